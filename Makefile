@@ -1,0 +1,51 @@
+# Everything a developer does. `make` alone lists the targets.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint clean lock
+
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+STAMP := $(VENV)/.installed
+COMPILE = $(UV) pip compile --no-config --quiet --upgrade --universal --python-version 3.11 \
+	--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+
+export PATH := $(abspath $(BIN)):$(PATH)
+unexport VIRTUAL_ENV
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## Make .venv with everything in it, and fetch the jars (a minute at first, then seconds)
+	@cdc-lake jars fetch --quiet
+
+demo: setup ## Run the whole way once: database, change events, tables, proof
+	cdc-lake demo
+
+test: setup ## Run all tests
+	pytest
+
+lint: setup ## Check format, style and types
+	ruff format --check .
+	ruff check .
+	mypy
+
+clean: ## Remove the environment and all that runs leave here (not the jar cache)
+	@! test -x $(BIN)/cdc-lake || $(BIN)/cdc-lake stack down --delete
+	rm -rf $(VENV) .cdc_lake .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+lock: $(STAMP) ## Choose the newest allowed versions anew and write requirements/*.txt
+	$(COMPILE) --extra spark35 --extra demo --extra dev pyproject.toml --output-file requirements/local.txt
+	$(COMPILE) --extra spark41 --extra demo --extra dev pyproject.toml --output-file requirements/spark41.txt
+	printf 'setuptools\nuv\n' | $(COMPILE) --constraint requirements/local.txt - --output-file requirements/uv.txt
+
+$(STAMP): pyproject.toml requirements/uv.txt requirements/local.txt
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "make setup: python3 is $$(python3 -V 2>&1 || true); install Python 3.11 or newer and put it first on PATH" >&2; exit 1; }
+	@test -x $(BIN)/python || python3 -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/uv.txt
+	$(UV) pip sync --no-config --quiet --require-hashes --no-build-isolation requirements/local.txt
+	$(UV) pip install --no-config --quiet --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,121 @@
+"""From decisions to the rows to write: which values a row gets, and what it says of itself.
+
+A column of an event holds a value, a null, or nothing (it was not sent). A row gets each column's last real value
+since its last delete; where the batch has none, the stored row's stays, unless a delete lies between; and where
+neither has one, the column is null and named in `__unavailable`. Source: docs/design.md "Placeholders".
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from cdc_lake.changes.fold import is_delete
+from cdc_lake.columns import BATCH, DELETE, DELETED, KAFKA, KEEP, ORDER, UNAVAILABLE
+
+STORED_DELETED = "stored_deleted"
+STORED_UNAVAILABLE = "stored_unavailable"
+
+
+def values(events: DataFrame, decided: DataFrame, *, large: Collection[str]) -> DataFrame:
+    """The last real value of each column, per key.
+
+    Args:
+        events: the events that count, `events()`' columns.
+        decided: `decisions`' columns.
+        large: the columns that may not have been sent.
+
+    Columns out, one row per key that has an insert, update or snapshot row: `key`, `row` struct of the last such event;
+    `real` struct of the `large` columns, each a struct of one value `v`, null where no value was sent since the last
+    delete.
+    """
+    barriers = decided.select("key", "barrier")
+    behind = F.col("barrier").isNull() | (F.col(KAFKA) > F.col("barrier"))
+    upserts = events.where(F.col("row").isNotNull()).join(barriers, "key", how="inner")
+    reals = [
+        F.max_by(
+            F.struct(F.col("row")[name].alias("v")),
+            F.when(behind & ~F.array_contains("unavailable", name), F.col(KAFKA)),
+        ).alias(name)
+        for name in large
+    ]
+    real = F.struct(*reals) if reals else F.lit(None)
+    return upserts.groupBy("key").agg(F.max_by("row", KAFKA).alias("row"), real.alias("real"))
+
+
+def changes(
+    decided: DataFrame,
+    found: DataFrame,
+    *,
+    keys: Sequence[str],
+    columns: Sequence[str],
+    large: Collection[str],
+    deletes: Literal["soft", "hard"],
+    soft_delete_values: Literal["last", "null"],
+    batch: int,
+) -> DataFrame:
+    """The rows to write.
+
+    Args:
+        decided: `decisions`' columns, and of the stored row `stored_deleted`, `stored_unavailable`; null when there
+            is none. found: `values`' columns. keys: the primary key's columns. columns: all columns of the source
+            table, keys first. large: the columns that may not have been sent. deletes: whether a deleted row stays,
+            marked, or goes. soft_delete_values: what a deleted row that stays holds outside its key. batch: silver's
+            own commit number.
+
+    Columns out, one row per key: `columns`, silver's own columns, `__keep` and `__delete` (see `cdc_lake.columns`), and
+    `event_count`.
+    """
+    winner = F.col("winner")
+    deleted = is_delete(winner["op"])
+    is_new = F.col("row").isNotNull()
+    # Behind a delete, in the table or in this batch, there is nothing to take a value from.
+    has_stored_values = F.col(STORED_DELETED).isNotNull() & ~(
+        is_new & (F.col(STORED_DELETED) | F.col("barrier").isNotNull())
+    )
+    emptied = deleted & F.lit(deletes == "soft" and soft_delete_values == "null")
+
+    def value(name: str) -> Column:
+        sent = F.col("real")[name]["v"] if name in large else F.col("row")[name]
+        return F.when(~emptied, sent)
+
+    def missing(name: str) -> Column:
+        return F.col("real")[name].isNull() if name in large else F.lit(False)
+
+    others = [name for name in columns if name not in keys]
+    not_sent = _named([(name, missing(name)) for name in large])
+    stored_missing = F.coalesce(STORED_UNAVAILABLE, F.array().cast("array<string>"))
+    keep = (
+        F.when(emptied | ~has_stored_values, F.array().cast("array<string>"))
+        .when(is_new, not_sent)
+        .otherwise(F.array(*map(F.lit, others)).cast("array<string>"))
+    )
+    unavailable = (
+        F.when(emptied, F.array().cast("array<string>"))
+        .when(is_new & has_stored_values, F.array_intersect(not_sent, stored_missing))
+        .when(is_new, not_sent)
+        .otherwise(stored_missing)
+    )
+    joined = decided.join(found, "key", how="left")
+    return joined.select(
+        *(F.col("pk")[name].alias(name) for name in keys),
+        *(value(name).alias(name) for name in others),
+        winner["op"].alias("__op"),
+        deleted.alias(DELETED),
+        winner[ORDER]["ts_ms"].alias("__source_ts_ms"),
+        winner[ORDER]["position"].alias("__source_position"),
+        winner["snapshot"].alias("__snapshot"),
+        winner[KAFKA].alias(KAFKA),
+        F.col(ORDER),
+        F.lit(batch).cast("bigint").alias(BATCH),
+        unavailable.alias(UNAVAILABLE),
+        keep.alias(KEEP),
+        (deleted & F.lit(deletes == "hard")).alias(DELETE),
+        F.col("event_count"),
+    )
+
+
+def _named(marks: Sequence[tuple[str, Column]]) -> Column:
+    found = [F.when(mark, name) for name, mark in marks]
+    return F.array_compact(F.array(*found)) if found else F.array().cast("array<string>")

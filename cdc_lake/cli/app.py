@@ -1,0 +1,49 @@
+"""The `cdc-lake` command."""
+
+import os
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from cdc_lake.cli import demo, jars, run, stack
+from cdc_lake.errors import CdcLakeError
+
+app = typer.Typer(
+    help="Debezium change events from Kafka into bronze, silver and gold lakehouse tables.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(run.app, name="run")
+app.add_typer(stack.app, name="stack")
+app.add_typer(jars.app, name="jars")
+app.command()(demo.demo)
+
+
+@app.callback()
+def options(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the whole traceback of an error. Goes anywhere.")
+    ] = False,
+) -> None:
+    """Taken out of the arguments by `main`; declared here so that the help lists it."""
+
+
+def main(*command: str) -> None:
+    """Run the command line; an error we raise on purpose is told in words and ends with its own exit code.
+
+    Args:
+        command: what comes before the arguments; the files in jobs/ are the same commands by another name.
+    """
+    arguments = [*command, *(argument for argument in sys.argv[1:] if argument != "--debug")]
+    if "--debug" in sys.argv[1:]:
+        os.environ["CDC_LAKE_DEBUG"] = "1"
+    try:
+        app(arguments, prog_name="cdc-lake")
+    except CdcLakeError as exc:
+        if os.environ.get("CDC_LAKE_DEBUG") == "1":
+            traceback.print_exc()
+        print(f"error {exc.code} {exc}", file=sys.stderr)
+        sys.exit(exc.exit_code)

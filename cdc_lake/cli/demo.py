@@ -1,0 +1,69 @@
+"""`cdc-lake demo`: the whole way with real servers, and the proof."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cdc_lake.config import load_config
+
+if TYPE_CHECKING:
+    from cdc_lake.embedded.demo import DemoResult
+
+
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the servers running, and say how to reach them.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as the last line, in JSON.")] = False,
+    folder: Annotated[
+        str | None, typer.Option("--folder", help="Where to run it; else beside the configuration's stack.folder.")
+    ] = None,
+) -> None:
+    """Postgres to a proven silver table: real servers, real jobs, every row compared."""
+    from cdc_lake.embedded.demo import run_demo  # the `demo` extra, which a cluster does without
+
+    place = Path(folder).resolve() if folder else Path(load_config().stack.folder).parent
+    result = run_demo(place, keep=keep, say=lambda text: print(text, file=sys.stderr, flush=True))
+    _print(result, Console(stderr=as_json))
+    if keep:
+        _print_addresses(place)
+    if as_json:
+        print(result.to_json())
+    raise typer.Exit(1 if result.differences else 0)
+
+
+def _print(result: "DemoResult", console: Console) -> None:
+    table = Table(padding=(0, 0), collapse_padding=True)
+    table.add_column("topic", overflow="fold")
+    headings = ("events", "bronze rows", "quaran- tined", "silver rows", "source rows", "differ- ences", "sec- onds")
+    for heading in headings:
+        table.add_column(heading, justify="right", min_width=6)
+    for row in result.tables:
+        numbers = (row.events, row.bronze_rows, row.quarantined, row.silver_rows, row.source_rows, row.differences)
+        table.add_row(row.topic, *map(str, numbers), str(row.seconds))
+    console.print(table)
+    counted = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in result.stream.items())
+    console.print(f"The stream held {counted}.", highlight=False)
+    verdict = "Silver equals Postgres" if result.differences == 0 else f"{result.differences} DIFFERENCES"
+    memory = result.peak_rss_bytes / (1 << 30)
+    console.print(f"{verdict}. {result.seconds:.0f} s, {memory:.1f} GiB at most.", highlight=False)
+
+
+def _print_addresses(place: Path) -> None:
+    from cdc_lake.embedded.stack import Stack
+
+    stack = Stack(place / "stack")
+    print("\nThe servers are running:", file=sys.stderr)
+    for name, address in stack.endpoints.items():
+        print(f"  {name:9} {address}", file=sys.stderr)
+    print(f"  lake      {place / 'lake'}", file=sys.stderr)
+    print(
+        "Change something in Postgres, then:\n"
+        "  . .venv/bin/activate\n"
+        "  spark-submit jobs/bronze.py --table pagila.public.film\n"
+        "  spark-submit jobs/silver.py --table pagila.public.film\n"
+        f"End them with: cdc-lake stack down --folder {stack.folder}",
+        file=sys.stderr,
+    )

@@ -1,0 +1,80 @@
+"""`cdc-lake jars`: what Spark and the embedded servers run on."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from cdc_lake.errors import InstallationError
+from cdc_lake.jars import (
+    EMBEDDED_PROFILE,
+    Jar,
+    cache_folder,
+    fetch,
+    lock_file,
+    profile_name,
+    read_lock,
+    relock,
+    verify,
+    write_spark_defaults,
+)
+
+app = typer.Typer(help="Fetch and check the jars of Spark and of the embedded servers.", no_args_is_help=True)
+
+Profile = Annotated[
+    str | None,
+    typer.Option(help="A file of conf/jars without `.lock`. Else: the one for the installed PySpark, and embedded."),
+]
+
+
+@app.command("fetch")
+def fetch_command(
+    profile: Profile = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing when nothing had to be fetched.")] = False,
+) -> None:
+    """Fetch what is missing or damaged, and make Spark's jars known to spark-submit."""
+    cache = cache_folder()
+    for name, jars in _chosen(profile):
+        fetched = fetch(jars, cache, progress=lambda text, name=name: print(f"{name}: {text}", flush=True))  # type: ignore[misc]
+        if fetched or not quiet:
+            print(f"{name}: {len(jars)} jars are there, {fetched} of them new")
+        if name != EMBEDDED_PROFILE:
+            from cdc_lake.session import SPARK_DEFAULTS  # imports pyspark, which the other commands do without
+
+            write_spark_defaults(jars, cache, SPARK_DEFAULTS)
+
+
+@app.command("verify")
+def verify_command(profile: Profile = None) -> None:
+    """Check that every jar is there and is the one that was tested."""
+    cache = cache_folder()
+    problems = []
+    for name, jars in _chosen(profile):
+        found = verify(jars, cache)
+        print(f"{name}: {len(jars) - len(found)} of {len(jars)} jars are right")
+        problems += found
+    if problems:
+        raise InstallationError(f"jars in {cache}", ", ".join(problems), "run `cdc-lake jars fetch`")
+
+
+@app.command("list")
+def list_command(profile: Profile = None) -> None:
+    """List the jars and who needs them."""
+    for name, jars in _chosen(profile):
+        print(name)
+        for jar in jars:
+            print(f"  {jar.coordinates}  {','.join(jar.parts)}")
+
+
+@app.command("lock")
+def lock_command(profile: Annotated[str, typer.Argument(help="A file of conf/jars without `.lock`.")]) -> None:
+    """Fetch the jars of a lock file anew and write their hashes into it (for maintainers)."""
+    relock(lock_file(profile))
+    print(
+        f"{profile}: {len(read_lock(lock_file(profile)))} hashes written; look at the difference before you commit it"
+    )
+
+
+def _chosen(profile: str | None) -> Iterator[tuple[str, tuple[Jar, ...]]]:
+    for name in (profile,) if profile else (profile_name(), EMBEDDED_PROFILE):
+        yield name, read_lock(lock_file(name))

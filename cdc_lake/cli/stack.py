@@ -1,0 +1,65 @@
+"""`cdc-lake stack`: real servers on this machine, without Docker."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cdc_lake.config import load_config
+from cdc_lake.embedded.stack import ServerStatus, Stack
+
+app = typer.Typer(
+    help="Postgres, Kafka, Apicurio Registry and Kafka Connect with Debezium on this machine.", no_args_is_help=True
+)
+
+Folder = Annotated[Path | None, typer.Option(help="Their data and logs. Else: `stack.folder` of the configuration.")]
+
+
+@app.command()
+def up(folder: Folder = None) -> None:
+    """Start the servers and leave them running. Data of an earlier start is there again."""
+    stack = _stack(folder)
+    started = time.monotonic()
+    stack.start(detach=True)
+    print(f"up after {time.monotonic() - started:.1f} s, in {stack.folder}")
+    _print_status(stack)
+
+
+@app.command()
+def status(folder: Folder = None) -> None:
+    """Print one line for each server."""
+    _print_status(_stack(folder))
+
+
+@app.command()
+def down(
+    folder: Folder = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete all their data, too.")] = False,
+) -> None:
+    """Stop the servers. Their data stays unless told otherwise."""
+    stack = _stack(folder)
+    if delete:
+        stack.delete()
+        print(f"stopped, and {stack.folder} is deleted")
+    else:
+        stack.stop()
+        print(f"stopped; the data stays in {stack.folder}")
+
+
+def _stack(folder: Path | None) -> Stack:
+    return Stack(folder or Path(load_config().stack.folder))
+
+
+def _print_status(stack: Stack) -> None:
+    servers = stack.status()
+    if not servers:
+        print(f"no servers have been started in {stack.folder}")
+    for server in servers:
+        print(_line(server))
+
+
+def _line(server: ServerStatus) -> str:
+    size = f"{server.rss_bytes / 1e6:4.0f} MB" if server.rss_bytes else ""
+    line = f"{server.name:9} {server.state:8} {size:8} {server.address}"
+    return f"{line}\n{'':10}{server.note}" if server.note else line

@@ -1,0 +1,387 @@
+"""Compare a Postgres table with its lake table, typed and row by row: the proof.
+
+The proof must not share a mistake with what it proves, so nothing of cdc_lake is imported here. The source is read
+by psycopg, the lake by delta-rs and pyarrow; neither Spark, Kafka nor Avro takes part.
+
+    python -m cdc_lake.embedded.comparer --dsn postgresql://… --table public.film --delta lake/silver/film [--json]
+
+exits 0 when both hold the same rows, 1 when they differ.
+"""
+
+import argparse
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Literal
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from psycopg import sql
+
+Kind = Literal["missing", "extra", "cell", "column", "duplicate"]
+Key = tuple[object, ...]
+Row = tuple[object, ...]
+
+DELETED = "__deleted"
+ROWS_AT_ONCE = 5_000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One way in which the lake is not the source.
+
+    Attributes:
+        kind: `missing` (only in the source), `extra` (only in the lake), `duplicate` (once per surplus lake row),
+            `cell` (one column of one row), `column` (absent on one side, or of the wrong type).
+        key: the primary key's values; none for `column`.
+        column: set for `cell` and `column`.
+        source: the source's value, or the type it asks for.
+        lake: the lake's value, or the type found there.
+    """
+
+    kind: Kind
+    key: Key | None
+    column: str | None
+    source: object
+    lake: object
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison saw.
+
+    Attributes:
+        source_rows: rows of the source table.
+        lake_rows: rows of the lake table that are not marked deleted.
+        differences: how many there are, the ones not sampled included.
+        samples: the first of them.
+    """
+
+    source_rows: int
+    lake_rows: int
+    differences: int
+    samples: tuple[Difference, ...]
+
+
+@dataclass
+class _Findings:
+    """Counts differences and keeps the first ones."""
+
+    limit: int
+    count: int = 0
+    samples: list[Difference] = field(default_factory=list)
+
+    def add(self, kind: Kind, key: Key | None, column: str | None, source: object, lake: object) -> None:
+        self.count += 1
+        if len(self.samples) < self.limit:
+            self.samples.append(Difference(kind, key, column, source, lake))
+
+
+def _same(value: Any) -> object:
+    return value
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """How the values of one Postgres type are brought to one form on both sides.
+
+    Attributes:
+        lake_type: the type the lake must hold, in words.
+        accepts: whether an Arrow type is that type.
+        select: SQL that reads the column `{c}`.
+        cast: Arrow type to read the lake's column as, when its own would lose or reject values.
+        read: from the lake's value to the form psycopg returns for `select`.
+        show: from that form to what a person reads in a difference.
+    """
+
+    lake_type: str
+    accepts: Callable[[pa.DataType], bool]
+    select: str = "{c}"
+    cast: pa.DataType | None = None
+    read: Callable[[Any], object] = _same
+    show: Callable[[Any], object] = _same
+
+
+def _any_of(*checks: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
+    return lambda arrow: any(check(arrow) for check in checks)
+
+
+_is_string = _any_of(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_is_binary = _any_of(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+_is_list = _any_of(pa.types.is_list, pa.types.is_large_list)
+
+
+def _is_instant(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(arrow) and arrow.unit == "us" and arrow.tz == "UTC")
+
+
+def _is_wall_clock(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(arrow) and arrow.unit == "us" and arrow.tz in (None, "UTC"))
+
+
+def _plain_number(text: str | None) -> object:
+    """Return the number a plain decimal text stands for; any other text stays text and so equals no number."""
+    return Decimal(text) if text is not None and re.fullmatch(r"-?\d+(\.\d+)?", text) else text
+
+
+def _day(days: Any) -> object:
+    try:
+        return date(1970, 1, 1) + timedelta(days=int(days))
+    except (OverflowError, TypeError):
+        return days
+
+
+def _instant(micros: Any) -> object:
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(micros))
+    except (OverflowError, TypeError):
+        return micros
+
+
+_TEXT = _Rule("string", _is_string, "{c}::text")
+_NUMBER_TEXT = _Rule("string (plain number)", _is_string, read=_plain_number)
+# Days and microseconds are compared as numbers: infinity, BC and the year 294276 have no Python date.
+_MICROS = "extract(epoch FROM {c}) * 1000000"
+_RULES = {
+    "int2": _Rule("short", pa.types.is_int16),
+    "int4": _Rule("int", pa.types.is_int32),
+    "int8": _Rule("long", pa.types.is_int64),
+    "bool": _Rule("boolean", pa.types.is_boolean),
+    # As float8 the float4 keeps its binary value; its text would be read as the nearest double of the short decimal.
+    "float4": _Rule("float", pa.types.is_float32, "{c}::float8"),
+    "float8": _Rule("double", pa.types.is_float64),
+    "bytea": _Rule("binary", _is_binary),
+    "date": _Rule("date", pa.types.is_date32, "extract(epoch FROM {c}) / 86400", pa.int32(), show=_day),
+    "time": _Rule("long (microseconds)", pa.types.is_int64, _MICROS),
+    "timestamp": _Rule("timestamp (UTC wall clock)", _is_wall_clock, _MICROS, pa.int64(), show=_instant),
+    "timestamptz": _Rule("timestamp (UTC)", _is_instant, _MICROS, pa.int64(), show=_instant),
+    # char(n) is what a client sees, padded; a cast to text would drop the padding.
+    "bpchar": _Rule("string", _is_string, "textin(bpcharout({c}))"),
+}
+
+
+def _decimal_rule(modifier: int) -> _Rule:
+    """Return the rule of `numeric`, from its packed precision and scale (-1: none)."""
+    if modifier < 0:
+        return _NUMBER_TEXT
+    precision, scale = (modifier - 4) >> 16, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
+    if precision > 38 or scale < 0:
+        return _NUMBER_TEXT
+    return _Rule(
+        f"decimal({precision},{scale})",
+        # A lake column stays wide when the source's is narrowed, so more digits are right; another scale never is.
+        lambda arrow: bool(pa.types.is_decimal128(arrow) and arrow.scale == scale and arrow.precision >= precision),
+    )
+
+
+def _array_rule(element: _Rule) -> _Rule:
+    each = element.select.format(c="element")
+    return _Rule(
+        f"array<{element.lake_type}>",
+        lambda arrow: bool(_is_list(arrow) and element.accepts(arrow.value_type)),
+        f"CASE WHEN {{c}} IS NOT NULL THEN ARRAY("
+        f"SELECT {each} FROM unnest({{c}}) WITH ORDINALITY AS e(element, place) ORDER BY place) END",
+        pa.list_(element.cast) if element.cast else None,
+        lambda values: None if values is None else tuple(None if v is None else element.read(v) for v in values),
+        lambda values: values if values is None else tuple(element.show(v) for v in values),
+    )
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column of the source table; `key_place` counts from 1, none outside the primary key."""
+
+    name: str
+    rule: _Rule
+    key_place: int | None
+
+
+# A domain is followed to its base type; its modifier (numeric(4,2)) is the domain's own.
+_CATALOGUE = """
+WITH RECURSIVE resolved AS (
+    SELECT attnum, attname, atttypid AS type, atttypmod AS modifier
+    FROM pg_attribute
+    WHERE attrelid = %(table)s::regclass AND attnum > 0 AND NOT attisdropped
+  UNION ALL
+    SELECT r.attnum, r.attname, t.typbasetype, t.typtypmod
+    FROM resolved r JOIN pg_type t ON t.oid = r.type AND t.typtype = 'd'
+)
+SELECT r.attname, coalesce(e.typname, t.typname), e.oid IS NOT NULL, r.modifier, array_position(i.indkey, r.attnum)
+FROM resolved r
+JOIN pg_type t ON t.oid = r.type AND t.typtype <> 'd'
+LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+LEFT JOIN pg_index i ON i.indrelid = %(table)s::regclass AND i.indisprimary
+ORDER BY r.attnum
+"""
+
+
+def _columns(source: psycopg.Connection, table: str) -> list[_Column]:
+    """Read names, types and primary key of a source table from the catalogue."""
+    columns = []
+    for name, type_name, is_array, modifier, place in source.execute(_CATALOGUE, {"table": table}):
+        rule = _decimal_rule(modifier) if type_name == "numeric" else _RULES.get(type_name, _TEXT)
+        columns.append(_Column(name, _array_rule(rule) if is_array else rule, place))
+    if not any(column.key_place is not None for column in columns):
+        raise ValueError(f"{table}: has no primary key; rows cannot be told apart")
+    return columns
+
+
+def _comparable(columns: Sequence[_Column], lake: pa.Schema, findings: _Findings) -> list[_Column]:
+    """Return the columns that both sides hold in the right type; the others are differences."""
+    types = dict(zip(lake.names, lake.types, strict=True))
+    wanted = {column.name: column.rule for column in columns} | {DELETED: _RULES["bool"]}
+    for name, rule in wanted.items():
+        if name not in types:
+            findings.add("column", None, name, rule.lake_type, None)
+        elif not rule.accepts(types[name]):
+            findings.add("column", None, name, rule.lake_type, str(types[name]))
+    for name in types:
+        if name not in wanted and not name.startswith("__"):
+            findings.add("column", None, name, None, str(types[name]))
+    return [column for column in columns if column.name in types and column.rule.accepts(types[column.name])]
+
+
+def _source_rows(source: psycopg.Connection, table: str, columns: Sequence[_Column]) -> Iterator[Row]:
+    """Stream the source's rows."""
+    expressions = (column.rule.select.format(c=sql.Identifier(column.name).as_string()) for column in columns)
+    with source.cursor(name="comparer") as cursor:
+        cursor.itersize = ROWS_AT_ONCE
+        for row in cursor.execute(f"SELECT {', '.join(expressions)} FROM {table}".encode()):
+            # psycopg returns a list for an array; a tuple can be part of a key.
+            yield tuple(tuple(value) if isinstance(value, list) else value for value in row)
+
+
+def _lake_rows(lake: ds.Dataset, columns: Sequence[_Column]) -> Iterator[Row]:
+    """Stream the lake's live rows."""
+    for batch in lake.to_batches(columns=[column.name for column in columns], filter=~pc.field(DELETED)):
+        cells = []
+        for column, values in zip(columns, batch.columns, strict=True):
+            if column.rule.cast is not None:
+                values = values.cast(column.rule.cast)
+            cells.append([column.rule.read(value) for value in values.to_pylist()])
+        yield from zip(*cells, strict=True)
+
+
+def _compare_rows(
+    source: Iterator[Row], lake: Iterator[Row], columns: Sequence[_Column], findings: _Findings
+) -> tuple[int, int]:
+    """Match rows by key and compare them cell by cell.
+
+    Returns:
+        How many rows the source and the lake have.
+    """
+    key_columns = sorted((c.key_place, at) for at, c in enumerate(columns) if c.key_place is not None)
+    key_at = [at for _, at in key_columns]
+
+    def shown(row: Row) -> Row:
+        return tuple(column.rule.show(value) for column, value in zip(columns, row, strict=True))
+
+    def shown_key(row: Row) -> Key:
+        return tuple(columns[at].rule.show(row[at]) for at in key_at)
+
+    lake_count = source_count = 0
+    unmatched: dict[Key, Row] = {}
+    for row in lake:
+        lake_count += 1
+        key = tuple(row[at] for at in key_at)
+        if key in unmatched:
+            findings.add("duplicate", shown_key(row), None, None, shown(row))
+        else:
+            unmatched[key] = row
+    for row in source:
+        source_count += 1
+        other = unmatched.pop(tuple(row[at] for at in key_at), None)
+        if other is None:
+            findings.add("missing", shown_key(row), None, shown(row), None)
+        elif row != other:
+            for column, here, there in zip(columns, row, other, strict=True):
+                # NaN is not equal to itself, but the same cell all the same.
+                if here != there and repr(here) != repr(there):
+                    show = column.rule.show
+                    findings.add("cell", shown_key(row), column.name, show(here), show(there))
+    for row in unmatched.values():
+        findings.add("extra", shown_key(row), None, None, shown(row))
+    return source_count, lake_count
+
+
+def compare(dsn: str, schema: str, table: str, delta_path: str, *, limit: int = 20) -> Comparison:
+    """Compare a source table with the live rows of its lake table.
+
+    Equal means: the same keys, each once, and in every column the same type and value: trailing spaces, microseconds,
+    the scale of decimals and null against empty text all count. Columns that begin with `__` are the toolkit's own.
+
+    Args:
+        dsn: libpq DSN or URL of the source database.
+        schema: schema of the source table.
+        table: name of the source table; it needs a primary key.
+        delta_path: folder of the Delta table.
+        limit: how many differences to return as samples; all are counted.
+
+    Returns:
+        The outcome. When a key column or `__deleted` is itself a difference, rows are not compared and count 0.
+
+    Raises:
+        ValueError: the source table has no primary key.
+    """
+    findings = _Findings(limit)
+    lake = DeltaTable(delta_path).to_pyarrow_dataset()
+    name = sql.Identifier(schema, table).as_string()
+    with psycopg.connect(dsn, options="-c timezone=UTC -c extra_float_digits=1") as source:
+        source.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        source.read_only = True
+        columns = _columns(source, name)
+        comparable = _comparable(columns, lake.schema, findings)
+        keys = {column.name for column in columns if column.key_place is not None}
+        rows = (0, 0)
+        if keys <= {column.name for column in comparable} and _RULES["bool"].accepts(_type_of(lake.schema, DELETED)):
+            lake_rows = _lake_rows(lake, comparable)
+            rows = _compare_rows(_source_rows(source, name, comparable), lake_rows, comparable, findings)
+    return Comparison(*rows, findings.count, tuple(findings.samples))
+
+
+def _type_of(lake: pa.Schema, name: str) -> pa.DataType:
+    return lake.field(name).type if name in lake.names else pa.null()
+
+
+def _as_json(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the outcome of one comparison.
+
+    Returns:
+        The exit code: 0 equal, 1 different.
+    """
+    parser = argparse.ArgumentParser(prog="comparer", description="Compare a Postgres table with its lake table.")
+    parser.add_argument("--dsn", required=True, help="libpq DSN or URL of the source database")
+    parser.add_argument("--table", required=True, help="schema.table")
+    parser.add_argument("--delta", required=True, help="folder of the Delta table")
+    parser.add_argument("--limit", type=int, default=20, help="how many differences to print")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    schema, _, table = options.table.rpartition(".")
+    outcome = compare(options.dsn, schema or "public", table, options.delta, limit=options.limit)
+    if options.json:
+        print(json.dumps(dataclasses.asdict(outcome), default=_as_json))
+    else:
+        print(
+            f"{options.table}: {outcome.source_rows} rows in the source, {outcome.lake_rows} in the lake, "
+            f"{outcome.differences} differences"
+        )
+        for sample in outcome.samples:
+            where = " ".join(str(part) for part in (sample.kind, sample.key, sample.column) if part is not None)
+            print(f"  {where}: source {sample.source!r:.200}, lake {sample.lake!r:.200}")
+    return 1 if outcome.differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

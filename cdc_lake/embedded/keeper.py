@@ -1,0 +1,237 @@
+"""The process that owns the servers of one stack: `python -m cdc_lake.embedded.keeper <folder>`.
+
+The servers are its children and end with it, however it ends. It ends on SIGTERM, and when its standard input closes,
+which happens when the process that started it ends; a byte there sets it free of that process.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdc_lake.config import endpoints_file
+from cdc_lake.embedded.apicurio import Apicurio
+from cdc_lake.embedded.connect import Connect
+from cdc_lake.embedded.kafka import Kafka
+from cdc_lake.embedded.ports import choose_ports
+from cdc_lake.embedded.postgres import Postgres
+from cdc_lake.embedded.server import Server, Site, tail
+from cdc_lake.embedded.state import Failure, ServerRecord, ServerState, StackRecord, take_lock, write_json
+from cdc_lake.errors import CdcLakeError, InfrastructureError
+from cdc_lake.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
+from cdc_lake.java import find_java
+
+ANOTHER_KEEPS_IT = 3
+"""Exit code of a keeper that found another one at work."""
+
+_READY_TIMEOUT_SECONDS = 120.0
+_POLL_SECONDS = 0.1
+_STOP_CONNECT_SECONDS = 5.0
+_STOP_SECONDS = 7.0
+_LAST_SECONDS = 2.0
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+@dataclass
+class _Kept:
+    """A server and its process, once it has one."""
+
+    server: Server
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    is_ready: bool = False
+
+    @property
+    def lives(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def state(self) -> ServerState:
+        if self.process is None:
+            return "stopped"
+        if not self.lives:
+            return "died"
+        return "running" if self.is_ready else "starting"
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.lives and self.process:
+            self.process.send_signal(number)
+
+
+class Keeper:
+    """Starts the servers of a stack, watches over them and stops them."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        # The registry comes first: it takes longest and needs no preparation.
+        self._kept = {
+            server.name: _Kept(server) for server in (Apicurio(site), Kafka(site), Postgres(site), Connect(site))
+        }
+        self._is_leashed = True
+        self._is_asked_to_stop = False
+
+    def run(self) -> Failure | None:
+        """Keep the servers until told to stop.
+
+        Returns:
+            Why they could not be started, if so.
+        """
+        signal.signal(signal.SIGTERM, self._ask_to_stop)
+        failure = None
+        try:
+            self._start()
+            self._watch()
+        except CdcLakeError as exc:
+            failure = Failure(exc.where, exc.what, exc.todo)
+        finally:
+            endpoints_file(self._site.folder).unlink(missing_ok=True)
+            self._stop()
+            self._record(failure)
+        return failure
+
+    def _start(self) -> None:
+        while not all(kept.is_ready for kept in self._kept.values()):
+            for kept in self._kept.values():
+                if kept.process:
+                    self._look_at(kept)
+                elif kept.server.after is None or self._kept[kept.server.after].is_ready:
+                    self._spawn(kept)
+            if self._told_to_stop():
+                return
+        addresses = {name: kept.server.address for name, kept in self._kept.items()}
+        write_json(endpoints_file(self._site.folder), addresses)
+
+    def _spawn(self, kept: _Kept) -> None:
+        server, log = kept.server, self._site.log(kept.server.name)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        if log.exists():
+            log.replace(log.with_name(f"{log.name}.1"))
+        try:
+            server.prepare()
+            with log.open("ab") as out:
+                # preexec_fn is safe with one thread; it runs after the change of account, which would undo it.
+                kept.process = subprocess.Popen(
+                    server.command(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    cwd="/",
+                    preexec_fn=_end_with_this_process(server.last_signal),
+                    **server.account,
+                )
+        except (OSError, subprocess.SubprocessError) as exc:
+            raise self._failed(server, f"it cannot be started, {exc}") from exc
+        kept.started = time.monotonic()
+        self._record()
+
+    def _look_at(self, kept: _Kept) -> None:
+        if kept.is_ready:
+            return
+        if kept.process and not kept.lives:
+            raise self._failed(kept.server, f"it ended with code {kept.process.returncode} before it was ready")
+        if kept.server.is_ready():
+            kept.is_ready = True
+            self._record()
+        elif time.monotonic() > kept.started + _READY_TIMEOUT_SECONDS:
+            raise self._failed(kept.server, f"it is not ready after {_READY_TIMEOUT_SECONDS:.0f} s")
+
+    def _watch(self) -> None:
+        states: list[ServerState] = []
+        while not self._told_to_stop():
+            before, states = states, [kept.state for kept in self._kept.values()]
+            if states != before:
+                self._record()
+
+    def _stop(self) -> None:
+        """Stop Connect, then what it writes to; whoever does not listen is ended at once."""
+        connect = self._kept["connect"]
+        others = [kept for kept in self._kept.values() if kept is not connect]
+        for group, patience in (([connect], _STOP_CONNECT_SECONDS), (others, _STOP_SECONDS)):
+            for kept in group:
+                kept.signal(kept.server.stop_signal)
+            _await_end(group, patience)
+            for kept in group:
+                kept.signal(kept.server.last_signal)
+        _await_end(others, _LAST_SECONDS)
+        for kept in self._kept.values():
+            kept.signal(signal.SIGKILL)
+            if kept.process:
+                kept.process.wait()
+            kept.process, kept.is_ready = None, False
+
+    def _told_to_stop(self) -> bool:
+        """Wait a moment, and see."""
+        if self._is_leashed and select.select([sys.stdin.fileno()], [], [], _POLL_SECONDS)[0]:
+            if not os.read(sys.stdin.fileno(), 1):
+                return True
+            self._is_leashed = False
+        elif not self._is_leashed:
+            time.sleep(_POLL_SECONDS)
+        return self._is_asked_to_stop
+
+    def _ask_to_stop(self, *_: object) -> None:
+        self._is_asked_to_stop = True
+
+    def _failed(self, server: Server, what: str) -> InfrastructureError:
+        log = self._site.log(server.name)
+        return InfrastructureError(server.name, what, f"its log {log} ends with\n{tail(log)}")
+
+    def _record(self, failure: Failure | None = None) -> None:
+        servers = [
+            ServerRecord(
+                name, kept.state, kept.process.pid if kept.process else None, kept.server.address, kept.server.note
+            )
+            for name, kept in self._kept.items()
+        ]
+        StackRecord(os.getpid(), servers, failure).write(self._site.folder)
+
+
+def main(folder: Path) -> int:
+    """Keep the stack of `folder`.
+
+    Returns:
+        The exit code of the process.
+    """
+    lock = take_lock(folder)
+    if lock is None:
+        return ANOTHER_KEEPS_IT
+    with lock:
+        try:
+            jars = read_lock(lock_file(EMBEDDED_PROFILE))
+            failure = Keeper(Site(folder, choose_ports(folder), find_java(), jars, cache_folder())).run()
+        except Exception as exc:
+            traceback.print_exc()
+            failure = Failure(
+                "keeper", f"{type(exc).__name__}: {exc}", f"this is a fault of cdc_lake; see {folder}/logs"
+            )
+            StackRecord(os.getpid(), [], failure).write(folder)
+    return 1 if failure else 0
+
+
+def _end_with_this_process(number: signal.Signals) -> Callable[[], None]:
+    keeper = os.getpid()
+
+    def bind() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, int(number))
+        if os.getppid() != keeper:  # it ended before the line above
+            os._exit(1)
+
+    return bind
+
+
+def _await_end(group: Iterable[_Kept], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while any(kept.lives for kept in group) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS / 2)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

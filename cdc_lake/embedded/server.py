@@ -1,0 +1,158 @@
+"""What the embedded servers have in common."""
+
+import signal
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, TypedDict
+
+import requests
+
+from cdc_lake.jars import Jar, unpacked
+
+HOST = "127.0.0.1"
+_TAIL_LINES = 20
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where the servers of one stack are.
+
+    Args:
+        folder: their data, configuration and logs.
+        ports: by the names in `PORTS`.
+        java: the program that runs three of them.
+        jars: the embedded profile's, which are in `cache`.
+    """
+
+    folder: Path
+    ports: Mapping[str, int]
+    java: Path
+    jars: Sequence[Jar]
+    cache: Path
+
+    def address(self, port: str) -> str:
+        """host:port of a name in `ports`."""
+        return f"{HOST}:{self.ports[port]}"
+
+    def log(self, server: str) -> Path:
+        """What a server has to say."""
+        return self.folder / "logs" / f"{server}.log"
+
+    def jar_files(self, part: str) -> list[Path]:
+        """The jars that a part of the embedded profile consists of."""
+        return [jar.path(self.cache) for jar in self.jars if part in jar.parts]
+
+    def archive(self, part: str) -> Path:
+        """The unpacked content of a part that is one archive."""
+        (jar,) = (jar for jar in self.jars if part in jar.parts)
+        return unpacked(jar, self.cache)
+
+    def jvm(self, heap: str, *options: str) -> list[str]:
+        """The start of a Java command line; tuned for an early start and little memory, not for throughput."""
+        tuning = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"]
+        return [str(self.java), f"-Xmx{heap}", *tuning, *options]
+
+    def jvm_of_part(self, part: str, heap: str, *informative: str) -> list[str]:
+        """The same for a part with log4j; `informative` are the loggers that may say more than warnings."""
+        logging = self.write(f"{part}-log4j2.xml", _LOG4J.format("".join(map(_LOGGER.format, informative))))
+        classpath = ":".join(map(str, self.jar_files(part)))
+        return self.jvm(heap, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath)
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a configuration file."""
+        file = self.folder / "conf" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    def run(self, server: str, command: Sequence[str], account: "Account | None" = None) -> None:
+        """Run a command that prepares a server; what it says goes to the server's log."""
+        with self.log(server).open("ab") as log:
+            subprocess.run(
+                command, check=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", **(account or Account())
+            )
+
+
+class Account(TypedDict, total=False):
+    """Who runs a process, as `subprocess.Popen` takes it; empty for ourselves."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+class Server(ABC):
+    """One server of a stack."""
+
+    name: ClassVar[str]
+    after: ClassVar[str | None] = None
+    """The server that must be ready before this one starts."""
+    stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+    last_signal: ClassVar[signal.Signals] = signal.SIGKILL
+    """Ends it at once, leaving nothing that a restart cannot mend; also sent when the keeper is killed."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    @property
+    @abstractmethod
+    def address(self) -> str:
+        """What a client is given."""
+
+    @property
+    def account(self) -> Account:
+        """Who runs it."""
+        return Account()
+
+    @property
+    def note(self) -> str:
+        """What a reader of the status should know; mostly nothing."""
+        return ""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make what the server needs before each start."""
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """The command line of a server that stays in the foreground."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Whether it serves clients. Asked a few times a second, and answers within about one."""
+
+
+def answers(url: str) -> bool:
+    """Whether a GET is answered with success, past any proxy."""
+    with requests.Session() as session:
+        session.trust_env = False
+        try:
+            return session.get(url, timeout=1).ok
+        except requests.RequestException:
+            return False
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    return "\n".join(lines[-_TAIL_LINES:]) or "(nothing)"
+
+
+def properties(values: Mapping[str, object]) -> str:
+    """A Java properties file, which is Latin-1 and escapes by backslash."""
+    return "".join(f"{key}={_escaped(str(value))}\n" for key, value in values.items())
+
+
+def _escaped(value: str) -> str:
+    return "".join(char if char.isascii() else f"\\u{ord(char):04x}" for char in value.replace("\\", "\\\\"))
+
+
+_LOGGER = '<Logger name="{}" level="INFO"/>'
+_LOG4J = """<Configuration status="WARN">
+  <Appenders><Console name="out"><PatternLayout pattern="%d{{HH:mm:ss.SSS}} %p %c{{1}} %m%n"/></Console></Appenders>
+  <Loggers><Root level="WARN"><AppenderRef ref="out"/></Root>{}</Loggers>
+</Configuration>
+"""

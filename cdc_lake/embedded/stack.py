@@ -1,0 +1,211 @@
+"""The embedded servers as one thing to start, ask about and stop."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from cdc_lake.config import endpoints_file
+from cdc_lake.embedded.keeper import ANOTHER_KEEPS_IT
+from cdc_lake.embedded.server import tail
+from cdc_lake.embedded.state import ServerRecord, ServerState, forget_record, is_kept, read_record
+from cdc_lake.errors import InfrastructureError
+from cdc_lake.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock, require
+from cdc_lake.java import find_java
+
+_START_SECONDS = 300.0
+_STOP_SECONDS = 20.0
+_POLL_SECONDS = 0.05
+
+
+_KEEPERS: list[subprocess.Popen[bytes]] = []
+"""Those this process started. They may outlive every Stack, and Python warns when it loses sight of a child."""
+
+
+@dataclass(frozen=True)
+class ServerStatus:
+    """How one server is.
+
+    Args:
+        address: what a client is given.
+        rss_bytes: resident memory of its processes; pages they share count for each.
+        note: what is out of the ordinary.
+    """
+
+    name: str
+    state: ServerState
+    pid: int | None
+    address: str
+    rss_bytes: int
+    note: str
+
+
+class Stack:
+    """The servers whose data, logs and addresses are in one folder.
+
+    They belong to a keeper process, not to this object: any number of these may speak of the same folder.
+
+    Args:
+        folder: is made if need be. Data in it outlives a stop and is there again at the next start.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self._leash: int | None = None
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """The addresses of `postgres` (a libpq URL), `kafka` (host:port), `registry` and `connect` (URLs).
+
+        Raises:
+            InfrastructureError: the servers are not running.
+        """
+        file = endpoints_file(self.folder)
+        if not file.is_file() or not is_kept(self.folder):
+            raise InfrastructureError(str(self.folder), "no embedded servers run here", "run `cdc-lake stack up`")
+        addresses: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
+        return addresses
+
+    def start(self, *, detach: bool) -> None:
+        """Start the servers and return when all are healthy. If they run already, so be it.
+
+        Args:
+            detach: let them go on when this process ends; else they end with it, whatever ends it.
+
+        Raises:
+            InstallationError: a jar or Java is missing.
+            InfrastructureError: a server does not start; holds the end of its log. Nothing is left running.
+        """
+        find_java()
+        require(read_lock(lock_file(EMBEDDED_PROFILE)), cache_folder())
+        (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+        if is_kept(self.folder):
+            self._await_start(None)
+            return
+        forget_record(self.folder)
+        endpoints_file(self.folder).unlink(missing_ok=True)
+        keeper = self._spawn_keeper()
+        try:
+            self._await_start(keeper)
+        except BaseException:
+            self.stop()
+            raise
+        if detach:
+            self.detach()
+
+    def detach(self) -> None:
+        """Let servers that this object started go on when this process ends."""
+        if self._leash is not None:
+            os.write(self._leash, b"d")
+            self._let_go()
+
+    def stop(self) -> None:
+        """Stop the servers, and end what does not stop in time. Their data stays."""
+        record = read_record(self.folder)
+        deadline = time.monotonic() + _STOP_SECONDS
+        self._let_go()
+        while is_kept(self.folder):
+            late = time.monotonic() > deadline
+            record = record or read_record(self.folder)
+            if record:
+                _signal(record.keeper, signal.SIGKILL if late else signal.SIGTERM)
+            elif late:
+                raise InfrastructureError(str(self.folder), "its keeper cannot be found", "end the process by hand")
+            time.sleep(_POLL_SECONDS)
+        endpoints_file(self.folder).unlink(missing_ok=True)
+        _KEEPERS[:] = [keeper for keeper in _KEEPERS if keeper.poll() is None]
+
+    def delete(self) -> None:
+        """Stop the servers and delete all they have."""
+        self.stop()
+        postgres = self.folder / "postgres"
+        if postgres.is_symlink():  # root keeps it where an unprivileged account can reach it
+            shutil.rmtree(postgres.resolve(), ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def status(self) -> list[ServerStatus]:
+        """How each server is; empty if they have never been started here."""
+        record = read_record(self.folder)
+        if record is None:
+            return []
+        kept = is_kept(self.folder)
+        return [_status(server, kept) for server in record.servers]
+
+    def _spawn_keeper(self) -> subprocess.Popen[bytes]:
+        leash, self._leash = os.pipe()
+        with (self.folder / "logs" / "keeper.log").open("ab") as log:
+            keeper = subprocess.Popen(
+                [sys.executable, "-m", "cdc_lake.embedded.keeper", str(self.folder)],
+                stdin=leash,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C in a terminal is for the caller, who then stops us
+            )
+        os.close(leash)
+        _KEEPERS.append(keeper)
+        return keeper
+
+    def _await_start(self, keeper: subprocess.Popen[bytes] | None) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while not endpoints_file(self.folder).is_file():
+            ended = keeper.poll() not in (None, ANOTHER_KEEPS_IT) if keeper else not is_kept(self.folder)
+            if ended:
+                raise self._failure()
+            if time.monotonic() > deadline:
+                raise InfrastructureError(
+                    str(self.folder), f"the servers are not up after {_START_SECONDS:.0f} s", "see the logs there"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def _failure(self) -> InfrastructureError:
+        record = read_record(self.folder)
+        if record and record.failure:
+            return InfrastructureError(*record.failure)
+        log = self.folder / "logs" / "keeper.log"
+        return InfrastructureError(
+            str(self.folder), "the servers were stopped while they started", f"{log} ends with\n{tail(log)}"
+        )
+
+    def _let_go(self) -> None:
+        if self._leash is not None:
+            os.close(self._leash)
+            self._leash = None
+
+
+def _status(server: ServerRecord, kept: bool) -> ServerStatus:
+    process = _process(server.pid) if kept else None
+    state: ServerState = server.state if process else "died" if kept and server.pid else "stopped"
+    pid = process.pid if process else None
+    return ServerStatus(server.name, state, pid, server.address, _rss_bytes(process), server.note)
+
+
+def _process(pid: int | None) -> psutil.Process | None:
+    try:
+        process = psutil.Process(pid) if pid else None
+        return process if process and process.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _rss_bytes(process: psutil.Process | None) -> int:
+    total = 0
+    for part in [process, *process.children(recursive=True)] if process else []:
+        try:
+            total += part.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,103 @@
+"""Every error cdc_lake raises on purpose.
+
+    CdcLakeError                     exit 1   unexpected
+    ├── ConfigError                  exit 2   a setting, a flag or the installation is wrong
+    │   ├── UnknownTableError                 no such topic or table; names the nearest
+    │   ├── InstallationError                 jars, Java or Spark missing, damaged or of the wrong version
+    │   └── UnsupportedError                  legal input this version does not handle yet
+    ├── InfrastructureError          exit 10  broker, registry or server does not answer; try again later
+    ├── DataLossError                exit 20  records are gone, or the source's log is not the one we knew
+    ├── QualityGateError             exit 30  too much was quarantined
+    └── TableLockedError             exit 40  another run has written this table
+
+A message reads `where: what; what to do`. A bad *record* is never an error: it becomes a quarantined row.
+Each leaf has a code that is listed in docs/errors.md.
+"""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class CdcLakeError(Exception):
+    """Base of all errors of cdc_lake.
+
+    Args:
+        where: what was being worked on (table, file, server).
+        what: what is wrong there.
+        todo: what the reader can do next.
+    """
+
+    code: ClassVar[str] = "CDC-100"
+    exit_code: ClassVar[int] = 1
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, where: str, what: str, todo: str) -> None:
+        super().__init__(f"{where}: {what}; {todo}")
+        self.where = where
+        self.what = what
+        self.todo = todo
+
+
+class ConfigError(CdcLakeError):
+    """A setting or a flag is wrong; nothing was started."""
+
+    code = "CDC-200"
+    exit_code = 2
+
+
+class UnknownTableError(ConfigError):
+    """The table asked for does not exist."""
+
+    code = "CDC-201"
+
+
+class InstallationError(ConfigError):
+    """Jars, Java or Spark are missing, damaged or of the wrong version."""
+
+    code = "CDC-202"
+
+
+class UnsupportedError(ConfigError):
+    """What arrived is legal, but this version cannot do it right, so it does not do it at all."""
+
+    code = "CDC-203"
+
+
+class InfrastructureError(CdcLakeError):
+    """A server does not answer. Nothing was committed; the same run can be repeated."""
+
+    code = "CDC-300"
+    exit_code = 10
+    retryable = True
+
+
+class DataLossError(CdcLakeError):
+    """Records were removed before they were read, or the log is another one than before."""
+
+    code = "CDC-400"
+    exit_code = 20
+
+
+class QualityGateError(CdcLakeError):
+    """More records were quarantined than the configuration allows."""
+
+    code = "CDC-500"
+    exit_code = 30
+
+
+class TableLockedError(CdcLakeError):
+    """Another run committed to the table while this one was working."""
+
+    code = "CDC-600"
+    exit_code = 40
+    retryable = True
+
+
+SEVERITY = (20, 1, 30, 2, 10, 40)
+"""Exit codes of a run over several tables: the first of these that occurred is the run's."""
+
+
+def worst_exit_code(codes: Iterable[int]) -> int:
+    """The exit code of a run whose tables ended with `codes`: 0 only if all of them did."""
+    seen = set(codes)
+    return next((code for code in SEVERITY if code in seen), 0)

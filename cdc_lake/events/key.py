@@ -1,0 +1,58 @@
+"""The canonical text of a record's key: what the fold, a key's story and an erasure look rows up by.
+
+JSON with the fields sorted by name and nulls written. The text depends on what the key *is*, not on how it was
+declared: `int` and `long`, `numeric(4,2)` and `numeric(6,3)`, milliseconds and microseconds give the same text.
+"""
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from cdc_lake.events.schemas import Tree, fields, non_null
+from cdc_lake.events.types import mapping
+
+BARE_KEY = "key"
+"""The field name of a key that is not a record."""
+
+
+def key_fields(tree: Tree) -> dict[str, Tree]:
+    """The primary key's columns by name; a bare key is one column called `key`."""
+    return fields(tree) if tree["type"] == "record" else {BARE_KEY: tree}
+
+
+def key_values(tree: Tree, decoded: Column) -> dict[str, Column]:
+    """The key's columns, typed as in a table, from the key as `from_avro` gives it."""
+    if tree["type"] != "record":
+        return {BARE_KEY: mapping(tree).convert(decoded)}
+    return {name: mapping(part).convert(decoded[name]) for name, part in fields(tree).items()}
+
+
+def canonical_key(tree: Tree, decoded: Column) -> Column:
+    """The canonical text of a decoded key, string."""
+    return F.to_json(_canonical_struct(key_fields(tree), key_values(tree, decoded)), {"ignoreNullFields": "false"})
+
+
+def _canonical_struct(parts: dict[str, Tree], values: dict[str, Column]) -> Column:
+    return F.struct(*(_canonical(parts[name], values[name]).alias(name) for name in sorted(parts)))
+
+
+def _canonical(tree: Tree, value: Column) -> Column:
+    """`value`, typed as `mapping(tree)` says, in a type that JSON has just one text for."""
+    kind = mapping(tree).type
+    if kind in ("smallint", "int", "bigint", "boolean", "string"):
+        return value
+    if kind == "timestamp":
+        return F.concat(_without_trailing_zeros(F.date_format(value, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS")), F.lit("Z"))
+    if kind == "date":
+        return F.date_format(value, "yyyy-MM-dd")
+    if kind == "binary":
+        return F.lower(F.hex(value))
+    if kind.startswith("decimal"):
+        return _without_trailing_zeros(value.cast("string"))
+    if kind.startswith("struct"):
+        parts = fields(non_null(tree))
+        return _canonical_struct(parts, {name: value[name] for name in parts})
+    return value.cast("string")
+
+
+def _without_trailing_zeros(text: Column) -> Column:
+    return F.regexp_replace(F.regexp_replace(text, r"(\.\d*?)0+$", "$1"), r"\.$", "")

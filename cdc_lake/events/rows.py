@@ -1,0 +1,171 @@
+"""From bronze rows to typed change events: the one way in which silver, and every other reader, sees what happened."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from cdc_lake.columns import KAFKA, SILVER_META
+from cdc_lake.errors import UnsupportedError
+from cdc_lake.events import framing
+from cdc_lake.events.avro import Decoded, WriterSchema, one_of, with_decoded_keys, with_decoded_values
+from cdc_lake.events.envelope import ROW_OPS, row_fields, row_of
+from cdc_lake.events.key import key_fields, key_values
+from cdc_lake.events.schemas import Tree
+from cdc_lake.events.types import mapping, quoted
+from cdc_lake.events.unavailable import can_be_unavailable, unavailable
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a source table, as its events' schemas declare them.
+
+    Attributes:
+        keys: the primary key's columns, name to Spark type, in the key schema's order.
+        columns: all columns, keys first.
+    """
+
+    keys: Mapping[str, str]
+    columns: Mapping[str, str]
+
+
+def layout_of(table: str, keys: Iterable[WriterSchema], values: Iterable[WriterSchema]) -> Layout:
+    """The layout that all of these schemas fit in.
+
+    Raises:
+        UnsupportedError: two of them disagree on a column's type or on the key, or a name cannot stand in a table.
+    """
+    key_types: dict[str, str] | None = None
+    for schema in keys:
+        found = {name: mapping(tree).type for name, tree in key_fields(schema.tree).items()}
+        if key_types is not None and found != key_types:
+            raise UnsupportedError(
+                table,
+                f"its primary key changed from {_listed(key_types)} to {_listed(found)}",
+                "rebuild the table from a snapshot taken after the change",
+            )
+        key_types = found
+    if key_types is None:
+        raise UnsupportedError(
+            table, "its records have no key, so rows cannot be told apart", "set message.key.columns on the connector"
+        )
+    columns = dict(key_types)
+    for schema in values:
+        merge_columns(
+            table, columns, {n: mapping(t).type for n, t in row_fields(schema.tree).items()}, ignored=key_types
+        )
+    _check_names(table, columns)
+    return Layout(key_types, columns)
+
+
+def merge_columns(
+    table: str, columns: dict[str, str], more: Mapping[str, str], *, ignored: Iterable[str] = ()
+) -> dict[str, str]:
+    """Add `more` to `columns`, in place; the columns that were not there are returned.
+
+    Raises:
+        UnsupportedError: a column has two types.
+    """
+    added = {}
+    skipped = set(ignored)
+    for name, kind in more.items():
+        if name in skipped:
+            continue
+        if name not in columns:
+            columns[name] = added[name] = kind
+        elif columns[name] != kind:
+            raise UnsupportedError(
+                f"{table}.{name}",
+                f"the column's type changed from {columns[name]} to {kind}",
+                "this version adds columns and does not retype them: rebuild the table under another lake.root",
+            )
+    return added
+
+
+def events(
+    bronze: DataFrame,
+    layout: Layout,
+    *,
+    keys: Sequence[WriterSchema],
+    values: Sequence[WriterSchema],
+    unavailable_value: str,
+) -> DataFrame:
+    """The typed events of one table.
+
+    Args:
+        bronze: its bronze rows of status ok.
+        layout: the columns to give each event.
+        keys: the key schemas among the rows.
+        values: the value schemas among the rows.
+        unavailable_value: the connector's placeholder for what it did not send.
+
+    Columns in: bronze's. Columns out: `key` string; `pk` struct of the primary key; `row` struct of all columns of the
+    layout, null for deletes, tombstones and truncates; `unavailable` array<string>; `op`, `source_ts_ms`,
+    `source_position`, `position_domain`, `snapshot`; `tombstone_of`; `__kafka` struct.
+    """
+    rows, key_layouts = with_decoded_keys(bronze, keys, body=framing.body(F.col("raw_key")), schema=F.col("key_schema"))
+    rows, value_layouts = with_decoded_values(
+        rows, values, body=framing.body(F.col("raw_value")), schema=F.col("value_schema")
+    )
+    pk = one_of(key_layouts, F.col("key_schema"), [_pk(layout, one) for one in key_layouts])
+    rows = rows.withColumn("pk", pk.cast(struct_type(layout.keys)))
+    row = one_of(value_layouts, F.col("value_schema"), [_row(layout, one) for one in value_layouts])
+    has_row = F.col("op").isin(*(op for op in ROW_OPS if op != "d"))
+    missing = [unavailable(row_fields(v.tree), row_of(v.tree, v.value), unavailable_value) for v in value_layouts]
+    return rows.select(
+        "key",
+        "pk",
+        F.when(has_row, row).cast(struct_type(layout.columns)).alias("row"),
+        F.when(has_row, one_of(value_layouts, F.col("value_schema"), missing)).alias("unavailable"),
+        *("op", "source_ts_ms", "source_position", "position_domain", "snapshot", "tombstone_of"),
+        F.struct("log_ts", "topic", "generation", "partition", "offset").alias(KAFKA),
+    )
+
+
+def large_columns(values: Iterable[WriterSchema]) -> set[str]:
+    """The columns that, by their type in any of the schemas, may come as a placeholder."""
+    return {name for schema in values for name, tree in row_fields(schema.tree).items() if can_be_unavailable(tree)}
+
+
+def struct_type(columns: Mapping[str, str]) -> str:
+    """Spark's name of the struct of these columns."""
+    return "struct<" + ", ".join(f"{quoted(name)}: {kind}" for name, kind in columns.items()) + ">"
+
+
+def _pk(layout: Layout, decoded: Decoded) -> Column:
+    values = key_values(decoded.tree, decoded.value)
+    return F.struct(*(values[name].alias(name) for name in layout.keys))
+
+
+def _row(layout: Layout, decoded: Decoded) -> Column:
+    present: Mapping[str, Tree] = row_fields(decoded.tree)
+    source = row_of(decoded.tree, decoded.value)
+    values = []
+    for name, kind in layout.columns.items():
+        if name in layout.keys:
+            value = F.col("pk")[name]
+        elif name in present:
+            value = mapping(present[name]).convert(source[name])
+        else:
+            value = F.lit(None).cast(kind)
+        values.append(value.alias(name))
+    return F.struct(*values)
+
+
+def _check_names(table: str, columns: Iterable[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in columns:
+        if name in SILVER_META:
+            raise UnsupportedError(
+                f"{table}.{name}", "a source column has the name of one of the toolkit's own", "rename it at the source"
+            )
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise UnsupportedError(
+                f"{table}.{name}", f"it differs from `{other}` in upper and lower case only", "rename it at the source"
+            )
+
+
+def _listed(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items())

@@ -1,0 +1,238 @@
+"""Avro schemas as trees: read, refused when dangerous, cut down to what is needed, written again.
+
+A tree holds every type written out where it is used (`{"type": "record", "name": <full name>, "fields": …}`, a union as
+`{"type": "union", "branches": […]}`), with Connect's properties kept. `compact` is the way back to a text.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Tree = dict[str, Any]
+
+MAX_DEPTH = 64
+MAX_TEXT_BYTES = 1 << 20
+MAX_DECIMAL_PRECISION = 38
+"""Spark's widest decimal. A wider declaration is read as this; a value that does not fit fails its record."""
+
+_PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+_NAMED = frozenset({"record", "error", "enum", "fixed"})
+
+
+class SchemaError(ValueError):
+    """A schema text that cannot or must not be used. The message says why; its records are quarantined."""
+
+
+def fingerprint(text: str) -> str:
+    """The name of a schema text for ever: its sha256 in hex."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def parse(text: str) -> Tree:
+    """Read a self-contained schema text.
+
+    A small hostile schema can bring a reader down (recursion overflows the stack, items of no size fill the memory),
+    so what Debezium never writes is refused here: recursion, more than 64 levels, more than 1 MiB, items of no size.
+
+    Raises:
+        SchemaError: not Avro, or refused.
+    """
+    if len(text.encode("utf-8")) > MAX_TEXT_BYTES:
+        raise SchemaError(f"the schema text is longer than {MAX_TEXT_BYTES} bytes")
+    try:
+        return _expanded(json.loads(text), "", {}, ())
+    except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as exc:
+        raise SchemaError(f"this is not an Avro schema: {type(exc).__name__} {exc}") from exc
+
+
+def inline(text: str, referenced: Sequence[str]) -> str:
+    """A self-contained text from one that names types which the texts in `referenced` define.
+
+    Args:
+        text: the schema that was asked for.
+        referenced: the texts it refers to, in any order, their own references included.
+    """
+    definitions: dict[str, Any] = {}
+    for other in referenced:
+        content = json.loads(other)
+        definitions[_full_name(content, "")] = content
+    return json.dumps(_with_definitions(json.loads(text), "", definitions, set()), separators=(",", ":"))
+
+
+def record(name: str, fields: Mapping[str, Tree]) -> Tree:
+    """A record tree."""
+    return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields.items()]}
+
+
+def fixed(name: str, size: int) -> Tree:
+    """A tree for `size` bytes."""
+    return {"type": "fixed", "name": name, "size": size}
+
+
+def fields(tree: Tree) -> dict[str, Tree]:
+    """The fields of a record tree by name, in order."""
+    return {field["name"]: field["type"] for field in tree["fields"]}
+
+
+def non_null(tree: Tree) -> Tree:
+    """The tree itself, or its only other branch when it is a union with null; other unions stay as they are."""
+    if tree["type"] != "union":
+        return tree
+    branches = [branch for branch in tree["branches"] if branch["type"] != "null"]
+    return branches[0] if len(branches) == 1 else tree
+
+
+def connect_name(tree: Tree) -> str | None:
+    """Kafka Connect's name of the type, which says what a bare number or text means."""
+    name = tree.get("connect.name")
+    return name if isinstance(name, str) else None
+
+
+def is_decimal(tree: Tree) -> bool:
+    """Whether the bytes are an unscaled decimal."""
+    return tree["type"] in ("bytes", "fixed") and tree.get("logicalType") == "decimal"
+
+
+def compact(tree: Tree) -> str:
+    """The shortest text that decodes the same bytes: no documentation, defaults or logical types but decimal.
+
+    All other logical types are taken off because a reader that maps them itself fails a whole record for one date it
+    cannot hold; `events.types` maps them by Connect's name instead. Equal layouts give equal texts.
+    """
+    return json.dumps(_compacted(tree, set()), separators=(",", ":"))
+
+
+def _full_name(content: Mapping[str, Any], namespace: str) -> str:
+    name: str = content["name"]
+    if "." in name:
+        return name
+    own = content.get("namespace", namespace)
+    return f"{own}.{name}" if own else name
+
+
+def _resolved_name(name: str, namespace: str, known: Mapping[str, Any]) -> str:
+    return f"{namespace}.{name}" if namespace and "." not in name and f"{namespace}.{name}" in known else name
+
+
+def _expanded(content: Any, namespace: str, known: dict[str, Tree | None], path: tuple[str, ...]) -> Tree:
+    if len(path) > MAX_DEPTH:
+        raise SchemaError(f"the schema is nested deeper than {MAX_DEPTH} levels")
+    if isinstance(content, str):
+        if content in _PRIMITIVES:
+            return {"type": content}
+        name = _resolved_name(content, namespace, known)
+        if name not in known:
+            raise SchemaError(f"the schema names the type `{content}` and does not define it")
+        definition = known[name]
+        if definition is None:
+            raise SchemaError(f"the type `{name}` contains itself")
+        if _depth(definition) + len(path) > MAX_DEPTH:
+            raise SchemaError(f"the schema is nested deeper than {MAX_DEPTH} levels")
+        return definition
+    if isinstance(content, list):
+        return {"type": "union", "branches": [_expanded(c, namespace, known, (*path, "|")) for c in content]}
+    kind = content["type"]
+    if isinstance(kind, dict | list) or kind not in _PRIMITIVES | _NAMED | {"array", "map"}:
+        inner = _expanded(kind, namespace, known, (*path, "type"))
+        return {**inner, **{k: v for k, v in content.items() if k != "type"}} if isinstance(kind, dict) else inner
+    if kind in _PRIMITIVES:
+        return dict(content)
+    if kind == "array":
+        items = _expanded(content["items"], namespace, known, (*path, "items"))
+        if not _takes_space(items):
+            raise SchemaError("the items of an array take no space, so a short record could hold millions")
+        return {**content, "items": items}
+    if kind == "map":
+        return {**content, "values": _expanded(content["values"], namespace, known, (*path, "values"))}
+    name = _full_name(content, namespace)
+    known[name] = None
+    tree = {k: v for k, v in content.items() if k != "namespace"} | {"name": name, "type": kind}
+    if kind in ("record", "error"):
+        inside = name.rpartition(".")[0]
+        tree["fields"] = [
+            {"name": f["name"], "type": _expanded(f["type"], inside, known, (*path, f["name"]))}
+            for f in content["fields"]
+        ]
+    known[name] = tree
+    return tree
+
+
+def _children(tree: Tree) -> Iterator[Tree]:
+    match tree["type"]:
+        case "union":
+            yield from tree["branches"]
+        case "array":
+            yield tree["items"]
+        case "map":
+            yield tree["values"]
+        case "record" | "error":
+            yield from (field["type"] for field in tree["fields"])
+
+
+def _depth(tree: Tree) -> int:
+    return 1 + max((_depth(child) for child in _children(tree)), default=0)
+
+
+def _takes_space(tree: Tree) -> bool:
+    match tree["type"]:
+        case "null":
+            return False
+        case "record" | "error":
+            return any(_takes_space(child) for child in _children(tree))
+        case "fixed":
+            return bool(tree["size"])
+    return True
+
+
+def _compacted(tree: Tree, defined: set[str]) -> Any:
+    kind = tree["type"]
+    if kind == "union":
+        return [_compacted(branch, defined) for branch in tree["branches"]]
+    if kind in _PRIMITIVES:
+        return {"type": kind, **_decimal(tree)} if is_decimal(tree) else kind
+    if kind == "array":
+        return {"type": "array", "items": _compacted(tree["items"], defined)}
+    if kind == "map":
+        return {"type": "map", "values": _compacted(tree["values"], defined)}
+    name = tree["name"]
+    if name in defined:
+        return name
+    defined.add(name)
+    if kind == "enum":
+        return {"type": "enum", "name": name, "symbols": tree["symbols"]}
+    if kind == "fixed":
+        return {"type": "fixed", "name": name, "size": tree["size"], **(_decimal(tree) if is_decimal(tree) else {})}
+    inner = [{"name": f["name"], "type": _compacted(f["type"], defined)} for f in tree["fields"]]
+    return {"type": "record", "name": name, "fields": inner}
+
+
+def _decimal(tree: Tree) -> dict[str, Any]:
+    scale = tree.get("scale", 0)
+    return {
+        "logicalType": "decimal",
+        "precision": max(min(tree["precision"], MAX_DECIMAL_PRECISION), scale),
+        "scale": scale,
+    }
+
+
+def _with_definitions(content: Any, namespace: str, definitions: Mapping[str, Any], placed: set[str]) -> Any:
+    if isinstance(content, str):
+        name = _resolved_name(content, namespace, definitions)
+        if name not in definitions or name in placed:
+            return content
+        placed.add(name)
+        return _with_definitions(definitions[name], "", definitions, placed)
+    if isinstance(content, list):
+        return [_with_definitions(branch, namespace, definitions, placed) for branch in content]
+    kind = content["type"]
+    if kind in ("record", "error"):
+        inside = _full_name(content, namespace).rpartition(".")[0]
+        inner = [{**f, "type": _with_definitions(f["type"], inside, definitions, placed)} for f in content["fields"]]
+        return {**content, "fields": inner}
+    for part in ("items", "values"):
+        if part in content:
+            return {**content, part: _with_definitions(content[part], namespace, definitions, placed)}
+    if isinstance(kind, dict | list) or kind not in _PRIMITIVES | _NAMED:
+        return {**content, "type": _with_definitions(kind, namespace, definitions, placed)}
+    return content

@@ -1,0 +1,78 @@
+"""Values that were not sent.
+
+Postgres does not log a large value that an update leaves alone; the connector then sends a placeholder in its place.
+It must never reach a table: the row keeps the value it has. In which form the placeholder comes depends on the
+column's type. Sources: Debezium's `UnchangedToastedPlaceholder` and `unavailable.value.placeholder`; docs/design.md
+"Placeholders".
+"""
+
+import base64
+import hashlib
+import uuid
+from collections.abc import Mapping
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from cdc_lake.events.schemas import Tree, connect_name, non_null
+
+
+def unavailable(fields: Mapping[str, Tree], row: Column, placeholder: str) -> Column:
+    """The names of the columns of `row` that were not sent, array<string>; empty when all were.
+
+    Args:
+        fields: the row's columns as in the value's schema.
+        row: the struct with the columns as `from_avro` gives them.
+        placeholder: the connector's `unavailable.value.placeholder`.
+    """
+    found = []
+    for name, tree in fields.items():
+        missing = _is_placeholder(non_null(tree), row[name], placeholder)
+        if missing is not None:
+            found.append(F.when(missing, name))
+    return F.array_compact(F.array(*found)) if found else F.array().cast("array<string>")
+
+
+def can_be_unavailable(tree: Tree) -> bool:
+    """Whether a column of this type may be replaced by a placeholder."""
+    return _is_placeholder(non_null(tree), F.lit(None), "") is not None
+
+
+def _is_placeholder(tree: Tree, value: Column, placeholder: str) -> Column | None:
+    raw = placeholder.encode()
+    kind = tree["type"]
+    if kind == "string":
+        if connect_name(tree) in _NEVER_LARGE:
+            return None
+        return value.isin(
+            placeholder, base64.b64encode(raw).decode(), raw.hex(), f'{{"{placeholder}":"{placeholder}"}}'
+        )
+    if kind == "bytes" and "logicalType" not in tree:
+        return value == F.lit(raw)
+    if kind == "map":
+        return value[placeholder] == F.lit(placeholder)
+    if kind == "array":
+        return _is_placeholder_array(non_null(tree["items"])["type"], value, placeholder)
+    return None
+
+
+def _is_placeholder_array(items: str, value: Column, placeholder: str) -> Column | None:
+    raw = placeholder.encode()
+    if items == "string":
+        # An array of uuids holds the name-based uuid of the placeholder's bytes instead.
+        as_uuid = str(uuid.UUID(bytes=hashlib.md5(raw, usedforsecurity=False).digest(), version=3))
+        return (F.size(value) == 1) & value[0].isin(placeholder, as_uuid)
+    if items == "bytes":
+        return (F.size(value) == 1) & (value[0] == F.lit(raw))
+    if items in ("int", "long"):
+        return value == F.array(*(F.lit(code).cast("bigint" if items == "long" else "int") for code in raw))
+    return None
+
+
+_NEVER_LARGE = frozenset(
+    {
+        "io.debezium.time.ZonedTimestamp",
+        "io.debezium.time.ZonedTime",
+        "io.debezium.data.Enum",
+    }
+)

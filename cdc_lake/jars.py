@@ -1,0 +1,449 @@
+"""The jars of Spark and of the embedded servers: listed with their hashes, fetched once, never resolved at run time.
+
+A lock file of conf/jars holds one jar per line, `<parts> <group>:<artifact>:<version>[:<ext>[:<classifier>]] <sha256>`.
+What is fetched is exactly that list: no poms are read and no transitive dependency is followed.
+"""
+
+import difflib
+import hashlib
+import os
+import re
+import shutil
+import ssl
+import subprocess
+import tarfile
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from cdc_lake.config import CHECKOUT
+from cdc_lake.errors import ConfigError, InstallationError
+from cdc_lake.java import JAVA_VERSION, bundled_java_home, find_java
+
+LOCKS = CHECKOUT / "conf" / "jars"
+EMBEDDED_PROFILE = "embedded"
+PROFILES = {"3.5": "emr7", "4.1": "spark41"}
+"""Spark line -> the profile that fits an environment with that PySpark, unless CDC_LAKE_PROFILE names another."""
+
+_FETCH = "run `cdc-lake jars fetch`"
+_TRUST_STORES = (
+    Path("/etc/ssl/certs/java/cacerts"),
+    Path("/etc/pki/ca-trust/extracted/java/cacerts"),
+    Path("/etc/pki/java/cacerts"),
+)
+_TRUST_STORE_PASSWORD = "changeit"
+_FETCH_TIMEOUT_SECONDS = 1800
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One line of a lock file.
+
+    Args:
+        parts: who needs it: `spark`, or the embedded servers' parts.
+        sha256: in lower-case hex.
+    """
+
+    parts: tuple[str, ...]
+    group: str
+    artifact: str
+    version: str
+    ext: str
+    classifier: str
+    sha256: str
+
+    @property
+    def coordinates(self) -> str:
+        """As it stands in the lock file."""
+        kind = f":{self.ext}:{self.classifier}" if self.classifier else "" if self.ext == "jar" else f":{self.ext}"
+        return f"{self.group}:{self.artifact}:{self.version}{kind}"
+
+    def path(self, cache: Path) -> Path:
+        """Where it is in the cache, fetched or not."""
+        classifier = f"-{self.classifier}" if self.classifier else ""
+        return cache / self.group / f"{self.artifact}-{self.version}{classifier}.{self.ext}"
+
+
+def cache_folder() -> Path:
+    """Where fetched jars are kept, for all checkouts of this user: CDC_LAKE_JARS, else a folder in the user's cache."""
+    return Path(os.environ.get("CDC_LAKE_JARS") or "~/.cache/cdc_lake/jars").expanduser().resolve()
+
+
+def profile_name() -> str:
+    """The profile of this environment: CDC_LAKE_PROFILE, else the one of the PySpark that is installed.
+
+    Raises:
+        InstallationError: PySpark is missing, or of a line without a profile.
+    """
+    asked = os.environ.get("CDC_LAKE_PROFILE")
+    if asked:
+        return asked
+    try:
+        spark = version("pyspark")
+    except PackageNotFoundError as exc:
+        raise InstallationError("pyspark", "it is not installed", "run `make setup`") from exc
+    line = ".".join(spark.split(".")[:2])
+    if line not in PROFILES:
+        raise InstallationError(
+            f"pyspark {spark}", f"there are jars for Spark {' and '.join(PROFILES)} only", "install one of these"
+        )
+    return PROFILES[line]
+
+
+def lock_file(profile: str) -> Path:
+    """The lock file of a profile.
+
+    Raises:
+        ConfigError: there is no such profile; names the nearest.
+    """
+    file = LOCKS / f"{profile}.lock"
+    if not file.is_file():
+        known = sorted(path.stem for path in LOCKS.glob("*.lock"))
+        near = difflib.get_close_matches(profile, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the profiles are {', '.join(known)}"
+        raise ConfigError(f"profile {profile}", f"there is no {file}", hint)
+    return file
+
+
+def read_lock(path: Path) -> tuple[Jar, ...]:
+    """The jars of a lock file, in its order.
+
+    Raises:
+        ConfigError: a line is malformed; names file and line.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return tuple(
+        _read_line(line, f"{path}:{number}")
+        for number, line in enumerate(lines, 1)
+        if line and not line.startswith("#")
+    )
+
+
+def verify(jars: Iterable[Jar], cache: Path) -> list[str]:
+    """What is wrong with the jars in the cache, a line for each that is missing or damaged; empty if nothing is."""
+    with ThreadPoolExecutor() as pool:
+        return [problem for problem in pool.map(lambda jar: _problem(jar, cache), jars) if problem]
+
+
+def require(jars: Iterable[Jar], cache: Path) -> None:
+    """Refuse to go on with jars that are missing or damaged.
+
+    Raises:
+        InstallationError: names the first of them, and how many more there are.
+    """
+    problems = verify(jars, cache)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise InstallationError(f"jars in {cache}", problems[0] + more, _FETCH)
+
+
+def fetch(jars: Sequence[Jar], cache: Path, progress: Callable[[str], None] = lambda text: None) -> int:
+    """Bring what is missing or damaged into the cache and unpack the archives. Several may do so at once.
+
+    Args:
+        progress: is told, in a few words, what is being done.
+
+    Returns:
+        How many files were fetched.
+
+    Raises:
+        InstallationError: something cannot be had, or is not what the lock file says.
+    """
+    with ThreadPoolExecutor() as pool:
+        problems = pool.map(lambda jar: _problem(jar, cache), jars)
+        wanted = [jar for jar, problem in zip(jars, problems, strict=True) if problem]
+    if wanted:
+        progress(f"fetching {len(wanted)} of {len(jars)} jars")
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache) as work:
+            download(wanted, Path(work))
+            for jar in wanted:
+                _accept(jar, Path(work), cache)
+    for jar in jars:
+        if jar.ext == "tar.gz":
+            unpacked(jar, cache)
+    return len(wanted)
+
+
+def download(jars: Sequence[Jar], folder: Path) -> None:
+    """Put the jars into `folder` as `Jar.path` says, whatever their hash is, with the Ivy that PySpark carries.
+
+    Raises:
+        InstallationError: names the jar and the real cause.
+    """
+    settings, order = folder / "ivysettings.xml", folder / "ivy.xml"
+    settings.write_text(_ivy_settings(os.environ.get("CDC_LAKE_MAVEN_MIRROR")), encoding="utf-8")
+    order.write_text(_ivy_order(jars), encoding="utf-8")
+    java = find_java()
+    pattern = f"{folder}/[organisation]/[artifact]-[revision](-[classifier]).[ext]"
+    ivy = ["-jar", str(_ivy_jar()), "-verbose", "-settings", str(settings), "-ivy", str(order)]
+    target = ["-cache", str(folder / "ivy-cache"), "-retrieve", pattern]
+    command = [str(java), *_trust_options(java, folder), *ivy, *target]
+    try:
+        said = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_FETCH_TIMEOUT_SECONDS
+        ).stdout
+    except subprocess.TimeoutExpired as exc:
+        raise InstallationError(
+            "jars",
+            f"fetching took longer than {_FETCH_TIMEOUT_SECONDS} s",
+            "try again; what was fetched by then is not kept",
+        ) from exc
+    missing = [jar for jar in jars if not jar.path(folder).is_file()]
+    if missing:
+        # Ivy keeps back what it found as long as it misses anything.
+        failed = [jar for jar in missing if f"not found: {jar.group}#{jar.artifact};{jar.version}" in said] or missing
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        cause, todo = _why_it_failed(said)
+        raise InstallationError(failed[0].coordinates + more, f"it cannot be fetched: {cause}", todo)
+
+
+def relock(path: Path) -> None:
+    """Write the hashes of what its jars are today into a lock file. For those who change a version in it.
+
+    Raises:
+        InstallationError: a jar cannot be fetched.
+    """
+    jars = read_lock(path)
+    text = path.read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as work:
+        download(jars, Path(work))
+        for jar in jars:
+            line = f"{jar.coordinates} "
+            text = text.replace(f" {line}{jar.sha256}", f" {line}{sha256(jar.path(Path(work)))}")
+    path.write_text(text, encoding="utf-8")
+
+
+def unpacked(jar: Jar, cache: Path) -> Path:
+    """The folder with the content of a tar.gz, unpacked beside it the first time."""
+    archive = jar.path(cache)
+    folder = archive.with_name(f"{archive.name}.unpacked-{jar.sha256[:12]}")
+    if folder.is_dir():
+        return folder
+    with tempfile.TemporaryDirectory(prefix=".unpack-", dir=cache) as work:
+        content = Path(work) / "content"
+        with tarfile.open(archive) as tar:
+            # The hash of the archive is known. Early releases of Python 3.11 have no filters yet.
+            tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
+            tar.extractall(content)
+        try:
+            content.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    return folder
+
+
+def write_spark_defaults(jars: Sequence[Jar], cache: Path, settings: Mapping[str, str]) -> Path:
+    """Make the jars, and `settings`, known to every `spark-submit` of this environment.
+
+    Returns:
+        The file that was written.
+    """
+    conf = spark_home() / "conf"
+    conf.mkdir(exist_ok=True)
+    if not any(jar.group == "org.apache.hudi" for jar in jars):
+        settings = _without_hudi(settings)
+    lines = {"spark.jars": ",".join(str(jar.path(cache)) for jar in jars), **settings}
+    defaults = conf / "spark-defaults.conf"
+    text = "# Written by `cdc-lake jars fetch`.\n" + "".join(
+        f"{key} {_property(value)}\n" for key, value in lines.items()
+    )
+    _write(defaults, text)
+    _write(conf / "spark-env.sh", _spark_env())
+    return defaults
+
+
+def spark_home() -> Path:
+    """The folder of the installed PySpark.
+
+    Raises:
+        InstallationError: there is none.
+    """
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise InstallationError("pyspark", "it is not installed", "run `make setup`")
+    return Path(spec.origin).parent
+
+
+def sha256(file: Path) -> str:
+    """The hash of a file, in hex."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _read_line(line: str, where: str) -> Jar:
+    try:
+        parts, coordinates, digest = line.split()
+        group, artifact, revision, *kind = coordinates.split(":")
+        ext, classifier = [*kind, *("jar", "")[len(kind) :]]
+        if not re.fullmatch(r"[0-9a-f]{64}", digest):
+            raise ValueError(digest)
+    except ValueError as exc:
+        raise ConfigError(
+            where,
+            f"cannot read `{line}`",
+            "write `<parts> <group>:<artifact>:<version>[:<ext>[:<classifier>]] <sha256>`",
+        ) from exc
+    return Jar(tuple(parts.split(",")), group, artifact, revision, ext, classifier, digest)
+
+
+def _problem(jar: Jar, cache: Path) -> str | None:
+    try:
+        return None if sha256(jar.path(cache)) == jar.sha256 else f"{jar.coordinates} is damaged"
+    except FileNotFoundError:
+        return f"{jar.coordinates} is missing"
+
+
+def _accept(jar: Jar, work: Path, cache: Path) -> None:
+    fetched, place = jar.path(work), jar.path(cache)
+    found = sha256(fetched)
+    if found != jar.sha256:
+        fetched.unlink()
+        raise InstallationError(
+            jar.coordinates,
+            f"what was fetched is not the jar that was tested: sha256 {jar.sha256} is wanted, {found} was found",
+            "do not use it; ask the owner of CDC_LAKE_MAVEN_MIRROR, or of the proxy, what it serves",
+        )
+    place.parent.mkdir(parents=True, exist_ok=True)
+    fetched.replace(place)
+
+
+def _ivy_jar() -> Path:
+    found = sorted((spark_home() / "jars").glob("ivy-*.jar"))
+    if not found:
+        raise InstallationError("pyspark", f"there is no Ivy in {spark_home() / 'jars'}", "run `make clean setup`")
+    return found[-1]
+
+
+def _ivy_settings(mirror: str | None) -> str:
+    # All revisions are kept: two servers may want two of the same jar. Our sha256 takes the place of Ivy's checksums.
+    root = f" root={quoteattr(mirror.rstrip('/') + '/')}" if mirror else ""
+    return f"""<ivysettings>
+  <property name="ivy.checksums" value=""/>
+  <settings defaultResolver="maven" defaultConflictManager="all"/>
+  <timeout-constraints>
+    <timeout-constraint name="patient" connectionTimeout="15000" readTimeout="60000"/>
+  </timeout-constraints>
+  <resolvers>
+    <ibiblio name="maven" m2compatible="true" usepoms="false" timeoutConstraint="patient"{root}/>
+  </resolvers>
+</ivysettings>
+"""
+
+
+def _ivy_order(jars: Iterable[Jar]) -> str:
+    return f"""<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+  <info organisation="cdc_lake" module="jars"/>
+  <dependencies>
+{"".join(map(_ivy_dependency, jars))}  </dependencies>
+</ivy-module>
+"""
+
+
+def _ivy_dependency(jar: Jar) -> str:
+    classifier = f' m:classifier="{jar.classifier}"' if jar.classifier else ""
+    return f"""    <dependency org="{jar.group}" name="{jar.artifact}" rev="{jar.version}" transitive="false">
+      <artifact name="{jar.artifact}" type="{jar.ext}" ext="{jar.ext}"{classifier}/>
+    </dependency>
+"""
+
+
+def _trust_options(java: Path, folder: Path) -> list[str]:
+    """A system's Java trusts what the system trusts; the one of the wheel has to be told."""
+    home = bundled_java_home()
+    if home is None or not java.is_relative_to(home):
+        return []
+    store = next((path for path in _TRUST_STORES if path.is_file()), None)
+    if store is None:
+        store = folder / "truststore.p12"
+        store.write_bytes(_trust_store_of_python())
+    return [f"-Djavax.net.ssl.trustStore={store}", f"-Djavax.net.ssl.trustStorePassword={_TRUST_STORE_PASSWORD}"]
+
+
+def _trust_store_of_python() -> bytes:
+    import certifi
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+
+    bundle = os.environ.get("REQUESTS_CA_BUNDLE") or ssl.get_default_verify_paths().cafile or certifi.where()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a bundle holds old certificates that are not up to today's rules
+        certificates = x509.load_pem_x509_certificates(Path(bundle).read_bytes())
+    entries = [
+        pkcs12.PKCS12Certificate(certificate, str(number).encode()) for number, certificate in enumerate(certificates)
+    ]
+    return pkcs12.serialize_java_truststore(entries, BestAvailableEncryption(_TRUST_STORE_PASSWORD.encode()))
+
+
+_CAUSES = (
+    (
+        r"(PKIX[^\n]*|SSL\w*Exception[^\n]*)",
+        "the server's certificate is not trusted",
+        "give Java the trust store of your network: JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=<file>",
+    ),
+    (r"Host (\S+) not found", "there is no such host, or no way to it", "check the network and CDC_LAKE_MAVEN_MIRROR"),
+    (
+        r"Server access error at url ([^\n]*)",
+        "the server does not answer",
+        "check the network and CDC_LAKE_MAVEN_MIRROR, then try again",
+    ),
+    (
+        r"((?:SERVER|CLIENT) ERROR: (?!Not Found)[^\n]*)",
+        "the server refuses",
+        "check CDC_LAKE_MAVEN_MIRROR and the rights it asks for, then try again",
+    ),
+)
+
+
+def _why_it_failed(said: str) -> tuple[str, str]:
+    for pattern, cause, todo in _CAUSES:
+        match = re.search(pattern, said)
+        if match:
+            return f"{cause} ({match.group(1)})", todo
+    return "the repository does not have it (404)", "check CDC_LAKE_MAVEN_MIRROR: a mirror may lack it"
+
+
+def _without_hudi(settings: Mapping[str, str]) -> dict[str, str]:
+    """A session that is told of a class it does not have does not start."""
+    kept = {
+        key: ",".join(
+            name for name in value.split(",") if not re.match(r"org\.apache\.(spark\.)?(sql\.)?hudi|.*Hoodie", name)
+        )
+        for key, value in settings.items()
+    }
+    return {key: value for key, value in kept.items() if value}
+
+
+def _spark_env() -> str:
+    home = bundled_java_home()
+    if home is None:
+        return "# No Java is installed in this environment.\n"
+    return f"""# Written by `cdc-lake jars fetch`: our own Java serves where there is no Java {JAVA_VERSION}.
+if [ -z "${{JAVA_HOME:-}}" ] && ! java -version 2>&1 | grep -q 'version "{JAVA_VERSION}'; then
+  export JAVA_HOME={_quoted(str(home))}
+fi
+"""
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def _property(value: str) -> str:
+    # The file is read as Java properties, where a backslash escapes.
+    return value.replace("\\", "\\\\")
+
+
+def _write(file: Path, text: str) -> None:
+    if file.is_file() and file.read_text(encoding="utf-8") == text:
+        return
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    shutil.move(draft, file)

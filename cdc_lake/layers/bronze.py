@@ -1,0 +1,256 @@
+"""Bronze: every record of a topic, once, with its bytes, and whether it can be read."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc_lake.columns import BRONZE, BRONZE_STATISTICS
+from cdc_lake.config import Config, TableConfig, kafka_address, registry_address
+from cdc_lake.errors import DataLossError, QualityGateError
+from cdc_lake.events.arrival import DECODE_STAGE, LastRecord, Schemas, with_decision, with_frames, with_log_order
+from cdc_lake.events.explain import reason
+from cdc_lake.events.framing import body
+from cdc_lake.layers.run import each_table, keep_report, table_path
+from cdc_lake.metrics.report import Report, TableReport, check_sum
+from cdc_lake.session import build_session
+from cdc_lake.sources.kafka import Broker, Span, TopicLog
+from cdc_lake.sources.registry import ApicurioRegistry
+from cdc_lake.sources.schemas import SchemaFiles
+from cdc_lake.storage import Storage
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.progress import Progress
+
+GENERATION = 0
+"""Counts the topic's ids. A re-created topic stops the run in this version, so there is one."""
+_EXPLAINED_ROWS = 100
+"""Of the records of a batch that do not decode, so many are gone through one by one for the exact reason."""
+
+
+def run_bronze(config: Config, tables: Sequence[str], spark: SparkSession | None = None) -> Report:
+    """Bring bronze up to date with Kafka.
+
+    Args:
+        config: the settings.
+        tables: topic names or globs.
+        spark: the session; made when there is none.
+
+    Raises:
+        UnknownTableError: a name or glob fits no topic.
+        InfrastructureError: the broker or the registry does not answer.
+        InstallationError: Spark cannot be started with what is installed.
+    """
+    report = Report(layer="bronze")
+    broker = Broker(kafka_address(config), config.kafka.timeout_seconds)
+    registry = ApicurioRegistry(
+        registry_address(config),
+        ids=config.registry.ids,
+        timeout_seconds=config.registry.timeout_seconds,
+        attempts=config.registry.attempts,
+    )
+    logs = broker.logs(broker.select(tables))
+    registry.check()
+    spark = spark or build_session("cdc_lake bronze")
+    storage = Storage(spark)
+    schemas = SchemaFiles(storage, config.lake.root, registry)
+
+    def work(done: TableReport) -> None:
+        table = DeltaLakeTable(
+            spark,
+            table_path(config, "bronze", done.table),
+            partition_by=("ingest_date",),
+            statistics=BRONZE_STATISTICS,
+        )
+        _land(spark, broker, logs[done.table], schemas, table, config.table(done.table), report.run_id, done)
+
+    each_table(report, list(logs), work)
+    report.ended_at = datetime.now(UTC)
+    keep_report(storage, config, report)
+    return report
+
+
+def _land(
+    spark: SparkSession,
+    broker: Broker,
+    log: TopicLog,
+    schemas: SchemaFiles,
+    table: DeltaLakeTable,
+    settings: TableConfig,
+    run_id: str,
+    done: TableReport,
+) -> None:
+    progress = table.progress()
+    done.version_before = table.version() if progress else None
+    position = _next_offsets(log, progress)
+    done.consumed_from = {str(p): offset for p, offset in position.items()}
+    quarantined = 0
+    while spans := _batch_spans(log, position, settings.max_rows):
+        progress, failed = _land_batch(spark, broker, log, schemas, table, spans, progress, run_id, done)
+        quarantined += failed
+        position = progress.offsets[log.id]
+        done.status, done.batches = "ok", done.batches + 1
+    done.consumed_to = {str(p): offset for p, offset in position.items()}
+    done.version_after = table.version() if progress else None
+    _gate(done, quarantined, settings)
+
+
+def _land_batch(
+    spark: SparkSession,
+    broker: Broker,
+    log: TopicLog,
+    schemas: SchemaFiles,
+    table: DeltaLakeTable,
+    spans: Mapping[int, Span],
+    progress: Progress | None,
+    run_id: str,
+    done: TableReport,
+) -> tuple[Progress, int]:
+    """Land one range of offsets in one commit; what was quarantined of it is counted."""
+    records = with_frames(broker.read(spark, log.name, spans)).persist()
+    batch = progress.commit + 1 if progress else 1
+    try:
+        with done.phase("read"):
+            total, key_ids, value_ids = _schema_ids(records)
+        with done.phase("schemas"):
+            keys = Schemas.of(schemas.by_ids(key_ids), is_key=True)
+            values = Schemas.of(schemas.by_ids(value_ids), is_key=False)
+        with done.phase("decode"):
+            decided = with_log_order(with_decision(records, keys, values), _last_records(table, progress, spans))
+            rows = _bronze_rows(decided, batch).persist()
+            counts = {row["status"]: row["count"] for row in rows.groupBy("status").count().collect()}
+        try:
+            check_sum(log.name, total, **counts)
+            following = _following(log, spans, progress, rows, batch, run_id)
+            with done.phase("write"):
+                table.append(_explained(rows, schemas) if counts.get("quarantined") else rows, following)
+        finally:
+            rows.unpersist()
+    finally:
+        records.unpersist()
+    outcome = {name: counts.get(name, 0) for name in ("ok", "quarantined", "control")}
+    done.count(read=total, **outcome)
+    return following, outcome["quarantined"]
+
+
+def _schema_ids(records: DataFrame) -> tuple[int, list[int], list[int]]:
+    """How many records there are, and the schema ids of their keys and values."""
+    found = records.agg(F.count("*"), F.collect_set("key_id"), F.collect_set("value_id")).collect()[0]
+    return found[0], found[1], found[2]
+
+
+def _following(
+    log: TopicLog, spans: Mapping[int, Span], progress: Progress | None, rows: DataFrame, batch: int, run_id: str
+) -> Progress:
+    """The progress with these spans consumed."""
+    newest = rows.groupBy("partition").agg(F.max("log_ts").alias("log_ts"))
+    log_ts = {row["partition"]: row["log_ts"] for row in newest.collect()}
+    before = progress or Progress(layer="bronze", run_id=run_id, commit=0)
+    reached = before.offsets.get(log.id, {}) | {partition: span.end for partition, span in spans.items()}
+    return Progress(
+        layer="bronze",
+        run_id=run_id,
+        epoch=before.epoch,
+        commit=batch,
+        offsets={log.id: reached},
+        log_ts=before.log_ts | log_ts,
+    )
+
+
+def _explained(rows: DataFrame, schemas: SchemaFiles) -> DataFrame:
+    """Give the first records that did not decode their exact reason."""
+    failed = rows.where(F.col("error.stage") == DECODE_STAGE)
+    sides = ("value", "key")
+    bodies = (body(F.col(f"raw_{side}")).alias(side) for side in sides)
+    sample = failed.select("partition", "offset", "error", "key_schema", "value_schema", *bodies).limit(_EXPLAINED_ROWS)
+    reasons = []
+    for row in sample.collect():
+        side = next(side for side in sides if row["error"]["message"].startswith(side))
+        schema = schemas.by_fingerprint(row[f"{side}_schema"])
+        reasons.append((row["partition"], row["offset"], f"{side}: {reason(schema, bytes(row[side]))}"))
+    if not reasons:
+        return rows
+    known = rows.sparkSession.createDataFrame(reasons, "partition int, offset bigint, reason string")
+    message = F.coalesce("reason", F.col("error.message"))
+    error = F.when(F.col("error").isNotNull(), F.col("error").withField("message", message))
+    joined = rows.join(F.broadcast(known), ["partition", "offset"], how="left")
+    return joined.withColumn("error", error).select(*rows.columns)
+
+
+def _next_offsets(log: TopicLog, progress: Progress | None) -> dict[int, int]:
+    """Where each partition is to be read from.
+
+    Raises:
+        DataLossError: records were removed before they were read, or the topic is another one.
+    """
+    if progress is None:
+        return {partition: span.start for partition, span in log.partitions.items()}
+    if log.id not in progress.offsets:
+        raise DataLossError(
+            log.name,
+            f"the topic was deleted and created again (its id was {', '.join(progress.offsets)}, now {log.id})",
+            "move the table away and load it anew from a snapshot; going on over this is not in this version",
+        )
+    known = progress.offsets[log.id]
+    for partition, span in log.partitions.items():
+        reached = known.get(partition, span.start)
+        if not span.start <= reached <= span.end:
+            raise DataLossError(
+                f"{log.name}[{partition}]",
+                f"offset {reached} is next, and Kafka holds {span.start} to {span.end}",
+                "records between are gone: move the table away and load it anew from a snapshot",
+            )
+    return {partition: known.get(partition, span.start) for partition, span in log.partitions.items()}
+
+
+def _batch_spans(log: TopicLog, position: Mapping[int, int], max_rows: int) -> dict[int, Span]:
+    """The next ranges, at most `max_rows` offsets in all, shared out evenly; none when everything is read."""
+    left = {p: Span(position.get(p, s.start), s.end) for p, s in log.partitions.items()}
+    left = {p: span for p, span in left.items() if span.start < span.end}
+    share = max(max_rows // len(left), 1) if left else 0
+    return {p: Span(span.start, min(span.end, span.start + share)) for p, span in left.items()}
+
+
+def _last_records(table: DeltaLakeTable, progress: Progress | None, spans: Mapping[int, Span]) -> dict[int, LastRecord]:
+    """The last record in bronze of each partition: a tombstone that comes first may belong to it."""
+    if progress is None:
+        return {}
+    last = (
+        table.read()
+        .where(F.col("partition").isin(*spans))
+        .groupBy("partition")
+        .agg(F.max_by(F.struct("offset", "raw_key", "op", "status"), "offset").alias("last"))
+    )
+    found = {row["partition"]: row["last"] for row in last.collect()}
+    return {
+        p: LastRecord(ts, *found[p]) if p in found else LastRecord(ts)
+        for p, ts in progress.log_ts.items()
+        if p in spans
+    }
+
+
+def _bronze_rows(rows: DataFrame, batch: int) -> DataFrame:
+    """Rows in bronze's own, fixed schema."""
+    own = {
+        "batch": F.lit(batch),
+        "first_batch": F.lit(batch),
+        "ingest_date": F.lit(datetime.now(UTC).date()),
+        "generation": F.lit(GENERATION),
+        "kafka_timestamp": F.col("timestamp"),
+        "late": F.lit(False),
+        "key": F.col("canonical_key"),
+        "framing": F.struct("key_framing", "value_framing"),
+        "raw_key": F.col("key"),
+        "raw_value": F.col("value"),
+    }
+    return rows.select(*(own.get(name, F.col(name)).cast(kind).alias(name) for name, kind in BRONZE.items()))
+
+
+def _gate(done: TableReport, quarantined: int, settings: TableConfig) -> None:
+    read = done.rows.get("read", 0)
+    if read and 100 * quarantined / read > settings.max_quarantine_percent:
+        raise QualityGateError(
+            done.table,
+            f"{quarantined} of {read} records were quarantined, more than {settings.max_quarantine_percent} %",
+            "everything is committed; see the reasons in bronze: status = 'quarantined', column error",
+        )

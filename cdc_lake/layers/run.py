@@ -1,0 +1,51 @@
+"""What the runs of all layers share: paths, one table's failure kept apart from the others, the report."""
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from cdc_lake.config import Config
+from cdc_lake.errors import CdcLakeError, ConfigError
+from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.storage import Storage
+
+logger = logging.getLogger(__name__)
+
+_TOPIC = re.compile(r"[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_-]+)*")
+
+
+def table_path(config: Config, layer: str, topic: str) -> str:
+    """The folder of a topic's table: `<root>/<layer>/<prefix>/<schema>/<table>`.
+
+    Raises:
+        ConfigError: the name would not stay inside the lake.
+    """
+    if len(topic) > 249 or not _TOPIC.fullmatch(topic):
+        raise ConfigError(topic, "this is not a topic name of letters, digits, `_`, `-` between dots", "see --table")
+    return f"{config.lake.root}/{layer}/{topic.replace('.', '/')}"
+
+
+def each_table(report: Report, tables: Sequence[str], work: Callable[[TableReport], None]) -> None:
+    """Run `work` for each table; one that fails is reported and does not keep the others from theirs."""
+    for table in tables:
+        done = TableReport(table=table)
+        report.tables.append(done)
+        try:
+            work(done)
+        except CdcLakeError as error:
+            done.fail(error)
+            logger.error("%s: %s", table, error, exc_info=logger.isEnabledFor(logging.DEBUG))
+        except (PySparkException, Py4JError) as error:
+            what = str(error).strip().splitlines()[0][:300]
+            done.fail(CdcLakeError(table, f"Spark failed: {what}", "run again with --debug to see where"))
+            logger.error("%s: Spark failed: %s", table, what, exc_info=logger.isEnabledFor(logging.DEBUG))
+        else:
+            logger.info("%s: %s %s %s", report.layer, table, done.status, done.rows)
+
+
+def keep_report(storage: Storage, config: Config, report: Report) -> None:
+    """Write the report beside the tables."""
+    storage.write_once(f"{config.lake.root}/_runs/{report.file_name}", report.model_dump_json(indent=2))

@@ -1,0 +1,355 @@
+"""Silver: the source table as it is now, folded from bronze's events."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc_lake.changes import fold
+from cdc_lake.changes.rows import STORED_DELETED, STORED_UNAVAILABLE, changes, values
+from cdc_lake.columns import (
+    BATCH,
+    DELETE,
+    DELETED,
+    KAFKA,
+    KAFKA_TYPE,
+    KEEP,
+    ORDER,
+    ORDER_TYPE,
+    SILVER_META,
+    UNAVAILABLE,
+)
+from cdc_lake.config import Config, TableConfig
+from cdc_lake.errors import DataLossError, UnknownTableError, UnsupportedError
+from cdc_lake.events.envelope import TRUNCATE
+from cdc_lake.events.rows import Layout, events, large_columns, layout_of, merge_columns
+from cdc_lake.events.types import plain_type, quoted
+from cdc_lake.layers.run import each_table, keep_report, table_path
+from cdc_lake.metrics.report import Report, TableReport, check_sum
+from cdc_lake.session import build_session
+from cdc_lake.sources.schemas import SchemaFiles
+from cdc_lake.storage import Storage
+from cdc_lake.tables.delta import LOG_FOLDER, DeltaLakeTable
+from cdc_lake.tables.progress import Progress
+
+
+def run_silver(config: Config, tables: Sequence[str], spark: SparkSession | None = None) -> Report:
+    """Bring silver up to date with bronze. Neither Kafka nor the registry is needed.
+
+    Args:
+        config: the settings.
+        tables: topic names or globs.
+        spark: the session; made when there is none.
+
+    Raises:
+        UnknownTableError: a name or glob fits no bronze table.
+        InstallationError: Spark cannot be started with what is installed.
+    """
+    report = Report(layer="silver")
+    spark = spark or build_session("cdc_lake silver")
+    storage = Storage(spark)
+    schemas = SchemaFiles(storage, config.lake.root)
+
+    def work(done: TableReport) -> None:
+        bronze = DeltaLakeTable(spark, table_path(config, "bronze", done.table))
+        silver = table_path(config, "silver", done.table)
+        _follow(_Run(spark, schemas, bronze, silver, config.table(done.table), report.run_id, done))
+
+    each_table(report, _select(storage, config, tables), work)
+    report.ended_at = datetime.now(UTC)
+    keep_report(storage, config, report)
+    return report
+
+
+_STORED_STATE = {STORED_DELETED: "boolean", STORED_UNAVAILABLE: "array<string>"}
+"""What the rows to write need to know of the stored row."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One table's run."""
+
+    spark: SparkSession
+    schemas: SchemaFiles
+    bronze: DeltaLakeTable
+    path: str
+    settings: TableConfig
+    run_id: str
+    done: TableReport
+
+    def silver(self, keys: Sequence[str] = ()) -> DeltaLakeTable:
+        """Silver's table; `keys` matter to the write that creates it."""
+        return DeltaLakeTable(self.spark, self.path, statistics=(*keys, BATCH, "__source_ts_ms"))
+
+
+def _select(storage: Storage, config: Config, patterns: Sequence[str]) -> list[str]:
+    root = f"{config.lake.root}/bronze"
+    there = [folder.replace("/", ".") for folder in storage.folders(root, LOG_FOLDER)]
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        matching = [name for name in there if fnmatchcase(name, pattern)]
+        if not matching:
+            near = difflib.get_close_matches(pattern, there, n=3, cutoff=0.5) or there[:3]
+            nearest = f"bronze has {', '.join(near)}" if near else "bronze is empty"
+            raise UnknownTableError(
+                pattern, f"there is no such table in {root}", f"{nearest}; run the bronze job first"
+            )
+        found.update(dict.fromkeys(matching))
+    return list(found)
+
+
+def _follow(run: _Run) -> None:
+    """Fold in what bronze has beyond silver's progress, in whole bronze batches of at most `max_rows` together."""
+    done = run.done
+    source, version = run.bronze.id(), run.bronze.version()
+    landed = run.bronze.progress()
+    assert landed is not None, "a bronze table is created with progress"
+    progress = run.silver().progress()
+    reached = _reached(run, progress, source)
+    done.consumed_from = {source: reached}
+    done.version_before = run.silver().version() if progress else None
+    bronze = run.bronze.read(as_of=version)
+    for first, last in _batch_ranges(bronze, reached, landed.commit, run.settings.max_rows):
+        rows = bronze.where(F.col("batch").between(first, last) & (F.col("status") == "ok"))
+        progress = _fold_batch(run, rows, progress, {source: last})
+        if progress is None:
+            continue
+        reached = last
+        done.status, done.batches = "ok", done.batches + 1
+    done.consumed_to = {source: reached}
+    done.version_after = run.silver().version() if progress else None
+
+
+def _reached(run: _Run, progress: Progress | None, source: str) -> int:
+    if progress is None:
+        return 0
+    if source not in progress.sources:
+        raise DataLossError(
+            run.done.table,
+            "silver was folded from another bronze table than the one that is there now",
+            f"move {run.path} away and run again: silver is made anew from bronze",
+        )
+    return progress.sources[source]
+
+
+def _batch_ranges(bronze: DataFrame, reached: int, newest: int, max_rows: int) -> list[tuple[int, int]]:
+    """Ranges of bronze batches, each of at most `max_rows` rows or of a single batch."""
+    if reached >= newest:
+        return []
+    new = bronze.where(F.col("batch") > reached)
+    sizes = {row["batch"]: row["count"] for row in new.groupBy("batch").count().collect()}
+    ranges: list[tuple[int, int]] = []
+    first, taken = reached + 1, 0
+    for batch in range(reached + 1, newest + 1):
+        size = sizes.get(batch, 0)
+        if taken and taken + size > max_rows:
+            ranges.append((first, batch - 1))
+            first, taken = batch, 0
+        taken += size
+    return [*ranges, (first, newest)]
+
+
+def _fold_batch(run: _Run, rows: DataFrame, progress: Progress | None, consumed: dict[str, int]) -> Progress | None:
+    done, settings = run.done, run.settings
+    commit = progress.commit + 1 if progress else 1
+    following = Progress(
+        layer="silver", run_id=run.run_id, epoch=progress.epoch if progress else 0, commit=commit, sources=consumed
+    )
+    with done.phase("plan"):
+        counts = _counts(rows)
+        _refuse(done.table, counts)
+        key_schemas = [run.schemas.by_fingerprint(name) for name in counts.key_schemas]
+        value_schemas = [run.schemas.by_fingerprint(name) for name in counts.value_schemas]
+        row_count = counts.total
+    if not key_schemas:
+        # Nothing but control records or quarantine: only the progress moves.
+        return _move_on(run, progress, following)
+    with done.phase("plan"):
+        layout, added = _layout(run, layout_of(done.table, key_schemas, value_schemas), progress)
+        keys, columns = list(layout.keys), list(layout.columns)
+        large = [name for name in columns if name not in keys and name in large_columns(value_schemas)]
+        happened = events(
+            rows.where(F.col("tombstone_of").isNull()),
+            layout,
+            keys=key_schemas,
+            values=value_schemas,
+            unavailable_value=settings.unavailable_value,
+        )
+    narrow = fold.narrowed(happened).persist()
+    try:
+        with done.phase("fold"):
+            decided, rejected, stale_count = _decide(run, narrow, keys, progress is not None)
+            counted = happened if rejected is None else fold.without(happened, rejected)
+            result = changes(
+                decided,
+                values(counted, decided, large=large),
+                keys=keys,
+                columns=columns,
+                large=large,
+                deletes=settings.deletes,
+                soft_delete_values=settings.soft_delete_values,
+                batch=commit,
+            ).persist()
+            folded = result.agg(F.count("*"), F.coalesce(F.sum("event_count"), F.lit(0))).collect()[0]
+        try:
+            applied, superseded = folded[0], folded[1] - folded[0] + stale_count
+            check_sum(
+                done.table,
+                row_count,
+                applied=applied,
+                superseded=superseded,
+                paired_tombstones=counts.paired_tombstones,
+            )
+            with done.phase("write"):
+                _write(run, result.drop("event_count"), layout, added, following, progress)
+        finally:
+            result.unpersist()
+    finally:
+        narrow.unpersist()
+    done.count(
+        events=row_count,
+        applied=applied,
+        superseded=superseded,
+        stale=stale_count,
+        paired_tombstones=counts.paired_tombstones,
+    )
+    return following
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """What a batch holds, known from bronze's columns alone."""
+
+    total: int
+    paired_tombstones: int
+    truncates: int
+    keyless: int
+    key_schemas: list[str]
+    value_schemas: list[str]
+
+
+def _counts(rows: DataFrame) -> _Counts:
+    found = rows.agg(
+        F.count("*"),
+        F.count("tombstone_of"),
+        F.count(F.when(F.col("op") == TRUNCATE, 1)),
+        F.count(F.when(F.col("key").isNull() & (F.col("op") != TRUNCATE), 1)),
+        F.sort_array(F.collect_set("key_schema")),
+        F.sort_array(F.collect_set("value_schema")),
+    ).collect()[0]
+    return _Counts(*found)
+
+
+def _refuse(table: str, counts: _Counts) -> None:
+    """Stop at what this version cannot fold right; bronze has it all."""
+    if counts.truncates:
+        raise UnsupportedError(
+            table,
+            f"{counts.truncates} TRUNCATE events",
+            "truncates are not in this version: leave them off (skipped.operations=t)",
+        )
+    if counts.keyless:
+        raise UnsupportedError(
+            table, f"{counts.keyless} events have no key", "give the table a primary key, or set message.key.columns"
+        )
+
+
+def _layout(run: _Run, found: Layout, progress: Progress | None) -> tuple[Layout, dict[str, str]]:
+    """The layout of silver with what this batch brings, and the columns that silver does not have yet."""
+    if progress is None:
+        return found, {}
+    stored = {f.name: f.dataType.simpleString() for f in run.silver().read().schema if f.name not in SILVER_META}
+    missing_keys = [name for name in found.keys if name not in stored]
+    if missing_keys:
+        raise UnsupportedError(
+            run.done.table,
+            f"its primary key now has {', '.join(missing_keys)}, which silver does not",
+            "rebuild the table from a snapshot taken after the change",
+        )
+    known = {name: plain_type(kind) for name, kind in stored.items()}
+    declared = {name: plain_type(kind) for name, kind in found.columns.items()}
+    added = {name: found.columns[name] for name in merge_columns(run.done.table, known, declared)}
+    order = [*found.keys, *(name for name in known if name not in found.keys)]
+    return Layout(found.keys, {name: found.columns.get(name) or stored[name] for name in order}), added
+
+
+def _decide(
+    run: _Run, narrow: DataFrame, keys: Sequence[str], has_stored: bool
+) -> tuple[DataFrame, DataFrame | None, int]:
+    """The decision for each key, the coordinates of the events that do not count, and how many those are."""
+    stored = _stored(run, narrow, keys) if has_stored else _nothing_stored(narrow)
+    marked = fold.with_suspicion(narrow.join(stored.persist(), "key", how="left"))
+    suspicious, out_of_order = marked.agg(
+        F.count(F.when(F.col("is_suspect"), 1)), F.count(F.when(F.col(KAFKA) <= F.col("stored_kafka"), 1))
+    ).collect()[0]
+    _refuse_refold(run.done.table, out_of_order)
+    rejected = None
+    stale_count = 0
+    if suspicious:
+        rejected = fold.stale_events(marked.where("is_suspect")).persist()
+        stale_count = rejected.count()
+        marked = fold.without(marked, rejected)
+    decided = fold.decisions(marked).join(stored.select("key", *_STORED_STATE), "key", how="left")
+    return decided, rejected, stale_count
+
+
+def _stored(run: _Run, narrow: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """What silver holds of the keys this batch touches."""
+    touched = narrow.groupBy("key").agg(F.first("pk").alias("pk")).alias("touched")
+    silver = run.silver().read().alias("silver")
+    same = F.lit(True)
+    for name in keys:
+        same = same & F.col(f"silver.{quoted(name)}").eqNullSafe(F.col("touched.pk")[name])
+    return silver.join(touched, same, how="inner").select(
+        F.col("touched.key").alias("key"),
+        F.col(f"silver.{ORDER}").alias(fold.STORED_ORDER),
+        F.col(f"silver.{KAFKA}").alias("stored_kafka"),
+        F.col(f"silver.{DELETED}").alias(STORED_DELETED),
+        F.col(f"silver.{UNAVAILABLE}").alias(STORED_UNAVAILABLE),
+    )
+
+
+def _nothing_stored(narrow: DataFrame) -> DataFrame:
+    kinds = {fold.STORED_ORDER: ORDER_TYPE, "stored_kafka": KAFKA_TYPE, **_STORED_STATE}
+    return narrow.select("key").limit(0).withColumns({name: F.lit(None).cast(kind) for name, kind in kinds.items()})
+
+
+def _refuse_refold(table: str, out_of_order: int) -> None:
+    """An event that belongs before what its row already shows would have to be folded in again from bronze."""
+    if out_of_order:
+        raise UnsupportedError(
+            table,
+            f"{out_of_order} events stand in the log before what silver already shows of their keys",
+            "folding keys again from bronze is not in this version: move silver's table away and run again",
+        )
+
+
+def _write(
+    run: _Run,
+    rows: DataFrame,
+    layout: Layout,
+    added: dict[str, str],
+    following: Progress,
+    progress: Progress | None,
+) -> None:
+    silver = run.silver(list(layout.keys))
+    if progress is None:
+        silver.append(rows.where(~F.col(DELETE)).drop(KEEP, DELETE), following)
+        return
+    if added:
+        silver.add_columns(added, progress.carried_by(run.run_id))
+    silver.merge(rows, list(layout.keys), following)
+
+
+def _move_on(run: _Run, progress: Progress | None, following: Progress) -> Progress | None:
+    """Consume batches that hold nothing to fold: control records, quarantine."""
+    if progress is None:
+        return None
+    with run.done.phase("write"):
+        silver = run.silver()
+        silver.append(silver.read().limit(0), following)
+    return following

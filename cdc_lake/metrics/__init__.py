@@ -1,0 +1,1 @@
+"""What a run leaves behind to be read by people and programs."""

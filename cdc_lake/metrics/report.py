@@ -1,0 +1,99 @@
+"""The report of a run: one object that the terminal, `--json`, status and tests all read."""
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from cdc_lake.errors import CdcLakeError, worst_exit_code
+
+
+class Failure(BaseModel):
+    """Why a table did not get through."""
+
+    code: str
+    message: str
+    exit_code: int
+    retryable: bool
+
+
+class TableReport(BaseModel):
+    """What a run did to one table.
+
+    Attributes:
+        table: topic name.
+        status: ok, unchanged (nothing new, nothing committed) or failed.
+        consumed_from: progress before: bronze `{partition: offset}`, silver `{bronze table id: batch}`.
+        consumed_to: progress after, likewise.
+        rows: counts by name; they close (`check_sum`).
+        seconds: by phase.
+    """
+
+    table: str
+    status: Literal["ok", "unchanged", "failed"] = "unchanged"
+    consumed_from: dict[str, int] = {}
+    consumed_to: dict[str, int] = {}
+    version_before: int | None = None
+    version_after: int | None = None
+    batches: int = 0
+    rows: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    warnings: list[str] = []
+    error: Failure | None = None
+
+    def count(self, **rows: int) -> None:
+        """Add to the counts."""
+        for name, number in rows.items():
+            self.rows[name] = self.rows.get(name, 0) + number
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time of what is inside to the phase `name`."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - started, 3)
+
+    def fail(self, error: CdcLakeError) -> None:
+        """Note the error that ended this table's run."""
+        self.status = "failed"
+        self.error = Failure(code=error.code, message=str(error), exit_code=error.exit_code, retryable=error.retryable)
+
+
+class Report(BaseModel):
+    """What a run did."""
+
+    run_id: str = Field(default_factory=lambda: uuid.uuid4().hex)
+    layer: Literal["bronze", "silver"]
+    started_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    ended_at: datetime | None = None
+    tables: list[TableReport] = []
+
+    @property
+    def exit_code(self) -> int:
+        """0 only if every table is ok or had nothing new."""
+        return worst_exit_code(table.error.exit_code for table in self.tables if table.error)
+
+    @property
+    def file_name(self) -> str:
+        """Its name under `<root>/_runs`; names sort by time."""
+        return f"{self.started_at:%Y%m%dT%H%M%S%f}Z-{self.layer}-{self.run_id[:8]}.json"
+
+
+def check_sum(where: str, total: int, **parts: int) -> None:
+    """See that every row is accounted for.
+
+    Raises:
+        CdcLakeError: the parts do not add up to the total; nothing has been committed yet.
+    """
+    if sum(parts.values()) != total:
+        raise CdcLakeError(
+            where,
+            f"{total} rows went in and {' + '.join(f'{number} {name}' for name, number in parts.items())} came out",
+            "this is a defect of cdc_lake: please report it with the run's report; nothing was committed",
+        )

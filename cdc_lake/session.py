@@ -1,0 +1,56 @@
+"""The one SparkSession of a job.
+
+`SPARK_DEFAULTS` serves Delta and Hudi at once, by path and by name (docs/design.md, "One session"). `cdc-lake jars
+fetch` writes it into the local environment's spark-defaults.conf; on a cluster whose own defaults say something else,
+theirs stands.
+"""
+
+from pyspark import SparkConf
+from pyspark.sql import SparkSession
+
+from cdc_lake.versions import check_classes, check_java, check_spark
+
+SPARK_DEFAULTS = {
+    "spark.sql.extensions": ",".join(
+        ("org.apache.spark.sql.hudi.HoodieSparkSessionExtension", "io.delta.sql.DeltaSparkSessionExtension")
+    ),
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+    "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
+    "spark.driver.extraJavaOptions": "-Dorg.apache.avro.fastread=true",
+    "spark.executor.extraJavaOptions": "-Dorg.apache.avro.fastread=true",
+    "spark.sql.session.timeZone": "UTC",
+    # Spark's own default, INT96, is nanoseconds to other readers: years after 2262 do not fit.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.join.preferSortMergeJoin": "false",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+REQUIRED = {
+    "spark.sql.session.timeZone",
+    "spark.sql.parquet.outputTimestampType",
+    "spark.sql.parquet.datetimeRebaseModeInWrite",
+}
+"""What a result depends on, and so cannot be chosen."""
+
+
+def build_session(app_name: str) -> SparkSession:
+    """The session of this process, made with `SPARK_DEFAULTS` where the submission left a setting open.
+
+    Raises:
+        InstallationError: Java, Spark or a jar is missing or of the wrong version.
+    """
+    check_spark()
+    check_java()
+    submitted = SparkConf()
+    builder = SparkSession.builder.appName(app_name)
+    for key, value in SPARK_DEFAULTS.items():
+        if key in REQUIRED or not submitted.contains(key):
+            builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    check_classes(spark)
+    return spark

@@ -1,0 +1,146 @@
+"""The broker: which topics there are, how far their logs reach, and a range of records as a DataFrame."""
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from pyspark.sql import DataFrame, SparkSession
+
+from cdc_lake.errors import InfrastructureError, UnknownTableError
+
+_INTERNAL_PREFIXES = ("__", "_connect_", "_schemas")
+_FETCH = {
+    "kafka.isolation.level": "read_committed",
+    "kafka.max.poll.records": "10000",
+    "kafka.fetch.max.bytes": str(64 << 20),
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+}
+
+
+@dataclass(frozen=True)
+class Span:
+    """Offsets of one partition: from `start`, up to and without `end`. They may have holes, so it is no row count."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class TopicLog:
+    """What a topic holds now.
+
+    Attributes:
+        name: the topic.
+        id: Kafka's own id of it, another one once the topic is deleted and created again.
+        partitions: what can be read of each: up to the last stable offset.
+    """
+
+    name: str
+    id: str
+    partitions: Mapping[int, Span]
+
+
+class Broker:
+    """Questions to a Kafka cluster.
+
+    Args:
+        bootstrap_servers: host:port, comma separated.
+        timeout_seconds: for one question.
+    """
+
+    def __init__(self, bootstrap_servers: str, timeout_seconds: float) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._timeout = timeout_seconds
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+
+    def select(self, patterns: Sequence[str]) -> list[str]:
+        """The topics that `patterns` (names or globs) name, in the order asked for, each once.
+
+        Raises:
+            UnknownTableError: a pattern names no topic; the message lists the nearest.
+            InfrastructureError: the broker does not answer.
+        """
+        there = sorted(t for t in self._topics() if not t.startswith(_INTERNAL_PREFIXES))
+        found: dict[str, None] = {}
+        for pattern in patterns:
+            matching = [topic for topic in there if fnmatchcase(topic, pattern)]
+            if not matching:
+                near = difflib.get_close_matches(pattern, there, n=3, cutoff=0.5) or there[:3]
+                nearest = ", ".join(near) if near else "the broker has no topics"
+                raise UnknownTableError(
+                    pattern,
+                    f"there is no such topic on {self.bootstrap_servers}",
+                    f"nearest: {nearest}",
+                )
+            found.update(dict.fromkeys(matching))
+        return list(found)
+
+    def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
+        """What each of `topics` holds now, by one listing for all of them.
+
+        Raises:
+            InfrastructureError: the broker does not answer.
+        """
+        try:
+            described = {
+                topic: future.result(self._timeout)
+                for topic, future in self._admin.describe_topics(
+                    TopicCollection(list(topics)), request_timeout=self._timeout
+                ).items()
+            }
+            partitions = [
+                TopicPartition(topic, info.id) for topic, known in described.items() for info in known.partitions
+            ]
+            starts = self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+            ends = self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        except (KafkaException, TimeoutError) as exc:
+            raise self._down(exc) from exc
+        return {
+            topic: TopicLog(
+                topic,
+                str(known.topic_id),
+                {p.id: Span(starts[topic, p.id], ends[topic, p.id]) for p in known.partitions},
+            )
+            for topic, known in described.items()
+        }
+
+    def read(self, spark: SparkSession, topic: str, spans: Mapping[int, Span]) -> DataFrame:
+        """The records of `spans`, committed ones only.
+
+        Columns out: `key`, `value` binary, `topic`, `partition`, `offset`, `timestamp`, `headers`.
+        """
+        options = {
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "subscribe": topic,
+            "includeHeaders": "true",
+            "failOnDataLoss": "true",
+            "startingOffsets": json.dumps({topic: {str(p): span.start for p, span in spans.items()}}),
+            "endingOffsets": json.dumps({topic: {str(p): span.end for p, span in spans.items()}}),
+            **_FETCH,
+        }
+        return spark.read.format("kafka").options(**options).load()
+
+    def _topics(self) -> list[str]:
+        try:
+            return list(self._admin.list_topics(timeout=self._timeout).topics)
+        except KafkaException as exc:
+            raise self._down(exc) from exc
+
+    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
+        asked = self._admin.list_offsets(
+            {partition: spec for partition in partitions},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=self._timeout,
+        )
+        return {(p.topic, p.partition): future.result(self._timeout).offset for p, future in asked.items()}
+
+    def _down(self, exc: Exception) -> InfrastructureError:
+        return InfrastructureError(
+            f"Kafka at {self.bootstrap_servers}",
+            f"the broker does not answer ({exc})",
+            "see that it runs and can be reached from here, then run again; nothing was committed",
+        )

@@ -1,0 +1,67 @@
+"""The tables of the lake: one contract, an engine behind it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import DataFrame
+
+from cdc_lake.tables.progress import Progress
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A table's state after a write.
+
+    Attributes:
+        version: the engine's own number of it.
+        progress: what it carries.
+    """
+
+    version: int
+    progress: Progress
+
+
+class Table(Protocol):
+    """A table whose commits carry progress."""
+
+    def exists(self) -> bool:
+        """Whether the table has been created."""
+
+    def id(self) -> str:
+        """The engine's identity of the table, another one once it is deleted and created again."""
+
+    def version(self) -> int:
+        """The newest version."""
+
+    def progress(self) -> Progress | None:
+        """What the table has consumed, read from its newest commit; none before the first.
+
+        Raises:
+            DataLossError: the table has commits, and none that is left carries progress.
+        """
+
+    def read(self, as_of: int | None = None) -> DataFrame:
+        """The rows, of the newest version or of `as_of`."""
+
+    def add_columns(self, columns: dict[str, str], progress: Progress) -> Commit:
+        """Add nullable columns, name to Spark type, carrying `progress` forward."""
+
+    def append(self, rows: DataFrame, progress: Progress) -> Commit:
+        """Add rows; the first append creates the table with the rows' schema.
+
+        Raises:
+            TableLockedError: another run has committed first; nothing was added.
+        """
+
+    def merge(self, changes: DataFrame, keys: Sequence[str], progress: Progress) -> Commit:
+        """Bring rows to their new state in one commit.
+
+        Args:
+            changes: the table's columns, at most one row per key, and `__keep`, `__delete`.
+            keys: the primary key.
+            progress: what the table has consumed with this.
+
+        Raises:
+            TableLockedError: another run has committed first; nothing was changed.
+        """

@@ -1,0 +1,434 @@
+"""The comparer must find every kind of difference before it may call two tables equal."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from psycopg.conninfo import make_conninfo
+from psycopg.types.json import Jsonb
+
+from cdc_lake.embedded.comparer import Comparison, Difference, compare
+
+Row = dict[str, Any]
+Change = Callable[[list[Row]], None]
+
+TABLE = """
+DROP SCHEMA IF EXISTS proof CASCADE;
+CREATE SCHEMA proof;
+SET search_path = proof;
+CREATE TYPE mood AS ENUM ('sad', 'happy');
+CREATE DOMAIN price AS numeric(6,2);
+CREATE TABLE thing (
+    region text, id int, PRIMARY KEY (id, region),
+    small smallint, big bigint, flag boolean, exact price, loose numeric, near real, far double precision,
+    label varchar(40), code char(4), mood mood, ref uuid, doc jsonb, words tsvector, raw bytea, born date,
+    seen timestamp, at timestamptz, clock time, tags text[], counts int[], stamps timestamptz[]
+)
+"""
+
+SCHEMA = pa.schema(
+    {
+        "region": pa.string(),
+        "id": pa.int32(),
+        "small": pa.int16(),
+        "big": pa.int64(),
+        "flag": pa.bool_(),
+        "exact": pa.decimal128(6, 2),
+        "loose": pa.string(),
+        "near": pa.float32(),
+        "far": pa.float64(),
+        "label": pa.string(),
+        "code": pa.string(),
+        "mood": pa.string(),
+        "ref": pa.string(),
+        "doc": pa.string(),
+        "words": pa.string(),
+        "raw": pa.binary(),
+        "born": pa.date32(),
+        "seen": pa.timestamp("us", "UTC"),
+        "at": pa.timestamp("us", "UTC"),
+        "clock": pa.int64(),
+        "tags": pa.list_(pa.string()),
+        "counts": pa.list_(pa.int32()),
+        "stamps": pa.list_(pa.timestamp("us", "UTC")),
+        "__op": pa.string(),
+        "__deleted": pa.bool_(),
+    }
+)
+
+AT = datetime(2024, 2, 29, 23, 59, 59, 123456, UTC)
+KEY = (7, "north")  # in the order of the primary key, which is not the order of the columns
+
+
+def lake_row(number: int) -> Row:
+    """A row as the lake must hold it."""
+    return {
+        "region": "north",
+        "id": number,
+        "small": -number,
+        "big": 2**62 + number,
+        "flag": number % 2 == 0,
+        "exact": Decimal(f"{number}.50"),
+        "loose": f"{number}.5",
+        "near": 0.1,
+        "far": 0.1 + number,
+        "label": f"Ærø {number}",
+        "code": "ab  ",
+        "mood": "happy",
+        "ref": f"b68a35a7-17ad-35b3-af2a-ae46edb45{number:03}",
+        "doc": f'{{"n": {number}, "list": [1, null]}}',
+        "words": f"'academi':1 'film{number}':2",
+        "raw": bytes([0, 255, number]),
+        "born": date(1905, 3, 1),
+        "seen": AT,
+        "at": AT,
+        "clock": 86_399_000_001,
+        "tags": ["a", None, ""],
+        "counts": [1, None],
+        "stamps": [AT, None],
+        "__op": "r",
+        "__deleted": False,
+    }
+
+
+ROWS = [lake_row(number) for number in range(1, 21)]
+ROWS[3] |= {name: None for name in SCHEMA.names[2:-2]}
+ROWS[4] |= {"tags": [], "counts": [], "stamps": [], "label": "", "raw": b""}
+ROWS[5] |= {"exact": Decimal("-9999.99"), "loose": "12345678901234567890.123456789", "far": float("nan")}
+
+
+def source_values(row: Row) -> dict[str, Any]:
+    """The same row in the terms of psycopg."""
+    values = {name: value for name, value in row.items() if not name.startswith("__")}
+    if row["small"] is not None:
+        values |= {
+            "seen": row["seen"].replace(tzinfo=None),
+            "clock": (datetime.min + timedelta(microseconds=row["clock"])).time(),
+            "ref": UUID(row["ref"]),
+            "doc": Jsonb(json.loads(row["doc"])),
+            "code": row["code"].strip(),
+            "loose": Decimal(row["loose"] + "00"),  # 1.500 and 1.5 are one number
+        }
+    return values
+
+
+@pytest.fixture(scope="module")
+def dsn(stack: Any) -> Iterator[str]:
+    """A database of our own with the source table, loaded."""
+    url = stack.endpoints["postgres"]
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("DROP DATABASE IF EXISTS comparer_test")
+        admin.execute("CREATE DATABASE comparer_test")
+    own = make_conninfo(url, dbname="comparer_test")
+    with psycopg.connect(own) as source:
+        source.execute(TABLE)
+        for row in ROWS:
+            values = source_values(row)
+            columns, marks = ", ".join(values), ", ".join(f"%({name})s" for name in values)
+            source.execute(f"INSERT INTO thing ({columns}) VALUES ({marks})".encode(), values)
+    yield own
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("DROP DATABASE comparer_test")
+
+
+@pytest.fixture
+def compared(dsn: str, tmp_path: Path) -> Callable[..., Comparison]:
+    """Writes the lake's table, changed by the test, and compares it with the source."""
+
+    def run(change: Change = lambda rows: None, schema: pa.Schema = SCHEMA, **options: int) -> Comparison:
+        rows = [dict(row) for row in ROWS]
+        change(rows)
+        write_deltalake(str(tmp_path / "lake"), pa.Table.from_pylist(rows, schema=schema))
+        return compare(dsn, "proof", "thing", str(tmp_path / "lake"), **options)
+
+    return run
+
+
+def only(comparison: Comparison) -> Difference:
+    """The one difference there is."""
+    assert comparison.differences == len(comparison.samples) == 1, comparison
+    return comparison.samples[0]
+
+
+def test_equal_tables_have_no_difference(compared: Callable[..., Comparison]) -> None:
+    assert compared() == Comparison(source_rows=20, lake_rows=20, differences=0, samples=())
+
+
+CELLS = {
+    "changed_text": ("label", "something else"),
+    "trailing_space": ("label", "Ærø 7 "),
+    "null_for_text": ("label", None),
+    "padding_lost": ("code", "ab"),
+    "upper_case_enum": ("mood", "HAPPY"),
+    "upper_case_uuid": ("ref", "B68A35A7-17AD-35B3-AF2A-AE46EDB45007"),
+    "json_spacing": ("doc", '{"n":7,"list":[1,null]}'),
+    "tsvector_position": ("words", "'academi':2 'film7':2"),
+    "decimal_digit": ("exact", Decimal("7.51")),
+    "scaleless_digit": ("loose", "7.6"),
+    "scaleless_exponent": ("loose", "75E-1"),
+    "last_bit_of_a_float": ("near", 0.10000000894069672),
+    "last_bit_of_a_double": ("far", 7.1 + 1e-15),
+    "flipped_boolean": ("flag", True),
+    "smallint": ("small", 7),
+    "wrapped_bigint": ("big", 7),
+    "bytea_byte": ("raw", b"\x00\xfe\x07"),
+    "bytea_end": ("raw", b"\x00\xff\x07\x00"),
+    "one_day": ("born", date(1905, 3, 2)),
+    "microsecond": ("at", AT + timedelta(microseconds=1)),
+    "wall_clock_hour": ("seen", AT - timedelta(hours=1)),
+    "time_microsecond": ("clock", 86_399_000_000),
+    "element_null_for_missing": ("tags", ["a", ""]),
+    "element_text_for_null": ("tags", ["a", "", ""]),
+    "element_order": ("tags", [None, "a", ""]),
+    "empty_for_array": ("counts", []),
+    "null_for_array": ("counts", None),
+    "element_microsecond": ("stamps", [AT + timedelta(microseconds=1), None]),
+}
+
+
+@pytest.mark.parametrize(("column", "value"), CELLS.values(), ids=CELLS.keys())
+def test_one_changed_cell_is_found_with_its_key_and_column(
+    compared: Callable[..., Comparison], column: str, value: object
+) -> None:
+    def change(rows: list[Row]) -> None:
+        rows[6][column] = value
+
+    found = only(compared(change))
+
+    assert (found.kind, found.key, found.column) == ("cell", KEY, column)
+    assert found.source != found.lake
+
+
+def test_the_difference_shows_both_values_as_a_person_reads_them(compared: Callable[..., Comparison]) -> None:
+    def change(rows: list[Row]) -> None:
+        rows[6]["at"] = AT + timedelta(microseconds=1)
+
+    found = only(compared(change))
+
+    assert (found.source, found.lake) == (AT, AT + timedelta(microseconds=1))
+
+
+@pytest.mark.parametrize(("real", "wrong"), [("", None), (None, "")])
+def test_null_is_not_the_empty_text(compared: Callable[..., Comparison], real: str | None, wrong: str | None) -> None:
+    at = 4 if real == "" else 3
+
+    def change(rows: list[Row]) -> None:
+        assert rows[at]["label"] == real
+        rows[at]["label"] = wrong
+
+    found = only(compared(change))
+
+    assert (found.kind, found.key, found.column) == ("cell", (at + 1, "north"), "label")
+
+
+@pytest.mark.parametrize(("real", "wrong"), [([], None), (None, [])])
+def test_null_is_not_the_empty_array(compared: Callable[..., Comparison], real: Any, wrong: Any) -> None:
+    at = 4 if real == [] else 3
+
+    def change(rows: list[Row]) -> None:
+        assert rows[at]["tags"] == real
+        rows[at]["tags"] = wrong
+
+    assert only(compared(change)).column == "tags"
+
+
+def test_a_missing_row_is_found(compared: Callable[..., Comparison]) -> None:
+    found = only(compared(lambda rows: rows.pop(6)))
+
+    assert (found.kind, found.key, found.lake) == ("missing", KEY, None)
+
+
+def test_an_extra_row_is_found(compared: Callable[..., Comparison]) -> None:
+    found = only(compared(lambda rows: rows.append(lake_row(99))))
+
+    assert (found.kind, found.key, found.source) == ("extra", (99, "north"), None)
+
+
+def test_a_duplicate_row_is_found(compared: Callable[..., Comparison]) -> None:
+    outcome = compared(lambda rows: rows.append(dict(rows[6])))
+
+    assert (only(outcome).kind, only(outcome).key) == ("duplicate", KEY)
+    assert (outcome.source_rows, outcome.lake_rows) == (20, 21)
+
+
+def test_swapped_keys_of_two_rows_are_found(compared: Callable[..., Comparison]) -> None:
+    def swap(rows: list[Row]) -> None:
+        rows[6]["id"], rows[8]["id"] = 9, 7
+
+    outcome = compared(swap, limit=100)
+
+    assert {sample.key for sample in outcome.samples} == {KEY, (9, "north")}
+    assert {"label", "exact", "raw"} <= {sample.column for sample in outcome.samples}
+    assert {sample.kind for sample in outcome.samples} == {"cell"}
+
+
+def test_a_key_that_differs_in_its_second_column_is_missing_and_extra(compared: Callable[..., Comparison]) -> None:
+    def change(rows: list[Row]) -> None:
+        rows[6]["region"] = "south"
+
+    outcome = compared(change)
+
+    assert {(s.kind, s.key) for s in outcome.samples} == {("missing", KEY), ("extra", (7, "south"))}
+
+
+def without(name: str) -> pa.Schema:
+    return SCHEMA.remove(SCHEMA.get_field_index(name))
+
+
+def retyped(name: str, arrow: pa.DataType) -> pa.Schema:
+    return SCHEMA.set(SCHEMA.get_field_index(name), pa.field(name, arrow))
+
+
+def test_a_column_the_lake_lacks_is_found(compared: Callable[..., Comparison]) -> None:
+    found = only(compared(schema=without("label")))
+
+    assert found == Difference("column", None, "label", "string", None)
+
+
+def test_a_column_only_the_lake_has_is_found(compared: Callable[..., Comparison]) -> None:
+    found = only(compared(schema=SCHEMA.append(pa.field("surplus", pa.int32()))))
+
+    assert found == Difference("column", None, "surplus", None, "int32")
+
+
+@pytest.mark.parametrize(
+    ("name", "arrow", "change"),
+    [
+        ("exact", pa.decimal128(7, 3), None),
+        ("exact", pa.decimal128(5, 2), lambda rows: rows[5].update(exact=None)),
+        ("big", pa.int32(), lambda rows: [row.update(big=None) for row in rows]),
+        ("small", pa.int32(), None),
+        ("far", pa.float32(), None),
+        ("born", pa.timestamp("us", "UTC"), lambda rows: [row.update(born=None) for row in rows]),
+        ("at", pa.timestamp("us"), None),
+        ("label", pa.binary(), lambda rows: [row.update(label=None) for row in rows]),
+        ("counts", pa.list_(pa.int64()), None),
+    ],
+    ids=str,
+)
+def test_a_column_of_the_wrong_type_is_found(
+    compared: Callable[..., Comparison], name: str, arrow: pa.DataType, change: Change | None
+) -> None:
+    outcome = compared(change or (lambda rows: None), schema=retyped(name, arrow))
+
+    assert (only(outcome).kind, only(outcome).column) == ("column", name)
+    assert outcome.lake_rows == 20
+
+
+def test_a_wider_decimal_of_the_same_scale_is_no_difference(compared: Callable[..., Comparison]) -> None:
+    assert compared(schema=retyped("exact", pa.decimal128(9, 2))).differences == 0
+
+
+def test_a_lake_without_a_key_column_is_a_difference_and_no_row_is_compared(
+    compared: Callable[..., Comparison],
+) -> None:
+    assert compared(schema=without("id")) == Comparison(0, 0, 1, (Difference("column", None, "id", "int", None),))
+
+
+def test_a_lake_without_the_deleted_mark_is_a_difference(compared: Callable[..., Comparison]) -> None:
+    found = only(compared(schema=without("__deleted")))
+
+    assert (found.kind, found.column) == ("column", "__deleted")
+
+
+def test_a_soft_deleted_row_is_not_there(compared: Callable[..., Comparison]) -> None:
+    def change(rows: list[Row]) -> None:
+        rows.append(lake_row(99) | {"__deleted": True})
+        rows.append(dict(rows[6]) | {"__deleted": True})
+
+    assert compared(change) == Comparison(20, 20, 0, ())
+
+
+def test_a_row_whose_deleted_mark_is_null_is_missing(compared: Callable[..., Comparison]) -> None:
+    def change(rows: list[Row]) -> None:
+        rows[6]["__deleted"] = None
+
+    assert only(compared(change)).kind == "missing"
+
+
+def test_columns_of_the_toolkit_are_not_compared(compared: Callable[..., Comparison]) -> None:
+    def change(rows: list[Row]) -> None:
+        rows[6]["__op"] = "anything"
+
+    assert compared(change).differences == 0
+
+
+def test_all_differences_are_counted_when_few_are_shown(compared: Callable[..., Comparison]) -> None:
+    outcome = compared(lambda rows: rows.clear(), limit=3)
+
+    assert (outcome.differences, len(outcome.samples)) == (20, 3)
+
+
+def test_a_source_table_without_a_primary_key_is_refused(
+    dsn: str, compared: Callable[..., Comparison], tmp_path: Path
+) -> None:
+    compared()
+    with psycopg.connect(dsn) as source:
+        source.execute("CREATE TABLE IF NOT EXISTS proof.keyless (id int)")
+
+    with pytest.raises(ValueError, match="has no primary key"):
+        compare(dsn, "proof", "keyless", str(tmp_path / "lake"))
+
+
+def test_values_outside_pythons_calendar_are_compared_too(dsn: str, tmp_path: Path) -> None:
+    with psycopg.connect(dsn) as source:
+        source.execute(
+            "DROP TABLE IF EXISTS proof.far; CREATE TABLE proof.far (id int PRIMARY KEY, at timestamp, d date)"
+        )
+        source.execute("INSERT INTO proof.far VALUES (1, '10000-01-01 00:00:00.000001', '0044-03-15 BC')")
+        source.execute("INSERT INTO proof.far VALUES (2, 'infinity', '-infinity')")
+    lake = pa.table(
+        {
+            "id": pa.array([1, 2], pa.int32()),
+            "at": pa.array([253402300800000001, None], pa.timestamp("us", "UTC")),
+            "d": pa.array([None, None], pa.date32()),
+            "__deleted": pa.array([False, False]),
+        }
+    )
+    write_deltalake(str(tmp_path / "far"), lake)
+
+    outcome = compare(dsn, "proof", "far", str(tmp_path / "far"))
+
+    assert {(s.key, s.column) for s in outcome.samples} == {((1,), "d"), ((2,), "at"), ((2,), "d")}
+
+
+def test_the_command_exits_1_and_prints_the_differences(
+    dsn: str, compared: Callable[..., Comparison], tmp_path: Path
+) -> None:
+    def change(rows: list[Row]) -> None:
+        rows[6]["raw"] = b"\xff"
+
+    compared(change)
+    command = [sys.executable, "-m", "cdc_lake.embedded.comparer", "--dsn", dsn, "--table", "proof.thing"]
+    command += ["--delta", str(tmp_path / "lake")]
+
+    shown = subprocess.run(command, capture_output=True, text=True)
+    machine = subprocess.run([*command, "--json"], capture_output=True, text=True)
+
+    assert (shown.returncode, machine.returncode) == (1, 1)
+    assert "cell (7, 'north') raw" in shown.stdout
+    assert json.loads(machine.stdout)["samples"] == [
+        {"kind": "cell", "key": [7, "north"], "column": "raw", "source": "00ff07", "lake": "ff"}
+    ]
+
+
+def test_the_command_exits_0_for_equal_tables(dsn: str, compared: Callable[..., Comparison], tmp_path: Path) -> None:
+    compared()
+    command = [sys.executable, "-m", "cdc_lake.embedded.comparer", "--dsn", dsn, "--table", "proof.thing"]
+
+    done = subprocess.run([*command, "--delta", str(tmp_path / "lake")], capture_output=True, text=True)
+
+    assert (done.returncode, done.stdout) == (
+        0,
+        "proof.thing: 20 rows in the source, 20 in the lake, 0 differences\n",
+    )

@@ -1,0 +1,137 @@
+"""The embedded servers: how they start, and above all how they end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+import requests
+
+from cdc_lake.config import endpoints_file
+from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
+from cdc_lake.embedded.stack import Stack
+from cdc_lake.errors import InfrastructureError
+
+NAMES = {"postgres", "kafka", "registry", "connect"}
+
+
+def pids(stack: Stack) -> list[int]:
+    return [server.pid for server in stack.status() if server.pid]
+
+
+def keeper(stack: Stack) -> int:
+    pid: int = json.loads((stack.folder / "stack.json").read_text())["keeper"]
+    return pid
+
+
+def lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def soon(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+@pytest.fixture
+def own_stack(tmp_path: Path) -> Iterator[Stack]:
+    """A stack that a test may break."""
+    stack = Stack(tmp_path / "stack")
+    yield stack
+    stack.delete()
+
+
+def test_all_servers_are_up_and_answer(stack: Stack) -> None:
+    assert {server.name: server.state for server in stack.status()} == dict.fromkeys(NAMES, "running")
+    assert all(server.rss_bytes > 10_000_000 for server in stack.status())
+    assert set(stack.endpoints) == NAMES
+    with psycopg.connect(stack.endpoints["postgres"]) as connection:
+        assert connection.execute("show wal_level").fetchone() == ("logical",)
+    plugins = requests.get(f"{stack.endpoints['connect']}/connector-plugins", timeout=10).json()
+    assert "io.debezium.connector.postgresql.PostgresConnector" in {plugin["class"] for plugin in plugins}
+
+
+def test_starting_what_runs_changes_nothing(stack: Stack) -> None:
+    before = pids(stack)
+    Stack(stack.folder).start(detach=False)
+    assert pids(stack) == before
+
+
+def test_a_connector_that_cannot_run_says_why(stack: Stack) -> None:
+    config = postgres_connector_config(stack.endpoints, database="absent", topic_prefix="absent", tables=["public.a"])
+    with pytest.raises(InfrastructureError, match=r'(?s)connector absent: .*database "absent" does not exist'):
+        put_connector(stack.endpoints["connect"], "absent", config)
+
+
+def test_data_and_addresses_outlive_a_stop_and_a_killed_keeper_takes_the_servers_with_it(own_stack: Stack) -> None:
+    own_stack.start(detach=False)
+    addresses = own_stack.endpoints
+    with psycopg.connect(addresses["postgres"]) as connection:
+        connection.execute("create table kept as select 1 as id")
+    own_stack.stop()
+    assert {server.state for server in own_stack.status()} == {"stopped"}
+    assert not endpoints_file(own_stack.folder).exists()
+    with pytest.raises(InfrastructureError, match="cdc-lake stack up"):
+        _ = own_stack.endpoints
+
+    own_stack.start(detach=False)
+    assert own_stack.endpoints == addresses
+    with psycopg.connect(addresses["postgres"]) as connection:
+        assert connection.execute("select id from kept").fetchone() == (1,)
+
+    servers = pids(own_stack)
+    os.kill(keeper(own_stack), signal.SIGKILL)
+    assert soon(lambda: not any(map(lives, servers)))
+    assert {server.state for server in own_stack.status()} == {"stopped"}
+
+
+def start_elsewhere(stack: Stack, what_next: str) -> subprocess.Popen[str]:
+    """Start the servers from another process, which then does `what_next` and waits."""
+    program = (
+        "import pathlib, sys, time\nfrom cdc_lake.embedded.stack import Stack\n"
+        "stack = Stack(pathlib.Path(sys.argv[1]))\nstack.start(detach=False)\n"
+        f"{what_next}\nprint('up', flush=True)\ntime.sleep(600)\n"
+    )
+    return subprocess.Popen([sys.executable, "-c", program, str(stack.folder)], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(("what_next", "survive"), [("", False), ("stack.detach()", True)])
+def test_servers_end_with_a_killed_caller_unless_they_were_detached(
+    own_stack: Stack, what_next: str, survive: bool
+) -> None:
+    with start_elsewhere(own_stack, what_next) as caller:
+        assert caller.stdout and caller.stdout.readline() == "up\n"
+        servers = pids(own_stack)
+        caller.kill()
+    if survive:
+        time.sleep(1)
+        assert all(map(lives, servers))
+        own_stack.stop()
+    assert soon(lambda: not any(map(lives, servers)), seconds=15)
+
+
+def test_a_server_that_does_not_start_shows_the_end_of_its_log_and_leaves_nothing_running(own_stack: Stack) -> None:
+    data = own_stack.folder / "kafka"
+    data.mkdir(parents=True)
+    (data / "meta.properties").write_text("version=7\n")
+    with pytest.raises(InfrastructureError) as caught:
+        own_stack.start(detach=False)
+    message = str(caught.value)
+    assert message.startswith("kafka: it ended with code 1 before it was ready; ")
+    assert str(own_stack.folder / "logs" / "kafka.log") in message
+    assert "meta.properties" in message.partition("ends with")[2]
+    assert {server.state for server in own_stack.status()} == {"stopped"}
+    assert not endpoints_file(own_stack.folder).exists()
+    assert not lives(keeper(own_stack))

@@ -1,0 +1,252 @@
+"""The lock files, the cache, and what is said when something is wrong with them. A folder plays the repository."""
+
+import hashlib
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from cdc_lake import jars as jars_module
+from cdc_lake.errors import ConfigError, InstallationError
+from cdc_lake.jars import (
+    LOCKS,
+    Jar,
+    fetch,
+    lock_file,
+    profile_name,
+    read_lock,
+    relock,
+    require,
+    unpacked,
+    verify,
+    write_spark_defaults,
+)
+from cdc_lake.java import bundled_java_home, find_java, java_version
+
+CONTENT = b"a jar"
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+
+
+def jar(artifact: str = "tool", digest: str = DIGEST, ext: str = "jar", classifier: str = "") -> Jar:
+    return Jar(("spark",), "org.example", artifact, "1.0", ext, classifier, digest)
+
+
+def write_lock(folder: Path, *lines: str) -> Path:
+    file = folder / "some.lock"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return file
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Maven repository with `org.example:tool:1.0`."""
+    folder = tmp_path / "repository"
+    place = folder / "org/example/tool/1.0"
+    place.mkdir(parents=True)
+    (place / "tool-1.0.jar").write_bytes(CONTENT)
+    monkeypatch.setenv("CDC_LAKE_MAVEN_MIRROR", folder.as_uri())
+    return folder
+
+
+def test_a_lock_line_is_read_with_and_without_extension_and_classifier(tmp_path: Path) -> None:
+    lock = write_lock(
+        tmp_path,
+        "# a comment",
+        "",
+        f"kafka,connect g:a:1 {DIGEST}",
+        f"x g:b:2:tar.gz {DIGEST}",
+        f"x g:c:3:jar:d {DIGEST}",
+    )
+    assert read_lock(lock) == (
+        Jar(("kafka", "connect"), "g", "a", "1", "jar", "", DIGEST),
+        Jar(("x",), "g", "b", "2", "tar.gz", "", DIGEST),
+        Jar(("x",), "g", "c", "3", "jar", "d", DIGEST),
+    )
+    assert [found.coordinates for found in read_lock(lock)] == ["g:a:1", "g:b:2:tar.gz", "g:c:3:jar:d"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "spark g:a:1",
+        f"spark g:a {DIGEST}",
+        f"spark g:a:1:jar:c:more {DIGEST}",
+        f"spark g:a:1 {DIGEST[:-1]}",
+        f"spark g:a:1 {DIGEST} more",
+    ],
+)
+def test_a_malformed_lock_line_is_named_by_file_and_number(tmp_path: Path, line: str) -> None:
+    lock = write_lock(tmp_path, "# a comment", line)
+    with pytest.raises(ConfigError, match=rf"some\.lock:2: cannot read `{line}`"):
+        read_lock(lock)
+
+
+@pytest.mark.parametrize("lock", sorted(LOCKS.glob("*.lock")), ids=lambda lock: lock.stem)
+def test_every_lock_file_is_readable_and_lists_no_jar_twice(lock: Path) -> None:
+    coordinates = [found.coordinates for found in read_lock(lock)]
+    assert coordinates
+    assert len(coordinates) == len(set(coordinates))
+
+
+def test_an_unknown_profile_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean emr7"):
+        lock_file("emr8")
+
+
+def test_the_profile_follows_pyspark_unless_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CDC_LAKE_PROFILE", raising=False)
+    monkeypatch.setattr(jars_module, "version", lambda name: "4.1.1")
+    assert profile_name() == "spark41"
+    monkeypatch.setattr(jars_module, "version", lambda name: "3.3.0")
+    with pytest.raises(InstallationError, match=r"pyspark 3\.3\.0"):
+        profile_name()
+    monkeypatch.setenv("CDC_LAKE_PROFILE", "spark35-hudi12")
+    assert profile_name() == "spark35-hudi12"
+
+
+def test_a_missing_jar_sends_the_reader_to_jars_fetch(tmp_path: Path) -> None:
+    with pytest.raises(InstallationError, match=r"org\.example:tool:1\.0 is missing; run `cdc-lake jars fetch`"):
+        require([jar()], tmp_path)
+
+
+def test_a_damaged_jar_is_told_from_a_missing_one(tmp_path: Path) -> None:
+    damaged, right = jar("damaged"), jar("right")
+    for found, content in ((damaged, b"other"), (right, CONTENT)):
+        found.path(tmp_path).parent.mkdir(exist_ok=True)
+        found.path(tmp_path).write_bytes(content)
+    assert verify([damaged, right, jar("missing")], tmp_path) == [
+        "org.example:damaged:1.0 is damaged",
+        "org.example:missing:1.0 is missing",
+    ]
+
+
+def test_what_is_missing_or_damaged_is_fetched_and_nothing_else(repository: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    assert fetch([jar()], cache) == 1
+    assert jar().path(cache).read_bytes() == CONTENT
+    assert fetch([jar()], cache) == 0
+    jar().path(cache).write_bytes(b"damaged")
+    assert fetch([jar()], cache) == 1
+    assert verify([jar()], cache) == []
+    assert [path.name for path in cache.iterdir()] == ["org.example"]
+
+
+def test_a_jar_with_another_hash_is_refused_and_not_kept(repository: Path, tmp_path: Path) -> None:
+    cache, wanted = tmp_path / "cache", "0" * 64
+    with pytest.raises(InstallationError, match=rf"org\.example:tool:1\.0: .*{wanted} is wanted, {DIGEST} was found"):
+        fetch([jar(digest=wanted)], cache)
+    assert list(cache.rglob("*")) == []
+
+
+@pytest.mark.usefixtures("repository")
+def test_a_jar_the_repository_does_not_have_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InstallationError, match=r"org\.example:absent:1\.0: .*the repository does not have it \(404\)"):
+        fetch([jar(), jar("absent")], tmp_path / "cache")
+
+
+def test_an_unknown_host_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_LAKE_MAVEN_MIRROR", "http://mirror.invalid/maven")
+    with pytest.raises(InstallationError, match=r"there is no such host, or no way to it \(mirror\.invalid\)"):
+        fetch([jar()], tmp_path)
+
+
+def test_a_server_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_LAKE_MAVEN_MIRROR", "http://127.0.0.1:1/maven")
+    with pytest.raises(InstallationError, match=r"the server does not answer \(.*Connection refused"):
+        fetch([jar()], tmp_path)
+
+
+def test_an_archive_is_unpacked_beside_itself_once(tmp_path: Path) -> None:
+    (tmp_path / "readme").write_text("hello")
+    archive = jar(ext="tar.gz", classifier="plugin")
+    archive.path(tmp_path).parent.mkdir()
+    with tarfile.open(archive.path(tmp_path), "w:gz") as tar:
+        tar.add(tmp_path / "readme", arcname="readme")
+    folder = unpacked(archive, tmp_path)
+    assert (folder / "readme").read_text() == "hello"
+    assert folder.parent == archive.path(tmp_path).parent
+    archive.path(tmp_path).unlink()
+    assert unpacked(archive, tmp_path) == folder
+
+
+def test_a_lock_file_gets_the_hashes_of_what_the_repository_has(repository: Path, tmp_path: Path) -> None:
+    lock = write_lock(tmp_path, "# kept", f"a,b org.example:tool:1.0 {'0' * 64}")
+    relock(lock)
+    assert lock.read_text() == f"# kept\na,b org.example:tool:1.0 {DIGEST}\n"
+
+
+@pytest.fixture
+def spark_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(jars_module, "spark_home", lambda: tmp_path)
+    return tmp_path / "conf"
+
+
+SETTINGS = {
+    "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieExtension,io.delta.sql.DeltaSparkSessionExtension",
+    "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
+    "spark.odd": r"back\slash",
+}
+
+
+def test_spark_defaults_hold_the_jars_and_the_settings(spark_folder: Path, tmp_path: Path) -> None:
+    hudi = Jar(("spark",), "org.apache.hudi", "hudi", "1", "jar", "", DIGEST)
+    lines = write_spark_defaults([jar(), hudi], tmp_path, SETTINGS).read_text().splitlines()
+    assert lines[1:] == [
+        f"spark.jars {tmp_path}/org.example/tool-1.0.jar,{tmp_path}/org.apache.hudi/hudi-1.jar",
+        f"spark.sql.extensions {SETTINGS['spark.sql.extensions']}",
+        f"spark.kryo.registrator {SETTINGS['spark.kryo.registrator']}",
+        r"spark.odd back\\slash",
+    ]
+
+
+def test_spark_defaults_name_no_class_of_hudi_where_there_is_no_hudi(spark_folder: Path, tmp_path: Path) -> None:
+    lines = write_spark_defaults([jar()], tmp_path, SETTINGS).read_text().splitlines()
+    assert lines[2:] == ["spark.sql.extensions io.delta.sql.DeltaSparkSessionExtension", r"spark.odd back\\slash"]
+
+
+def test_spark_env_brings_java_only_where_there_is_none(spark_folder: Path, tmp_path: Path) -> None:
+    write_spark_defaults([jar()], tmp_path, {})
+    script = f". '{spark_folder}/spark-env.sh'; printf %s \"${{JAVA_HOME:-}}\""
+
+    def java_home(path: str, **variables: str) -> str:
+        environment = {"PATH": path, **variables}
+        return subprocess.run(
+            ["/bin/sh", "-c", script], env=environment, check=True, capture_output=True, text=True
+        ).stdout
+
+    bundled = str(bundled_java_home())
+    assert java_home(str(tmp_path)) == bundled
+    assert java_home(f"{bundled}/bin:{os.environ['PATH']}") == ""
+    assert java_home(str(tmp_path), JAVA_HOME="/chosen") == "/chosen"
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(0o755)
+    return java
+
+
+def test_java_home_comes_first_and_must_be_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, old = fake_java(tmp_path / "right", "17.0.1"), fake_java(tmp_path / "old", "1.8.0_402")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "right"))
+    assert find_java() == right
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    with pytest.raises(InstallationError, match=rf"{old} is Java 8, Java 17 is needed; install Java 17"):
+        find_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
+    with pytest.raises(InstallationError, match="does not run"):
+        find_java()
+
+
+def test_a_java_of_another_version_on_path_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = fake_java(tmp_path, "21.0.2")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(other.parent))
+    bundled = bundled_java_home()
+    assert bundled is not None
+    assert find_java() == bundled / "bin" / "java"
+    assert java_version(find_java()) == 17
