@@ -425,6 +425,8 @@ def _spark_env() -> str:
     home = bundled_java_home()
     if home is None:
         return "# No Java is installed in this environment.\n"
+    if version("pyspark").startswith("4."):
+        return "# Spark 4 does not start on the Java of this environment, which lacks jdk.incubator.vector.\n"
     return f"""# Written by `cdc-lake jars fetch`: our own Java serves where there is no Java {JAVA_VERSION}.
 if [ -z "${{JAVA_HOME:-}}" ] && ! java -version 2>&1 | grep -q 'version "{JAVA_VERSION}'; then
   export JAVA_HOME={_quoted(str(home))}

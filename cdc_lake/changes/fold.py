@@ -18,9 +18,19 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import KAFKA, ORDER, ORDER_TYPE
+from cdc_lake.columns import KAFKA, KAFKA_TYPE, ORDER, ORDER_TYPE
 
 STORED_ORDER = "stored_order"
+STORED_KAFKA = "stored_kafka"
+STORED_DELETED = "stored_deleted"
+STORED_UNAVAILABLE = "stored_unavailable"
+STORED = {
+    STORED_ORDER: ORDER_TYPE,
+    STORED_KAFKA: KAFKA_TYPE,
+    STORED_DELETED: "boolean",
+    STORED_UNAVAILABLE: "array<string>",
+}
+"""What the fold needs to know of the stored row of an event's key; all null when there is none."""
 _STREAMING_OPS = ("c", "u", "d")
 _UPSERTS = ("c", "u", "r")
 _DELETES = ("d", "tombstone")
@@ -111,18 +121,19 @@ def without(events: DataFrame, rejected: DataFrame) -> DataFrame:
     return events.join(rejected.alias("rejected"), condition, how="left_anti")
 
 
-def decisions(accepted: DataFrame) -> DataFrame:
-    """What is decided for each key by the events that count.
+def decisions(events: DataFrame) -> DataFrame:
+    """What is decided for each key, if all of these events count.
 
-    Columns in: `narrowed`'s and `stored_order`. Columns out, one row per key: `key`, `pk`; `winner` struct of `op`,
-    `snapshot`, `__kafka`, `__order` of the last event; `__order`, the last streaming event, or the stored one when
-    there is none; `barrier`, the `__kafka` of the last delete before the last insert, update or snapshot row, which
-    values must not be taken from behind; `event_count`.
+    Columns in: `with_suspicion`'s and `STORED`'s. Columns out, one row per key: `key`, `pk`;
+    `winner` struct of `op`, `snapshot`, `__kafka`, `__order` of the last event; `__order`, the last streaming event, or
+    the stored one when there is none; `barrier`, the `__kafka` of the last delete before the last insert, update or
+    snapshot row, which values must not be taken from behind; `stored_deleted`, `stored_unavailable`; `event_count`;
+    `is_suspect`; `is_out_of_order`, whether any event stands in the log before what the stored row shows.
     """
     in_log_order = W.partitionBy("key").orderBy(KAFKA)
     before = in_log_order.rowsBetween(W.unboundedPreceding, -1)
     at_delete = F.when(F.col("op").isin(*_DELETES), F.col(KAFKA))
-    marked = accepted.withColumn("delete_before", F.last(at_delete, ignorenulls=True).over(before))
+    marked = events.withColumn("delete_before", F.last(at_delete, ignorenulls=True).over(before))
     at_streaming = F.when(F.col("is_streaming"), F.col(KAFKA))
     at_upsert = F.when(F.col("op").isin(*_UPSERTS), F.col(KAFKA))
     return marked.groupBy("key").agg(
@@ -130,7 +141,11 @@ def decisions(accepted: DataFrame) -> DataFrame:
         F.max_by(F.struct("op", "snapshot", KAFKA, ORDER), KAFKA).alias("winner"),
         F.coalesce(F.max_by(ORDER, at_streaming), F.first(STORED_ORDER)).alias(ORDER),
         F.max_by("delete_before", at_upsert).alias("barrier"),
+        F.first(STORED_DELETED).alias(STORED_DELETED),
+        F.first(STORED_UNAVAILABLE).alias(STORED_UNAVAILABLE),
         F.count(F.lit(1)).alias("event_count"),
+        F.max("is_suspect").alias("is_suspect"),
+        F.coalesce(F.max(F.col(KAFKA) <= F.col(STORED_KAFKA)), F.lit(False)).alias("is_out_of_order"),
     )
 
 

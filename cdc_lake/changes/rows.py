@@ -11,28 +11,28 @@ from typing import Literal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.changes.fold import is_delete
+from cdc_lake.changes.fold import STORED_DELETED, STORED_UNAVAILABLE, is_delete
 from cdc_lake.columns import BATCH, DELETE, DELETED, KAFKA, KEEP, ORDER, UNAVAILABLE
 
-STORED_DELETED = "stored_deleted"
-STORED_UNAVAILABLE = "stored_unavailable"
 
-
-def values(events: DataFrame, decided: DataFrame, *, large: Collection[str]) -> DataFrame:
+def values(events: DataFrame, decided: DataFrame, *, large: Collection[str], has_barriers: bool) -> DataFrame:
     """The last real value of each column, per key.
 
     Args:
         events: the events that count, `events()`' columns.
         decided: `decisions`' columns.
         large: the columns that may not have been sent.
+        has_barriers: whether any key of `decided` has one.
 
     Columns out, one row per key that has an insert, update or snapshot row: `key`, `row` struct of the last such event;
     `real` struct of the `large` columns, each a struct of one value `v`, null where no value was sent since the last
     delete.
     """
-    barriers = decided.select("key", "barrier")
-    behind = F.col("barrier").isNull() | (F.col(KAFKA) > F.col("barrier"))
-    upserts = events.where(F.col("row").isNotNull()).join(barriers, "key", how="inner")
+    upserts = events.where(F.col("row").isNotNull())
+    behind = F.lit(True)
+    if has_barriers and large:
+        upserts = upserts.join(decided.where(F.col("barrier").isNotNull()).select("key", "barrier"), "key", how="left")
+        behind = F.col("barrier").isNull() | (F.col(KAFKA) > F.col("barrier"))
     reals = [
         F.max_by(
             F.struct(F.col("row")[name].alias("v")),
@@ -64,8 +64,7 @@ def changes(
             marked, or goes. soft_delete_values: what a deleted row that stays holds outside its key. batch: silver's
             own commit number.
 
-    Columns out, one row per key: `columns`, silver's own columns, `__keep` and `__delete` (see `cdc_lake.columns`), and
-    `event_count`.
+    Columns out, one row per key: `columns`, silver's own columns, `__keep` and `__delete` (see `cdc_lake.columns`).
     """
     winner = F.col("winner")
     deleted = is_delete(winner["op"])
@@ -112,7 +111,6 @@ def changes(
         unavailable.alias(UNAVAILABLE),
         keep.alias(KEEP),
         (deleted & F.lit(deletes == "hard")).alias(DELETE),
-        F.col("event_count"),
     )
 
 

@@ -1,6 +1,8 @@
 """Bronze: every record of a topic, once, with its bytes, and whether it can be read."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
@@ -111,40 +113,78 @@ def _land_batch(
     batch = progress.commit + 1 if progress else 1
     try:
         with done.phase("read"):
-            total, key_ids, value_ids = _schema_ids(records)
+            seen = _look_over(records)
         with done.phase("schemas"):
-            keys = Schemas.of(schemas.by_ids(key_ids), is_key=True)
-            values = Schemas.of(schemas.by_ids(value_ids), is_key=False)
+            keys = Schemas.of(schemas.by_ids(seen.key_ids), is_key=True)
+            values = Schemas.of(schemas.by_ids(seen.value_ids), is_key=False)
         with done.phase("decode"):
-            decided = with_log_order(with_decision(records, keys, values), _last_records(table, progress, spans))
-            rows = _bronze_rows(decided, batch).persist()
-            counts = {row["status"]: row["count"] for row in rows.groupBy("status").count().collect()}
+            decided = with_decision(records, keys, values)
+            ordered = with_log_order(decided, _last_records(table, progress, seen.first_is_tombstone))
+            rows = _bronze_rows(ordered, batch).persist()
+            found = (
+                rows.groupBy("partition", "status").agg(F.count("*").alias("n"), F.max("log_ts").alias("ts")).collect()
+            )
+            counts = Counter[str]()
+            log_ts: dict[int, int] = {}
+            for row in found:
+                counts[row["status"]] += row["n"]
+                log_ts[row["partition"]] = max(row["ts"], log_ts.get(row["partition"], row["ts"]))
         try:
-            check_sum(log.name, total, **counts)
-            following = _following(log, spans, progress, rows, batch, run_id)
+            check_sum(log.name, seen.total, **counts)
+            following = _following(log, spans, progress, log_ts, batch, run_id)
             with done.phase("write"):
-                table.append(_explained(rows, schemas) if counts.get("quarantined") else rows, following)
+                table.append(_explained(rows, schemas) if counts["quarantined"] else rows, following)
         finally:
             rows.unpersist()
     finally:
         records.unpersist()
-    outcome = {name: counts.get(name, 0) for name in ("ok", "quarantined", "control")}
-    done.count(read=total, **outcome)
+    outcome = {name: counts[name] for name in ("ok", "quarantined", "control")}
+    done.count(read=seen.total, **outcome)
     return following, outcome["quarantined"]
 
 
-def _schema_ids(records: DataFrame) -> tuple[int, list[int], list[int]]:
-    """How many records there are, and the schema ids of their keys and values."""
-    found = records.agg(F.count("*"), F.collect_set("key_id"), F.collect_set("value_id")).collect()[0]
-    return found[0], found[1], found[2]
+@dataclass(frozen=True)
+class _Seen:
+    """What a range of records holds, before anything is decoded.
+
+    Attributes:
+        first_is_tombstone: the partitions whose first record has no value.
+    """
+
+    total: int
+    key_ids: set[int]
+    value_ids: set[int]
+    first_is_tombstone: set[int]
+
+
+def _look_over(records: DataFrame) -> _Seen:
+    found = (
+        records.groupBy("partition")
+        .agg(
+            F.count("*").alias("total"),
+            F.collect_set("key_id").alias("key_ids"),
+            F.collect_set("value_id").alias("value_ids"),
+            F.min_by(F.col("value").isNull(), "offset").alias("first_is_tombstone"),
+        )
+        .collect()
+    )
+    return _Seen(
+        total=sum(row["total"] for row in found),
+        key_ids={schema_id for row in found for schema_id in row["key_ids"]},
+        value_ids={schema_id for row in found for schema_id in row["value_ids"]},
+        first_is_tombstone={row["partition"] for row in found if row["first_is_tombstone"]},
+    )
 
 
 def _following(
-    log: TopicLog, spans: Mapping[int, Span], progress: Progress | None, rows: DataFrame, batch: int, run_id: str
+    log: TopicLog,
+    spans: Mapping[int, Span],
+    progress: Progress | None,
+    log_ts: Mapping[int, int],
+    batch: int,
+    run_id: str,
 ) -> Progress:
     """The progress with these spans consumed."""
-    newest = rows.groupBy("partition").agg(F.max("log_ts").alias("log_ts"))
-    log_ts = {row["partition"]: row["log_ts"] for row in newest.collect()}
     before = progress or Progress(layer="bronze", run_id=run_id, commit=0)
     reached = before.offsets.get(log.id, {}) | {partition: span.end for partition, span in spans.items()}
     return Progress(
@@ -153,7 +193,7 @@ def _following(
         epoch=before.epoch,
         commit=batch,
         offsets={log.id: reached},
-        log_ts=before.log_ts | log_ts,
+        log_ts={**before.log_ts, **log_ts},
     )
 
 
@@ -211,21 +251,21 @@ def _batch_spans(log: TopicLog, position: Mapping[int, int], max_rows: int) -> d
     return {p: Span(span.start, min(span.end, span.start + share)) for p, span in left.items()}
 
 
-def _last_records(table: DeltaLakeTable, progress: Progress | None, spans: Mapping[int, Span]) -> dict[int, LastRecord]:
-    """The last record in bronze of each partition: a tombstone that comes first may belong to it."""
+def _last_records(table: DeltaLakeTable, progress: Progress | None, wanted: set[int]) -> dict[int, LastRecord]:
+    """Where bronze's partitions end; for those in `wanted` with their last record, which a tombstone may belong to."""
     if progress is None:
         return {}
+    known = {partition: LastRecord(log_ts) for partition, log_ts in progress.log_ts.items()}
+    if not wanted:
+        return known
     last = (
         table.read()
-        .where(F.col("partition").isin(*spans))
+        .where(F.col("partition").isin(*wanted))
         .groupBy("partition")
         .agg(F.max_by(F.struct("offset", "raw_key", "op", "status"), "offset").alias("last"))
     )
-    found = {row["partition"]: row["last"] for row in last.collect()}
-    return {
-        p: LastRecord(ts, *found[p]) if p in found else LastRecord(ts)
-        for p, ts in progress.log_ts.items()
-        if p in spans
+    return known | {
+        row["partition"]: LastRecord(progress.log_ts[row["partition"]], *row["last"]) for row in last.collect()
     }
 
 

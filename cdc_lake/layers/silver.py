@@ -10,16 +10,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.changes import fold
-from cdc_lake.changes.rows import STORED_DELETED, STORED_UNAVAILABLE, changes, values
+from cdc_lake.changes.rows import changes, values
 from cdc_lake.columns import (
     BATCH,
     DELETE,
     DELETED,
     KAFKA,
-    KAFKA_TYPE,
     KEEP,
     ORDER,
-    ORDER_TYPE,
     SILVER_META,
     UNAVAILABLE,
 )
@@ -63,10 +61,6 @@ def run_silver(config: Config, tables: Sequence[str], spark: SparkSession | None
     report.ended_at = datetime.now(UTC)
     keep_report(storage, config, report)
     return report
-
-
-_STORED_STATE = {STORED_DELETED: "boolean", STORED_UNAVAILABLE: "array<string>"}
-"""What the rows to write need to know of the stored row."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +134,8 @@ def _batch_ranges(bronze: DataFrame, reached: int, newest: int, max_rows: int) -
     """Ranges of bronze batches, each of at most `max_rows` rows or of a single batch."""
     if reached >= newest:
         return []
+    if newest == reached + 1:
+        return [(newest, newest)]
     new = bronze.where(F.col("batch") > reached)
     sizes = {row["batch"]: row["count"] for row in new.groupBy("batch").count().collect()}
     ranges: list[tuple[int, int]] = []
@@ -159,65 +155,95 @@ def _fold_batch(run: _Run, rows: DataFrame, progress: Progress | None, consumed:
     following = Progress(
         layer="silver", run_id=run.run_id, epoch=progress.epoch if progress else 0, commit=commit, sources=consumed
     )
-    with done.phase("plan"):
-        counts = _counts(rows)
-        _refuse(done.table, counts)
-        key_schemas = [run.schemas.by_fingerprint(name) for name in counts.key_schemas]
-        value_schemas = [run.schemas.by_fingerprint(name) for name in counts.value_schemas]
-        row_count = counts.total
-    if not key_schemas:
-        # Nothing but control records or quarantine: only the progress moves.
-        return _move_on(run, progress, following)
-    with done.phase("plan"):
-        layout, added = _layout(run, layout_of(done.table, key_schemas, value_schemas), progress)
-        keys, columns = list(layout.keys), list(layout.columns)
-        large = [name for name in columns if name not in keys and name in large_columns(value_schemas)]
-        happened = events(
-            rows.where(F.col("tombstone_of").isNull()),
-            layout,
-            keys=key_schemas,
-            values=value_schemas,
-            unavailable_value=settings.unavailable_value,
-        )
-    narrow = fold.narrowed(happened).persist()
+    rows = rows.persist()
     try:
-        with done.phase("fold"):
-            decided, rejected, stale_count = _decide(run, narrow, keys, progress is not None)
-            counted = happened if rejected is None else fold.without(happened, rejected)
-            result = changes(
-                decided,
-                values(counted, decided, large=large),
-                keys=keys,
-                columns=columns,
-                large=large,
-                deletes=settings.deletes,
-                soft_delete_values=settings.soft_delete_values,
-                batch=commit,
-            ).persist()
-            folded = result.agg(F.count("*"), F.coalesce(F.sum("event_count"), F.lit(0))).collect()[0]
-        try:
-            applied, superseded = folded[0], folded[1] - folded[0] + stale_count
-            check_sum(
-                done.table,
-                row_count,
-                applied=applied,
-                superseded=superseded,
-                paired_tombstones=counts.paired_tombstones,
+        with done.phase("plan"):
+            counts = _counts(rows)
+            _refuse(done.table, counts)
+            key_schemas = [run.schemas.by_fingerprint(name) for name in counts.key_schemas]
+            value_schemas = [run.schemas.by_fingerprint(name) for name in counts.value_schemas]
+        if not key_schemas:
+            return _move_on(run, progress, following)
+        with done.phase("plan"):
+            layout, added = _layout(run, layout_of(done.table, key_schemas, value_schemas), progress)
+            large = large_columns(value_schemas)
+            happened = events(
+                rows.where(F.col("tombstone_of").isNull()),
+                layout,
+                keys=key_schemas,
+                values=value_schemas,
+                unavailable_value=settings.unavailable_value,
             )
-            with done.phase("write"):
-                _write(run, result.drop("event_count"), layout, added, following, progress)
-        finally:
-            result.unpersist()
+        with done.phase("fold"):
+            decided, rejected = _decide(run, happened, list(layout.keys), progress is not None)
+        check_sum(
+            done.table,
+            counts.total,
+            applied=decided.keys,
+            superseded=decided.events - decided.keys + rejected.count,
+            paired_tombstones=counts.paired_tombstones,
+        )
+        counted = rejected.taken_from(happened)
+        columns = list(layout.columns)
+        result = changes(
+            decided.rows,
+            values(counted, decided.rows, large=[n for n in columns if n in large], has_barriers=decided.has_barriers),
+            keys=list(layout.keys),
+            columns=columns,
+            large=large,
+            deletes=settings.deletes,
+            soft_delete_values=settings.soft_delete_values,
+            batch=commit,
+        )
+        with done.phase("write"):
+            _write(run, result, layout, added, following, progress)
     finally:
-        narrow.unpersist()
+        rows.unpersist()
     done.count(
-        events=row_count,
-        applied=applied,
-        superseded=superseded,
-        stale=stale_count,
+        events=counts.total,
+        applied=decided.keys,
+        superseded=decided.events - decided.keys + rejected.count,
+        stale=rejected.count,
         paired_tombstones=counts.paired_tombstones,
     )
     return following
+
+
+@dataclass(frozen=True)
+class _Rejected:
+    """The stale events of a batch, by their coordinates."""
+
+    count: int
+    rows: DataFrame | None
+
+    def taken_from(self, events: DataFrame) -> DataFrame:
+        """The events that count."""
+        return events if self.rows is None else fold.without(events, self.rows)
+
+
+@dataclass(frozen=True)
+class _Decided:
+    """The decisions of a batch, computed, and what can be said of all of them."""
+
+    rows: DataFrame
+    keys: int
+    events: int
+    has_barriers: bool
+    is_suspect: bool
+    is_out_of_order: bool
+
+    @classmethod
+    def of(cls, marked: DataFrame) -> "_Decided":
+        """Decide, and keep what was decided: it is read twice."""
+        rows = fold.decisions(marked).localCheckpoint()
+        found = rows.agg(
+            F.count("*"),
+            F.coalesce(F.sum("event_count"), F.lit(0)),
+            F.coalesce(F.max(F.col("barrier").isNotNull()), F.lit(False)),
+            F.coalesce(F.max("is_suspect"), F.lit(False)),
+            F.coalesce(F.max("is_out_of_order"), F.lit(False)),
+        ).collect()[0]
+        return cls(rows, *found)
 
 
 @dataclass(frozen=True)
@@ -277,24 +303,25 @@ def _layout(run: _Run, found: Layout, progress: Progress | None) -> tuple[Layout
     return Layout(found.keys, {name: found.columns.get(name) or stored[name] for name in order}), added
 
 
-def _decide(
-    run: _Run, narrow: DataFrame, keys: Sequence[str], has_stored: bool
-) -> tuple[DataFrame, DataFrame | None, int]:
-    """The decision for each key, the coordinates of the events that do not count, and how many those are."""
-    stored = _stored(run, narrow, keys) if has_stored else _nothing_stored(narrow)
-    marked = fold.with_suspicion(narrow.join(stored.persist(), "key", how="left"))
-    suspicious, out_of_order = marked.agg(
-        F.count(F.when(F.col("is_suspect"), 1)), F.count(F.when(F.col(KAFKA) <= F.col("stored_kafka"), 1))
-    ).collect()[0]
-    _refuse_refold(run.done.table, out_of_order)
-    rejected = None
-    stale_count = 0
-    if suspicious:
-        rejected = fold.stale_events(marked.where("is_suspect")).persist()
-        stale_count = rejected.count()
-        marked = fold.without(marked, rejected)
-    decided = fold.decisions(marked).join(stored.select("key", *_STORED_STATE), "key", how="left")
-    return decided, rejected, stale_count
+def _decide(run: _Run, happened: DataFrame, keys: Sequence[str], has_stored: bool) -> tuple[_Decided, _Rejected]:
+    """The decision for each key, and the events that do not count."""
+    narrow = fold.narrowed(happened)
+    if has_stored:
+        marked = narrow.join(_stored(run, narrow, keys), "key", how="left")
+    else:
+        marked = narrow.withColumns({name: F.lit(None).cast(kind) for name, kind in fold.STORED.items()})
+    marked = fold.with_suspicion(marked)
+    decided = _Decided.of(marked)
+    if decided.is_out_of_order:
+        raise UnsupportedError(
+            run.done.table,
+            "some events stand in the log before what silver already shows of their keys",
+            "folding keys again from bronze is not in this version: move silver's table away and run again",
+        )
+    if not decided.is_suspect:
+        return decided, _Rejected(0, None)
+    stale = fold.stale_events(marked.where("is_suspect")).localCheckpoint()
+    return _Decided.of(fold.without(marked, stale)), _Rejected(stale.count(), stale)
 
 
 def _stored(run: _Run, narrow: DataFrame, keys: Sequence[str]) -> DataFrame:
@@ -307,25 +334,10 @@ def _stored(run: _Run, narrow: DataFrame, keys: Sequence[str]) -> DataFrame:
     return silver.join(touched, same, how="inner").select(
         F.col("touched.key").alias("key"),
         F.col(f"silver.{ORDER}").alias(fold.STORED_ORDER),
-        F.col(f"silver.{KAFKA}").alias("stored_kafka"),
-        F.col(f"silver.{DELETED}").alias(STORED_DELETED),
-        F.col(f"silver.{UNAVAILABLE}").alias(STORED_UNAVAILABLE),
+        F.col(f"silver.{KAFKA}").alias(fold.STORED_KAFKA),
+        F.col(f"silver.{DELETED}").alias(fold.STORED_DELETED),
+        F.col(f"silver.{UNAVAILABLE}").alias(fold.STORED_UNAVAILABLE),
     )
-
-
-def _nothing_stored(narrow: DataFrame) -> DataFrame:
-    kinds = {fold.STORED_ORDER: ORDER_TYPE, "stored_kafka": KAFKA_TYPE, **_STORED_STATE}
-    return narrow.select("key").limit(0).withColumns({name: F.lit(None).cast(kind) for name, kind in kinds.items()})
-
-
-def _refuse_refold(table: str, out_of_order: int) -> None:
-    """An event that belongs before what its row already shows would have to be folded in again from bronze."""
-    if out_of_order:
-        raise UnsupportedError(
-            table,
-            f"{out_of_order} events stand in the log before what silver already shows of their keys",
-            "folding keys again from bronze is not in this version: move silver's table away and run again",
-        )
 
 
 def _write(
