@@ -11,7 +11,7 @@
     └── TableLockedError             exit 40  another run has written this table
 
 A message reads `where: what; what to do`. A bad *record* is never an error: it becomes a quarantined row.
-Each leaf has a code that is listed in docs/errors.md.
+Each has a code; `python -m cdc_lake.errors` prints docs/errors.md.
 """
 
 from collections.abc import Iterable
@@ -101,3 +101,44 @@ def worst_exit_code(codes: Iterable[int]) -> int:
     """The exit code of a run whose tables ended with `codes`: 0 only if all of them did."""
     seen = set(codes)
     return next((code for code in SEVERITY if code in seen), 0)
+
+
+def page() -> str:
+    """docs/errors.md: every code, what it means and what a scheduler may do about it."""
+
+    def tree(error: type[CdcLakeError]) -> list[type[CdcLakeError]]:
+        return [error, *(leaf for child in error.__subclasses__() for leaf in tree(child))]
+
+    rows = [
+        f"| {error.code} | {error.__name__} | {error.exit_code} | {'yes' if error.retryable else 'no'} "
+        f"| {(error.__doc__ or '').strip().splitlines()[0]} |"
+        for error in tree(CdcLakeError)
+    ]
+    return "\n".join(
+        [
+            "# Errors",
+            "",
+            "Every error says where, what, and what to do next. A run over several tables ends with the first of",
+            f"{', '.join(map(str, SEVERITY))} that occurred, and its report names each table's own.",
+            "",
+            "| code | error | exit code | run again as it is | meaning |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+            "A bad record is not an error. It is in bronze with `status = 'quarantined'` and `error` saying why:",
+            "",
+            "| stage | code | meaning |",
+            "|---|---|---|",
+            "| frame | unreadable_frame | the first bytes do not name a schema in a way this version reads |",
+            "| lookup | unusable_schema | the registry has no schema of this id, or it is refused as dangerous |",
+            "| decode | undecodable | the schema does not consume the bytes exactly |",
+            "| type | unknown_op | the event's `op` is none of c u r d t |",
+            "| type | null_record | key and value are both null |",
+            "| pair | delete_quarantined | a tombstone whose delete, right before it, is quarantined |",
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    print(page(), end="")

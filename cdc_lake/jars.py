@@ -31,6 +31,21 @@ EMBEDDED_PROFILE = "embedded"
 PROFILES = {"3.5": "emr7", "4.1": "spark41"}
 """Spark line -> the profile that fits an environment with that PySpark, unless CDC_LAKE_PROFILE names another."""
 
+_ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+"""A local session talks to itself only; without these it takes the address that the host's name has."""
+_LOG_SETTINGS = """# Written by `cdc-lake jars fetch`: a job's own lines are not to drown in Spark's.
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %p %c{1} %m%n%ex
+logger.hostname.name = org.apache.spark.util.Utils
+logger.hostname.level = error
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+"""
 _FETCH = "run `cdc-lake jars fetch`"
 _TRUST_STORES = (
     Path("/etc/ssl/certs/java/cacerts"),
@@ -249,15 +264,27 @@ def write_spark_defaults(jars: Sequence[Jar], cache: Path, settings: Mapping[str
     conf = spark_home() / "conf"
     conf.mkdir(exist_ok=True)
     if not any(jar.group == "org.apache.hudi" for jar in jars):
-        settings = _without_hudi(settings)
-    lines = {"spark.jars": ",".join(str(jar.path(cache)) for jar in jars), **settings}
+        settings = without_hudi(settings)
+    lines = {"spark.jars": ",".join(str(jar.path(cache)) for jar in jars), **_ON_THIS_MACHINE, **settings}
     defaults = conf / "spark-defaults.conf"
     text = "# Written by `cdc-lake jars fetch`.\n" + "".join(
         f"{key} {_property(value)}\n" for key, value in lines.items()
     )
     _write(defaults, text)
     _write(conf / "spark-env.sh", _spark_env())
+    _write(conf / "log4j2.properties", _LOG_SETTINGS)
     return defaults
+
+
+def without_hudi(settings: Mapping[str, str]) -> dict[str, str]:
+    """`settings` for a session without Hudi's jar: one that is told of a class it does not have does not start."""
+    kept = {
+        key: ",".join(
+            name for name in value.split(",") if not re.match(r"org\.apache\.(spark\.)?(sql\.)?hudi|.*Hoodie", name)
+        )
+        for key, value in settings.items()
+    }
+    return {key: value for key, value in kept.items() if value}
 
 
 def spark_home() -> Path:
@@ -408,17 +435,6 @@ def _why_it_failed(said: str) -> tuple[str, str]:
         if match:
             return f"{cause} ({match.group(1)})", todo
     return "the repository does not have it (404)", "check CDC_LAKE_MAVEN_MIRROR: a mirror may lack it"
-
-
-def _without_hudi(settings: Mapping[str, str]) -> dict[str, str]:
-    """A session that is told of a class it does not have does not start."""
-    kept = {
-        key: ",".join(
-            name for name in value.split(",") if not re.match(r"org\.apache\.(spark\.)?(sql\.)?hudi|.*Hoodie", name)
-        )
-        for key, value in settings.items()
-    }
-    return {key: value for key, value in kept.items() if value}
 
 
 def _spark_env() -> str:

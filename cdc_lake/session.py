@@ -8,7 +8,8 @@ theirs stands.
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
-from cdc_lake.versions import check_classes, check_java, check_spark
+from cdc_lake.jars import without_hudi
+from cdc_lake.versions import HUDI_CLASS, check_jars, check_java, check_spark, has_class
 
 SPARK_DEFAULTS = {
     "spark.sql.extensions": ",".join(
@@ -41,16 +42,17 @@ def build_session(app_name: str) -> SparkSession:
     """The session of this process, made with `SPARK_DEFAULTS` where the submission left a setting open.
 
     Raises:
-        InstallationError: Java, Spark or a jar is missing or of the wrong version.
+        InstallationError: Java, Spark or a jar is missing, damaged or of the wrong version.
     """
     check_spark()
     check_java()
     submitted = SparkConf()
+    check_jars(submitted.get("spark.jars", ""))
+    defaults = SPARK_DEFAULTS if has_class(HUDI_CLASS) else without_hudi(SPARK_DEFAULTS)
     builder = SparkSession.builder.appName(app_name)
-    for key, value in SPARK_DEFAULTS.items():
+    for key, value in defaults.items():
         if key in REQUIRED or not submitted.contains(key):
             builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    check_classes(spark)
     return spark

@@ -1,16 +1,19 @@
 """Which Java, Spark and jars work together, and the check of them before a job does anything."""
 
 import re
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyspark
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
 from cdc_lake.errors import InstallationError
-from cdc_lake.jars import PROFILES
+from cdc_lake.jars import PROFILES, cache_folder, lock_file, profile_name, read_lock, require
 from cdc_lake.java import JAVA_VERSION
 
+HUDI_CLASS = "org.apache.spark.sql.hudi.HoodieSparkSessionExtension"
 _NEEDED_CLASSES = {
     "Delta Lake": "io.delta.sql.DeltaSparkSessionExtension",
     "Spark's Kafka source": "org.apache.spark.sql.kafka010.KafkaSourceProvider",
@@ -40,17 +43,30 @@ def check_java() -> None:
         )
 
 
-def check_classes(spark: SparkSession) -> None:
-    """Refuse a session whose jars are missing or damaged."""
-    del spark
-    loader = _jvm().java.lang.Thread.currentThread().getContextClassLoader()
+def check_jars(spark_jars: str) -> None:
+    """Refuse missing and damaged jars, before a class of them is needed in the middle of a run.
+
+    Args:
+        spark_jars: the setting `spark.jars`. Jars that are there because `cdc-lake jars fetch` put them there are
+            compared with their lock; how a cluster brings its own is its own affair, as long as the classes are there.
+    """
+    cache = cache_folder()
+    if any(Path(urlsplit(jar).path).is_relative_to(cache) for jar in spark_jars.split(",") if jar):
+        require(read_lock(lock_file(profile_name())), cache)
     for what, name in _NEEDED_CLASSES.items():
-        try:
-            loader.loadClass(name)
-        except Exception as exc:
+        if not has_class(name):
             raise InstallationError(
                 what, f"class {name} cannot be loaded, its jar is missing or damaged", "run `cdc-lake jars fetch`"
-            ) from exc
+            )
+
+
+def has_class(name: str) -> bool:
+    """Whether the JVM finds a class."""
+    try:
+        _jvm().java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    except Py4JJavaError:
+        return False
+    return True
 
 
 def _jvm() -> Any:

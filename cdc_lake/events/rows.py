@@ -59,28 +59,24 @@ def layout_of(table: str, keys: Iterable[WriterSchema], values: Iterable[WriterS
     return Layout(key_types, columns)
 
 
-def merge_columns(
-    table: str, columns: dict[str, str], more: Mapping[str, str], *, ignored: Iterable[str] = ()
-) -> dict[str, str]:
-    """Add `more` to `columns`, in place; the columns that were not there are returned.
+def merge_columns(table: str, columns: dict[str, str], more: Mapping[str, str], *, ignored: Iterable[str] = ()) -> None:
+    """Add `more` to `columns`, in place.
 
     Raises:
         UnsupportedError: a column has two types.
     """
-    added = {}
     skipped = set(ignored)
     for name, kind in more.items():
         if name in skipped:
             continue
         if name not in columns:
-            columns[name] = added[name] = kind
+            columns[name] = kind
         elif columns[name] != kind:
             raise UnsupportedError(
                 f"{table}.{name}",
                 f"the column's type changed from {columns[name]} to {kind}",
                 "this version adds columns and does not retype them: rebuild the table under another lake.root",
             )
-    return added
 
 
 def events(

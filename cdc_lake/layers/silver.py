@@ -165,7 +165,7 @@ def _fold_batch(run: _Run, rows: DataFrame, progress: Progress | None, consumed:
         if not key_schemas:
             return _move_on(run, progress, following)
         with done.phase("plan"):
-            layout, added = _layout(run, layout_of(done.table, key_schemas, value_schemas), progress)
+            layout = _layout(run, layout_of(done.table, key_schemas, value_schemas), progress)
             large = large_columns(value_schemas)
             happened = events(
                 rows.where(F.col("tombstone_of").isNull()),
@@ -196,7 +196,7 @@ def _fold_batch(run: _Run, rows: DataFrame, progress: Progress | None, consumed:
             batch=commit,
         )
         with done.phase("write"):
-            _write(run, result, layout, added, following, progress)
+            _write(run, result, layout, following, is_new=progress is None)
     finally:
         rows.unpersist()
     done.count(
@@ -284,10 +284,10 @@ def _refuse(table: str, counts: _Counts) -> None:
         )
 
 
-def _layout(run: _Run, found: Layout, progress: Progress | None) -> tuple[Layout, dict[str, str]]:
-    """The layout of silver with what this batch brings, and the columns that silver does not have yet."""
+def _layout(run: _Run, found: Layout, progress: Progress | None) -> Layout:
+    """The layout of silver: what it has, and behind it what this batch adds."""
     if progress is None:
-        return found, {}
+        return found
     stored = {f.name: f.dataType.simpleString() for f in run.silver().read().schema if f.name not in SILVER_META}
     missing_keys = [name for name in found.keys if name not in stored]
     if missing_keys:
@@ -297,10 +297,9 @@ def _layout(run: _Run, found: Layout, progress: Progress | None) -> tuple[Layout
             "rebuild the table from a snapshot taken after the change",
         )
     known = {name: plain_type(kind) for name, kind in stored.items()}
-    declared = {name: plain_type(kind) for name, kind in found.columns.items()}
-    added = {name: found.columns[name] for name in merge_columns(run.done.table, known, declared)}
+    merge_columns(run.done.table, known, {name: plain_type(kind) for name, kind in found.columns.items()})
     order = [*found.keys, *(name for name in known if name not in found.keys)]
-    return Layout(found.keys, {name: found.columns.get(name) or stored[name] for name in order}), added
+    return Layout(found.keys, {name: found.columns.get(name) or stored[name] for name in order})
 
 
 def _decide(run: _Run, happened: DataFrame, keys: Sequence[str], has_stored: bool) -> tuple[_Decided, _Rejected]:
@@ -340,21 +339,13 @@ def _stored(run: _Run, narrow: DataFrame, keys: Sequence[str]) -> DataFrame:
     )
 
 
-def _write(
-    run: _Run,
-    rows: DataFrame,
-    layout: Layout,
-    added: dict[str, str],
-    following: Progress,
-    progress: Progress | None,
-) -> None:
-    silver = run.silver(list(layout.keys))
-    if progress is None:
+def _write(run: _Run, rows: DataFrame, layout: Layout, following: Progress, *, is_new: bool) -> None:
+    keys = list(layout.keys)
+    silver = run.silver(keys)
+    if is_new:
         silver.append(rows.where(~F.col(DELETE)).drop(KEEP, DELETE), following)
-        return
-    if added:
-        silver.add_columns(added, progress.carried_by(run.run_id))
-    silver.merge(rows, list(layout.keys), following)
+    else:
+        silver.merge(rows, keys, following)
 
 
 def _move_on(run: _Run, progress: Progress | None, following: Progress) -> Progress | None:

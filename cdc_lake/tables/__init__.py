@@ -44,9 +44,6 @@ class Table(Protocol):
     def read(self, as_of: int | None = None) -> DataFrame:
         """The rows, of the newest version or of `as_of`."""
 
-    def add_columns(self, columns: dict[str, str], progress: Progress) -> Commit:
-        """Add nullable columns, name to Spark type, carrying `progress` forward."""
-
     def append(self, rows: DataFrame, progress: Progress) -> Commit:
         """Add rows; the first append creates the table with the rows' schema.
 
@@ -58,7 +55,8 @@ class Table(Protocol):
         """Bring rows to their new state in one commit.
 
         Args:
-            changes: the table's columns, at most one row per key, and `__keep`, `__delete`.
+            changes: the table's columns, at most one row per key, and `__keep`, `__delete`. Columns that the table does
+                not have are added to it, in the same commit.
             keys: the primary key.
             progress: what the table has consumed with this.
 

@@ -1,10 +1,11 @@
 """A table in Delta Lake."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -83,13 +84,6 @@ class DeltaLakeTable:
             reader = reader.option("versionAsOf", as_of)
         return reader.load(self.path)
 
-    def add_columns(self, columns: Mapping[str, str], progress: Progress) -> Commit:
-        """See `Table`."""
-        added = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
-        with self._committing(progress, numbered=False):
-            self._spark.sql(f"ALTER TABLE delta.{quoted(self.path)} ADD COLUMNS ({added})")
-        return self._committed(progress)
-
     def append(self, rows: DataFrame, progress: Progress) -> Commit:
         """See `Table`."""
         writer = rows.write.format("delta").mode("append")
@@ -106,11 +100,10 @@ class DeltaLakeTable:
         """See `Table`."""
         same_key = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
         columns = [name for name in changes.columns if name not in (KEEP, DELETE)]
-        inserted: dict[str, str | Column] = {quoted(name): f"s.{quoted(name)}" for name in columns}
+        there = set(self.read().columns)
+        inserted: dict[str, str | Column] = {quoted(name): F.col(f"s.{quoted(name)}") for name in columns}
         updated: dict[str, str | Column] = {
-            quoted(name): F.when(F.array_contains(f"s.{KEEP}", name), F.col(f"t.{quoted(name)}")).otherwise(
-                F.col(f"s.{quoted(name)}")
-            )
+            quoted(name): self._kept_or_new(name) if name in there else F.col(f"s.{quoted(name)}")
             for name in columns
             if name not in keys
         }
@@ -118,6 +111,7 @@ class DeltaLakeTable:
             DeltaTable.forPath(self._spark, self.path)
             .alias("t")
             .merge(changes.alias("s"), same_key)
+            .withSchemaEvolution()
             .whenMatchedDelete(f"s.{DELETE}")
             .whenMatchedUpdate(set=updated)
             .whenNotMatchedInsert(f"NOT s.{DELETE}", values=inserted)
@@ -125,6 +119,11 @@ class DeltaLakeTable:
         with self._committing(progress):
             merge.execute()
         return self._committed(progress)
+
+    @staticmethod
+    def _kept_or_new(name: str) -> Column:
+        is_kept = F.array_contains(f"s.{KEEP}", name)
+        return F.when(is_kept, F.col(f"t.{quoted(name)}")).otherwise(F.col(f"s.{quoted(name)}"))
 
     def _snapshot(self) -> Any:
         """The newest snapshot: a cached one may be behind another run's commit."""
@@ -134,16 +133,17 @@ class DeltaLakeTable:
         return log.update(False, nothing, nothing)
 
     @contextmanager
-    def _committing(self, progress: Progress, *, numbered: bool = True) -> Iterator[None]:
+    def _committing(self, progress: Progress) -> Iterator[None]:
         """Settings of one commit. They must not outlive it: Delta would silently skip the session's next write."""
         conf = self._spark.conf
         prefix = "spark.databricks.delta."
         conf.set(f"{prefix}commitInfo.userMetadata", progress.to_metadata())
-        if numbered:
-            conf.set(f"{prefix}write.txnAppId", f"cdc_lake:{progress.layer}:{progress.epoch}")
-            conf.set(f"{prefix}write.txnVersion", str(progress.commit))
+        conf.set(f"{prefix}write.txnAppId", f"cdc_lake:{progress.layer}:{progress.epoch}")
+        conf.set(f"{prefix}write.txnVersion", str(progress.commit))
         try:
             yield
+        except DeltaConcurrentModificationException as exc:
+            raise self._forestalled(progress, "another run") from exc
         finally:
             for setting in _COMMIT_SETTINGS:
                 conf.unset(f"{prefix}{setting}")
@@ -152,9 +152,12 @@ class DeltaLakeTable:
         """Read back what stands in the table now: a write that another run forestalled is skipped without a word."""
         found = self.progress()
         if found is None or found.nonce != progress.nonce:
-            raise TableLockedError(
-                self.path,
-                f"another run ({found.run_id if found else 'unknown'}) committed batch {progress.commit} first",
-                "nothing of this run was written; run again once the other has ended",
-            )
+            raise self._forestalled(progress, f"run {found.run_id}" if found else "another run")
         return Commit(self.version(), found)
+
+    def _forestalled(self, progress: Progress, by: str) -> TableLockedError:
+        return TableLockedError(
+            self.path,
+            f"{by} committed while batch {progress.commit} was being made",
+            "nothing of this run was written; run again once the other has ended",
+        )

@@ -38,10 +38,6 @@ class Progress(BaseModel):
     log_ts: dict[int, int] = {}
     sources: dict[str, int] = {}
 
-    def carried_by(self, run_id: str) -> "Progress":
-        """The same progress for another commit: one that consumes nothing, such as a change of columns."""
-        return self.model_copy(update={"run_id": run_id, "nonce": uuid.uuid4().hex})
-
     def to_metadata(self) -> str:
         """The text that goes into the commit."""
         return json.dumps({METADATA_KEY: self.model_dump(mode="json")}, separators=(",", ":"))

@@ -1,0 +1,116 @@
+"""What README.md tells a reader to type is there to be typed."""
+
+import importlib.util
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from cdc_lake.cli.app import app
+
+CHECKOUT = Path(__file__).parents[2]
+README = CHECKOUT / "README.md"
+BLOCK = re.compile(r"^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"`((?:make|cdc-lake|spark-submit|python -m) [^`\n]+)`")
+TARGET = re.compile(r"^([a-z]+):", re.MULTILINE)
+ASSIGNMENT = re.compile(r"[A-Z][A-Z0-9_]*=")
+
+
+def code() -> Iterator[str]:
+    """Lines of code in the README, continued lines joined."""
+    text = README.read_text(encoding="utf-8") if README.is_file() else ""
+    for block in BLOCK.findall(text):
+        yield from block.replace("\\\n", " ").splitlines()
+    yield from INLINE.findall(BLOCK.sub("", text))
+
+
+def commands(program: str) -> list[list[str]]:
+    """The words behind `program`, for each time the README calls it."""
+    found = []
+    for line in code():
+        for part in re.split(r"&&|\|\||[;|]", line.strip().removeprefix("$ ")):
+            if not re.search(rf"(?:^|\s){re.escape(program)}(?:\s|$)", part):
+                continue
+            words = shlex.split(part, comments=True)
+            while words and (ASSIGNMENT.match(words[0]) or words[0] == "time"):
+                words.pop(0)
+            if words and words[0] == program:
+                found.append(words[1:])
+    return found
+
+
+def flags(words: list[str]) -> set[str]:
+    return {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+
+
+def is_open(word: str) -> bool:
+    """Whether a word only stands for what the reader is to put there."""
+    return word.startswith(("…", "...", "<", "["))
+
+
+def assert_resolves(words: list[str]) -> None:
+    """See that the words behind `cdc-lake` name a command that has these flags and shows its help."""
+    command: Any = typer.main.get_command(app)
+    known = {"--help", "--debug"}
+    path = []
+    for word in words:
+        if not hasattr(command, "commands") or is_open(word):
+            break
+        known |= {name for option in command.params for name in option.opts}
+        if word.startswith("-"):
+            continue
+        assert word in command.commands, f"cdc-lake {' '.join(words)}: there is no command {word}"
+        command = command.commands[word]
+        path.append(word)
+    known |= {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    assert flags(words) <= known, f"cdc-lake {' '.join(words)}"
+    shown = CliRunner().invoke(app, [*path, "--help"], prog_name="cdc-lake")
+    assert (shown.exit_code, "Usage: cdc-lake" in shown.output) == (0, True)
+
+
+def test_there_is_a_readme_and_it_says_what_to_type() -> None:
+    assert README.is_file()
+    assert commands("make")
+    assert commands("cdc-lake")
+    assert commands("spark-submit")
+
+
+def test_every_make_target_exists() -> None:
+    targets = set(TARGET.findall((CHECKOUT / "Makefile").read_text(encoding="utf-8")))
+    asked = {word for words in commands("make") for word in words if re.fullmatch(r"[a-z]+", word)}
+
+    assert asked - targets == set()
+
+
+def test_every_cdc_lake_command_and_flag_exists() -> None:
+    for words in commands("cdc-lake"):
+        assert_resolves(words)
+
+
+def test_every_submitted_job_and_flag_exists() -> None:
+    for words in commands("spark-submit"):
+        at = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
+        if at is None:
+            assert any(map(is_open, words)), f"spark-submit {' '.join(words)} submits nothing"
+            continue
+        job = Path(words[at])
+        assert job.parent.name == "jobs"
+        assert (CHECKOUT / "jobs" / job.name).is_file(), f"{job} does not exist"
+        assert_resolves(["run", job.stem, *words[at + 1 :]])
+
+
+def test_every_module_to_run_exists() -> None:
+    for program in ("python", "python3"):
+        for words in commands(program):
+            if words[:1] == ["-m"] and words[1].startswith("cdc_lake"):
+                assert importlib.util.find_spec(words[1]) is not None, words[1]
+
+
+@pytest.mark.parametrize("job", sorted((CHECKOUT / "jobs").glob("*.py")), ids=lambda job: job.stem)
+def test_every_job_is_a_command_of_the_same_name(job: Path) -> None:
+    assert_resolves(["run", job.stem, "--table", "t", "--config", "c", "--json"])

@@ -1,0 +1,339 @@
+"""What a job says and how it ends, submitted as anyone would: by spark-submit, in a process of its own."""
+
+import io
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+import requests
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from cdc_lake import jars as jars_module
+from cdc_lake.embedded.stack import Stack
+from cdc_lake.jars import Jar, cache_folder, lock_file, profile_name, read_lock, write_spark_defaults
+from cdc_lake.session import SPARK_DEFAULTS
+
+CHECKOUT = Path(__file__).parents[2]
+PROGRAMS = Path(sys.executable).parent
+SMALL_JVM = "-Dorg.apache.avro.fastread=true -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Starts in half the time, which is most of what these tests take."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def said(self) -> str:
+        """All it said, white space made one: tables and terminals break lines."""
+        return " ".join(f"{self.out} {self.err}".split())
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The run's report, from the last line of standard output."""
+        report: dict[str, Any] = json.loads(self.out.splitlines()[-1])
+        return report
+
+
+Submit = Callable[..., Ended]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Where the lake of a test is, or is going to be."""
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def submit(lake: Path, tmp_path: Path) -> Submit:
+    """`spark-submit jobs/<layer>.py <flags>`, with the settings of `variables` in the environment."""
+
+    def run(layer: str, *flags: str, jvm: str = "", timeout: float = 120, **variables: str) -> Ended:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("CDC_LAKE")}
+        done = subprocess.run(
+            [
+                *(str(PROGRAMS / "spark-submit"), "--driver-java-options", f"{SMALL_JVM} {jvm}".strip()),
+                *("--master", "local[2]", str(CHECKOUT / "jobs" / f"{layer}.py"), *flags),
+            ],
+            env={
+                **inherited,
+                "PATH": f"{PROGRAMS}{os.pathsep}{inherited['PATH']}",
+                "CDC_LAKE__LAKE__ROOT": str(lake),
+                "CDC_LAKE__STACK__FOLDER": str(tmp_path / "nothing-runs-here"),
+                **variables,
+            },
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+TOPIC = "submitted.public.thing"
+_KEY = {"type": "record", "name": "Key", "namespace": TOPIC, "fields": [{"name": "id", "type": "int"}]}
+_VALUE = {
+    "type": "record",
+    "name": "Value",
+    "namespace": TOPIC,
+    "fields": [
+        {"name": "id", "type": "int"},
+        {"name": "name", "type": ["null", "string"], "default": None},
+        {"name": "__deleted", "type": ["null", "string"], "default": None},
+        {"name": "__op", "type": ["null", "string"], "default": None},
+        {"name": "__source_ts_ms", "type": ["null", "long"], "default": None},
+    ],
+}
+RECORDS = 5
+
+
+@pytest.fixture(scope="session")
+def topic(stack: Stack) -> str:
+    """A topic of a few events, their schemas in the registry."""
+    kafka, registry = stack.endpoints["kafka"], stack.endpoints["registry"]
+    created = AdminClient({"bootstrap.servers": kafka}).create_topics([NewTopic(TOPIC, 1)])
+    created[TOPIC].result(30)
+    ids = [_register(registry, f"{TOPIC}-{side}", schema) for side, schema in (("key", _KEY), ("value", _VALUE))]
+    producer = Producer({"bootstrap.servers": kafka})
+    for number in range(RECORDS):
+        event = {"id": number, "name": f"name {number}", "__deleted": "false", "__op": "c", "__source_ts_ms": number}
+        producer.produce(TOPIC, key=_framed(ids[0], _KEY, event), value=_framed(ids[1], _VALUE, event))
+    assert producer.flush(30) == 0
+    return TOPIC
+
+
+def _register(registry: str, name: str, schema: dict[str, Any]) -> int:
+    content = {"content": json.dumps(schema), "contentType": "application/json"}
+    answer = requests.post(
+        f"{registry}/apis/registry/v3/groups/default/artifacts",
+        json={"artifactId": name, "artifactType": "AVRO", "firstVersion": {"content": content}},
+        timeout=10,
+    )
+    answer.raise_for_status()
+    content_id: int = answer.json()["version"]["contentId"]
+    return content_id
+
+
+def _framed(schema_id: int, schema: dict[str, Any], event: dict[str, Any]) -> bytes:
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(schema), event)
+    return b"\0" + schema_id.to_bytes(4, "big") + body.getvalue()
+
+
+@pytest.fixture
+def closed_port() -> int:
+    """A port of this machine on which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def tables(lake: Path) -> list[Path]:
+    return [log.parent.relative_to(lake) for log in lake.rglob("_delta_log")]
+
+
+def test_bronze_then_silver_end_with_0_print_their_reports_and_keep_them(
+    submit: Submit, stack: Stack, topic: str, lake: Path
+) -> None:
+    servers = {"CDC_LAKE__STACK__FOLDER": str(stack.folder)}
+
+    bronze = submit("bronze", "--table", topic, "--json", **servers)
+    silver = submit("silver", "--table", "submitted.*", "--json")
+
+    assert (bronze.code, silver.code) == (0, 0), bronze.said + silver.said
+    landed, folded = bronze.report["tables"][0], silver.report["tables"][0]
+    assert (landed["table"], landed["status"], landed["rows"]["ok"]) == (topic, "ok", RECORDS)
+    assert (folded["table"], folded["status"], folded["rows"]["applied"]) == (topic, "ok", RECORDS)
+    kept = {report["layer"]: report for report in map(read_json, (lake / "_runs").iterdir())}
+    assert kept == {"bronze": bronze.report, "silver": silver.report}
+    assert "Traceback" not in bronze.err + silver.err
+    assert sorted(map(str, tables(lake))) == ["bronze/submitted/public/thing", "silver/submitted/public/thing"]
+
+
+def read_json(file: Path) -> dict[str, object]:
+    content: dict[str, object] = json.loads(file.read_text())
+    return content
+
+
+def test_an_unknown_topic_ends_with_2_and_names_the_nearest(submit: Submit, stack: Stack, topic: str) -> None:
+    asked = topic.replace("thing", "thingy")
+
+    done = submit("bronze", "--table", asked, CDC_LAKE__STACK__FOLDER=str(stack.folder))
+
+    assert done.code == 2
+    assert re.search(rf"error CDC-201 {re.escape(asked)}: there is no such topic .*nearest: .*{topic}", done.said)
+    assert "Traceback" not in done.err
+
+
+def test_silver_of_a_table_that_bronze_does_not_have_ends_with_2_and_says_run_bronze_first(submit: Submit) -> None:
+    done = submit("silver", "--table", "submitted.public.thing")
+
+    assert done.code == 2
+    assert "error CDC-201 submitted.public.thing: there is no such table" in done.said
+    assert "run the bronze job first" in done.said
+    assert "Traceback" not in done.err
+
+
+def test_a_broker_that_is_down_ends_with_10_and_is_named(submit: Submit, closed_port: int, lake: Path) -> None:
+    done = submit(
+        *("bronze", "--table", "submitted.public.thing"),
+        CDC_LAKE__KAFKA__BOOTSTRAP_SERVERS=f"127.0.0.1:{closed_port}",
+        CDC_LAKE__KAFKA__TIMEOUT_SECONDS="2",
+        CDC_LAKE__REGISTRY__URL=f"http://127.0.0.1:{closed_port}",
+    )
+
+    assert done.code == 10
+    assert f"error CDC-300 Kafka at 127.0.0.1:{closed_port}: the broker does not answer" in done.said
+    assert "run again" in done.said
+    assert "Traceback" not in done.err
+    assert not lake.exists()
+
+
+def test_a_registry_that_is_down_ends_with_10_and_nothing_is_committed(
+    submit: Submit, stack: Stack, topic: str, closed_port: int, lake: Path
+) -> None:
+    done = submit(
+        *("bronze", "--table", topic),
+        CDC_LAKE__STACK__FOLDER=str(stack.folder),
+        CDC_LAKE__REGISTRY__URL=f"http://127.0.0.1:{closed_port}",
+        CDC_LAKE__REGISTRY__ATTEMPTS="2",
+    )
+
+    assert done.code == 10
+    assert f"error CDC-300 schema registry at http://127.0.0.1:{closed_port}: it does not answer" in done.said
+    assert "nothing was committed" in done.said
+    assert "Traceback" not in done.err
+    assert tables(lake) == []
+
+
+def test_servers_that_were_never_started_end_with_2_and_the_way_to_start_them(submit: Submit) -> None:
+    done = submit("bronze", "--table", "submitted.public.thing")
+
+    assert done.code == 2
+    assert "run `cdc-lake stack up`" in done.said
+
+
+def test_an_unknown_key_ends_with_2_and_is_named_with_its_file(submit: Submit, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yml"
+    file.write_text("kafka:\n  bootstrap_server: localhost:9092\n")
+
+    done = submit("bronze", "--table", "t", "--config", str(file))
+
+    assert done.code == 2
+    assert str(file) in done.said
+    assert "`kafka.bootstrap_server` is not a known key (did you mean `bootstrap_servers`?)" in done.said
+    assert "Traceback" not in done.err
+
+
+def test_a_configuration_file_that_is_not_there_ends_with_2_and_is_named(submit: Submit, tmp_path: Path) -> None:
+    done = submit("silver", "--table", "t", "--config", str(tmp_path / "absent.yml"))
+
+    assert done.code == 2
+    assert f"{tmp_path / 'absent.yml'}: there is no such configuration file" in done.said
+    assert "--config" in done.said
+
+
+def test_an_unknown_flag_ends_with_2_before_spark_starts(submit: Submit) -> None:
+    done = submit("bronze", "--tabel", "t")
+
+    assert done.code == 2
+    assert "--tabel" in done.said
+
+
+@pytest.mark.parametrize("layer", ["bronze", "silver"])
+def test_help_is_there_without_spark(layer: str) -> None:
+    program = (
+        "import runpy, sys\n"
+        f"sys.argv = ['{layer}.py', '--help']\n"
+        "try:\n"
+        f"    runpy.run_path({str(CHECKOUT / 'jobs' / f'{layer}.py')!r}, run_name='__main__')\n"
+        "except SystemExit as end:\n"
+        "    print(end.code, 'pyspark' in sys.modules)\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "0 False"
+    for flag in ("--table", "--config", "--json"):
+        assert flag in done.stdout
+
+
+@pytest.fixture
+def own_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Spark's jars in a cache of the test's own, and the settings that make spark-submit take them from there."""
+    cache = tmp_path / "jars"
+    for jar in spark_jars():
+        place = jar.path(cache)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(jar.path(cache_folder()), place)
+    monkeypatch.setattr(jars_module, "spark_home", lambda: tmp_path)
+    defaults = write_spark_defaults(spark_jars(), cache, SPARK_DEFAULTS)
+    return {"CDC_LAKE_JARS": str(cache), "SPARK_CONF_DIR": str(defaults.parent)}
+
+
+def spark_jars() -> tuple[Jar, ...]:
+    return read_lock(lock_file(profile_name()))
+
+
+def jar_of(artifact: str, own_jars: dict[str, str]) -> Path:
+    jar = next(jar for jar in spark_jars() if jar.artifact.startswith(artifact))
+    return jar.path(Path(own_jars["CDC_LAKE_JARS"]))
+
+
+@pytest.mark.parametrize("artifact", ["delta-storage", "commons-pool2"])
+def test_a_missing_jar_ends_with_2_and_is_named(submit: Submit, own_jars: dict[str, str], artifact: str) -> None:
+    jar_of(artifact, own_jars).unlink()
+
+    done = submit("silver", "--table", "t", **own_jars)
+
+    assert done.code == 2
+    assert re.search(rf"error CDC-202 .*:{artifact}:\S+ is missing.*run `cdc-lake jars fetch`", done.said)
+    assert "Traceback" not in done.err
+
+
+def test_a_damaged_jar_ends_with_2_and_is_named(submit: Submit, own_jars: dict[str, str]) -> None:
+    jar = jar_of("delta-spark", own_jars)
+    os.truncate(jar, jar.stat().st_size // 2)
+
+    done = submit("silver", "--table", "t", **own_jars)
+
+    assert done.code == 2
+    assert re.search(r"error CDC-202 .*:delta-spark_\S+ is damaged.*run `cdc-lake jars fetch`", done.said)
+    assert "Traceback" not in done.err
+
+
+def test_a_spark_that_was_told_of_no_jars_ends_with_2_and_the_way_to_have_them(submit: Submit, tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+
+    done = submit("silver", "--table", "t", SPARK_CONF_DIR=str(tmp_path / "conf"))
+
+    assert done.code == 2
+    assert re.search(r"error CDC-202 Delta Lake: .*run `cdc-lake jars fetch`", done.said)
+    assert "Traceback" not in done.err
+
+
+def test_another_java_ends_with_2_and_says_which_is_wanted(submit: Submit) -> None:
+    done = submit("silver", "--table", "t", jvm="-Djava.specification.version=21")
+
+    assert done.code == 2
+    assert re.search(r"error CDC-202 Java 21: .*runs on Java 17; .*JAVA_HOME", done.said)
+    assert "Traceback" not in done.err
