@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from typing import Annotated
 
 import typer
@@ -50,21 +51,18 @@ def _finish(report: Report, as_json: bool) -> None:
         print(report.model_dump_json())
     else:
         _print(report)
+    for done in report.tables:
+        if done.error:
+            print(f"error {done.error.code} {done.error.message}", file=sys.stderr)
     raise typer.Exit(report.exit_code)
 
 
 def _print(report: Report) -> None:
-    console = Console()
-    table = Table(title=f"{report.layer} {report.run_id[:8]}", title_justify="left", expand=False)
+    table = Table(title=f"{report.layer} {report.run_id[:8]}", title_justify="left")
     for heading in ("table", "status", "rows"):
         table.add_column(heading, overflow="fold")
     table.add_column("seconds", justify="right")
     for done in report.tables:
-        rows = ", ".join(f"{number} {name}" for name, number in done.rows.items() if number)
+        rows = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in done.rows.items() if number)
         table.add_row(done.table, done.status, rows or "-", f"{sum(done.seconds.values()):.1f}")
-    console.print(table)
-    for done in report.tables:
-        for warning in done.warnings:
-            console.print(f"warning: {done.table}: {warning}")
-        if done.error:
-            console.print(f"error {done.error.code} {done.error.message}", highlight=False)
+    Console().print(table)

@@ -8,7 +8,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from cdc_lake.config import Config
-from cdc_lake.errors import CdcLakeError, ConfigError
+from cdc_lake.errors import CdcLakeError, ConfigError, DataLossError, InfrastructureError
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.storage import Storage
 
@@ -37,13 +37,29 @@ def each_table(report: Report, tables: Sequence[str], work: Callable[[TableRepor
             work(done)
         except CdcLakeError as error:
             done.fail(error)
-            logger.error("%s: %s", table, error, exc_info=logger.isEnabledFor(logging.DEBUG))
+            logger.debug("%s", table, exc_info=True)
         except (PySparkException, Py4JError) as error:
-            what = str(error).strip().splitlines()[0][:300]
-            done.fail(CdcLakeError(table, f"Spark failed: {what}", "run again with --debug to see where"))
-            logger.error("%s: Spark failed: %s", table, what, exc_info=logger.isEnabledFor(logging.DEBUG))
-        else:
-            logger.info("%s: %s %s %s", report.layer, table, done.status, done.rows)
+            done.fail(_in_our_words(table, str(error)))
+            logger.debug("%s", table, exc_info=True)
+        logger.info("%s: %s %s %s", report.layer, table, done.status, done.rows)
+
+
+def _in_our_words(table: str, said: str) -> CdcLakeError:
+    """What a failure inside Spark means for the one who started the run."""
+    if "OffsetOutOfRangeException" in said or "failOnDataLoss" in said:
+        return DataLossError(
+            table,
+            "Kafka removed records while they were being read",
+            "run again: the gap is then named with its offsets; nothing of this batch was committed",
+        )
+    if "org.apache.kafka.common.errors" in said:
+        return InfrastructureError(
+            table,
+            "the broker stopped answering in the middle of the run",
+            "run again; nothing of this batch was committed",
+        )
+    first = said.strip().splitlines()[0][:300]
+    return CdcLakeError(table, f"Spark failed: {first}", "run again with --debug to see where")
 
 
 def keep_report(storage: Storage, config: Config, report: Report) -> None:

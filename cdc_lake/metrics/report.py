@@ -42,7 +42,6 @@ class TableReport(BaseModel):
     batches: int = 0
     rows: dict[str, int] = {}
     seconds: dict[str, float] = {}
-    warnings: list[str] = []
     error: Failure | None = None
 
     def count(self, **rows: int) -> None:
