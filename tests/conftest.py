@@ -3,8 +3,24 @@
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from cdc_lake.embedded.stack import Stack
+from cdc_lake.session import build_session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The product's own session on two cores, one for all tests that ask."""
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv(
+            "PYSPARK_SUBMIT_ARGS", f"--master local[2] --conf spark.sql.warehouse.dir={warehouse} pyspark-shell"
+        )
+        session = build_session("cdc_lake tests")
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -35,11 +36,18 @@ def demo(
 
 
 def _print(result: "DemoResult", console: Console) -> None:
-    table = Table(padding=(0, 0), collapse_padding=True)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("topic", overflow="fold")
-    headings = ("events", "bronze rows", "quaran- tined", "silver rows", "source rows", "differ- ences", "sec- onds")
-    for heading in headings:
-        table.add_column(heading, justify="right", min_width=6)
+    for heading in (
+        "events",
+        "bronze\nrows",
+        "quaran-\ntined",
+        "silver\nrows",
+        "source\nrows",
+        "differ-\nences",
+        "sec-\nonds",
+    ):
+        table.add_column(heading, justify="right")
     for row in result.tables:
         numbers = (row.events, row.bronze_rows, row.quarantined, row.silver_rows, row.source_rows, row.differences)
         table.add_row(row.topic, *map(str, numbers), str(row.seconds))

@@ -1,0 +1,420 @@
+"""One story with the real servers: Postgres -> Debezium -> Kafka -> registry -> bronze -> silver, and what disturbs it.
+
+What judges the tables shares no code with what wrote them: psycopg reads the source, a plain consumer the topics,
+delta-rs the tables. Each test leaves the lake up to date with the source.
+"""
+
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import psycopg
+import pytest
+import requests
+import yaml
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from cdc_lake.config import Config, load_config
+from cdc_lake.embedded import sample, tap
+from cdc_lake.embedded.comparer import compare
+from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
+from cdc_lake.embedded.stack import Stack
+from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.layers.silver import run_silver
+from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.sources.registry import ApicurioRegistry
+from cdc_lake.tables.delta import DeltaLakeTable
+
+NAME = "story"
+"""Of the database, the connector and the topics' prefix."""
+FILM, CUSTOMER = "film", "customer"
+KEYS = {FILM: "film_id", CUSTOMER: "customer_id"}
+QUIET_KEYS = (20, 30, 40)
+"""Rows that the workload never touches."""
+
+
+def topic(table: str) -> str:
+    return f"{NAME}.public.{table}"
+
+
+TOPICS = [topic(table) for table in KEYS]
+
+
+@dataclass
+class Lake:
+    """A lake of the story's topics; film's values are flattened, customer's whole change events."""
+
+    config: Config
+    spark: SparkSession
+
+    def land(self) -> dict[str, TableReport]:
+        return by_table(run_bronze(self.config, TOPICS, self.spark))
+
+    def fold(self) -> dict[str, TableReport]:
+        return by_table(run_silver(self.config, TOPICS, self.spark))
+
+    def path(self, layer: str, table: str) -> str:
+        return f"{self.config.lake.root}/{layer}/{NAME}/public/{table}"
+
+    def rows(self, layer: str, table: str, *columns: str) -> list[dict[str, Any]]:
+        read = DeltaTable(self.path(layer, table)).to_pyarrow_table(columns=list(columns) or None)
+        rows: list[dict[str, Any]] = read.to_pylist()
+        return rows
+
+    def versions(self) -> list[int]:
+        return [DeltaTable(self.path(layer, table)).version() for layer in ("bronze", "silver") for table in KEYS]
+
+
+def by_table(report: Report) -> dict[str, TableReport]:
+    assert report.exit_code == 0, report.model_dump_json(indent=2)
+    return {done.table.rpartition(".")[2]: done for done in report.tables}
+
+
+@dataclass
+class Story:
+    """The source, its topics, and the lake that follows them."""
+
+    endpoints: Mapping[str, str]
+    dsn: str
+    new_lake: Callable[..., Lake]
+    lake: Lake
+    seeds: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def change(self, transactions: int) -> None:
+        """Change the source, and wait until Kafka has it."""
+        sample.workload(self.dsn, seed=next(self.seeds), transactions=transactions)
+        self.settle()
+
+    def run(self, *statements: str) -> None:
+        """Run SQL in the source, and wait until Kafka has what it changed."""
+        with psycopg.connect(self.dsn) as source:
+            for statement in statements:
+                source.execute(statement.encode())
+        self.settle()
+
+    def settle(self) -> None:
+        sample.wait_until_sent(self.dsn, NAME, 60)
+
+    def records(self, table: str) -> dict[tuple[int, int], tuple[bytes | None, bytes | None]]:
+        """What Kafka holds: (partition, offset) -> (key, value)."""
+        found = tap.messages(self.endpoints["kafka"], [topic(table)])
+        return {(m.partition() or 0, m.offset() or 0): (m.key(), m.value()) for m in found}
+
+    def produce(self, table: str, *records: tuple[bytes | None, bytes | None]) -> None:
+        producer = Producer({"bootstrap.servers": self.endpoints["kafka"]})
+        for key, value in records:
+            producer.produce(topic(table), key=key, value=value)
+        assert producer.flush(30) == 0
+
+    def assert_silver_is_the_source(self, lake: Lake | None = None) -> None:
+        for table in KEYS:
+            outcome = compare(self.dsn, "public", table, (lake or self.lake).path("silver", table))
+            assert outcome.differences == 0, outcome
+            assert outcome.source_rows == outcome.lake_rows > 0
+
+
+@pytest.fixture(scope="module")
+def story(stack: Stack, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    """The source with its connector, after a snapshot and two rounds of changes that the lake has followed."""
+    dsn = sample.create(stack.endpoints["postgres"], NAME)
+    sample.workload(dsn, seed=1000, transactions=20)
+
+    def new_lake(name: str, **settings: Any) -> Lake:
+        folder = tmp_path_factory.mktemp(name)
+        content = {"lake": {"root": "lake"}, "stack": {"folder": str(stack.folder)}, **settings}
+        (folder / "cdc-lake.yml").write_text(yaml.safe_dump(content))
+        return Lake(load_config(folder / "cdc-lake.yml"), spark)
+
+    lake = new_lake("story", tables={topic(CUSTOMER): {"deletes": "hard"}})
+    story = Story(stack.endpoints, dsn, new_lake, lake)
+    connector = postgres_connector_config(
+        stack.endpoints,
+        database=NAME,
+        topic_prefix=NAME,
+        tables=[f"public.{table}" for table in KEYS],
+        envelope_tables=[f"public.{CUSTOMER}"],
+    )
+    put_connector(stack.endpoints["connect"], NAME, connector)
+    for transactions in (200, 200):
+        story.change(transactions)
+        lake.land()
+        lake.fold()
+    return story
+
+
+@pytest.fixture(scope="module")
+def stream(story: Story) -> tap.StreamStats:
+    """What the topics held before anything was produced into them that no connector wrote."""
+    return tap.observe(story.endpoints["kafka"], f"{story.endpoints['registry']}/apis/registry/v3", TOPICS)
+
+
+def test_silver_is_the_source_after_a_snapshot_and_two_rounds_of_changes(story: Story) -> None:
+    story.assert_silver_is_the_source()
+
+
+def test_the_stream_was_a_hard_one(stream: tap.StreamStats) -> None:
+    assert min(stream.updates, stream.deletes, stream.ties, stream.key_changes, stream.placeholders) >= 10, stream
+
+
+@pytest.mark.parametrize("table", KEYS)
+def test_bronze_has_every_record_of_kafka_once_with_its_bytes(
+    story: Story, stream: tap.StreamStats, table: str
+) -> None:
+    rows = story.lake.rows("bronze", table, "partition", "offset", "raw_key", "raw_value", "status")
+
+    assert len(rows) == stream.records[topic(table)]
+    assert {(r["partition"], r["offset"]): (r["raw_key"], r["raw_value"]) for r in rows} == story.records(table)
+    assert Counter(row["status"] for row in rows) == {"ok": len(rows)}
+
+
+def test_a_soft_delete_keeps_the_row_and_a_hard_one_does_not(story: Story, stream: tap.StreamStats) -> None:
+    soft = [row for row in story.lake.rows("silver", FILM) if row["__deleted"]]
+    hard = story.lake.rows("silver", CUSTOMER, "__deleted")
+
+    assert len(soft) >= 10
+    assert {row["__op"] for row in soft} <= {"d", "tombstone"}
+    assert all(row["title"] is not None and row["fulltext"] is not None for row in soft)
+    assert not any(row["__deleted"] for row in hard)
+
+
+def forms_of_the_placeholder() -> list[str]:
+    """The texts by which a placeholder of any type would show in the `repr` of a row."""
+    raw = tap.PLACEHOLDER.encode()
+    lists = [f"[{', '.join(map(str, raw))}]"]
+    return [part if isinstance(part, str) else repr(part) for part in tap._PLACEHOLDERS] + lists
+
+
+@pytest.mark.parametrize("table", KEYS)
+def test_no_placeholder_is_in_silver(story: Story, stream: tap.StreamStats, table: str) -> None:
+    assert stream.placeholders > 0
+    text = repr(story.lake.rows("silver", table))
+
+    assert [form for form in forms_of_the_placeholder() if form in text] == []
+
+
+def test_runs_with_nothing_new_change_nothing_and_say_so(story: Story) -> None:
+    before = story.lake.versions()
+
+    runs = [*story.lake.land().values(), *story.lake.fold().values()]
+
+    assert {done.status for done in runs} == {"unchanged"}
+    assert all(done.version_before == done.version_after for done in runs)
+    assert story.lake.versions() == before
+
+
+NOT_COMPARED = {"batch", "first_batch", "ingest_date"}
+
+
+def test_many_small_batches_make_the_same_tables_as_one_big_batch(story: Story) -> None:
+    deletes = {topic(FILM): {"deletes": "hard"}, topic(CUSTOMER): {"deletes": "soft"}}
+    big = story.new_lake("big", tables=deletes)
+    small = story.new_lake("small", tables=deletes, defaults={"max_rows": 450})
+
+    assert {done.batches for done in big.land().values()} == {1}
+    assert min(done.batches for done in small.land().values()) >= 3
+    assert {done.batches for done in big.fold().values()} == {1}
+    assert min(done.batches for done in small.fold().values()) >= 3
+
+    for table in KEYS:
+        landed = [
+            sorted(
+                ({k: v for k, v in row.items() if k not in NOT_COMPARED} for row in lake.rows("bronze", table)),
+                key=lambda row: (row["partition"], row["offset"]),
+            )
+            for lake in (big, small)
+        ]
+        assert landed[0] == landed[1]
+        folded = [
+            {row[KEYS[table]]: {k: v for k, v in row.items() if k != "__batch"} for row in lake.rows("silver", table)}
+            for lake in (big, small)
+        ]
+        # A row that came and went between two batches leaves a deleted row only where it was seen alive.
+        live = [{k: row for k, row in rows.items() if not row["__deleted"]} for rows in folded]
+        assert live[0] == live[1]
+    story.assert_silver_is_the_source(big)
+    story.assert_silver_is_the_source(small)
+
+
+@dataclass
+class Dying:
+    """A method that dies at its n-th call, before or after it has done its work."""
+
+    method: Callable[..., Any]
+    at_call: int
+    after: bool
+    calls: int = 0
+
+    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def call(table: DeltaLakeTable, *arguments: Any) -> Any:
+            self.calls += 1
+            if self.calls < self.at_call:
+                return self.method(table, *arguments)
+            if self.after:
+                self.method(table, *arguments)
+            raise KilledError
+
+        monkeypatch.setattr(DeltaLakeTable, self.method.__name__, call)
+
+
+class KilledError(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before_its_commit", "after_its_commit"])
+def test_a_silver_run_that_dies_between_two_batches_is_made_good_by_the_next(
+    story: Story, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    for _ in range(2):
+        story.change(30)
+        story.lake.land()
+    before = story.lake.versions()[2]
+    batch_by_batch = Lake(
+        story.lake.config.model_copy(
+            update={"defaults": story.lake.config.defaults.model_copy(update={"max_rows": 1})}
+        ),
+        story.lake.spark,
+    )
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        Dying(DeltaLakeTable.merge, at_call=2, after=after).patch(patch)
+        batch_by_batch.fold()
+    assert story.lake.versions()[2] == before + 1 + after
+
+    film = story.lake.fold()[FILM]
+
+    assert film.status == ("unchanged" if after else "ok")
+    assert story.lake.versions()[2] == before + 2
+    story.assert_silver_is_the_source()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before_its_commit", "after_its_commit"])
+def test_a_bronze_run_that_dies_is_made_good_by_the_next(
+    story: Story, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    story.change(30)
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        Dying(DeltaLakeTable.append, at_call=1, after=after).patch(patch)
+        story.lake.land()
+
+    film = story.lake.land()[FILM]
+
+    assert film.status == ("unchanged" if after else "ok")
+    for table in KEYS:
+        rows = story.lake.rows("bronze", table, "partition", "offset")
+        assert sorted((row["partition"], row["offset"]) for row in rows) == sorted(story.records(table))
+    story.lake.fold()
+    story.assert_silver_is_the_source()
+
+
+@pytest.mark.parametrize("table", KEYS)
+def test_a_column_added_at_the_source_arrives_and_is_null_in_rows_that_did_not_change(story: Story, table: str) -> None:
+    key = KEYS[table]
+    changed, unchanged = QUIET_KEYS[0], QUIET_KEYS[1]
+    story.run(f"ALTER TABLE {table} ADD COLUMN tagline text")
+    story.run(f"UPDATE {table} SET tagline = 'it arrived' WHERE {key} = {changed}")
+    story.change(40)
+
+    story.lake.land()
+    story.lake.fold()
+
+    taglines = {row[key]: row["tagline"] for row in story.lake.rows("silver", table, key, "tagline")}
+    assert (taglines[changed], taglines[unchanged]) == ("it arrived", None)
+    story.assert_silver_is_the_source()
+
+
+def test_garbage_between_good_records_is_quarantined_with_its_reason_and_harms_no_neighbour(story: Story) -> None:
+    key, value = next(
+        (key, value) for key, value in reversed(story.records(FILM).values()) if key is not None and value is not None
+    )
+    garbage: list[tuple[bytes | None, bytes | None, str, str]] = [
+        (key, b"garbage", "frame", "value: the first byte is 0x67, not the frame's 0x00"),
+        (key, b"\x07" + value[1:], "frame", "value: the first byte is 0x07, not the frame's 0x00"),
+        (key, b"\0", "frame", "value: 1 bytes are too few for a frame"),
+        (key, b"\0\0\x0f\x42\x3f" + value[5:], "lookup", "value: schema id 999999 is not in the registry"),
+        (key, value[:-3], "decode", "value: the bytes end in the middle of the record"),
+        (key, value + b"\0\0", "decode", "value: 2 bytes are left over behind the record"),
+        (b"garbage", value, "frame", "key: the first byte is 0x67, not the frame's 0x00"),
+        (None, None, "type", "key and value are both null"),
+    ]
+    story.change(10)
+    first = len(story.records(FILM))
+    for key_bytes, value_bytes, _, _ in garbage:
+        story.produce(FILM, (key_bytes, value_bytes))
+        story.run(f"UPDATE film SET length = length WHERE film_id = {QUIET_KEYS[2]}")
+
+    landed = story.lake.land()[FILM]
+    story.lake.fold()
+
+    assert landed.rows["quarantined"] == len(garbage)
+    assert landed.rows["read"] == landed.rows["ok"] + landed.rows["quarantined"] + landed.rows["control"]
+    rows = {row["offset"]: row for row in story.lake.rows("bronze", FILM)}
+    kafka = story.records(FILM)
+    assert {(row["partition"], row["offset"]): (row["raw_key"], row["raw_value"]) for row in rows.values()} == kafka
+    for at, (key_bytes, value_bytes, stage, message) in enumerate(garbage):
+        bad, good = rows[first + 2 * at], rows[first + 2 * at + 1]
+        assert (bad["raw_key"], bad["raw_value"], bad["status"]) == (key_bytes, value_bytes, "quarantined")
+        assert (bad["error"]["stage"], bad["error"]["message"]) == (stage, message)
+        assert (good["status"], good["op"], good["error"]) == ("ok", "u", None)
+    story.assert_silver_is_the_source()
+
+
+def test_a_schema_with_references_is_returned_as_one_text(stack: Stack) -> None:
+    registry = f"{stack.endpoints['registry']}/apis/registry/v3"
+    town = {"type": "record", "name": "Town", "namespace": "a", "fields": [{"name": "name", "type": "string"}]}
+    address = {"type": "record", "name": "Address", "namespace": "b", "fields": [{"name": "town", "type": "a.Town"}]}
+    fields = [{"name": "home", "type": "b.Address"}, {"name": "born", "type": ["null", "a.Town"]}]
+    person = {"type": "record", "name": "Person", "namespace": "c", "fields": fields}
+    register(registry, "town", town)
+    register(registry, "address/of a person", address, town="a.Town")
+    ids = register(registry, "person", person, **{"address/of a person": "b.Address", "town": "a.Town"})
+    event = {"home": {"town": {"name": "Ærø"}}, "born": {"name": "東京"}}
+
+    for kind in ("content", "global"):
+        asked = ApicurioRegistry(stack.endpoints["registry"], ids=kind, timeout_seconds=10, attempts=1)
+        text = asked.text(ids[f"{kind}Id"])
+
+        assert text is not None
+        schema = fastavro.parse_schema(json.loads(text))  # nothing else is known to it
+        body = io.BytesIO()
+        fastavro.schemaless_writer(body, schema, event)
+        assert fastavro.schemaless_reader(io.BytesIO(body.getvalue()), schema, None) == event
+
+
+def test_an_id_that_the_registry_does_not_have_has_no_text(stack: Stack) -> None:
+    asked = ApicurioRegistry(stack.endpoints["registry"], ids="content", timeout_seconds=10, attempts=1)
+
+    assert asked.text(999_999) is None
+
+
+def register(registry: str, name: str, schema: Mapping[str, Any], **references: str) -> dict[str, int]:
+    """Register a schema under `references`, artifact to the name it has in the text; its ids."""
+    content = {
+        "content": json.dumps(schema),
+        "contentType": "application/json",
+        "references": [
+            {"groupId": NAME, "artifactId": artifact, "version": "1", "name": known_as}
+            for artifact, known_as in references.items()
+        ],
+    }
+    answer = requests.post(
+        f"{registry}/groups/{NAME}/artifacts",
+        json={"artifactId": name, "artifactType": "AVRO", "firstVersion": {"version": "1", "content": content}},
+        timeout=10,
+    )
+    assert answer.ok, answer.text
+    ids: dict[str, int] = answer.json()["version"]
+    return ids
+
+
+def test_every_run_left_its_report(story: Story) -> None:
+    reports = sorted(Path(story.lake.config.lake.root, "_runs").iterdir())
+
+    assert {json.loads(file.read_text())["layer"] for file in reports} == {"bronze", "silver"}
+    assert all(file.name.endswith(".json") for file in reports)

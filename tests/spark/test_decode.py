@@ -1,0 +1,288 @@
+"""Bytes that are not what they say: each becomes a quarantined row with the stage, and its neighbours stay whole."""
+
+import json
+from typing import Any
+
+import pytest
+from events import OPTIONAL_STRING, FakeRegistry, Record, Topic, body, framed, key_schema
+from lake import by_offset, decided
+from pyspark.sql import SparkSession
+
+COLUMNS = {"name": "string", "note": OPTIONAL_STRING}
+ROW = {"name": "a name", "note": "a note"}
+
+
+def topic(columns: dict[str, Any] = COLUMNS, registry: FakeRegistry | None = None, **more: Any) -> Topic:
+    return Topic(columns, registry=registry, **more)
+
+
+def said(spark: SparkSession, registry: FakeRegistry, records: list[Record]) -> list[tuple[str, str | None]]:
+    """Status and stage of each record."""
+    return [
+        (row["status"], row["error"] and row["error"]["stage"]) for row in by_offset(decided(spark, registry, records))
+    ]
+
+
+OK = ("ok", None)
+UNDECODABLE = ("quarantined", "decode")
+UNKNOWN = ("quarantined", "lookup")
+UNFRAMED = ("quarantined", "frame")
+UNTYPED = ("quarantined", "type")
+CONTROL = ("control", None)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_body_that_its_schema_does_not_consume_exactly_is_quarantined_and_its_neighbours_are_not(
+    spark: SparkSession, flat: bool
+) -> None:
+    now = topic(flat=flat)
+    older = topic({"name": "string"}, now.registry, flat=flat)
+    newer = topic({**COLUMNS, "extra": OPTIONAL_STRING}, now.registry, flat=flat)
+    good = now.change("u", 1, ROW)
+    assert good.value is not None
+    whole = good.value[5:]
+    bad = {
+        "written by an older schema": older.change("u", 1, {"name": "a"}).value[5:],
+        "written by a newer schema": newer.change("u", 1, ROW | {"extra": "x"}).value[5:],
+        "one byte more": whole + b"\0",
+        "garbage": b"\xff" * 40,
+        "zeros": b"\0" * 40,
+        "text": b'{"id": 1}',
+        **{f"cut after {length} bytes": whole[:length] for length in range(1, len(whole))},
+    }
+    records = [good]
+    for avro in bad.values():
+        records += [now.record(good.key, framed(now.value_id, avro)), now.again(good)]
+
+    found = by_offset(decided(spark, now.registry, records))
+
+    outcome = {
+        name: (r["status"], r["error"] and r["error"]["stage"]) for name, r in zip(bad, found[1::2], strict=True)
+    }
+    assert outcome == dict.fromkeys(bad, UNDECODABLE)
+    assert {r["op"] for r in found[1::2]} == {None}
+    assert {r["source_position"] for r in found[1::2]} == {None}
+    assert {(r["status"], r["op"], r["canonical_key"]) for r in found[::2]} == {("ok", "u", '{"id":1}')}
+    assert {r["canonical_key"] for r in found[1::2]} == {'{"id":1}'}
+
+
+def test_a_wrong_schema_that_reads_the_bytes_by_chance_is_found_by_the_bytes_left_over(spark: SparkSession) -> None:
+    wide = topic({"a": "int", "b": "int"}, flat=True)
+    narrow = topic({"a": "int"}, wide.registry, flat=True)
+    values = wide.change("u", 1, {"a": 2, "b": 0})
+
+    found = said(
+        spark,
+        wide.registry,
+        [values, wide.record(values.key, framed(narrow.value_id, values.value[5:]))],
+    )
+
+    assert found == [OK, UNDECODABLE]
+
+
+def test_a_key_that_does_not_decode_quarantines_its_record(spark: SparkSession) -> None:
+    here = topic()
+    good = here.change("u", 1, ROW)
+    keys = [good.key + b"\0", good.key[:-1] + b"\x80", framed(here.value_id, good.key[5:])]
+
+    rows = by_offset(decided(spark, here.registry, [here.record(key, good.value) for key in keys] + [good]))
+
+    assert [(r["status"], r["error"] and r["error"]["stage"]) for r in rows] == [UNDECODABLE] * 3 + [OK]
+    assert all(r["error"]["message"].startswith("key: ") for r in rows[:3])
+    assert [r["canonical_key"] for r in rows] == [None, None, None, '{"id":1}']
+
+
+def test_a_record_whose_schema_is_unknown_or_refused_is_quarantined_at_the_look_up(spark: SparkSession) -> None:
+    here = topic()
+    good = here.change("u", 1, ROW)
+    hostile = {"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}
+    refused = here.registry.add(json.dumps(hostile))
+
+    rows = by_offset(
+        decided(
+            spark,
+            here.registry,
+            [
+                good,
+                here.record(good.key, framed(4711, good.value[5:])),
+                here.record(good.key, framed(0xFFFFFFFF, good.value[5:])),
+                here.record(good.key, framed(refused, b"\0")),
+                here.record(framed(4711, b"\x02"), good.value),
+                here.record(framed(4711, b"\x02"), None),
+            ],
+        )
+    )
+
+    assert [(r["status"], r["error"] and r["error"]["stage"]) for r in rows] == [OK] + [UNKNOWN] * 5
+    assert "4711" in rows[1]["error"]["message"]
+    assert "4294967295" in rows[2]["error"]["message"]
+    assert "contains itself" in rows[3]["error"]["message"]
+    assert rows[4]["error"]["message"].startswith("key: ")
+
+
+def test_a_frame_that_this_version_does_not_read_is_named(spark: SparkSession) -> None:
+    here = topic()
+    good = here.change("u", 1, ROW)
+    avro = good.value[5:]
+    by_value_id = [("apicurio.value.contentId", b"\0" * 8)]
+    frames = {
+        "the first byte is 0x05": here.record(good.key, b"\x05" + good.value[1:]),
+        "8-byte ids": here.record(good.key, b"\0" + (2).to_bytes(8, "big") + avro),
+        "Glue": here.record(good.key, b"\x03\0" + b"\x11" * 16 + avro),
+        "the first byte is 0xc3": here.record(good.key, b"\xc3\x01" + b"\x11" * 8 + avro),
+        "the first byte is 0x7b": here.record(good.key, b'{"id": 1}'),
+        "value: the schema is named in the record's headers": here.record(good.key, avro, by_value_id),
+        "named in the record's headers": here.record(good.key, good.value, [("__value_schema_id", b"\x01")]),
+        "key: the schema is named in the record's headers": here.record(
+            good.key[5:], good.value, [("apicurio.key.globalId", b"\0" * 8)]
+        ),
+        "0 bytes are too few": here.record(good.key, b""),
+        "1 bytes are too few": here.record(good.key, b"\0"),
+        "4 bytes are too few": here.record(good.key, good.value[:4]),
+        "key: the first byte is 0x31": here.record(b"12345678", good.value),
+        "key: 2 bytes are too few": here.record(b"12", None),
+    }
+    other_headers = [("__debezium.newkey", b"{}"), ("apicurio.key.x", b"")][:1]
+    records = [good, *frames.values(), here.record(good.key, good.value, other_headers)]
+
+    rows = by_offset(decided(spark, here.registry, records))
+
+    assert [(r["status"], r["error"] and r["error"]["stage"]) for r in rows] == [OK, *[UNFRAMED] * len(frames), OK]
+    for words, row in zip(frames, rows[1:], strict=False):
+        assert words in row["error"]["message"]
+
+
+@pytest.mark.parametrize("side", ["key", "value"])
+def test_a_frame_without_a_body_is_quarantined(spark: SparkSession, side: str) -> None:
+    here = topic()
+    good = here.change("u", 1, ROW)
+    empty = here.record(good.key[:5], good.value) if side == "key" else here.record(good.key, good.value[:5])
+
+    ((status, _stage),) = said(spark, here.registry, [empty])
+
+    assert status == "quarantined"
+
+
+def test_an_op_that_is_not_known_is_kept_as_sent_and_quarantined(spark: SparkSession) -> None:
+    here = topic()
+
+    strange, upper, empty, good = by_offset(
+        decided(
+            spark,
+            here.registry,
+            [here.change("x", 1, ROW), here.change("U", 1, ROW), here.change("", 1, ROW), here.change("c", 1, ROW)],
+        )
+    )
+
+    assert [(r["status"], r["error"]["stage"], r["op"]) for r in (strange, upper, empty)] == [
+        (*UNTYPED, "x"),
+        (*UNTYPED, "U"),
+        (*UNTYPED, ""),
+    ]
+    assert (good["status"], good["op"]) == ("ok", "c")
+
+
+def test_a_record_without_key_and_value_is_quarantined(spark: SparkSession) -> None:
+    here = topic()
+
+    rows = by_offset(decided(spark, here.registry, [here.record(None, None), here.tombstone(1)]))
+
+    assert [(r["status"], r["error"] and r["error"]["stage"]) for r in rows] == [UNTYPED, OK]
+
+
+def test_a_change_without_a_key_is_kept(spark: SparkSession) -> None:
+    here = topic()
+    change = here.change("c", 1, ROW)
+
+    (row,) = by_offset(decided(spark, here.registry, [here.record(None, change.value)]))
+
+    assert (row["status"], row["op"], row["canonical_key"]) == ("ok", "c", None)
+
+
+def test_records_that_concern_no_table_are_control_records(spark: SparkSession) -> None:
+    here = topic()
+    key_id = here.registry.add(key_schema({"serverName": "string"}, "io.debezium.connector.common"))
+    key = framed(key_id, body(here.registry.texts[key_id], {"serverName": "pagila"}))
+    records = [here.change("u", 1, ROW)]
+    for name in ("connector.common.Heartbeat", "connector.common.TransactionMetadataValue"):
+        text = json.dumps(
+            {"type": "record", "name": f"io.debezium.{name}", "fields": [{"name": "ts_ms", "type": "long"}]}
+        )
+        records.append(here.record(key, framed(here.registry.add(text), body(text, {"ts_ms": 1}))))
+    message = json.dumps(
+        {
+            "type": "record",
+            "name": "io.debezium.connector.postgresql.MessageValue",
+            "fields": [{"name": "op", "type": "string"}],
+        }
+    )
+    records.append(here.record(None, framed(here.registry.add(message), body(message, {"op": "m"}))))
+    records.append(here.change("u", 2, ROW))
+
+    rows = by_offset(decided(spark, here.registry, records))
+
+    assert [(r["status"], r["error"]) for r in rows] == [OK, CONTROL, CONTROL, CONTROL, OK]
+    assert [r["op"] for r in rows] == ["u", None, None, None, "u"]
+
+
+def test_a_flat_table_with_columns_named_like_an_envelope_s_is_a_flat_table(spark: SparkSession) -> None:
+    columns = {name: OPTIONAL_STRING for name in ("op", "source", "before", "after", "ts_ms", "transaction")}
+    here = topic(columns, flat=True)
+
+    change, delete = by_offset(
+        decided(
+            spark,
+            here.registry,
+            [here.change("u", 1, {"op": "d", "source": "s", "before": "b"}, lsn=5, ts_ms=7), here.change("d", 1)],
+        )
+    )
+
+    assert (change["status"], change["op"], change["source_ts_ms"], change["source_position"]) == ("ok", "u", 7, [5])
+    assert (delete["status"], delete["op"]) == ("ok", "d")
+
+
+def test_a_flat_row_without_any_added_field_is_an_update_with_no_order_of_its_own(spark: SparkSession) -> None:
+    registry = FakeRegistry()
+    here = topic(COLUMNS, registry)
+    text = json.dumps(
+        {
+            "type": "record",
+            "name": "pagila.public.thing.Value",
+            "fields": [{"name": "id", "type": "int"}, {"name": "name", "type": "string"}],
+        }
+    )
+    value = framed(registry.add(text), body(text, {"id": 1, "name": "x"}))
+
+    (row,) = by_offset(decided(spark, registry, [here.record(here.key(1), value)]))
+
+    assert (row["status"], row["op"], row["source_ts_ms"], row["source_position"]) == ("ok", "u", None, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent", "op"),
+    [
+        ("string", "true", "d"),
+        ("string", "TRUE", "d"),
+        ("string", "false", "u"),
+        ("boolean", True, "d"),
+        ("boolean", False, "u"),
+        (OPTIONAL_STRING, None, "u"),
+    ],
+)
+def test_a_flat_delete_is_told_by_its_mark_whatever_its_type(
+    spark: SparkSession, kind: Any, sent: Any, op: str
+) -> None:
+    registry = FakeRegistry()
+    here = topic(COLUMNS, registry)
+    text = json.dumps(
+        {
+            "type": "record",
+            "name": "pagila.public.thing.Value",
+            "fields": [{"name": "id", "type": "int"}, {"name": "__deleted", "type": kind}],
+        }
+    )
+    value = framed(registry.add(text), body(text, {"id": 1, "__deleted": sent}))
+
+    (row,) = by_offset(decided(spark, registry, [here.record(here.key(1), value)]))
+
+    assert (row["status"], row["op"]) == ("ok", op)

@@ -1,0 +1,136 @@
+"""What a real connector sent, byte by byte, against what a table must hold."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from events import FakeRegistry, Record
+from lake import bronze_rows, by_offset, decided
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+
+from cdc_lake.events.arrival import with_log_order
+from cdc_lake.events.avro import WriterSchema
+from cdc_lake.events.rows import events, layout_of
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "debezium"
+UNSENT = {"unavailable": True}
+
+
+def fixture(name: str) -> dict[str, Any]:
+    return json.loads((FIXTURES / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def records_of(source: dict[str, Any], registry: FakeRegistry, first: int) -> list[Record]:
+    """The fixture's records with offsets from `first`; the ids are its own."""
+    registry.texts[source["key_schema_id"]] = source["key_schema"]
+    registry.texts[source["value_schema_id"]] = source["value_schema"]
+    found = []
+    for offset, record in enumerate(source["records"], first):
+        value = None if record["value"] is None else bytes.fromhex(record["value"])
+        headers = [(header["name"], header["value"].encode()) for header in record["headers"]]
+        timestamp = timestamp_of(record["timestamp_ms"])
+        found.append(Record(bytes.fromhex(record["key"]), value, source["topic"], 0, offset, timestamp, headers))
+    return found
+
+
+def timestamp_of(millis: int) -> Any:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(millis / 1000, UTC)
+
+
+def as_text(name: str, kind: str) -> Any:
+    """A column of `row` in the form that the fixtures write it."""
+    column = F.col("row")[name]
+    if kind == "timestamp":
+        return F.date_format(column, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")
+    if kind == "date" or kind.startswith("decimal"):
+        return column.cast("string")
+    return F.lower(F.hex(column)) if kind == "binary" else column
+
+
+def expected_row(record: dict[str, Any]) -> dict[str, Any]:
+    """The fixture's row as `as_text` gives it, without what was not sent."""
+    row = {name: value for name, value in record["row"].items() if value != UNSENT}
+    return {name: value["hex"] if isinstance(value, dict) else value for name, value in row.items()}
+
+
+def expected_metadata(shape: str, record: dict[str, Any]) -> dict[str, Any]:
+    """What bronze must say of a record, read from its value as Avro has it."""
+    value = record["decoded_value"]
+    if value is None:
+        return dict.fromkeys(("source_ts_ms", "source_position", "snapshot", "position_domain")) | {"op": "tombstone"}
+    if shape == "envelope":
+        source = value["source"]
+        ts_ms, lsn, snapshot, domain = source["ts_ms"], source["lsn"], source["snapshot"], f"{source['name']}/pagila"
+    else:
+        ts_ms, lsn, snapshot = value["__source_ts_ms"], value["__lsn"], value["__source_snapshot"]
+        domain = None
+    return {
+        "op": record["op"],
+        "source_ts_ms": ts_ms,
+        "source_position": [lsn],
+        "snapshot": None if snapshot == "false" else snapshot,
+        "position_domain": domain,
+    }
+
+
+def check(table: str, sources: list[dict[str, Any]], spark: SparkSession) -> None:
+    registry = FakeRegistry()
+    sent: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    kafka: list[Record] = []
+    for source in sources:
+        kafka += records_of(source, registry, len(kafka))
+        sent += [(source, record) for record in source["records"]]
+    bronze = bronze_rows(with_log_order(decided(spark, registry, kafka), {})).persist()
+    keys = [WriterSchema(source["key_schema"]) for source in sources]
+    values = [WriterSchema(source["value_schema"]) for source in sources]
+    layout = layout_of(table, keys, values)
+    typed = events(bronze, layout, keys=keys, values=values, unavailable_value="__debezium_unavailable_value").select(
+        "__kafka.offset",
+        "pk",
+        F.col("row").isNull().alias("is_without_row"),
+        F.struct(*(as_text(name, kind).alias(name) for name, kind in layout.columns.items())).alias("as_text"),
+        "unavailable",
+    )
+
+    for (source, record), row, event in zip(sent, by_offset(bronze), by_offset(typed), strict=True):
+        about = f"{source['shape']} {record['name']}"
+        assert (row["status"], row["error"]) == ("ok", None), about
+        said = row.asDict()
+        wanted = expected_metadata(source["shape"], record)
+        if source["shape"] == "flattened":
+            wanted["position_domain"] = said["position_domain"]
+            assert said["position_domain"] in ("pagila/pagila", source["topic"]), about
+        assert {name: said[name] for name in wanted} == wanted, about
+        assert row["kafka_timestamp"].timestamp() * 1000 == pytest.approx(record["timestamp_ms"]), about
+        assert event["pk"].asDict() == record["decoded_key"], about
+        assert json.loads(row["key"]) == record["decoded_key"], about
+        assert event["is_without_row"] is (record["row"] is None), about
+        if record["row"] is not None:
+            check_row(about, record, event)
+
+
+def check_row(about: str, record: dict[str, Any], event: Row) -> None:
+    unsent = {name for name, value in record["row"].items() if value == UNSENT}
+    held = event["as_text"].asDict(recursive=True)
+    assert set(event["unavailable"]) == unsent, about
+    assert {name: value for name, value in held.items() if name not in unsent} == expected_row(record), about
+
+
+@pytest.mark.parametrize("table", ["film", "customer"])
+def test_real_records_of_both_shapes_in_one_topic_decode_to_what_was_in_the_source(
+    spark: SparkSession, table: str
+) -> None:
+    check(table, [fixture(f"{table}-envelope"), fixture(f"{table}-flattened")], spark)
+
+
+def test_a_real_logical_message_is_a_control_record(spark: SparkSession) -> None:
+    registry = FakeRegistry()
+    records = records_of(fixture("message"), registry, 0)
+
+    (row,) = by_offset(decided(spark, registry, records))
+
+    assert (row["status"], row["error"], row["op"]) == ("control", None, None)

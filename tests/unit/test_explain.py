@@ -1,0 +1,52 @@
+"""The slow reader's words for a record that does not decode."""
+
+import json
+
+import pytest
+from events import body, decimal
+
+from cdc_lake.events.avro import WriterSchema
+from cdc_lake.events.explain import reason
+
+TEXT = json.dumps(
+    {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "id", "type": "int"},
+            {"name": "name", "type": ["null", "string"]},
+            {"name": "rate", "type": decimal(4, 2)},
+        ],
+    }
+)
+WHOLE = body(TEXT, {"id": 1, "name": "secret", "rate": b"\x01\xf3"})
+
+
+@pytest.mark.parametrize("length", range(len(WHOLE)))
+def test_a_record_that_ends_too_early_is_said_to(length: int) -> None:
+    assert reason(WriterSchema(TEXT), WHOLE[:length]) == "the bytes end in the middle of the record"
+
+
+def test_bytes_left_over_are_counted() -> None:
+    assert reason(WriterSchema(TEXT), WHOLE + b"abc") == "3 bytes are left over behind the record"
+
+
+def test_a_branch_that_the_union_does_not_have_is_found_with_its_place() -> None:
+    said = reason(WriterSchema(TEXT), b"\x02\x08secret")
+
+    assert said.startswith("the bytes do not fit the schema (")
+    assert "byte" in said
+
+
+def test_a_value_that_only_the_table_cannot_hold_is_said_to_be_one() -> None:
+    assert reason(WriterSchema(TEXT), WHOLE) == "a value does not fit its column's type"
+
+
+@pytest.mark.parametrize(
+    "data", [WHOLE[:6], WHOLE + b"x", b"\x02\x08secret", b"\xff" * 30, b"\x02\x02\x06\xff\xfe\xfd\0"]
+)
+def test_a_reason_never_shows_the_record_s_values(data: bytes) -> None:
+    said = reason(WriterSchema(TEXT), data)
+
+    assert "secret" not in said
+    assert "\\x" not in said

@@ -1,0 +1,78 @@
+"""The run's report adds up, and its exit code is that of the worst table."""
+
+import pytest
+
+from cdc_lake.errors import CdcLakeError, DataLossError, InfrastructureError
+from cdc_lake.metrics.report import Report, TableReport, check_sum
+
+
+def test_a_sum_that_closes_is_silent() -> None:
+    check_sum("t", 6, ok=3, quarantined=2, control=1)
+    check_sum("t", 0)
+
+
+@pytest.mark.parametrize("ok", [2, 4])
+def test_a_sum_that_does_not_close_stops_the_run(ok: int) -> None:
+    with pytest.raises(CdcLakeError, match=f"6 rows went in and {ok} ok \\+ 3 quarantined came out") as caught:
+        check_sum("t", 6, ok=ok, quarantined=3)
+    assert caught.value.exit_code == 1
+
+
+def test_counts_add_up_over_batches() -> None:
+    done = TableReport(table="t")
+
+    done.count(read=3, ok=2)
+    done.count(read=4, ok=4, control=1)
+
+    assert done.rows == {"read": 7, "ok": 6, "control": 1}
+
+
+def test_a_phase_s_time_adds_up_and_is_noted_when_it_fails() -> None:
+    done = TableReport(table="t")
+
+    with done.phase("read"):
+        pass
+    with pytest.raises(ValueError), done.phase("write"):
+        raise ValueError
+
+    assert set(done.seconds) == {"read", "write"}
+
+
+def test_the_run_s_exit_code_is_the_worst_table_s() -> None:
+    report = Report(layer="bronze", tables=[TableReport(table=name) for name in "abc"])
+    assert report.exit_code == 0
+
+    report.tables[0].fail(InfrastructureError("broker", "down", "wait"))
+    assert report.exit_code == 10
+
+    report.tables[1].fail(DataLossError("t", "gone", "reload"))
+    assert report.exit_code == 20
+    assert report.tables[1].status == "failed"
+
+
+def test_a_failure_in_the_report_says_all_that_the_error_did() -> None:
+    done = TableReport(table="t")
+    done.fail(InfrastructureError("broker", "down", "wait"))
+
+    assert done.error is not None
+    assert done.error.model_dump() == {
+        "code": "CDC-300",
+        "message": "broker: down; wait",
+        "exit_code": 10,
+        "retryable": True,
+    }
+
+
+def test_a_report_comes_back_from_its_json() -> None:
+    report = Report(layer="silver", tables=[TableReport(table="t", rows={"events": 3})])
+
+    assert Report.model_validate_json(report.model_dump_json()) == report
+
+
+def test_report_files_sort_by_time() -> None:
+    earlier, later = Report(layer="silver"), Report(layer="bronze")
+
+    assert earlier.started_at <= later.started_at
+    assert sorted([later.file_name, earlier.file_name])[0] == earlier.file_name or (
+        later.started_at == earlier.started_at
+    )

@@ -1,0 +1,219 @@
+"""Schemas: what is refused, what is cut away, what two of them have in common."""
+
+import io
+import json
+from typing import Any
+
+import fastavro
+import pytest
+from events import FLAT_METADATA, decimal, envelope_schema, flat_schema
+
+from cdc_lake.events.arrival import Schemas
+from cdc_lake.events.avro import WriterSchema
+from cdc_lake.events.envelope import row_fields, shape_of
+from cdc_lake.events.schemas import (
+    MAX_TEXT_BYTES,
+    SchemaError,
+    compact,
+    connect_name,
+    fields,
+    fingerprint,
+    inline,
+    non_null,
+    parse,
+)
+
+
+def a_record(name: str = "R", **columns: Any) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in columns.items()]}
+
+
+def nested(depth: int) -> str:
+    opened = (f'{{"type": "record", "name": "R{n}", "fields": [{{"name": "inner", "type": ' for n in range(depth))
+    return "".join(opened) + '"int"' + "}]}" * depth
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        a_record(next=["null", "R"]),
+        a_record(next={"type": "array", "items": "R"}),
+        a_record(a=a_record("S", b={"type": "map", "values": "R"})),
+    ],
+)
+def test_a_schema_that_contains_itself_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(SchemaError, match="contains itself"):
+        parse(json.dumps(schema))
+
+
+@pytest.mark.parametrize("depth", [65, 500, 20_000])
+def test_a_schema_nested_too_deep_is_refused(depth: int) -> None:
+    with pytest.raises(SchemaError):
+        parse(nested(depth))
+
+
+def test_a_schema_that_grows_deep_through_names_is_refused() -> None:
+    columns: dict[str, Any] = {"c0": a_record("N0", v="int")}
+    columns |= {f"c{n}": a_record(f"N{n}", v=f"N{n - 1}") for n in range(1, 70)}
+
+    with pytest.raises(SchemaError, match="deeper"):
+        parse(json.dumps(a_record("Top", **columns)))
+
+
+def test_a_schema_of_sixty_levels_is_read() -> None:
+    assert parse(nested(60))["type"] == "record"
+
+
+def test_a_schema_text_of_more_than_a_mebibyte_is_refused() -> None:
+    text = json.dumps(a_record(a="int") | {"doc": "é" * (MAX_TEXT_BYTES // 2)}, ensure_ascii=False)
+
+    with pytest.raises(SchemaError, match="longer than"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    "items",
+    ["null", a_record("Empty"), {"type": "fixed", "name": "F", "size": 0}, a_record("Outer", a=a_record("Empty"))],
+)
+def test_an_array_of_items_of_no_size_is_refused(items: Any) -> None:
+    with pytest.raises(SchemaError, match="take no space"):
+        parse(json.dumps(a_record(many={"type": "array", "items": items})))
+
+
+def test_an_array_of_optional_items_is_read() -> None:
+    assert parse('{"type": "array", "items": ["null", "string"]}')["items"]["type"] == "union"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[", "7", "null", "{}", '{"type": "record"}', '"Unknown"', '{"type": "array"}', '{"type": ["nope"]}'],
+)
+def test_what_is_not_an_avro_schema_is_refused_in_words(text: str) -> None:
+    with pytest.raises(SchemaError):
+        parse(text)
+
+
+def test_a_named_type_is_written_out_where_it_is_used_again() -> None:
+    parts = fields(parse(envelope_schema({"id": "int"})))
+
+    assert non_null(parts["after"]) == non_null(parts["before"])
+    assert list(fields(non_null(parts["after"]))) == ["id"]
+
+
+def test_connect_s_properties_stay() -> None:
+    tree = parse(json.dumps(a_record(rate=decimal(4, 2))))
+
+    assert connect_name(fields(tree)["rate"]) == "org.apache.kafka.connect.data.Decimal"
+
+
+def test_a_reference_is_written_into_the_text_once_and_followed_further() -> None:
+    inner = json.dumps(a_record("Inner", v="int") | {"namespace": "x"})
+    middle = json.dumps(a_record("Middle", i="x.Inner") | {"namespace": "x"})
+    outer = json.dumps(a_record("Outer", a=["null", "x.Middle"], b="x.Middle", c="x.Inner"))
+
+    text = inline(outer, [middle, inner])
+
+    value = {"a": None, "b": {"i": {"v": 1}}, "c": {"v": 2}}
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(text)), value)
+    assert out.getvalue() == b"\0\x02\x04"
+    assert list(fields(parse(text))) == ["a", "b", "c"]
+
+
+def test_the_compact_text_has_no_documentation_defaults_or_logical_types_but_decimal() -> None:
+    schema = a_record(
+        day={"type": "int", "logicalType": "date", "connect.name": "org.apache.kafka.connect.data.Date"},
+        at={"type": "long", "logicalType": "timestamp-millis", "connect.default": 0},
+        rate=decimal(4, 2),
+    )
+    schema["doc"] = "a table"
+
+    text = compact(parse(json.dumps(schema)))
+
+    assert json.loads(text)["fields"] == [
+        {"name": "day", "type": "int"},
+        {"name": "at", "type": "long"},
+        {"name": "rate", "type": {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}},
+    ]
+
+
+def test_equal_layouts_have_equal_compact_texts_whatever_else_differs() -> None:
+    plain = envelope_schema({"id": "int", "name": ["null", "string"]})
+    commented = json.loads(plain)
+    commented["doc"] = "a comment on the table changes the id, not the columns"
+    commented["fields"][0]["doc"] = "before"
+
+    assert compact(parse(plain)) == compact(parse(json.dumps(commented)))
+
+
+def test_other_columns_and_a_flipped_union_are_other_layouts() -> None:
+    texts = {
+        compact(parse(envelope_schema({"id": kind}))) for kind in ("int", "long", ["null", "int"], ["int", "null"])
+    }
+
+    assert len(texts) == 4
+
+
+def test_a_decimal_wider_than_spark_s_is_read_as_its_widest() -> None:
+    assert json.loads(compact(parse(json.dumps(decimal(64, 2)))))["precision"] == 38
+
+
+def test_a_fingerprint_is_the_sha256_of_the_exact_text() -> None:
+    assert fingerprint("é") == "4a99557e4033c3539de2eb65472017cad5f9557f7a0625a09f1c3f6e2ba69c4c"
+    assert fingerprint('{"type":"int"}') != fingerprint('{"type": "int"}')
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        (envelope_schema({"id": "int"}), "envelope"),
+        (flat_schema({"id": "int"}), "flat"),
+        (flat_schema({"op": "string", "source": "string", "before": "string", "after": "string"}, metadata={}), "flat"),
+        (json.dumps(a_record("io.debezium.connector.common.Heartbeat", ts_ms="long")), "control"),
+        (json.dumps(a_record("io.debezium.connector.common.TransactionMetadataValue", id="string")), "control"),
+        (json.dumps(a_record("io.debezium.connector.postgresql.MessageValue", op="string")), "control"),
+        (json.dumps(a_record("io.debezium.connector.mysql.SchemaChangeValue", ddl="string")), "control"),
+    ],
+)
+def test_the_record_s_name_decides_the_shape(text: str, shape: str) -> None:
+    assert shape_of(parse(text)) == shape
+
+
+def test_a_flat_row_s_columns_are_those_that_the_transform_did_not_add() -> None:
+    tree = parse(flat_schema({"id": "int", "op": "string"}, metadata=FLAT_METADATA | {"__source_lsn": "long"}))
+
+    assert list(row_fields(tree)) == ["id", "op"]
+
+
+def test_a_schema_that_cannot_be_used_is_a_problem_of_its_records_alone() -> None:
+    schemas = Schemas.of(
+        {
+            1: WriterSchema(envelope_schema({"id": "int"})),
+            2: None,
+            3: WriterSchema(
+                json.dumps(a_record("pagila.public.t.Envelope", next=["null", "pagila.public.t.Envelope"]))
+            ),
+            4: WriterSchema(flat_schema({"id": "int", "either": ["int", "string"]})),
+            5: WriterSchema("not a schema"),
+        },
+        is_key=False,
+    )
+
+    assert set(schemas.known) == {1}
+    assert "not in the registry" in schemas.problems[2]
+    assert all("refused" in schemas.problems[number] for number in (3, 4, 5))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"string"',
+        '["null", "string"]',
+        json.dumps(a_record("pagila.public.t.Envelope", op="string")),
+        json.dumps(a_record("pagila.public.t.Envelope", after="int", source="int", op="string")),
+    ],
+)
+def test_a_value_schema_that_is_no_row_is_a_problem_of_its_records_and_stops_nothing(text: str) -> None:
+    schemas = Schemas.of({1: WriterSchema(text)}, is_key=False)
+
+    assert set(schemas.problems) == {1}
