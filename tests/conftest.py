@@ -9,6 +9,11 @@ from cdc_lake.embedded.stack import Stack
 from cdc_lake.session import build_session
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """PySpark leaves the loopback socket of every `collect` to the garbage collector; that alone is no error."""
+    config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.*raddr=.'127.0.0.1':ResourceWarning")
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The product's own session on two cores, one for all tests that ask."""

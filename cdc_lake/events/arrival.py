@@ -103,16 +103,15 @@ def with_decision(records: DataFrame, keys: Schemas, values: Schemas) -> DataFra
         }
     )
     key_schema, value_schema = F.col("key_schema"), F.col("value_schema")
-    rows, control = _by_shape(values)
+    rows = [schema for schema in values.known.values() if schema.shape != "control"]
     records, key_layouts = with_decoded_keys(
         records, keys.known.values(), body=framing.body(F.col("key")), schema=key_schema
     )
     records, value_layouts = with_decoded_values(records, rows, body=framing.body(F.col("value")), schema=value_schema)
-    is_control = value_schema.isin(*(schema.fingerprint for schema in control)) if control else F.lit(False)
     said = _metadata(value_layouts, value_schema)
     records = records.withColumns(
         {
-            "is_control": F.coalesce(is_control, F.lit(False)),
+            "is_control": _is_control(values),
             "sent_op": F.when(F.col("value").isNull(), TOMBSTONE).otherwise(said.op),
             "problem": _problem(keys, values, key_layouts, value_layouts),
         }
@@ -156,7 +155,7 @@ def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> Data
     last = F.lag(F.struct("offset", "key", "op", "status")).over(in_partition)
     last = F.coalesce(last, seed["last"])
     follows = (F.col("op") == TOMBSTONE) & F.col("key").eqNullSafe(last["key"])
-    after_quarantined = follows & (last["status"] == "quarantined")
+    after_quarantined = follows & (last["status"] == "quarantined") & last["op"].isNull()
     running = F.max(F.unix_millis("timestamp")).over(in_partition.rowsBetween(W.unboundedPreceding, W.currentRow))
     paired_error = _error(
         "pair", "delete_quarantined", F.lit("the record before it, with the same key, is quarantined")
@@ -186,9 +185,9 @@ def _fingerprint_of(schema_id: Column, schemas: Schemas) -> Column:
     return F.coalesce(*found, F.lit(None).cast("string"))
 
 
-def _by_shape(values: Schemas) -> tuple[list[WriterSchema], list[WriterSchema]]:
-    distinct = {schema.fingerprint: schema for schema in values.known.values()}.values()
-    return [s for s in distinct if s.shape != "control"], [s for s in distinct if s.shape == "control"]
+def _is_control(values: Schemas) -> Column:
+    control = {schema.fingerprint for schema in values.known.values() if schema.shape == "control"}
+    return F.coalesce(F.col("value_schema").isin(control), F.lit(False))
 
 
 def _metadata(layouts: Sequence[Decoded], schema: Column) -> Metadata:
@@ -212,7 +211,7 @@ def _problem(
 ) -> Column:
     """Why the bytes cannot be read, as an error; null when they can."""
     undecodable = "not every byte is consumed by the schema, or the bytes do not fit it"
-    is_row = ~F.coalesce(F.col("value_schema").isin(*(s.fingerprint for s in _by_shape(values)[1])), F.lit(False))
+    is_row = ~_is_control(values)
     return F.coalesce(
         _error("frame", "unreadable_frame", F.col("frame_problem")),
         _error("lookup", "unusable_schema", _named("value", _id_problem(F.col("value_id"), values))),

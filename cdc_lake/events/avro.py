@@ -115,7 +115,7 @@ def _with_decoded(
 ) -> tuple[DataFrame, tuple[Decoded, ...]]:
     by_layout: dict[tuple[str, str], list[WriterSchema]] = {}
     trees: dict[tuple[str, str], Tree] = {}
-    for writer in sorted(schemas, key=lambda s: s.fingerprint):
+    for writer in sorted(set(schemas), key=lambda s: s.fingerprint):
         whole = readable(writer.tree)
         tree = needed(writer.tree) if is_value else whole
         # Equal layouts may still mean different things: the meaning is in Connect's names, which the tree holds.

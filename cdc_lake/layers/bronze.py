@@ -14,7 +14,7 @@ from cdc_lake.errors import DataLossError, QualityGateError
 from cdc_lake.events.arrival import DECODE_STAGE, LastRecord, Schemas, with_decision, with_frames, with_log_order
 from cdc_lake.events.explain import reason
 from cdc_lake.events.framing import body
-from cdc_lake.layers.run import each_table, keep_report, table_path
+from cdc_lake.layers.run import each_table, keep_report, select, table_path
 from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.session import build_session
 from cdc_lake.sources.kafka import Broker, Span, TopicLog
@@ -51,7 +51,9 @@ def run_bronze(config: Config, tables: Sequence[str], spark: SparkSession | None
         timeout_seconds=config.registry.timeout_seconds,
         attempts=config.registry.attempts,
     )
-    logs = broker.logs(broker.select(tables))
+    todo = "see --table, and that the connector writes to this broker"
+    topics = select(tables, broker.topics(), f"topic on {broker.bootstrap_servers}", todo)
+    logs = broker.logs(topics)
     registry.check()
     spark = spark or build_session("cdc_lake bronze")
     storage = Storage(spark)
@@ -64,83 +66,76 @@ def run_bronze(config: Config, tables: Sequence[str], spark: SparkSession | None
             partition_by=("ingest_date",),
             statistics=BRONZE_STATISTICS,
         )
-        _land(spark, broker, logs[done.table], schemas, table, config.table(done.table), report.run_id, done)
+        _land(_Run(spark, broker, logs[done.table], schemas, table, config.table(done.table), report.run_id, done))
 
-    each_table(report, list(logs), work)
+    each_table(report, topics, work)
     report.ended_at = datetime.now(UTC)
     keep_report(storage, config, report)
     return report
 
 
-def _land(
-    spark: SparkSession,
-    broker: Broker,
-    log: TopicLog,
-    schemas: SchemaFiles,
-    table: DeltaLakeTable,
-    settings: TableConfig,
-    run_id: str,
-    done: TableReport,
-) -> None:
-    progress = table.progress()
-    done.version_before = table.version() if progress else None
-    position = _next_offsets(log, progress)
+@dataclass(frozen=True)
+class _Run:
+    """One topic's run."""
+
+    spark: SparkSession
+    broker: Broker
+    log: TopicLog
+    schemas: SchemaFiles
+    table: DeltaLakeTable
+    settings: TableConfig
+    run_id: str
+    done: TableReport
+
+
+def _land(run: _Run) -> None:
+    """Land what the topic has beyond bronze's progress, a commit for each `max_rows` of it."""
+    done = run.done
+    progress = run.table.progress()
+    done.version_before = run.table.version() if progress else None
+    position = _next_offsets(run.log, progress)
     done.consumed_from = {str(p): offset for p, offset in position.items()}
-    quarantined = 0
-    while spans := _batch_spans(log, position, settings.max_rows):
-        progress, failed = _land_batch(spark, broker, log, schemas, table, spans, progress, run_id, done)
-        quarantined += failed
-        position = progress.offsets[log.id]
+    spans = _batch_spans(run.log, position, run.settings.max_rows)
+    if progress is None and not spans:
+        spans = run.log.partitions  # an empty topic has a table too, so that silver finds one
+    while spans:
+        progress = _land_batch(run, spans, progress)
+        position = progress.offsets[run.log.id]
         done.status, done.batches = "ok", done.batches + 1
+        spans = _batch_spans(run.log, position, run.settings.max_rows)
     done.consumed_to = {str(p): offset for p, offset in position.items()}
-    done.version_after = table.version() if progress else None
-    _gate(done, quarantined, settings)
+    done.version_after = run.table.version()
+    _gate(done, run.settings)
 
 
-def _land_batch(
-    spark: SparkSession,
-    broker: Broker,
-    log: TopicLog,
-    schemas: SchemaFiles,
-    table: DeltaLakeTable,
-    spans: Mapping[int, Span],
-    progress: Progress | None,
-    run_id: str,
-    done: TableReport,
-) -> tuple[Progress, int]:
-    """Land one range of offsets in one commit; what was quarantined of it is counted."""
-    records = with_frames(broker.read(spark, log.name, spans)).persist()
+def _land_batch(run: _Run, spans: Mapping[int, Span], progress: Progress | None) -> Progress:
+    """Land one range of offsets in one commit."""
+    done = run.done
+    records = with_frames(run.broker.read(run.spark, run.log.name, spans)).persist()
     batch = progress.commit + 1 if progress else 1
     try:
         with done.phase("read"):
             seen = _look_over(records)
         with done.phase("schemas"):
-            keys = Schemas.of(schemas.by_ids(seen.key_ids), is_key=True)
-            values = Schemas.of(schemas.by_ids(seen.value_ids), is_key=False)
+            keys = Schemas.of(run.schemas.by_ids(seen.key_ids), is_key=True)
+            values = Schemas.of(run.schemas.by_ids(seen.value_ids), is_key=False)
         with done.phase("decode"):
             decided = with_decision(records, keys, values)
-            ordered = with_log_order(decided, _last_records(table, progress, seen.first_is_tombstone))
+            ordered = with_log_order(decided, _last_records(run.table, progress, seen.first_is_tombstone))
             rows = _bronze_rows(ordered, batch).persist()
-            found = (
-                rows.groupBy("partition", "status").agg(F.count("*").alias("n"), F.max("log_ts").alias("ts")).collect()
-            )
-            counts = Counter[str]()
-            log_ts: dict[int, int] = {}
-            for row in found:
-                counts[row["status"]] += row["n"]
-                log_ts[row["partition"]] = max(row["ts"], log_ts.get(row["partition"], row["ts"]))
+            landed = _landed(rows)
         try:
-            check_sum(log.name, seen.total, **counts)
-            following = _following(log, spans, progress, log_ts, batch, run_id)
+            counts = {name: landed.counts[name] for name in ("ok", "quarantined", "control")}
+            check_sum(run.log.name, seen.total, **counts)
+            following = _following(run, spans, progress, landed.log_ts)
             with done.phase("write"):
-                table.append(_explained(rows, schemas) if counts["quarantined"] else rows, following)
+                run.table.append(_explained(rows, run.schemas) if counts["quarantined"] else rows, following)
         finally:
             rows.unpersist()
     finally:
         records.unpersist()
-    outcome = {name: counts[name] for name in ("ok", "quarantined", "control")}
-    done.count(read=seen.total, **outcome)
-    return following, outcome["quarantined"]
+    done.count(read=seen.total, **counts)
+    return following
 
 
 @dataclass(frozen=True)
@@ -176,23 +171,37 @@ def _look_over(records: DataFrame) -> _Seen:
     )
 
 
-def _following(
-    log: TopicLog,
-    spans: Mapping[int, Span],
-    progress: Progress | None,
-    log_ts: Mapping[int, int],
-    batch: int,
-    run_id: str,
-) -> Progress:
+@dataclass(frozen=True)
+class _Landed:
+    """What was made of the records.
+
+    Attributes:
+        counts: rows by status.
+        log_ts: by partition, the newest.
+    """
+
+    counts: Counter[str]
+    log_ts: dict[int, int]
+
+
+def _landed(rows: DataFrame) -> _Landed:
+    landed = _Landed(Counter(), {})
+    for row in rows.groupBy("partition", "status").agg(F.count("*").alias("n"), F.max("log_ts").alias("ts")).collect():
+        landed.counts[row["status"]] += row["n"]
+        landed.log_ts[row["partition"]] = max(row["ts"], landed.log_ts.get(row["partition"], row["ts"]))
+    return landed
+
+
+def _following(run: _Run, spans: Mapping[int, Span], progress: Progress | None, log_ts: Mapping[int, int]) -> Progress:
     """The progress with these spans consumed."""
-    before = progress or Progress(layer="bronze", run_id=run_id, commit=0)
-    reached = before.offsets.get(log.id, {}) | {partition: span.end for partition, span in spans.items()}
+    before = progress or Progress(layer="bronze", run_id=run.run_id, commit=0)
+    reached = before.offsets.get(run.log.id, {}) | {partition: span.end for partition, span in spans.items()}
     return Progress(
         layer="bronze",
-        run_id=run_id,
+        run_id=run.run_id,
         epoch=before.epoch,
-        commit=batch,
-        offsets={log.id: reached},
+        commit=before.commit + 1,
+        offsets={run.log.id: reached},
         log_ts={**before.log_ts, **log_ts},
     )
 
@@ -243,7 +252,7 @@ def _next_offsets(log: TopicLog, progress: Progress | None) -> dict[int, int]:
     return {partition: known.get(partition, span.start) for partition, span in log.partitions.items()}
 
 
-def _batch_spans(log: TopicLog, position: Mapping[int, int], max_rows: int) -> dict[int, Span]:
+def _batch_spans(log: TopicLog, position: Mapping[int, int], max_rows: int) -> Mapping[int, Span]:
     """The next ranges, at most `max_rows` offsets in all, shared out evenly; none when everything is read."""
     left = {p: Span(position.get(p, s.start), s.end) for p, s in log.partitions.items()}
     left = {p: span for p, span in left.items() if span.start < span.end}
@@ -286,9 +295,9 @@ def _bronze_rows(rows: DataFrame, batch: int) -> DataFrame:
     return rows.select(*(own.get(name, F.col(name)).cast(kind).alias(name) for name, kind in BRONZE.items()))
 
 
-def _gate(done: TableReport, quarantined: int, settings: TableConfig) -> None:
-    read = done.rows.get("read", 0)
-    if read and 100 * quarantined / read > settings.max_quarantine_percent:
+def _gate(done: TableReport, settings: TableConfig) -> None:
+    read, quarantined = done.rows.get("read", 0), done.rows.get("quarantined", 0)
+    if 100 * quarantined > settings.max_quarantine_percent * read:
         raise QualityGateError(
             done.table,
             f"{quarantined} of {read} records were quarantined, more than {settings.max_quarantine_percent} %",

@@ -1,14 +1,16 @@
 """What the runs of all layers share: paths, one table's failure kept apart from the others, the report."""
 
+import difflib
 import logging
 import re
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from cdc_lake.config import Config
-from cdc_lake.errors import CdcLakeError, ConfigError, DataLossError, InfrastructureError
+from cdc_lake.errors import CdcLakeError, ConfigError, DataLossError, InfrastructureError, UnknownTableError
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.storage import Storage
 
@@ -26,6 +28,29 @@ def table_path(config: Config, layer: str, topic: str) -> str:
     if len(topic) > 249 or not _TOPIC.fullmatch(topic):
         raise ConfigError(topic, "this is not a topic name of letters, digits, `_`, `-` between dots", "see --table")
     return f"{config.lake.root}/{layer}/{topic.replace('.', '/')}"
+
+
+def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) -> list[str]:
+    """The names among `there` that `patterns` (names or globs) name, in the order asked for, each once.
+
+    Args:
+        patterns: what was asked for.
+        there: what there is.
+        what: what the names are of, for the message.
+        todo: what to do when a pattern fits nothing.
+
+    Raises:
+        UnknownTableError: a pattern fits nothing; the message lists the nearest.
+    """
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        matching = [name for name in there if fnmatchcase(name, pattern)]
+        if not matching:
+            near = difflib.get_close_matches(pattern, there, n=3, cutoff=0.5) or there[:3]
+            nearest = f"; the nearest: {', '.join(near)}" if near else "; there is none at all"
+            raise UnknownTableError(pattern, f"there is no such {what}{nearest}", todo)
+        found.update(dict.fromkeys(matching))
+    return list(found)
 
 
 def each_table(report: Report, tables: Sequence[str], work: Callable[[TableReport], None]) -> None:

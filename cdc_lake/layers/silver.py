@@ -1,10 +1,8 @@
 """Silver: the source table as it is now, folded from bronze's events."""
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,11 +20,11 @@ from cdc_lake.columns import (
     UNAVAILABLE,
 )
 from cdc_lake.config import Config, TableConfig
-from cdc_lake.errors import DataLossError, UnknownTableError, UnsupportedError
+from cdc_lake.errors import DataLossError, UnsupportedError
 from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.rows import Layout, events, large_columns, layout_of, merge_columns
 from cdc_lake.events.types import plain_type, quoted
-from cdc_lake.layers.run import each_table, keep_report, table_path
+from cdc_lake.layers.run import each_table, keep_report, select, table_path
 from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.session import build_session
 from cdc_lake.sources.schemas import SchemaFiles
@@ -57,7 +55,9 @@ def run_silver(config: Config, tables: Sequence[str], spark: SparkSession | None
         silver = table_path(config, "silver", done.table)
         _follow(_Run(spark, schemas, bronze, silver, config.table(done.table), report.run_id, done))
 
-    each_table(report, _select(storage, config, tables), work)
+    root = f"{config.lake.root}/bronze"
+    there = [folder.replace("/", ".") for folder in storage.folders(root, LOG_FOLDER)]
+    each_table(report, select(tables, there, f"table in {root}", "run the bronze job first"), work)
     report.ended_at = datetime.now(UTC)
     keep_report(storage, config, report)
     return report
@@ -78,22 +78,6 @@ class _Run:
     def silver(self, keys: Sequence[str] = ()) -> DeltaLakeTable:
         """Silver's table; `keys` matter to the write that creates it."""
         return DeltaLakeTable(self.spark, self.path, statistics=(*keys, BATCH, "__source_ts_ms"))
-
-
-def _select(storage: Storage, config: Config, patterns: Sequence[str]) -> list[str]:
-    root = f"{config.lake.root}/bronze"
-    there = [folder.replace("/", ".") for folder in storage.folders(root, LOG_FOLDER)]
-    found: dict[str, None] = {}
-    for pattern in patterns:
-        matching = [name for name in there if fnmatchcase(name, pattern)]
-        if not matching:
-            near = difflib.get_close_matches(pattern, there, n=3, cutoff=0.5) or there[:3]
-            nearest = f"bronze has {', '.join(near)}" if near else "bronze is empty"
-            raise UnknownTableError(
-                pattern, f"there is no such table in {root}", f"{nearest}; run the bronze job first"
-            )
-        found.update(dict.fromkeys(matching))
-    return list(found)
 
 
 def _follow(run: _Run) -> None:

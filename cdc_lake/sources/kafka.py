@@ -1,16 +1,14 @@
 """The broker: which topics there are, how far their logs reach, and a range of records as a DataFrame."""
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_lake.errors import InfrastructureError, UnknownTableError
+from cdc_lake.errors import InfrastructureError
 
 _INTERNAL_PREFIXES = ("__", "_connect_", "_schemas")
 _FETCH = {
@@ -57,27 +55,17 @@ class Broker:
         self._timeout = timeout_seconds
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
 
-    def select(self, patterns: Sequence[str]) -> list[str]:
-        """The topics that `patterns` (names or globs) name, in the order asked for, each once.
+    def topics(self) -> list[str]:
+        """The topics there are, without those that Kafka and Connect keep for themselves.
 
         Raises:
-            UnknownTableError: a pattern names no topic; the message lists the nearest.
             InfrastructureError: the broker does not answer.
         """
-        there = sorted(t for t in self._topics() if not t.startswith(_INTERNAL_PREFIXES))
-        found: dict[str, None] = {}
-        for pattern in patterns:
-            matching = [topic for topic in there if fnmatchcase(topic, pattern)]
-            if not matching:
-                near = difflib.get_close_matches(pattern, there, n=3, cutoff=0.5) or there[:3]
-                nearest = ", ".join(near) if near else "the broker has no topics"
-                raise UnknownTableError(
-                    pattern,
-                    f"there is no such topic on {self.bootstrap_servers}",
-                    f"nearest: {nearest}",
-                )
-            found.update(dict.fromkeys(matching))
-        return list(found)
+        try:
+            topics = self._admin.list_topics(timeout=self._timeout).topics
+        except KafkaException as exc:
+            raise self._down(exc) from exc
+        return sorted(topic for topic in topics if not topic.startswith(_INTERNAL_PREFIXES))
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
         """What each of `topics` holds now, by one listing for all of them.
@@ -123,12 +111,6 @@ class Broker:
             **_FETCH,
         }
         return spark.read.format("kafka").options(**options).load()
-
-    def _topics(self) -> list[str]:
-        try:
-            return list(self._admin.list_topics(timeout=self._timeout).topics)
-        except KafkaException as exc:
-            raise self._down(exc) from exc
 
     def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
         asked = self._admin.list_offsets(
