@@ -60,18 +60,24 @@ def _print(result: "DemoResult", console: Console) -> None:
 
 
 def _print_addresses(place: Path) -> None:
+    from cdc_lake.embedded.demo import PREFIX
+    from cdc_lake.embedded.postgres import program
     from cdc_lake.embedded.stack import Stack
 
     stack = Stack(place / "stack")
+    addresses = stack.endpoints
+    database = f"{addresses['postgres'].rpartition('/')[0]}/{PREFIX}"
     print("\nThe servers are running:", file=sys.stderr)
-    for name, address in stack.endpoints.items():
+    for name, address in {**addresses, "postgres": database, "lake": str(place / "lake")}.items():
         print(f"  {name:9} {address}", file=sys.stderr)
-    print(f"  lake      {place / 'lake'}", file=sys.stderr)
+    config = load_config()
+    elsewhere = {"STACK__FOLDER": (config.stack.folder, stack.folder), "LAKE__ROOT": (config.lake.root, place / "lake")}
+    exports = "".join(f"  export CDC_LAKE__{k}={b}\n" for k, (a, b) in elsewhere.items() if a != str(b))
     print(
-        "Change something in Postgres, then:\n"
-        "  . .venv/bin/activate\n"
+        f"\nChange something, land it, fold it in:\n  . .venv/bin/activate\n{exports}"
+        f"  {program('psql')} \\\n    {database}\n"
         "  spark-submit jobs/bronze.py --table pagila.public.film\n"
         "  spark-submit jobs/silver.py --table pagila.public.film\n"
-        f"End them with: cdc-lake stack down --folder {stack.folder}",
+        "  cdc-lake stack down",
         file=sys.stderr,
     )

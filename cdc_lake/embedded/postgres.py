@@ -93,8 +93,7 @@ class Postgres(Server):
     def _is_elsewhere(self) -> bool:
         """Whether the account that runs the server cannot reach its programs or this stack's folder."""
         return bool(self.account) and not (
-            _can(self.account, "-x", _site_packages() / _PACKAGE / "pginstall" / "bin" / "postgres")
-            and _can(self.account, "-x", self.site.folder)
+            _can(self.account, "-x", program("postgres")) and _can(self.account, "-x", self.site.folder)
         )
 
     def _make_home(self) -> None:
@@ -125,6 +124,11 @@ class Postgres(Server):
         for part in (f"{_PACKAGE}/pginstall", f"{_PACKAGE}.libs"):  # the programs look for the libraries beside them
             shutil.copytree(_site_packages() / part, draft / part)
         draft.rename(target)
+
+
+def program(name: str) -> Path:
+    """One of Postgres' own programs, such as `psql`."""
+    return _site_packages() / _PACKAGE / "pginstall" / "bin" / name
 
 
 def _site_packages() -> Path:

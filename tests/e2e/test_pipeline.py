@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -411,10 +410,3 @@ def register(registry: str, name: str, schema: Mapping[str, Any], **references: 
     assert answer.ok, answer.text
     ids: dict[str, int] = answer.json()["version"]
     return ids
-
-
-def test_every_run_left_its_report(story: Story) -> None:
-    reports = sorted(Path(story.lake.config.lake.root, "_runs").iterdir())
-
-    assert {json.loads(file.read_text())["layer"] for file in reports} == {"bronze", "silver"}
-    assert all(file.name.endswith(".json") for file in reports)

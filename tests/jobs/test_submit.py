@@ -163,7 +163,7 @@ def test_bronze_then_silver_end_with_0_print_their_reports_and_keep_them(
     landed, folded = bronze.report["tables"][0], silver.report["tables"][0]
     assert (landed["table"], landed["status"], landed["rows"]["ok"]) == (topic, "ok", RECORDS)
     assert (folded["table"], folded["status"], folded["rows"]["applied"]) == (topic, "ok", RECORDS)
-    kept = {report["layer"]: report for report in map(read_json, (lake / "_runs").iterdir())}
+    kept = {report["layer"]: report for report in map(read_json, (lake / "_runs").glob("*.json"))}
     assert kept == {"bronze": bronze.report, "silver": silver.report}
     assert "Traceback" not in bronze.said + silver.said
     assert sorted(map(str, tables(lake))) == ["bronze/submitted/public/thing", "silver/submitted/public/thing"]
