@@ -134,6 +134,7 @@ def page() -> str:
             "| decode | undecodable | the schema does not consume the bytes exactly |",
             "| type | unknown_op | the event's `op` is none of c u r d t |",
             "| type | null_record | key and value are both null |",
+            "| type | no_key | the event of a row has no key, so there is no row to apply it to |",
             "| pair | delete_quarantined | a tombstone whose delete, right before it, is quarantined |",
             "",
         ]

@@ -225,11 +225,13 @@ def _first_problem(problem: Column) -> Column:
     op = F.col("sent_op")
     is_row = ~F.col("is_control")
     unknown = is_row & ~op.isin(*ROW_OPS, TRUNCATE, TOMBSTONE)
-    keyless = is_row & (op == TOMBSTONE) & F.col("key").isNull()
+    no_key = is_row & (op != TRUNCATE) & F.col("key").isNull()
+    nothing = no_key & (op == TOMBSTONE)
     return F.coalesce(
         problem,
         _error("type", "unknown_op", F.when(unknown, F.concat(F.lit("op is "), op))),
-        _error("type", "null_record", F.when(keyless, "key and value are both null")),
+        _error("type", "null_record", F.when(nothing, "key and value are both null")),
+        _error("type", "no_key", F.when(no_key, "the record has no key; set message.key.columns on the connector")),
     )
 
 

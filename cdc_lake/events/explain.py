@@ -17,9 +17,9 @@ def reason(schema: WriterSchema, body: bytes) -> str:
     stream = io.BytesIO(body)
     try:
         fastavro.schemaless_reader(stream, parsed, None)
-    except EOFError:
-        return "the bytes end in the middle of the record"
     except Exception as exc:  # fastavro raises whatever its decoder stumbles over
+        if isinstance(exc, EOFError | IndexError) and stream.tell() == len(body):
+            return "the bytes end in the middle of the record"
         return f"the bytes do not fit the schema ({type(exc).__name__} at byte {stream.tell()} of {len(body)})"
     left = len(body) - stream.tell()
     return f"{left} bytes are left over behind the record" if left else "a value does not fit its column's type"

@@ -143,7 +143,12 @@ def _fold_batch(run: _Run, rows: DataFrame, progress: Progress | None, consumed:
     try:
         with done.phase("plan"):
             counts = _counts(rows)
-            _refuse(done.table, counts)
+            if counts.truncates:
+                raise UnsupportedError(
+                    done.table,
+                    f"{counts.truncates} TRUNCATE events",
+                    "truncates are not in this version: leave them off (skipped.operations=t)",
+                )
             key_schemas = [run.schemas.by_fingerprint(name) for name in counts.key_schemas]
             value_schemas = [run.schemas.by_fingerprint(name) for name in counts.value_schemas]
         if not key_schemas:
@@ -237,7 +242,6 @@ class _Counts:
     total: int
     paired_tombstones: int
     truncates: int
-    keyless: int
     key_schemas: list[str]
     value_schemas: list[str]
 
@@ -247,25 +251,10 @@ def _counts(rows: DataFrame) -> _Counts:
         F.count("*"),
         F.count("tombstone_of"),
         F.count(F.when(F.col("op") == TRUNCATE, 1)),
-        F.count(F.when(F.col("key").isNull() & (F.col("op") != TRUNCATE), 1)),
         F.sort_array(F.collect_set("key_schema")),
         F.sort_array(F.collect_set("value_schema")),
     ).collect()[0]
     return _Counts(*found)
-
-
-def _refuse(table: str, counts: _Counts) -> None:
-    """Stop at what this version cannot fold right; bronze has it all."""
-    if counts.truncates:
-        raise UnsupportedError(
-            table,
-            f"{counts.truncates} TRUNCATE events",
-            "truncates are not in this version: leave them off (skipped.operations=t)",
-        )
-    if counts.keyless:
-        raise UnsupportedError(
-            table, f"{counts.keyless} events have no key", "give the table a primary key, or set message.key.columns"
-        )
 
 
 def _layout(run: _Run, found: Layout, progress: Progress | None) -> Layout:

@@ -328,11 +328,12 @@ def test_a_column_added_at_the_source_arrives_and_is_null_in_rows_that_did_not_c
     story.assert_silver_is_the_source()
 
 
-def test_garbage_between_good_records_is_quarantined_with_its_reason_and_harms_no_neighbour(story: Story) -> None:
-    key, value = next(
-        (key, value) for key, value in reversed(story.records(FILM).values()) if key is not None and value is not None
-    )
-    garbage: list[tuple[bytes | None, bytes | None, str, str]] = [
+Garbage = tuple[bytes | None, bytes | None, str, str]
+
+
+def garbage(key: bytes, value: bytes) -> list[Garbage]:
+    """Bad records made of a good one: key, value, and the stage and message they are to be quarantined with."""
+    return [
         (key, b"garbage", "frame", "value: the first byte is 0x67, not the frame's 0x00"),
         (key, b"\x07" + value[1:], "frame", "value: the first byte is 0x07, not the frame's 0x00"),
         (key, b"\0", "frame", "value: 1 bytes are too few for a frame"),
@@ -342,25 +343,36 @@ def test_garbage_between_good_records_is_quarantined_with_its_reason_and_harms_n
         (b"garbage", value, "frame", "key: the first byte is 0x67, not the frame's 0x00"),
         (None, None, "type", "key and value are both null"),
     ]
-    story.change(10)
-    first = len(story.records(FILM))
-    for key_bytes, value_bytes, _, _ in garbage:
-        story.produce(FILM, (key_bytes, value_bytes))
-        story.run(f"UPDATE film SET length = length WHERE film_id = {QUIET_KEYS[2]}")
 
-    landed = story.lake.land()[FILM]
+
+def test_garbage_between_good_records_is_quarantined_with_its_reason_and_harms_no_neighbour(story: Story) -> None:
+    story.change(10)
+    first, bad = {}, {}
+    for table in KEYS:
+        there = story.records(table)
+        good = next((key, value) for key, value in reversed(there.values()) if key and value)
+        first[table], bad[table] = len(there), garbage(*good)
+    for records in zip(*bad.values(), strict=True):
+        for table, (key, value, _, _) in zip(bad, records, strict=True):
+            story.produce(table, (key, value))
+        story.run(*(f"UPDATE {table} SET last_update = now() WHERE {KEYS[table]} = {QUIET_KEYS[2]}" for table in bad))
+
+    landed = story.lake.land()
     story.lake.fold()
 
-    assert landed.rows["quarantined"] == len(garbage)
-    assert landed.rows["read"] == landed.rows["ok"] + landed.rows["quarantined"] + landed.rows["control"]
-    rows = {row["offset"]: row for row in story.lake.rows("bronze", FILM)}
-    kafka = story.records(FILM)
-    assert {(row["partition"], row["offset"]): (row["raw_key"], row["raw_value"]) for row in rows.values()} == kafka
-    for at, (key_bytes, value_bytes, stage, message) in enumerate(garbage):
-        bad, good = rows[first + 2 * at], rows[first + 2 * at + 1]
-        assert (bad["raw_key"], bad["raw_value"], bad["status"]) == (key_bytes, value_bytes, "quarantined")
-        assert (bad["error"]["stage"], bad["error"]["message"]) == (stage, message)
-        assert (good["status"], good["op"], good["error"]) == ("ok", "u", None)
+    for table, records in bad.items():
+        counts = landed[table].rows
+        assert counts["quarantined"] == len(records)
+        assert counts["read"] == counts["ok"] + counts["quarantined"] + counts["control"]
+        rows = {row["offset"]: row for row in story.lake.rows("bronze", table)}
+        assert story.records(table) == {(0, offset): (r["raw_key"], r["raw_value"]) for offset, r in rows.items()}
+        refused = [rows[first[table] + 2 * at] for at in range(len(records))]
+        assert {row["status"] for row in refused} == {"quarantined"}
+        assert [
+            (row["raw_key"], row["raw_value"], row["error"]["stage"], row["error"]["message"]) for row in refused
+        ] == records
+        neighbours = [rows[row["offset"] + 1] for row in refused]
+        assert {(row["status"], row["op"]) for row in neighbours} == {("ok", "u")}
     story.assert_silver_is_the_source()
 
 

@@ -1,6 +1,7 @@
 """What a real connector sent, byte by byte, against what a table must hold."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,9 @@ def records_of(source: dict[str, Any], registry: FakeRegistry, first: int) -> li
     for offset, record in enumerate(source["records"], first):
         value = None if record["value"] is None else bytes.fromhex(record["value"])
         headers = [(header["name"], header["value"].encode()) for header in record["headers"]]
-        timestamp = timestamp_of(record["timestamp_ms"])
+        timestamp = datetime.fromtimestamp(record["timestamp_ms"] / 1000, UTC)
         found.append(Record(bytes.fromhex(record["key"]), value, source["topic"], 0, offset, timestamp, headers))
     return found
-
-
-def timestamp_of(millis: int) -> Any:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(millis / 1000, UTC)
 
 
 def as_text(name: str, kind: str) -> Any:

@@ -217,3 +217,10 @@ def test_a_value_schema_that_is_no_row_is_a_problem_of_its_records_and_stops_not
     schemas = Schemas.of({1: WriterSchema(text)}, is_key=False)
 
     assert set(schemas.problems) == {1}
+
+
+@pytest.mark.parametrize("name", ["Order-Date", "1st", "a b", "größe"])
+def test_a_schema_with_a_name_that_java_s_avro_refuses_is_a_problem_of_its_records(name: str) -> None:
+    schemas = Schemas.of({1: WriterSchema(flat_schema({"id": "int", name: "int"}))}, is_key=False)
+
+    assert set(schemas.problems) == {1}

@@ -1,0 +1,103 @@
+"""`cdc-lake demo`, as somebody who has just cloned the repository runs it."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from cdc_lake.embedded.stack import Stack
+
+COMMAND = Path(sys.executable).with_name("cdc-lake")
+TABLES = ("pagila.public.film", "pagila.public.customer")
+
+
+def demo(folder: Path) -> "subprocess.CompletedProcess[str]":
+    command = [str(COMMAND), "demo", "--json", "--folder", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo") / "made by the demo"
+
+
+@pytest.fixture(scope="module")
+def ended(folder: Path) -> "subprocess.CompletedProcess[str]":
+    """The demo, once."""
+    return demo(folder)
+
+
+@pytest.fixture(scope="module")
+def result(ended: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
+    """What it printed as its last line."""
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+def test_the_demo_ends_with_0_and_its_last_line_is_the_result(result: dict[str, Any]) -> None:
+    assert set(result) == {"tables", "differences", "seconds", "peak_rss_bytes", "stream"}
+    assert [table["topic"] for table in result["tables"]] == list(TABLES)
+    for table in result["tables"]:
+        assert set(table) == {
+            *("topic", "events", "bronze_rows", "quarantined", "silver_rows", "source_rows", "differences", "seconds")
+        }
+    assert set(result["stream"]) == {"updates", "deletes", "ties", "key_changes", "placeholders"}
+
+
+def test_the_demo_finds_no_difference(result: dict[str, Any]) -> None:
+    assert result["differences"] == 0
+    for table in result["tables"]:
+        assert (table["differences"], table["quarantined"]) == (0, 0)
+        assert table["events"] == table["bronze_rows"] > table["source_rows"] == table["silver_rows"] > 0
+
+
+def test_the_demo_is_no_easy_one(result: dict[str, Any]) -> None:
+    assert min(result["stream"].values()) >= 50, result["stream"]
+    assert result["seconds"] > 0
+    assert result["peak_rss_bytes"] > 1 << 29
+
+
+def test_the_demo_says_in_words_that_silver_equals_postgres(ended: "subprocess.CompletedProcess[str]") -> None:
+    assert "Silver equals Postgres" in ended.stderr
+    assert len(ended.stdout.splitlines()) == 1
+
+
+def listens(address: str) -> bool:
+    place = urlsplit(address if "://" in address else f"kafka://{address}")
+    with socket.socket() as client:
+        client.settimeout(2)
+        return client.connect_ex((str(place.hostname), place.port or 0)) == 0
+
+
+@pytest.mark.usefixtures("result")
+def test_no_server_is_left_when_the_demo_has_ended(folder: Path) -> None:
+    servers = Stack(folder / "stack").status()
+
+    assert {server.name for server in servers} == {"postgres", "kafka", "registry", "connect"}
+    assert {server.state for server in servers} == {"stopped"}
+    assert not [server.address for server in servers if listens(server.address)]
+
+
+def content(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("place", ["lake", "stack"])
+def test_a_folder_with_what_no_demo_made_is_refused_and_left_alone(tmp_path: Path, place: str) -> None:
+    (tmp_path / place / "bronze").mkdir(parents=True)
+    (tmp_path / place / "bronze" / "mine.parquet").write_bytes(b"years of work")
+    before = content(tmp_path)
+
+    refused = demo(tmp_path)
+
+    assert refused.returncode == 2
+    assert f"error CDC-200 {tmp_path}: it holds servers or tables that no demo made" in refused.stderr
+    assert "--folder" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert content(tmp_path) == before

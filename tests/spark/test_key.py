@@ -1,0 +1,159 @@
+"""The canonical text of a key: it depends on what the key is, not on how it was declared."""
+
+import datetime as dt
+import json
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+from events import connect, decimal, key_schema
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from cdc_lake.events.key import canonical_key
+from cdc_lake.events.schemas import parse
+from cdc_lake.events.types import mapping
+
+EPOCH = dt.datetime(1970, 1, 1)
+MILLIS = connect("long", "io.debezium.time.Timestamp")
+MICROS = connect("long", "io.debezium.time.MicroTimestamp")
+ZONED = connect("string", "io.debezium.time.ZonedTimestamp")
+DATE = connect("int", "io.debezium.time.Date")
+DECODED = {"int": "int", "long": "bigint", "string": "string", "boolean": "boolean", "bytes": "binary"}
+
+
+def decoded_type(kind: Any) -> str:
+    """What `from_avro` gives for a key's column."""
+    if isinstance(kind, list):
+        return decoded_type(kind[1])
+    if isinstance(kind, dict) and "logicalType" in kind:
+        return mapping(parse(json.dumps(kind))).type
+    return DECODED[kind["type"] if isinstance(kind, dict) else kind]
+
+
+def texts(spark: SparkSession, columns: dict[str, Any], rows: Sequence[tuple[Any, ...]]) -> list[str]:
+    """The canonical texts of keys with these columns, in the order of the rows."""
+    tree = parse(key_schema(columns))
+    schema = ", ".join(f"`{name}` {decoded_type(kind)}" for name, kind in columns.items())
+    frame = spark.createDataFrame([(place, row) for place, row in enumerate(rows)], f"place int, k struct<{schema}>")
+    found = frame.select("place", canonical_key(tree, F.col("k")).alias("text")).collect()
+    return [text for _, text in sorted(found)]
+
+
+def one(spark: SparkSession, kind: Any, *values: Any) -> list[str]:
+    return texts(spark, {"id": kind}, [(value,) for value in values])
+
+
+def test_whole_numbers_are_digits_whatever_their_width(spark: SparkSession) -> None:
+    values = (0, -1, 32767)
+    expected = ['{"id":0}', '{"id":-1}', '{"id":32767}']
+
+    assert one(spark, "int", *values) == expected
+    assert one(spark, "long", *values) == expected
+    assert one(spark, {"type": "int", "connect.type": "int16"}, *values) == expected
+    assert one(spark, "long", 2**63 - 1) == ['{"id":9223372036854775807}']
+
+
+def test_decimals_are_plain_quoted_texts_whatever_their_scale(spark: SparkSession) -> None:
+    values = [Decimal(text) for text in ("0", "4.99", "-4.5", "10", "-20", "0.01")]
+    expected = [f'{{"id":"{text}"}}' for text in ("0", "4.99", "-4.5", "10", "-20", "0.01")]
+
+    assert one(spark, decimal(4, 2), *values) == expected
+    assert one(spark, decimal(6, 3), *values) == expected
+    assert one(spark, decimal(38, 2), *values) == expected
+
+
+def test_small_decimals_are_plain_texts_too(spark: SparkSession) -> None:
+    values = [Decimal(text) for text in ("0", "0.0000001", "-0.0000012", "0.00000010", "5")]
+    expected = [f'{{"id":"{text}"}}' for text in ("0", "0.0000001", "-0.0000012", "0.0000001", "5")]
+
+    assert one(spark, decimal(12, 8), *values) == expected
+    assert one(spark, decimal(20, 10), *values) == expected
+
+
+def test_timestamps_are_utc_texts_whatever_their_unit(spark: SparkSession) -> None:
+    millis = (0, 1_500, -1, -62_135_596_800_000)
+    expected = [
+        '{"id":"1970-01-01T00:00:00Z"}',
+        '{"id":"1970-01-01T00:00:01.5Z"}',
+        '{"id":"1969-12-31T23:59:59.999Z"}',
+        '{"id":"0001-01-01T00:00:00Z"}',
+    ]
+
+    assert one(spark, MILLIS, *millis) == expected
+    assert one(spark, MICROS, *(value * 1000 for value in millis)) == expected
+    assert one(spark, ZONED, "1970-01-01T00:00:01.500000Z", "1970-01-01T00:00:01.5Z") == [expected[1]] * 2
+
+
+def test_dates_are_iso_texts(spark: SparkSession) -> None:
+    assert one(spark, DATE, 0, -719_162, 19_782) == [
+        '{"id":"1970-01-01"}',
+        '{"id":"0001-01-01"}',
+        '{"id":"2024-02-29"}',
+    ]
+
+
+def test_bytes_booleans_and_nulls(spark: SparkSession) -> None:
+    assert one(spark, "bytes", b"", b"\x0f\xff") == ['{"id":""}', '{"id":"0fff"}']
+    assert one(spark, "boolean", True, False) == ['{"id":true}', '{"id":false}']
+    assert one(spark, ["null", "string"], None, "null", "") == ['{"id":null}', '{"id":"null"}', '{"id":""}']
+
+
+def test_the_columns_of_a_key_are_sorted_and_nulls_are_written(spark: SparkSession) -> None:
+    columns = {"film_id": ["null", "int"], "actor_id": "int", "Zeta": ["null", "string"]}
+
+    assert texts(spark, columns, [(2, 1, "z"), (None, 1, None)]) == [
+        '{"Zeta":"z","actor_id":1,"film_id":2}',
+        '{"Zeta":null,"actor_id":1,"film_id":null}',
+    ]
+
+
+def test_the_order_of_the_key_s_columns_does_not_matter(spark: SparkSession) -> None:
+    forth = texts(spark, {"a": "int", "b": "string"}, [(1, "x")])
+
+    assert texts(spark, {"b": "string", "a": "long"}, [("x", 1)]) == forth
+
+
+def test_a_key_that_is_no_record_is_one_column(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(5,)], "k int").select(canonical_key(parse('"int"'), F.col("k")).alias("text"))
+
+    assert frame.collect()[0]["text"] == '{"key":5}'
+
+
+def plain(value: Decimal) -> str:
+    text = format(value, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def iso(micros: int) -> str:
+    moment = EPOCH + dt.timedelta(microseconds=micros)
+    return moment.isoformat(timespec="microseconds").rstrip("0").rstrip(".") + "Z"
+
+
+FIRST = (dt.datetime.min - EPOCH) // dt.timedelta(microseconds=1)
+LAST = (dt.datetime.max - EPOCH) // dt.timedelta(microseconds=1)
+KEYS = st.tuples(
+    st.none() | st.text(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.decimals(-999_999, 999_999, places=3).map(lambda d: d + 0),
+    st.integers(FIRST, LAST),
+    st.binary(max_size=8),
+)
+KEY_COLUMNS = {"text": ["null", "string"], "n": "long", "amount": decimal(9, 3), "at": MICROS, "data": "bytes"}
+
+
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(rows=st.lists(KEYS, min_size=150, max_size=150))
+def test_a_key_s_text_is_what_the_reference_says(spark: SparkSession, rows: list[tuple[Any, ...]]) -> None:
+    found = texts(spark, KEY_COLUMNS, rows)
+
+    for text, (name, number, amount, micros, data) in zip(found, rows, strict=True):
+        assert json.loads(text, object_pairs_hook=list) == [
+            ("amount", plain(amount)),
+            ("at", iso(micros)),
+            ("data", data.hex()),
+            ("n", number),
+            ("text", name),
+        ]

@@ -1,0 +1,275 @@
+"""What was not sent must never reach a table, and never cost it the value it has. SEMANTICS §5, cases T1 to T3."""
+
+import base64
+import hashlib
+import json
+import shutil
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from events import OPTIONAL_INT, OPTIONAL_STRING, PLACEHOLDER, Record, Topic, connect
+from lake import Lake, decided
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+
+from cdc_lake.events.avro import WriterSchema, with_decoded_values
+from cdc_lake.events.envelope import row_fields, row_of
+from cdc_lake.events.framing import body
+from cdc_lake.events.unavailable import can_be_unavailable, unavailable
+
+RAW = PLACEHOLDER.encode()
+AS_UUID = str(uuid.UUID(bytes=hashlib.md5(RAW, usedforsecurity=False).digest(), version=3))
+
+
+def array(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": ["null", items]}
+
+
+FORMS: dict[str, tuple[Any, Any]] = {
+    "text": ("string", PLACEHOLDER),
+    "json": (connect("string", "io.debezium.data.Json"), PLACEHOLDER),
+    "uuid": (connect("string", "io.debezium.data.Uuid"), PLACEHOLDER),
+    "tsvector": (connect("string", "io.debezium.data.Tsvector"), PLACEHOLDER),
+    "bytea": ("bytes", RAW),
+    "bytea_hex": ("string", RAW.hex()),
+    "bytea_base64": ("string", base64.b64encode(RAW).decode()),
+    "texts": (array("string"), [PLACEHOLDER]),
+    "jsons": (array(connect("string", "io.debezium.data.Json")), [PLACEHOLDER]),
+    "ints": (array("int"), list(RAW)),
+    "dates": (array(connect("int", "io.debezium.time.Date")), list(RAW)),
+    "longs": (array("long"), list(RAW)),
+    "byteas": (array("bytes"), [RAW]),
+    "hstore": ({"type": "map", "values": ["null", "string"]}, {PLACEHOLDER: PLACEHOLDER}),
+    "hstore_json": (connect("string", "io.debezium.data.Json"), f'{{"{PLACEHOLDER}":"{PLACEHOLDER}"}}'),
+    "uuids": (array(connect("string", "io.debezium.data.Uuid")), [AS_UUID]),
+}
+LOOK_ALIKES: dict[str, Any] = {
+    "text": f"{PLACEHOLDER} ",
+    "json": f'"{PLACEHOLDER}"',
+    "uuid": AS_UUID,
+    "tsvector": "",
+    "bytea": RAW + b"\0",
+    "bytea_hex": RAW.hex()[:-1],
+    "bytea_base64": "",
+    "texts": [PLACEHOLDER, PLACEHOLDER],
+    "jsons": [None],
+    "ints": [*RAW[:-1], None],
+    "dates": [0],
+    "longs": [],
+    "byteas": [RAW, None],
+    "hstore": {PLACEHOLDER: "x"},
+    "hstore_json": "{}",
+    "uuids": [PLACEHOLDER, AS_UUID],
+}
+
+
+def found(
+    spark: SparkSession, topic: Topic, records: Sequence[Record], placeholder: str = PLACEHOLDER
+) -> list[set[str]]:
+    """The columns of each record that were not sent."""
+    schema = WriterSchema(topic.value_text)
+    rows, (layout,) = with_decoded_values(
+        decided(spark, topic.registry, records), [schema], body=body(F.col("value")), schema=F.col("value_schema")
+    )
+    names = unavailable(row_fields(layout.tree), row_of(layout.tree, layout.value), placeholder)
+    return [set(row["names"]) for row in rows.select("offset", names.alias("names")).orderBy("offset").collect()]
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_every_form_of_the_placeholder_is_seen_and_nothing_else_is(spark: SparkSession, flat: bool) -> None:
+    topic = Topic({name: ["null", kind] for name, (kind, _) in FORMS.items()}, flat=flat)
+    records = [
+        topic.change("u", 1, {name: sent for name, (_, sent) in FORMS.items()}),
+        topic.change("u", 1, LOOK_ALIKES),
+        topic.change("u", 1),
+    ]
+
+    assert found(spark, topic, records) == [set(FORMS), set(), set()]
+
+
+def test_a_placeholder_of_one_s_own_is_seen_and_the_default_one_is_not(spark: SparkSession) -> None:
+    topic = Topic({"text": OPTIONAL_STRING, "ints": ["null", array("int")]})
+    records = [
+        topic.change("u", 1, {"text": "gone", "ints": list(b"gone")}),
+        topic.change("u", 1, {"text": PLACEHOLDER, "ints": list(RAW)}),
+    ]
+
+    assert found(spark, topic, records, "gone") == [{"text", "ints"}, set()]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["int", "boolean", "double", connect("string", "io.debezium.data.Enum"), array("double")],
+)
+def test_a_column_that_is_never_large_cannot_be_missing(kind: Any) -> None:
+    assert not can_be_unavailable(WriterSchema(json.dumps(kind)).tree)
+
+
+class Case:
+    """Batches of changes to one row: each change is an op and, for an upsert, `n` and `body`."""
+
+    def __init__(self, batches: Sequence[Sequence[tuple[Any, ...]]], soft: tuple[Any, ...], hard: Any, emptied: Any):
+        self.batches, self.soft, self.hard, self.emptied = batches, soft, hard, emptied
+
+
+P = PLACEHOLDER
+GONE = None
+MISSING = ["body"]
+C, U, D = ("c", 1, "old"), ("u", 2, P), ("d",)
+CASES = {
+    "T1 in one batch": Case([[C], [("u", 2, "X"), ("u", 3, P)]], (3, "X", False, []), *[(3, "X", [])] * 2),
+    "T1 in two batches": Case([[C], [("u", 2, "X")], [("u", 3, P)]], (3, "X", False, []), *[(3, "X", [])] * 2),
+    "T1 in the first batch": Case([[C, ("u", 2, "X"), ("u", 3, P)]], (3, "X", False, []), *[(3, "X", [])] * 2),
+    "the stored value stays": Case([[C], [U]], (2, "old", False, []), *[(2, "old", [])] * 2),
+    "a stored null stays": Case([[("c", 1, None)], [U]], (2, None, False, []), *[(2, None, [])] * 2),
+    "a null is a value": Case([[C], [("u", 2, None), U]], (2, None, False, []), *[(2, None, [])] * 2),
+    "T2: there is no row": Case([[U]], (2, None, False, MISSING), *[(2, None, MISSING)] * 2),
+    "T2: still missing": Case([[U], [("u", 3, P)]], (3, None, False, MISSING), *[(3, None, MISSING)] * 2),
+    "T2: sent at last": Case([[U], [("u", 3, "X")]], (3, "X", False, []), *[(3, "X", [])] * 2),
+    "T2: sent, then not": Case([[U], [("u", 3, "X"), ("u", 4, P)]], (4, "X", False, []), *[(4, "X", [])] * 2),
+    "T3: delete, insert, update": Case(
+        [[C], [D, ("c", 2, "new"), ("u", 3, P)]], (3, "new", False, []), *[(3, "new", [])] * 2
+    ),
+    "T3: in three batches": Case(
+        [[C], [D], [("c", 2, "new"), ("u", 3, P)]], (3, "new", False, []), *[(3, "new", [])] * 2
+    ),
+    "an insert does not reach behind the delete in its batch": Case(
+        [[C], [("u", 2, "X"), D, ("c", 3, P)]], (3, None, False, MISSING), *[(3, None, MISSING)] * 2
+    ),
+    "an insert does not reach behind the delete before its batch": Case(
+        [[C], [D], [("c", 3, P)]], (3, None, False, MISSING), *[(3, None, MISSING)] * 2
+    ),
+    "an insert does not reach behind a lone tombstone": Case(
+        [[C], [("tombstone",)], [("c", 3, P)]], (3, None, False, MISSING), *[(3, None, MISSING)] * 2
+    ),
+    "a snapshot row fills what is missing": Case([[U], [("r", 2, "X")]], (2, "X", False, []), *[(2, "X", [])] * 2),
+    "a delete keeps the last values": Case([[C], [D]], (1, "old", True, []), GONE, (None, None, [])),
+    "a delete behind a change keeps the change": Case(
+        [[C], [("u", 2, P), D]], (2, "old", True, []), GONE, (None, None, [])
+    ),
+    "a delete in the first batch": Case([[C, U, D]], (2, "old", True, []), GONE, (None, None, [])),
+    "a delete of an unknown row": Case([[D]], (None, None, True, []), GONE, (None, None, [])),
+    "a delete of a row with a missing value": Case([[U], [D]], (2, None, True, MISSING), GONE, (None, None, [])),
+    "a second delete changes nothing": Case([[C], [D], [D]], (1, "old", True, []), GONE, (None, None, [])),
+    "a tombstone behind its delete": Case([[C], [D, ("tombstone",)]], (1, "old", True, []), GONE, (None, None, [])),
+    "a tombstone in the batch behind its delete's": Case(
+        [[C], [D], [("tombstone",)]], (1, "old", True, []), GONE, (None, None, [])
+    ),
+}
+
+
+def batches_of(topic: Topic) -> list[list[Record]]:
+    """Batch by batch the changes of all cases, each case one key."""
+    longest = max(len(case.batches) for case in CASES.values())
+    lsn = 0
+    batches: list[list[Record]] = []
+    for number in range(longest):
+        records = []
+        for key, case in enumerate(CASES.values()):
+            for op, *values in case.batches[number] if number < len(case.batches) else []:
+                lsn += 1
+                if op == "tombstone":
+                    records.append(topic.tombstone(key))
+                else:
+                    after = dict(zip(("n", "body"), values, strict=False))
+                    records.append(topic.change(op, key, after, lsn=lsn, ts_ms=lsn))
+        batches.append(records)
+    return batches
+
+
+@pytest.fixture(scope="module")
+def landed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Topic, Path]:
+    """Bronze with the batches of all cases."""
+    topic = Topic({"n": OPTIONAL_INT, "body": OPTIONAL_STRING})
+    root = tmp_path_factory.mktemp("lake") / "landed"
+    lake = Lake(spark, root, topic)
+    for records in batches_of(topic):
+        lake.land(records)
+    return topic, root
+
+
+def silver_of(spark: SparkSession, landed: tuple[Topic, Path], name: str, **settings: Any) -> dict[str, Row]:
+    """The row of each case, folded batch by batch in a copy of the lake."""
+    topic, root = landed
+    lake = Lake(spark, shutil.copytree(root, root.parent / name), topic, max_rows=1, **settings)
+    assert lake.fold().batches == 3
+    rows = lake.rows()
+    return {name: rows[key] for key, name in enumerate(CASES) if key in rows}
+
+
+def test_what_was_not_sent_stays_and_a_soft_delete_keeps_it_too(
+    spark: SparkSession, landed: tuple[Topic, Path]
+) -> None:
+    rows = silver_of(spark, landed, "soft")
+
+    held = {name: (r["n"], r["body"], r["__deleted"], r["__unavailable"]) for name, r in rows.items()}
+    assert held == {name: case.soft for name, case in CASES.items()}
+
+
+def test_a_soft_delete_may_empty_the_row_but_for_its_key(spark: SparkSession, landed: tuple[Topic, Path]) -> None:
+    rows = silver_of(spark, landed, "emptied", soft_delete_values="null")
+
+    held = {name: (r["n"], r["body"], r["__unavailable"]) for name, r in rows.items()}
+    assert held == {name: case.emptied for name, case in CASES.items()}
+    deleted = {name for name, row in rows.items() if row["__deleted"]}
+    assert deleted == {name for name, case in CASES.items() if case.hard is GONE}
+
+
+def test_a_hard_delete_leaves_nothing_to_take_a_value_from(spark: SparkSession, landed: tuple[Topic, Path]) -> None:
+    rows = silver_of(spark, landed, "hard", deletes="hard")
+
+    held = {name: (r["n"], r["body"], r["__unavailable"]) for name, r in rows.items()}
+    assert held == {name: case.hard for name, case in CASES.items() if case.hard is not GONE}
+
+
+def test_a_replayed_change_behind_a_hard_delete_does_not_bring_the_row_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = Topic({"n": OPTIONAL_INT, "body": OPTIONAL_STRING})
+    create = topic.change("c", 1, {"n": 1}, lsn=1, ts_ms=1)
+    delete = topic.change("d", 1, lsn=2, ts_ms=2)
+
+    rows = Lake(spark, tmp_path, topic, deletes="hard").take([create, delete], [topic.again(create)])
+
+    assert rows == {}
+
+
+def test_a_column_that_appears_later_is_null_in_the_rows_before_and_one_that_goes_is_null_behind(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    old = Topic({"n": OPTIONAL_INT})
+    new = Topic({"n": OPTIONAL_INT, "body": OPTIONAL_STRING}, registry=old.registry)
+    lake = Lake(spark, tmp_path, old)
+    first = [old.change("c", key, {"n": key}, lsn=key, ts_ms=key) for key in (1, 2, 3)]
+    later = [
+        new.record(change.key, change.value)
+        for change in (
+            new.change("u", 1, {"n": 10, "body": "X"}, lsn=10, ts_ms=10),
+            new.change("u", 2, {"n": 20, "body": PLACEHOLDER}, lsn=11, ts_ms=11),
+        )
+    ]
+
+    rows = lake.take(first, later)
+
+    assert [(rows[key]["n"], rows[key]["body"]) for key in (1, 2, 3)] == [(10, "X"), (20, None), (3, None)]
+    assert lake.silver.version() == 1
+
+    lake.land([old.record(change.key, change.value) for change in [old.change("u", 1, {"n": 9}, lsn=20, ts_ms=20)]])
+    lake.fold()
+    assert (lake.rows()[1]["n"], lake.rows()[1]["body"]) == (9, None)
+
+
+def test_a_new_column_that_was_not_sent_is_named_as_missing_in_a_row_that_is_older_than_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    old = Topic({"n": OPTIONAL_INT})
+    new = Topic({"n": OPTIONAL_INT, "body": OPTIONAL_STRING}, registry=old.registry)
+    create = old.change("c", 1, {"n": 1}, lsn=1, ts_ms=1)
+    update = new.change("u", 1, {"n": 2, "body": PLACEHOLDER}, lsn=2, ts_ms=2)
+
+    rows = Lake(spark, tmp_path, old).take([create], [old.record(update.key, update.value)])
+
+    assert (rows[1]["body"], rows[1]["__unavailable"]) == (None, ["body"])
