@@ -21,7 +21,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         patch.setenv(
-            "PYSPARK_SUBMIT_ARGS", f"--master local[2] --conf spark.sql.warehouse.dir={warehouse} pyspark-shell"
+            "PYSPARK_SUBMIT_ARGS",
+            # Thousands of small plans: the JVM's first compiler pays, its second does not.
+            f"--master local[2] --conf spark.sql.warehouse.dir={warehouse} "
+            "--conf 'spark.driver.extraJavaOptions=-Dorg.apache.avro.fastread=true -XX:TieredStopAtLevel=1' "
+            "pyspark-shell",
         )
         session = build_session("cdc_lake tests")
     yield session

@@ -50,6 +50,7 @@ def changes(
     *,
     keys: Sequence[str],
     columns: Sequence[str],
+    stored_columns: Collection[str],
     large: Collection[str],
     deletes: Literal["soft", "hard"],
     soft_delete_values: Literal["last", "null"],
@@ -84,15 +85,19 @@ def changes(
 
     others = [name for name in columns if name not in keys]
     not_sent = _named([(name, missing(name)) for name in large])
+    can_stay = F.array(*(F.lit(name) for name in others if name in stored_columns)).cast("array<string>")
     stored_missing = F.coalesce(STORED_UNAVAILABLE, F.array().cast("array<string>"))
     keep = (
         F.when(emptied | ~has_stored_values, F.array().cast("array<string>"))
-        .when(is_new, not_sent)
-        .otherwise(F.array(*map(F.lit, others)).cast("array<string>"))
+        .when(is_new, F.array_intersect(not_sent, can_stay))
+        .otherwise(can_stay)
     )
     unavailable = (
         F.when(emptied, F.array().cast("array<string>"))
-        .when(is_new & has_stored_values, F.array_intersect(not_sent, stored_missing))
+        .when(
+            is_new & has_stored_values,
+            F.array_union(F.array_intersect(not_sent, stored_missing), F.array_except(not_sent, can_stay)),
+        )
         .when(is_new, not_sent)
         .otherwise(stored_missing)
     )

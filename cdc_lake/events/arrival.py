@@ -6,11 +6,13 @@ reason.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
+from cdc_lake.columns import BRONZE
 from cdc_lake.events import framing
 from cdc_lake.events.avro import Decoded, WriterSchema, one_of, with_decoded_keys, with_decoded_values
 from cdc_lake.events.envelope import ROW_OPS, TOMBSTONE, TRUNCATE, Metadata, metadata, row_fields
@@ -45,8 +47,7 @@ class Schemas:
                 problems[schema_id] = f"schema id {schema_id} is not in the registry"
                 continue
             try:
-                if is_key or schema.shape != "control":
-                    _check_usable(schema, is_key=is_key)
+                _check_usable(schema, is_key=is_key)
                 known[schema_id] = schema
             except SchemaError as exc:
                 problems[schema_id] = f"the schema of id {schema_id} is refused: {exc}"
@@ -170,8 +171,34 @@ def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> Data
     )
 
 
+def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date: date) -> DataFrame:
+    """Records as bronze holds them: `columns.BRONZE`, in its order and types.
+
+    Args:
+        records: `with_log_order`'s columns.
+        batch: the commit that brings them.
+        generation: of the topic.
+        ingest_date: the day of the commit, UTC.
+    """
+    own = {
+        "batch": F.lit(batch),
+        "first_batch": F.lit(batch),
+        "ingest_date": F.lit(ingest_date),
+        "generation": F.lit(generation),
+        "kafka_timestamp": F.col("timestamp"),
+        "late": F.lit(False),
+        "key": F.col("canonical_key"),
+        "framing": F.struct("key_framing", "value_framing"),
+        "raw_key": F.col("key"),
+        "raw_value": F.col("value"),
+    }
+    return records.select(*(own.get(name, F.col(name)).cast(kind).alias(name) for name, kind in BRONZE.items()))
+
+
 def _check_usable(schema: WriterSchema, *, is_key: bool) -> None:
     """Find out now, not in the middle of a plan, that a schema cannot be mapped."""
+    if not is_key and schema.shape == "control":
+        return
     for tree in (key_fields(schema.tree) if is_key else row_fields(schema.tree)).values():
         mapping(tree)
 

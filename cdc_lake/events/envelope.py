@@ -5,13 +5,14 @@ concerns no table. The schema decides, by its record's name first, because a tab
 `source`. Sources: Debezium's `Envelope`, `ExtractNewRecordState`, `SchemaFactory`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from cdc_lake.events.schemas import Tree, fields, non_null, record
+from cdc_lake.events.schemas import SchemaError, Tree, fields, non_null, record
 from cdc_lake.events.types import readable
 
 Shape = Literal["envelope", "flat", "control"]
@@ -62,11 +63,18 @@ class Metadata:
 
 
 def shape_of(tree: Tree) -> Shape:
-    """The shape of the values of one schema."""
-    name = tree.get("name", "")
+    """The shape of the values of one schema.
+
+    Raises:
+        SchemaError: it is not the schema of a change event.
+    """
+    if tree["type"] != "record":
+        raise SchemaError(f"a value of Avro type `{tree['type']}` is no change event")
+    name = tree["name"]
     if name in _CONTROL_RECORDS or name.endswith(_CONTROL_SUFFIXES):
         return "control"
     if name.endswith(".Envelope"):
+        _check_envelope(fields(tree))
         return "envelope"
     return "flat"
 
@@ -99,6 +107,15 @@ def metadata(tree: Tree, decoded: Column, topic: Column) -> Metadata:
     if shape_of(tree) == "envelope":
         return _envelope_metadata(tree, decoded, topic)
     return _flat_metadata(tree, decoded, topic)
+
+
+def _check_envelope(parts: Mapping[str, Tree]) -> None:
+    missing = [name for name in ("after", "op", "source") if name not in parts]
+    if missing:
+        raise SchemaError(f"an envelope without {', '.join(missing)}")
+    for name in ("after", "source"):
+        if non_null(parts[name])["type"] != "record":
+            raise SchemaError(f"an envelope whose `{name}` is no record")
 
 
 def _is_flat_metadata(name: str) -> bool:

@@ -47,7 +47,8 @@ def _canonical(tree: Tree, value: Column) -> Column:
     if kind == "binary":
         return F.lower(F.hex(value))
     if kind.startswith("decimal"):
-        return _without_trailing_zeros(value.cast("string"))
+        scale = int(kind.rstrip(")").partition(",")[2])
+        return F.call_function("format_number", value, F.lit("0." + "#" * scale))
     if kind.startswith("struct"):
         parts = fields(non_null(tree))
         return _canonical_struct(parts, {name: value[name] for name in parts})

@@ -6,6 +6,7 @@ A tree holds every type written out where it is used (`{"type": "record", "name"
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ MAX_TEXT_BYTES = 1 << 20
 MAX_DECIMAL_PRECISION = 38
 """Spark's widest decimal. A wider declaration is read as this; a value that does not fit fails its record."""
 
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+"""What the JVM's Avro takes for a name; fastavro takes more."""
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
 
@@ -146,16 +149,24 @@ def _expanded(content: Any, namespace: str, known: dict[str, Tree | None], path:
     if kind == "map":
         return {**content, "values": _expanded(content["values"], namespace, known, (*path, "values"))}
     name = _full_name(content, namespace)
+    _check_name(name)
     known[name] = None
     tree = {k: v for k, v in content.items() if k != "namespace"} | {"name": name, "type": kind}
     if kind in ("record", "error"):
         inside = name.rpartition(".")[0]
+        for f in content["fields"]:
+            _check_name(f["name"])
         tree["fields"] = [
             {"name": f["name"], "type": _expanded(f["type"], inside, known, (*path, f["name"]))}
             for f in content["fields"]
         ]
     known[name] = tree
     return tree
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise SchemaError(f"`{name}` is not a name in Avro; set field.name.adjustment.mode=avro on the connector")
 
 
 def _children(tree: Tree) -> Iterator[Tree]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from cdc_lake.events.schemas import Tree, connect_name, non_null
+from cdc_lake.events.schemas import Tree, connect_name, is_decimal, non_null
 
 
 def unavailable(fields: Mapping[str, Tree], row: Column, placeholder: str) -> Column:
@@ -47,25 +47,26 @@ def _is_placeholder(tree: Tree, value: Column, placeholder: str) -> Column | Non
         return value.isin(
             placeholder, base64.b64encode(raw).decode(), raw.hex(), f'{{"{placeholder}":"{placeholder}"}}'
         )
-    if kind == "bytes" and "logicalType" not in tree:
+    if kind == "bytes" and not is_decimal(tree):
         return value == F.lit(raw)
     if kind == "map":
         return value[placeholder] == F.lit(placeholder)
     if kind == "array":
-        return _is_placeholder_array(non_null(tree["items"])["type"], value, placeholder)
+        return _is_placeholder_array(non_null(tree["items"]), value, placeholder)
     return None
 
 
-def _is_placeholder_array(items: str, value: Column, placeholder: str) -> Column | None:
+def _is_placeholder_array(items: Tree, value: Column, placeholder: str) -> Column | None:
     raw = placeholder.encode()
-    if items == "string":
+    kind = items["type"]
+    if kind == "string":
         # An array of uuids holds the name-based uuid of the placeholder's bytes instead.
         as_uuid = str(uuid.UUID(bytes=hashlib.md5(raw, usedforsecurity=False).digest(), version=3))
         return (F.size(value) == 1) & value[0].isin(placeholder, as_uuid)
-    if items == "bytes":
+    if kind == "bytes" and not is_decimal(items):
         return (F.size(value) == 1) & (value[0] == F.lit(raw))
-    if items in ("int", "long"):
-        return value == F.array(*(F.lit(code).cast("bigint" if items == "long" else "int") for code in raw))
+    if kind in ("int", "long"):
+        return value == F.array(*(F.lit(code).cast("bigint" if kind == "long" else "int") for code in raw))
     return None
 
 

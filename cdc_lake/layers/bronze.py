@@ -8,10 +8,18 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import BRONZE, BRONZE_STATISTICS
+from cdc_lake.columns import BRONZE_STATISTICS
 from cdc_lake.config import Config, TableConfig, kafka_address, registry_address
 from cdc_lake.errors import DataLossError, QualityGateError
-from cdc_lake.events.arrival import DECODE_STAGE, LastRecord, Schemas, with_decision, with_frames, with_log_order
+from cdc_lake.events.arrival import (
+    DECODE_STAGE,
+    LastRecord,
+    Schemas,
+    bronze_rows,
+    with_decision,
+    with_frames,
+    with_log_order,
+)
 from cdc_lake.events.explain import reason
 from cdc_lake.events.framing import body
 from cdc_lake.layers.run import each_table, keep_report, select, table_path
@@ -122,7 +130,8 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], progress: Progress | None)
         with done.phase("decode"):
             decided = with_decision(records, keys, values)
             ordered = with_log_order(decided, _last_records(run.table, progress, seen.first_is_tombstone))
-            rows = _bronze_rows(ordered, batch).persist()
+            today = datetime.now(UTC).date()
+            rows = bronze_rows(ordered, batch=batch, generation=GENERATION, ingest_date=today).persist()
             landed = _landed(rows)
         try:
             counts = {name: landed.counts[name] for name in ("ok", "quarantined", "control")}
@@ -276,23 +285,6 @@ def _last_records(table: DeltaLakeTable, progress: Progress | None, wanted: set[
     return known | {
         row["partition"]: LastRecord(progress.log_ts[row["partition"]], *row["last"]) for row in last.collect()
     }
-
-
-def _bronze_rows(rows: DataFrame, batch: int) -> DataFrame:
-    """Rows in bronze's own, fixed schema."""
-    own = {
-        "batch": F.lit(batch),
-        "first_batch": F.lit(batch),
-        "ingest_date": F.lit(datetime.now(UTC).date()),
-        "generation": F.lit(GENERATION),
-        "kafka_timestamp": F.col("timestamp"),
-        "late": F.lit(False),
-        "key": F.col("canonical_key"),
-        "framing": F.struct("key_framing", "value_framing"),
-        "raw_key": F.col("key"),
-        "raw_value": F.col("value"),
-    }
-    return rows.select(*(own.get(name, F.col(name)).cast(kind).alias(name) for name, kind in BRONZE.items()))
 
 
 def _gate(done: TableReport, settings: TableConfig) -> None:

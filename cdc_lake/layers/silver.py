@@ -1,6 +1,6 @@
 """Silver: the source table as it is now, folded from bronze's events."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -83,14 +83,14 @@ class _Run:
 def _follow(run: _Run) -> None:
     """Fold in what bronze has beyond silver's progress, in whole bronze batches of at most `max_rows` together."""
     done = run.done
-    source, version = run.bronze.id(), run.bronze.version()
+    source = run.bronze.id()
     landed = run.bronze.progress()
     assert landed is not None, "a bronze table is created with progress"
     progress = run.silver().progress()
     reached = _reached(run, progress, source)
     done.consumed_from = {source: reached}
     done.version_before = run.silver().version() if progress else None
-    bronze = run.bronze.read(as_of=version)
+    bronze = run.bronze.read()  # a newer version than `landed` is no harm: a batch never changes once it is there
     for first, last in _batch_ranges(bronze, reached, landed.commit, run.settings.max_rows):
         rows = bronze.where(F.col("batch").between(first, last) & (F.col("status") == "ok"))
         progress = _fold_batch(run, rows, progress, {source: last})
@@ -154,7 +154,8 @@ def _fold_batch(run: _Run, rows: DataFrame, progress: Progress | None, consumed:
         if not key_schemas:
             return _move_on(run, progress, following)
         with done.phase("plan"):
-            layout = _layout(run, layout_of(done.table, key_schemas, value_schemas), progress)
+            stored = _stored_columns(run) if progress else {}
+            layout = _layout(done.table, layout_of(done.table, key_schemas, value_schemas), stored)
             large = large_columns(value_schemas)
             happened = events(
                 rows.where(F.col("tombstone_of").isNull()),
@@ -179,6 +180,7 @@ def _fold_batch(run: _Run, rows: DataFrame, progress: Progress | None, consumed:
             values(counted, decided.rows, large=[n for n in columns if n in large], has_barriers=decided.has_barriers),
             keys=list(layout.keys),
             columns=columns,
+            stored_columns=stored,
             large=large,
             deletes=settings.deletes,
             soft_delete_values=settings.soft_delete_values,
@@ -257,20 +259,24 @@ def _counts(rows: DataFrame) -> _Counts:
     return _Counts(*found)
 
 
-def _layout(run: _Run, found: Layout, progress: Progress | None) -> Layout:
+def _stored_columns(run: _Run) -> dict[str, str]:
+    """The source's columns in silver, name to Spark type."""
+    return {f.name: f.dataType.simpleString() for f in run.silver().read().schema if f.name not in SILVER_META}
+
+
+def _layout(table: str, found: Layout, stored: Mapping[str, str]) -> Layout:
     """The layout of silver: what it has, and behind it what this batch adds."""
-    if progress is None:
+    if not stored:
         return found
-    stored = {f.name: f.dataType.simpleString() for f in run.silver().read().schema if f.name not in SILVER_META}
     missing_keys = [name for name in found.keys if name not in stored]
     if missing_keys:
         raise UnsupportedError(
-            run.done.table,
+            table,
             f"its primary key now has {', '.join(missing_keys)}, which silver does not",
             "rebuild the table from a snapshot taken after the change",
         )
     known = {name: plain_type(kind) for name, kind in stored.items()}
-    merge_columns(run.done.table, known, {name: plain_type(kind) for name, kind in found.columns.items()})
+    merge_columns(table, known, {name: plain_type(kind) for name, kind in found.columns.items()})
     order = [*found.keys, *(name for name in known if name not in found.keys)]
     return Layout(found.keys, {name: found.columns.get(name) or stored[name] for name in order})
 

@@ -8,7 +8,9 @@ import json
 import uuid
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cdc_lake.errors import UnsupportedError
 
 METADATA_KEY = "cdc_lake"
 
@@ -44,9 +46,18 @@ class Progress(BaseModel):
 
     @classmethod
     def from_metadata(cls, text: str | None) -> "Progress | None":
-        """The progress in a commit's metadata; none when the commit is not one of ours."""
+        """The progress in a commit's metadata; none when the commit is not one of ours.
+
+        Raises:
+            UnsupportedError: it is one of ours, and of a version this one does not know.
+        """
         try:
             ours = json.loads(text or "null")[METADATA_KEY]
         except (json.JSONDecodeError, KeyError, TypeError):
             return None
-        return cls.model_validate(ours)
+        try:
+            return cls.model_validate(ours)
+        except ValidationError as exc:
+            raise UnsupportedError(
+                "the table's newest commit", "its progress is of another version of cdc_lake", "use that version"
+            ) from exc

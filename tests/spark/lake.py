@@ -1,6 +1,6 @@
 """The product's way from Kafka records to bronze and silver, for tests that have neither a broker nor a registry."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,8 @@ from events import FakeRegistry, Record, Topic
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import BRONZE
 from cdc_lake.config import Config, LakeConfig, TableConfig
-from cdc_lake.events.arrival import LastRecord, Schemas, with_decision, with_frames, with_log_order
+from cdc_lake.events.arrival import LastRecord, Schemas, bronze_rows, with_decision, with_frames, with_log_order
 from cdc_lake.events.avro import WriterSchema
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.metrics.report import TableReport
@@ -48,23 +47,6 @@ def by_offset(rows: DataFrame) -> list[Row]:
     return rows.orderBy("offset").collect()
 
 
-def bronze_rows(ordered: DataFrame, batch: int = 1) -> DataFrame:
-    """Rows as bronze holds them, from `with_log_order`'s."""
-    own = {
-        "batch": F.lit(batch),
-        "first_batch": F.lit(batch),
-        "ingest_date": F.lit(date(2026, 1, 1)),
-        "generation": F.lit(0),
-        "kafka_timestamp": F.col("timestamp"),
-        "late": F.lit(False),
-        "key": F.col("canonical_key"),
-        "framing": F.struct("key_framing", "value_framing"),
-        "raw_key": F.col("key"),
-        "raw_value": F.col("value"),
-    }
-    return ordered.select(*(own.get(name, F.col(name)).cast(kind).alias(name) for name, kind in BRONZE.items()))
-
-
 class Lake:
     """A lake with one topic: land records in bronze, fold them into silver, look at silver.
 
@@ -89,7 +71,7 @@ class Lake:
         self._batch += 1
         self._schemas.by_ids(_ids(data for r in records for data in (r.key, r.value)))
         ordered = with_log_order(decided(self._spark, self._topic.registry, records), self._before)
-        rows = bronze_rows(ordered, self._batch).persist()
+        rows = bronze_rows(ordered, batch=self._batch, generation=0, ingest_date=date(2026, 1, 1)).persist()
         last = rows.orderBy(F.col("offset").desc()).first()
         self._before = {0: LastRecord(last["log_ts"], last["offset"], last["raw_key"], last["op"], last["status"])}
         self.bronze.append(rows, Progress(layer="bronze", run_id="test", commit=self._batch))
@@ -120,8 +102,3 @@ def _ids(data: Iterable[bytes | None]) -> set[int]:
 def _writer(registry: FakeRegistry, schema_id: int) -> WriterSchema | None:
     text = registry.text(schema_id)
     return None if text is None else WriterSchema(text)
-
-
-def last_records(**fields: Any) -> Mapping[int, LastRecord]:
-    """The state of partition 0 before a batch."""
-    return {0: LastRecord(**fields)}

@@ -189,13 +189,16 @@ def test_a_record_without_key_and_value_is_quarantined(spark: SparkSession) -> N
     assert [(r["status"], r["error"] and r["error"]["stage"]) for r in rows] == [UNTYPED, OK]
 
 
-def test_a_change_without_a_key_is_kept(spark: SparkSession) -> None:
+def test_a_change_without_a_key_is_quarantined_and_a_truncate_is_not(spark: SparkSession) -> None:
     here = topic()
-    change = here.change("c", 1, ROW)
+    change, truncate = here.change("c", 1, ROW), here.change("t", 1, ROW)
 
-    (row,) = by_offset(decided(spark, here.registry, [here.record(None, change.value)]))
+    rows = by_offset(decided(spark, here.registry, [here.record(None, r.value) for r in (change, truncate)]))
 
-    assert (row["status"], row["op"], row["canonical_key"]) == ("ok", "c", None)
+    assert [(r["status"], r["error"] and r["error"]["code"], r["op"], r["canonical_key"]) for r in rows] == [
+        ("quarantined", "no_key", "c", None),
+        ("ok", None, "t", None),
+    ]
 
 
 def test_records_that_concern_no_table_are_control_records(spark: SparkSession) -> None:

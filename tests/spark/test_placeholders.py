@@ -225,18 +225,6 @@ def test_a_hard_delete_leaves_nothing_to_take_a_value_from(spark: SparkSession, 
     assert held == {name: case.hard for name, case in CASES.items() if case.hard is not GONE}
 
 
-def test_a_replayed_change_behind_a_hard_delete_does_not_bring_the_row_back(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    topic = Topic({"n": OPTIONAL_INT, "body": OPTIONAL_STRING})
-    create = topic.change("c", 1, {"n": 1}, lsn=1, ts_ms=1)
-    delete = topic.change("d", 1, lsn=2, ts_ms=2)
-
-    rows = Lake(spark, tmp_path, topic, deletes="hard").take([create, delete], [topic.again(create)])
-
-    assert rows == {}
-
-
 def test_a_column_that_appears_later_is_null_in_the_rows_before_and_one_that_goes_is_null_behind(
     spark: SparkSession, tmp_path: Path
 ) -> None:

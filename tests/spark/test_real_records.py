@@ -1,17 +1,17 @@
 """What a real connector sent, byte by byte, against what a table must hold."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from events import FakeRegistry, Record
-from lake import bronze_rows, by_offset, decided
+from lake import by_offset, decided
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.events.arrival import with_log_order
+from cdc_lake.events.arrival import bronze_rows, with_log_order
 from cdc_lake.events.avro import WriterSchema
 from cdc_lake.events.rows import events, layout_of
 
@@ -79,7 +79,9 @@ def check(table: str, sources: list[dict[str, Any]], spark: SparkSession) -> Non
     for source in sources:
         kafka += records_of(source, registry, len(kafka))
         sent += [(source, record) for record in source["records"]]
-    bronze = bronze_rows(with_log_order(decided(spark, registry, kafka), {})).persist()
+    bronze = bronze_rows(
+        with_log_order(decided(spark, registry, kafka), {}), batch=1, generation=0, ingest_date=date(2026, 1, 1)
+    ).persist()
     keys = [WriterSchema(source["key_schema"]) for source in sources]
     values = [WriterSchema(source["value_schema"]) for source in sources]
     layout = layout_of(table, keys, values)

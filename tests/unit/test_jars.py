@@ -195,6 +195,8 @@ def test_spark_defaults_hold_the_jars_and_the_settings(spark_folder: Path, tmp_p
     lines = write_spark_defaults([jar(), hudi], tmp_path, SETTINGS).read_text().splitlines()
     assert lines[1:] == [
         f"spark.jars {tmp_path}/org.example/tool-1.0.jar,{tmp_path}/org.apache.hudi/hudi-1.jar",
+        "spark.driver.host 127.0.0.1",
+        "spark.driver.bindAddress 127.0.0.1",
         f"spark.sql.extensions {SETTINGS['spark.sql.extensions']}",
         f"spark.kryo.registrator {SETTINGS['spark.kryo.registrator']}",
         r"spark.odd back\\slash",
@@ -203,7 +205,7 @@ def test_spark_defaults_hold_the_jars_and_the_settings(spark_folder: Path, tmp_p
 
 def test_spark_defaults_name_no_class_of_hudi_where_there_is_no_hudi(spark_folder: Path, tmp_path: Path) -> None:
     lines = write_spark_defaults([jar()], tmp_path, SETTINGS).read_text().splitlines()
-    assert lines[2:] == ["spark.sql.extensions io.delta.sql.DeltaSparkSessionExtension", r"spark.odd back\\slash"]
+    assert lines[4:] == ["spark.sql.extensions io.delta.sql.DeltaSparkSessionExtension", r"spark.odd back\\slash"]
 
 
 def test_spark_env_brings_java_only_where_there_is_none(spark_folder: Path, tmp_path: Path) -> None:
