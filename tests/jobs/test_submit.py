@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from cdc_lake import jars as jars_module
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.jars import Jar, cache_folder, lock_file, profile_name, read_lock, write_spark_defaults
+from cdc_lake.jars import Jar, cache_folder, lock_file, profile_name, read_lock, spark_home, write_spark_defaults
 from cdc_lake.session import SPARK_DEFAULTS
 
 CHECKOUT = Path(__file__).parents[2]
@@ -323,6 +323,7 @@ def test_a_damaged_jar_ends_with_2_and_is_named(submit: Submit, own_jars: dict[s
 
 def test_a_spark_that_was_told_of_no_jars_ends_with_2_and_the_way_to_have_them(submit: Submit, tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
+    shutil.copy(spark_home() / "conf" / "spark-env.sh", tmp_path / "conf")  # says which Java, where there is none
 
     done = submit("silver", "--table", "t", SPARK_CONF_DIR=str(tmp_path / "conf"))
 
