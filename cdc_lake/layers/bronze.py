@@ -22,7 +22,7 @@ from cdc_lake.events.arrival import (
 )
 from cdc_lake.events.explain import reason
 from cdc_lake.events.framing import body
-from cdc_lake.layers.run import each_table, keep_report, select, table_path
+from cdc_lake.layers.run import each_table, end_report, select, table_path
 from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.session import build_session
 from cdc_lake.sources.kafka import Broker, Span, TopicLog
@@ -77,8 +77,7 @@ def run_bronze(config: Config, tables: Sequence[str], spark: SparkSession | None
         _land(_Run(spark, broker, logs[done.table], schemas, table, config.table(done.table), report.run_id, done))
 
     each_table(report, topics, work)
-    report.ended_at = datetime.now(UTC)
-    keep_report(storage, config, report)
+    end_report(storage, config, report)
     return report
 
 

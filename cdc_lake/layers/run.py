@@ -4,6 +4,7 @@ import difflib
 import logging
 import re
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
 from py4j.protocol import Py4JError
@@ -87,6 +88,7 @@ def _in_our_words(table: str, said: str) -> CdcLakeError:
     return CdcLakeError(table, f"Spark failed: {first}", "run again with --debug to see where")
 
 
-def keep_report(storage: Storage, config: Config, report: Report) -> None:
-    """Write the report beside the tables."""
+def end_report(storage: Storage, config: Config, report: Report) -> None:
+    """Close the report and write it beside the tables."""
+    report.ended_at = datetime.now(UTC)
     storage.write_once(f"{config.lake.root}/_runs/{report.file_name}", report.model_dump_json(indent=2))

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -24,7 +23,7 @@ from cdc_lake.errors import DataLossError, UnsupportedError
 from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.rows import Layout, events, large_columns, layout_of, merge_columns
 from cdc_lake.events.types import plain_type, quoted
-from cdc_lake.layers.run import each_table, keep_report, select, table_path
+from cdc_lake.layers.run import each_table, end_report, select, table_path
 from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.session import build_session
 from cdc_lake.sources.schemas import SchemaFiles
@@ -58,8 +57,7 @@ def run_silver(config: Config, tables: Sequence[str], spark: SparkSession | None
     root = f"{config.lake.root}/bronze"
     there = [folder.replace("/", ".") for folder in storage.folders(root, LOG_FOLDER)]
     each_table(report, select(tables, there, f"table in {root}", "run the bronze job first"), work)
-    report.ended_at = datetime.now(UTC)
-    keep_report(storage, config, report)
+    end_report(storage, config, report)
     return report
 
 
@@ -156,7 +154,7 @@ def _fold_batch(run: _Run, rows: DataFrame, progress: Progress | None, consumed:
         with done.phase("plan"):
             stored = _stored_columns(run) if progress else {}
             layout = _layout(done.table, layout_of(done.table, key_schemas, value_schemas), stored)
-            large = large_columns(value_schemas)
+            large = large_columns(value_schemas) - layout.keys.keys()
             happened = events(
                 rows.where(F.col("tombstone_of").isNull()),
                 layout,
