@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,8 +23,10 @@ def demo(folder: Path) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("demo") / "made by the demo"
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("demo") / "made by the demo"
+    yield folder
+    Stack(folder / "stack").delete()
 
 
 @pytest.fixture(scope="module")
