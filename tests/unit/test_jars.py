@@ -147,13 +147,13 @@ def test_a_jar_the_repository_does_not_have_is_named(tmp_path: Path) -> None:
 
 
 def test_an_unknown_host_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CDC_LAKE_MAVEN_MIRROR", "http://mirror.invalid/maven")
+    monkeypatch.setenv("CDC_LAKE_MAVEN_MIRROR", "http://mirror.invalid/jars")
     with pytest.raises(InstallationError, match=r"there is no such host, or no way to it \(mirror\.invalid\)"):
         fetch([jar()], tmp_path)
 
 
 def test_a_server_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CDC_LAKE_MAVEN_MIRROR", "http://127.0.0.1:1/maven")
+    monkeypatch.setenv("CDC_LAKE_MAVEN_MIRROR", "http://127.0.0.1:1/jars")
     with pytest.raises(InstallationError, match=r"the server does not answer \(.*Connection refused"):
         fetch([jar()], tmp_path)
 
