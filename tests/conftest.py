@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from cdc_lake.embedded.stack import Stack
@@ -30,6 +31,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = build_session("cdc_lake tests")
     yield session
     session.stop()
+    gateway = SparkContext._gateway  # PySpark leaves its JVM to itself; here it ends with the tests
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(30)
 
 
 @pytest.fixture(scope="session")
