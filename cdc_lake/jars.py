@@ -366,7 +366,7 @@ def _ivy_settings(mirror: str | None) -> str:
 
 
 def _ivy_order(jars: Iterable[Jar]) -> str:
-    return f"""<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+    return f"""<ivy-module version="2.0" xmlns:e="http://ant.apache.org/ivy/extra">
   <info organisation="cdc_lake" module="jars"/>
   <dependencies>
 {"".join(map(_ivy_dependency, jars))}  </dependencies>
@@ -375,7 +375,7 @@ def _ivy_order(jars: Iterable[Jar]) -> str:
 
 
 def _ivy_dependency(jar: Jar) -> str:
-    classifier = f' m:classifier="{jar.classifier}"' if jar.classifier else ""
+    classifier = f' e:classifier="{jar.classifier}"' if jar.classifier else ""
     return f"""    <dependency org="{jar.group}" name="{jar.artifact}" rev="{jar.version}" transitive="false">
       <artifact name="{jar.artifact}" type="{jar.ext}" ext="{jar.ext}"{classifier}/>
     </dependency>

@@ -59,11 +59,15 @@ def changes(
     """The rows to write.
 
     Args:
-        decided: `decisions`' columns, and of the stored row `stored_deleted`, `stored_unavailable`; null when there
-            is none. found: `values`' columns. keys: the primary key's columns. columns: all columns of the source
-            table, keys first. large: the columns that may not have been sent. deletes: whether a deleted row stays,
-            marked, or goes. soft_delete_values: what a deleted row that stays holds outside its key. batch: silver's
-            own commit number.
+        decided: `decisions`' columns.
+        found: `values`' columns.
+        keys: the primary key's columns.
+        columns: all columns of the source table, keys first.
+        stored_columns: those of them that the table has already.
+        large: the columns that may not have been sent.
+        deletes: whether a deleted row stays, marked, or goes.
+        soft_delete_values: what a deleted row that stays holds outside its key.
+        batch: silver's own commit number.
 
     Columns out, one row per key: `columns`, silver's own columns, `__keep` and `__delete` (see `cdc_lake.columns`).
     """

@@ -1,5 +1,6 @@
 """`cdc-lake demo`: the whole way with real servers, and the proof."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,15 +39,8 @@ def demo(
 def _print(result: "DemoResult", console: Console) -> None:
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("topic", overflow="fold")
-    for heading in (
-        "events",
-        "bronze\nrows",
-        "quaran-\ntined",
-        "silver\nrows",
-        "source\nrows",
-        "differ-\nences",
-        "sec-\nonds",
-    ):
+    counts = ("events", "bronze\nrows", "quaran-\ntined", "silver\nrows", "source\nrows", "differ-\nences")
+    for heading in (*counts, "sec-\nonds"):
         table.add_column(heading, justify="right")
     for row in result.tables:
         numbers = (row.events, row.bronze_rows, row.quarantined, row.silver_rows, row.source_rows, row.differences)
@@ -72,7 +66,9 @@ def _print_addresses(place: Path) -> None:
         print(f"  {name:9} {address}", file=sys.stderr)
     config = load_config()
     elsewhere = {"STACK__FOLDER": (config.stack.folder, stack.folder), "LAKE__ROOT": (config.lake.root, place / "lake")}
-    exports = "".join(f"  export CDC_LAKE__{k}={b}\n" for k, (a, b) in elsewhere.items() if a != str(b))
+    exports = "".join(
+        f"  export CDC_LAKE__{k}={shlex.quote(str(b))}\n" for k, (a, b) in elsewhere.items() if a != str(b)
+    )
     print(
         f"\nChange something, land it, fold it in:\n  . .venv/bin/activate\n{exports}"
         f"  {program('psql')} \\\n    {database}\n"
