@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint clean lock
+.PHONY: help setup demo test test-deep conformance lint clean lock
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,7 +15,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 unexport VIRTUAL_ENV
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## Make .venv with everything in it, and fetch the jars (a minute at first, then seconds)
 	@cdc-lake jars fetch --quiet
@@ -25,6 +25,13 @@ demo: setup ## Run the whole way once: database, change events, tables, proof
 
 test: setup ## Run all tests
 	pytest
+
+test-deep: setup ## Run the tests that are too long for every change (an hour and more)
+	pytest -m deep
+
+conformance: setup ## Check silver against every log of the conformance kit, in every way of cutting it
+	for deletes in hard soft; do for split in none each all-pairs; do \
+		python -m tests.conformance --table-type delta --deletes $$deletes --split $$split; done; done
 
 lint: setup ## Check format, style and types
 	ruff format --check .

@@ -57,3 +57,30 @@ KEEP = "__keep"
 """Column of a change: names of the columns in which the stored row's value stays."""
 DELETE = "__delete"
 """Column of a change: whether the row goes."""
+
+SIDE = {
+    "kind": "string",
+    "id": "string",
+    "key": "string",
+    "awaits": "string",
+    ORDER: ORDER_TYPE,
+    KAFKA: KAFKA_TYPE,
+    "image": "string",
+    UNAVAILABLE: "array<string>",
+    BATCH: "bigint",
+    "at_ms": "bigint",
+}
+"""A silver table's memory: one entry per (kind, id); `kind` is one of `SIDE_KINDS`, the rest depends on it.
+
+`id` is the key's text, the move's, or empty. `key` is the key concerned. `awaits` names a move whose image an entry
+lacks. `image` holds large values as JSON by column name, `__unavailable` the names of those that are missing even
+there. `__batch` is silver's commit number, `at_ms` when it was made.
+"""
+DELETED_ENTRY, MOVED_ENTRY, AWAITING_ENTRY = "deleted", "moved", "awaiting"
+TRUNCATED_ENTRY, SNAPSHOT_ENTRY = "truncated", "snapshot"
+SIDE_KINDS = (DELETED_ENTRY, MOVED_ENTRY, AWAITING_ENTRY, TRUNCATED_ENTRY, SNAPSHOT_ENTRY)
+
+
+def quoted(name: str) -> str:
+    """A column name as Spark SQL takes it, whatever characters it holds."""
+    return "`" + name.replace("`", "``") + "`"

@@ -73,6 +73,31 @@ class TableConfig(Model):
     soft_delete_values: Literal["last", "null"] = Field(
         default="last", description="What a soft-deleted row holds outside its key: its last real values, or nulls."
     )
+    truncates: Literal["as_deletes", "hard", "soft", "refuse"] = Field(
+        default="as_deletes",
+        description="What a TRUNCATE does to the rows before it: what `deletes` says, a hard or a soft delete of each; "
+        "or the run stops.",
+    )
+    truncates_across_partitions: bool = Field(
+        default=False,
+        description="Apply truncates of topics with several partitions too, where Kafka's time alone says what came "
+        "before.",
+    )
+    remove_missing_after_snapshot: bool = Field(
+        default=False,
+        description="Delete the rows that a completed new snapshot of the whole table no longer has.",
+    )
+    delete_memory_days: float = Field(
+        default=30.0, gt=0, description="How long a hard delete, a truncate or a moved row's values are remembered."
+    )
+    on_log_reset: Literal["stop", "warn"] = Field(
+        default="stop",
+        description="When the source's log positions went back on many keys while its clock went on (a restore).",
+    )
+    null_means_keep: tuple[str, ...] = Field(
+        default=(),
+        description="Columns whose null in an update means `not sent`: types the connector has no placeholder for.",
+    )
     max_rows: int = Field(
         default=1_000_000, gt=0, description="Records a batch takes at most (whole bronze batches in silver)."
     )
@@ -87,11 +112,24 @@ class TableConfig(Model):
     )
 
 
+class LeaseConfig(Model):
+    """A table is written by one run at a time; the others find its lease and end before they work."""
+
+    enabled: bool = Field(default=True, description="Without it a second run is noticed when it commits, not before.")
+    seconds: float = Field(default=60.0, gt=0, description="A lease not renewed for so long is free to take.")
+
+
 class TablePatch(Model):
     """What `tables:` may set for the tables its glob names; what is left out comes from `defaults:`."""
 
     deletes: Literal["soft", "hard"] | None = None
     soft_delete_values: Literal["last", "null"] | None = None
+    truncates: Literal["as_deletes", "hard", "soft", "refuse"] | None = None
+    truncates_across_partitions: bool | None = None
+    remove_missing_after_snapshot: bool | None = None
+    delete_memory_days: float | None = Field(default=None, gt=0)
+    on_log_reset: Literal["stop", "warn"] | None = None
+    null_means_keep: tuple[str, ...] | None = None
     max_rows: int | None = Field(default=None, gt=0)
     unavailable_value: str | None = None
     max_quarantine_percent: float | None = Field(default=None, ge=0, le=100)
@@ -112,6 +150,7 @@ class Config(BaseSettings):
     registry: RegistryConfig = RegistryConfig()
     lake: LakeConfig = LakeConfig()
     stack: StackConfig = StackConfig()
+    lease: LeaseConfig = LeaseConfig()
     defaults: TableConfig = TableConfig()
     tables: dict[str, TablePatch] = Field(default_factory=dict, description="By topic name or glob; later entries win.")
 

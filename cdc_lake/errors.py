@@ -4,11 +4,13 @@
     ├── ConfigError                  exit 2   a setting, a flag or the installation is wrong
     │   ├── UnknownTableError                 no such topic or table; names the nearest
     │   ├── InstallationError                 jars, Java or Spark missing, damaged or of the wrong version
-    │   └── UnsupportedError                  legal input this version does not handle yet
+    │   ├── UnsupportedError                  legal input this version does not handle yet
+    │   └── RefusedError                      legal input that the table's settings refuse
     ├── InfrastructureError          exit 10  broker, registry or server does not answer; try again later
     ├── DataLossError                exit 20  records are gone, or the source's log is not the one we knew
+    │   └── NoProgressError                   no commit that is left says what the table has consumed
     ├── QualityGateError             exit 30  too much was quarantined
-    └── TableLockedError             exit 40  another run has written this table
+    └── TableLockedError             exit 40  another run is writing this table, or has written it
 
 A message reads `where: what; what to do`. A bad *record* is never an error: it becomes a quarantined row.
 Each has a code; `python -m cdc_lake.errors` prints docs/errors.md.
@@ -63,6 +65,12 @@ class UnsupportedError(ConfigError):
     code = "CDC-203"
 
 
+class RefusedError(ConfigError):
+    """What arrived is legal, and the table's settings say that it is not to be applied."""
+
+    code = "CDC-204"
+
+
 class InfrastructureError(CdcLakeError):
     """A server does not answer. Nothing was committed; the same run can be repeated."""
 
@@ -78,6 +86,12 @@ class DataLossError(CdcLakeError):
     exit_code = 20
 
 
+class NoProgressError(DataLossError):
+    """None of the commits that are left says what the table has consumed."""
+
+    code = "CDC-401"
+
+
 class QualityGateError(CdcLakeError):
     """More records were quarantined than the configuration allows."""
 
@@ -86,7 +100,7 @@ class QualityGateError(CdcLakeError):
 
 
 class TableLockedError(CdcLakeError):
-    """Another run committed to the table while this one was working."""
+    """Another run is writing the table, or has written it while this one worked."""
 
     code = "CDC-600"
     exit_code = 40

@@ -1,6 +1,8 @@
 """Small files of the lake (schemas, run reports, commits), wherever Hadoop's file systems reach: a folder, HDFS, S3."""
 
+import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -11,8 +13,10 @@ class Storage:
     """Reads and writes small text files by Hadoop path."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._jvm: Any = spark._jvm
+        jvm: Any = spark._jvm
+        self._jvm = jvm
         self._conf = spark._jsc.hadoopConfiguration()
+        self._path = jvm.org.apache.hadoop.fs.Path  # once: finding a class takes a call for each dot
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or folder at `path`."""
@@ -35,9 +39,12 @@ class Storage:
 
     def first_line(self, path: str) -> str | None:
         """The first line of a file; null when the file does not exist or is empty."""
-        if not self.exists(path):
-            return None
-        stream = self._fs(path).open(self._path(path))
+        try:
+            stream = self._fs(path).open(self._path(path))
+        except Py4JJavaError as exc:
+            if _is(exc, "FileNotFoundException"):
+                return None
+            raise
         try:
             reader = self._jvm.java.io.BufferedReader(self._jvm.java.io.InputStreamReader(stream, "UTF-8"))
             line: str | None = reader.readLine()
@@ -49,13 +56,52 @@ class Storage:
         """Write a file whose name says what it holds: one that is there already is left as it is."""
         if self.exists(path):
             return
-        written = f"{path}.{self._jvm.java.util.UUID.randomUUID().toString()}.tmp"
-        stream = self._fs(path).create(self._path(written), False)
-        try:
-            stream.write(bytearray(text, "utf-8"))
-        finally:
-            stream.close()
+        written = _beside(path)
+        self._create(written, text, overwrite=False)
         self._publish(written, path)
+
+    def create_exclusively(self, path: str, text: str) -> bool:
+        """Write a file that nobody else has written: of several that try at once, one gets true.
+
+        A local folder, HDFS, Azure and Google keep that promise. S3 by way of Hadoop does not: there two that try in
+        the same moment may both get true. A reader may find the file empty for a moment.
+        """
+        local = self._local(path)
+        try:
+            if local is None:
+                self._create(path, text, overwrite=False)
+            else:  # Hadoop's own looks first and creates then, which is not one step
+                local.parent.mkdir(parents=True, exist_ok=True)
+                with local.open("x", encoding="utf-8") as file:
+                    file.write(text)
+        except FileExistsError:
+            return False
+        except Py4JJavaError as exc:
+            if _is(exc, "FileAlreadyExistsException"):
+                return False
+            raise
+        return True
+
+    def replace(self, path: str, text: str) -> None:
+        """Write a file, whether it is there or not; elsewhere than in a local folder a reader may find it empty for a
+        moment.
+        """
+        local = self._local(path)
+        if local is None:
+            self._create(path, text, overwrite=True)
+        else:
+            local.parent.mkdir(parents=True, exist_ok=True)
+            written = Path(_beside(str(local)))
+            written.write_text(text, encoding="utf-8")
+            written.replace(local)
+
+    def remove(self, path: str) -> None:
+        """Remove a file; one that is not there is no error."""
+        self._fs(path).delete(self._path(path), False)
+
+    def modified_ms(self, path: str) -> int | None:
+        """When a file was last written, by the store's clock; null when it does not exist."""
+        return int(self._fs(path).getFileStatus(self._path(path)).getModificationTime()) if self.exists(path) else None
 
     def folders(self, root: str, holding: str) -> Iterator[str]:
         """The folders at or below `root` that hold an entry named `holding`, as paths relative to it, sorted."""
@@ -72,6 +118,20 @@ class Storage:
     def _listed(self, folder: str) -> list[Any]:
         return list(self._fs(folder).listStatus(self._path(folder))) if self.exists(folder) else []
 
+    def _create(self, path: str, text: str, *, overwrite: bool) -> None:
+        stream = self._fs(path).create(self._path(path), overwrite)
+        try:
+            stream.write(bytearray(text, "utf-8"))
+        finally:
+            stream.close()
+
+    def _local(self, path: str) -> Path | None:
+        """The path for Python, when it leads into a local folder."""
+        fs = self._fs(path)
+        if fs.getUri().getScheme() != "file":
+            return None
+        return Path(fs.makeQualified(self._path(path)).toUri().getPath())
+
     def _publish(self, written: str, path: str) -> None:
         fs = self._fs(path)
         try:
@@ -83,8 +143,13 @@ class Storage:
             if not self.exists(path):
                 raise OSError(f"{path} could not be written")
 
-    def _path(self, path: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(path)
-
     def _fs(self, path: str) -> Any:
         return self._path(path).getFileSystem(self._conf)
+
+
+def _beside(path: str) -> str:
+    return f"{path}.{uuid.uuid4().hex}.tmp"
+
+
+def _is(exc: Py4JJavaError, name: str) -> bool:
+    return bool(exc.java_exception.getClass().getSimpleName() == name)

@@ -23,9 +23,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         patch.setenv(
             "PYSPARK_SUBMIT_ARGS",
-            # Thousands of small plans: the JVM's first compiler pays, its second does not.
+            # Thousands of small plans: the JVM's first compiler pays, its second does not. On its own it gets room for
+            # 48 MB of code, and once that is full nothing is compiled any more.
             f"--master local[2] --conf spark.sql.warehouse.dir={warehouse} "
-            "--conf 'spark.driver.extraJavaOptions=-Dorg.apache.avro.fastread=true -XX:TieredStopAtLevel=1' "
+            "--conf 'spark.driver.extraJavaOptions=-Dorg.apache.avro.fastread=true -XX:TieredStopAtLevel=1 "
+            "-XX:ReservedCodeCacheSize=240m' "
             "pyspark-shell",
         )
         session = build_session("cdc_lake tests")

@@ -23,32 +23,64 @@ _SNAPSHOT = {
     "connect.default": "false",
     "connect.name": "io.debezium.data.Enum",
 }
-_SOURCE = {
-    "type": "record",
-    "name": "Source",
-    "namespace": "io.debezium.connector.postgresql",
-    "fields": [
-        *({"name": name, "type": "string"} for name in ("version", "connector", "name")),
-        {"name": "ts_ms", "type": "long"},
-        {"name": "snapshot", "type": [_SNAPSHOT, "null"], "default": "false"},
-        {"name": "db", "type": "string"},
-        {"name": "sequence", "type": OPTIONAL_STRING, "default": None},
-        {"name": "schema", "type": "string"},
-        {"name": "table", "type": "string"},
-        {"name": "txId", "type": ["null", "long"], "default": None},
-        {"name": "lsn", "type": ["null", "long"], "default": None},
-    ],
-    "connect.name": "io.debezium.connector.postgresql.Source",
+_OPTIONAL_LONG = ["null", "long"]
+_TABLE_FIELDS = {"schema": "string", "table": "string"}
+_SOURCE_FIELDS: dict[str, dict[str, Any]] = {
+    "postgresql": {**_TABLE_FIELDS, "txId": _OPTIONAL_LONG, "lsn": _OPTIONAL_LONG},
+    "mysql": {
+        "table": OPTIONAL_STRING,
+        "server_id": "long",
+        "gtid": OPTIONAL_STRING,
+        "file": "string",
+        "pos": "long",
+        "row": "int",
+        "thread": _OPTIONAL_LONG,
+        "query": OPTIONAL_STRING,
+    },
+    "sqlserver": {
+        **_TABLE_FIELDS,
+        "change_lsn": OPTIONAL_STRING,
+        "commit_lsn": OPTIONAL_STRING,
+        "event_serial_no": _OPTIONAL_LONG,
+    },
+    "oracle": {
+        **_TABLE_FIELDS,
+        "txId": OPTIONAL_STRING,
+        "scn": OPTIONAL_STRING,
+        "commit_scn": OPTIONAL_STRING,
+        "rs_id": OPTIONAL_STRING,
+        "ssn": _OPTIONAL_LONG,
+        "redo_thread": OPTIONAL_INT,
+    },
 }
-FLAT_METADATA = {
-    "__deleted": OPTIONAL_STRING,
-    "__op": OPTIONAL_STRING,
-    "__lsn": ["null", "long"],
-    "__source_ts_ms": ["null", "long"],
-    "__source_snapshot": OPTIONAL_STRING,
-    "__source_name": OPTIONAL_STRING,
-    "__source_db": OPTIONAL_STRING,
+"""What each connector's `source` block holds behind the fields that all have."""
+_REQUIRED = {"string": "x", "long": 0, "int": 0}
+"""The types that cannot be null, with a value of each."""
+_FLAT_FIELDS = {
+    "postgresql": ("lsn",),
+    "mysql": ("server_id", "file", "pos", "row"),
+    "sqlserver": ("change_lsn", "commit_lsn", "event_serial_no"),
+    "oracle": ("scn", "commit_scn", "ssn"),
 }
+"""The fields of the `source` block that the transform is told to add."""
+
+
+def flat_metadata(connector: str = "postgresql") -> dict[str, Any]:
+    """The fields that the transform adds to a flattened row of a connector, name to Avro type."""
+    own = _SOURCE_FIELDS[connector]
+    return {
+        "__deleted": OPTIONAL_STRING,
+        "__op": OPTIONAL_STRING,
+        **{
+            f"__{name}": own[name] if isinstance(own[name], list) else ["null", own[name]]
+            for name in _FLAT_FIELDS[connector]
+        },
+        "__source_ts_ms": _OPTIONAL_LONG,
+        **dict.fromkeys(("__source_snapshot", "__source_name", "__source_db"), OPTIONAL_STRING),
+    }
+
+
+FLAT_METADATA = flat_metadata()
 
 
 def connect(kind: str, name: str, **more: Any) -> dict[str, Any]:
@@ -73,12 +105,12 @@ def key_schema(columns: Mapping[str, Any], table: str = TABLE) -> str:
     return json.dumps(_record("Key", columns, table))
 
 
-def envelope_schema(columns: Mapping[str, Any], table: str = TABLE) -> str:
+def envelope_schema(columns: Mapping[str, Any], table: str = TABLE, connector: str = "postgresql") -> str:
     """A full envelope's schema, in the field order of Debezium 3."""
     parts = {
         "before": ["null", _record("Value", columns, table)],
         "after": ["null", "Value"],
-        "source": _SOURCE,
+        "source": _source_schema(connector),
         "op": "string",
         "ts_ms": ["null", "long"],
     }
@@ -110,6 +142,7 @@ class FakeRegistry:
 
     def __init__(self) -> None:
         self.texts: dict[int, str] = {}
+        self._hidden: set[int] = set()
 
     def add(self, text: str) -> int:
         """The id of a text; the same text has the same id."""
@@ -118,7 +151,15 @@ class FakeRegistry:
 
     def text(self, schema_id: int) -> str | None:
         """See `Registry`."""
-        return self.texts.get(schema_id)
+        return None if schema_id in self._hidden else self.texts.get(schema_id)
+
+    def hide(self, schema_id: int) -> None:
+        """Answer as if there were no such id."""
+        self._hidden.add(schema_id)
+
+    def show(self, schema_id: int) -> None:
+        """Answer for the id again."""
+        self._hidden.discard(schema_id)
 
     def _added(self, text: str) -> int:
         schema_id = len(self.texts) + 1
@@ -146,6 +187,7 @@ class Topic:
         columns: the table's columns outside the key, name to Avro type.
         keys: the primary key's columns, likewise.
         flat: whether the connector sends flattened rows.
+        connector: postgresql, mysql, sqlserver or oracle.
     """
 
     def __init__(
@@ -156,17 +198,29 @@ class Topic:
         flat: bool = False,
         registry: FakeRegistry | None = None,
         table: str = TABLE,
+        connector: str = "postgresql",
     ) -> None:
         self.table = table
         self.registry = registry or FakeRegistry()
         self._keys = dict(keys or {"id": "int"})
         self._columns = {**self._keys, **columns}
         self._flat = flat
-        self._offsets = itertools.count()
+        self._connector = connector
+        self._next_offsets: dict[int, int] = {}
+        self._clock = itertools.count(START_MS)
         self.key_text = key_schema(self._keys, table)
-        self.value_text = (flat_schema if flat else envelope_schema)(self._columns, table)
+        self.value_text = (
+            flat_schema(self._columns, table, flat_metadata(connector))
+            if flat
+            else envelope_schema(self._columns, table, connector)
+        )
         self.key_id = self.registry.add(self.key_text)
         self.value_id = self.registry.add(self.value_text)
+
+    @property
+    def late_id(self) -> int:
+        """Another id of the value's schema, its text differing in documentation only; hide it and show it later."""
+        return self.registry.add(json.dumps({**json.loads(self.value_text), "doc": "late"}))
 
     def change(
         self,
@@ -175,66 +229,119 @@ class Topic:
         after: Mapping[str, Any] | None = None,
         *,
         lsn: int | None = 100,
-        ts_ms: int = START_MS,
+        ts_ms: int | None = START_MS,
         snapshot: str | None = None,
+        source: Mapping[str, Any] | None = None,
+        late: bool = False,
+        headers: Sequence[tuple[str, bytes]] | None = None,
+        partition: int = 0,
+        offset: int | None = None,
+        timestamp_ms: int | None = None,
     ) -> Record:
-        """A change of the row with this key; columns left out of `after` are null."""
-        row = {**dict.fromkeys(self._columns), **self._key(key), **(after or {})}
-        value = (
-            self._flattened(op, row, lsn, ts_ms, snapshot)
-            if self._flat
-            else _enveloped(op, None if op == "d" else row, row if op == "d" else None, lsn, ts_ms, snapshot)
-        )
-        return self.record(self.key(key), framed(self.value_id, body(self.value_text, value)))
+        """A change of the row with this key; columns left out of `after` are null.
 
-    def tombstone(self, key: Any = 1) -> Record:
+        Args:
+            op: `t` has neither key nor row.
+            lsn: of Postgres.
+            source: further fields of the source block, such as another connector's position.
+            late: written with `late_id`.
+            headers, partition, offset, timestamp_ms: as in `record`.
+        """
+        row = {**dict.fromkeys(self._columns), **self._key(key), **(after or {})}
+        said = {"name": "pagila", "db": "pagila", "ts_ms": ts_ms, "snapshot": snapshot}
+        if self._connector == "postgresql":
+            said |= {"txId": lsn, "lsn": lsn}
+        said |= source or {}
+        value = self._flattened(op, row, said) if self._flat else self._enveloped(op, row, said)
+        return self.record(
+            None if op == "t" else self.key(key),
+            framed(self.late_id if late else self.value_id, body(self.value_text, value)),
+            headers,
+            partition=partition,
+            offset=offset,
+            timestamp_ms=timestamp_ms,
+        )
+
+    def tombstone(
+        self,
+        key: Any = 1,
+        *,
+        headers: Sequence[tuple[str, bytes]] | None = None,
+        partition: int = 0,
+        offset: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Record:
         """A record with this key and no value."""
-        return self.record(self.key(key), None)
+        return self.record(self.key(key), None, headers, partition=partition, offset=offset, timestamp_ms=timestamp_ms)
 
     def key(self, key: Any) -> bytes:
         """The bytes of a key."""
         return framed(self.key_id, body(self.key_text, self._key(key)))
 
     def record(
-        self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]] | None = None
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes]] | None = None,
+        *,
+        partition: int = 0,
+        offset: int | None = None,
+        timestamp_ms: int | None = None,
     ) -> Record:
-        """Any bytes, at the topic's next offset."""
-        offset = next(self._offsets)
-        timestamp = datetime.fromtimestamp(START_MS // 1000, UTC) + timedelta(milliseconds=offset)
-        return Record(key, value, self.table, 0, offset, timestamp, headers)
+        """Any bytes.
+
+        Args:
+            offset: the next one in the partition unless given; those that follow count on from it.
+            timestamp_ms: Kafka's; a millisecond later than the topic's record before unless given.
+        """
+        offset = self._next_offsets.get(partition, 0) if offset is None else offset
+        self._next_offsets[partition] = offset + 1
+        now_ms = next(self._clock)
+        at_ms = now_ms if timestamp_ms is None else timestamp_ms
+        timestamp = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=at_ms)
+        return Record(key, value, self.table, partition, offset, timestamp, headers)
 
     def again(self, record: Record) -> Record:
-        """The same bytes once more, at the next offset."""
-        return self.record(record.key, record.value, record.headers)
+        """The same bytes once more, at the next offset of the same partition."""
+        return self.record(record.key, record.value, record.headers, partition=record.partition)
 
     def _key(self, key: Any) -> dict[str, Any]:
         return dict(key) if isinstance(key, Mapping) else dict.fromkeys(self._keys, key)
 
-    def _flattened(
-        self, op: str, row: Mapping[str, Any], lsn: int | None, ts_ms: int, snapshot: str | None
-    ) -> dict[str, Any]:
+    def _flattened(self, op: str, row: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
         return {
             **row,
             "__deleted": str(op == "d").lower(),
             "__op": op,
-            "__lsn": lsn,
-            "__source_ts_ms": ts_ms,
-            "__source_snapshot": snapshot,
-            "__source_name": "pagila",
-            "__source_db": "pagila",
+            **{f"__{name}": said.get(name) for name in _FLAT_FIELDS[self._connector]},
+            **{f"__source_{name}": said[name] for name in ("ts_ms", "snapshot", "name", "db")},
         }
 
+    def _enveloped(self, op: str, row: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+        own = {n: _REQUIRED[k] for n, k in _SOURCE_FIELDS[self._connector].items() if isinstance(k, str)}
+        source = {"version": "x", "connector": self._connector, **own, **said, "snapshot": said["snapshot"] or "false"}
+        before, after = (row if op == "d" else None), (None if op in ("d", "t") else row)
+        return {"before": before, "after": after, "source": source, "op": op, "ts_ms": said["ts_ms"]}
 
-def _enveloped(op: str, after: Any, before: Any, lsn: int | None, ts_ms: int, snapshot: str | None) -> dict[str, Any]:
-    source = {
-        **dict.fromkeys(("version", "connector", "schema", "table"), "x"),
-        **dict.fromkeys(("name", "db"), "pagila"),
-        "ts_ms": ts_ms,
-        "snapshot": snapshot or "false",
-        "txId": lsn,
-        "lsn": lsn,
+
+def _source_schema(connector: str) -> dict[str, Any]:
+    package = f"io.debezium.connector.{connector}"
+    common = {
+        **dict.fromkeys(("version", "connector", "name"), "string"),
+        "ts_ms": _OPTIONAL_LONG,
+        "snapshot": [_SNAPSHOT, "null"],
+        "db": "string",
+        "sequence": OPTIONAL_STRING,
     }
-    return {"before": before, "after": after, "source": source, "op": op, "ts_ms": ts_ms}
+    fields = [_field(name, kind) for name, kind in (common | _SOURCE_FIELDS[connector]).items()]
+    fields[4]["default"] = "false"
+    return {
+        "type": "record",
+        "name": "Source",
+        "namespace": package,
+        "fields": fields,
+        "connect.name": f"{package}.Source",
+    }
 
 
 def _record(name: str, columns: Mapping[str, Any], table: str) -> dict[str, Any]:

@@ -1,86 +1,262 @@
-"""What silver must hold, said again in plain Python from the rules of docs/design.md: "The fold" and "Placeholders".
+"""What silver must hold, in plain Python, from the rules of docs/design.md alone. A log goes in, rows come out.
 
-It shares nothing with `cdc_lake.changes`: a log goes in, event by event, and the rows come out.
+It shares nothing with `cdc_lake`, looks at the whole log at once and knows no batches: whatever a table is made of, and
+however its log is cut, it must end like this.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-UNSENT = object()
+
+class _Unsent:
+    def __repr__(self) -> str:
+        return "UNSENT"
+
+
+UNSENT = _Unsent()
 """A value that the connector did not send."""
+Move = tuple[Any, ...]
+"""What the two halves of a key change have in common."""
 
 
-class Event(NamedTuple):
-    """One record of the log.
+class Refused(Exception):
+    """The settings do not let this log be folded."""
+
+
+class Order(NamedTuple):
+    """When an event happened at its source; nulls are not known."""
+
+    position: tuple[int, ...] | None
+    domain: str | None
+    ts_ms: int | None
+
+
+class Place(NamedTuple):
+    """A record's place in the log, most significant first. `log_ts` is the partition's highest Kafka time so far."""
+
+    log_ts: int
+    generation: int
+    partition: int
+    offset: int
+
+
+_NOWHERE = Place(0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Event:
+    """One record as it stands in its partition.
 
     Attributes:
-        op: c u d r, or tombstone.
-        values: the columns outside the key; none for deletes and tombstones.
-        lsn: place in the source's log, null when unknown.
+        op: r c u d t or tombstone; anything else is not folded.
+        key: the row's key; null for truncates.
+        values: the columns outside the key; none for deletes.
+        kafka_ts: Kafka's timestamp, ms.
+        moved_to: of a delete, the key that the row has from now on.
+        moved_from: of an insert, the key that the row had before.
+        status: ok; `quarantined` while it cannot be decoded; `control` if it is no event of a row.
+        key_bytes: the key as it was sent; the key itself when left out.
     """
 
-    key: int
     op: str
+    key: Hashable = None
     values: Mapping[str, Any] | None = None
-    lsn: int | None = None
-    ts_ms: int = 0
+    position: tuple[int, ...] | None = None
+    domain: str | None = "source"
+    ts_ms: int | None = None
+    snapshot: str | None = None
+    partition: int = 0
+    offset: int = 0
+    generation: int = 0
+    kafka_ts: int = 0
+    moved_to: Hashable = None
+    moved_from: Hashable = None
+    status: str = "ok"
+    key_bytes: Hashable = None
+
+    @property
+    def order(self) -> Order:
+        """When it happened."""
+        return Order(self.position, self.domain, self.ts_ms)
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether it says how the row is, not what happened to it."""
+        return self.op == "r" or (self.op in ("c", "u") and self.snapshot not in (None, "false"))
+
+    @property
+    def move(self) -> Move | None:
+        """The key change that it is half of. SQL Server counts the halves in its position's last number."""
+        if self.moved_to is None and self.moved_from is None:
+            return None
+        if self.position is not None:
+            return self.domain, self.position[:6], self.ts_ms
+        old, new = (self.key, self.moved_to) if self.op == "d" else (self.moved_from, self.key)
+        return self.ts_ms, old, new
+
+
+class Row(NamedTuple):
+    """A row of silver: its columns outside the key, and what stands beside them."""
+
+    values: dict[str, Any]
+    deleted: bool
+    unavailable: tuple[str, ...]
+    op: str
+    place: Place
+    order: Order | None
+
+
+@dataclass(eq=False)
+class Life:
+    """What was sent of a row between two deletes of its key."""
+
+    sent: dict[str, Any] = field(default_factory=dict)
+    came_by: Move | None = None
 
 
 @dataclass
-class State:
-    """One row, and when its last streaming event happened."""
+class Story:
+    """One key, as of its last accepted event; known once that was one of its own."""
 
-    values: dict[str, Any]
-    deleted: bool = True
-    unavailable: set[str] = field(default_factory=set)
-    last: tuple[int | None, int] | None = None
+    life: Life | None = None
+    is_known: bool = False
+    is_live: bool = False
+    is_in_table: bool = False
+    order: Order | None = None
+    op: str = ""
+    place: Place = _NOWHERE
 
 
-def fold(log: Sequence[Event], columns: Sequence[str], *, soft_delete_values: str = "last") -> dict[int, State]:
-    """Silver with soft deletes; with hard ones it is the same without the rows that are deleted."""
-    rows: dict[int, State] = {}
-    before: Event | None = None
-    for event in log:
-        is_paired = event.op == "tombstone" and before is not None and before.op == "d" and before.key == event.key
-        before = event
-        if is_paired:
-            continue
-        row = rows.setdefault(event.key, State(dict.fromkeys(columns)))
-        if event.op in ("c", "u", "d"):
-            if row.last is not None and is_replay((event.lsn, event.ts_ms), row.last):
+def fold(
+    log: Iterable[Event],
+    columns: Sequence[str],
+    *,
+    deletes: str = "soft",
+    soft_delete_values: str = "last",
+    truncates: str = "as_deletes",
+    truncates_across_partitions: bool = False,
+    remove_missing: bool = False,
+) -> dict[Hashable, Row]:
+    """Silver's rows by key.
+
+    Args:
+        log: all records of one topic, in any order.
+        columns: the table's columns outside the key.
+
+    Raises:
+        Refused: there is a truncate, and it is not to be applied.
+    """
+    log = list(log)
+    events = in_log_order(log)
+    if any(event.op == "t" for _, event in events):
+        is_spread = len({event.partition for event in log}) > 1
+        if truncates == "refuse" or (is_spread and not truncates_across_partitions):
+            raise Refused
+    truncates = deletes if truncates == "as_deletes" else truncates
+    ends = list(snapshot_ends(events)) if remove_missing else []
+    moved: dict[Move, Life] = {}
+    stories: dict[Hashable, Story] = {}
+    for key in dict.fromkeys(event.key for _, event in events if event.op != "t"):
+        history: list[tuple[Place, Event, Place | None]]
+        history = [(place, event, None) for place, event in events if event.op == "t" or event.key == key]
+        history += [(end, Event("missing", key), start) for start, end in ends]
+        stories[key] = story = Story()
+        for place, event, start in sorted(history, key=lambda entry: entry[0]):
+            if start is not None and not (story.is_known and story.place < start):
                 continue
-            row.last = event.lsn, event.ts_ms
-        if event.values is None:
-            delete(row, emptied=soft_delete_values == "null")
-        else:
-            upsert(row, event.values)
-    return rows
+            if is_stale(event, story.order):
+                continue
+            accept(story, event, place, is_hard=(truncates if event.op == "t" else deletes) == "hard", moved=moved)
+    return {
+        key: row_of(story, columns, moved, soft_delete_values) for key, story in stories.items() if story.is_in_table
+    }
 
 
-def is_replay(event: tuple[int | None, int], last: tuple[int | None, int]) -> bool:
-    """Whether place and time agree that the event is not newer; without a place, whether it is clearly older."""
-    (lsn, ts_ms), (last_lsn, last_ts_ms) = event, last
-    if lsn is None or last_lsn is None:
-        return ts_ms < last_ts_ms
-    return lsn <= last_lsn and ts_ms <= last_ts_ms
+def in_log_order(log: Iterable[Event]) -> list[tuple[Place, Event]]:
+    """The events that count, with their places: no control records, nothing in quarantine, no tombstones of deletes."""
+    events = []
+    last: dict[int, tuple[Event, int]] = {}
+    for event in sorted(log, key=lambda event: (event.generation, event.offset)):
+        before, log_ts = last.get(event.partition, (None, event.kafka_ts))
+        log_ts = max(log_ts, event.kafka_ts)
+        last[event.partition] = event, log_ts
+        is_settled = event.op == "tombstone" and before is not None and settles(before, event)
+        if event.status == "ok" and not is_settled:
+            events.append((Place(log_ts, event.generation, event.partition, event.offset), event))
+    return sorted(events, key=lambda entry: entry[0])
 
 
-def delete(row: State, *, emptied: bool) -> None:
-    """The row keeps its last values, or none."""
-    row.deleted = True
-    if emptied:
-        row.values = dict.fromkeys(row.values)
-        row.unavailable = set()
+def settles(before: Event, tombstone: Event) -> bool:
+    """Whether a tombstone says nothing beside the record before it, or waits in quarantine with that."""
+    of_same_key = (before.key_bytes or before.key) == (tombstone.key_bytes or tombstone.key)
+    is_delete = before.op == "d" or before.status == "quarantined"
+    return is_delete and of_same_key and before.generation == tombstone.generation
 
 
-def upsert(row: State, values: Mapping[str, Any]) -> None:
-    """What was not sent stays, unless there is nothing, or a deleted row, to take it from."""
-    for name, value in values.items():
-        if value is not UNSENT:
-            row.values[name] = value
-            row.unavailable.discard(name)
-        elif row.deleted:
-            row.values[name] = None
-            row.unavailable.add(name)
-    row.deleted = False
+def snapshot_ends(events: Iterable[tuple[Place, Event]]) -> Iterator[tuple[Place, Place]]:
+    """Where each completed snapshot of the table begins and ends."""
+    start = None
+    for place, event in events:
+        if event.snapshot in ("first", "first_in_data_collection"):
+            start = place
+        elif event.snapshot in ("last", "last_in_data_collection"):
+            if start is not None:
+                yield start, place
+            start = None
+
+
+def is_stale(event: Event, order: Order | None) -> bool:
+    """Whether a streaming event was sent again: position and time agree, as far as known, that it is not newer."""
+    if order is None or event.is_snapshot or event.op in ("tombstone", "missing"):
+        return False
+    lead_ms = None if event.ts_ms is None or order.ts_ms is None else event.ts_ms - order.ts_ms
+    if event.position is None or order.position is None or event.domain != order.domain:
+        return lead_ms is not None and lead_ms < 0
+    return event.position <= order.position and (lead_ms is None or lead_ms <= 0)
+
+
+def accept(story: Story, event: Event, place: Place, *, is_hard: bool, moved: dict[Move, Life]) -> None:
+    """The event becomes what its key's story ends with; a delete closes the life, an upsert goes on with one."""
+    story.op, story.place = event.op, place
+    story.is_known |= event.op not in ("t", "missing")
+    if event.op == "tombstone":
+        story.order = None
+    elif event.op != "missing" and not event.is_snapshot:
+        story.order = event.order
+    if event.op in ("r", "c", "u"):
+        if not story.is_live or story.life is None:
+            story.life = Life()
+        story.life.sent |= {name: value for name, value in (event.values or {}).items() if value is not UNSENT}
+        story.life.came_by = event.move or story.life.came_by
+        story.is_live = story.is_in_table = True
+        return
+    if event.op == "d" and event.move is not None and story.is_live and story.life is not None:
+        moved[event.move] = story.life
+    story.is_live = False
+    if is_hard:
+        story.is_in_table = False
+    elif event.op in ("d", "tombstone"):
+        story.is_in_table = True
+
+
+def row_of(story: Story, columns: Sequence[str], moved: Mapping[Move, Life], soft_delete_values: str) -> Row:
+    """The row that a key's story makes."""
+    values = dict.fromkeys(columns)
+    unavailable: list[str] = []
+    if story.life is not None and (story.is_live or soft_delete_values == "last"):
+        values = {name: value_in(story.life, name, moved) for name in columns}
+        unavailable = [name for name in columns if values[name] is UNSENT]
+        values |= dict.fromkeys(unavailable)
+    return Row(values, not story.is_live, tuple(sorted(unavailable)), story.op, story.place, story.order)
+
+
+def value_in(life: Life, name: str, moved: Mapping[Move, Life]) -> Any:
+    """The last value sent in this life, or in the life under another key that it goes on with."""
+    seen: list[Life] = []
+    while life not in seen:
+        if name in life.sent:
+            return life.sent[name]
+        seen.append(life)
+        life = moved.get(life.came_by or (), life)
+    return UNSENT

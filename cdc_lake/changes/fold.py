@@ -8,7 +8,11 @@ positions restart after a restore.
     stale  =  position older or equal, and time older, equal or unknown
            or position unknown, and time strictly older
 
-Why, with the cases each simpler rule gets wrong: docs/design.md "The fold".
+A lone tombstone carries neither time nor position. It forgets the last streaming event with the row: should it and the
+insert behind it be sent again, that insert must count again.
+
+Why, with the cases each simpler rule gets wrong: docs/design.md "The fold". What concerns all keys at once, truncates
+and completed snapshots, stands in each key's history: `cdc_lake.changes.whole_table`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,16 +28,21 @@ STORED_ORDER = "stored_order"
 STORED_KAFKA = "stored_kafka"
 STORED_DELETED = "stored_deleted"
 STORED_UNAVAILABLE = "stored_unavailable"
+IS_REMEMBERED = "is_remembered"
 STORED = {
     STORED_ORDER: ORDER_TYPE,
     STORED_KAFKA: KAFKA_TYPE,
     STORED_DELETED: "boolean",
     STORED_UNAVAILABLE: "array<string>",
+    IS_REMEMBERED: "boolean",
 }
-"""What the fold needs to know of the stored row of an event's key; all null when there is none."""
+"""What the fold needs to know of an event's key as it is stored; all null when nothing is. `is_remembered`: it is not
+the row, which is gone, but the memory of its delete."""
+TRUNCATE, MISSING, TOMBSTONE = "t", "missing", "tombstone"
+WHOLE_TABLE_OPS = (TRUNCATE, MISSING)
 _STREAMING_OPS = ("c", "u", "d")
 _UPSERTS = ("c", "u", "r")
-_DELETES = ("d", "tombstone")
+_DELETES = ("d", TOMBSTONE, TRUNCATE, MISSING)
 
 
 class Order(NamedTuple):
@@ -58,18 +67,19 @@ def stale(event: Column, last: Column) -> Column:
     """The rule as a column, never null: `event` and `last` are `__order` structs."""
     older = event["ts_ms"] < last["ts_ms"]
     not_newer_if_known = F.coalesce(event["ts_ms"] <= last["ts_ms"], F.lit(True))
-    comparable = (
-        event["position"].isNotNull() & last["position"].isNotNull() & event["domain"].eqNullSafe(last["domain"])
-    )
     replayed = (event["position"] <= last["position"]) & not_newer_if_known
-    return F.coalesce(last.isNotNull() & F.when(comparable, replayed).otherwise(older), F.lit(False))
+    return F.coalesce(last.isNotNull() & F.when(_comparable(event, last), replayed).otherwise(older), F.lit(False))
 
 
-def narrowed(events: DataFrame) -> DataFrame:
+def narrowed(events: DataFrame, *, first_batch: int) -> DataFrame:
     """The part of events that the fold decides on.
 
-    Columns in: `key`, `pk`, `op`, `source_ts_ms`, `source_position`, `position_domain`, `snapshot`, `__kafka`.
-    Columns out: `key`, `pk`, `op`, `snapshot`, `__kafka`, `__order`, `is_streaming`.
+    Args:
+        events: `events()`' columns.
+        first_batch: of bronze; events of this batch and later ones are new to silver.
+
+    Columns out: `key`, `pk`, `op`, `snapshot`, `move`, `__kafka`, `__order`; `is_streaming`, `is_new`, `is_late`
+    boolean; `since` `__kafka` struct, null for all events but `missing`.
     """
     order = F.struct(
         F.col("source_position").alias("position"),
@@ -77,8 +87,14 @@ def narrowed(events: DataFrame) -> DataFrame:
         F.col("source_ts_ms").alias("ts_ms"),
     ).cast(ORDER_TYPE)
     is_snapshot = (F.col("op") == "r") | F.col("snapshot").isNotNull()
-    is_streaming = F.col("op").isin(*_STREAMING_OPS) & ~is_snapshot
-    return events.select("key", "pk", "op", "snapshot", KAFKA, order.alias(ORDER), is_streaming.alias("is_streaming"))
+    return events.select(
+        *("key", "pk", "op", "snapshot", "move", KAFKA),
+        order.alias(ORDER),
+        (F.col("op").isin(*_STREAMING_OPS) & ~is_snapshot).alias("is_streaming"),
+        (F.col("batch") >= first_batch).alias("is_new"),
+        F.col("late").alias("is_late"),
+        F.lit(None).cast(KAFKA_TYPE).alias("since"),
+    )
 
 
 def with_suspicion(events: DataFrame) -> DataFrame:
@@ -87,66 +103,110 @@ def with_suspicion(events: DataFrame) -> DataFrame:
     In a key without one every event counts, so its last one decides; only the others need to be gone through one by
     one.
 
-    Columns in: `narrowed`'s and `stored_order`, the key's last accepted streaming event of earlier batches.
-    Columns out: all, and `is_suspect`, the same for all events of a key; never null.
+    Columns in: `narrowed`'s and `STORED`'s. Columns out: all, and, never null, `is_suspect`, the same for all events of
+    a key; `is_compared`, whether the event's position can be compared with the last one's; `is_reset`, whether it is
+    older while its time is newer, as after a restore of the source.
     """
+    event, last = F.col(ORDER), F.col("last_order")
+    marked = events.withColumn("last_order", _last_order_before()).withColumns(
+        {
+            "is_stale_here": F.col("is_streaming") & stale(event, last),
+            "is_compared": F.coalesce(F.col("is_streaming") & _comparable(event, last), F.lit(False)),
+        }
+    )
+    is_reset = F.col("is_compared") & (event["position"] < last["position"]) & (event["ts_ms"] > last["ts_ms"])
+    return marked.withColumns(
+        {
+            "is_suspect": F.max("is_stale_here").over(W.partitionBy("key")),
+            "is_reset": F.coalesce(is_reset, F.lit(False)),
+        }
+    ).drop("is_stale_here", "last_order")
+
+
+def without_void(events: DataFrame) -> DataFrame:
+    """Take out the `missing` events that find nothing missing: their key was seen in the snapshot, or has no row.
+
+    Those of suspect keys are left to `rejected_events`.
+
+    Columns in and out: `with_suspicion`'s.
+    """
+    is_missing = F.col("op") == MISSING
+    seen = F.when(~is_missing, F.struct(F.col(KAFKA).alias("at"), is_delete(F.col("op")).alias("gone")))
+    stored = F.struct(F.col(STORED_KAFKA).alias("at"), F.col(STORED_DELETED).alias("gone"))
     in_log_order = W.partitionBy("key").orderBy(KAFKA)
     before = in_log_order.rowsBetween(W.unboundedPreceding, -1)
-    last = F.coalesce(F.last(_streaming_order(), ignorenulls=True).over(before), F.col(STORED_ORDER))
-    is_stale_here = F.col("is_streaming") & stale(F.col(ORDER), last)
-    marked = events.withColumn("is_stale_here", is_stale_here)
-    return marked.withColumn("is_suspect", F.max("is_stale_here").over(W.partitionBy("key"))).drop("is_stale_here")
+    marked = events.withColumn("seen", F.coalesce(F.last(seen, ignorenulls=True).over(before), stored))
+    finds = is_missing & ~F.col("seen.gone") & (F.col("seen.at") < F.col("since"))
+    marked = marked.withColumn("finds", F.coalesce(finds, F.lit(False)))
+    first = F.min(F.when(F.col("finds"), F.col(KAFKA))).over(W.partitionBy("key", "seen.at"))
+    is_void = is_missing & ~(F.col("finds") & (F.col(KAFKA) == first))
+    return marked.where(F.col("is_suspect") | ~is_void).drop("seen", "finds")
 
 
-def stale_events(suspects: DataFrame) -> DataFrame:
+def rejected_events(suspects: DataFrame) -> DataFrame:
     """Go through the events of suspect keys one by one, in log order, and name those that do not count.
 
     Only narrow tuples, sorted, in constant memory per key.
 
-    Columns in: `with_suspicion`'s. Columns out: `topic`, `generation`, `partition`, `offset`.
+    Columns in: `with_suspicion`'s. Columns out: `key`, `op`, `topic`, `generation`, `partition`, `offset`, `is_new`.
     """
     narrow = (
-        suspects.select("key", KAFKA, ORDER, "is_streaming", STORED_ORDER)
+        suspects.select(
+            *("key", "op", KAFKA, ORDER, "is_streaming", "is_new", "since"), STORED_ORDER, STORED_KAFKA, STORED_DELETED
+        )
         .repartition("key")
         .sortWithinPartitions("key", KAFKA)
     )
-    found = narrow.rdd.mapPartitions(_stale_in_partition)
-    return suspects.sparkSession.createDataFrame(found, "topic string, generation int, partition int, offset bigint")
+    found = narrow.rdd.mapPartitions(_rejected_in_partition)
+    return suspects.sparkSession.createDataFrame(
+        found, "key string, op string, topic string, generation int, partition int, offset bigint, is_new boolean"
+    )
 
 
 def without(events: DataFrame, rejected: DataFrame) -> DataFrame:
-    """The events that are not among `rejected`'s coordinates."""
-    same = [F.col(KAFKA)[name] == F.col(f"rejected.{name}") for name in ("topic", "generation", "partition", "offset")]
-    condition = same[0] & same[1] & same[2] & same[3]
-    return events.join(rejected.alias("rejected"), condition, how="left_anti")
+    """The events that are not among the `rejected_events`."""
+    same = F.lit(True)
+    for name in ("key", "op"):
+        same = same & (F.col(f"event.{name}") == F.col(f"rejected.{name}"))
+    for name in ("topic", "generation", "partition", "offset"):
+        same = same & (F.col(f"event.{KAFKA}.{name}") == F.col(f"rejected.{name}"))
+    return events.alias("event").join(rejected.alias("rejected"), same, how="left_anti")
 
 
 def decisions(events: DataFrame) -> DataFrame:
     """What is decided for each key, if all of these events count.
 
+    A key of which none but whole-table events count, and nothing is stored, has no row.
+
     Columns in: `with_suspicion`'s and `STORED`'s. Columns out, one row per key: `key`, `pk`;
     `winner` struct of `op`, `snapshot`, `__kafka`, `__order` of the last event; `__order`, the last streaming event, or
     the stored one when there is none; `barrier`, the `__kafka` of the last delete before the last insert, update or
-    snapshot row, which values must not be taken from behind; `stored_deleted`, `stored_unavailable`; `event_count`;
-    `is_suspect`; `is_out_of_order`, whether any event stands in the log before what the stored row shows.
+    snapshot row, which values must not be taken from behind; `STORED`'s but `stored_order`; `new_count`, the key's own
+    new events; `is_suspect`, `is_compared`, `is_reset`; `is_out_of_order`, whether a new event stands in the log before
+    what the stored row shows, or was brought back late.
     """
     in_log_order = W.partitionBy("key").orderBy(KAFKA)
     before = in_log_order.rowsBetween(W.unboundedPreceding, -1)
-    at_delete = F.when(F.col("op").isin(*_DELETES), F.col(KAFKA))
+    at_delete = F.when(is_delete(F.col("op")), F.col(KAFKA))
     marked = events.withColumn("delete_before", F.last(at_delete, ignorenulls=True).over(before))
-    at_streaming = F.when(F.col("is_streaming"), F.col(KAFKA))
-    at_upsert = F.when(F.col("op").isin(*_UPSERTS), F.col(KAFKA))
-    return marked.groupBy("key").agg(
+    at_mark = F.when(_order_mark().isNotNull(), F.col(KAFKA))
+    at_upsert = F.when(is_upsert(F.col("op")), F.col(KAFKA))
+    is_own = ~F.col("op").isin(*WHOLE_TABLE_OPS)
+    is_behind = F.col("is_late") | (F.col(KAFKA) <= F.col(STORED_KAFKA))
+    decided = marked.groupBy("key").agg(
         F.max_by("pk", KAFKA).alias("pk"),
         F.max_by(F.struct("op", "snapshot", KAFKA, ORDER), KAFKA).alias("winner"),
-        F.coalesce(F.max_by(ORDER, at_streaming), F.first(STORED_ORDER)).alias(ORDER),
+        F.coalesce(F.max_by(_order_mark(), at_mark), F.first(_stored_mark()))["order"].alias(ORDER),
         F.max_by("delete_before", at_upsert).alias("barrier"),
-        F.first(STORED_DELETED).alias(STORED_DELETED),
-        F.first(STORED_UNAVAILABLE).alias(STORED_UNAVAILABLE),
-        F.count(F.lit(1)).alias("event_count"),
-        F.max("is_suspect").alias("is_suspect"),
-        F.coalesce(F.max(F.col(KAFKA) <= F.col(STORED_KAFKA)), F.lit(False)).alias("is_out_of_order"),
+        *(F.first(name).alias(name) for name in STORED if name != STORED_ORDER),
+        F.count(F.when(is_own, 1)).alias("own_count"),
+        F.count(F.when(is_own & F.col("is_new"), 1)).alias("new_count"),
+        *(F.max(name).alias(name) for name in ("is_suspect", "is_compared", "is_reset")),
+        F.coalesce(F.max(F.col("is_new") & is_behind & (F.col("op") != MISSING)), F.lit(False)).alias(
+            "is_out_of_order"
+        ),
     )
+    return decided.where((F.col("own_count") > 0) | F.col(STORED_DELETED).isNotNull()).drop("own_count")
 
 
 def is_delete(op: Column) -> Column:
@@ -154,22 +214,51 @@ def is_delete(op: Column) -> Column:
     return op.isin(*_DELETES)
 
 
-def _streaming_order() -> Column:
-    return F.when(F.col("is_streaming"), F.col(ORDER))
+def is_upsert(op: Column) -> Column:
+    """Whether an event with this op has a row."""
+    return op.isin(*_UPSERTS)
 
 
-def _stale_in_partition(rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
+def _comparable(event: Column, last: Column) -> Column:
+    known = event["position"].isNotNull() & last["position"].isNotNull()
+    return known & event["domain"].eqNullSafe(last["domain"])
+
+
+def _order_mark() -> Column:
+    """What an event leaves in `__order`, in a struct, because it may be nothing; null when it leaves it as it was."""
+    nothing = F.lit(None).cast(ORDER_TYPE)
+    return F.when(F.col("is_streaming"), F.struct(F.col(ORDER).alias("order"))).when(
+        F.col("op") == TOMBSTONE, F.struct(nothing.alias("order"))
+    )
+
+
+def _stored_mark() -> Column:
+    return F.struct(F.col(STORED_ORDER).alias("order"))
+
+
+def _last_order_before() -> Column:
+    before = W.partitionBy("key").orderBy(KAFKA).rowsBetween(W.unboundedPreceding, -1)
+    return F.coalesce(F.last(_order_mark(), ignorenulls=True).over(before), _stored_mark())["order"]
+
+
+def _rejected_in_partition(rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
     key: str | None = None
     last: Order | None = None
+    seen_at: tuple[Any, ...] | None = None
+    gone = False
     for row in rows:
+        op, at = row["op"], row[KAFKA]
         if row["key"] != key:
             key = row["key"]
             last = Order(*row[STORED_ORDER]) if row[STORED_ORDER] is not None else None
-        if not row["is_streaming"]:
-            continue
-        event = Order(*row[ORDER])
-        if is_stale(event, last):
-            at = row[KAFKA]
-            yield at["topic"], at["generation"], at["partition"], at["offset"]
+            seen_at, gone = row[STORED_KAFKA], bool(row[STORED_DELETED])
+        event = Order(*row[ORDER]) if row["is_streaming"] else None
+        if op == MISSING:
+            counts = seen_at is not None and not gone and tuple(seen_at) < tuple(row["since"])
         else:
-            last = event
+            counts = event is None or not is_stale(event, last)
+        if not counts:
+            yield key, op, at["topic"], at["generation"], at["partition"], at["offset"], row["is_new"]
+            continue
+        last = event or (None if op == TOMBSTONE else last)
+        seen_at, gone = at, op in _DELETES

@@ -1,8 +1,9 @@
 """From decisions to the rows to write: which values a row gets, and what it says of itself.
 
 A column of an event holds a value, a null, or nothing (it was not sent). A row gets each column's last real value
-since its last delete; where the batch has none, the stored row's stays, unless a delete lies between; and where
-neither has one, the column is null and named in `__unavailable`. Source: docs/design.md "Placeholders".
+since its last delete; where the batch has none, the stored row's stays, unless a delete lies between; where neither has
+one, a row that came by a change of its key takes the old key's (`cdc_lake.changes.moves`); and where that has none, the
+column is null and named in `__unavailable`. Source: docs/design.md "Placeholders".
 """
 
 from collections.abc import Collection, Sequence
@@ -11,7 +12,7 @@ from typing import Literal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.changes.fold import STORED_DELETED, STORED_UNAVAILABLE, is_delete
+from cdc_lake.changes.fold import IS_REMEMBERED, STORED_DELETED, STORED_UNAVAILABLE, TRUNCATE, is_delete
 from cdc_lake.columns import BATCH, DELETE, DELETED, KAFKA, KEEP, ORDER, UNAVAILABLE
 
 
@@ -44,6 +45,16 @@ def values(events: DataFrame, decided: DataFrame, *, large: Collection[str], has
     return upserts.groupBy("key").agg(F.max_by("row", KAFKA).alias("row"), real.alias("real"))
 
 
+def with_heirs(found: DataFrame, heirs: DataFrame, *, large: Collection[str]) -> DataFrame:
+    """Let the rows of keys that move take what `heirs` has for them.
+
+    Columns in: `values`', and `heirs`: `key`, `real`. Columns out: `values`'.
+    """
+    joined = found.alias("own").join(heirs.alias("heir"), "key", how="left")
+    real = F.struct(*(F.coalesce(F.col("own.real")[n], F.col("heir.real")[n]).alias(n) for n in large))
+    return joined.select("key", F.col("own.row").alias("row"), real.alias("real"))
+
+
 def changes(
     decided: DataFrame,
     found: DataFrame,
@@ -53,6 +64,7 @@ def changes(
     stored_columns: Collection[str],
     large: Collection[str],
     deletes: Literal["soft", "hard"],
+    truncates: Literal["soft", "hard"],
     soft_delete_values: Literal["last", "null"],
     batch: int,
 ) -> DataFrame:
@@ -66,6 +78,7 @@ def changes(
         stored_columns: those of them that the table has already.
         large: the columns that may not have been sent.
         deletes: whether a deleted row stays, marked, or goes.
+        truncates: the same for a row that a truncate deletes.
         soft_delete_values: what a deleted row that stays holds outside its key.
         batch: silver's own commit number.
 
@@ -78,7 +91,11 @@ def changes(
     has_stored_values = F.col(STORED_DELETED).isNotNull() & ~(
         is_new & (F.col(STORED_DELETED) | F.col("barrier").isNotNull())
     )
-    emptied = deleted & F.lit(deletes == "soft" and soft_delete_values == "null")
+    goes = deleted & (
+        F.coalesce(F.col(IS_REMEMBERED), F.lit(False))
+        | F.when(winner["op"] == TRUNCATE, F.lit(truncates == "hard")).otherwise(F.lit(deletes == "hard"))
+    )
+    emptied = deleted & F.lit(soft_delete_values == "null")
 
     def value(name: str) -> Column:
         sent = F.col("real")[name]["v"] if name in large else F.col("row")[name]
@@ -119,7 +136,7 @@ def changes(
         F.lit(batch).cast("bigint").alias(BATCH),
         unavailable.alias(UNAVAILABLE),
         keep.alias(KEEP),
-        (deleted & F.lit(deletes == "hard")).alias(DELETE),
+        goes.alias(DELETE),
     )
 
 

@@ -16,18 +16,21 @@ app = typer.Typer(help="Run a layer once: bring its tables up to date.", no_args
 
 Tables = Annotated[list[str], typer.Option("--table", help="Topic name or glob; repeatable.")]
 ConfigFile = Annotated[str | None, typer.Option("--config", help="Configuration file; else CDC_LAKE_CONFIG.")]
+AcceptLoss = Annotated[
+    bool, typer.Option("--accept-loss", help="Go on over records that are gone from Kafka, and record the gap.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the run's report as one line of JSON.")]
 
 
 @app.command()
-def bronze(table: Tables, config: ConfigFile = None, as_json: Json = False) -> None:
+def bronze(table: Tables, config: ConfigFile = None, accept_loss: AcceptLoss = False, as_json: Json = False) -> None:
     """Land the new records of Kafka topics."""
     _start_log()
     settings = load_config(config)
     # Late, so that a wrong flag or file is told without waiting for Spark to load.
     from cdc_lake.layers.bronze import run_bronze
 
-    _finish(run_bronze(settings, table), as_json)
+    _finish(run_bronze(settings, table, accept_loss=accept_loss), as_json)
 
 
 @app.command()
@@ -52,6 +55,8 @@ def _finish(report: Report, as_json: bool) -> None:
     else:
         _print(report)
     for done in report.tables:
+        for warning in done.warnings:
+            print(f"warning {done.table}: {warning}", file=sys.stderr)
         if done.error:
             print(f"error {done.error.code} {done.error.message}", file=sys.stderr)
     raise typer.Exit(report.exit_code)

@@ -221,13 +221,9 @@ class _Player:
         self._insert(key)
 
     def key_change(self) -> None:
-        """The primary key itself: the old key's delete and the new key's insert.
-
-        Every column changes with it, because a large value that stays would be sent under the old key only, and silver
-        does not look there yet.
-        """
+        """The primary key and little else: wide values that stay are not sent under the new key."""
         key, new = self._any_key(), self._new_key()
-        self._update(key, {self.table.key: new, **self._row()})
+        self._update(key, {self.table.key: new, **self._some(self.table.narrow)})
         self.keys[self.keys.index(key)] = new
 
     def several(self) -> None:

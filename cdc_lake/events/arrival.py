@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from cdc_lake.columns import BRONZE
 from cdc_lake.events import framing
 from cdc_lake.events.avro import Decoded, WriterSchema, one_of, with_decoded_keys, with_decoded_values
-from cdc_lake.events.envelope import ROW_OPS, TOMBSTONE, TRUNCATE, Metadata, metadata, row_fields
+from cdc_lake.events.envelope import ROW_OPS, TOMBSTONE, TRUNCATE, Metadata, is_of_signal_table, metadata, row_fields
 from cdc_lake.events.key import canonical_key, key_fields
 from cdc_lake.events.schemas import SchemaError
 from cdc_lake.events.types import mapping
@@ -23,6 +23,8 @@ from cdc_lake.events.types import mapping
 _ERROR_TYPE = "struct<stage: string, code: string, message: string>"
 _SEED_TYPE = "struct<log_ts: bigint, last: struct<offset: bigint, key: binary, op: string, status: string>>"
 DECODE_STAGE = "decode"
+PAIR_STAGE = "pair"
+"""Where a tombstone fails that is quarantined with its delete."""
 
 
 @dataclass(frozen=True)
@@ -104,15 +106,16 @@ def with_decision(records: DataFrame, keys: Schemas, values: Schemas) -> DataFra
         }
     )
     key_schema, value_schema = F.col("key_schema"), F.col("value_schema")
-    rows = [schema for schema in values.known.values() if schema.shape != "control"]
     records, key_layouts = with_decoded_keys(
         records, keys.known.values(), body=framing.body(F.col("key")), schema=key_schema
     )
-    records, value_layouts = with_decoded_values(records, rows, body=framing.body(F.col("value")), schema=value_schema)
+    records, value_layouts = with_decoded_values(
+        records, values.known.values(), body=framing.body(F.col("value")), schema=value_schema
+    )
     said = _metadata(value_layouts, value_schema)
     records = records.withColumns(
         {
-            "is_control": _is_control(values),
+            "is_control": _is_control(keys, values),
             "sent_op": F.when(F.col("value").isNull(), TOMBSTONE).otherwise(said.op),
             "problem": _problem(keys, values, key_layouts, value_layouts),
         }
@@ -130,7 +133,7 @@ def with_decision(records: DataFrame, keys: Schemas, values: Schemas) -> DataFra
     return records.select(
         *(name for name in records.columns if not name.startswith(("__key_", "__value_")) and name != "sent_op"),
         F.col("problem").alias("error"),
-        F.when(is_ok | (F.col("problem")["stage"] == "type"), F.col("sent_op")).alias("op"),
+        F.when(F.col("problem").isNull() | (F.col("problem")["stage"] == "type"), F.col("sent_op")).alias("op"),
         F.when(is_ok, said.source_ts_ms).alias("source_ts_ms"),
         F.when(is_ok, said.source_position).alias("source_position"),
         F.when(is_ok & F.col("value").isNotNull(), said.position_domain).alias("position_domain"),
@@ -155,11 +158,11 @@ def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> Data
     in_partition = W.partitionBy("partition").orderBy("offset")
     last = F.lag(F.struct("offset", "key", "op", "status")).over(in_partition)
     last = F.coalesce(last, seed["last"])
-    follows = (F.col("op") == TOMBSTONE) & F.col("key").eqNullSafe(last["key"])
+    follows = F.col("value").isNull() & F.col("key").eqNullSafe(last["key"])
     after_quarantined = follows & (last["status"] == "quarantined") & last["op"].isNull()
     running = F.max(F.unix_millis("timestamp")).over(in_partition.rowsBetween(W.unboundedPreceding, W.currentRow))
     paired_error = _error(
-        "pair", "delete_quarantined", F.lit("the record before it, with the same key, is quarantined")
+        PAIR_STAGE, "delete_quarantined", F.lit("the record before it, with the same key, is quarantined")
     )
     return records.withColumns(
         {
@@ -212,9 +215,12 @@ def _fingerprint_of(schema_id: Column, schemas: Schemas) -> Column:
     return F.coalesce(*found, F.lit(None).cast("string"))
 
 
-def _is_control(values: Schemas) -> Column:
+def _is_control(keys: Schemas, values: Schemas) -> Column:
+    """Whether a record concerns no table; a tombstone has only its key to tell."""
     control = {schema.fingerprint for schema in values.known.values() if schema.shape == "control"}
-    return F.coalesce(F.col("value_schema").isin(control), F.lit(False))
+    signals = {schema.fingerprint for schema in keys.known.values() if is_of_signal_table(schema.tree)}
+    by_value, by_key = F.col("value_schema").isin(control), F.col("value").isNull() & F.col("key_schema").isin(signals)
+    return F.coalesce(by_value, by_key, F.lit(False))
 
 
 def _metadata(layouts: Sequence[Decoded], schema: Column) -> Metadata:
@@ -238,7 +244,7 @@ def _problem(
 ) -> Column:
     """Why the bytes cannot be read, as an error; null when they can."""
     undecodable = "not every byte is consumed by the schema, or the bytes do not fit it"
-    is_row = ~_is_control(values)
+    is_row = ~_is_control(keys, values)
     return F.coalesce(
         _error("frame", "unreadable_frame", F.col("frame_problem")),
         _error("lookup", "unusable_schema", _named("value", _id_problem(F.col("value_id"), values))),
@@ -251,12 +257,12 @@ def _problem(
 def _first_problem(problem: Column) -> Column:
     op = F.col("sent_op")
     is_row = ~F.col("is_control")
-    unknown = is_row & ~op.isin(*ROW_OPS, TRUNCATE, TOMBSTONE)
+    unknown = is_row & ~F.coalesce(op.isin(*ROW_OPS, TRUNCATE, TOMBSTONE), F.lit(False))
     no_key = is_row & (op != TRUNCATE) & F.col("key").isNull()
     nothing = no_key & (op == TOMBSTONE)
     return F.coalesce(
         problem,
-        _error("type", "unknown_op", F.when(unknown, F.concat(F.lit("op is "), op))),
+        _error("type", "unknown_op", F.when(unknown, F.concat(F.lit("op is "), F.coalesce(op, F.lit("null"))))),
         _error("type", "null_record", F.when(nothing, "key and value are both null")),
         _error("type", "no_key", F.when(no_key, "the record has no key; set message.key.columns on the connector")),
     )

@@ -5,6 +5,7 @@ concerns no table. The schema decides, by its record's name first, because a tab
 `source`. Sources: Debezium's `Envelope`, `ExtractNewRecordState`, `SchemaFactory`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -12,6 +13,7 @@ from typing import Literal
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from cdc_lake.events.positions import POSITION_FIELDS, domain_of, position_of
 from cdc_lake.events.schemas import SchemaError, Tree, fields, non_null, record
 from cdc_lake.events.types import readable
 
@@ -21,24 +23,25 @@ ROW_OPS = ("c", "u", "r", "d")
 TRUNCATE = "t"
 TOMBSTONE = "tombstone"
 
-_CONTROL_RECORDS = (
-    "io.debezium.connector.common.Heartbeat",
-    "io.debezium.connector.common.TransactionMetadataValue",
-    "io.debezium.connector.common.Notification",
-    "io.debezium.connector.postgresql.MessageValue",
+_CONTROL_RECORD = re.compile(
+    r"io\.debezium\.connector\..+\.(Heartbeat|TransactionMetadataValue|SchemaChangeValue|Notification|MessageValue)"
 )
-_CONTROL_SUFFIXES = (".SchemaChangeValue",)
+_SIGNAL_TABLE_RECORD = re.compile(r"(.+\.)?debezium_signal\.[^.]+")
 
-_SOURCE_FIELDS = ("connector", "name", "db", "ts_ms", "snapshot", "lsn", "txId")
+_SOURCE_FIELDS = ("name", "db", "ts_ms", "snapshot", "txId", *POSITION_FIELDS)
 _FLAT_METADATA = frozenset(
     "__" + name
     for name in (
         *("deleted", "op", "ts_ms", "ts_us", "ts_ns", "version", "connector", "name", "snapshot", "db", "sequence"),
-        *("schema", "table", "txId", "lsn", "xmin", "origin", "origin_lsn", "id", "total_order"),
-        "data_collection_order",
+        *("schema", "table", "txId", "xmin", "origin", "origin_lsn", "id", "total_order", "data_collection_order"),
+        *("gtid", "thread", "query", "lcr_position", "rs_id", "redo_thread", "user_name", "collection", "lsid"),
+        *("txnNumber", "wallTime"),
+        *POSITION_FIELDS,
     )
 )
 _FLAT_METADATA_PREFIXES = ("__source_", "__transaction_")
+_OP_FIELDS = ("op", "__op", "__deleted")
+_SCALARS = ("string", "enum", "int", "long", "boolean")
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def shape_of(tree: Tree) -> Shape:
     if tree["type"] != "record":
         raise SchemaError(f"a value of Avro type `{tree['type']}` is no change event")
     name = tree["name"]
-    if name in _CONTROL_RECORDS or name.endswith(_CONTROL_SUFFIXES):
+    if _CONTROL_RECORD.fullmatch(name) or is_of_signal_table(tree):
         return "control"
     if name.endswith(".Envelope"):
         _check_envelope(fields(tree))
@@ -79,11 +82,21 @@ def shape_of(tree: Tree) -> Shape:
     return "flat"
 
 
+def is_of_signal_table(tree: Tree) -> bool:
+    """Whether a key or a value belongs to the table through which a connector takes its orders."""
+    return tree["type"] == "record" and _SIGNAL_TABLE_RECORD.fullmatch(tree["name"]) is not None
+
+
 def needed(tree: Tree) -> Tree:
-    """The part of a value's schema that is read: an envelope's `before` and the rest of `source` are skipped."""
-    if shape_of(tree) != "envelope":
+    """The part of a value's schema that is read: an envelope's `before` and the rest of `source` are skipped.
+
+    Of a control record only what tells its op.
+    """
+    shape, parts = shape_of(tree), fields(tree)
+    if shape == "control":
+        return record(tree["name"], {name: part for name, part in parts.items() if name in _OP_FIELDS})
+    if shape == "flat":
         return readable(tree)
-    parts = fields(tree)
     source = non_null(parts["source"])
     kept = {name: part for name, part in fields(source).items() if name in _SOURCE_FIELDS}
     pruned = {"after": readable(parts["after"]), "op": parts["op"], "source": record(source["name"], kept)}
@@ -103,10 +116,20 @@ def row_of(tree: Tree, decoded: Column) -> Column:
 
 
 def metadata(tree: Tree, decoded: Column, topic: Column) -> Metadata:
-    """What a decoded value of `tree` says of itself."""
-    if shape_of(tree) == "envelope":
-        return _envelope_metadata(tree, decoded, topic)
-    return _flat_metadata(tree, decoded, topic)
+    """What a decoded value of `tree` says of itself; of a control record that is its op, if it has one."""
+    source = {} if shape_of(tree) == "control" else _source_of(tree, decoded)
+
+    def field(name: str) -> Column:
+        return source.get(name, F.lit(None))
+
+    return Metadata(
+        op=_op(tree, decoded),
+        source_ts_ms=field("ts_ms").cast("bigint"),
+        source_position=position_of(source),
+        position_domain=domain_of(source, topic),
+        snapshot=_streaming_is_null(field("snapshot")),
+        transaction_id=field("txId").cast("string"),
+    )
 
 
 def _check_envelope(parts: Mapping[str, Tree]) -> None:
@@ -122,52 +145,36 @@ def _is_flat_metadata(name: str) -> bool:
     return name in _FLAT_METADATA or name.startswith(_FLAT_METADATA_PREFIXES)
 
 
-def _envelope_metadata(tree: Tree, decoded: Column, topic: Column) -> Metadata:
-    present = fields(non_null(fields(tree)["source"]))
-    source = decoded["source"]
+def _source_of(tree: Tree, decoded: Column) -> dict[str, Column]:
+    """The fields of the source block that a value has, by name."""
+    if shape_of(tree) == "envelope":
+        present = _scalars(non_null(fields(tree)["source"]))
+        return {name: decoded["source"][name] for name in _SOURCE_FIELDS if name in present}
+    present = _scalars(tree)
+    found: dict[str, Column] = {}
+    for name in _SOURCE_FIELDS:
+        # `__ts_ms` alone is the connector's clock, not the source's.
+        spellings = (f"__source_{name}",) if name == "ts_ms" else (f"__source_{name}", f"__{name}")
+        column = next((spelling for spelling in spellings if spelling in present), None)
+        if column is not None:
+            found[name] = decoded[column]
+    return found
+
+
+def _scalars(tree: Tree) -> set[str]:
+    return {name for name, part in fields(tree).items() if non_null(part)["type"] in _SCALARS}
+
+
+def _op(tree: Tree, decoded: Column) -> Column:
+    present, shape = _scalars(tree), shape_of(tree)
 
     def field(name: str) -> Column:
-        return source[name] if name in present else F.lit(None)
+        return (decoded[name] if name in present else F.lit(None)).cast("string")
 
-    return Metadata(
-        op=decoded["op"].cast("string"),
-        source_ts_ms=field("ts_ms").cast("bigint"),
-        source_position=_postgres_position(field("lsn")),
-        position_domain=_domain(field("name"), field("db"), topic),
-        snapshot=_streaming_is_null(field("snapshot")),
-        transaction_id=field("txId").cast("string"),
-    )
-
-
-def _flat_metadata(tree: Tree, decoded: Column, topic: Column) -> Metadata:
-    present = fields(tree)
-
-    def field(*names: str) -> Column:
-        for name in names:
-            if name in present:
-                return decoded[name]
-        return F.lit(None)
-
-    is_deleted = F.lower(field("__deleted").cast("string")) == "true"
-    sent = field("__op").cast("string")
-    return Metadata(
-        op=F.when(is_deleted, "d").otherwise(F.coalesce(sent, F.lit("u"))),
-        source_ts_ms=field("__source_ts_ms").cast("bigint"),
-        source_position=_postgres_position(field("__source_lsn", "__lsn")),
-        position_domain=_domain(field("__source_name", "__name"), field("__source_db", "__db"), topic),
-        snapshot=_streaming_is_null(field("__source_snapshot", "__snapshot")),
-        transaction_id=field("__source_txId", "__txId").cast("string"),
-    )
-
-
-def _postgres_position(lsn: Column) -> Column:
-    """The LSN alone: for one key it rises with commit order, because the row's lock makes writers wait."""
-    return F.when(lsn.isNotNull(), F.array(lsn.cast("bigint")))
-
-
-def _domain(server: Column, database: Column, topic: Column) -> Column:
-    known = server.isNotNull() & database.isNotNull()
-    return F.when(known, F.concat_ws("/", server, database)).otherwise(topic)
+    if shape == "envelope":
+        return field("op")
+    sent = F.coalesce(field("__op"), F.lit("u") if shape == "flat" else field("op"))
+    return F.when(F.lower(field("__deleted")) == "true", "d").otherwise(sent)
 
 
 def _streaming_is_null(marker: Column) -> Column:

@@ -1,19 +1,20 @@
 """From bronze rows to typed change events: the one way in which silver, and every other reader, sees what happened."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import KAFKA, SILVER_META
+from cdc_lake.columns import KAFKA, SILVER_META, quoted
 from cdc_lake.errors import UnsupportedError
 from cdc_lake.events import framing
 from cdc_lake.events.avro import Decoded, WriterSchema, one_of, with_decoded_keys, with_decoded_values
 from cdc_lake.events.envelope import ROW_OPS, row_fields, row_of
 from cdc_lake.events.key import key_fields, key_values
+from cdc_lake.events.moves import move_of
 from cdc_lake.events.schemas import Tree
-from cdc_lake.events.types import mapping, quoted
+from cdc_lake.events.types import mapping
 from cdc_lake.events.unavailable import can_be_unavailable, unavailable
 
 
@@ -86,6 +87,7 @@ def events(
     keys: Sequence[WriterSchema],
     values: Sequence[WriterSchema],
     unavailable_value: str,
+    null_means_keep: Sequence[str] = (),
 ) -> DataFrame:
     """The typed events of one table.
 
@@ -95,10 +97,12 @@ def events(
         keys: the key schemas among the rows.
         values: the value schemas among the rows.
         unavailable_value: the connector's placeholder for what it did not send.
+        null_means_keep: the columns whose null in an update says the same.
 
     Columns in: bronze's. Columns out: `key` string; `pk` struct of the primary key; `row` struct of all columns of the
-    layout, null for deletes, tombstones and truncates; `unavailable` array<string>; `op`, `source_ts_ms`,
-    `source_position`, `position_domain`, `snapshot`; `tombstone_of`; `__kafka` struct.
+    layout, null for deletes and tombstones; `unavailable` array<string>; `op`, `source_ts_ms`, `source_position`,
+    `position_domain`, `snapshot`; `move`, the name of the key change that the event is half of; `batch`, `late`;
+    `__kafka` struct.
     """
     rows, key_layouts = with_decoded_keys(bronze, keys, body=framing.body(F.col("raw_key")), schema=F.col("key_schema"))
     rows, value_layouts = with_decoded_values(
@@ -108,20 +112,39 @@ def events(
     rows = rows.withColumn("pk", pk.cast(struct_type(layout.keys)))
     row = one_of(value_layouts, F.col("value_schema"), [_row(layout, one) for one in value_layouts])
     has_row = F.col("op").isin(*(op for op in ROW_OPS if op != "d"))
-    missing = [unavailable(row_fields(v.tree), row_of(v.tree, v.value), unavailable_value) for v in value_layouts]
+    move = move_of(
+        F.col("headers"), F.col("source_position"), F.col("position_domain"), F.col("source_ts_ms"), F.col("key")
+    )
+    # A new row and a snapshot's are sent whole: a null there is one.
+    is_whole = F.col("snapshot").isNotNull() | (F.col("op") == "r") | ((F.col("op") == "c") & move.isNull())
+
+    def missing(one: Decoded) -> Column:
+        of_row = row_fields(one.tree), row_of(one.tree, one.value), unavailable_value
+        if not null_means_keep:
+            return unavailable(*of_row)
+        return F.when(is_whole, unavailable(*of_row)).otherwise(unavailable(*of_row, null_means_keep))
+
     return rows.select(
         "key",
         "pk",
         F.when(has_row, row).cast(struct_type(layout.columns)).alias("row"),
-        F.when(has_row, one_of(value_layouts, F.col("value_schema"), missing)).alias("unavailable"),
-        *("op", "source_ts_ms", "source_position", "position_domain", "snapshot", "tombstone_of"),
+        F.when(has_row, one_of(value_layouts, F.col("value_schema"), [missing(one) for one in value_layouts])).alias(
+            "unavailable"
+        ),
+        *("op", "source_ts_ms", "source_position", "position_domain", "snapshot", "batch", "late"),
+        move.alias("move"),
         F.struct("log_ts", "topic", "generation", "partition", "offset").alias(KAFKA),
     )
 
 
-def large_columns(values: Iterable[WriterSchema]) -> set[str]:
-    """The columns that, by their type in any of the schemas, may come as a placeholder."""
-    return {name for schema in values for name, tree in row_fields(schema.tree).items() if can_be_unavailable(tree)}
+def large_columns(values: Iterable[WriterSchema], null_means_keep: Collection[str] = ()) -> set[str]:
+    """The columns that may not have been sent: by their type in any of the schemas, or because they are named."""
+    return {
+        name
+        for schema in values
+        for name, tree in row_fields(schema.tree).items()
+        if name in null_means_keep or can_be_unavailable(tree)
+    }
 
 
 def struct_type(columns: Mapping[str, str]) -> str:

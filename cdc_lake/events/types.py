@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from cdc_lake.columns import quoted
 from cdc_lake.events.schemas import (
     MAX_DECIMAL_PRECISION,
     SchemaError,
@@ -101,11 +102,6 @@ def readable(tree: Tree) -> Tree:
         case "fixed" if not is_decimal(tree):
             return fixed(tree["name"], tree["size"])
     return tree
-
-
-def quoted(name: str) -> str:
-    """A column name as Spark SQL takes it, whatever characters it holds."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def plain_type(kind: str) -> str:

@@ -9,7 +9,7 @@ column's type. Sources: Debezium's `UnchangedToastedPlaceholder` and `unavailabl
 import base64
 import hashlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -17,17 +17,23 @@ from pyspark.sql import functions as F
 from cdc_lake.events.schemas import Tree, connect_name, is_decimal, non_null
 
 
-def unavailable(fields: Mapping[str, Tree], row: Column, placeholder: str) -> Column:
+def unavailable(
+    fields: Mapping[str, Tree], row: Column, placeholder: str, null_means_keep: Collection[str] = ()
+) -> Column:
     """The names of the columns of `row` that were not sent, array<string>; empty when all were.
 
     Args:
         fields: the row's columns as in the value's schema.
         row: the struct with the columns as `from_avro` gives them.
         placeholder: the connector's `unavailable.value.placeholder`.
+        null_means_keep: the columns for which the connector sends null instead, because it has no placeholder of
+            their type.
     """
     found = []
     for name, tree in fields.items():
         missing = _is_placeholder(non_null(tree), row[name], placeholder)
+        if name in null_means_keep:
+            missing = row[name].isNull() if missing is None else row[name].isNull() | missing
         if missing is not None:
             found.append(F.when(missing, name))
     return F.array_compact(F.array(*found)) if found else F.array().cast("array<string>")

@@ -1,18 +1,23 @@
-"""Bronze: every record of a topic, once, with its bytes, and whether it can be read."""
+"""Bronze: every record of a topic, once, with its bytes, and whether it can be read.
+
+A topic that is deleted and created again counts its offsets from 0 anew: it is another *generation* in the same table.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import BRONZE_STATISTICS
+from cdc_lake.columns import BRONZE_STATISTICS, DELETE, KEEP
 from cdc_lake.config import Config, TableConfig, kafka_address, registry_address
-from cdc_lake.errors import DataLossError, QualityGateError
+from cdc_lake.errors import DataLossError, NoProgressError, QualityGateError
 from cdc_lake.events.arrival import (
     DECODE_STAGE,
+    PAIR_STAGE,
     LastRecord,
     Schemas,
     bronze_rows,
@@ -22,29 +27,47 @@ from cdc_lake.events.arrival import (
 )
 from cdc_lake.events.explain import reason
 from cdc_lake.events.framing import body
-from cdc_lake.layers.run import each_table, end_report, select, table_path
+from cdc_lake.failpoints import reach
+from cdc_lake.layers.run import Leases, each_table, end_report, select, select_landed, table_path
 from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.session import build_session
-from cdc_lake.sources.kafka import Broker, Span, TopicLog
-from cdc_lake.sources.registry import ApicurioRegistry
+from cdc_lake.sources.kafka import Broker, Kafka, Span, TopicLog
+from cdc_lake.sources.registry import ApicurioRegistry, Registry
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.progress import Gap, Progress
 
-GENERATION = 0
-"""Counts the topic's ids. A re-created topic stops the run in this version, so there is one."""
 _EXPLAINED_ROWS = 100
 """Of the records of a batch that do not decode, so many are gone through one by one for the exact reason."""
+_NEAR_BATCHES = 16
+"""A partition's last record is looked for in so many batches first, then in 16 times as many, and so on."""
+_COORDINATES = ("topic", "generation", "partition", "offset")
+_DECIDED = (
+    *("status", "error", "tombstone_of", "op", "source_ts_ms", "source_position", "position_domain"),
+    *("snapshot", "transaction_id", "key_schema", "value_schema"),
+)
+"""Columns of bronze that decoding decides, under the names that it gives them."""
 
 
-def run_bronze(config: Config, tables: Sequence[str], spark: SparkSession | None = None) -> Report:
+def run_bronze(
+    config: Config,
+    tables: Sequence[str],
+    spark: SparkSession | None = None,
+    *,
+    broker: Kafka | None = None,
+    registry: Registry | None = None,
+    accept_loss: bool = False,
+) -> Report:
     """Bring bronze up to date with Kafka.
 
     Args:
         config: the settings.
         tables: topic names or globs.
         spark: the session; made when there is none.
+        broker: the one to read from; the settings' when there is none.
+        registry: the one its records' schema ids are of; the settings' when there is none.
+        accept_loss: go on over records that are gone, and record the gap, instead of stopping.
 
     Raises:
         UnknownTableError: a name or glob fits no topic.
@@ -52,33 +75,76 @@ def run_bronze(config: Config, tables: Sequence[str], spark: SparkSession | None
         InstallationError: Spark cannot be started with what is installed.
     """
     report = Report(layer="bronze")
-    broker = Broker(kafka_address(config), config.kafka.timeout_seconds)
+    broker = broker or Broker(kafka_address(config), config.kafka.timeout_seconds)
+    todo = "see --table, and that the connector writes to this broker"
+    topics = select(tables, broker.topics(), f"topic on {broker.bootstrap_servers}", todo)
+    logs = broker.logs(topics)
+    registry = registry or _answering_registry(config)
+    spark = spark or build_session("cdc_lake bronze")
+    storage = Storage(spark)
+    schemas = SchemaFiles(storage, config.lake.root, registry)
+    leases = Leases(config, storage, report)
+
+    def work(done: TableReport) -> None:
+        table = _bronze_table(spark, config, done.table)
+        settings = config.table(done.table)
+        log = logs[done.table]
+        _land(_Run(spark, broker, log, schemas, table, leases, settings, accept_loss, report.run_id, done))
+
+    each_table(report, topics, work, leases=leases)
+    reach("bronze.before_report")
+    end_report(storage, config, report)
+    return report
+
+
+def replay_quarantined(
+    config: Config, tables: Sequence[str], spark: SparkSession | None = None, *, registry: Registry | None = None
+) -> Report:
+    """Decode bronze's quarantined rows again; those that can be read now become events, in one commit per table.
+
+    They keep their coordinates and `log_ts`, so their place in the log, and are marked `late` in a batch of their own.
+    A tombstone that was quarantined with its delete follows it. The others stay as they are.
+
+    Args:
+        config: the settings.
+        tables: topic names or globs.
+        spark: the session; made when there is none.
+        registry: asked for the schemas anew; the settings' when there is none.
+
+    Raises:
+        UnknownTableError: a name or glob fits no bronze table.
+        InfrastructureError: the registry does not answer.
+        InstallationError: Spark cannot be started with what is installed.
+    """
+    report = Report(layer="bronze")
+    registry = registry or _answering_registry(config)
+    spark = spark or build_session("cdc_lake bronze")
+    storage = Storage(spark)
+    schemas = SchemaFiles(storage, config.lake.root, registry)
+    leases = Leases(config, storage, report)
+
+    def work(done: TableReport) -> None:
+        _replay(_bronze_table(spark, config, done.table), schemas, leases, report.run_id, done)
+
+    each_table(report, select_landed(config, storage, tables), work, leases=leases)
+    end_report(storage, config, report)
+    return report
+
+
+def _bronze_table(spark: SparkSession, config: Config, topic: str) -> DeltaLakeTable:
+    path = table_path(config, "bronze", topic)
+    return DeltaLakeTable(spark, path, partition_by=("ingest_date",), statistics=BRONZE_STATISTICS)
+
+
+def _answering_registry(config: Config) -> Registry:
     registry = ApicurioRegistry(
         registry_address(config),
         ids=config.registry.ids,
         timeout_seconds=config.registry.timeout_seconds,
         attempts=config.registry.attempts,
     )
-    todo = "see --table, and that the connector writes to this broker"
-    topics = select(tables, broker.topics(), f"topic on {broker.bootstrap_servers}", todo)
-    logs = broker.logs(topics)
     registry.check()
-    spark = spark or build_session("cdc_lake bronze")
-    storage = Storage(spark)
-    schemas = SchemaFiles(storage, config.lake.root, registry)
-
-    def work(done: TableReport) -> None:
-        table = DeltaLakeTable(
-            spark,
-            table_path(config, "bronze", done.table),
-            partition_by=("ingest_date",),
-            statistics=BRONZE_STATISTICS,
-        )
-        _land(_Run(spark, broker, logs[done.table], schemas, table, config.table(done.table), report.run_id, done))
-
-    each_table(report, topics, work)
-    end_report(storage, config, report)
-    return report
+    return registry
 
 
 @dataclass(frozen=True)
@@ -86,11 +152,13 @@ class _Run:
     """One topic's run."""
 
     spark: SparkSession
-    broker: Broker
+    broker: Kafka
     log: TopicLog
     schemas: SchemaFiles
     table: DeltaLakeTable
+    leases: Leases
     settings: TableConfig
+    accept_loss: bool
     run_id: str
     done: TableReport
 
@@ -98,16 +166,21 @@ class _Run:
 def _land(run: _Run) -> None:
     """Land what the topic has beyond bronze's progress, a commit for each `max_rows` of it."""
     done = run.done
-    progress = run.table.progress()
+    progress = _progress(run)
+    if progress and _read_on(run.log, progress.offsets)[1]:
+        # No loss if another run has read on since the logs were listed.
+        run = replace(run, log=run.broker.logs([run.log.name])[run.log.name])
     done.version_before = run.table.version() if progress else None
-    position = _next_offsets(run.log, progress)
+    before = _reading_on(run, progress)
+    position = before.offsets[run.log.id]
     done.consumed_from = {str(p): offset for p, offset in position.items()}
     spans = _batch_spans(run.log, position, run.settings.max_rows)
-    if progress is None and not spans:
-        spans = run.log.partitions  # an empty topic has a table too, so that silver finds one
+    if not spans and (progress is None or before.gaps):
+        # An empty topic has a table too, so that silver finds one; and a loss is accepted once.
+        spans = {p: Span(offset, offset) for p, offset in position.items()}
     while spans:
-        progress = _land_batch(run, spans, progress)
-        position = progress.offsets[run.log.id]
+        before = _reading_on(run, _land_batch(run, spans, before))
+        position = before.offsets[run.log.id]
         done.status, done.batches = "ok", done.batches + 1
         spans = _batch_spans(run.log, position, run.settings.max_rows)
     done.consumed_to = {str(p): offset for p, offset in position.items()}
@@ -115,11 +188,12 @@ def _land(run: _Run) -> None:
     _gate(done, run.settings)
 
 
-def _land_batch(run: _Run, spans: Mapping[int, Span], progress: Progress | None) -> Progress:
-    """Land one range of offsets in one commit."""
+def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progress:
+    """Land one range of offsets in one commit; the progress that then stands in the table."""
     done = run.done
     records = with_frames(run.broker.read(run.spark, run.log.name, spans)).persist()
-    batch = progress.commit + 1 if progress else 1
+    batch = before.commit + 1
+    generation = list(before.offsets).index(run.log.id)
     try:
         with done.phase("read"):
             seen = _look_over(records)
@@ -128,22 +202,25 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], progress: Progress | None)
             values = Schemas.of(run.schemas.by_ids(seen.value_ids), is_key=False)
         with done.phase("decode"):
             decided = with_decision(records, keys, values)
-            ordered = with_log_order(decided, _last_records(run.table, progress, seen.first_is_tombstone))
+            ordered = with_log_order(decided, _last_records(run.table, before, generation, seen.first_is_tombstone))
             today = datetime.now(UTC).date()
-            rows = bronze_rows(ordered, batch=batch, generation=GENERATION, ingest_date=today).persist()
+            rows = bronze_rows(ordered, batch=batch, generation=generation, ingest_date=today).persist()
             landed = _landed(rows)
         try:
             counts = {name: landed.counts[name] for name in ("ok", "quarantined", "control")}
             check_sum(run.log.name, seen.total, **counts)
-            following = _following(run, spans, progress, landed.log_ts)
+            following = _following(run, spans, before, landed.log_ts)
+            reach("bronze.after_plan", batch=batch)
+            run.leases.check(done.table)
             with done.phase("write"):
-                run.table.append(_explained(rows, run.schemas) if counts["quarantined"] else rows, following)
+                commit = run.table.append(_explained(rows, run.schemas) if counts["quarantined"] else rows, following)
+            reach("bronze.after_append", batch=batch)
         finally:
             rows.unpersist()
     finally:
         records.unpersist()
     done.count(read=seen.total, **counts)
-    return following
+    return commit.progress
 
 
 @dataclass(frozen=True)
@@ -200,17 +277,17 @@ def _landed(rows: DataFrame) -> _Landed:
     return landed
 
 
-def _following(run: _Run, spans: Mapping[int, Span], progress: Progress | None, log_ts: Mapping[int, int]) -> Progress:
+def _following(run: _Run, spans: Mapping[int, Span], before: Progress, log_ts: Mapping[int, int]) -> Progress:
     """The progress with these spans consumed."""
-    before = progress or Progress(layer="bronze", run_id=run.run_id, commit=0)
-    reached = before.offsets.get(run.log.id, {}) | {partition: span.end for partition, span in spans.items()}
+    reached = before.offsets[run.log.id] | {partition: span.end for partition, span in spans.items()}
     return Progress(
         layer="bronze",
         run_id=run.run_id,
         epoch=before.epoch,
         commit=before.commit + 1,
-        offsets={run.log.id: reached},
+        offsets={**before.offsets, run.log.id: reached},
         log_ts={**before.log_ts, **log_ts},
+        gaps=before.gaps,
     )
 
 
@@ -234,30 +311,88 @@ def _explained(rows: DataFrame, schemas: SchemaFiles) -> DataFrame:
     return joined.withColumn("error", error).select(*rows.columns)
 
 
-def _next_offsets(log: TopicLog, progress: Progress | None) -> dict[int, int]:
-    """Where each partition is to be read from.
+def _progress(run: _Run) -> Progress | None:
+    """What the table has consumed; read off its rows when no commit that is left says so."""
+    try:
+        return run.table.progress()
+    except NoProgressError as exc:
+        run.done.warn(f"{exc.what}: it was read off the rows; records are missing if the topic was created again since")
+    rows = run.table.read().groupBy("generation", "partition")
+    found = rows.agg(F.max("offset").alias("offset"), F.max("log_ts").alias("log_ts"), F.max("batch").alias("batch"))
+    ends = sorted(found.collect(), key=lambda end: (end["log_ts"], end["generation"]))
+    newest = max((end["generation"] for end in ends), default=0)
+    reached = {end["partition"]: end["offset"] + 1 for end in ends if end["generation"] == newest}
+    return Progress(
+        layer="bronze",
+        run_id=run.run_id,
+        epoch=1,
+        commit=max((end["batch"] for end in ends), default=0),
+        offsets={**{f"unknown-{generation}": {} for generation in range(newest)}, run.log.id: reached},
+        log_ts={end["partition"]: end["log_ts"] for end in ends},
+    )
+
+
+def _reading_on(run: _Run, progress: Progress | None) -> Progress:
+    """The progress to go on from: `offsets` of the topic's id say where each partition is to be read from.
 
     Raises:
-        DataLossError: records were removed before they were read, or the topic is another one.
+        DataLossError: records are gone, and the run was not told to accept that.
     """
+    log = run.log
     if progress is None:
-        return {partition: span.start for partition, span in log.partitions.items()}
-    if log.id not in progress.offsets:
+        return Progress(layer="bronze", run_id=run.run_id, commit=0, offsets={log.id: _starts(log)})
+    offsets, gaps = _read_on(log, progress.offsets)
+    losses = [_loss(log, gap) for gap in gaps]
+    if losses and not run.accept_loss:
         raise DataLossError(
             log.name,
-            f"the topic was deleted and created again (its id was {', '.join(progress.offsets)}, now {log.id})",
-            "move the table away and load it anew from a snapshot; going on over this is not in this version",
+            "; ".join(losses),
+            f"to go on over this and have it recorded: `cdc-lake run bronze --table {log.name} --accept-loss`; "
+            "to lose nothing: move the table away and load it anew from a snapshot",
         )
-    known = progress.offsets[log.id]
-    for partition, span in log.partitions.items():
-        reached = known.get(partition, span.start)
-        if not span.start <= reached <= span.end:
-            raise DataLossError(
-                f"{log.name}[{partition}]",
-                f"offset {reached} is next, and Kafka holds {span.start} to {span.end}",
-                "records between are gone: move the table away and load it anew from a snapshot",
-            )
-    return {partition: known.get(partition, span.start) for partition, span in log.partitions.items()}
+    for loss in losses:
+        run.done.warn(f"went on over a loss: {loss}")
+    return progress.model_copy(update={"offsets": offsets, "gaps": gaps})
+
+
+def _read_on(log: TopicLog, offsets: Mapping[str, dict[int, int]]) -> tuple[dict[str, dict[int, int]], tuple[Gap, ...]]:
+    """Where each partition of `log` is to be read from, put into `offsets` under its id; and what is missing there.
+
+    A log that ends before what was read of it is going to give the same offsets to other records. So what was read
+    stays behind as a generation of its own.
+    """
+    if log.id not in offsets:
+        lost, ended = list(offsets.items())[-1]
+        gone = (
+            Gap(topic_id=lost, partition=partition, start=reached, end=None) for partition, reached in ended.items()
+        )
+        return {**offsets, log.id: _starts(log)}, tuple(gone)
+    reached = _starts(log) | offsets[log.id]
+    position = {p: min(max(reached[p], span.start), span.end) for p, span in log.partitions.items()}
+    gaps = tuple(
+        Gap(topic_id=log.id, partition=p, start=reached[p], end=offset if offset > reached[p] else None)
+        for p, offset in position.items()
+        if offset != reached[p]
+    )
+    known_as = f"{log.id}~{len(offsets)}" if any(gap.end is None for gap in gaps) else log.id
+    before = {known_as if known == log.id else known: ends for known, ends in offsets.items()}
+    return {**before, log.id: position}, gaps
+
+
+def _starts(log: TopicLog) -> dict[int, int]:
+    return {partition: span.start for partition, span in log.partitions.items()}
+
+
+def _loss(log: TopicLog, gap: Gap) -> str:
+    where = f"{log.name}[{gap.partition}]"
+    if gap.end is not None:
+        return f"{where}: offsets {gap.start} to {gap.end - 1} were removed before they were read"
+    if gap.topic_id == log.id:
+        return f"{where}: offset {gap.start} is next, and the log now ends at {log.partitions[gap.partition].end}"
+    return (
+        f"{where}: the topic was deleted and created again (its id was {gap.topic_id}, now {log.id}), "
+        f"with all that it held from offset {gap.start} on"
+    )
 
 
 def _batch_spans(log: TopicLog, position: Mapping[int, int], max_rows: int) -> Mapping[int, Span]:
@@ -268,22 +403,102 @@ def _batch_spans(log: TopicLog, position: Mapping[int, int], max_rows: int) -> M
     return {p: Span(span.start, min(span.end, span.start + share)) for p, span in left.items()}
 
 
-def _last_records(table: DeltaLakeTable, progress: Progress | None, wanted: set[int]) -> dict[int, LastRecord]:
-    """Where bronze's partitions end; for those in `wanted` with their last record, which a tombstone may belong to."""
-    if progress is None:
-        return {}
-    known = {partition: LastRecord(log_ts) for partition, log_ts in progress.log_ts.items()}
-    if not wanted:
-        return known
-    last = (
+def _last_records(table: DeltaLakeTable, before: Progress, generation: int, wanted: set[int]) -> dict[int, LastRecord]:
+    """Where bronze's partitions end; for those in `wanted` with their last record, which a tombstone may belong to.
+
+    It is mostly in the newest batches. Late rows are in a newer batch than they landed in, hence `first_batch`; bronze
+    has statistics of `batch` alone.
+    """
+    known = {partition: LastRecord(log_ts) for partition, log_ts in before.log_ts.items()}
+    sought, batches = wanted & known.keys(), _NEAR_BATCHES
+    while sought:
+        rows = table.read().where((F.col("generation") == generation) & F.col("partition").isin(*sought))
+        near = rows.where((F.col("batch") > before.commit - batches) & (F.col("first_batch") > before.commit - batches))
+        last = near.groupBy("partition").agg(
+            F.max_by(F.struct("offset", "raw_key", "op", "status"), "offset").alias("last")
+        )
+        for row in last.collect():
+            known[row["partition"]] = LastRecord(before.log_ts[row["partition"]], *row["last"])
+            sought.remove(row["partition"])
+        if batches >= before.commit:
+            break
+        batches *= 16
+    return known
+
+
+def _replay(table: DeltaLakeTable, schemas: SchemaFiles, leases: Leases, run_id: str, done: TableReport) -> None:
+    """Replay one table's quarantined rows."""
+    progress = table.progress()
+    assert progress is not None, "a bronze table is created with progress"
+    done.version_before = table.version()
+    records = with_frames(_quarantined(table)).persist()
+    try:
+        seen = _look_over(records)
+        keys = Schemas.of(schemas.by_ids(seen.key_ids), is_key=True)
+        values = Schemas.of(schemas.by_ids(seen.value_ids), is_key=False)
+        late = _late_rows(with_decision(records, keys, values), progress.commit + 1).persist()
+        try:
+            replayed = late.count()
+            if replayed:
+                own = {"run_id": run_id, "commit": progress.commit + 1, "gaps": ()}
+                following = Progress.model_validate(progress.model_dump(exclude={"nonce"}) | own)
+                leases.check(done.table)
+                table.merge(late, _COORDINATES, following)
+                done.status, done.batches = "ok", 1
+        finally:
+            late.unpersist()
+    finally:
+        records.unpersist()
+    done.count(replayed=replayed, still_quarantined=seen.total - replayed)
+    done.version_after = table.version()
+
+
+def _quarantined(table: DeltaLakeTable) -> DataFrame:
+    """The quarantined rows as the records they were, with their `generation` and the stage that they failed in."""
+    return (
         table.read()
-        .where(F.col("partition").isin(*wanted))
-        .groupBy("partition")
-        .agg(F.max_by(F.struct("offset", "raw_key", "op", "status"), "offset").alias("last"))
+        .where(F.col("status") == "quarantined")
+        .select(
+            *_COORDINATES,
+            "headers",
+            F.col("kafka_timestamp").alias("timestamp"),
+            F.col("raw_key").alias("key"),
+            F.col("raw_value").alias("value"),
+            F.col("error.stage").alias("failed_stage"),
+        )
     )
-    return known | {
-        row["partition"]: LastRecord(progress.log_ts[row["partition"]], *row["last"]) for row in last.collect()
-    }
+
+
+def _late_rows(records: DataFrame, batch: int) -> DataFrame:
+    """Of quarantined records that were decided upon again, those that pass, as changes of bronze.
+
+    A tombstone that was quarantined with the record right before it goes with that one again.
+
+    Columns out: the coordinates and the columns that change.
+    """
+    in_partition = W.partitionBy("generation", "partition").orderBy("offset")
+    passes = F.col("status") != "quarantined"
+    last = F.lag(F.struct("offset", "op", passes.alias("passes"))).over(in_partition)
+    is_paired = F.col("failed_stage") == PAIR_STAGE
+    return (
+        records.withColumns(
+            {
+                "is_late": passes & (~is_paired | last["passes"]),
+                "tombstone_of": F.when(is_paired & (last["op"] == "d"), last["offset"]),
+            }
+        )
+        .where("is_late")
+        .select(
+            *_COORDINATES,
+            *(F.col(name) for name in _DECIDED),
+            F.col("canonical_key").alias("key"),
+            F.struct(F.col("key_framing").alias("key"), F.col("value_framing").alias("value")).alias("framing"),
+            F.lit(batch).cast("bigint").alias("batch"),
+            F.lit(True).alias("late"),
+            F.array().cast("array<string>").alias(KEEP),
+            F.lit(False).alias(DELETE),
+        )
+    )
 
 
 def _gate(done: TableReport, settings: TableConfig) -> None:

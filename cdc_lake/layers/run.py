@@ -3,17 +3,21 @@
 import difflib
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from cdc_lake import failpoints
 from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, ConfigError, DataLossError, InfrastructureError, UnknownTableError
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.storage import Storage
+from cdc_lake.tables.delta import LOG_FOLDER
+from cdc_lake.tables.lease import Lease
 
 logger = logging.getLogger(__name__)
 
@@ -54,13 +58,67 @@ def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) 
     return list(found)
 
 
-def each_table(report: Report, tables: Sequence[str], work: Callable[[TableReport], None]) -> None:
-    """Run `work` for each table; one that fails is reported and does not keep the others from theirs."""
+def select_landed(config: Config, storage: Storage, patterns: Sequence[str]) -> list[str]:
+    """The topics with a bronze table that `patterns` name.
+
+    Raises:
+        UnknownTableError: a pattern fits none.
+    """
+    root = f"{config.lake.root}/bronze"
+    there = [folder.replace("/", ".") for folder in storage.folders(root, LOG_FOLDER)]
+    return select(patterns, there, f"table in {root}", "run the bronze job first")
+
+
+class Leases:
+    """The leases of one run, one for each table while it is worked on; none at all if the settings say so."""
+
+    def __init__(self, config: Config, storage: Storage, report: Report) -> None:
+        self._config = config
+        self._storage = storage
+        self._report = report
+        self._held: dict[str, Lease] = {}
+
+    @contextmanager
+    def hold(self, table: str) -> Iterator[None]:
+        """Have a table.
+
+        Raises:
+            TableLockedError: another run has it.
+        """
+        if not self._config.lease.enabled:
+            yield
+            return
+        folder = table_path(self._config, f"_leases/{self._report.layer}", table)
+        with Lease(self._storage, folder, table, self._report.run_id, self._config.lease.seconds) as lease:
+            self._held[table] = lease
+            try:
+                yield
+            finally:
+                del self._held[table]
+
+    def check(self, table: str) -> None:
+        """See that a table is still this run's, right before a commit.
+
+        Raises:
+            TableLockedError: another run has taken it over.
+        """
+        if table in self._held:
+            self._held[table].check()
+
+
+def each_table(report: Report, tables: Sequence[str], work: Callable[[TableReport], None], *, leases: Leases) -> None:
+    """Run `work` for each table, which the run holds meanwhile; one that fails does not keep the others from theirs.
+
+    Raises:
+        ConfigError: a failpoint is set that does not exist.
+    """
+    failpoints.check()
     for table in tables:
         done = TableReport(table=table)
         report.tables.append(done)
         try:
-            work(done)
+            with leases.hold(table):
+                work(done)
         except CdcLakeError as error:
             done.fail(error)
             logger.debug("%s", table, exc_info=True)

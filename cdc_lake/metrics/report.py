@@ -31,6 +31,7 @@ class TableReport(BaseModel):
         consumed_to: progress after, likewise.
         rows: counts by name; they close (`check_sum`).
         seconds: by phase.
+        warnings: what the operator should know although the run went on.
     """
 
     table: str
@@ -42,12 +43,18 @@ class TableReport(BaseModel):
     batches: int = 0
     rows: dict[str, int] = {}
     seconds: dict[str, float] = {}
+    warnings: list[str] = []
     error: Failure | None = None
 
     def count(self, **rows: int) -> None:
         """Add to the counts."""
         for name, number in rows.items():
             self.rows[name] = self.rows.get(name, 0) + number
+
+    def warn(self, warning: str) -> None:
+        """Note something that did not stop the run, once."""
+        if warning not in self.warnings:
+            self.warnings.append(warning)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

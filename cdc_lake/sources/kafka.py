@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
@@ -42,8 +43,36 @@ class TopicLog:
     partitions: Mapping[int, Span]
 
 
+class Kafka(Protocol):
+    """What bronze asks of a Kafka cluster."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where it is, for messages."""
+
+    def topics(self) -> list[str]:
+        """The topics there are, without those that Kafka and Connect keep for themselves.
+
+        Raises:
+            InfrastructureError: the broker does not answer.
+        """
+
+    def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
+        """What each of `topics` holds now, by one listing for all of them.
+
+        Raises:
+            InfrastructureError: the broker does not answer.
+        """
+
+    def read(self, spark: SparkSession, topic: str, spans: Mapping[int, Span]) -> DataFrame:
+        """The records of `spans`, committed ones only.
+
+        Columns out: `key`, `value` binary, `topic`, `partition`, `offset`, `timestamp`, `headers`.
+        """
+
+
 class Broker:
-    """Questions to a Kafka cluster.
+    """A Kafka cluster.
 
     Args:
         bootstrap_servers: host:port, comma separated.
@@ -56,11 +85,7 @@ class Broker:
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
 
     def topics(self) -> list[str]:
-        """The topics there are, without those that Kafka and Connect keep for themselves.
-
-        Raises:
-            InfrastructureError: the broker does not answer.
-        """
+        """See `Kafka`."""
         try:
             topics = self._admin.list_topics(timeout=self._timeout).topics
         except KafkaException as exc:
@@ -68,11 +93,7 @@ class Broker:
         return sorted(topic for topic in topics if not topic.startswith(_INTERNAL_PREFIXES))
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
-        """What each of `topics` holds now, by one listing for all of them.
-
-        Raises:
-            InfrastructureError: the broker does not answer.
-        """
+        """See `Kafka`."""
         try:
             described = {
                 topic: future.result(self._timeout)
@@ -97,10 +118,7 @@ class Broker:
         }
 
     def read(self, spark: SparkSession, topic: str, spans: Mapping[int, Span]) -> DataFrame:
-        """The records of `spans`, committed ones only.
-
-        Columns out: `key`, `value` binary, `topic`, `partition`, `offset`, `timestamp`, `headers`.
-        """
+        """See `Kafka`."""
         options = {
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "subscribe": topic,

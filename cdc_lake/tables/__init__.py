@@ -14,8 +14,8 @@ class Commit:
     """A table's state after a write.
 
     Attributes:
-        version: the engine's own number of it.
-        progress: what it carries.
+        version: the engine's own number of it; another writer's maintenance may have raised it already.
+        progress: what the table carries, as it was read back after the write.
     """
 
     version: int
@@ -35,10 +35,15 @@ class Table(Protocol):
         """The newest version."""
 
     def progress(self) -> Progress | None:
-        """What the table has consumed, read from its newest commit; none before the first.
+        """What the table has consumed; none before it is created.
+
+        Read afresh from the newest commit of ours; what others committed since does not matter. After a RESTORE it is
+        what the version brought back carried, with the highest commit number used so far and a new epoch: the next
+        commit is `commit + 1`, whatever was undone.
 
         Raises:
-            DataLossError: the table has commits, and none that is left carries progress.
+            NoProgressError: the table has commits, and none that is left carries progress.
+            UnsupportedError: the progress is of another version of cdc_lake.
         """
 
     def read(self, as_of: int | None = None) -> DataFrame:
@@ -48,7 +53,7 @@ class Table(Protocol):
         """Add rows; the first append creates the table with the rows' schema.
 
         Raises:
-            TableLockedError: another run has committed first; nothing was added.
+            TableLockedError: another run has committed or created the table first; nothing was added.
         """
 
     def merge(self, changes: DataFrame, keys: Sequence[str], progress: Progress) -> Commit:

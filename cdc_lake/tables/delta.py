@@ -1,30 +1,72 @@
 """A table in Delta Lake."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from delta.exceptions import DeltaConcurrentModificationException
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import DELETE, KEEP
-from cdc_lake.errors import DataLossError, TableLockedError
-from cdc_lake.events.types import quoted
+from cdc_lake.columns import DELETE, KEEP, quoted
+from cdc_lake.errors import NoProgressError, TableLockedError
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit
 from cdc_lake.tables.progress import Progress
 
 LOG_FOLDER = "_delta_log"
-_PROPERTIES = {
+PROPERTIES = {
     "delta.enableDeletionVectors": "false",
     "delta.checkpointInterval": "20",
     "delta.logRetentionDuration": "interval 30 days",
+    "delta.deletedFileRetentionDuration": "interval 30 days",
 }
-"""Deletion vectors are off because not every reader of Delta knows them."""
-_COMMIT_SETTINGS = ("commitInfo.userMetadata", "write.txnAppId", "write.txnVersion")
+"""Deletion vectors are off because not every reader of Delta knows them.
+
+A version that the log still names can be read and restored: vacuum keeps files as long as the log keeps commits. A
+checkpoint every 20 commits: a run every 10 s makes one every 200 s, and a reader opens at most 20 commits after it.
+"""
+USER_METADATA = "commitInfo.userMetadata"
+CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+"""What another writer's commit can raise here, creation by two at once included. In Python they share no base."""
+
+
+@contextmanager
+def commit_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings of one commit. They must not outlive it: Delta would silently skip the session's next write.
+
+    Args:
+        spark: the session that commits.
+        settings: by what follows `spark.databricks.delta.` in their names.
+    """
+    names = {f"spark.databricks.delta.{name}": value for name, value in settings.items()}
+    for name, value in names.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in names:
+            spark.conf.unset(name)
 
 
 class DeltaLakeTable:
@@ -59,23 +101,65 @@ class DeltaLakeTable:
         """See `Table`."""
         return int(self._snapshot().version())
 
+    def commit_info(self, version: int) -> dict[str, Any] | None:
+        """What the log says of a commit beside its files; null when the commit's own file was cleaned away.
+
+        The first line holds it in nearly every log, and files may be long, so the rest is read only if it does not.
+        """
+        file = f"{self.path}/{LOG_FOLDER}/{version:020d}.json"
+        line = self._storage.first_line(file)
+        if line is None:
+            return None
+        actions = [line] if line.startswith('{"commitInfo"') else self._storage.read_text(file).split("\n")
+        found = (json.loads(action).get("commitInfo") for action in actions if '"commitInfo"' in action)
+        return next((info for info in found if info), {})
+
     def progress(self) -> Progress | None:
         """See `Table`."""
         if not self.exists():
             return None
         newest = self.version()
-        for version in range(newest, -1, -1):
-            line = self._storage.first_line(f"{self.path}/{LOG_FOLDER}/{version:020d}.json")
-            if line is None:
-                break
-            progress = Progress.from_metadata(json.loads(line).get("commitInfo", {}).get("userMetadata"))
+        ours, restores = self._walk_back(newest, through_restores=False)
+        if not restores:
+            return ours
+        restored, _ = self._walk_back(newest, through_restores=True)
+        # A RESTORE keeps the transactions that Delta has seen: a number used again would be skipped without a word.
+        return restored.model_copy(update={"epoch": ours.epoch + restores, "commit": ours.commit})
+
+    def _walk_back(self, newest: int, *, through_restores: bool) -> tuple[Progress, int]:
+        """The newest progress at or before a version, and how many RESTOREs were passed on the way.
+
+        Args:
+            newest: the version to start from.
+            through_restores: go on from the version that a RESTORE brought back, not from the one before it.
+        """
+        version, restores = newest, 0
+        while version >= 0 and (info := self.commit_info(version)) is not None:
+            progress = Progress.from_metadata(info.get("userMetadata"))
             if progress is not None:
-                return progress
-        raise DataLossError(
+                return progress, restores
+            is_restore = info.get("operation") == "RESTORE"
+            restores += is_restore
+            version = self._restored(version, info) if is_restore and through_restores else version - 1
+        raise NoProgressError(
             self.path,
             f"none of the commits left, up to version {newest}, says what the table has consumed",
             "restore a version that does, or rebuild the table",
         )
+
+    def _restored(self, version: int, info: Mapping[str, Any]) -> int:
+        """The version that the RESTORE at `version` brought back; -1 when the log does not say so any more."""
+        target = info.get("operationParameters", {})
+        if target.get("version") is not None:
+            return int(target["version"])
+        # Of a RESTORE by time Spark writes the time as text, delta-rs as milliseconds.
+        if target.get("timestamp") is not None:
+            until = F.lit(target["timestamp"]).cast("timestamp")
+        else:
+            until = F.timestamp_millis(F.lit(int(target.get("datetime", 0))))
+        history = DeltaTable.forPath(self._spark, self.path).history()
+        row = history.where((F.col("version") < version) & (F.col("timestamp") <= until)).agg(F.max("version")).first()
+        return -1 if row is None or row[0] is None else int(row[0])
 
     def read(self, as_of: int | None = None) -> DataFrame:
         """See `Table`."""
@@ -89,7 +173,7 @@ class DeltaLakeTable:
         writer = rows.write.format("delta").mode("append")
         if not self.exists():
             statistics = {"delta.dataSkippingStatsColumns": ",".join(map(quoted, self._statistics))}
-            writer = writer.options(**_PROPERTIES, **(statistics if self._statistics else {}))
+            writer = writer.options(**PROPERTIES, **(statistics if self._statistics else {}))
             if self._partition_by:
                 writer = writer.partitionBy(*self._partition_by)
         with self._committing(progress):
@@ -134,19 +218,16 @@ class DeltaLakeTable:
 
     @contextmanager
     def _committing(self, progress: Progress) -> Iterator[None]:
-        """Settings of one commit. They must not outlive it: Delta would silently skip the session's next write."""
-        conf = self._spark.conf
-        prefix = "spark.databricks.delta."
-        conf.set(f"{prefix}commitInfo.userMetadata", progress.to_metadata())
-        conf.set(f"{prefix}write.txnAppId", f"cdc_lake:{progress.layer}:{progress.epoch}")
-        conf.set(f"{prefix}write.txnVersion", str(progress.commit))
+        settings = {
+            USER_METADATA: progress.to_metadata(),
+            "write.txnAppId": f"cdc_lake:{progress.layer}:{progress.epoch}",
+            "write.txnVersion": str(progress.commit),
+        }
         try:
-            yield
-        except DeltaConcurrentModificationException as exc:
+            with commit_settings(self._spark, settings):
+                yield
+        except CONFLICTS as exc:
             raise self._forestalled(progress, "another run") from exc
-        finally:
-            for setting in _COMMIT_SETTINGS:
-                conf.unset(f"{prefix}{setting}")
 
     def _committed(self, progress: Progress) -> Commit:
         """Read back what stands in the table now: a write that another run forestalled is skipped without a word."""

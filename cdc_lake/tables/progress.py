@@ -15,6 +15,42 @@ from cdc_lake.errors import UnsupportedError
 METADATA_KEY = "cdc_lake"
 
 
+class SidePin(BaseModel):
+    """The state of a silver table's side table that belongs to a commit.
+
+    Attributes:
+        id: the side table's identity.
+        version: its version.
+        kinds: the kinds of entries that may be there (`columns.SIDE_KINDS`); a reader of others need not look.
+        swept_ms: when entries that are past their time were last removed.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    version: int
+    kinds: tuple[str, ...] = ()
+    swept_ms: int
+
+
+class Gap(BaseModel):
+    """Offsets of one partition that were gone before they were read, and that a run was told to go on over.
+
+    Attributes:
+        topic_id: Kafka's id of the topic.
+        start: the first that is missing.
+        end: the first that is there again; null when the topic, or the end of its log, is gone: nobody knows how many
+            there were.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    topic_id: str
+    partition: int
+    start: int
+    end: int | None
+
+
 class Progress(BaseModel):
     """The progress a commit carries, and who made it.
 
@@ -24,9 +60,11 @@ class Progress(BaseModel):
         nonce: this one attempt to commit; somebody else's in the newest commit means that they won.
         epoch: goes up when a table is restored, so that commit numbers start a new line.
         commit: the table's own commit number; in bronze it is the rows' `batch`. Never used twice.
-        offsets: bronze: topic id -> partition -> the next offset to read.
+        offsets: bronze: topic id -> partition -> the next offset to read; the ids in the order of their generations.
         log_ts: bronze: partition -> the running maximum of Kafka's timestamp, ms.
         sources: silver: id of the bronze table -> the last batch folded in.
+        side: silver: its side table as it belongs to this commit; none before the first entry.
+        gaps: bronze: what this commit went on over, if it was told to; not carried forward.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -39,6 +77,8 @@ class Progress(BaseModel):
     offsets: dict[str, dict[int, int]] = {}
     log_ts: dict[int, int] = {}
     sources: dict[str, int] = {}
+    side: SidePin | None = None
+    gaps: tuple[Gap, ...] = ()
 
     def to_metadata(self) -> str:
         """The text that goes into the commit."""

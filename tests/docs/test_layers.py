@@ -15,7 +15,7 @@ ROWS = (
     ("sources", "tables", "catalogs", "sinks", "metrics", "session", "versions"),
     ("storage", "jars", "java"),
     ("events", "changes"),
-    ("config",),
+    ("config", "failpoints"),
     ("columns", "errors"),
 )
 """From top to bottom: a room knows the rows below its own."""

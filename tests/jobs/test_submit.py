@@ -26,7 +26,7 @@ from cdc_lake.session import SPARK_DEFAULTS
 
 CHECKOUT = Path(__file__).parents[2]
 PROGRAMS = Path(sys.executable).parent
-SMALL_JVM = "-Dorg.apache.avro.fastread=true -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SMALL_JVM = "-Dorg.apache.avro.fastread=true -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 """Starts in half the time, which is most of what these tests take."""
 
 

@@ -1,34 +1,20 @@
 """The product's way from Kafka records to bronze and silver, for tests that have neither a broker nor a registry."""
 
 from collections.abc import Iterable, Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 from events import FakeRegistry, Record, Topic
+from fakes import FakeBroker, kafka
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
 
 from cdc_lake.config import Config, LakeConfig, TableConfig
-from cdc_lake.events.arrival import LastRecord, Schemas, bronze_rows, with_decision, with_frames, with_log_order
+from cdc_lake.events.arrival import Schemas, with_decision, with_frames
 from cdc_lake.events.avro import WriterSchema
+from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.silver import run_silver
-from cdc_lake.metrics.report import TableReport
-from cdc_lake.sources.schemas import SchemaFiles
-from cdc_lake.storage import Storage
+from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.progress import Progress
-
-_KAFKA = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
-    "headers array<struct<key: string, value: binary>>"
-)
-
-
-def kafka(spark: SparkSession, records: Iterable[Record]) -> DataFrame:
-    """Records as Spark's Kafka source gives them."""
-    rows = [(r.key, r.value, r.topic, r.partition, r.offset, r.timestamp, r.headers) for r in records]
-    return spark.createDataFrame(rows, _KAFKA)
 
 
 def decided(spark: SparkSession, registry: FakeRegistry, records: Sequence[Record]) -> DataFrame:
@@ -52,36 +38,32 @@ class Lake:
 
     Args:
         root: its folder.
-        settings: `TableConfig`'s.
+        settings: `TableConfig`'s for silver; bronze lands each batch whole.
     """
 
     def __init__(self, spark: SparkSession, root: Path, topic: Topic, **settings: Any) -> None:
         self._spark = spark
         self._topic = topic
-        self._schemas = SchemaFiles(Storage(spark), str(root), topic.registry)
         self._config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(**settings))
+        self._landing = Config(lake=LakeConfig(root=str(root)))
         folder = topic.table.replace(".", "/")
+        self.broker = FakeBroker()
         self.bronze = DeltaLakeTable(spark, f"{root}/bronze/{folder}")
         self.silver = DeltaLakeTable(spark, f"{root}/silver/{folder}")
-        self._batch = 0
-        self._before: dict[int, LastRecord] = {}
 
-    def land(self, records: Sequence[Record]) -> None:
-        """One bronze batch."""
-        self._batch += 1
-        self._schemas.by_ids(_ids(data for r in records for data in (r.key, r.value)))
-        ordered = with_log_order(decided(self._spark, self._topic.registry, records), self._before)
-        rows = bronze_rows(ordered, batch=self._batch, generation=0, ingest_date=date(2026, 1, 1)).persist()
-        last = rows.orderBy(F.col("offset").desc()).first()
-        self._before = {0: LastRecord(last["log_ts"], last["offset"], last["raw_key"], last["op"], last["status"])}
-        self.bronze.append(rows, Progress(layer="bronze", run_id="test", commit=self._batch))
-        rows.unpersist()
+    def land(self, records: Sequence[Record]) -> TableReport:
+        """One bronze batch, which must succeed."""
+        for record in records:
+            self.broker.append(record)
+        return self._succeeded(
+            run_bronze(
+                self._landing, [self._topic.table], self._spark, broker=self.broker, registry=self._topic.registry
+            )
+        )
 
     def fold(self) -> TableReport:
         """One silver run, which must succeed."""
-        (done,) = run_silver(self._config, [self._topic.table], self._spark).tables
-        assert done.error is None, done.error
-        return done
+        return self._succeeded(run_silver(self._config, [self._topic.table], self._spark))
 
     def take(self, *batches: Sequence[Record]) -> dict[Any, Row]:
         """Land and fold each batch; silver's rows by key."""
@@ -93,6 +75,12 @@ class Lake:
     def rows(self) -> dict[Any, Row]:
         """Silver's rows by key, deleted ones included."""
         return {row["id"]: row for row in self.silver.read().collect()}
+
+    @staticmethod
+    def _succeeded(report: Report) -> TableReport:
+        (done,) = report.tables
+        assert done.error is None, done.error
+        return done
 
 
 def _ids(data: Iterable[bytes | None]) -> set[int]:

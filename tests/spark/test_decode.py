@@ -8,6 +8,8 @@ from events import OPTIONAL_STRING, FakeRegistry, Record, Topic, body, framed, k
 from lake import by_offset, decided
 from pyspark.sql import SparkSession
 
+from cdc_lake.events.arrival import with_log_order
+
 COLUMNS = {"name": "string", "note": OPTIONAL_STRING}
 ROW = {"name": "a name", "note": "a note"}
 
@@ -181,7 +183,22 @@ def test_an_op_that_is_not_known_is_kept_as_sent_and_quarantined(spark: SparkSes
     assert (good["status"], good["op"]) == ("ok", "c")
 
 
+def test_a_change_that_says_no_op_is_quarantined(spark: SparkSession) -> None:
+    registry = FakeRegistry()
+    here = topic(COLUMNS, registry)
+    schema = json.loads(here.value_text)
+    next(field for field in schema["fields"] if field["name"] == "op")["type"] = OPTIONAL_STRING
+    text = json.dumps(schema)
+    source = {**dict.fromkeys(("version", "connector", "name", "db", "schema", "table"), "x"), "ts_ms": 1}
+    value = framed(registry.add(text), body(text, {"before": None, "after": None, "source": source, "op": None}))
+
+    ((status, stage),) = said(spark, registry, [here.record(here.key(1), value)])
+
+    assert (status, stage) == UNTYPED
+
+
 def test_a_record_without_key_and_value_is_quarantined(spark: SparkSession) -> None:
+    """Case F4."""
     here = topic()
 
     rows = by_offset(decided(spark, here.registry, [here.record(None, None), here.tombstone(1)]))
@@ -191,43 +208,124 @@ def test_a_record_without_key_and_value_is_quarantined(spark: SparkSession) -> N
 
 def test_a_change_without_a_key_is_quarantined_and_a_truncate_is_not(spark: SparkSession) -> None:
     here = topic()
-    change, truncate = here.change("c", 1, ROW), here.change("t", 1, ROW)
+    change, truncate = here.record(None, here.change("c", 1, ROW).value), here.change("t", lsn=5, ts_ms=7)
 
-    rows = by_offset(decided(spark, here.registry, [here.record(None, r.value) for r in (change, truncate)]))
+    rows = by_offset(decided(spark, here.registry, [change, truncate]))
 
+    assert truncate.key is None
     assert [(r["status"], r["error"] and r["error"]["code"], r["op"], r["canonical_key"]) for r in rows] == [
         ("quarantined", "no_key", "c", None),
         ("ok", None, "t", None),
     ]
+    assert (rows[1]["source_position"], rows[1]["source_ts_ms"]) == ([5], 7)
 
 
-def test_records_that_concern_no_table_are_control_records(spark: SparkSession) -> None:
-    here = topic()
+def control_records(here: Topic) -> dict[str, Record]:
+    """What a connector sends beside the changes of tables, by its name."""
     key_id = here.registry.add(key_schema({"serverName": "string"}, "io.debezium.connector.common"))
     key = framed(key_id, body(here.registry.texts[key_id], {"serverName": "pagila"}))
-    records = [here.change("u", 1, ROW)]
-    for name in ("connector.common.Heartbeat", "connector.common.TransactionMetadataValue"):
-        text = json.dumps(
-            {"type": "record", "name": f"io.debezium.{name}", "fields": [{"name": "ts_ms", "type": "long"}]}
-        )
-        records.append(here.record(key, framed(here.registry.add(text), body(text, {"ts_ms": 1}))))
-    message = json.dumps(
-        {
-            "type": "record",
-            "name": "io.debezium.connector.postgresql.MessageValue",
-            "fields": [{"name": "op", "type": "string"}],
-        }
-    )
-    records.append(here.record(None, framed(here.registry.add(message), body(message, {"op": "m"}))))
-    records.append(here.change("u", 2, ROW))
+    values = {
+        "common.Heartbeat": {"ts_ms": 1},
+        "common.TransactionMetadataValue": {"status": "BEGIN", "id": "1:2"},
+        "common.Notification": {"id": "x", "type": "COMPLETED"},
+        "mysql.SchemaChangeValue": {"ddl": "x"},
+        "sqlserver.SchemaChangeValue": {"ddl": "x"},
+        "oracle.SchemaChangeValue": {"ddl": "x"},
+        "postgresql.MessageValue": {"op": "m", "ts_ms": 1},
+    }
+    found = {}
+    for name, value in values.items():
+        fields = [{"name": f, "type": "long" if isinstance(v, int) else "string"} for f, v in value.items()]
+        text = json.dumps({"type": "record", "name": f"io.debezium.connector.{name}", "fields": fields})
+        found[name] = here.record(key, framed(here.registry.add(text), body(text, value)))
+    return found
 
-    rows = by_offset(decided(spark, here.registry, records))
 
-    assert [(r["status"], r["error"]) for r in rows] == [OK, CONTROL, CONTROL, CONTROL, OK]
-    assert [r["op"] for r in rows] == ["u", None, None, None, "u"]
+@pytest.mark.parametrize("flat", [False, True])
+def test_records_that_concern_no_table_are_control_records_in_both_shapes(spark: SparkSession, flat: bool) -> None:
+    """Case F3."""
+    here = topic(flat=flat)
+    first, control, last = here.change("u", 1, ROW), control_records(here), here.change("u", 2, ROW)
+
+    rows = by_offset(decided(spark, here.registry, [first, *control.values(), last]))
+
+    assert [(r["status"], r["error"]) for r in rows] == [OK, *[CONTROL] * len(control), OK]
+    assert [r["op"] for r in rows] == ["u", *[None] * (len(control) - 1), "m", "u"]
+    assert {r["source_ts_ms"] for r in rows[1:-1]} == {None}
+
+
+def test_a_control_record_that_its_schema_does_not_consume_exactly_is_quarantined(spark: SparkSession) -> None:
+    here = topic()
+    change = here.change("u", 1, ROW)
+    records = [
+        here.record(change.key, framed(int.from_bytes(control.value[1:5], "big"), change.value[5:]))
+        for control in control_records(here).values()
+    ]
+
+    found = said(spark, here.registry, records)
+
+    assert found == [UNDECODABLE] * len(records)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_rows_of_the_signal_table_are_control_records_with_the_op_they_have(spark: SparkSession, flat: bool) -> None:
+    signals = topic({"type": "string"}, table="pagila.public.debezium_signal", keys={"id": "string"}, flat=flat)
+    window = {"type": "snapshot-window-open"}
+    records = [signals.change("c", "a", window), signals.change("d", "a", window), signals.tombstone("a")]
+
+    rows = by_offset(decided(spark, signals.registry, records))
+
+    assert [(r["status"], r["error"], r["op"]) for r in rows] == [
+        (*CONTROL, "c"),
+        (*CONTROL, "d"),
+        (*CONTROL, "tombstone"),
+    ]
+
+
+def test_a_table_in_a_schema_named_like_the_signal_table_is_a_table(spark: SparkSession) -> None:
+    here = topic(table="pagila.debezium_signal.thing")
+
+    assert said(spark, here.registry, [here.change("c", 1, ROW), here.tombstone(1)]) == [OK, OK]
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_snapshot_marker_is_kept_as_sent_and_false_and_null_are_streaming(spark: SparkSession, flat: bool) -> None:
+    here = topic(flat=flat)
+    markers = [
+        "true",
+        "last",
+        "first",
+        "first_in_data_collection",
+        "last_in_data_collection",
+        "incremental",
+        "invented",
+    ]
+    records = [here.change(op, 1, ROW, snapshot=marker) for marker in markers for op in ("r", "c", "u")]
+    streaming = [here.change("u", 1, ROW, snapshot=marker) for marker in ("false", None)]
+
+    rows = by_offset(decided(spark, here.registry, records + streaming))
+
+    assert [(r["op"], r["snapshot"]) for r in rows[:-2]] == [(op, m) for m in markers for op in ("r", "c", "u")]
+    assert [r["snapshot"] for r in rows[-2:]] == [None, None]
+
+
+def test_a_delete_sent_as_two_empty_values_is_two_lone_tombstones(spark: SparkSession) -> None:
+    """Case F2: the transform's own null value, then the connector's tombstone."""
+    here = topic(flat=True)
+    records = [here.change("c", 1, ROW), here.tombstone(1), here.tombstone(1), here.change("c", 1, ROW)]
+
+    rows = by_offset(with_log_order(decided(spark, here.registry, records), {}))
+
+    assert [(r["status"], r["op"], r["tombstone_of"]) for r in rows] == [
+        ("ok", "c", None),
+        ("ok", "tombstone", None),
+        ("ok", "tombstone", None),
+        ("ok", "c", None),
+    ]
 
 
 def test_a_flat_table_with_columns_named_like_an_envelope_s_is_a_flat_table(spark: SparkSession) -> None:
+    """Case N14."""
     columns = {name: OPTIONAL_STRING for name in ("op", "source", "before", "after", "ts_ms", "transaction")}
     here = topic(columns, flat=True)
 
@@ -244,6 +342,7 @@ def test_a_flat_table_with_columns_named_like_an_envelope_s_is_a_flat_table(spar
 
 
 def test_a_flat_row_without_any_added_field_is_an_update_with_no_order_of_its_own(spark: SparkSession) -> None:
+    """Case F5."""
     registry = FakeRegistry()
     here = topic(COLUMNS, registry)
     text = json.dumps(

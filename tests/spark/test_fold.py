@@ -1,4 +1,4 @@
-"""The fold, SEMANTICS §3: one log per case, folded whole and cut in two at every place."""
+"""The fold, docs/design.md "The fold": one log per case, folded whole and cut in two at every place."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -70,7 +70,18 @@ CASES: dict[str, tuple[Sequence[E], int]] = {
     "a delete, then an insert": ([E("c", 1, 1), E("d", 2, 2), E("c", 3, 2)], 2),
     "a lone tombstone deletes": ([E("c", 1, 1), TOMBSTONE], 1),
     "an insert behind a lone tombstone": ([E("c", 1, 1), TOMBSTONE, E("c", 2, 2)], 2),
-    "a replay behind a lone tombstone": ([E("c", 1, 1), E("u", 2, 2), TOMBSTONE, E("u", 2, 2)], 2),
+    "a replay behind a lone tombstone counts until its tombstone comes again": (
+        [E("c", 1, 1), E("u", 2, 2), TOMBSTONE, E("u", 2, 2)],
+        3,
+    ),
+    "O8: a suffix with a lone tombstone once more": (
+        [E("c", 1, 1), TOMBSTONE, E("c", 2, 2), TOMBSTONE, E("c", 2, 2)],
+        4,
+    ),
+    "O8: a stretch with a lone tombstone once more": (
+        [E("c", 1, 1), TOMBSTONE, E("c", 2, 2), E("c", 1, 1), TOMBSTONE, E("c", 2, 2)],
+        5,
+    ),
     "a lone tombstone alone": ([TOMBSTONE], 0),
     "no time and no place: the log": ([E("c"), E("u"), E("u")], 2),
     "a place without time": ([E("c", 2), E("u", 1), E("u", 3)], 2),
@@ -85,9 +96,9 @@ CASES: dict[str, tuple[Sequence[E], int]] = {
 
 def stored_of(decision: Row | None) -> tuple[Any, ...]:
     if decision is None:
-        return (None, None, None, None)
+        return (None, None, None, None, None)
     winner = decision["winner"]
-    return decision["__order"], winner["__kafka"], winner["op"] in ("d", "tombstone"), []
+    return decision["__order"], winner["__kafka"], winner["op"] in ("d", "tombstone"), [], False
 
 
 def folded(spark: SparkSession, logs: Mapping[str, list[tuple[int, E]]], stored: Mapping[str, Row]) -> dict[str, Row]:
@@ -101,6 +112,9 @@ def folded(spark: SparkSession, logs: Mapping[str, list[tuple[int, E]]], stored:
             None if event.lsn is None else [event.lsn],
             "domain",
             event.snapshot,
+            None,
+            1,
+            False,
             (place, key, 0, 0, place),
             *stored_of(stored.get(key)),
         )
@@ -111,15 +125,18 @@ def folded(spark: SparkSession, logs: Mapping[str, list[tuple[int, E]]], stored:
     events = spark.createDataFrame(
         rows,
         "key string, pk struct<key: string>, op string, source_ts_ms bigint, source_position array<bigint>, "
-        f"position_domain string, snapshot string, __kafka {KAFKA_TYPE}, {stored_types}",
+        "position_domain string, snapshot string, move string, batch bigint, late boolean, "
+        f"__kafka {KAFKA_TYPE}, {stored_types}",
     )
-    narrow = fold.narrowed(events).join(events.select("key", "__kafka", *fold.STORED), ["key", "__kafka"], how="inner")
+    narrow = fold.narrowed(events, first_batch=1).join(
+        events.select("key", "__kafka", *fold.STORED), ["key", "__kafka"], how="inner"
+    )
     return {row["key"]: row for row in decide(narrow).collect()}
 
 
 def decide(narrow: DataFrame) -> DataFrame:
     marked = fold.with_suspicion(narrow)
-    return fold.decisions(fold.without(marked, fold.stale_events(marked.where("is_suspect"))))
+    return fold.decisions(fold.without(marked, fold.rejected_events(marked.where("is_suspect"))))
 
 
 def test_every_log_ends_at_the_event_it_should_wherever_it_is_cut(spark: SparkSession) -> None:

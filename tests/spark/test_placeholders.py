@@ -1,4 +1,4 @@
-"""What was not sent must never reach a table, and never cost it the value it has. SEMANTICS §5, cases T1 to T3."""
+"""What was not sent must never reach a table, nor cost it the value it has; docs/design.md "Placeholders", T1 to T3."""
 
 import base64
 import hashlib
@@ -233,7 +233,7 @@ def test_a_column_that_appears_later_is_null_in_the_rows_before_and_one_that_goe
     lake = Lake(spark, tmp_path, old)
     first = [old.change("c", key, {"n": key}, lsn=key, ts_ms=key) for key in (1, 2, 3)]
     later = [
-        new.record(change.key, change.value)
+        old.record(change.key, change.value)
         for change in (
             new.change("u", 1, {"n": 10, "body": "X"}, lsn=10, ts_ms=10),
             new.change("u", 2, {"n": 20, "body": PLACEHOLDER}, lsn=11, ts_ms=11),

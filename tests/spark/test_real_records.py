@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.events.arrival import bronze_rows, with_log_order
 from cdc_lake.events.avro import WriterSchema
+from cdc_lake.events.moves import move_of
 from cdc_lake.events.rows import events, layout_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "debezium"
@@ -121,6 +122,7 @@ def check_row(about: str, record: dict[str, Any], event: Row) -> None:
 def test_real_records_of_both_shapes_in_one_topic_decode_to_what_was_in_the_source(
     spark: SparkSession, table: str
 ) -> None:
+    """Case F1: the shape belongs to the schema, not to the topic."""
     check(table, [fixture(f"{table}-envelope"), fixture(f"{table}-flattened")], spark)
 
 
@@ -130,4 +132,24 @@ def test_a_real_logical_message_is_a_control_record(spark: SparkSession) -> None
 
     (row,) = by_offset(decided(spark, registry, records))
 
-    assert (row["status"], row["error"], row["op"]) == ("control", None, None)
+    assert (row["status"], row["error"], row["op"]) == ("control", None, "m")
+
+
+@pytest.mark.parametrize("is_position_known", [True, False])
+@pytest.mark.parametrize("shape", ["envelope", "flattened"])
+def test_the_halves_of_a_real_key_change_have_one_name(
+    spark: SparkSession, shape: str, is_position_known: bool
+) -> None:
+    registry, source = FakeRegistry(), fixture(f"film-{shape}")
+    position = F.col("source_position") if is_position_known else F.lit(None).cast("array<bigint>")
+    move = move_of(F.col("headers"), position, F.col("position_domain"), F.col("source_ts_ms"), F.col("canonical_key"))
+
+    rows = by_offset(decided(spark, registry, records_of(source, registry, 0)).withColumn("move", move))
+
+    found = {record["name"]: row["move"] for record, row in zip(source["records"], rows, strict=True)}
+    first, second = found["key_change_delete_1"], found["key_change_delete_2"]
+    assert None not in (first, second)
+    assert first != second
+    assert found["key_change_create_placeholder_1"] == first
+    assert found["key_change_create_1"] == second
+    assert [name for name, name_of_move in found.items() if name_of_move and "key_change" not in name] == []

@@ -1,15 +1,29 @@
 """Whatever the log and however it is cut into batches: silver is the reference's fold of it."""
 
+import json
 import random
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from events import OPTIONAL_INT, OPTIONAL_STRING, PLACEHOLDER, START_MS, Record, Topic
-from lake import Lake
+from conformance.by_delta import found_in, silver_rows
+from conformance.records import late_id, show
+from conformance.rows import Found
+from events import OPTIONAL_INT, OPTIONAL_STRING, PLACEHOLDER, START_MS, Record, Topic, framed
+from fakes import FakeBroker
+from histories import Log, batches, random_log, story
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from reference import UNSENT, Event, State, fold
+from reference import UNSENT, Event, fold
+
+from cdc_lake.config import Config, LakeConfig, TableConfig
+from cdc_lake.layers.bronze import replay_quarantined, run_bronze
+from cdc_lake.layers.silver import run_silver
+from cdc_lake.metrics.report import Report
 
 COLUMNS = {
     "n": OPTIONAL_INT,
@@ -18,171 +32,143 @@ COLUMNS = {
     "data": ["null", "bytes"],
 }
 SENT_INSTEAD = {"body": PLACEHOLDER, "tags": [PLACEHOLDER], "data": PLACEHOLDER.encode()}
-KEYS = 80
+SEEDS = st.integers(0, 2**32 - 1)
 
 
-class Story:
-    """The life of one row at its source, and what the connector writes of it, in blocks that nothing comes between."""
+class Run:
+    """One log, as one table: the settings, the batches, and what can be decoded when, all by chance.
 
-    def __init__(self, rng: random.Random, key: int, *, breaks_off: bool) -> None:
-        self._rng = rng
-        self._breaks_off = breaks_off
-        self._key = key
-        self._knows_lsn = rng.random() < 0.8
-        self._lsn, self._ts_ms = rng.randrange(1000), START_MS + rng.randrange(1000)
-        self._values: dict[str, Any] | None = None
-        self._since_lone_tombstone: list[list[Event]] = []
+    Args:
+        histories: how many groups of rows live in the table.
+    """
 
-    def blocks(self, steps: int) -> Iterator[list[Event]]:
-        """What is written, step by step."""
-        for _ in range(steps):
-            act = self._rng.choices(
-                (self._change, self._delete, self._vanish, self._snapshot, self._replay), (10, 3, 1, 2, 2)
-            )[0]
-            yield from act()
-
-    def _change(self) -> Iterator[list[Event]]:
-        self._move_on()
-        op = "c" if self._values is None else "u"
-        values = {
-            "n": self._rng.choice((None, self._rng.randrange(1000))),
-            "body": self._rng.choice((None, "", f"text {self._rng.randrange(1000)}")),
-            "tags": self._rng.choice((None, [], [None, "a"], [str(self._rng.randrange(1000))])),
-            "data": self._rng.choice((None, b"", self._rng.randbytes(3))),
+    def __init__(self, seed: int, histories: int) -> None:
+        rng = random.Random(seed)
+        self.is_flat = rng.random() < 0.4
+        truncates = not self.is_flat and rng.random() < 0.3
+        losses = rng.random() < 0.3
+        self.settings: dict[str, Any] = {
+            "deletes": rng.choice(("soft", "hard")),
+            "soft_delete_values": rng.choice(("last", "last", "null")),
+            "truncates_across_partitions": truncates,
+            "remove_missing_after_snapshot": losses,
         }
-        sent: dict[str, Any] = dict(values)
-        for name in SENT_INSTEAD:
-            if self._rng.random() < (0.4 if op == "u" else 0.1):
-                sent[name] = UNSENT
-                values[name] = self._values[name] if self._values else values[name]
-        self._values = values
-        yield from self._streamed([self._event(op, sent)])
+        self.log: Log = random_log(rng, histories, truncates=truncates, losses=losses)
+        self.batches = batches(rng, self.log, rng.randrange(1, 5))
+        last = len(self.batches) - 1
+        self.due = {
+            index: rng.choice((number, rng.randint(number, last), None))
+            for number, batch in enumerate(self.batches)
+            for index in batch
+            if index in self.log.late
+        }
+        """By late record, the batch after which it can be decoded; null: never."""
 
-    def _delete(self) -> Iterator[list[Event]]:
-        if self._values is not None:
-            self._move_on()
-            self._values = None
-            block = [self._event("d"), Event(self._key, "tombstone")]
-            yield from self._streamed(block[: self._rng.choice((1, 2, 2))])
+    def expected(self) -> dict[Hashable, Found]:
+        """What the reference makes of it."""
+        settings = dict(self.settings)
+        rows = fold(
+            [
+                replace(event, status="quarantined") if self.due.get(index, 0) is None else event
+                for index, event in enumerate(self.log.events)
+            ],
+            list(COLUMNS),
+            remove_missing=settings.pop("remove_missing_after_snapshot"),
+            **settings,
+        )
+        return {
+            key: Found(*row[:4], row.place[1:], row.order and (row.order.position, row.order.ts_ms))
+            for key, row in rows.items()
+        }
 
-    def _vanish(self) -> Iterator[list[Event]]:
-        if self._values is not None:
-            self._move_on()
-            self._values = None
-            self._since_lone_tombstone = []
-            yield [Event(self._key, "tombstone")]
+    def found(self, spark: SparkSession, root: Path) -> dict[Hashable, Found]:
+        """What the product makes of it."""
+        topic = Topic(COLUMNS, flat=self.is_flat)
+        broker, registry = FakeBroker(), topic.registry
+        broker.add_partitions(topic.table, 2)
+        table = TableConfig(**self.settings, on_log_reset="warn")
+        config = Config(lake=LakeConfig(root=str(root)), defaults=table)
+        for number, batch in enumerate(self.batches):
+            for index in batch:
+                broker.append(self._record(topic, index))
+            succeed(run_bronze(config, [topic.table], spark, broker=broker, registry=registry))
+            succeed(run_silver(config, [topic.table], spark))
+            if number in self.due.values():
+                show(registry, str(number))
+                succeed(replay_quarantined(config, [topic.table], spark, registry=registry))
+                succeed(run_silver(config, [topic.table], spark))
+        rows = silver_rows(root, topic.table)
+        assert len({row["id"] for row in rows}) == len(rows)
+        return {row["id"]: found_in(row, COLUMNS) for row in rows}
 
-    def _snapshot(self) -> Iterator[list[Event]]:
-        if self._values is not None:
-            yield [Event(self._key, "r", dict(self._values), None, self._ts_ms + self._rng.randrange(5000))]
-
-    def _replay(self) -> Iterator[list[Event]]:
-        """The connector restarts. Over a lone tombstone a replay does not end right: docs/design.md "Known limits"."""
-        again = self._since_lone_tombstone
-        if again:
-            start = self._rng.randrange(len(again))
-            end = self._rng.randrange(start, len(again)) if self._breaks_off else len(again)
-            yield from again[start : end + 1]
-
-    def _streamed(self, block: list[Event]) -> Iterator[list[Event]]:
-        self._since_lone_tombstone.append(block)
-        yield block
-
-    def _move_on(self) -> None:
-        self._lsn += self._rng.randrange(1, 10)
-        self._ts_ms += self._rng.choice((0, 0, 1, 500))
-        if self._knows_lsn and self._rng.random() < 0.1:
-            self._ts_ms -= 100
-        elif self._rng.random() < 0.03:
-            self._lsn, self._ts_ms = self._rng.randrange(10), self._ts_ms + 10_000
-            self._since_lone_tombstone = []
-
-    def _event(self, op: str, values: dict[str, Any] | None = None) -> Event:
-        return Event(self._key, op, values, self._lsn if self._knows_lsn else None, self._ts_ms)
-
-
-def a_log(rng: random.Random, *, breaks_off: bool) -> list[Event]:
-    """The stories of many rows, mingled; replays may break off before they have caught up."""
-    left = [list(Story(rng, key, breaks_off=breaks_off).blocks(rng.randrange(1, 14))) for key in range(KEYS)]
-    log: list[Event] = []
-    while left := [blocks for blocks in left if blocks]:
-        log += rng.choice(left).pop(0)
-    return log
-
-
-def cut(rng: random.Random, log: Sequence[Event], parts: int) -> list[int]:
-    """Where the batches end: anywhere, also between a delete and its tombstone."""
-    return [*sorted(rng.sample(range(1, len(log)), parts - 1)), len(log)]
-
-
-def record(topic: Topic, event: Event) -> Record:
-    if event.op == "tombstone":
-        return topic.tombstone(event.key)
-    after = {n: SENT_INSTEAD[n] if v is UNSENT else v for n, v in (event.values or {}).items()}
-    snapshot = "incremental" if event.op == "r" else None
-    return topic.change(event.op, event.key, after, lsn=event.lsn, ts_ms=event.ts_ms, snapshot=snapshot)
-
-
-def seen(lake: Lake) -> dict[int, tuple[Any, ...]]:
-    return {
-        key: ({name: row[name] for name in COLUMNS}, row["__deleted"], set(row["__unavailable"]))
-        for key, row in lake.rows().items()
-    }
+    def _record(self, topic: Topic, index: int) -> Record:
+        event = self.log.events[index]
+        place = {
+            "partition": event.partition,
+            "offset": event.offset,
+            "timestamp_ms": START_MS + event.kafka_ts,
+            "headers": headers(event),
+        }
+        if event.op == "tombstone":
+            return topic.tombstone(event.key, **place)
+        after = {name: SENT_INSTEAD[name] if value is UNSENT else value for name, value in (event.values or {}).items()}
+        record = topic.change(
+            event.op,
+            event.key,
+            after,
+            lsn=event.position and event.position[0],
+            ts_ms=event.ts_ms,
+            snapshot=event.snapshot,
+            **place,
+        )
+        if index not in self.due:
+            return record
+        schema_id = late_id(topic.registry, topic.value_text, str(self.due[index]))
+        return replace(record, value=framed(schema_id, record.value[5:]))
 
 
-def told(rows: dict[int, State]) -> dict[int, tuple[Any, ...]]:
-    return {key: (row.values, row.deleted, row.unavailable) for key, row in rows.items()}
+def headers(event: Event) -> list[tuple[str, bytes]] | None:
+    keys = {"__debezium.newkey": event.moved_to, "__debezium.oldkey": event.moved_from}
+    return [(name, json.dumps({"id": key}).encode()) for name, key in keys.items() if key is not None] or None
 
 
-def story_of(key: int, log: Sequence[Event], ends: Sequence[int]) -> str:
-    lines = [f"{sum(end <= place for end in ends)}: {event}" for place, event in enumerate(log) if event.key == key]
-    return "\n".join([f"key {key}, by batch:", *lines])
+def succeed(report: Report) -> None:
+    assert [table.error for table in report.tables] == [None]
 
 
-def differences(found: dict[int, Any], expected: dict[int, Any], log: Sequence[Event], ends: Sequence[int]) -> str:
-    """The life of the first key that is not as it should be, and the names of the others; empty when all are."""
-    wrong = sorted(key for key in {*expected, *found} if found.get(key) != expected.get(key))
+def differences(run: Run, found: Mapping[Hashable, Found], expected: Mapping[Hashable, Found]) -> str:
+    """All that was sent of the first key that is not as it should be, and the names of the others; empty if none is."""
+    wrong: Sequence[Any] = sorted(key for key in {*expected, *found} if found.get(key) != expected.get(key))
     if not wrong:
         return ""
     key = wrong[0]
-    return f"{story_of(key, log, ends)}\nis {found.get(key)}\nnot {expected.get(key)}; wrong are {wrong}"
+    said = [story(key, run.log, run.batches), f"is  {found.get(key)}", f"not {expected.get(key)}"]
+    return "\n".join([f"{run.settings}, late: {run.due}", *said, f"wrong are {wrong}"])
 
 
-@pytest.mark.parametrize(
-    ("seed", "flat", "soft_delete_values", "batches"), [(1, False, "last", 3), (2, True, "null", 2)]
+def check(spark: SparkSession, seed: int, histories: int) -> None:
+    run = Run(seed, histories)
+    with tempfile.TemporaryDirectory() as root:
+        found = run.found(spark, Path(root))
+
+    wrong = differences(run, found, run.expected())
+    assert not wrong, wrong
+
+
+@settings(
+    max_examples=5,
+    derandomize=True,
+    phases=[Phase.generate],
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
-def test_silver_with_soft_deletes_is_the_fold_of_the_log_after_every_batch(
-    spark: SparkSession, tmp_path: Path, seed: int, flat: bool, soft_delete_values: str, batches: int
-) -> None:
-    rng = random.Random(seed)
-    log = a_log(rng, breaks_off=True)
-    topic = Topic(COLUMNS, flat=flat)
-    lake = Lake(spark, tmp_path, topic, soft_delete_values=soft_delete_values)
-    records = [record(topic, event) for event in log]
-    ends = cut(rng, log, batches)
-
-    for start, end in zip([0, *ends], ends, strict=False):
-        lake.land(records[start:end])
-        report = lake.fold()
-
-        expected = told(fold(log[:end], list(COLUMNS), soft_delete_values=soft_delete_values))
-        assert not differences(seen(lake), expected, log[:end], ends)
-        assert report.rows["events"] == end - start
+@given(seed=SEEDS)
+def test_silver_is_the_fold_of_fifty_histories(spark: SparkSession, seed: int) -> None:
+    check(spark, seed, 10)
 
 
-def test_silver_with_hard_deletes_is_the_fold_of_the_log_when_every_replay_has_ended(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    rng = random.Random(3)
-    log = a_log(rng, breaks_off=False)
-    topic = Topic(COLUMNS)
-    lake = Lake(spark, tmp_path, topic, deletes="hard")
-    records = [record(topic, event) for event in log]
-    ends = cut(rng, log, 2)
-
-    for start, end in zip([0, *ends], ends, strict=False):
-        lake.land(records[start:end])
-        lake.fold()
-
-    expected = {key: row for key, row in fold(log, list(COLUMNS)).items() if not row.deleted}
-    assert not differences(seen(lake), told(expected), log, ends)
+@pytest.mark.deep
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=SEEDS, histories=st.integers(1, 20))
+def test_silver_is_the_fold_of_a_thousand_histories(spark: SparkSession, seed: int, histories: int) -> None:
+    check(spark, seed, histories)

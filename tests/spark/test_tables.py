@@ -1,6 +1,8 @@
 """A Delta table whose commits carry progress: what others do to the table, and what a second writer can do to it."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_lake.errors import DataLossError, TableLockedError
+from cdc_lake.errors import NoProgressError, TableLockedError
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
 
@@ -32,6 +34,19 @@ def held(table: DeltaLakeTable) -> dict[int, tuple[Any, ...]]:
 
 def settings_left(spark: SparkSession) -> list[str]:
     return [name for name in SETTINGS if spark.conf.get(f"spark.databricks.delta.{name}", None) is not None]
+
+
+def next_of(progress: Progress | None) -> Progress:
+    assert progress is not None
+    return Progress(layer="bronze", run_id="a run", epoch=progress.epoch, commit=progress.commit + 1)
+
+
+def restore(table: DeltaLakeTable, to: str) -> None:
+    SparkSession.active().sql(f"RESTORE delta.`{table.path}` TO {to}").collect()
+
+
+def log_file(table: DeltaLakeTable, version: int) -> Path:
+    return Path(table.path) / "_delta_log" / f"{version:020d}.json"
 
 
 @pytest.fixture
@@ -85,7 +100,7 @@ def test_progress_survives_the_commits_of_others(spark: SparkSession, table: Del
 def test_a_table_without_any_progress_is_data_loss(spark: SparkSession, table: DeltaLakeTable) -> None:
     rows(spark, 1).write.format("delta").save(table.path)
 
-    with pytest.raises(DataLossError, match="none of the commits left") as caught:
+    with pytest.raises(NoProgressError, match="none of the commits left") as caught:
         table.progress()
     assert caught.value.exit_code == 20
 
@@ -102,8 +117,112 @@ def test_a_table_whose_last_progress_was_cleaned_away_is_data_loss(spark: SparkS
     # Spark keeps the log in memory; a new run would not.
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
-    with pytest.raises(DataLossError):
+    with pytest.raises(NoProgressError):
         table.progress()
+
+
+def test_a_restore_brings_back_the_progress_and_no_number_is_used_twice(
+    spark: SparkSession, table: DeltaLakeTable
+) -> None:
+    for number in (1, 2, 3):
+        table.append(rows(spark, number), bronze(number))
+    restore(table, "VERSION AS OF 0")
+    spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ('a' = 'b')")
+
+    progress = table.progress()
+    assert progress == table.progress()
+    assert progress is not None
+    assert (progress.offsets, progress.commit, progress.epoch) == ({"topic": {0: 10}}, 3, 1)
+
+    table.append(rows(spark, 4), next_of(progress))
+    assert set(held(table)) == {1, 4}
+    found = table.progress()
+    assert found is not None
+    assert (found.commit, found.epoch) == (4, 1)
+
+
+def test_a_restore_keeps_deltas_own_transactions_so_an_old_number_would_be_skipped(
+    spark: SparkSession, table: DeltaLakeTable
+) -> None:
+    table.append(rows(spark, 1), bronze(1))
+    table.append(rows(spark, 2), bronze(2))
+    restore(table, "VERSION AS OF 0")
+
+    with pytest.raises(TableLockedError):
+        table.append(rows(spark, 9), bronze(2))
+    assert set(held(table)) == {1}
+
+
+def test_restores_of_restores_are_followed(spark: SparkSession, table: DeltaLakeTable) -> None:
+    for number in (1, 2, 3):
+        table.append(rows(spark, number), bronze(number))
+    DeltaTable(table.path).restore(1)  # version 3, holds 1 and 2
+    DeltaTable(table.path).restore(0)  # version 4, holds 1
+    DeltaTable(table.path).restore(3)  # version 5, holds 1 and 2 again
+
+    progress = table.progress()
+
+    assert progress is not None
+    assert set(held(table)) == {1, 2}
+    assert (progress.offsets, progress.commit, progress.epoch) == ({"topic": {0: 20}}, 3, 3)
+
+
+def test_a_restore_by_time_is_followed_whoever_made_it(spark: SparkSession, table: DeltaLakeTable) -> None:
+    for number in (1, 2):
+        table.append(rows(spark, number), bronze(number))
+    made_ms = max(file.stat().st_mtime_ns for file in [log_file(table, 0)]) // 1_000_000
+    made = datetime.fromtimestamp(made_ms / 1000, UTC)
+
+    restore(table, f"TIMESTAMP AS OF '{made:%Y-%m-%d %H:%M:%S.%f}'")
+    by_spark = table.progress()
+    DeltaTable(table.path).restore(1)
+    by_version = table.progress()
+    DeltaTable(table.path).restore(made)
+    by_time = table.progress()
+
+    found = [(p.offsets["topic"][0], p.epoch) for p in (by_spark, by_version, by_time) if p]
+    assert found == [(10, 1), (20, 2), (10, 3)]
+
+
+def test_a_restore_to_a_commit_that_was_cleaned_away_is_data_loss(spark: SparkSession, table: DeltaLakeTable) -> None:
+    for number in (1, 2):
+        table.append(rows(spark, number), bronze(number))
+    restore(table, "VERSION AS OF 0")
+    log_file(table, 0).unlink()
+
+    with pytest.raises(NoProgressError, match="none of the commits left"):
+        table.progress()
+
+
+def test_progress_is_found_wherever_a_commit_names_it(spark: SparkSession, table: DeltaLakeTable) -> None:
+    ours = bronze(1)
+    table.append(rows(spark, 1), ours)
+    file = log_file(table, 0)
+    first, *others = file.read_text().splitlines()
+
+    file.write_text("\n".join([*others, first]))
+    (file.parent / f".{file.name}.crc").unlink()
+
+    assert table.progress() == ours
+
+
+def test_of_writers_that_create_a_table_at_once_one_wins(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+
+    def create(number: int) -> str | Progress:
+        session = spark.newSession()
+        try:
+            return DeltaLakeTable(session, path).append(rows(session, number), bronze(1)).progress
+        except TableLockedError as error:
+            return error.code
+
+    with ThreadPoolExecutor(2) as pool:
+        ended = list(pool.map(create, (1, 2)))
+
+    (winner,) = [progress for progress in ended if isinstance(progress, Progress)]
+    assert "CDC-600" in ended
+    assert DeltaLakeTable(spark, path).progress() == winner
+    assert set(held(DeltaLakeTable(spark, path))) == {ended.index(winner) + 1}
 
 
 def test_no_setting_of_a_commit_outlives_it(spark: SparkSession, table: DeltaLakeTable) -> None:

@@ -2,14 +2,31 @@
 
 import pytest
 
-from cdc_lake.tables.progress import Progress
+from cdc_lake.errors import UnsupportedError
+from cdc_lake.tables.progress import Gap, Progress, SidePin
 
 BRONZE = Progress(
     layer="bronze", run_id="r", epoch=2, commit=7, offsets={"topic-id": {0: 5, 11: 6}}, log_ts={0: 1_700_000_000_000}
 )
+SILVER = Progress(
+    layer="silver",
+    run_id="r",
+    commit=1,
+    sources={"table-id": 7},
+    side=SidePin(id="side-id", version=3, kinds=("deleted", "moved"), swept_ms=1_700_000_000_000),
+)
+WITH_GAPS = Progress(
+    layer="bronze",
+    run_id="r",
+    commit=2,
+    gaps=(
+        Gap(topic_id="topic-id", partition=0, start=5, end=9),
+        Gap(topic_id="gone", partition=1, start=0, end=None),
+    ),
+)
 
 
-@pytest.mark.parametrize("progress", [BRONZE, Progress(layer="silver", run_id="r", commit=1, sources={"table-id": 7})])
+@pytest.mark.parametrize("progress", [BRONZE, SILVER, WITH_GAPS])
 def test_metadata_comes_back_as_it_went(progress: Progress) -> None:
     assert Progress.from_metadata(progress.to_metadata()) == progress
 
@@ -24,3 +41,19 @@ def test_metadata_of_others_is_no_progress(text: str | None) -> None:
 
 def test_every_progress_has_a_nonce_of_its_own() -> None:
     assert len({Progress(layer="silver", run_id="r", commit=1).nonce for _ in range(10)}) == 10
+
+
+def test_the_ids_of_a_topic_keep_their_order() -> None:
+    progress = Progress(layer="bronze", run_id="r", commit=1, offsets={"z": {0: 1}, "a": {0: 1}, "m": {0: 1}})
+
+    found = Progress.from_metadata(progress.to_metadata())
+
+    assert found is not None
+    assert list(found.offsets) == ["z", "a", "m"]
+
+
+def test_progress_of_another_version_is_refused() -> None:
+    newer = BRONZE.to_metadata().replace('"epoch"', '"era"')
+
+    with pytest.raises(UnsupportedError, match="another version of cdc_lake"):
+        Progress.from_metadata(newer)

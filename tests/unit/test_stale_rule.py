@@ -1,4 +1,4 @@
-"""The stale rule, SEMANTICS §3, as a table."""
+"""The stale rule, docs/design.md "The fold", as a table."""
 
 import pytest
 

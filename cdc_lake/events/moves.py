@@ -1,0 +1,68 @@
+"""Which delete and which insert are the two halves of one change of a primary key.
+
+Debezium sends such a change as a delete of the old key, which names the new one in a header, and an insert of the new
+key, which names the old one. Both carry the place of the one change in the source's log. Source: Debezium's
+`RelationalChangeRecordEmitter`; docs/design.md "Key changes".
+"""
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+_NEW_KEY = "__debezium.newkey"
+_OLD_KEY = "__debezium.oldkey"
+_SQL_SERVER_COMPONENTS = 7
+
+
+def has_move_headers(headers: Column) -> Column:
+    """Whether a record is half of a key change, boolean, never null.
+
+    Args:
+        headers: array<struct<key: string, value: binary>>.
+    """
+    return F.coalesce(F.exists(headers, lambda h: h["key"].isin(_NEW_KEY, _OLD_KEY)), F.lit(False))
+
+
+def move_of(headers: Column, position: Column, domain: Column, ts_ms: Column, key: Column) -> Column:
+    """The name of the key change that a record is half of, string; the same for both halves.
+
+    Null for other records, and for halves that nothing ties together: neither position nor time is known, or there is
+    no position and the header is not the JSON text of a key. Without a position the keys are compared as texts:
+    numbers, texts and booleans agree; columns of other types may not, and then the halves have different names, which
+    loses no more than the values that were not sent.
+
+    Args:
+        headers: array<struct<key: string, value: binary>>.
+        position: place in the source's log, array<bigint>.
+        domain: of the position, string.
+        ts_ms: time of the source's commit, bigint.
+        key: the record's own key, canonical text.
+    """
+    is_old_half = F.exists(headers, lambda h: h["key"] == _NEW_KEY)
+    own = _sorted_columns(key)
+    other = _sorted_columns(
+        F.when(is_old_half, _last_header(headers, _NEW_KEY)).otherwise(_last_header(headers, _OLD_KEY))
+    )
+    by_position = F.struct(domain.alias("domain"), _of_change(position).alias("position"), ts_ms.alias("ts_ms"))
+    by_keys = F.struct(
+        ts_ms.alias("ts_ms"),
+        F.when(is_old_half, own).otherwise(other).alias("old"),
+        F.when(is_old_half, other).otherwise(own).alias("new"),
+    )
+    are_keys_known = ts_ms.isNotNull() & own.isNotNull() & other.isNotNull()
+    name = F.when(position.isNotNull(), F.to_json(by_position)).when(are_keys_known, F.to_json(by_keys))
+    return F.when(has_move_headers(headers), name)
+
+
+def _of_change(position: Column) -> Column:
+    """SQL Server numbers the two halves of a change one after the other: that number is left off."""
+    return F.when(F.size(position) == _SQL_SERVER_COMPONENTS, F.slice(position, 1, 6)).otherwise(position)
+
+
+def _last_header(headers: Column, name: str) -> Column:
+    found = F.filter(headers, lambda h: h["key"] == name)
+    return F.try_element_at(found, F.lit(-1))["value"].cast("string")
+
+
+def _sorted_columns(key_text: Column) -> Column:
+    """A key's columns and their values as texts, sorted by name; null when the text is no JSON object."""
+    return F.array_sort(F.map_entries(F.from_json(key_text, "map<string, string>")))

@@ -1,0 +1,8 @@
+"""Event logs and the tables they must end as: docs/conformance.md. `python -m tests.conformance` runs them."""
+
+import sys
+from pathlib import Path
+
+TESTS = str(Path(__file__).parents[1])
+if TESTS not in sys.path:
+    sys.path.insert(0, TESTS)  # as pytest does: the builders and the reference are modules of that folder

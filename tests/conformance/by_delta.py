@@ -1,0 +1,203 @@
+"""What the product makes of logs: real bronze and silver runs on Delta, with a fake broker and a fake registry."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from deltalake import DeltaTable
+from events import FakeRegistry
+from fakes import FakeBroker
+from pyspark.sql import SparkSession
+
+from cdc_lake.config import Config, LakeConfig, TableConfig, TablePatch
+from cdc_lake.layers.bronze import replay_quarantined, run_bronze
+from cdc_lake.layers.silver import run_silver
+from cdc_lake.metrics.report import Report
+
+from .cut import Split, cuts, due
+from .log import Deletes, Log, Shape
+from .records import Writer, show, topic_of
+from .rows import Found, Result, differences, expected_rows, hashable
+
+
+class Copy(NamedTuple):
+    """One log, cut in one way.
+
+    Attributes:
+        name: unique; the text in the key's column `log`.
+        first_partition: the topic's partition that is the log's first.
+    """
+
+    log: Log
+    name: str
+    topic: str
+    first_partition: int
+    batches: list[range]
+
+
+def results_by_delta(
+    spark: SparkSession, root: Path, logs: Sequence[Log], *, split: Split, deletes: Deletes, shape: Shape
+) -> Iterator[Result]:
+    """Run the logs that can have the shape in one lake, most of them in few tables; what is wrong with each.
+
+    Args:
+        root: the lake's folder, empty.
+    """
+    copies = list(_copies([log for log in logs if shape in log.shapes], split))
+    config = Config(
+        lake=LakeConfig(root=str(root)),
+        defaults=TableConfig(deletes=deletes, on_log_reset="warn"),
+        tables={copy.topic: TablePatch(**copy.log.settings) for copy in copies if copy.log.settings},
+    )
+    lake = _Lake(spark, config, copies, shape)
+    for number in range(max((len(copy.batches) for copy in copies), default=0)):
+        lake.take_batch(number)
+    tables = {topic: silver_rows(root, topic) for topic in dict.fromkeys(copy.topic for copy in copies)}
+    for copy in copies:
+        batches = " | ".join(f"{batch.start + 1}-{batch.stop}" for batch in copy.batches)
+        lines = _lines(copy, deletes, tables[copy.topic], lake.failures.get(copy.topic))
+        yield f"{copy.log.log} {deletes} {shape} {batches}", lines
+
+
+def _lines(
+    copy: Copy, deletes: Deletes, rows: Iterable[Mapping[str, Any]], failure: tuple[str, str] | None
+) -> list[str]:
+    code, message = failure or (None, "")
+    if code != copy.log.stops:
+        return [message[:300] if code else f"must stop with {copy.log.stops}"]
+    return [] if code else differences(copy.log, expected_rows(copy.log, deletes), _rows_of(copy, rows))
+
+
+def _copies(logs: Sequence[Log], split: Split) -> Iterable[Copy]:
+    partitions: Counter[str] = Counter()
+    for log in logs:
+        for number, batches in enumerate(cuts(log, split), 1):
+            name = f"{log.log}_{number}"
+            topic = topic_of(name) if log.has_own_table else topic_of(f"shared-by-{log.connector}")
+            yield Copy(log, name, topic, partitions[topic], batches)
+            partitions[topic] += max(event.partition for event in log.events) + 1
+
+
+class _Lake:
+    """A lake of all copies; a table that failed is left alone."""
+
+    def __init__(self, spark: SparkSession, config: Config, copies: Sequence[Copy], shape: Shape) -> None:
+        self._spark = spark
+        self._config = config
+        self._copies = copies
+        self._broker = FakeBroker()
+        self._registry = FakeRegistry()
+        self._writers = {
+            copy.name: Writer(
+                copy.log,
+                self._registry,
+                copy.topic,
+                shape,
+                copy=copy.name,
+                first_partition=copy.first_partition,
+            )
+            for copy in copies
+        }
+        self.failures: dict[str, tuple[str, str]] = {}
+
+    def take_batch(self, number: int) -> None:
+        """The batch of this number of every copy: send, land, fold; then what can be decoded from now on."""
+        for copy in self._copies:
+            if number < len(copy.batches):
+                self._send(copy, number)
+        for accept_loss in (False, True):
+            topics = self._topics(number, accept_loss=accept_loss)
+            if topics:
+                self._note(
+                    run_bronze(
+                        self._config,
+                        topics,
+                        self._spark,
+                        broker=self._broker,
+                        registry=self._registry,
+                        accept_loss=accept_loss,
+                    )
+                )
+        self._fold(self._topics(number))
+        late = {copy.topic for copy in self._copies if self._has_due(copy, number)} - set(self.failures)
+        if late:
+            show(self._registry, _due_text(number))
+            self._note(replay_quarantined(self._config, sorted(late), self._spark, registry=self._registry))
+            self._fold(sorted(late))
+
+    def _send(self, copy: Copy, number: int) -> None:
+        lost: dict[int, int] = {}
+        for index in copy.batches[number]:
+            event = copy.log.events[index]
+            if index and event.generation != copy.log.events[index - 1].generation:
+                self._broker.recreate(copy.topic)
+            when = due(copy.log, copy.batches, index)
+            record = self._writers[copy.name].record(index, None if when is None else _due_text(when))
+            self._broker.append(record)
+            if event.lost:
+                lost[record.partition] = record.offset + 1
+        for partition, offset in lost.items():
+            self._broker.remove_before(copy.topic, partition, offset)
+
+    def _fold(self, topics: Sequence[str]) -> None:
+        if topics := [topic for topic in topics if topic not in self.failures]:
+            self._note(run_silver(self._config, topics, self._spark))
+
+    def _topics(self, number: int, accept_loss: bool | None = None) -> list[str]:
+        return [
+            topic
+            for topic in dict.fromkeys(
+                copy.topic
+                for copy in self._copies
+                if number < len(copy.batches) and accept_loss in (None, copy.log.accept_loss)
+            )
+            if topic not in self.failures
+        ]
+
+    def _has_due(self, copy: Copy, number: int) -> bool:
+        return any(due(copy.log, copy.batches, index) == number for index in range(len(copy.log.events)))
+
+    def _note(self, report: Report) -> None:
+        for table in report.tables:
+            if table.error is not None:
+                self.failures[table.table] = table.error.code, table.error.message
+
+
+def _due_text(number: int) -> str:
+    return f"decodable after batch {number}"
+
+
+def silver_rows(root: Path, topic: str) -> list[dict[str, Any]]:
+    """The rows of a topic's silver table as delta-rs reads them; none if there is no table."""
+    path = str(root / "silver" / topic.replace(".", "/"))
+    if not DeltaTable.is_deltatable(path):
+        return []
+    rows: list[dict[str, Any]] = DeltaTable(path).to_pyarrow_table().to_pylist()
+    return rows
+
+
+def found_in(row: Mapping[str, Any], columns: Iterable[str], first_partition: int = 0) -> Found:
+    """What the kit compares of a row of silver."""
+    kafka, order = row["__kafka"], row["__order"]
+    position = order and order["position"]
+    return Found(
+        {name: row[name] for name in columns},
+        row["__deleted"],
+        tuple(sorted(row["__unavailable"] or ())),
+        row["__op"],
+        (kafka["generation"], kafka["partition"] - first_partition, kafka["offset"]),
+        order and (None if position is None else tuple(position), order["ts_ms"]),
+    )
+
+
+def _rows_of(copy: Copy, rows: Iterable[Mapping[str, Any]]) -> dict[Hashable, Found]:
+    keys = copy.log.keys
+    found: dict[Hashable, Found] = {}
+    for row in rows:
+        if keys is None and row["log"] != copy.name:
+            continue
+        key = row["id"] if keys is None else hashable({name: row[name] for name in keys})
+        assert key not in found, f"{copy.name}: two rows of key {key}"
+        found[key] = found_in(row, copy.log.table_columns, copy.first_partition)
+    return found

@@ -1,0 +1,21 @@
+"""A quick part of the kit on Delta: the logs that share a table, in one batch. `make conformance` runs all of it."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from .by_delta import results_by_delta
+from .log import Deletes, Shape, load
+
+
+@pytest.mark.parametrize(("deletes", "shape"), [("soft", "envelope"), ("hard", "flat")])
+def test_the_logs_that_share_a_table_end_as_they_must(
+    spark: SparkSession, tmp_path: Path, deletes: Deletes, shape: Shape
+) -> None:
+    logs = [log for log in load() if not log.has_own_table]
+
+    results = dict(results_by_delta(spark, tmp_path, logs, split="none", deletes=deletes, shape=shape))
+
+    assert {name: lines for name, lines in results.items() if lines} == {}
+    assert len(results) > 100

@@ -1,0 +1,336 @@
+"""Bronze from a broker that loses things, and a registry that has gaps: what is landed, what stops, what goes on."""
+
+import dataclasses
+import functools
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from events import OPTIONAL_STRING, START_MS, Record, Topic, framed
+from fakes import FakeBroker
+from pyspark.sql import Row, SparkSession
+from typer.testing import CliRunner
+
+from cdc_lake.cli.app import app
+from cdc_lake.config import Config, LakeConfig, TableConfig
+from cdc_lake.errors import CdcLakeError
+from cdc_lake.layers import bronze
+from cdc_lake.layers.bronze import replay_quarantined, run_bronze
+from cdc_lake.metrics.report import TableReport
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.progress import Gap, Progress
+
+CORRUPT = b"\0"
+
+
+class Bronze:
+    """One topic and its bronze table."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.topic = Topic({"name": OPTIONAL_STRING})
+        self.broker = FakeBroker()
+        self.root = root
+        self.run_bronze = functools.partial(run_bronze, spark=spark, broker=self.broker, registry=self.topic.registry)
+        self._spark = spark
+
+    @property
+    def name(self) -> str:
+        return self.topic.table
+
+    @property
+    def table(self) -> DeltaLakeTable:
+        return DeltaLakeTable(self._spark, f"{self.root}/bronze/{self.name.replace('.', '/')}")
+
+    @property
+    def progress(self) -> Progress:
+        progress = self.table.progress()
+        assert progress is not None
+        return progress
+
+    def land(self, *records: Record, accept_loss: bool = False, **settings: Any) -> TableReport:
+        """One run, after these records have arrived."""
+        for record in records:
+            self.broker.append(record)
+        (done,) = self.run_bronze(self._config(**settings), [self.name], accept_loss=accept_loss).tables
+        return done
+
+    def replay(self) -> TableReport:
+        (done,) = replay_quarantined(self._config(), [self.name], self._spark, registry=self.topic.registry).tables
+        return done
+
+    def rows(self) -> list[Row]:
+        return self.table.read().orderBy("generation", "partition", "offset").collect()
+
+    def change(self, op: str = "u", key: int = 1, partition: int = 0, **more: Any) -> Record:
+        return self.topic.change(op, key, partition=partition, **more)
+
+    def corrupt(self, record: Record) -> Record:
+        return dataclasses.replace(record, value=record.value + CORRUPT)
+
+    def _config(self, **settings: Any) -> Config:
+        return Config(lake=LakeConfig(root=str(self.root)), defaults=TableConfig(**settings))
+
+
+@pytest.fixture
+def here(spark: SparkSession, tmp_path: Path) -> Bronze:
+    return Bronze(spark, tmp_path)
+
+
+def coordinates(rows: list[Row]) -> list[tuple[int, int, int]]:
+    return [(row["generation"], row["partition"], row["offset"]) for row in rows]
+
+
+def test_a_run_lands_what_is_new_in_batches_of_max_rows_and_every_record_is_accounted_for(here: Bronze) -> None:
+    records = [here.change("c", 1, partition=0), here.change("c", 2, partition=1), here.change("u", 1, partition=0)]
+
+    done = here.land(*records, here.corrupt(here.change("u", 2, partition=1, offset=3)), max_rows=4)
+
+    assert (done.error, done.status, done.batches) == (None, "ok", 2)
+    assert (done.rows, done.consumed_to) == ({"read": 4, "ok": 3, "quarantined": 1, "control": 0}, {"0": 2, "1": 4})
+    assert coordinates(here.rows()) == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 3)]
+    assert here.land().status == "unchanged"
+
+
+def test_a_topic_that_was_created_again_stops_and_says_what_is_lost_and_what_goes_on(here: Bronze) -> None:
+    here.land(here.change("c", 1, partition=0), here.change("c", 2, partition=1))
+    here.broker.recreate(here.name)
+
+    done = here.land(here.change("c", 3, offset=0))
+
+    assert done.error is not None and (done.error.exit_code, done.error.code) == (20, "CDC-400")
+    assert f"{here.name}[0]: the topic was deleted and created again" in done.error.message
+    assert f"{here.name}[1]: the topic was deleted and created again" in done.error.message
+    assert "from offset 1 on" in done.error.message
+    assert f"`cdc-lake run bronze --table {here.name} --accept-loss`" in done.error.message
+    assert here.table.version() == 0
+
+
+def test_the_command_that_the_error_names_goes_on_with_another_generation(
+    here: Bronze, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.land(here.change("c", 1, timestamp_ms=START_MS + 500))
+    here.broker.recreate(here.name)
+    stopped = here.land(here.change("c", 2, offset=0, timestamp_ms=START_MS))
+    monkeypatch.setattr(bronze, "run_bronze", here.run_bronze)
+    monkeypatch.setenv("CDC_LAKE__LAKE__ROOT", str(here.root))
+    assert stopped.error is not None
+    command = re.search(r"`cdc-lake ([^`]*)`", stopped.error.message)
+    assert command is not None
+
+    ended = CliRunner().invoke(app, command[1].split())
+
+    gap = Gap(topic_id=f"{here.name}#0", partition=0, start=1, end=None)
+    assert (ended.exit_code, "went on over a loss" in ended.output) == (0, True)
+    assert here.progress.gaps == (gap,)
+    assert list(here.progress.offsets.items()) == [(f"{here.name}#0", {0: 1}), (f"{here.name}#1", {0: 1})]
+    assert [(*place, row["log_ts"]) for place, row in zip(coordinates(here.rows()), here.rows(), strict=True)] == [
+        (0, 0, 0, START_MS + 500),
+        (1, 0, 0, START_MS + 500),
+    ]
+
+    later = here.land(here.change("u", 2))
+
+    assert (later.error, later.warnings, here.progress.gaps) == (None, [], ())
+    assert coordinates(here.rows())[-1] == (1, 0, 1)
+
+
+def test_a_loss_is_accepted_once_also_when_there_is_nothing_new(here: Bronze) -> None:
+    here.land(here.change("c", 1))
+    here.broker.recreate(here.name)
+
+    accepted = here.land(accept_loss=True)
+
+    assert (accepted.error, accepted.status, accepted.rows["read"]) == (None, "ok", 0)
+    assert len(here.progress.gaps) == 1
+    assert here.land().status == "unchanged"
+
+
+def test_records_removed_before_they_were_read_stop_the_run_until_it_is_told_to_go_on(here: Bronze) -> None:
+    here.land(here.change("c", 1, partition=0), here.change("c", 2, partition=1))
+    removed = [here.change("u", 1, partition=0) for _ in range(3)]
+    for record in removed:
+        here.broker.append(record)
+    here.broker.remove_before(here.name, 0, 3)
+
+    stopped = here.land()
+    accepted = here.land(accept_loss=True)
+
+    said = f"{here.name}[0]: offsets 1 to 2 were removed before they were read"
+    assert stopped.error is not None and stopped.error.exit_code == 20
+    assert said in stopped.error.message and "--accept-loss" in stopped.error.message
+    assert accepted.error is None and said in accepted.warnings[0]
+    assert here.progress.gaps == (Gap(topic_id=f"{here.name}#0", partition=0, start=1, end=3),)
+    assert coordinates(here.rows()) == [(0, 0, 0), (0, 0, 3), (0, 1, 0)]
+
+
+def test_a_log_that_lost_its_end_goes_on_from_there_as_another_generation(here: Bronze) -> None:
+    here.land(*(here.change("u", 1, partition=partition) for partition in (0, 0, 0, 1)))
+    here.broker.cut_off(here.name, 0, 1)
+
+    stopped = here.land()
+    accepted = here.land(accept_loss=True)
+    here.land(here.change("u", 1, partition=0, offset=1), here.change("u", 1, partition=1))
+
+    assert stopped.error is not None and stopped.error.exit_code == 20
+    assert f"{here.name}[0]: offset 3 is next, and the log now ends at 1" in stopped.error.message
+    assert (accepted.error, len(accepted.warnings)) == (None, 1)
+    assert coordinates(here.rows()) == [(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0), (1, 0, 1), (1, 1, 1)]
+
+
+def test_a_run_that_was_overtaken_after_it_had_listed_the_logs_sees_no_loss(
+    here: Bronze, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.land(here.change("c", 1))
+    listed = [here.broker.logs([here.name])]
+    here.land(here.change("u", 1))
+    logs = here.broker.logs
+    monkeypatch.setattr(here.broker, "logs", lambda topics: listed.pop() if listed else logs(topics))
+
+    done = here.land(accept_loss=True)
+
+    assert (done.error, done.status, done.warnings, listed) == (None, "unchanged", [], [])
+
+
+def test_new_partitions_are_read_from_their_first_offset(here: Bronze) -> None:
+    here.land(here.change("c", 1))
+    here.broker.add_partitions(here.name, 2)
+
+    done = here.land(here.change("c", 2, partition=2))
+
+    assert (done.error, done.warnings) == (None, [])
+    assert coordinates(here.rows()) == [(0, 0, 0), (0, 2, 0)]
+    assert here.progress.offsets == {f"{here.name}#0": {0: 1, 1: 0, 2: 1}}
+
+
+def test_the_delete_of_a_tombstone_is_found_however_many_batches_and_late_rows_lie_between(
+    here: Bronze, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bronze, "_NEAR_BATCHES", 1)
+    here.topic.registry.hide(here.topic.late_id)
+    here.land(here.change("c", 1, late=True), here.change("d", 1))
+    here.topic.registry.show(here.topic.late_id)
+    assert here.replay().rows["replayed"] == 1
+    here.land(here.change("c", 2, partition=1))
+
+    here.land(here.topic.tombstone(1, offset=5))
+
+    assert {row["offset"]: row["tombstone_of"] for row in here.rows() if row["op"] == "tombstone"} == {5: 1}
+
+
+def test_a_tombstone_is_not_the_last_generation_s_delete_s(here: Bronze) -> None:
+    here.land(here.change("d", 1))
+    here.broker.recreate(here.name)
+
+    here.land(here.topic.tombstone(1, offset=0), accept_loss=True)
+
+    assert [(row["op"], row["tombstone_of"]) for row in here.rows()] == [("d", None), ("tombstone", None)]
+
+
+def test_progress_that_is_lost_is_read_off_the_rows(here: Bronze, tmp_path: Path) -> None:
+    here.land(here.change("c", 1, partition=0), here.change("c", 2, partition=1))
+    here.broker.recreate(here.name)
+    here.land(here.change("c", 3, partition=0, offset=0, timestamp_ms=START_MS + 900), accept_loss=True)
+    rows = here.table.read()
+    here.root = tmp_path / "copied"
+    rows.write.format("delta").save(here.table.path)
+
+    done = here.land(here.change("u", 3, partition=0, timestamp_ms=START_MS))
+
+    assert done.error is None and "read off the rows" in done.warnings[0]
+    assert coordinates(here.rows()) == [(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 0, 1)]
+    new = here.rows()[-1]
+    assert (new["batch"], new["log_ts"]) == (3, START_MS + 900)
+    assert (here.progress.epoch, here.progress.commit) == (1, 3)
+    assert list(here.progress.offsets) == ["unknown-0", f"{here.name}#1"]
+
+
+@pytest.fixture
+def quarantined(here: Bronze) -> Bronze:
+    """Records whose schema the registry did not have at first, now it has; and one that nothing can read."""
+    here.topic.registry.hide(here.topic.late_id)
+    key = here.topic.key(3)
+    done = here.land(
+        here.change("c", 1),  # 0
+        here.change("d", 1, late=True),  # 1
+        here.topic.tombstone(1),  # 2: behind 1
+        here.change("u", 2, late=True, offset=9),  # 9: behind a hole
+        here.topic.tombstone(2),  # 10: behind an update
+        here.corrupt(here.change("d", 3)),  # 11: for ever
+        here.topic.record(key, None),  # 12: with it
+        here.topic.tombstone(3),  # 13: lone
+    )
+    assert done.rows == {"read": 8, "ok": 2, "quarantined": 6, "control": 0}
+    return here
+
+
+def test_a_replay_decodes_what_can_be_read_now_in_a_late_batch_at_its_old_place(quarantined: Bronze) -> None:
+    before = {row["offset"]: row for row in quarantined.rows()}
+    landed = quarantined.progress
+    quarantined.topic.registry.show(quarantined.topic.late_id)
+
+    done = quarantined.replay()
+
+    rows = {row["offset"]: row for row in quarantined.rows()}
+    late = {offset: row for offset, row in rows.items() if row["late"]}
+    assert (done.error, done.status, done.rows) == (None, "ok", {"replayed": 4, "still_quarantined": 2})
+    assert {offset: (row["status"], row["op"], row["key"], row["tombstone_of"]) for offset, row in late.items()} == {
+        1: ("ok", "d", '{"id":1}', None),
+        2: ("ok", "tombstone", '{"id":1}', 1),
+        9: ("ok", "u", '{"id":2}', None),
+        10: ("ok", "tombstone", '{"id":2}', None),
+    }
+    assert {(row["batch"], row["first_batch"], row["error"]) for row in late.values()} == {(2, 1, None)}
+    assert all(late[offset]["value_schema"] and late[offset]["source_position"] == [100] for offset in (1, 9))
+    kept = ("topic", "generation", "ingest_date", "kafka_timestamp", "headers", "log_ts", "raw_key", "raw_value")
+    assert all(row[name] == before[offset][name] for offset, row in late.items() for name in kept)
+    assert all(row == before[offset] for offset, row in rows.items() if offset not in late)
+    ours = quarantined.progress
+    assert (ours.commit, ours.offsets, ours.log_ts) == (2, landed.offsets, landed.log_ts)
+
+
+def test_a_replay_of_nothing_commits_nothing(quarantined: Bronze) -> None:
+    done = quarantined.replay()
+
+    assert (done.error, done.status, done.rows) == (None, "unchanged", {"replayed": 0, "still_quarantined": 6})
+    assert quarantined.table.version() == 0
+
+
+def test_a_replayed_record_may_be_a_control_record(here: Bronze) -> None:
+    fields = [{"name": "ts_ms", "type": "long"}]
+    beat = {"type": "record", "name": "Heartbeat", "namespace": "io.debezium.connector.common", "fields": fields}
+    beat_id = here.topic.registry.add(json.dumps(beat))
+    here.topic.registry.hide(beat_id)
+    here.land(here.change("c", 1), here.topic.record(here.topic.key(1), framed(beat_id, b"\0")))
+    here.topic.registry.show(beat_id)
+
+    done = here.replay()
+
+    assert (done.error, done.rows) == (None, {"replayed": 1, "still_quarantined": 0})
+    assert Counter(row["status"] for row in here.rows()) == {"ok": 1, "control": 1}
+
+
+@pytest.mark.parametrize(("point", "committed"), [("bronze.after_plan:batch=2", 1), ("bronze.after_append:batch=2", 2)])
+def test_a_run_that_fails_at_any_point_is_finished_by_the_next(
+    here: Bronze, monkeypatch: pytest.MonkeyPatch, point: str, committed: int
+) -> None:
+    records = [here.change("u", key) for key in range(2)]
+    with monkeypatch.context() as patch:
+        patch.setenv("CDC_LAKE_FAILPOINT", f"{point}:raise")
+        failed = here.land(*records, max_rows=1)
+    assert (failed.status, here.progress.commit) == ("failed", committed)
+
+    here.land()
+
+    assert coordinates(here.rows()) == [(0, 0, 0), (0, 0, 1)]
+
+
+def test_a_run_that_fails_before_its_report_has_committed_all(here: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_LAKE_FAILPOINT", "bronze.before_report:raise")
+
+    with pytest.raises(CdcLakeError, match=r"bronze\.before_report"):
+        here.land(here.change("c", 1))
+
+    assert here.progress.commit == 1

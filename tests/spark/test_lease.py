@@ -1,0 +1,279 @@
+"""A table is written by one run at a time; a run that was followed finds out."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc_lake.config import Config, LakeConfig, LeaseConfig
+from cdc_lake.errors import InfrastructureError, TableLockedError
+from cdc_lake.layers.run import Leases, each_table
+from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.storage import Storage
+from cdc_lake.tables.lease import Holder, Lease
+
+TABLE = "pagila.public.film"
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def storage(spark: SparkSession) -> Storage:
+    return Storage(spark)
+
+
+@pytest.fixture
+def elsewhere(spark: SparkSession, tmp_path: Path) -> str:
+    """A folder that is not local as far as its scheme says."""
+    spark._jsc.hadoopConfiguration().set(f"fs.viewfs.mounttable.{tmp_path.name}.link./lake", tmp_path.as_uri())
+    return f"viewfs://{tmp_path.name}/lake/lease"
+
+
+@pytest.fixture(params=["local", "elsewhere"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A lease's folder, on each kind of store."""
+    return str(tmp_path / "lease") if request.param == "local" else request.getfixturevalue("elsewhere")
+
+
+def lease(storage: Storage, folder: str | Path, run_id: str = "mine", seconds: float = 60) -> Lease:
+    return Lease(storage, str(folder), TABLE, run_id, seconds)
+
+
+def held(until_ms: int | None = None, host: str = "elsewhere", pid: int = 1) -> str:
+    """The content of another run's lease."""
+    now_ms = time.time_ns() // 1_000_000
+    until_ms = now_ms + HOUR_MS if until_ms is None else until_ms
+    return Holder(run_id="theirs", host=host, pid=pid, since_ms=now_ms, until_ms=until_ms).model_dump_json()
+
+
+def ended_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_table_that_was_given_back_can_be_taken_at_once(storage: Storage, folder: str) -> None:
+    for run_id in ("first", "second", "third"):
+        with lease(storage, folder, run_id) as mine:
+            mine.check()
+
+    assert storage.names(folder) == ["000000000003.json"]
+
+
+def test_a_second_run_ends_at_once_and_is_told_who_has_the_table_and_until_when(storage: Storage, folder: str) -> None:
+    with lease(storage, folder, "theirs"):
+        with pytest.raises(TableLockedError) as raised, lease(storage, folder):
+            pass
+
+        who = f"run theirs (process {os.getpid()} on {socket.gethostname()}), since "
+        assert f"{TABLE}: it is being written by {who}" in str(raised.value)
+        assert "its lease lasts until " in str(raised.value)
+        assert raised.value.exit_code == 40
+
+
+def test_a_run_that_was_refused_leaves_the_lease_as_it_is(storage: Storage, folder: str) -> None:
+    with lease(storage, folder, "theirs") as theirs:
+        with pytest.raises(TableLockedError), lease(storage, folder):
+            pass
+
+        theirs.check()
+        assert storage.names(folder) == ["000000000001.json"]
+
+
+def test_a_run_that_fails_gives_its_table_back(storage: Storage, tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), lease(storage, tmp_path):
+        raise ZeroDivisionError
+
+    with lease(storage, tmp_path) as mine:
+        mine.check()
+
+
+def test_of_many_that_create_one_file_in_the_same_moment_one_gets_it(storage: Storage, tmp_path: Path) -> None:
+    start = threading.Barrier(8)
+
+    def create(writer: int) -> bool:
+        start.wait()
+        return storage.create_exclusively(str(tmp_path / "file"), f"by {writer}")
+
+    with ThreadPoolExecutor(8) as writers:
+        got_it = list(writers.map(create, range(8)))
+
+    assert got_it.count(True) == 1
+    assert (tmp_path / "file").read_text() == f"by {got_it.index(True)}"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_file_that_is_there_is_not_created_again(storage: Storage, folder: str) -> None:
+    created = [storage.create_exclusively(f"{folder}/file", text) for text in ("old", "new")]
+
+    assert created == [True, False]
+    assert storage.read_text(f"{folder}/file") == "old"
+
+
+def test_replacing_a_file_leaves_the_new_text_and_nothing_beside_it(storage: Storage, folder: str) -> None:
+    for text in ("old", "new"):
+        storage.replace(f"{folder}/file", text)
+
+    assert storage.read_text(f"{folder}/file") == "new"
+    assert storage.names(folder) == ["file"]
+
+
+def test_a_lease_past_its_time_is_taken_over(storage: Storage, tmp_path: Path) -> None:
+    storage.replace(f"{tmp_path}/000000000007.json", held(until_ms=1))
+
+    with lease(storage, tmp_path) as mine:
+        mine.check()
+
+        assert os.listdir(tmp_path) == ["000000000008.json"]
+
+
+def test_a_lease_of_a_process_of_this_host_that_is_no_more_is_taken_over(storage: Storage, tmp_path: Path) -> None:
+    storage.replace(f"{tmp_path}/000000000001.json", held(host=socket.gethostname(), pid=ended_process()))
+
+    with lease(storage, tmp_path) as mine:
+        mine.check()
+
+
+def test_a_process_of_another_host_is_not_looked_for_on_this_one(storage: Storage, tmp_path: Path) -> None:
+    storage.replace(f"{tmp_path}/000000000001.json", held(host="elsewhere", pid=ended_process()))
+
+    with pytest.raises(TableLockedError, match="on elsewhere"), lease(storage, tmp_path):
+        pass
+
+
+def test_a_lease_is_renewed_for_as_long_as_the_run_lasts(storage: Storage, folder: str) -> None:
+    with lease(storage, folder, "theirs", seconds=1) as theirs:
+        time.sleep(2)
+
+        with pytest.raises(TableLockedError, match="run theirs"), lease(storage, folder):
+            pass
+        theirs.check()
+
+
+def test_a_run_whose_lease_was_taken_over_is_told_before_it_commits(storage: Storage, tmp_path: Path) -> None:
+    with lease(storage, tmp_path) as mine:
+        mine.check()
+        storage.replace(f"{tmp_path}/000000000002.json", held())
+
+        with pytest.raises(TableLockedError, match=r"run theirs .* has taken the table over"):
+            mine.check()
+
+
+def test_a_run_whose_lease_was_taken_over_neither_renews_it_nor_gives_the_others_back(
+    storage: Storage, tmp_path: Path
+) -> None:
+    theirs = held()
+
+    with lease(storage, tmp_path, seconds=0.3):
+        storage.replace(f"{tmp_path}/000000000002.json", theirs)
+        (tmp_path / "000000000001.json").unlink()
+        time.sleep(0.5)
+
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"000000000002.json": theirs}
+
+
+def test_a_run_that_looked_long_ago_does_not_get_a_number_that_is_gone(spark: SparkSession, tmp_path: Path) -> None:
+    class LookedLongAgo(Storage):
+        looks = 0
+
+        def names(self, folder: str) -> list[str]:
+            self.looks += 1
+            return ["000000000001.json"] if self.looks == 1 else super().names(folder)
+
+    Storage(spark).replace(f"{tmp_path}/000000000001.json", held(until_ms=0))
+    Storage(spark).replace(f"{tmp_path}/000000000003.json", held())
+
+    with pytest.raises(TableLockedError, match="run theirs"), lease(LookedLongAgo(spark), tmp_path):
+        pass
+
+    assert "000000000002.json" in os.listdir(tmp_path)  # it was created, and is not the newest
+
+
+def test_a_file_without_content_is_a_lease_from_when_it_was_written(storage: Storage, tmp_path: Path) -> None:
+    file = tmp_path / "000000000001.json"
+    file.touch()
+
+    with pytest.raises(TableLockedError, match="another run, since"), lease(storage, tmp_path):
+        pass
+    os.utime(file, (1, 1))
+    with lease(storage, tmp_path) as mine:
+        mine.check()
+
+
+def test_a_lease_that_cannot_be_written_is_an_error_that_names_its_folder(storage: Storage, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(InfrastructureError, match=r"its lease cannot be taken: .*file/lease can be read"):
+        lease(storage, tmp_path / "file" / "lease").__enter__()
+
+
+def test_what_a_run_left_in_the_middle_of_writing_is_removed(storage: Storage, tmp_path: Path) -> None:
+    storage.replace(f"{tmp_path}/000000000001.json", held(until_ms=0))
+    (tmp_path / "000000000001.json.0a1b.tmp").touch()
+    (tmp_path / "0012").mkdir()  # of a table whose name begins with this one's
+
+    with lease(storage, tmp_path):
+        assert sorted(os.listdir(tmp_path)) == ["000000000002.json", "0012"]
+
+
+def run_over(
+    storage: Storage, root: Path, work: Callable[[TableReport, Leases], None], *, enabled: bool = True
+) -> Report:
+    """A run of silver over two tables, the second's name beginning with the first's."""
+    config = Config(lake=LakeConfig(root=str(root)), lease=LeaseConfig(enabled=enabled))
+    report = Report(layer="silver")
+    leases = Leases(config, storage, report)
+    each_table(report, ["a.b", "a.b.c"], lambda done: work(done, leases), leases=leases)
+    return report
+
+
+def test_a_run_leaves_a_table_that_another_has_and_goes_on_with_the_next(storage: Storage, tmp_path: Path) -> None:
+    storage.replace(f"{tmp_path}/_leases/silver/a/b/000000000001.json", held())
+    worked_on = []
+
+    report = run_over(storage, tmp_path, lambda done, _: worked_on.append(done.table))
+
+    assert worked_on == ["a.b.c"]
+    assert [(done.table, done.status) for done in report.tables] == [("a.b", "failed"), ("a.b.c", "unchanged")]
+    assert report.exit_code == 40
+
+
+def test_a_run_holds_each_table_while_it_works_on_it_and_no_longer(storage: Storage, tmp_path: Path) -> None:
+    def work(done: TableReport, leases: Leases) -> None:
+        other = run_over(storage, tmp_path, lambda *_: None)
+        locked.append([one.table for one in other.tables if one.error and one.error.exit_code == 40])
+
+    locked: list[list[str]] = []
+
+    run_over(storage, tmp_path, work)
+
+    assert locked == [["a.b"], ["a.b.c"]]
+
+
+def test_a_run_finds_that_it_was_followed_when_it_asks(storage: Storage, tmp_path: Path) -> None:
+    def work(done: TableReport, leases: Leases) -> None:
+        leases.check(done.table)
+        if done.table == "a.b":
+            storage.replace(f"{tmp_path}/_leases/silver/a/b/000000000002.json", held())
+        leases.check(done.table)
+        done.status = "ok"
+
+    report = run_over(storage, tmp_path, work)
+
+    assert [(done.table, done.status) for done in report.tables] == [("a.b", "failed"), ("a.b.c", "ok")]
+
+
+def test_with_leases_off_nothing_is_taken_and_nothing_is_asked(storage: Storage, tmp_path: Path) -> None:
+    storage.replace(f"{tmp_path}/_leases/silver/a/b/000000000001.json", held())
+
+    report = run_over(storage, tmp_path, lambda done, leases: leases.check(done.table), enabled=False)
+
+    assert report.exit_code == 0
+    assert os.listdir(tmp_path / "_leases" / "silver" / "a" / "b") == ["000000000001.json"]

@@ -1,0 +1,138 @@
+"""Failpoints do nothing unless they are set, and then what they say, where they say it, and loudly."""
+
+import ast
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from cdc_lake import failpoints
+from cdc_lake.errors import CdcLakeError, ConfigError
+from cdc_lake.failpoints import POINTS, VARIABLE, check, reach
+
+PACKAGE = Path(failpoints.__file__).parent
+
+
+def calls_of_reach() -> Counter[str]:
+    """The points that the package's code reaches, by name."""
+    calls = (
+        node
+        for file in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("reach", "failpoints.reach")
+    )
+    return Counter(ast.literal_eval(call.args[0]) for call in calls)
+
+
+def test_every_point_is_reached_in_the_code_and_no_other_is() -> None:
+    assert calls_of_reach().keys() == POINTS.keys()
+
+
+def test_nothing_happens_unless_the_variable_is_set(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+    check()
+    reach("silver.after_merge", batch=1)
+
+    assert caplog.records == []
+
+
+def test_a_failpoint_that_is_set_is_told_of_when_the_run_starts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(VARIABLE, "silver.after_side:batch=3:kill9,bronze.after_append:pause=0.5")
+
+    check()
+
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "CDC_LAKE_FAILPOINT is set: this run will kill9 at silver.after_side batch 3"),
+        ("WARNING", "CDC_LAKE_FAILPOINT is set: this run will pause 0.5 s at bronze.after_append"),
+    ]
+
+
+def test_raise_is_an_error_with_exit_code_1_and_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(VARIABLE, "silver.before_report:raise")
+
+    with pytest.raises(CdcLakeError, match="the failpoint says to fail here") as raised:
+        reach("silver.before_report")
+
+    assert raised.value.exit_code == 1
+    assert "raise at silver.before_report now" in caplog.text
+
+
+@pytest.mark.parametrize(("point", "batch"), [("silver.after_merge", 2), ("silver.after_side", 3)])
+def test_a_failpoint_leaves_other_points_and_other_batches_alone(
+    monkeypatch: pytest.MonkeyPatch, point: str, batch: int
+) -> None:
+    monkeypatch.setenv(VARIABLE, "silver.after_merge:batch=3:raise")
+
+    reach(point, batch=batch)
+    with pytest.raises(CdcLakeError):
+        reach("silver.after_merge", batch=3)
+
+
+def test_a_failpoint_without_a_batch_is_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "silver.after_merge:raise")
+
+    for batch in (1, 2):
+        with pytest.raises(CdcLakeError):
+            reach("silver.after_merge", batch=batch)
+
+
+def test_a_pause_takes_its_time_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "bronze.after_plan:pause=0.2")
+    started = time.monotonic()
+
+    reach("bronze.after_plan", batch=1)
+
+    assert time.monotonic() - started >= 0.2
+
+
+def test_kill9_ends_the_process_there_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "bronze.after_append:batch=2:kill9")
+    program = (
+        "from cdc_lake.failpoints import reach\n"
+        "try:\n"
+        "    for batch in (1, 2, 3): reach('bronze.after_append', batch=batch); print(batch, flush=True)\n"
+        "finally:\n"
+        "    print('cleaned up', flush=True)\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "1\n")
+    assert "kill9 at bronze.after_append batch 2 now" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("silver.after_lunch:kill9", "there is no failpoint `silver.after_lunch`; the points are bronze.after_plan, "),
+        ("silver.after_side", "`` is no action; the actions are kill9, raise, pause=SECONDS"),
+        ("silver.after_side:kill", "`kill` is no action"),
+        ("silver.after_side:pause", "`pause` is no action"),
+        ("silver.after_side:pause=long", "`pause=long` is no action"),
+        ("silver.after_side:pause=-1", "`pause=-1` is no action"),
+        ("silver.after_side:pause=nan", "`pause=nan` is no action"),
+        ("silver.after_side:pause=inf", "`pause=inf` is no action"),
+        ("silver.after_side:table=3:raise", "`table=3` is no condition of silver.after_side; its .* are: batch=N"),
+        ("silver.after_side:batch=x:raise", "`batch=x` is no condition"),
+        ("silver.before_report:batch=1:raise", "`batch=1` is no condition of silver.before_report; its .* are: none"),
+        ("silver.after_side:raise,", "there is no failpoint ``"),
+    ],
+)
+def test_what_is_not_known_is_a_configuration_error_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, text)
+
+    with pytest.raises(ConfigError, match=f"^{VARIABLE}=.*: {said}"):
+        check()

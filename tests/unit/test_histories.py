@@ -1,0 +1,91 @@
+"""The random logs are not vacuous, and such as a connector writes."""
+
+import random
+from collections import Counter, defaultdict
+
+from histories import COLUMNS, Log, batches, random_log
+from reference import fold
+
+SEEDS = range(50)
+ACTS = {
+    "insert",
+    "update",
+    "transaction",
+    "delete",
+    "delete and insert",
+    "lone tombstone",
+    "key change",
+    "key change with unsent",
+    "incremental row",
+    "snapshot",
+    "truncate",
+    "replay",
+    "replay broken off",
+    "partition moved",
+    "log reset",
+    "clock stepped back",
+    "unsent",
+    "lost",
+}
+
+
+def logs(**settings: bool | float) -> list[Log]:
+    return [random_log(random.Random(seed), 10, **settings) for seed in SEEDS]
+
+
+def test_every_ingredient_is_in_fifty_logs() -> None:
+    found = logs(truncates=True, losses=True)
+
+    acts = sum((log.acts for log in found), Counter())
+    assert {act for act, times in acts.items() if times >= 10} >= ACTS
+    assert sum(len(log.late) for log in found) > 100
+
+
+def test_fifty_logs_hold_stale_events_moved_values_and_missing_ones() -> None:
+    found = [(log, fold(log.events, COLUMNS)) for log in logs()]
+
+    rows = [row for _, folded in found for row in folded.values()]
+    partitions: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+    for place, (log, _) in enumerate(found):
+        for event in log.events:
+            partitions[place, event.key].add(event.partition)
+    ops = Counter(row.op for row in rows)
+    assert all(ops[op] > 10 for op in ("r", "c", "u", "d", "tombstone"))
+    assert sum(bool(row.unavailable) for row in rows) > 10
+    assert sum(len(there) == 2 for there in partitions.values()) > 100
+    assert sum(row.deleted for row in rows) > 100
+
+
+def test_records_stand_in_their_partition_in_the_order_they_were_sent() -> None:
+    for log in logs():
+        for partition in (0, 1):
+            events = [event for event in log.events if event.partition == partition]
+            offsets = [event.offset for event in events]
+            times = [event.kafka_ts for event in events]
+            assert offsets == sorted(set(offsets))
+            assert times == sorted(times)
+
+
+def test_batches_hold_every_event_once_and_keep_the_order_inside_a_partition() -> None:
+    for seed, log in zip(SEEDS, logs(), strict=True):
+        read = [index for batch in batches(random.Random(seed), log, 3) for index in batch]
+        assert sorted(read) == list(range(len(log.events)))
+        for partition in (0, 1):
+            there = [index for index in read if log.events[index].partition == partition]
+            assert there == sorted(there)
+
+
+def test_the_fold_of_a_log_whose_replays_catch_up_is_the_table_at_its_source() -> None:
+    """But for rows of which nothing was sent, and values that were not."""
+    wrong = []
+    compared = 0
+    for seed, log in zip(SEEDS, logs(breaks_off=False), strict=True):
+        for key, row in fold(log.events, COLUMNS).items():
+            known = None if row.deleted else {name: row.values[name] for name in COLUMNS if name not in row.unavailable}
+            there = log.rows.get(key)
+            compared += 1
+            if known != (there and {name: there[name] for name in known or ()}):
+                wrong.append((seed, key))
+
+    assert compared > 1000
+    assert wrong == []
