@@ -60,7 +60,7 @@ _FLAT_FIELDS = {
     "postgresql": ("lsn",),
     "mysql": ("server_id", "file", "pos", "row"),
     "sqlserver": ("change_lsn", "commit_lsn", "event_serial_no"),
-    "oracle": ("scn", "commit_scn", "ssn"),
+    "oracle": ("scn", "commit_scn", "rs_id", "ssn"),
 }
 """The fields of the `source` block that the transform is told to add."""
 

@@ -120,7 +120,6 @@ class Story:
     """One key, as of its last accepted event; known once that was one of its own."""
 
     life: Life | None = None
-    is_known: bool = False
     is_live: bool = False
     is_in_table: bool = False
     order: Order | None = None
@@ -163,7 +162,7 @@ def fold(
         history += [(end, Event("missing", key), start) for start, end in ends]
         stories[key] = story = Story()
         for place, event, start in sorted(history, key=lambda entry: entry[0]):
-            if start is not None and not (story.is_known and story.place < start):
+            if start is not None and not (story.is_live and story.place < start):
                 continue
             if is_stale(event, story.order):
                 continue
@@ -219,7 +218,6 @@ def is_stale(event: Event, order: Order | None) -> bool:
 def accept(story: Story, event: Event, place: Place, *, is_hard: bool, moved: dict[Move, Life]) -> None:
     """The event becomes what its key's story ends with; a delete closes the life, an upsert goes on with one."""
     story.op, story.place = event.op, place
-    story.is_known |= event.op not in ("t", "missing")
     if event.op == "tombstone":
         story.order = None
     elif event.op != "missing" and not event.is_snapshot:

@@ -139,8 +139,8 @@ def without_void(events: DataFrame) -> DataFrame:
     finds = is_missing & ~F.col("seen.gone") & (F.col("seen.at") < F.col("since"))
     marked = marked.withColumn("finds", F.coalesce(finds, F.lit(False)))
     first = F.min(F.when(F.col("finds"), F.col(KAFKA))).over(W.partitionBy("key", "seen.at"))
-    is_void = is_missing & ~(F.col("finds") & (F.col(KAFKA) == first))
-    return marked.where(F.col("is_suspect") | ~is_void).drop("seen", "finds")
+    marked = marked.withColumn("is_void", is_missing & ~(F.col("finds") & (F.col(KAFKA) == first)))
+    return marked.where(F.col("is_suspect") | ~F.col("is_void")).drop("seen", "finds", "is_void")
 
 
 def rejected_events(suspects: DataFrame) -> DataFrame:

@@ -14,13 +14,14 @@ from pyspark.sql import functions as F
 
 POSITION_FIELDS = (
     *("lsn", "server_id", "file", "pos", "row", "commit_lsn", "change_lsn", "event_serial_no"),
-    *("commit_scn", "scn", "ssn", "rs", "ord"),
+    *("commit_scn", "scn", "rs_id", "ssn", "rs", "ord", "txnNumber"),
 )
 """The fields of a source block that positions and their domains are made of, beside `name`, `db` and `ts_ms`."""
 
 _BINLOG_FILE = r"^(.+)\.([0-9]{1,18})$"
 _SQL_SERVER_LSN = "^([0-9a-fA-F]{8}):([0-9a-fA-F]{8}):([0-9a-fA-F]{4})$"
 _NUMBER = "^([0-9]{1,19})$"
+_REDO_RECORD = r"^\s*0x([0-9a-fA-F]{1,8})\.([0-9a-fA-F]{1,8})\.([0-9a-fA-F]{1,4})\s*$"
 
 
 def position_of(source: Mapping[str, Column]) -> Column:
@@ -28,7 +29,9 @@ def position_of(source: Mapping[str, Column]) -> Column:
 
     Postgres: the LSN alone, which for one key rises with commit order, because the row's lock makes writers wait.
     MySQL and MariaDB: number of the binlog file, position, row. SQL Server: the three numbers of the commit's LSN,
-    the three of the change's, serial number. Oracle: commit SCN, SCN, SSN. MongoDB: seconds, ordinal.
+    the three of the change's, serial number. Oracle: commit SCN, SCN, three numbers of the redo record, SSN: changes of
+    one row may share an SCN, and an SSN is unique within a redo record only. MongoDB: seconds, ordinal; unknown inside
+    a transaction, whose changes share them.
 
     Args:
         source: the source block's fields that the value has, by name.
@@ -39,12 +42,16 @@ def position_of(source: Mapping[str, Column]) -> Column:
         return _position(_part(source["file"], _BINLOG_FILE, 2), source["pos"], _field(source, "row"))
     if "commit_lsn" in source:
         lsns = (source["commit_lsn"], _field(source, "change_lsn"))
-        return _position(*(part for lsn in lsns for part in _lsn_parts(lsn)), _field(source, "event_serial_no"))
+        return _position(
+            *(part for lsn in lsns for part in _hex_parts(lsn, _SQL_SERVER_LSN)), _field(source, "event_serial_no")
+        )
     if "commit_scn" in source:
         scns = (source["commit_scn"], _field(source, "scn"))
-        return _position(*(_part(scn, _NUMBER, 1) for scn in scns), _field(source, "ssn"))
+        redo = _hex_parts(_field(source, "rs_id"), _REDO_RECORD)
+        return _position(*(_part(scn, _NUMBER, 1) for scn in scns), *redo, _field(source, "ssn"))
     if "ord" in source:
-        return _position(F.floor(_field(source, "ts_ms") / 1000), source["ord"])
+        seconds = F.floor(_field(source, "ts_ms") / 1000)
+        return _position(F.when(_field(source, "txnNumber").isNull(), seconds), source["ord"])
     return F.lit(None).cast("array<bigint>")
 
 
@@ -85,5 +92,5 @@ def _part(text: Column, pattern: str, group: int) -> Column:
     return F.when(text.rlike(pattern), F.regexp_extract(text, pattern, group))
 
 
-def _lsn_parts(lsn: Column) -> tuple[Column, ...]:
-    return tuple(F.conv(_part(lsn, _SQL_SERVER_LSN, group), 16, 10) for group in (1, 2, 3))
+def _hex_parts(text: Column, pattern: str) -> tuple[Column, ...]:
+    return tuple(F.conv(_part(text, pattern, group), 16, 10) for group in (1, 2, 3))

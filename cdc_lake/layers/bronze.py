@@ -9,15 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import BRONZE_STATISTICS, DELETE, KEEP
+from cdc_lake.columns import BRONZE_STATISTICS
 from cdc_lake.config import Config, TableConfig, kafka_address, registry_address
 from cdc_lake.errors import DataLossError, NoProgressError, QualityGateError
 from cdc_lake.events.arrival import (
     DECODE_STAGE,
-    PAIR_STAGE,
     LastRecord,
     Schemas,
     bronze_rows,
@@ -28,7 +26,7 @@ from cdc_lake.events.arrival import (
 from cdc_lake.events.explain import reason
 from cdc_lake.events.framing import body
 from cdc_lake.failpoints import reach
-from cdc_lake.layers.run import Leases, each_table, end_report, select, select_landed, table_path
+from cdc_lake.layers.run import Leases, each_table, end_report, select, table_path
 from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.session import build_session
 from cdc_lake.sources.kafka import Broker, Kafka, Span, TopicLog
@@ -42,12 +40,6 @@ _EXPLAINED_ROWS = 100
 """Of the records of a batch that do not decode, so many are gone through one by one for the exact reason."""
 _NEAR_BATCHES = 16
 """A partition's last record is looked for in so many batches first, then in 16 times as many, and so on."""
-_COORDINATES = ("topic", "generation", "partition", "offset")
-_DECIDED = (
-    *("status", "error", "tombstone_of", "op", "source_ts_ms", "source_position", "position_domain"),
-    *("snapshot", "transaction_id", "key_schema", "value_schema"),
-)
-"""Columns of bronze that decoding decides, under the names that it gives them."""
 
 
 def run_bronze(
@@ -79,14 +71,14 @@ def run_bronze(
     todo = "see --table, and that the connector writes to this broker"
     topics = select(tables, broker.topics(), f"topic on {broker.bootstrap_servers}", todo)
     logs = broker.logs(topics)
-    registry = registry or _answering_registry(config)
+    registry = registry or answering_registry(config)
     spark = spark or build_session("cdc_lake bronze")
     storage = Storage(spark)
     schemas = SchemaFiles(storage, config.lake.root, registry)
     leases = Leases(config, storage, report)
 
     def work(done: TableReport) -> None:
-        table = _bronze_table(spark, config, done.table)
+        table = bronze_table(spark, config, done.table)
         settings = config.table(done.table)
         log = logs[done.table]
         _land(_Run(spark, broker, log, schemas, table, leases, settings, accept_loss, report.run_id, done))
@@ -97,46 +89,18 @@ def run_bronze(
     return report
 
 
-def replay_quarantined(
-    config: Config, tables: Sequence[str], spark: SparkSession | None = None, *, registry: Registry | None = None
-) -> Report:
-    """Decode bronze's quarantined rows again; those that can be read now become events, in one commit per table.
-
-    They keep their coordinates and `log_ts`, so their place in the log, and are marked `late` in a batch of their own.
-    A tombstone that was quarantined with its delete follows it. The others stay as they are.
-
-    Args:
-        config: the settings.
-        tables: topic names or globs.
-        spark: the session; made when there is none.
-        registry: asked for the schemas anew; the settings' when there is none.
-
-    Raises:
-        UnknownTableError: a name or glob fits no bronze table.
-        InfrastructureError: the registry does not answer.
-        InstallationError: Spark cannot be started with what is installed.
-    """
-    report = Report(layer="bronze")
-    registry = registry or _answering_registry(config)
-    spark = spark or build_session("cdc_lake bronze")
-    storage = Storage(spark)
-    schemas = SchemaFiles(storage, config.lake.root, registry)
-    leases = Leases(config, storage, report)
-
-    def work(done: TableReport) -> None:
-        _replay(_bronze_table(spark, config, done.table), schemas, leases, report.run_id, done)
-
-    each_table(report, select_landed(config, storage, tables), work, leases=leases)
-    end_report(storage, config, report)
-    return report
-
-
-def _bronze_table(spark: SparkSession, config: Config, topic: str) -> DeltaLakeTable:
+def bronze_table(spark: SparkSession, config: Config, topic: str) -> DeltaLakeTable:
+    """A topic's bronze table."""
     path = table_path(config, "bronze", topic)
     return DeltaLakeTable(spark, path, partition_by=("ingest_date",), statistics=BRONZE_STATISTICS)
 
 
-def _answering_registry(config: Config) -> Registry:
+def answering_registry(config: Config) -> Registry:
+    """The settings' registry.
+
+    Raises:
+        InfrastructureError: it does not answer.
+    """
     registry = ApicurioRegistry(
         registry_address(config),
         ids=config.registry.ids,
@@ -196,7 +160,7 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
     generation = list(before.offsets).index(run.log.id)
     try:
         with done.phase("read"):
-            seen = _look_over(records)
+            seen = look_over(records)
         with done.phase("schemas"):
             keys = Schemas.of(run.schemas.by_ids(seen.key_ids), is_key=True)
             values = Schemas.of(run.schemas.by_ids(seen.value_ids), is_key=False)
@@ -224,7 +188,7 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
 
 
 @dataclass(frozen=True)
-class _Seen:
+class Seen:
     """What a range of records holds, before anything is decoded.
 
     Attributes:
@@ -237,7 +201,8 @@ class _Seen:
     first_is_tombstone: set[int]
 
 
-def _look_over(records: DataFrame) -> _Seen:
+def look_over(records: DataFrame) -> Seen:
+    """One look over `with_frames`' records."""
     found = (
         records.groupBy("partition")
         .agg(
@@ -248,7 +213,7 @@ def _look_over(records: DataFrame) -> _Seen:
         )
         .collect()
     )
-    return _Seen(
+    return Seen(
         total=sum(row["total"] for row in found),
         key_ids={schema_id for row in found for schema_id in row["key_ids"]},
         value_ids={schema_id for row in found for schema_id in row["value_ids"]},
@@ -424,81 +389,6 @@ def _last_records(table: DeltaLakeTable, before: Progress, generation: int, want
             break
         batches *= 16
     return known
-
-
-def _replay(table: DeltaLakeTable, schemas: SchemaFiles, leases: Leases, run_id: str, done: TableReport) -> None:
-    """Replay one table's quarantined rows."""
-    progress = table.progress()
-    assert progress is not None, "a bronze table is created with progress"
-    done.version_before = table.version()
-    records = with_frames(_quarantined(table)).persist()
-    try:
-        seen = _look_over(records)
-        keys = Schemas.of(schemas.by_ids(seen.key_ids), is_key=True)
-        values = Schemas.of(schemas.by_ids(seen.value_ids), is_key=False)
-        late = _late_rows(with_decision(records, keys, values), progress.commit + 1).persist()
-        try:
-            replayed = late.count()
-            if replayed:
-                own = {"run_id": run_id, "commit": progress.commit + 1, "gaps": ()}
-                following = Progress.model_validate(progress.model_dump(exclude={"nonce"}) | own)
-                leases.check(done.table)
-                table.merge(late, _COORDINATES, following)
-                done.status, done.batches = "ok", 1
-        finally:
-            late.unpersist()
-    finally:
-        records.unpersist()
-    done.count(replayed=replayed, still_quarantined=seen.total - replayed)
-    done.version_after = table.version()
-
-
-def _quarantined(table: DeltaLakeTable) -> DataFrame:
-    """The quarantined rows as the records they were, with their `generation` and the stage that they failed in."""
-    return (
-        table.read()
-        .where(F.col("status") == "quarantined")
-        .select(
-            *_COORDINATES,
-            "headers",
-            F.col("kafka_timestamp").alias("timestamp"),
-            F.col("raw_key").alias("key"),
-            F.col("raw_value").alias("value"),
-            F.col("error.stage").alias("failed_stage"),
-        )
-    )
-
-
-def _late_rows(records: DataFrame, batch: int) -> DataFrame:
-    """Of quarantined records that were decided upon again, those that pass, as changes of bronze.
-
-    A tombstone that was quarantined with the record right before it goes with that one again.
-
-    Columns out: the coordinates and the columns that change.
-    """
-    in_partition = W.partitionBy("generation", "partition").orderBy("offset")
-    passes = F.col("status") != "quarantined"
-    last = F.lag(F.struct("offset", "op", passes.alias("passes"))).over(in_partition)
-    is_paired = F.col("failed_stage") == PAIR_STAGE
-    return (
-        records.withColumns(
-            {
-                "is_late": passes & (~is_paired | last["passes"]),
-                "tombstone_of": F.when(is_paired & (last["op"] == "d"), last["offset"]),
-            }
-        )
-        .where("is_late")
-        .select(
-            *_COORDINATES,
-            *(F.col(name) for name in _DECIDED),
-            F.col("canonical_key").alias("key"),
-            F.struct(F.col("key_framing").alias("key"), F.col("value_framing").alias("value")).alias("framing"),
-            F.lit(batch).cast("bigint").alias("batch"),
-            F.lit(True).alias("late"),
-            F.array().cast("array<string>").alias(KEEP),
-            F.lit(False).alias(DELETE),
-        )
-    )
 
 
 def _gate(done: TableReport, settings: TableConfig) -> None:

@@ -11,7 +11,8 @@ from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, LakeConfig, TableConfig, TablePatch
-from cdc_lake.layers.bronze import replay_quarantined, run_bronze
+from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.layers.replay import replay_quarantined
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.metrics.report import Report
 

@@ -18,6 +18,7 @@ def position_of(connector: str, given: int | Mapping[str, Any] | None) -> tuple[
     if connector == "sqlserver":
         parts = [int(part, 16) for name in ("commit_lsn", "change_lsn") for part in given[name].split(":")]
         return (*parts, given["event_serial_no"]), "pagila"
-    if any(given.get(name) is None for name in ("commit_scn", "scn", "ssn")):
+    if any(given.get(name) is None for name in ("commit_scn", "scn", "rs_id", "ssn")):
         return None, "pagila"
-    return (int(given["commit_scn"]), int(given["scn"]), given["ssn"]), "pagila"
+    redo = (int(part, 16) for part in given["rs_id"].removeprefix("0x").split("."))
+    return (int(given["commit_scn"]), int(given["scn"]), *redo, given["ssn"]), "pagila"

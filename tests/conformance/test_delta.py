@@ -9,7 +9,9 @@ from .by_delta import results_by_delta
 from .log import Deletes, Shape, load
 
 
-@pytest.mark.parametrize(("deletes", "shape"), [("soft", "envelope"), ("hard", "flat")])
+@pytest.mark.parametrize(
+    ("deletes", "shape"), [("hard", "flat"), pytest.param("soft", "envelope", marks=pytest.mark.deep)]
+)
 def test_the_logs_that_share_a_table_end_as_they_must(
     spark: SparkSession, tmp_path: Path, deletes: Deletes, shape: Shape
 ) -> None:

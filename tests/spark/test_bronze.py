@@ -18,7 +18,8 @@ from cdc_lake.cli.app import app
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.errors import CdcLakeError
 from cdc_lake.layers import bronze
-from cdc_lake.layers.bronze import replay_quarantined, run_bronze
+from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.layers.replay import replay_quarantined
 from cdc_lake.metrics.report import TableReport
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Gap, Progress

@@ -16,7 +16,12 @@ SQL_SERVER = {
     "change_lsn": "00000027:00000AB8:ffff",
     "event_serial_no": 1,
 }
-ORACLE = {"commit_scn": "281474976710656", "scn": "281474976710650", "ssn": 3}
+ORACLE = {
+    "commit_scn": "281474976710656",
+    "scn": "281474976710650",
+    "rs_id": " 0x000041.00000a1b.0010 ",
+    "ssn": 3,
+}
 MONGODB = {"rs": "rs0", "ord": 7, "ts_ms": 1_700_000_000_999}
 
 
@@ -39,7 +44,7 @@ def test_each_source_s_position_is_read_alike_from_both_shapes(spark: SparkSessi
         "postgresql": ({"lsn": 26213752}, [26213752], "pagila/pagila"),
         "mysql": (MYSQL, [999, 154, 2], "223344/mysql-bin"),
         "sqlserver": (SQL_SERVER, [0x27, 0xAC0, 2, 0x27, 0xAB8, 0xFFFF, 1], "pagila/pagila"),
-        "oracle": (ORACLE, [281474976710656, 281474976710650, 3], "pagila/pagila"),
+        "oracle": (ORACLE, [281474976710656, 281474976710650, 0x41, 0xA1B, 0x10, 3], "pagila/pagila"),
     }
     registry = FakeRegistry()
     records, expected = [], []
@@ -78,6 +83,7 @@ def test_each_source_s_position_is_read_alike_from_both_shapes(spark: SparkSessi
             {
                 "commit_scn": [None, "null", "", "12.5", "0x1f", "9223372036854775808", "1:1:0a", " 12"],
                 "scn": [None, "null"],
+                "rs_id": [None, "", "0x000041.00000a1b"],
                 "ssn": [None],
             },
         ),
@@ -109,7 +115,7 @@ def test_mysql_s_files_compare_by_number_and_only_inside_one_server_s_series(spa
 def test_an_oracle_number_as_wide_as_a_bigint_is_read_whole(spark: SparkSession) -> None:
     ((position, _),) = of_each(spark, "oracle", [ORACLE | {"scn": "9223372036854775807"}])
 
-    assert position == [281474976710656, 9223372036854775807, 3]
+    assert position == [281474976710656, 9223372036854775807, 0x41, 0xA1B, 0x10, 3]
 
 
 def test_positions_of_other_servers_and_databases_are_in_other_domains(spark: SparkSession) -> None:
@@ -152,6 +158,15 @@ def test_mongodb_s_position_is_the_second_and_the_number_in_it_inside_a_replica_
     (row,) = placed(spark, *flat_records([(kinds, values)]))
 
     assert (row["source_position"], row["position_domain"]) == ([1_700_000_000, 7], "rs0")
+
+
+def test_mongodb_s_changes_inside_a_transaction_have_no_position_of_their_own(spark: SparkSession) -> None:
+    kinds = {"__rs": "string", "__ord": "int", "__source_ts_ms": "long", "__txnNumber": "long"}
+    values = {"__rs": "rs0", "__ord": 7, "__source_ts_ms": 1_700_000_000_999, "__txnNumber": 4}
+
+    (row,) = placed(spark, *flat_records([(kinds, values)]))
+
+    assert row["source_position"] is None
 
 
 def test_a_field_of_the_source_block_is_found_by_its_long_name_first(spark: SparkSession) -> None:
