@@ -26,7 +26,7 @@ demo: setup ## Run the whole way once: database, change events, tables, proof
 test: setup ## Run all tests
 	pytest
 
-test-deep: setup ## Run the tests that are too long for every change (an hour and more)
+test-deep: setup ## Run the tests that are too long for every change (hours)
 	pytest -m deep
 
 conformance: setup ## Check silver against every log of the conformance kit, in every way of cutting it
