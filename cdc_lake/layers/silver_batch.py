@@ -274,7 +274,7 @@ class _Batch:
         """The truncates and completed snapshots of this batch."""
         before = self.remembered_of_all
         if not (self.counts.truncates or self.counts.marks):
-            return replace(before, truncates=(), missing=())
+            return before
         return self._whole_table(self.rows, truncated=before.truncated, snapshot=before.snapshot)
 
     def _whole_table(
@@ -342,12 +342,10 @@ class _Batch:
         """Fold the batch; keys whose events stand in the log before what silver shows, from all of bronze."""
         assert self.schemas is not None
         happened = self._events(self.rows, self.schemas)
-        whole = self.happened_to_all
-        work = _Folding(self, self.schemas, happened, whole, None)
-        decided = work.decided()
+        decided = _Folding(self, self.schemas, happened, self.happened_to_all, None).decided()
         again = self._to_fold_again(decided, happened)
         if again is None:
-            return _Folded(self, self.schemas, happened, decided, whole, 0)
+            return _Folded(self, self.schemas, happened, decided, 0)
         return self._folded_again(again, decided)
 
     def _events(self, rows: DataFrame, schemas: _Schemas) -> DataFrame:
@@ -408,7 +406,7 @@ class _Batch:
         happened = self._events(rows, schemas)
         again = _Folding(self, schemas, happened, of_all, keys).decided()
         again = replace(again, stale=again.stale + behind)
-        return _Folded(self, schemas, happened, again, self.happened_to_all, keys.count())
+        return _Folded(self, schemas, happened, again, keys.count())
 
     def _from_their_starts(
         self, keys: DataFrame, old: DataFrame, decided: _Decided
@@ -559,7 +557,6 @@ class _Folded:
 
     Attributes:
         events: the events it was folded from, `events()`' columns.
-        whole: what happened to all keys.
         refolded: how many keys were folded from all of bronze.
     """
 
@@ -567,7 +564,6 @@ class _Folded:
     schemas: _Schemas
     events: DataFrame
     decided: _Decided
-    whole: WholeTable
     refolded: int
 
     @property
@@ -637,9 +633,11 @@ class _Folded:
         """Write what has to be remembered; the pin for silver's commit."""
         batch, run, settings = self.batch, self.batch.run, self.batch.run.settings
         parts = []
-        if self.decided.has_returned or self.decided.has_deletes:
+        # A soft delete leaves its row, which remembers: nothing to look for, unless others are remembered.
+        can_go = self.decided.has_deletes and (settings.deletes == "hard" or batch.remembers(DELETED_ENTRY))
+        if can_go or self.decided.has_returned:
             parts.append(memory.deleted_entries(self.decided.rows, deletes=settings.deletes))
-        before, after = batch.remembered_of_all, self.whole
+        before, after = batch.remembered_of_all, batch.happened_to_all
         if (before.truncated, before.snapshot) != (after.truncated, after.snapshot):
             parts.append(memory.whole_table_entries(run.spark, before, after))
         if self.lives is not None:
