@@ -5,6 +5,9 @@ fetch` writes it into the local environment's spark-defaults.conf; on a cluster 
 theirs stands.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
@@ -37,6 +40,14 @@ REQUIRED = {
 }
 """What a result depends on, and so cannot be chosen."""
 
+_SMALL_ROWS, _SMALL_BYTES = 20_000, 64 << 20
+_SMALL_PLANS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "1",
+}
+"""Compiling a plan to bytecode takes longer than going through a few thousand rows without (docs/performance.md)."""
+
 
 def build_session(app_name: str) -> SparkSession:
     """The session of this process, made with `SPARK_DEFAULTS` where the submission left a setting open.
@@ -56,3 +67,25 @@ def build_session(app_name: str) -> SparkSession:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+@contextmanager
+def planned_for(spark: SparkSession, *, rows: int, stored_bytes: int = 0) -> Iterator[None]:
+    """Plan what is done meanwhile for its size: little work is interpreted, in one partition.
+
+    Args:
+        spark: the session; no other thread may plan with it meanwhile.
+        rows: how many there are to work on.
+        stored_bytes: size of the table that they change, all of which a merge may have to copy.
+    """
+    if rows > _SMALL_ROWS or stored_bytes > _SMALL_BYTES:
+        yield
+        return
+    before = {name: str(spark.conf.get(name)) for name in _SMALL_PLANS}
+    try:
+        for name, value in _SMALL_PLANS.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)

@@ -88,6 +88,7 @@ def events(
     values: Sequence[WriterSchema],
     unavailable_value: str,
     null_means_keep: Sequence[str] = (),
+    has_moves: bool = True,
 ) -> DataFrame:
     """The typed events of one table.
 
@@ -98,6 +99,7 @@ def events(
         values: the value schemas among the rows.
         unavailable_value: the connector's placeholder for what it did not send.
         null_means_keep: the columns whose null in an update says the same.
+        has_moves: whether there may be halves of key changes among the rows.
 
     Columns in: bronze's. Columns out: `key` string; `pk` struct of the primary key; `row` struct of all columns of the
     layout, null for deletes and tombstones; `unavailable` array<string>; `op`, `source_ts_ms`, `source_position`,
@@ -112,9 +114,8 @@ def events(
     rows = rows.withColumn("pk", pk.cast(struct_type(layout.keys)))
     row = one_of(value_layouts, F.col("value_schema"), [_row(layout, one) for one in value_layouts])
     has_row = F.col("op").isin(*(op for op in ROW_OPS if op != "d"))
-    move = move_of(
-        F.col("headers"), F.col("source_position"), F.col("position_domain"), F.col("source_ts_ms"), F.col("key")
-    )
+    of_change = ("headers", "source_position", "position_domain", "source_ts_ms", "key")
+    move = move_of(*map(F.col, of_change)) if has_moves else F.lit(None).cast("string")
     # A new row and a snapshot's are sent whole: a null there is one.
     is_whole = F.col("snapshot").isNotNull() | (F.col("op") == "r") | ((F.col("op") == "c") & move.isNull())
 

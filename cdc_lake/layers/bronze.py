@@ -28,7 +28,7 @@ from cdc_lake.events.framing import body
 from cdc_lake.failpoints import reach
 from cdc_lake.layers.run import Leases, each_table, end_report, select, table_path
 from cdc_lake.metrics.report import Report, TableReport, check_sum
-from cdc_lake.session import build_session
+from cdc_lake.session import build_session, planned_for
 from cdc_lake.sources.kafka import Broker, Kafka, Span, TopicLog
 from cdc_lake.sources.registry import ApicurioRegistry, Registry
 from cdc_lake.sources.schemas import SchemaFiles
@@ -143,7 +143,8 @@ def _land(run: _Run) -> None:
         # An empty topic has a table too, so that silver finds one; and a loss is accepted once.
         spans = {p: Span(offset, offset) for p, offset in position.items()}
     while spans:
-        before = _reading_on(run, _land_batch(run, spans, before))
+        with planned_for(run.spark, rows=sum(span.end - span.start for span in spans.values())):
+            before = _reading_on(run, _land_batch(run, spans, before))
         position = before.offsets[run.log.id]
         done.status, done.batches = "ok", done.batches + 1
         spans = _batch_spans(run.log, position, run.settings.max_rows)

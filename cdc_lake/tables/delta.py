@@ -101,6 +101,10 @@ class DeltaLakeTable:
         """See `Table`."""
         return int(self._snapshot().version())
 
+    def size(self) -> int:
+        """Bytes of the newest version's files."""
+        return int(self._snapshot().sizeInBytes())
+
     def commit_info(self, version: int) -> dict[str, Any] | None:
         """What the log says of a commit beside its files; null when the commit's own file was cleaned away.
 
