@@ -119,6 +119,12 @@ class LeaseConfig(Model):
     seconds: float = Field(default=60.0, gt=0, description="A lease not renewed for so long is free to take.")
 
 
+class RunConfig(Model):
+    """How a run goes about its tables."""
+
+    parallel: int = Field(default=4, ge=1, description="Tables worked on side by side in one application.")
+
+
 class TablePatch(Model):
     """What `tables:` may set for the tables its glob names; what is left out comes from `defaults:`."""
 
@@ -151,6 +157,7 @@ class Config(BaseSettings):
     lake: LakeConfig = LakeConfig()
     stack: StackConfig = StackConfig()
     lease: LeaseConfig = LeaseConfig()
+    run: RunConfig = RunConfig()
     defaults: TableConfig = TableConfig()
     tables: dict[str, TablePatch] = Field(default_factory=dict, description="By topic name or glob; later entries win.")
 

@@ -69,6 +69,16 @@ def build_session(app_name: str) -> SparkSession:
     return spark
 
 
+def sibling(spark: SparkSession) -> SparkSession:
+    """A session of the same application for another thread, with settings of its own."""
+    own = spark.newSession()
+    for name in SPARK_DEFAULTS:
+        value = spark.conf.get(name, None)
+        if value is not None and spark.conf.isModifiable(name):
+            own.conf.set(name, value)
+    return own
+
+
 @contextmanager
 def planned_for(spark: SparkSession, *, rows: int, stored_bytes: int = 0) -> Iterator[None]:
     """Plan what is done meanwhile for its size: little work is interpreted, in one partition.

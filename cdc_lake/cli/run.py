@@ -2,45 +2,148 @@
 
 import logging
 import os
+import re
+import signal
 import sys
-from typing import Annotated
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from cdc_lake.cli.progress import Display
 from cdc_lake.config import load_config
+from cdc_lake.errors import CdcLakeError, worst_exit_code
 from cdc_lake.metrics.report import Report
 
-app = typer.Typer(help="Run a layer once: bring its tables up to date.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from cdc_lake.layers.turns import Workers
+
+app = typer.Typer(help="Run a layer: bring its tables up to date.", no_args_is_help=True)
+
+_GRACE_SECONDS = 20.0
+"""Told to end, a run may take so long for the batches that are under way; then they are given up."""
+
+
+def _seconds(text: object) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", str(text))
+    if not found:
+        raise typer.BadParameter("give a number and ms, s, m or h, as in 10s")
+    return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[found[2] or "s"]
+
 
 Tables = Annotated[list[str], typer.Option("--table", help="Topic name or glob; repeatable.")]
 ConfigFile = Annotated[str | None, typer.Option("--config", help="Configuration file; else CDC_LAKE_CONFIG.")]
 AcceptLoss = Annotated[
     bool, typer.Option("--accept-loss", help="Go on over records that are gone from Kafka, and record the gap.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the run's report as one line of JSON.")]
+Parallel = Annotated[
+    int | None, typer.Option("--parallel", min=1, help="Tables worked on side by side; else run.parallel.")
+]
+Continuous = Annotated[bool, typer.Option("--continuous", help="Run again and again until SIGTERM or Ctrl-C.")]
+Interval = Annotated[
+    float,
+    typer.Option("--interval", parser=_seconds, metavar="TIME", help="From one run's start to the next, as in 10s."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print each run's report as one line of JSON.")]
 
 
 @app.command()
-def bronze(table: Tables, config: ConfigFile = None, accept_loss: AcceptLoss = False, as_json: Json = False) -> None:
+def bronze(
+    table: Tables,
+    config: ConfigFile = None,
+    accept_loss: AcceptLoss = False,
+    parallel: Parallel = None,
+    continuous: Continuous = False,
+    interval: Interval = 10.0,
+    as_json: Json = False,
+) -> None:
     """Land the new records of Kafka topics."""
     _start_log()
     settings = load_config(config)
     # Late, so that a wrong flag or file is told without waiting for Spark to load.
     from cdc_lake.layers.bronze import run_bronze
 
-    _finish(run_bronze(settings, table, accept_loss=accept_loss), as_json)
+    _run(
+        lambda workers: run_bronze(settings, table, accept_loss=accept_loss, workers=workers),
+        _How(parallel or settings.run.parallel, continuous, interval, as_json),
+    )
 
 
 @app.command()
-def silver(table: Tables, config: ConfigFile = None, as_json: Json = False) -> None:
+def silver(
+    table: Tables,
+    config: ConfigFile = None,
+    parallel: Parallel = None,
+    continuous: Continuous = False,
+    interval: Interval = 10.0,
+    as_json: Json = False,
+) -> None:
     """Fold the new events of bronze into the tables."""
     _start_log()
     settings = load_config(config)
     from cdc_lake.layers.silver import run_silver
 
-    _finish(run_silver(settings, table), as_json)
+    _run(
+        lambda workers: run_silver(settings, table, workers=workers),
+        _How(parallel or settings.run.parallel, continuous, interval, as_json),
+    )
+
+
+@dataclass(frozen=True)
+class _How:
+    """What the flags say of a run."""
+
+    parallel: int
+    is_continuous: bool
+    interval_seconds: float
+    as_json: bool
+
+
+def _run(layer: Callable[["Workers"], Report], how: _How) -> None:
+    from cdc_lake.layers.turns import Workers
+
+    display = Display()
+    workers = Workers(how.parallel, watch=display.watch, is_continuous=how.is_continuous)
+    if how.is_continuous:
+        raise typer.Exit(_run_again_and_again(layer, workers, how))
+    with display.shown():
+        report = layer(workers)
+    _tell(report, how)
+    raise typer.Exit(report.exit_code)
+
+
+def _run_again_and_again(layer: Callable[["Workers"], Report], workers: "Workers", how: _How) -> int:
+    """Until told to end; the exit code: of the tables left out, and of the last run."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        workers.stop()
+        giving_up = threading.Timer(_GRACE_SECONDS, workers.cancel)
+        giving_up.daemon = True
+        giving_up.start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    while True:
+        started = time.monotonic()
+        try:
+            report = layer(workers)
+        except CdcLakeError as error:
+            if not error.retryable:
+                raise
+            print(f"error {error.code} {error}; tried again in {how.interval_seconds:g} s", file=sys.stderr)
+            last = [error.exit_code]
+        else:
+            last = [report.exit_code]
+            if not report.is_idle:
+                _tell(report, how)
+        if workers.wait(max(how.interval_seconds - (time.monotonic() - started), 0)):
+            return worst_exit_code([*last, *(failure.exit_code for failure in workers.left_out.values())])
 
 
 def _start_log() -> None:
@@ -49,9 +152,9 @@ def _start_log() -> None:
     logging.getLogger("cdc_lake").setLevel(logging.DEBUG if debug else logging.INFO)
 
 
-def _finish(report: Report, as_json: bool) -> None:
-    if as_json:
-        print(report.model_dump_json())
+def _tell(report: Report, how: _How) -> None:
+    if how.as_json:
+        print(report.model_dump_json(), flush=True)
     else:
         _print(report)
     for done in report.tables:
@@ -59,7 +162,6 @@ def _finish(report: Report, as_json: bool) -> None:
             print(f"warning {done.table}: {warning}", file=sys.stderr)
         if done.error:
             print(f"error {done.error.code} {done.error.message}", file=sys.stderr)
-    raise typer.Exit(report.exit_code)
 
 
 def _print(report: Report) -> None:

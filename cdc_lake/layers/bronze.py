@@ -26,9 +26,10 @@ from cdc_lake.events.arrival import (
 from cdc_lake.events.explain import reason
 from cdc_lake.events.framing import body
 from cdc_lake.failpoints import reach
-from cdc_lake.layers.run import Leases, each_table, end_report, select, table_path
+from cdc_lake.layers.run import Leases, end_report, select, table_path
+from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport, check_sum
-from cdc_lake.session import build_session, planned_for
+from cdc_lake.session import planned_for
 from cdc_lake.sources.kafka import Broker, Kafka, Span, TopicLog
 from cdc_lake.sources.registry import ApicurioRegistry, Registry
 from cdc_lake.sources.schemas import SchemaFiles
@@ -50,6 +51,7 @@ def run_bronze(
     broker: Kafka | None = None,
     registry: Registry | None = None,
     accept_loss: bool = False,
+    workers: Workers | None = None,
 ) -> Report:
     """Bring bronze up to date with Kafka.
 
@@ -60,6 +62,7 @@ def run_bronze(
         broker: the one to read from; the settings' when there is none.
         registry: the one its records' schema ids are of; the settings' when there is none.
         accept_loss: go on over records that are gone, and record the gap, instead of stopping.
+        workers: who does it; one, in the calling thread, when there are none.
 
     Raises:
         UnknownTableError: a name or glob fits no topic.
@@ -72,20 +75,20 @@ def run_bronze(
     topics = select(tables, broker.topics(), f"topic on {broker.bootstrap_servers}", todo)
     logs = broker.logs(topics)
     registry = registry or answering_registry(config)
-    spark = spark or build_session("cdc_lake bronze")
-    storage = Storage(spark)
-    schemas = SchemaFiles(storage, config.lake.root, registry)
-    leases = Leases(config, storage, report)
-
-    def work(done: TableReport) -> None:
-        table = bronze_table(spark, config, done.table)
-        settings = config.table(done.table)
-        log = logs[done.table]
-        _land(_Run(spark, broker, log, schemas, table, leases, settings, accept_loss, report.run_id, done))
-
-    each_table(report, topics, work, leases=leases)
+    workers = workers or Workers(spark=spark)
+    storage = Storage(workers.spark("cdc_lake bronze"))
+    bronze = _Bronze(
+        config,
+        broker,
+        logs,
+        SchemaFiles(storage, config.lake.root, registry),
+        Leases(config, storage, report),
+        accept_loss,
+        report.run_id,
+    )
+    workers.each_table(report, topics, bronze, leases=bronze.leases)
     reach("bronze.before_report")
-    end_report(storage, config, report)
+    end_report(storage, config, report, unless_idle=workers.is_continuous)
     return report
 
 
@@ -112,59 +115,83 @@ def answering_registry(config: Config) -> Registry:
 
 
 @dataclass(frozen=True)
-class _Run:
-    """One topic's run."""
+class _Bronze:
+    """The layer's work; what is new is counted in offsets."""
 
-    spark: SparkSession
+    config: Config
     broker: Kafka
-    log: TopicLog
+    logs: Mapping[str, TopicLog]
     schemas: SchemaFiles
-    table: DeltaLakeTable
     leases: Leases
-    settings: TableConfig
     accept_loss: bool
     run_id: str
+
+    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
+        """See `Work`."""
+        log, progress = self.logs[done.table], bronze_table(spark, self.config, done.table).progress()
+        if progress is None or log.id not in progress.offsets or _read_on(log, progress.offsets)[1]:
+            return None
+        position = progress.offsets[log.id]
+        done.consumed_from = done.consumed_to = {str(p): offset for p, offset in position.items()}
+        return sum(span.end - span.start for span in _unread(log, position).values())
+
+    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+        """See `Work`."""
+        table = bronze_table(spark, self.config, done.table)
+        return _land(_Run(spark, self, self.logs[done.table], table, self.config.table(done.table), done))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One topic's turn."""
+
+    spark: SparkSession
+    bronze: _Bronze
+    log: TopicLog
+    table: DeltaLakeTable
+    settings: TableConfig
     done: TableReport
 
 
-def _land(run: _Run) -> None:
-    """Land what the topic has beyond bronze's progress, a commit for each `max_rows` of it."""
+def _land(run: _Run) -> bool:
+    """Land at most `max_rows` of what the topic has beyond bronze's progress, in one commit; whether there is more."""
     done = run.done
     progress = _progress(run)
     if progress and _read_on(run.log, progress.offsets)[1]:
         # No loss if another run has read on since the logs were listed.
-        run = replace(run, log=run.broker.logs([run.log.name])[run.log.name])
-    done.version_before = run.table.version() if progress else None
+        run = replace(run, log=run.bronze.broker.logs([run.log.name])[run.log.name])
     before = _reading_on(run, progress)
     position = before.offsets[run.log.id]
-    done.consumed_from = {str(p): offset for p, offset in position.items()}
+    if not done.batches:
+        done.version_before = run.table.version() if progress else None
+        done.consumed_from = {str(p): offset for p, offset in position.items()}
     spans = _batch_spans(run.log, position, run.settings.max_rows)
     if not spans and (progress is None or before.gaps):
         # An empty topic has a table too, so that silver finds one; and a loss is accepted once.
         spans = {p: Span(offset, offset) for p, offset in position.items()}
-    while spans:
+    if spans:
         with planned_for(run.spark, rows=sum(span.end - span.start for span in spans.values())):
             before = _reading_on(run, _land_batch(run, spans, before))
         position = before.offsets[run.log.id]
         done.status, done.batches = "ok", done.batches + 1
-        spans = _batch_spans(run.log, position, run.settings.max_rows)
     done.consumed_to = {str(p): offset for p, offset in position.items()}
     done.version_after = run.table.version()
     _gate(done, run.settings)
+    return bool(_unread(run.log, position))
 
 
 def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progress:
     """Land one range of offsets in one commit; the progress that then stands in the table."""
     done = run.done
-    records = with_frames(run.broker.read(run.spark, run.log.name, spans)).persist()
+    records = with_frames(run.bronze.broker.read(run.spark, run.log.name, spans)).persist()
     batch = before.commit + 1
     generation = list(before.offsets).index(run.log.id)
     try:
         with done.phase("read"):
             seen = look_over(records)
         with done.phase("schemas"):
-            keys = Schemas.of(run.schemas.by_ids(seen.key_ids), is_key=True)
-            values = Schemas.of(run.schemas.by_ids(seen.value_ids), is_key=False)
+            keys = Schemas.of(run.bronze.schemas.by_ids(seen.key_ids), is_key=True)
+            values = Schemas.of(run.bronze.schemas.by_ids(seen.value_ids), is_key=False)
         with done.phase("decode"):
             decided = with_decision(records, keys, values)
             ordered = with_log_order(decided, _last_records(run.table, before, generation, seen.first_is_tombstone))
@@ -176,9 +203,11 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
             check_sum(run.log.name, seen.total, **counts)
             following = _following(run, spans, before, landed.log_ts)
             reach("bronze.after_plan", batch=batch)
-            run.leases.check(done.table)
+            run.bronze.leases.check(done.table)
             with done.phase("write"):
-                commit = run.table.append(_explained(rows, run.schemas) if counts["quarantined"] else rows, following)
+                commit = run.table.append(
+                    _explained(rows, run.bronze.schemas) if counts["quarantined"] else rows, following
+                )
             reach("bronze.after_append", batch=batch)
         finally:
             rows.unpersist()
@@ -248,7 +277,7 @@ def _following(run: _Run, spans: Mapping[int, Span], before: Progress, log_ts: M
     reached = before.offsets[run.log.id] | {partition: span.end for partition, span in spans.items()}
     return Progress(
         layer="bronze",
-        run_id=run.run_id,
+        run_id=run.bronze.run_id,
         epoch=before.epoch,
         commit=before.commit + 1,
         offsets={**before.offsets, run.log.id: reached},
@@ -290,7 +319,7 @@ def _progress(run: _Run) -> Progress | None:
     reached = {end["partition"]: end["offset"] + 1 for end in ends if end["generation"] == newest}
     return Progress(
         layer="bronze",
-        run_id=run.run_id,
+        run_id=run.bronze.run_id,
         epoch=1,
         commit=max((end["batch"] for end in ends), default=0),
         offsets={**{f"unknown-{generation}": {} for generation in range(newest)}, run.log.id: reached},
@@ -306,10 +335,10 @@ def _reading_on(run: _Run, progress: Progress | None) -> Progress:
     """
     log = run.log
     if progress is None:
-        return Progress(layer="bronze", run_id=run.run_id, commit=0, offsets={log.id: _starts(log)})
+        return Progress(layer="bronze", run_id=run.bronze.run_id, commit=0, offsets={log.id: _starts(log)})
     offsets, gaps = _read_on(log, progress.offsets)
     losses = [_loss(log, gap) for gap in gaps]
-    if losses and not run.accept_loss:
+    if losses and not run.bronze.accept_loss:
         raise DataLossError(
             log.name,
             "; ".join(losses),
@@ -363,10 +392,15 @@ def _loss(log: TopicLog, gap: Gap) -> str:
 
 def _batch_spans(log: TopicLog, position: Mapping[int, int], max_rows: int) -> Mapping[int, Span]:
     """The next ranges, at most `max_rows` offsets in all, shared out evenly; none when everything is read."""
-    left = {p: Span(position.get(p, s.start), s.end) for p, s in log.partitions.items()}
-    left = {p: span for p, span in left.items() if span.start < span.end}
+    left = _unread(log, position)
     share = max(max_rows // len(left), 1) if left else 0
     return {p: Span(span.start, min(span.end, span.start + share)) for p, span in left.items()}
+
+
+def _unread(log: TopicLog, position: Mapping[int, int]) -> Mapping[int, Span]:
+    """What is left of each partition; without those that are read."""
+    left = {p: Span(position.get(p, s.start), s.end) for p, s in log.partitions.items()}
+    return {p: span for p, span in left.items() if span.start < span.end}
 
 
 def _last_records(table: DeltaLakeTable, before: Progress, generation: int, wanted: set[int]) -> dict[int, LastRecord]:

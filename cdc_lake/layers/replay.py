@@ -1,6 +1,7 @@
 """Quarantined records brought back: decoded again, in their old places in the log."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import Window as W
@@ -10,9 +11,9 @@ from cdc_lake.columns import DELETE, KEEP
 from cdc_lake.config import Config
 from cdc_lake.events.arrival import PAIR_STAGE, Schemas, with_decision, with_frames
 from cdc_lake.layers.bronze import answering_registry, bronze_table, look_over
-from cdc_lake.layers.run import Leases, each_table, end_report, select_landed
+from cdc_lake.layers.run import Leases, end_report, select_landed
+from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport
-from cdc_lake.session import build_session
 from cdc_lake.sources.registry import Registry
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.storage import Storage
@@ -48,44 +49,57 @@ def replay_quarantined(
     """
     report = Report(layer="bronze")
     registry = registry or answering_registry(config)
-    spark = spark or build_session("cdc_lake bronze")
-    storage = Storage(spark)
+    workers = Workers(spark=spark)
+    storage = Storage(workers.spark("cdc_lake bronze"))
     schemas = SchemaFiles(storage, config.lake.root, registry)
     leases = Leases(config, storage, report)
 
-    def work(done: TableReport) -> None:
-        _replay(bronze_table(spark, config, done.table), schemas, leases, report.run_id, done)
-
-    each_table(report, select_landed(config, storage, tables), work, leases=leases)
+    work = _Replay(config, schemas, leases, report.run_id)
+    workers.each_table(report, select_landed(config, storage, tables), work, leases=leases)
     end_report(storage, config, report)
     return report
 
 
-def _replay(table: DeltaLakeTable, schemas: SchemaFiles, leases: Leases, run_id: str, done: TableReport) -> None:
-    """Replay one table's quarantined rows."""
-    progress = table.progress()
-    assert progress is not None, "a bronze table is created with progress"
-    done.version_before = table.version()
-    records = with_frames(_quarantined(table)).persist()
-    try:
-        seen = look_over(records)
-        keys = Schemas.of(schemas.by_ids(seen.key_ids), is_key=True)
-        values = Schemas.of(schemas.by_ids(seen.value_ids), is_key=False)
-        late = _late_rows(with_decision(records, keys, values), progress.commit + 1).persist()
+@dataclass(frozen=True)
+class _Replay:
+    """What is done to each table, in one turn."""
+
+    config: Config
+    schemas: SchemaFiles
+    leases: Leases
+    run_id: str
+
+    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
+        """See `Work`."""
+        return None
+
+    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+        """See `Work`."""
+        table = bronze_table(spark, self.config, done.table)
+        progress = table.progress()
+        assert progress is not None, "a bronze table is created with progress"
+        done.version_before = table.version()
+        records = with_frames(_quarantined(table)).persist()
         try:
-            replayed = late.count()
-            if replayed:
-                own = {"run_id": run_id, "commit": progress.commit + 1, "gaps": ()}
-                following = Progress.model_validate(progress.model_dump(exclude={"nonce"}) | own)
-                leases.check(done.table)
-                table.merge(late, _COORDINATES, following)
-                done.status, done.batches = "ok", 1
+            seen = look_over(records)
+            keys = Schemas.of(self.schemas.by_ids(seen.key_ids), is_key=True)
+            values = Schemas.of(self.schemas.by_ids(seen.value_ids), is_key=False)
+            late = _late_rows(with_decision(records, keys, values), progress.commit + 1).persist()
+            try:
+                replayed = late.count()
+                if replayed:
+                    own = {"run_id": self.run_id, "commit": progress.commit + 1, "gaps": ()}
+                    following = Progress.model_validate(progress.model_dump(exclude={"nonce"}) | own)
+                    self.leases.check(done.table)
+                    table.merge(late, _COORDINATES, following)
+                    done.status, done.batches = "ok", 1
+            finally:
+                late.unpersist()
         finally:
-            late.unpersist()
-    finally:
-        records.unpersist()
-    done.count(replayed=replayed, still_quarantined=seen.total - replayed)
-    done.version_after = table.version()
+            records.unpersist()
+        done.count(replayed=replayed, still_quarantined=seen.total - replayed)
+        done.version_after = table.version()
+        return False
 
 
 def _quarantined(table: DeltaLakeTable) -> DataFrame:

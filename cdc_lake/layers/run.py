@@ -1,25 +1,18 @@
-"""What the runs of all layers share: paths, one table's failure kept apart from the others, the report."""
+"""What the runs of all layers share: paths, which tables, their leases, the report."""
 
 import difflib
-import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
-from cdc_lake import failpoints
 from cdc_lake.config import Config
-from cdc_lake.errors import CdcLakeError, ConfigError, DataLossError, InfrastructureError, UnknownTableError
-from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.errors import ConfigError, UnknownTableError
+from cdc_lake.metrics.report import Report
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import LOG_FOLDER
 from cdc_lake.tables.lease import Lease
-
-logger = logging.getLogger(__name__)
 
 _TOPIC = re.compile(r"[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_-]+)*")
 
@@ -106,47 +99,12 @@ class Leases:
             self._held[table].check()
 
 
-def each_table(report: Report, tables: Sequence[str], work: Callable[[TableReport], None], *, leases: Leases) -> None:
-    """Run `work` for each table, which the run holds meanwhile; one that fails does not keep the others from theirs.
+def end_report(storage: Storage, config: Config, report: Report, *, unless_idle: bool = False) -> None:
+    """Close the report and write it beside the tables.
 
-    Raises:
-        ConfigError: a failpoint is set that does not exist.
+    Args:
+        unless_idle: write none if there was nothing new anywhere.
     """
-    failpoints.check()
-    for table in tables:
-        done = TableReport(table=table)
-        report.tables.append(done)
-        try:
-            with leases.hold(table):
-                work(done)
-        except CdcLakeError as error:
-            done.fail(error)
-            logger.debug("%s", table, exc_info=True)
-        except (PySparkException, Py4JError) as error:
-            done.fail(_in_our_words(table, str(error)))
-            logger.debug("%s", table, exc_info=True)
-        logger.info("%s: %s %s %s", report.layer, table, done.status, done.rows)
-
-
-def _in_our_words(table: str, said: str) -> CdcLakeError:
-    """What a failure inside Spark means for the one who started the run."""
-    if "OffsetOutOfRangeException" in said or "failOnDataLoss" in said:
-        return DataLossError(
-            table,
-            "Kafka removed records while they were being read",
-            "run again: the gap is then named with its offsets; nothing of this batch was committed",
-        )
-    if "org.apache.kafka.common.errors" in said:
-        return InfrastructureError(
-            table,
-            "the broker stopped answering in the middle of the run",
-            "run again; nothing of this batch was committed",
-        )
-    first = said.strip().splitlines()[0][:300]
-    return CdcLakeError(table, f"Spark failed: {first}", "run again with --debug to see where")
-
-
-def end_report(storage: Storage, config: Config, report: Report) -> None:
-    """Close the report and write it beside the tables."""
     report.ended_at = datetime.now(UTC)
-    storage.write_once(f"{config.lake.root}/_runs/{report.file_name}", report.model_dump_json(indent=2))
+    if not (unless_idle and report.is_idle):
+        storage.write_once(f"{config.lake.root}/_runs/{report.file_name}", report.model_dump_json(indent=2))

@@ -1,6 +1,7 @@
 """Silver: the source table as it is now, folded from bronze's events."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -10,11 +11,12 @@ from cdc_lake.columns import BATCH, DELETE, KEEP
 from cdc_lake.config import Config
 from cdc_lake.errors import NoProgressError
 from cdc_lake.events.rows import Layout
-from cdc_lake.layers.run import Leases, each_table, end_report, select_landed, table_path
+from cdc_lake.layers.run import Leases, end_report, select_landed, table_path
 from cdc_lake.layers.silver_batch import Batch, SilverRun
 from cdc_lake.layers.silver_fold import folded
+from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport, check_sum
-from cdc_lake.session import build_session, planned_for
+from cdc_lake.session import planned_for
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
@@ -22,81 +24,111 @@ from cdc_lake.tables.progress import Progress
 from cdc_lake.tables.side import SideTable
 
 
-def run_silver(config: Config, tables: Sequence[str], spark: SparkSession | None = None) -> Report:
+def run_silver(
+    config: Config, tables: Sequence[str], spark: SparkSession | None = None, *, workers: Workers | None = None
+) -> Report:
     """Bring silver up to date with bronze. Neither Kafka nor the registry is needed.
 
     Args:
         config: the settings.
         tables: topic names or globs.
         spark: the session; made when there is none.
+        workers: who does it; one, in the calling thread, when there are none.
 
     Raises:
         UnknownTableError: a name or glob fits no bronze table.
         InstallationError: Spark cannot be started with what is installed.
     """
     report = Report(layer="silver")
-    spark = spark or build_session("cdc_lake silver")
-    storage = Storage(spark)
-    schemas = SchemaFiles(storage, config.lake.root)
+    workers = workers or Workers(spark=spark)
+    storage = Storage(workers.spark("cdc_lake silver"))
     leases = Leases(config, storage, report)
+    silver = _Silver(config, SchemaFiles(storage, config.lake.root), leases, report.run_id)
+    workers.each_table(report, select_landed(config, storage, tables), silver, leases=leases)
+    failpoints.reach("silver.before_report")
+    end_report(storage, config, report, unless_idle=workers.is_continuous)
+    return report
 
-    def work(done: TableReport) -> None:
-        bronze = DeltaLakeTable(spark, table_path(config, "bronze", done.table))
+
+@dataclass(frozen=True)
+class _Silver:
+    """The layer's work; what is new is counted in bronze's batches."""
+
+    config: Config
+    schemas: SchemaFiles
+    leases: Leases
+    run_id: str
+
+    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
+        """See `Work`."""
+        bronze = DeltaLakeTable(spark, table_path(self.config, "bronze", done.table))
+        landed = bronze.progress()
+        progress = DeltaLakeTable(spark, table_path(self.config, "silver", done.table)).progress()
+        source = bronze.id()
+        if landed is None or progress is None or source not in progress.sources:
+            return None
+        done.consumed_from = done.consumed_to = {source: progress.sources[source]}
+        return max(landed.commit - progress.sources[source], 0)
+
+    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+        """See `Work`."""
+        bronze = DeltaLakeTable(spark, table_path(self.config, "bronze", done.table))
         landed = bronze.progress()
         assert landed is not None, "a bronze table is created with progress"
-        path = table_path(config, "silver", done.table)
+        path = table_path(self.config, "silver", done.table)
         progress = _progress(DeltaLakeTable(spark, path), done)
         source = bronze.id()
         run = SilverRun(
             spark=spark,
-            schemas=schemas,
+            schemas=self.schemas,
             bronze=bronze.read(as_of=bronze.version()),
             partitions=len(landed.offsets[list(landed.offsets)[-1]]),
             path=path,
-            side=SideTable(spark, table_path(config, "side", done.table)),
-            settings=config.table(done.table),
-            run_id=report.run_id,
+            side=SideTable(spark, table_path(self.config, "side", done.table)),
+            settings=self.config.table(done.table),
+            run_id=self.run_id,
             done=done,
             is_comparison=progress is not None and source not in progress.sources,
-            check_lease=lambda: leases.check(done.table),
+            check_lease=lambda: self.leases.check(done.table),
         )
-        _follow(run, progress, source, landed.commit)
-
-    each_table(report, select_landed(config, storage, tables), work, leases=leases)
-    failpoints.reach("silver.before_report")
-    end_report(storage, config, report)
-    return report
+        return _follow(run, progress, source, landed.commit)
 
 
-def _follow(run: SilverRun, progress: Progress | None, source: str, newest: int) -> None:
-    """Fold in what bronze has beyond silver's progress, in whole bronze batches of at most `max_rows` together.
+def _follow(run: SilverRun, progress: Progress | None, source: str, newest: int) -> bool:
+    """Fold in what bronze has beyond silver's progress: whole bronze batches, of at most `max_rows` together.
 
     Args:
         run: the table's.
         progress: silver's.
         source: the bronze table's id.
         newest: its last batch.
+
+    Returns:
+        Whether there is more.
     """
     done = run.done
     reached = progress.sources.get(source, 0) if progress else 0
-    done.consumed_from = {source: reached}
-    done.version_before = run.silver().version() if progress else None
+    if not done.batches:
+        done.consumed_from = {source: reached}
+        done.version_before = run.silver().version() if progress else None
     if run.is_comparison:
         done.warn(
             "silver does not know this bronze table, or how far it was folded: all of it is compared with silver, key "
             "by key"
         )
-        ranges = [(1, newest)]  # in one go: a key folded again from a part of bronze would step back
-    else:
-        ranges = _batch_ranges(run.bronze, reached, newest, run.settings.max_rows)
-    for first, last in ranges:
+    first = 1 if run.is_comparison else reached + 1
+    while first <= newest:
+        # In one go when compared: a key folded again from a part of bronze would step back.
+        last = newest if run.is_comparison else _last_batch(run.bronze, first, newest, run.settings.max_rows)
         progress = _fold_batch(run, first, last, progress, source)
-        if progress is None:
-            continue
-        reached = last
-        done.status, done.batches = "ok", done.batches + 1
+        if progress is not None:
+            reached = last
+            done.status, done.batches = "ok", done.batches + 1
+            break
+        first = last + 1  # nothing yet to make a table of
     done.consumed_to = {source: reached}
     done.version_after = run.silver().version() if progress else None
+    return progress is not None and reached < newest
 
 
 def _fold_batch(run: SilverRun, first: int, last: int, progress: Progress | None, source: str) -> Progress | None:
@@ -186,20 +218,14 @@ def _progress(silver: DeltaLakeTable, done: TableReport) -> Progress | None:
         return Progress(layer="silver", run_id="", epoch=1, commit=last or 0)
 
 
-def _batch_ranges(bronze: DataFrame, reached: int, newest: int, max_rows: int) -> list[tuple[int, int]]:
-    """Ranges of bronze batches, each of at most `max_rows` rows or of a single batch."""
-    if reached >= newest:
-        return []
-    if newest == reached + 1:
-        return [(newest, newest)]
-    new = bronze.where(F.col("batch") > reached)
+def _last_batch(bronze: DataFrame, first: int, newest: int, max_rows: int) -> int:
+    """Up to which bronze batch to take: at most `max_rows` rows together, but at least one batch."""
+    if first == newest:
+        return newest
+    new = bronze.where(F.col("batch") >= first)
     sizes = {row["batch"]: row["count"] for row in new.groupBy("batch").count().collect()}
-    ranges: list[tuple[int, int]] = []
-    first, taken = reached + 1, 0
-    for batch in range(reached + 1, newest + 1):
-        size = sizes.get(batch, 0)
-        if taken and taken + size > max_rows:
-            ranges.append((first, batch - 1))
-            first, taken = batch, 0
-        taken += size
-    return [*ranges, (first, newest)]
+    last, taken = first, sizes.get(first, 0)
+    while last < newest and taken + sizes.get(last + 1, 0) <= max_rows:
+        last += 1
+        taken += sizes.get(last, 0)
+    return last

@@ -26,7 +26,8 @@ class TableReport(BaseModel):
 
     Attributes:
         table: topic name.
-        status: ok, unchanged (nothing new, nothing committed) or failed.
+        status: ok, unchanged (nothing new, nothing committed), failed; waiting and working while the run
+            goes on, and waiting still if it was told to stop.
         consumed_from: progress before: bronze `{partition: offset}`, silver `{bronze table id: batch}`.
         consumed_to: progress after, likewise.
         rows: counts by name; they close (`check_sum`).
@@ -35,7 +36,7 @@ class TableReport(BaseModel):
     """
 
     table: str
-    status: Literal["ok", "unchanged", "failed"] = "unchanged"
+    status: Literal["waiting", "working", "ok", "unchanged", "failed"] = "unchanged"
     consumed_from: dict[str, int] = {}
     consumed_to: dict[str, int] = {}
     version_before: int | None = None
@@ -79,6 +80,11 @@ class Report(BaseModel):
     started_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     ended_at: datetime | None = None
     tables: list[TableReport] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there was nothing new anywhere."""
+        return all(table.status == "unchanged" for table in self.tables)
 
     @property
     def exit_code(self) -> int:

@@ -14,6 +14,7 @@ from cdc_lake.config import Config, LakeConfig, TableConfig, TablePatch
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.replay import replay_quarantined
 from cdc_lake.layers.silver import run_silver
+from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report
 
 from .cut import Split, cuts, due
@@ -85,6 +86,7 @@ class _Lake:
 
     def __init__(self, spark: SparkSession, config: Config, copies: Sequence[Copy], shape: Shape) -> None:
         self._spark = spark
+        self._workers = Workers(2, spark)
         self._config = config
         self._copies = copies
         self._broker = FakeBroker()
@@ -114,10 +116,10 @@ class _Lake:
                     run_bronze(
                         self._config,
                         topics,
-                        self._spark,
                         broker=self._broker,
                         registry=self._registry,
                         accept_loss=accept_loss,
+                        workers=self._workers,
                     )
                 )
         self._fold(self._topics(number))
@@ -143,7 +145,7 @@ class _Lake:
 
     def _fold(self, topics: Sequence[str]) -> None:
         if topics := [topic for topic in topics if topic not in self.failures]:
-            self._note(run_silver(self._config, topics, self._spark))
+            self._note(run_silver(self._config, topics, workers=self._workers))
 
     def _topics(self, number: int, accept_loss: bool | None = None) -> list[str]:
         return [

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, LakeConfig, LeaseConfig
 from cdc_lake.errors import InfrastructureError, TableLockedError
-from cdc_lake.layers.run import Leases, each_table
+from cdc_lake.layers.run import Leases
+from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.storage import Storage
 from cdc_lake.tables.lease import Holder, Lease
@@ -223,6 +225,21 @@ def test_what_a_run_left_in_the_middle_of_writing_is_removed(storage: Storage, t
         assert sorted(os.listdir(tmp_path)) == ["000000000002.json", "0012"]
 
 
+@dataclass(frozen=True)
+class Doing:
+    """A fake: a layer that does what it is told to."""
+
+    work: Callable[[TableReport, Leases], None]
+    leases: Leases
+
+    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
+        return None
+
+    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+        self.work(done, self.leases)
+        return False
+
+
 def run_over(
     storage: Storage, root: Path, work: Callable[[TableReport, Leases], None], *, enabled: bool = True
 ) -> Report:
@@ -230,7 +247,7 @@ def run_over(
     config = Config(lake=LakeConfig(root=str(root)), lease=LeaseConfig(enabled=enabled))
     report = Report(layer="silver")
     leases = Leases(config, storage, report)
-    each_table(report, ["a.b", "a.b.c"], lambda done: work(done, leases), leases=leases)
+    Workers(spark=SparkSession.active()).each_table(report, ["a.b", "a.b.c"], Doing(work, leases), leases=leases)
     return report
 
 

@@ -1,0 +1,209 @@
+"""Many tables in one application: side by side, a batch of each in turn, the one that is furthest behind first.
+
+What is new is found before anything is planned; a table without costs a look at its newest commit. A table that fails
+leaves the others alone.
+"""
+
+import logging
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from py4j.protocol import Py4JError
+from pyspark import InheritableThread
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from cdc_lake import failpoints
+from cdc_lake.errors import CdcLakeError, DataLossError, InfrastructureError
+from cdc_lake.layers.run import Leases
+from cdc_lake.metrics.report import Failure, Report, TableReport
+from cdc_lake.session import build_session, sibling
+
+logger = logging.getLogger(__name__)
+
+
+class Work(Protocol):
+    """What a layer does to one of its tables; `spark` is the thread's own session."""
+
+    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
+        """How much is new, in the layer's own unit; 0 when the table need not be taken. None: only a turn can say."""
+
+    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+        """Take one batch; whether more is waiting."""
+
+
+class Workers:
+    """The threads of an application that work on its tables.
+
+    Args:
+        parallel: how many.
+        spark: the first one's session; made when there is none.
+        watch: told of each run's report when the run begins.
+        is_continuous: there will be run after run. A table that failed for good is left out of the later ones, and a
+            run that finds nothing new leaves no report behind.
+    """
+
+    def __init__(
+        self,
+        parallel: int = 1,
+        spark: SparkSession | None = None,
+        *,
+        watch: Callable[[Report], None] | None = None,
+        is_continuous: bool = False,
+    ) -> None:
+        self.is_continuous = is_continuous
+        self.left_out: dict[str, Failure] = {}
+        self._parallel = parallel
+        self._sessions = [spark] if spark else []
+        self._watch = watch
+        self._stopping, self._cancelled = threading.Event(), threading.Event()
+
+    def spark(self, app_name: str) -> SparkSession:
+        """The first worker's session.
+
+        Raises:
+            InstallationError: Spark cannot be started with what is installed.
+        """
+        if not self._sessions:
+            self._sessions.append(build_session(app_name))
+        return self._sessions[0]
+
+    def stop(self) -> None:
+        """End after the turns that are under way."""
+        self._stopping.set()
+
+    def cancel(self) -> None:
+        """End now: the batches that are under way are given up, none of them half written."""
+        self.stop()
+        self._cancelled.set()
+        if self._sessions:
+            self._sessions[0].sparkContext.cancelAllJobs()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait, or until told to stop; whether that was so."""
+        return self._stopping.wait(seconds)
+
+    def each_table(self, report: Report, tables: Sequence[str], work: Work, *, leases: Leases) -> None:
+        """Bring each table up to date, its lease held for each turn.
+
+        Raises:
+            ConfigError: a failpoint is set that does not exist.
+        """
+        failpoints.check()
+        report.tables += [TableReport(table=one, status="waiting") for one in tables if one not in self.left_out]
+        if self._watch:
+            self._watch(report)
+        lags: dict[str, float] = {}
+
+        def look(spark: SparkSession, done: TableReport) -> bool:
+            lag = _lag(work, spark, done)
+            if lag == 0:
+                done.status = "unchanged"
+            else:
+                lags[done.table] = math.inf if lag is None else lag
+            return False
+
+        def turn(spark: SparkSession, done: TableReport) -> bool:
+            before, done.status = done.status, "working"
+            has_more = self._turn(work, spark, done, leases)
+            if done.status == "working":
+                done.status = "unchanged" if before == "waiting" else before
+            if not has_more:
+                logger.info("%s: %s %s %s", report.layer, done.table, done.status, done.rows)
+            return has_more
+
+        self._serve(report.tables, look)
+        behind = [done for done in report.tables if done.table in lags]
+        self._serve(sorted(behind, key=lambda done: -lags[done.table]), turn)
+        if self.is_continuous:
+            failures = {done.table: done.error for done in report.tables if done.error}
+            self.left_out |= {table: error for table, error in failures.items() if not error.retryable}
+
+    def _turn(self, work: Work, spark: SparkSession, done: TableReport, leases: Leases) -> bool:
+        """One turn; a failure is noted in the table's report, and ends its turns."""
+        try:
+            with leases.hold(done.table):
+                return work.turn(spark, done)
+        except Exception as error:
+            logger.debug("%s", done.table, exc_info=True)
+            if self._cancelled.is_set():
+                done.warn("told to stop in the middle of a batch: nothing of it was committed")
+            else:
+                done.fail(_named(done.table, error))
+            return False
+
+    def _serve(self, tables: Sequence[TableReport], do: Callable[[SparkSession, TableReport], bool]) -> None:
+        """Do it for each table, and again at the end of the line as long as it says so."""
+        line = deque(tables)
+
+        def serve(spark: SparkSession) -> None:
+            while not self._stopping.is_set():
+                try:
+                    done = line.popleft()
+                except IndexError:
+                    return
+                if do(spark, done):
+                    line.append(done)
+
+        while len(self._sessions) < min(self._parallel, len(tables)):
+            self._sessions.append(sibling(self._sessions[0]))
+        threads = [
+            InheritableThread(target=_in_session, args=(spark, serve), daemon=True)
+            for spark in self._sessions[1 : len(tables)]
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            serve(self._sessions[0])
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            for thread in threads:
+                thread.join()
+
+
+def _in_session(spark: SparkSession, serve: Callable[[SparkSession], None]) -> None:
+    assert spark._jvm is not None, "the session runs"
+    spark._jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
+    serve(spark)
+
+
+def _lag(work: Work, spark: SparkSession, done: TableReport) -> int | None:
+    try:
+        return work.lag(spark, done)
+    except (CdcLakeError, PySparkException, Py4JError):
+        return None  # the turn will fail likewise, and say so
+
+
+def _named(table: str, error: Exception) -> CdcLakeError:
+    """What an error means for the one who started the run."""
+    if isinstance(error, CdcLakeError):
+        return error
+    if isinstance(error, (PySparkException, Py4JError)):
+        return _in_our_words(table, str(error))
+    return CdcLakeError(
+        table,
+        f"unexpected: {type(error).__name__}: {error}",
+        "this is a defect of cdc_lake: please report it with what --debug shows; the other tables went on",
+    )
+
+
+def _in_our_words(table: str, said: str) -> CdcLakeError:
+    if "OffsetOutOfRangeException" in said or "failOnDataLoss" in said:
+        return DataLossError(
+            table,
+            "Kafka removed records while they were being read",
+            "run again: the gap is then named with its offsets; nothing of this batch was committed",
+        )
+    if "org.apache.kafka.common.errors" in said:
+        return InfrastructureError(
+            table,
+            "the broker stopped answering in the middle of the run",
+            "run again; nothing of this batch was committed",
+        )
+    first = said.strip().splitlines()[0][:300]
+    return CdcLakeError(table, f"Spark failed: {first}", "run again with --debug to see where")

@@ -1,0 +1,184 @@
+"""Many tables in one application: fair turns, failures kept apart, idle tables left alone, told to stop."""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc_lake.config import Config, LakeConfig
+from cdc_lake.errors import DataLossError, InfrastructureError
+from cdc_lake.layers.run import Leases, end_report
+from cdc_lake.layers.turns import Workers
+from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.session import planned_for
+from cdc_lake.storage import Storage
+
+
+@dataclass
+class Doing:
+    """A fake: a layer whose tables have so many batches waiting, and which does what it is told in each turn."""
+
+    waiting: dict[str, int | None]
+    act: Callable[[SparkSession, TableReport], None] = lambda spark, done: None
+    turns: list[str] = field(default_factory=list)
+
+    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
+        return self.waiting[done.table]
+
+    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+        self.turns.append(done.table)
+        self.act(spark, done)
+        done.status = "ok"
+        left = (self.waiting[done.table] or 1) - 1
+        self.waiting[done.table] = left
+        return left > 0
+
+
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path) -> Callable[..., Report]:
+    """A run over the tables of a `Doing`."""
+
+    def over(doing: Doing, workers: Workers | None = None) -> Report:
+        report = Report(layer="silver")
+        leases = Leases(Config(lake=LakeConfig(root=str(tmp_path))), Storage(spark), report)
+        (workers or Workers(spark=spark)).each_table(report, list(doing.waiting), doing, leases=leases)
+        return report
+
+    return over
+
+
+def states(report: Report) -> Mapping[str, str]:
+    return {done.table: done.status for done in report.tables}
+
+
+def test_each_table_has_a_batch_in_turn_and_the_one_furthest_behind_begins(run: Callable[..., Report]) -> None:
+    doing = Doing({"a": 1, "b": 3, "c": 2})
+
+    run(doing)
+
+    assert doing.turns == ["b", "c", "a", "b", "c", "b"]
+
+
+def test_a_table_with_nothing_new_has_no_turn_and_no_lease(run: Callable[..., Report], tmp_path: Path) -> None:
+    doing = Doing({"a": 0, "b": None})
+
+    report = run(doing)
+
+    assert doing.turns == ["b"]
+    assert states(report) == {"a": "unchanged", "b": "ok"}
+    assert not (tmp_path / "_leases" / "silver" / "a").exists()
+
+
+def test_whatever_happens_to_one_table_the_others_get_through(run: Callable[..., Report]) -> None:
+    def act(spark: SparkSession, done: TableReport) -> None:
+        if done.table == "b":
+            raise DataLossError("b", "records are gone", "load it anew")
+        if done.table == "c":
+            raise KeyError("surprise")
+        if done.table == "d":
+            spark.sql("SELECT no_such_column").collect()
+
+    report = run(Doing({"a": 1, "b": 1, "c": 1, "d": 1, "e": 2}, act))
+
+    assert states(report) == {"a": "ok", "b": "failed", "c": "failed", "d": "failed", "e": "ok"}
+    said = {done.table: done.error.message for done in report.tables if done.error}
+    assert "unexpected: KeyError" in said["c"] and "please report it" in said["c"]
+    assert "no_such_column" in said["d"]
+    assert report.exit_code == 20
+
+
+def test_workers_side_by_side_have_sessions_whose_settings_are_their_own(
+    run: Callable[..., Report], spark: SparkSession
+) -> None:
+    together = threading.Barrier(2, timeout=60)
+    seen: dict[str, tuple[str | None, str | None, str | None]] = {}
+
+    def act(own: SparkSession, done: TableReport) -> None:
+        own.conf.set("spark.databricks.delta.commitInfo.userMetadata", done.table)
+        together.wait()
+        conf = own.range(1).selectExpr(f"'{done.table}' AS t").sparkSession.conf
+        seen[done.table] = (
+            conf.get("spark.databricks.delta.commitInfo.userMetadata"),
+            conf.get("spark.sql.session.timeZone"),
+            conf.get("spark.sql.shuffle.partitions"),
+        )
+        together.wait()
+        own.conf.unset("spark.databricks.delta.commitInfo.userMetadata")
+
+    workers = Workers(2, spark)
+    report = run(Doing({"a": 1, "b": 1}, act), workers)
+
+    assert states(report) == {"a": "ok", "b": "ok"}
+    partitions = spark.conf.get("spark.sql.shuffle.partitions")
+    assert seen == {"a": ("a", "UTC", partitions), "b": ("b", "UTC", partitions)}
+
+
+def test_told_to_stop_it_ends_after_the_turns_under_way(run: Callable[..., Report], spark: SparkSession) -> None:
+    workers = Workers(1, spark)
+    doing = Doing({"a": 5, "b": 2}, lambda spark, done: workers.stop())
+
+    report = run(doing, workers)
+
+    assert doing.turns == ["a"]
+    assert states(report) == {"a": "ok", "b": "waiting"}
+    assert workers.wait(60)
+
+
+def test_a_batch_given_up_is_no_failure(run: Callable[..., Report], spark: SparkSession) -> None:
+    def act(own: SparkSession, done: TableReport) -> None:
+        threading.Timer(1, workers.cancel).start()
+        own.range(1).selectExpr("java_method('java.lang.Thread', 'sleep', 5000 + id)").collect()
+
+    workers = Workers(1, spark)
+    report = run(Doing({"a": 1}, act), workers)
+
+    assert states(report) == {"a": "unchanged"}
+    assert report.tables[0].warnings == ["told to stop in the middle of a batch: nothing of it was committed"]
+    assert report.exit_code == 0
+
+
+def test_run_after_run_a_table_that_failed_for_good_is_left_out(
+    run: Callable[..., Report], spark: SparkSession
+) -> None:
+    def act(own: SparkSession, done: TableReport) -> None:
+        if done.table == "a":
+            raise DataLossError("a", "records are gone", "load it anew")
+        if done.table == "b":
+            raise InfrastructureError("b", "no answer", "wait")
+
+    workers = Workers(1, spark, is_continuous=True)
+    doing = Doing({"a": None, "b": None, "c": None}, act)
+    first, second = run(doing, workers), run(Doing({"a": None, "b": None, "c": None}, act), workers)
+
+    assert states(first) == {"a": "failed", "b": "failed", "c": "ok"}
+    assert states(second) == {"b": "failed", "c": "ok"}
+    assert set(workers.left_out) == {"a"}
+
+
+def test_a_run_that_finds_nothing_new_can_leave_no_report(spark: SparkSession, tmp_path: Path) -> None:
+    config, report = Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver")
+    report.tables.append(TableReport(table="a"))
+
+    end_report(Storage(spark), config, report, unless_idle=True)
+    assert not (tmp_path / "_runs").exists()
+
+    end_report(Storage(spark), config, report)
+    assert [file.name for file in (tmp_path / "_runs").glob("*.json")] == [report.file_name]
+
+
+@pytest.mark.parametrize(
+    ("rows", "stored_bytes", "is_small"), [(100, 0, True), (10**6, 0, False), (100, 1 << 40, False)]
+)
+def test_little_work_is_planned_for_one_partition(
+    spark: SparkSession, rows: int, stored_bytes: int, is_small: bool
+) -> None:
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+
+    with planned_for(spark, rows=rows, stored_bytes=stored_bytes):
+        meanwhile = spark.conf.get("spark.sql.shuffle.partitions")
+
+    assert meanwhile == ("1" if is_small else before)
+    assert spark.conf.get("spark.sql.shuffle.partitions") == before
