@@ -99,3 +99,12 @@ class FakeBroker:
             assert log.start <= span.start <= span.end <= log.end, f"{topic}[{partition}] holds no {span}"
             found += [record for record in log.records if span.start <= record.offset < span.end]
         return kafka(spark, found)
+
+    def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
+        """See `Kafka`."""
+        found = {}
+        for partition, offset in offsets.items():
+            behind = (r for r in self._partitions[topic][partition].records if r.offset >= offset)
+            if record := next(behind, None):
+                found[partition] = round(record.timestamp.timestamp() * 1000)
+        return found

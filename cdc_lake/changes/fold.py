@@ -41,7 +41,7 @@ the row, which is gone, but the memory of its delete."""
 TRUNCATE, MISSING, TOMBSTONE = "t", "missing", "tombstone"
 WHOLE_TABLE_OPS = (TRUNCATE, MISSING)
 _STREAMING_OPS = ("c", "u", "d")
-_UPSERTS = ("c", "u", "r")
+UPSERTS = ("c", "u", "r")
 _DELETES = ("d", TOMBSTONE, TRUNCATE, MISSING)
 
 
@@ -216,7 +216,7 @@ def is_delete(op: Column) -> Column:
 
 def is_upsert(op: Column) -> Column:
     """Whether an event with this op has a row."""
-    return op.isin(*_UPSERTS)
+    return op.isin(*UPSERTS)
 
 
 def _comparable(event: Column, last: Column) -> Column:

@@ -36,7 +36,7 @@ def folded(batch: Batch) -> "Folded":
     """Fold the batch; keys whose events stand in the log before what silver shows, from all of bronze."""
     assert batch.schemas is not None
     happened = batch.events(batch.rows, batch.schemas, has_moves=batch.counts.moves > 0)
-    decided = _Folding(batch, batch.schemas, happened, batch.happened_to_all, None).decided()
+    decided = Folding(batch, batch.schemas, happened, batch.happened_to_all, None).decided()
     again = _to_fold_again(batch, decided, happened)
     if again is None:
         return Folded(batch, batch.schemas, happened, decided, 0)
@@ -44,7 +44,7 @@ def folded(batch: Batch) -> "Folded":
 
 
 @dataclass(frozen=True)
-class _Decided:
+class Decided:
     """The decisions of a batch, computed, and what can be said of all of them.
 
     Attributes:
@@ -69,7 +69,7 @@ class _Decided:
     is_out_of_order: bool
 
     @classmethod
-    def of(cls, history: DataFrame, rejected: DataFrame | None = None, stale: int = 0) -> "_Decided":
+    def of(cls, history: DataFrame, rejected: DataFrame | None = None, stale: int = 0) -> "Decided":
         """Decide, and keep what was decided: it is read several times."""
         rows = fold.decisions(history).localCheckpoint()
         is_gone = fold.is_delete(F.col("winner")["op"])
@@ -98,7 +98,7 @@ class _Decided:
 
 
 @dataclass(frozen=True)
-class _Folding:
+class Folding:
     """The way from events to decisions.
 
     Attributes:
@@ -112,19 +112,19 @@ class _Folding:
     happened: WholeTable
     again: DataFrame | None
 
-    def decided(self) -> _Decided:
+    def decided(self) -> Decided:
         """Decide, and where any event does not count, decide without it; unless keys are to be folded again anyway."""
         marked = fold.with_suspicion(self._marked())
         if self.happened.missing:
             marked = fold.without_void(marked)
-        first = _Decided.of(marked)
+        first = Decided.of(marked)
         is_for_nothing = first.is_out_of_order and self.again is None and self.batch.progress is not None
         if not first.is_suspect or is_for_nothing:
             return first
         rejected = fold.rejected_events(marked.where("is_suspect")).localCheckpoint()
         is_own = ~F.col("op").isin(*fold.WHOLE_TABLE_OPS)
         stale = rejected.where(F.col("is_new") & is_own).count()
-        second = _Decided.of(fold.without(marked, rejected), rejected, stale)
+        second = Decided.of(fold.without(marked, rejected), rejected, stale)
         return replace(second, compared=first.compared, reset=first.reset)
 
     def _marked(self) -> DataFrame:
@@ -208,7 +208,7 @@ class Folded:
     batch: Batch
     schemas: Schemas
     events: DataFrame
-    decided: _Decided
+    decided: Decided
     refolded: int
 
     @property
@@ -316,7 +316,7 @@ class Folded:
         run.done.warn(what)
 
 
-def _to_fold_again(batch: Batch, decided: _Decided, happened: DataFrame) -> DataFrame | None:
+def _to_fold_again(batch: Batch, decided: Decided, happened: DataFrame) -> DataFrame | None:
     """The keys to fold from all of bronze: `key`; none when there are none."""
     keys = None
     if decided.is_out_of_order and batch.progress is not None:
@@ -350,7 +350,7 @@ def _with_relatives(batch: Batch, keys: DataFrame) -> DataFrame:
     return keys
 
 
-def _folded_again(batch: Batch, keys: DataFrame, decided: _Decided) -> "Folded":
+def _folded_again(batch: Batch, keys: DataFrame, decided: Decided) -> "Folded":
     old, fresh, behind = batch.history().join(keys, "key", how="left_semi"), batch.rows, 0
     if batch.run.is_comparison:
         keys, old, fresh, behind = _from_their_starts(batch, keys, old, decided)
@@ -359,13 +359,13 @@ def _folded_again(batch: Batch, keys: DataFrame, decided: _Decided) -> "Folded":
     found = rows.agg(F.collect_set("key_schema"), F.collect_set("value_schema")).collect()[0]
     schemas = batch.schemas_of(sorted(found[0]), sorted({*found[1], *batch.counts.value_schemas}))
     happened = batch.events(rows, schemas, has_moves=True)
-    again = _Folding(batch, schemas, happened, of_all, keys).decided()
+    again = Folding(batch, schemas, happened, of_all, keys).decided()
     again = replace(again, stale=again.stale + behind)
     return Folded(batch, schemas, happened, again, keys.count())
 
 
 def _from_their_starts(
-    batch: Batch, keys: DataFrame, old: DataFrame, decided: _Decided
+    batch: Batch, keys: DataFrame, old: DataFrame, decided: Decided
 ) -> tuple[DataFrame, DataFrame, DataFrame, int]:
     """Leave the rows alone of which bronze does not know enough to fold them again.
 

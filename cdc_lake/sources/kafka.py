@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from pyspark.sql import DataFrame, SparkSession
 
@@ -70,6 +70,13 @@ class Kafka(Protocol):
         Columns out: `key`, `value` binary, `topic`, `partition`, `offset`, `timestamp`, `headers`.
         """
 
+    def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
+        """When the first record at or behind each offset was written, by partition; without those that have none.
+
+        Raises:
+            InfrastructureError: the broker does not answer.
+        """
+
 
 class Broker:
     """A Kafka cluster.
@@ -129,6 +136,36 @@ class Broker:
             **_FETCH,
         }
         return spark.read.format("kafka").options(**options).load()
+
+    def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
+        """See `Kafka`."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "group.id": "cdc_lake-status",  # asked for by the client; nothing is ever committed in it
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "log_level": 0,
+            }
+        )
+        found: dict[int, int] = {}
+        try:
+            consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in offsets.items()])
+            while len(found) < len(offsets):
+                record = consumer.poll(self._timeout)
+                if record is None:
+                    break
+                if record.error():
+                    raise KafkaException(record.error())
+                partition = record.partition() or 0
+                if partition not in found:
+                    found[partition] = record.timestamp()[1]
+                    consumer.pause([TopicPartition(topic, partition)])
+        except KafkaException as exc:
+            raise self._down(exc) from exc
+        finally:
+            consumer.close()
+        return found
 
     def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
         asked = self._admin.list_offsets(

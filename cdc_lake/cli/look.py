@@ -1,0 +1,108 @@
+"""Looking at the lake: `cdc-lake status` and `cdc-lake story`."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cdc_lake.cli.run import ConfigFile
+from cdc_lake.config import load_config
+
+if TYPE_CHECKING:
+    from cdc_lake.layers.status import LastRun, Status
+    from cdc_lake.layers.story import Story, StoryEvent
+
+Json = Annotated[bool, typer.Option("--json", help="Print it as one line of JSON.")]
+_WIDEST = 60
+"""Characters of a value that are shown."""
+_STYLES = {"decides": "bold green", "lost": "dim", "paired": "dim", "quarantined": "red", "not folded yet": "yellow"}
+
+
+def status(
+    table: Annotated[list[str] | None, typer.Option("--table", help="Topic name or glob; else all.")] = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Where each table stands: position, lag, quarantine, last run."""
+    settings = load_config(config)
+    from cdc_lake.layers.status import status as look
+
+    found = look(settings, table or ["*"])
+    if as_json:
+        print(found.model_dump_json())
+    else:
+        _print_status(found, Console())
+
+
+def story(
+    table: Annotated[str, typer.Argument(help="Topic name.")],
+    key: Annotated[str, typer.Argument(help="The key: 299, or store=1,sku=A7, or a JSON object of its columns.")],
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Every event of one key: what it changed, and why it won, lost or was set aside."""
+    settings = load_config(config)
+    from cdc_lake.layers.story import story as tell
+
+    told = tell(settings, table, key)
+    if as_json:
+        print(told.model_dump_json())
+    else:
+        _print_story(told, Console(highlight=False))
+
+
+def _print_status(found: "Status", console: Console) -> None:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("table", overflow="fold")
+    table.add_column("layer")
+    for heading in ("com-\nmit", "records\nbehind", "seconds\nbehind", "quaran-\ntined"):
+        table.add_column(heading, justify="right")
+    table.add_column("last run (UTC)")
+    for one in found.tables:
+        numbers = (one.commit, one.behind_records, one.behind_seconds, one.quarantined)
+        shown = ["-" if number is None else f"{number:,.0f}" for number in numbers]
+        table.add_row(one.table if one.layer == "bronze" else "", one.layer, *shown, _last_run(one.last_run))
+    console.print(table)
+    for one in found.tables:
+        if one.last_run and one.last_run.error:
+            console.print(f"{one.layer} {one.last_run.error}", style="red", highlight=False)
+    if found.broker_error:
+        console.print(f"Lag of bronze is unknown: {found.broker_error}", style="yellow", highlight=False)
+
+
+def _last_run(last: "LastRun | None") -> Text:
+    if last is None:
+        return Text("none")
+    return Text(f"{last.started_at:%m-%d %H:%M} {last.status}", style="red" if last.status == "failed" else "")
+
+
+def _print_story(told: "Story", console: Console) -> None:
+    console.print(Text(f"{told.table} {told.key}", style="bold"))
+    for event in told.events:
+        console.print(_headline(event))
+        for name, (before, after) in event.changes.items():
+            now = Text(f"    {name}: ")
+            now.append(f"{_short(before)} -> " if before is not None else "", style="dim")
+            console.print(now.append(_short(after)), overflow="ellipsis", no_wrap=True)
+
+
+def _headline(event: "StoryEvent") -> Text:
+    if event.source_ts_ms is None:
+        when = "-"
+    else:
+        moment = datetime.fromtimestamp(event.source_ts_ms / 1000, UTC)
+        when = f"{moment:%Y-%m-%d %H:%M:%S}.{event.source_ts_ms % 1000:03}Z"
+    line = Text(f"{when:24} {event.op or '?':9} {event.place:12} ")
+    line.append(event.verdict, style=_STYLES.get(event.verdict, ""))
+    return line.append(f": {event.why}" if event.why else "")
+
+
+def _short(value: str | None) -> str:
+    if value is None:
+        return "null"
+    one_line = value.replace("\n", "\\n")
+    return one_line if len(one_line) <= _WIDEST else f"{one_line[: _WIDEST - 1]}…"

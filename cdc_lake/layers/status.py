@@ -1,0 +1,172 @@
+"""Where every table stands: what it has consumed, how far it is behind, its last run, what is in quarantine."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+from pydantic import BaseModel
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from cdc_lake.config import Config, kafka_address
+from cdc_lake.errors import InfrastructureError
+from cdc_lake.layers.run import select_landed, table_path
+from cdc_lake.metrics.report import Report
+from cdc_lake.session import build_session
+from cdc_lake.sources.kafka import Broker, Kafka, TopicLog
+from cdc_lake.storage import Storage
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.progress import Progress
+
+_MOST_REPORTS = 500
+"""A table's last run is looked for in so many of the newest reports."""
+
+
+class LastRun(BaseModel):
+    """A run's outcome for a table.
+
+    Attributes:
+        status: as in its report.
+        error: what it failed of.
+    """
+
+    run_id: str
+    started_at: datetime
+    status: str
+    error: str | None = None
+
+
+class TableStatus(BaseModel):
+    """Where a table of a layer stands.
+
+    Attributes:
+        table: topic name.
+        commit: its own last commit number; none when it has not been created.
+        consumed: bronze: `{partition: next offset}`; silver: `{bronze: batch}`.
+        behind_records: records that are there for it and not in it; bronze's are a difference of offsets, which may
+            have holes. None when Kafka does not answer.
+        behind_seconds: since the oldest of them was written to Kafka.
+        quarantined: bronze's rows in quarantine.
+    """
+
+    table: str
+    layer: str
+    commit: int | None
+    consumed: dict[str, int] = {}
+    behind_records: int | None = None
+    behind_seconds: float | None = None
+    quarantined: int | None = None
+    last_run: LastRun | None = None
+
+
+class Status(BaseModel):
+    """Where the tables stand.
+
+    Attributes:
+        broker_error: why nothing is known of what Kafka holds.
+    """
+
+    tables: list[TableStatus] = []
+    broker_error: str | None = None
+
+
+def status(
+    config: Config, tables: Sequence[str], spark: SparkSession | None = None, *, broker: Kafka | None = None
+) -> Status:
+    """Look at the tables; nothing is written.
+
+    Args:
+        config: the settings.
+        tables: topic names or globs.
+        spark: the session; made when there is none.
+        broker: asked what the topics hold; the settings' when there is none.
+
+    Raises:
+        UnknownTableError: a name or glob fits no bronze table.
+    """
+    broker = broker or Broker(kafka_address(config), config.kafka.timeout_seconds)
+    spark = spark or build_session("cdc_lake status")
+    storage = Storage(spark)
+    topics = select_landed(config, storage, tables)
+    found, logs = Status(), dict[str, TopicLog]()
+    try:
+        there = set(broker.topics())
+        logs = broker.logs([topic for topic in topics if topic in there])
+    except InfrastructureError as error:
+        found.broker_error = str(error)
+    runs = _last_runs(storage, f"{config.lake.root}/_runs")
+    for topic in topics:
+        bronze = DeltaLakeTable(spark, table_path(config, "bronze", topic))
+        landed = bronze.progress()
+        assert landed is not None, "a bronze table is created with progress"
+        folded = DeltaLakeTable(spark, table_path(config, "silver", topic)).progress()
+        found.tables += [
+            _of_bronze(topic, bronze, landed, logs.get(topic), broker),
+            _of_silver(topic, bronze, landed, folded),
+        ]
+    for one in found.tables:
+        one.last_run = runs.get((one.layer, one.table))
+    return found
+
+
+def _of_bronze(
+    topic: str, bronze: DeltaLakeTable, landed: Progress, log: TopicLog | None, broker: Kafka
+) -> TableStatus:
+    position = landed.offsets[list(landed.offsets)[-1]]
+    quarantined = bronze.read().where(F.col("status") == "quarantined").count()
+    found = TableStatus(
+        table=topic,
+        layer="bronze",
+        commit=landed.commit,
+        consumed={str(partition): offset for partition, offset in position.items()},
+        quarantined=quarantined,
+    )
+    if log is not None:
+        reached = landed.offsets.get(log.id, {})
+        unread = {p: max(reached.get(p, span.start), span.start) for p, span in log.partitions.items()}
+        unread = {p: offset for p, offset in unread.items() if offset < log.partitions[p].end}
+        found.behind_records = sum(log.partitions[p].end - offset for p, offset in unread.items())
+        oldest = broker.timestamps_ms(log.name, unread).values() if unread else ()
+        found.behind_seconds = _seconds_since(min(oldest, default=None))
+    return found
+
+
+def _of_silver(topic: str, bronze: DeltaLakeTable, landed: Progress, folded: Progress | None) -> TableStatus:
+    source = bronze.id()
+    reached = folded.sources.get(source, 0) if folded else 0
+    found = TableStatus(
+        table=topic, layer="silver", commit=folded.commit if folded else None, consumed={"bronze": reached}
+    )
+    if reached >= landed.commit:
+        found.behind_records, found.behind_seconds = 0, 0.0
+        return found
+    waiting = bronze.read().where((F.col("batch") > reached) & (F.col("status") == "ok"))
+    behind = waiting.agg(F.count("*"), F.min(F.unix_millis("kafka_timestamp"))).collect()[0]
+    found.behind_records, found.behind_seconds = behind[0], _seconds_since(behind[1])
+    return found
+
+
+def _seconds_since(then_ms: int | None) -> float:
+    """Seconds since a moment; 0 when there is none."""
+    return 0.0 if then_ms is None else round(max(time.time() - then_ms / 1000, 0.0), 1)
+
+
+def _last_runs(storage: Storage, folder: str) -> Mapping[tuple[str, str], LastRun]:
+    """By layer and table, from the newest reports."""
+    found: dict[tuple[str, str], LastRun] = {}
+    for report in _reports(storage, folder):
+        for done in report.tables:
+            last = LastRun(
+                run_id=report.run_id,
+                started_at=report.started_at,
+                status=done.status,
+                error=done.error.message if done.error else None,
+            )
+            found.setdefault((report.layer, done.table), last)
+    return found
+
+
+def _reports(storage: Storage, folder: str) -> Iterator[Report]:
+    names = [name for name in storage.names(folder) if name.endswith(".json")]
+    for name in reversed(names[-_MOST_REPORTS:]):
+        yield Report.model_validate_json(storage.read_text(f"{folder}/{name}"))

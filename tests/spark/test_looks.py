@@ -1,0 +1,161 @@
+"""Looking at the lake: where each table stands, and the story of one key."""
+
+import time
+from pathlib import Path
+
+import pytest
+from events import OPTIONAL_INT, OPTIONAL_STRING, PLACEHOLDER, START_MS, Topic
+from lake import Lake
+from pyspark.sql import SparkSession
+
+from cdc_lake.config import Config, LakeConfig
+from cdc_lake.errors import ConfigError, InfrastructureError
+from cdc_lake.layers.status import TableStatus, status
+from cdc_lake.layers.story import story
+
+COLUMNS = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
+
+
+class Down:
+    """A fake: a broker that does not answer."""
+
+    bootstrap_servers = "nowhere"
+
+    def topics(self) -> list[str]:
+        raise InfrastructureError("Kafka at nowhere", "the broker does not answer", "wait")
+
+
+@pytest.fixture
+def topic() -> Topic:
+    return Topic(COLUMNS)
+
+
+def config(root: Path) -> Config:
+    return Config(lake=LakeConfig(root=str(root)))
+
+
+def told(spark: SparkSession, root: Path, topic: Topic, key: str) -> list[tuple[str | None, str, str]]:
+    return [(one.op, one.place, one.verdict) for one in story(config(root), topic.table, key, spark).events]
+
+
+def test_a_story_tells_of_each_event_what_it_did_and_why(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+    lake = Lake(spark, tmp_path, topic)
+    create = topic.change("c", 7, {"n": 1, "body": "long"}, lsn=10, ts_ms=START_MS, offset=0)
+    lake.take(
+        [
+            create,
+            topic.change("c", 8, {"n": 1, "body": "of another key"}, lsn=11, ts_ms=START_MS + 1, offset=1),
+            topic.change("u", 7, {"n": 2, "body": PLACEHOLDER}, lsn=12, ts_ms=START_MS + 2, offset=2),
+        ],
+        [
+            topic.change("c", 7, {"n": 1, "body": "long"}, lsn=10, ts_ms=START_MS, offset=3),
+            topic.change("d", 7, {"n": 2, "body": "long"}, lsn=13, ts_ms=START_MS + 3, offset=4),
+            topic.tombstone(7, offset=5),
+            topic.change("c", 7, {"n": 9, "body": None}, lsn=14, ts_ms=START_MS + 4, offset=6),
+        ],
+    )
+    lake.land([topic.change("u", 7, {"n": 10, "body": None}, lsn=15, ts_ms=START_MS + 5, offset=7)])
+
+    events = {one.place: one for one in story(config(tmp_path), topic.table, "7", spark).events}
+
+    assert [(place, one.op, one.verdict) for place, one in events.items()] == [
+        ("0@0", "c", "counts"),
+        ("0@2", "u", "counts"),
+        ("0@3", "c", "lost"),
+        ("0@4", "d", "counts"),
+        ("0@5", "tombstone", "paired"),
+        ("0@6", "c", "counts"),
+        ("0@7", "u", "not folded yet"),
+    ]
+    assert events["0@0"].changes == {"id": (None, "7"), "n": (None, "1"), "body": (None, "long")}
+    assert events["0@2"].changes == {"n": ("1", "2")}
+    assert "0@2" in events["0@3"].why
+    assert events["0@4"].changes == {"id": ("7", None), "n": ("2", None), "body": ("long", None)}
+    assert events["0@6"].changes == {"id": (None, "7"), "n": (None, "9")}
+    assert "bronze batch 3" in events["0@7"].why
+
+
+def test_once_folded_the_last_event_that_counts_decides(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+    first = topic.change("c", 7, {"n": 1}, lsn=10, ts_ms=START_MS, offset=0)
+    again = topic.change("c", 7, {"n": 1}, lsn=10, ts_ms=START_MS, offset=1)
+    Lake(spark, tmp_path, topic).take([first, again])
+
+    assert told(spark, tmp_path, topic, '{"id": 7}') == [("c", "0@0", "decides"), ("c", "0@1", "lost")]
+
+
+def test_a_truncate_and_a_record_in_quarantine_are_part_of_the_story(
+    spark: SparkSession, tmp_path: Path, topic: Topic
+) -> None:
+    create = topic.change("c", 7, {"n": 1}, lsn=10, ts_ms=START_MS, offset=0)
+    unreadable = topic.change("u", 7, {"n": 2}, lsn=11, ts_ms=START_MS + 1, offset=1)
+    lake = Lake(spark, tmp_path, topic)
+    lake.take(
+        [
+            create,
+            topic.record(unreadable.key, (unreadable.value or b"")[:-3], offset=1),
+            topic.change("t", None, None, lsn=12, ts_ms=START_MS + 2, offset=2),
+        ]
+    )
+
+    events = story(config(tmp_path), topic.table, "id=7", spark).events
+
+    assert [(one.op, one.place, one.verdict) for one in events] == [
+        ("c", "0@0", "counts"),
+        (None, "0@1", "quarantined"),
+        ("t", "0@2", "decides"),
+    ]
+    assert "value" in events[1].why and events[2].why == "the table was truncated"
+
+
+@pytest.mark.parametrize("key", ["8", "id=8", '{"id": 8}', "n=7", '{"id": 7, "n": 1}', "{broken"])
+def test_a_key_that_bronze_does_not_have_is_told_with_one_that_it_has(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, topic: Topic, key: str
+) -> None:
+    root = tmp_path_factory.mktemp("lake")
+    Lake(spark, root, topic).land([topic.change("c", 7, {"n": 1}, lsn=10, ts_ms=START_MS, offset=0)])
+
+    with pytest.raises(ConfigError, match=r'no event of key .*its key is of id, as in {"id":7}'):
+        story(config(root), topic.table, key, spark)
+
+
+def test_status_says_how_far_each_layer_is_behind(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+    lake = Lake(spark, tmp_path, topic)
+    then_ms = round(time.time() * 1000) - 60_000
+    records = [
+        topic.change("c", n, {"n": n}, lsn=n, ts_ms=START_MS, offset=n, timestamp_ms=then_ms + 1000 * n)
+        for n in range(6)
+    ]
+    lake.take(records[:2])
+    lake.land([records[2], topic.record(records[3].key, b"garbage", offset=3, timestamp_ms=then_ms)])
+    for record in records[4:]:
+        lake.broker.append(record)
+
+    bronze, silver = status(config(tmp_path), ["*"], spark, broker=lake.broker).tables
+
+    assert (bronze.layer, bronze.commit, bronze.behind_records, bronze.quarantined) == ("bronze", 2, 2, 1)
+    assert (silver.layer, silver.commit, silver.behind_records, silver.consumed) == ("silver", 1, 1, {"bronze": 1})
+    assert bronze.behind_seconds == pytest.approx(56, abs=30)
+    assert silver.behind_seconds == pytest.approx(58, abs=30)
+    assert bronze.last_run and (bronze.last_run.status, bronze.last_run.error) == ("ok", None)
+
+    lake.fold()
+    caught_up = status(config(tmp_path), ["*"], spark, broker=lake.broker).tables[1]
+    assert (caught_up.behind_records, caught_up.behind_seconds) == (0, 0.0)
+
+
+def test_status_without_kafka_says_what_the_tables_say(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+    Lake(spark, tmp_path, topic).land([topic.change("c", 7, {"n": 1}, lsn=10, ts_ms=START_MS, offset=0)])
+
+    found = status(config(tmp_path), ["*"], spark, broker=Down())  # type: ignore[arg-type]
+
+    assert found.broker_error and "does not answer" in found.broker_error
+    bronze, silver = found.tables
+    assert (bronze.commit, bronze.behind_records) == (1, None)
+    assert silver == TableStatus(
+        table=topic.table,
+        layer="silver",
+        commit=None,
+        consumed={"bronze": 0},
+        behind_records=1,
+        behind_seconds=silver.behind_seconds,
+    )
