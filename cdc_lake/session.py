@@ -46,7 +46,7 @@ _SMALL_PLANS = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "1",
 }
-"""Compiling a plan to bytecode takes longer than going through a few thousand rows without (docs/performance.md)."""
+"""Compiling a plan to bytecode takes longer than going through a few thousand rows without (docs/design.md)."""
 
 
 def build_session(app_name: str) -> SparkSession:
