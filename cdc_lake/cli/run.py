@@ -15,6 +15,7 @@ from cdc_lake.metrics.report import Report
 app = typer.Typer(help="Run a layer once: bring its tables up to date.", no_args_is_help=True)
 
 Tables = Annotated[list[str], typer.Option("--table", help="Topic name or glob; repeatable.")]
+Models = Annotated[list[str], typer.Option("--model", help="Name or glob of a gold model; repeatable.")]
 ConfigFile = Annotated[str | None, typer.Option("--config", help="Configuration file; else CDC_LAKE_CONFIG.")]
 AcceptLoss = Annotated[
     bool, typer.Option("--accept-loss", help="Go on over records that are gone from Kafka, and record the gap.")
@@ -41,6 +42,16 @@ def silver(table: Tables, config: ConfigFile = None, as_json: Json = False) -> N
     from cdc_lake.layers.silver import run_silver
 
     _finish(run_silver(settings, table), as_json)
+
+
+@app.command()
+def gold(model: Models, config: ConfigFile = None, as_json: Json = False) -> None:
+    """Make the tables of SQL models anew where silver has changed."""
+    _start_log()
+    settings = load_config(config)
+    from cdc_lake.layers.gold import run_gold
+
+    _finish(run_gold(settings, model), as_json)
 
 
 def _start_log() -> None:
