@@ -22,6 +22,7 @@ from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.models import GoldModel, model_names, read_model
 from cdc_lake.session import build_session
 from cdc_lake.storage import Storage
+from cdc_lake.tables import Commit
 from cdc_lake.tables.delta import LOG_FOLDER, DeltaLakeTable
 from cdc_lake.tables.progress import Progress
 
@@ -81,32 +82,46 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Source:
-    """A silver table as the model sees it.
+    """A silver table, pinned.
 
     Attributes:
-        progress: silver's.
-        rows: those not deleted, in the source's columns, of one version.
+        id: the table's.
+        progress: what it carries.
+        version: the one that is read.
     """
 
+    silver: DeltaLakeTable
     id: str
     progress: Progress
-    rows: DataFrame
+    version: int
+
+    def rows(self) -> DataFrame:
+        """What a model sees of it: the rows that are not deleted, in the source's columns."""
+        return self.silver.read(as_of=self.version).where(~F.col(DELETED).eqNullSafe(True)).drop(*SILVER_META)
 
 
 def _refresh(run: _Run) -> None:
-    """Run the model and put its result in the place of all rows, in one commit, if anything has changed."""
-    done, model = run.done, run.model
-    gold = DeltaLakeTable(run.session, table_path(run.config, "gold", model.header.name))
-    # Before the sources: then a run that commits in between is noticed, and not overwritten from an older silver.
-    before = _progress(gold, done)
-    done.version_before = gold.version() if before else None
+    """Run the model if anything it is made from has changed."""
+    done = run.done
+    gold = DeltaLakeTable(run.session, table_path(run.config, "gold", run.model.header.name))
     with done.phase("plan"):
+        # Before the sources: then a run that commits in between is noticed, not overwritten from an older silver.
+        before = _progress(gold, done)
         sources = _sources(run)
         following = _following(run, before, sources.values())
-        done.consumed_from = before.sources if before else {}
-        if before and _is_made_from_the_same(before, following):
-            done.consumed_to, done.version_after = before.sources, done.version_before
-            return
+        done.version_before = done.version_after = gold.version() if before else None
+    done.consumed_from = done.consumed_to = before.sources if before else {}
+    if before and _is_made_from_the_same(before, following):
+        return
+    commit = _make(run, gold, sources, following)
+    done.status, done.batches = "ok", 1
+    done.consumed_to, done.version_after = commit.progress.sources, commit.version
+
+
+def _make(run: _Run, gold: DeltaLakeTable, sources: Mapping[str, _Source], following: Progress) -> Commit:
+    """Put the model's result in the place of all rows, in one commit."""
+    done, model = run.done, run.model
+    with done.phase("plan"):
         rows = _result(run, sources).persist()
     try:
         with done.phase("check"), _in_our_words(model):
@@ -118,9 +133,8 @@ def _refresh(run: _Run) -> None:
         failpoints.reach("gold.after_overwrite", batch=following.commit)
     finally:
         rows.unpersist()
-    done.status, done.batches = "ok", 1
     done.count(written=count)
-    done.consumed_to, done.version_after = commit.progress.sources, commit.version
+    return commit
 
 
 def _progress(gold: DeltaLakeTable, done: TableReport) -> Progress | None:
@@ -149,8 +163,7 @@ def _pinned(silver: DeltaLakeTable) -> _Source:
     # In this order a commit in between is read although it is not in the progress, and then once more: never missed.
     progress = silver.progress()
     assert progress is not None, "a silver table is created with progress"
-    rows = silver.read(as_of=silver.version()).where(~F.col(DELETED).eqNullSafe(True)).drop(*SILVER_META)
-    return _Source(silver.id(), progress, rows)
+    return _Source(silver, silver.id(), progress, silver.version())
 
 
 def _following(run: _Run, before: Progress | None, sources: Iterable[_Source]) -> Progress:
@@ -178,7 +191,7 @@ def _result(run: _Run, sources: Mapping[str, _Source]) -> DataFrame:
     """
     session, model = run.session, run.model
     for alias, source in sources.items():
-        source.rows.createOrReplaceTempView(alias)
+        source.rows().createOrReplaceTempView(alias)
     # What a query reads by a path is in no progress.
     session.conf.set("spark.sql.runSQLOnFiles", "false")
     with _in_our_words(model):

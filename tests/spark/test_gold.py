@@ -115,7 +115,8 @@ def ok(done: TableReport) -> TableReport:
 
 
 def refusal(done: TableReport) -> tuple[str, int, str]:
-    assert (done.status, done.version_after) == ("failed", None)
+    assert (done.status, done.rows) == ("failed", {})
+    assert done.version_after == done.version_before
     assert done.error is not None
     return done.error.code, done.error.exit_code, done.error.message
 
