@@ -58,6 +58,12 @@ class LakeConfig(Model):
     )
 
 
+class GoldConfig(Model):
+    """The tables that are made from silver by SQL."""
+
+    models: str = Field(default="gold", description="Folder of their models, a file <name>.sql for each.")
+
+
 class StackConfig(Model):
     """The embedded servers of `cdc-lake stack` and `cdc-lake demo`."""
 
@@ -155,6 +161,7 @@ class Config(BaseSettings):
     kafka: KafkaConfig = KafkaConfig()
     registry: RegistryConfig = RegistryConfig()
     lake: LakeConfig = LakeConfig()
+    gold: GoldConfig = GoldConfig()
     stack: StackConfig = StackConfig()
     lease: LeaseConfig = LeaseConfig()
     run: RunConfig = RunConfig()
@@ -214,16 +221,20 @@ def load_config(path: str | Path | None = None) -> Config:
     try:
         config = Config(**content)
     except ValidationError as exc:
-        raise ConfigError(str(file), _in_words(exc), "mend the file, or the CDC_LAKE__ variable of that name") from exc
+        raise ConfigError(
+            str(file), in_words(exc, Config), "mend the file, or the CDC_LAKE__ variable of that name"
+        ) from exc
     return _resolved(config, file.parent)
 
 
 def _resolved(config: Config, folder: Path) -> Config:
+    models = str((folder / config.gold.models).resolve())
     stack = str((folder / config.stack.folder).resolve())
     root = config.lake.root if "://" in config.lake.root else str((folder / config.lake.root).resolve())
     return config.model_copy(
         update={
             "lake": config.lake.model_copy(update={"root": root}),
+            "gold": config.gold.model_copy(update={"models": models}),
             "stack": config.stack.model_copy(update={"folder": stack}),
         }
     )
@@ -258,20 +269,26 @@ def _address(config: Config, value: str, server: str) -> str:
     return address
 
 
-def _in_words(exc: ValidationError) -> str:
-    return "; ".join(_one_in_words(error["type"], error["loc"], error["msg"]) for error in exc.errors())
+def in_words(exc: ValidationError, model: type[BaseModel]) -> str:
+    """What is wrong, key by key; one that is not known with the nearest that is.
+
+    Args:
+        exc: what pydantic found.
+        model: what was to be made.
+    """
+    return "; ".join(_one_in_words(model, error["type"], error["loc"], error["msg"]) for error in exc.errors())
 
 
-def _one_in_words(kind: str, loc: tuple[int | str, ...], message: str) -> str:
+def _one_in_words(model: type[BaseModel], kind: str, loc: tuple[int | str, ...], message: str) -> str:
     key = ".".join(map(str, loc))
     if kind != "extra_forbidden":
         return f"`{key}`: {message}"
-    near = difflib.get_close_matches(str(loc[-1]), _known_keys(loc[:-1]), n=1)
+    near = difflib.get_close_matches(str(loc[-1]), _known_keys(model, loc[:-1]), n=1)
     return f"`{key}` is not a known key" + (f" (did you mean `{near[0]}`?)" if near else "")
 
 
-def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
-    model: Any = Config
+def _known_keys(root: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    model: Any = root
     for step in loc:
         fields: Mapping[str, Any] = getattr(model, "model_fields", {})
         if step in fields:

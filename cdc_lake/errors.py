@@ -5,11 +5,13 @@
     │   ├── UnknownTableError                 no such topic or table; names the nearest
     │   ├── InstallationError                 jars, Java or Spark missing, damaged or of the wrong version
     │   ├── UnsupportedError                  legal input this version does not handle yet
-    │   └── RefusedError                      legal input that the table's settings refuse
+    │   ├── RefusedError                      legal input that the table's settings refuse
+    │   └── ModelError                        a gold model's file is wrong: its header or its SQL
     ├── InfrastructureError          exit 10  broker, registry or server does not answer; try again later
     ├── DataLossError                exit 20  records are gone, or the source's log is not the one we knew
     │   └── NoProgressError                   no commit that is left says what the table has consumed
     ├── QualityGateError             exit 30  too much was quarantined
+    │   └── KeyConstraintError                a gold model's result has a null or a repeated key
     └── TableLockedError             exit 40  another run is writing this table, or has written it
 
 A message reads `where: what; what to do`. A bad *record* is never an error: it becomes a quarantined row.
@@ -71,6 +73,12 @@ class RefusedError(ConfigError):
     code = "CDC-204"
 
 
+class ModelError(ConfigError):
+    """A gold model's file is wrong: its header is not one, or Spark does not take its SQL."""
+
+    code = "CDC-205"
+
+
 class InfrastructureError(CdcLakeError):
     """A server does not answer. Nothing was committed; the same run can be repeated."""
 
@@ -97,6 +105,12 @@ class QualityGateError(CdcLakeError):
 
     code = "CDC-500"
     exit_code = 30
+
+
+class KeyConstraintError(QualityGateError):
+    """The result of a gold model has a null or a repeated key; the table was left as it was."""
+
+    code = "CDC-501"
 
 
 class TableLockedError(CdcLakeError):

@@ -26,6 +26,9 @@ POINTS: Mapping[str, tuple[str, ...]] = {
     "silver.after_side": ("batch",),
     "silver.after_merge": ("batch",),
     "silver.before_report": (),
+    "gold.after_plan": ("batch",),
+    "gold.after_overwrite": ("batch",),
+    "gold.before_report": (),
 }
 """Every point, and what it can be narrowed to: `batch` is the commit number of the table that is written."""
 _ACTIONS = "kill9, raise, pause=SECONDS"

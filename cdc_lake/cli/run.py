@@ -38,6 +38,7 @@ def _seconds(text: object) -> float:
 
 
 Tables = Annotated[list[str], typer.Option("--table", help="Topic name or glob; repeatable.")]
+Models = Annotated[list[str], typer.Option("--model", help="Name or glob of a gold model; repeatable.")]
 ConfigFile = Annotated[str | None, typer.Option("--config", help="Configuration file; else CDC_LAKE_CONFIG.")]
 AcceptLoss = Annotated[
     bool, typer.Option("--accept-loss", help="Go on over records that are gone from Kafka, and record the gap.")
@@ -91,6 +92,26 @@ def silver(
 
     _run(
         lambda workers: run_silver(settings, table, workers=workers),
+        _How(parallel or settings.run.parallel, continuous, interval, as_json),
+    )
+
+
+@app.command()
+def gold(
+    model: Models,
+    config: ConfigFile = None,
+    parallel: Parallel = None,
+    continuous: Continuous = False,
+    interval: Interval = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Make the tables of SQL models anew where silver has changed."""
+    _start_log()
+    settings = load_config(config)
+    from cdc_lake.layers.gold import run_gold
+
+    _run(
+        lambda workers: run_gold(settings, model, workers=workers),
         _How(parallel or settings.run.parallel, continuous, interval, as_json),
     )
 

@@ -25,10 +25,11 @@ class TableReport(BaseModel):
     """What a run did to one table.
 
     Attributes:
-        table: topic name.
+        table: topic name; gold: the model's.
         status: ok, unchanged (nothing new, nothing committed), failed; waiting and working while the run
             goes on, and waiting still if it was told to stop.
-        consumed_from: progress before: bronze `{partition: offset}`, silver `{bronze table id: batch}`.
+        consumed_from: progress before: bronze `{partition: offset}`, silver `{bronze table id: batch}`,
+            gold `{silver table id: commit}`.
         consumed_to: progress after, likewise.
         rows: counts by name; they close (`check_sum`).
         seconds: by phase.
@@ -76,7 +77,7 @@ class Report(BaseModel):
     """What a run did."""
 
     run_id: str = Field(default_factory=lambda: uuid.uuid4().hex)
-    layer: Literal["bronze", "silver"]
+    layer: Literal["bronze", "silver", "gold"]
     started_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     ended_at: datetime | None = None
     tables: list[TableReport] = []

@@ -56,6 +56,15 @@ class Table(Protocol):
             TableLockedError: another run has committed or created the table first; nothing was added.
         """
 
+    def overwrite(self, rows: DataFrame, progress: Progress) -> Commit:
+        """Put rows in the place of all there are, in one commit; the first creates the table.
+
+        The versions before can still be read. The rows' schema becomes the table's, whatever it was.
+
+        Raises:
+            TableLockedError: another run has committed or created the table first; nothing was changed.
+        """
+
     def merge(self, changes: DataFrame, keys: Sequence[str], progress: Progress) -> Commit:
         """Bring rows to their new state in one commit.
 

@@ -16,7 +16,7 @@ from delta.exceptions import (
     ProtocolChangedException,
 )
 from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import DELETE, KEEP, quoted
@@ -174,14 +174,20 @@ class DeltaLakeTable:
 
     def append(self, rows: DataFrame, progress: Progress) -> Commit:
         """See `Table`."""
-        writer = rows.write.format("delta").mode("append")
+        return self._save(rows.write.mode("append"), progress)
+
+    def overwrite(self, rows: DataFrame, progress: Progress) -> Commit:
+        """See `Table`."""
+        return self._save(rows.write.mode("overwrite").option("overwriteSchema", "true"), progress)
+
+    def _save(self, writer: DataFrameWriter, progress: Progress) -> Commit:
         if not self.exists():
             statistics = {"delta.dataSkippingStatsColumns": ",".join(map(quoted, self._statistics))}
             writer = writer.options(**PROPERTIES, **(statistics if self._statistics else {}))
             if self._partition_by:
                 writer = writer.partitionBy(*self._partition_by)
         with self._committing(progress):
-            writer.save(self.path)
+            writer.format("delta").save(self.path)
         return self._committed(progress)
 
     def merge(self, changes: DataFrame, keys: Sequence[str], progress: Progress) -> Commit:

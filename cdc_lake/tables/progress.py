@@ -55,21 +55,24 @@ class Progress(BaseModel):
     """The progress a commit carries, and who made it.
 
     Attributes:
-        layer: bronze or silver.
+        layer: bronze, silver or gold.
         run_id: the run that committed.
         nonce: this one attempt to commit; somebody else's in the newest commit means that they won.
         epoch: goes up when a table is restored, so that commit numbers start a new line.
         commit: the table's own commit number; in bronze it is the rows' `batch`. Never used twice.
         offsets: bronze: topic id -> partition -> the next offset to read; the ids in the order of their generations.
         log_ts: bronze: partition -> the running maximum of Kafka's timestamp, ms.
-        sources: silver: id of the bronze table -> the last batch folded in.
+        sources: silver: id of the bronze table -> the last batch folded in; gold: id of each silver table read -> its
+            commit number.
+        epochs: gold: id of each silver table read -> its epoch; a RESTORE of silver changes its rows and no number.
+        model: gold: the fingerprint of the model's text.
         side: silver: its side table as it belongs to this commit; none before the first entry.
         gaps: bronze: what this commit went on over, if it was told to; not carried forward.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    layer: Literal["bronze", "silver"]
+    layer: Literal["bronze", "silver", "gold"]
     run_id: str
     nonce: str = Field(default_factory=lambda: uuid.uuid4().hex)
     epoch: int = 0
@@ -77,6 +80,8 @@ class Progress(BaseModel):
     offsets: dict[str, dict[int, int]] = {}
     log_ts: dict[int, int] = {}
     sources: dict[str, int] = {}
+    epochs: dict[str, int] = {}
+    model: str = ""
     side: SidePin | None = None
     gaps: tuple[Gap, ...] = ()
 

@@ -13,7 +13,7 @@ ROWS = (
     ("cli", "jobs"),
     ("layers", "ops", "embedded"),
     ("sources", "tables", "catalogs", "sinks", "metrics", "session", "versions"),
-    ("storage", "jars", "java"),
+    ("storage", "jars", "java", "models"),
     ("events", "changes"),
     ("config", "failpoints"),
     ("columns", "errors"),

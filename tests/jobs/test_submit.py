@@ -10,19 +10,23 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
 import requests
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from cdc_lake import jars as jars_module
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.jars import Jar, cache_folder, lock_file, profile_name, read_lock, spark_home, write_spark_defaults
 from cdc_lake.session import SPARK_DEFAULTS
+from cdc_lake.tables.progress import Progress
 
 CHECKOUT = Path(__file__).parents[2]
 PROGRAMS = Path(sys.executable).parent
@@ -169,6 +173,46 @@ def test_bronze_then_silver_end_with_0_print_their_reports_and_keep_them(
     assert sorted(map(str, tables(lake))) == ["bronze/submitted/public/thing", "silver/submitted/public/thing"]
 
 
+def test_gold_makes_the_project_s_own_model_from_silver_and_then_has_nothing_to_do(submit: Submit, lake: Path) -> None:
+    """Silver of one film that was rented and paid for twice, and of one that was deleted."""
+    silver = {
+        "film": [{"film_id": 1, "title": "ALIEN"}, {"film_id": 2, "title": "ALIENS", "__deleted": True}],
+        "film_category": [{"film_id": 1, "category_id": 7}, {"film_id": 2, "category_id": 7}],
+        "category": [{"category_id": 7, "name": "Horror"}],
+        "inventory": [{"inventory_id": 3, "film_id": 1}],
+        "rental": [{"rental_id": 4, "inventory_id": 3}, {"rental_id": 5, "inventory_id": 3}],
+        "payment": [{"rental_id": rental, "amount": Decimal("4.99")} for rental in (4, 5)],
+    }
+    for table, rows in silver.items():
+        metadata = {"userMetadata": Progress(layer="silver", run_id="by hand", commit=1).to_metadata()}
+        write_deltalake(
+            lake / "silver" / "pagila" / "public" / table,
+            pa.Table.from_pylist([{"__op": "c", "__deleted": False} | row for row in rows]),
+            commit_properties=CommitProperties(custom_metadata=metadata),
+        )
+
+    made = submit("gold", "--model", "film_revenue", "--json")
+    again = submit("gold", "--model", "film_*")
+
+    assert (made.code, again.code) == (0, 0), made.said + again.said
+    (done,) = made.report["tables"]
+    assert (made.report["layer"], done["table"], done["status"]) == ("gold", "film_revenue", "ok")
+    assert (done["rows"], len(done["consumed_to"])) == ({"written": 1}, 6)
+    assert DeltaTable(lake / "gold" / "film_revenue").to_pyarrow_table().to_pylist() == [
+        {"film_id": 1, "title": "ALIEN", "category": "Horror", "paid_rentals": 2, "revenue": Decimal("9.98")}
+    ]
+    assert re.search(r"film_revenue │ unchanged", again.said)
+    assert "Traceback" not in made.said + again.said
+
+
+def test_a_model_there_is_not_ends_with_2_before_spark_starts(submit: Submit, lake: Path) -> None:
+    done = submit("gold", "--model", "film_revenues")
+
+    assert done.code == 2
+    assert re.search(r"error CDC-201 film_revenues: there is no such model .*nearest: film_revenue", done.said)
+    assert not lake.exists()
+
+
 def read_json(file: Path) -> dict[str, object]:
     content: dict[str, object] = json.loads(file.read_text())
     return content
@@ -259,8 +303,8 @@ def test_an_unknown_flag_ends_with_2_before_spark_starts(submit: Submit) -> None
     assert "--tabel" in done.said
 
 
-@pytest.mark.parametrize("layer", ["bronze", "silver"])
-def test_help_is_there_without_spark(layer: str) -> None:
+@pytest.mark.parametrize(("layer", "what"), [("bronze", "--table"), ("silver", "--table"), ("gold", "--model")])
+def test_help_is_there_without_spark(layer: str, what: str) -> None:
     program = (
         "import runpy, sys\n"
         f"sys.argv = ['{layer}.py', '--help']\n"
@@ -273,7 +317,7 @@ def test_help_is_there_without_spark(layer: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert done.stdout.splitlines()[-1] == "0 False"
-    for flag in ("--table", "--config", "--json"):
+    for flag in (what, "--config", "--json"):
         assert flag in done.stdout
 
 

@@ -322,6 +322,39 @@ def test_a_merge_adds_the_columns_that_are_new_in_its_own_commit(spark: SparkSes
     ]
 
 
+def test_an_overwrite_replaces_rows_and_schema_in_one_commit_and_keeps_the_versions_before(
+    spark: SparkSession, table: DeltaLakeTable
+) -> None:
+    table.append(rows(spark, 1, 2), bronze(1))
+    ours = bronze(2)
+
+    commit = table.overwrite(spark.createDataFrame([("a", 1.5)], "id string, ratio double"), ours)
+
+    assert (commit.version, commit.progress, table.progress()) == (1, ours, ours)
+    assert DeltaTable(table.path).to_pyarrow_table().to_pylist() == [{"id": "a", "ratio": 1.5}]
+    before = DeltaTable(table.path, version=0).to_pyarrow_table().to_pylist()
+    assert sorted(row["id"] for row in before) == [1, 2]
+    assert settings_left(spark) == []
+
+
+def test_an_overwrite_creates_the_table_with_its_properties(spark: SparkSession, table: DeltaLakeTable) -> None:
+    assert table.overwrite(rows(spark), bronze(1)).version == 0
+    table.overwrite(rows(spark, 1), bronze(2))
+
+    assert DeltaTable(table.path).metadata().configuration["delta.enableDeletionVectors"] == "false"
+    assert held(table) == {1: (10, None)}
+
+
+def test_a_second_overwrite_of_the_same_commit_number_changes_nothing(
+    spark: SparkSession, table: DeltaLakeTable
+) -> None:
+    table.overwrite(rows(spark, 1), bronze(1))
+
+    with pytest.raises(TableLockedError):
+        table.overwrite(rows(spark, 9), bronze(1))
+    assert (table.version(), set(held(table))) == (0, {1})
+
+
 def test_a_table_made_anew_has_another_id(spark: SparkSession, tmp_path: Path) -> None:
     ids = set()
     for name in "ab":

@@ -69,6 +69,11 @@ def test_the_file_in_the_working_directory_is_found(tmp_path: Path) -> None:
     assert config_path() == file.resolve()
 
 
+def test_the_folder_of_the_gold_models_is_beside_the_file_unless_it_says_where(tmp_path: Path) -> None:
+    assert load_config(written(tmp_path, "")).gold.models == str(tmp_path / "gold")
+    assert load_config(written(tmp_path, "gold: {models: ../sql}")).gold.models == str(tmp_path.parent / "sql")
+
+
 def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.yml: there is no such configuration file"):
         load_config(tmp_path / "nowhere.yml")

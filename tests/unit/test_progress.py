@@ -15,6 +15,7 @@ SILVER = Progress(
     sources={"table-id": 7},
     side=SidePin(id="side-id", version=3, kinds=("deleted", "moved"), swept_ms=1_700_000_000_000),
 )
+GOLD = Progress(layer="gold", run_id="r", commit=3, sources={"table-id": 7}, epochs={"table-id": 1}, model="5f1d")
 WITH_GAPS = Progress(
     layer="bronze",
     run_id="r",
@@ -26,7 +27,7 @@ WITH_GAPS = Progress(
 )
 
 
-@pytest.mark.parametrize("progress", [BRONZE, SILVER, WITH_GAPS])
+@pytest.mark.parametrize("progress", [BRONZE, SILVER, GOLD, WITH_GAPS])
 def test_metadata_comes_back_as_it_went(progress: Progress) -> None:
     assert Progress.from_metadata(progress.to_metadata()) == progress
 

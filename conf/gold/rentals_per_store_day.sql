@@ -1,0 +1,15 @@
+-- name: rentals_per_store_day
+-- description: How many rentals began in each store on each day (UTC), and of how many customers.
+-- keys: [store_id, day]
+-- sources:
+--   inventory: pagila.public.inventory
+--   rental: pagila.public.rental
+
+SELECT
+  inventory.store_id,
+  to_date(rental.rental_date) AS day,
+  count(*) AS rentals,
+  count(DISTINCT rental.customer_id) AS customers
+FROM rental
+JOIN inventory ON inventory.inventory_id = rental.inventory_id
+GROUP BY inventory.store_id, to_date(rental.rental_date)

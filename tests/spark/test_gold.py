@@ -1,0 +1,506 @@
+"""Gold: what models make of silver, read by delta-rs and compared with DuckDB, and what they are refused for."""
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from cdc_lake.columns import DELETED, SILVER_META
+from cdc_lake.config import CHECKOUT, Config, GoldConfig, LakeConfig
+from cdc_lake.errors import CdcLakeError, ModelError, UnknownTableError
+from cdc_lake.failpoints import VARIABLE
+from cdc_lake.layers.gold import run_gold
+from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.storage import Storage
+from cdc_lake.tables.lease import Lease
+from cdc_lake.tables.progress import Progress
+
+SOURCE_TYPES = {
+    "int": pa.int32(),
+    "string": pa.string(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "decimal(5,2)": pa.decimal128(5, 2),
+}
+META = pa.schema(
+    {
+        name: pa.bool_() if name == DELETED else pa.int64() if kind == "bigint" else pa.string()
+        for name, kind in SILVER_META.items()
+    }
+)
+"""Only `__deleted` is read: the others have no value, and one of the simpler types."""
+THING = "shop.public.thing"
+THINGS = "id int, kind string, price decimal(5,2)"
+PER_KIND = "SELECT kind, count(*) AS things, sum(price) AS worth FROM thing GROUP BY kind"
+
+
+class Lake:
+    """A lake whose silver is written by hand, and a folder of models."""
+
+    def __init__(self, spark: SparkSession, root: Path, models: Path | None = None) -> None:
+        self.root = root / "lake"
+        self.models = models or root / "gold"
+        self.models.mkdir(exist_ok=True)
+        self.config = Config(lake=LakeConfig(root=str(self.root)), gold=GoldConfig(models=str(self.models)))
+        self._spark = spark
+
+    def silver(self, topic: str) -> str:
+        return f"{self.root}/silver/{topic.replace('.', '/')}"
+
+    def fold(self, topic: str, columns: str, rows: Sequence[tuple[Any, ...]], deleted: Sequence[Any] = ()) -> None:
+        """Commit rows as silver's; those whose first column is in `deleted` are soft-deleted."""
+        path = self.silver(topic)
+        commit = DeltaTable(path).version() + 2 if DeltaTable.is_deltatable(path) else 1
+        progress = Progress(layer="silver", run_id="by hand", commit=commit)
+        source = pa.schema([(name, SOURCE_TYPES[kind]) for name, kind in map(str.split, columns.split(", "))])
+        full = [
+            dict.fromkeys(META.names) | dict(zip(source.names, row, strict=True)) | {DELETED: row[0] in deleted}
+            for row in rows
+        ]
+        write_deltalake(
+            path,
+            pa.Table.from_pylist(full, pa.schema([*source, *META])),
+            mode="overwrite",
+            commit_properties=CommitProperties(custom_metadata={"userMetadata": progress.to_metadata()}),
+        )
+
+    def model(self, name: str, sql: str, keys: str = "[kind]", sources: str = f"{{thing: {THING}}}") -> Path:
+        file = self.models / f"{name}.sql"
+        file.write_text(f"-- name: {name}\n-- keys: {keys}\n-- sources: {sources}\n{sql}\n")
+        return file
+
+    def refresh(self, *models: str) -> Report:
+        return run_gold(self.config, models or ["*"], self._spark)
+
+    def made(self, name: str) -> TableReport:
+        """The report on one model."""
+        (done,) = self.refresh(name).tables
+        return done
+
+    def gold(self, name: str, version: int | None = None) -> DeltaTable:
+        return DeltaTable(str(self.root / "gold" / name), version=version)
+
+    def rows(self, name: str, version: int | None = None) -> list[tuple[Any, ...]]:
+        """Gold's rows by delta-rs, sorted."""
+        return sorted_rows([tuple(row.values()) for row in self.gold(name, version).to_pyarrow_table().to_pylist()])
+
+    def duckdb(self, sql: str, **sources: str) -> list[tuple[Any, ...]]:
+        """The rows of a query over silver's tables, by delta-rs and DuckDB, sorted."""
+        with duckdb.connect() as database:
+            database.execute("SET TimeZone = 'UTC'")
+            for alias, topic in sources.items():
+                database.register(alias, DeltaTable(self.silver(topic)).to_pyarrow_table())
+            return sorted_rows(database.execute(sql).fetchall())
+
+
+def table_id(lake: Lake) -> str:
+    return str(DeltaTable(lake.silver(THING)).metadata().id)
+
+
+def sorted_rows(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return sorted(rows, key=repr)
+
+
+def ok(done: TableReport) -> TableReport:
+    assert done.error is None, done.error
+    assert done.status == "ok"
+    return done
+
+
+def refusal(done: TableReport) -> tuple[str, int, str]:
+    assert (done.status, done.rows) == ("failed", {})
+    assert done.version_after == done.version_before
+    assert done.error is not None
+    return done.error.code, done.error.exit_code, done.error.message
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    """A lake with one table of three rows, two kinds."""
+    lake = Lake(spark, tmp_path)
+    price = Decimal("1.50")
+    lake.fold(THING, THINGS, [(1, "a", price), (2, "a", price), (3, "b", price)])
+    return lake
+
+
+PAGILA = {
+    "film": "film_id int, title string",
+    "film_category": "film_id int, category_id int",
+    "category": "category_id int, name string",
+    "inventory": "inventory_id int, film_id int, store_id int",
+    "rental": "rental_id int, rental_date timestamp, inventory_id int, customer_id int",
+    "payment": "payment_id int, customer_id int, rental_id int, amount decimal(5,2)",
+    "customer": "customer_id int, address_id int",
+    "address": "address_id int, city_id int",
+    "city": "city_id int, country_id int",
+    "country": "country_id int, country string",
+}
+TOPICS = {name: f"pagila.public.{name}" for name in PAGILA}
+
+
+def pagila(seed: int) -> dict[str, list[tuple[Any, ...]]]:
+    """Rows with all that a join can trip over: none, several, and those that point to nothing."""
+    chance = random.Random(seed)
+    start = datetime(2005, 5, 24, 22, tzinfo=UTC)
+    return {
+        "film": [(film, f"film {film}") for film in range(1, 13)],
+        # film 1 has none, film 2 has two
+        "film_category": [(film, chance.randint(1, 3)) for film in range(2, 13)] + [(2, 4)],
+        "category": [(number, f"category {number}") for number in range(1, 5)],
+        "inventory": [(copy, chance.randint(1, 11), chance.randint(1, 2)) for copy in range(1, 31)],
+        "rental": [
+            (number, start + timedelta(minutes=chance.randint(0, 5000)), chance.randint(1, 33), chance.randint(1, 8))
+            for number in range(1, 61)
+        ],
+        "payment": [
+            (number, 1, chance.choice([None, *range(1, 63)]), Decimal(chance.randint(0, 1199)) / 100)
+            for number in range(1, 81)
+        ],
+        "customer": [(number, chance.randint(1, 7)) for number in range(1, 21)],
+        "address": [(number, chance.randint(1, 5)) for number in range(1, 7)],
+        "city": [(number, number % 3 + 1) for number in range(1, 6)],
+        "country": [(number, f"country {number}") for number in range(1, 5)],
+    }
+
+
+EXPECTED = {
+    "film_revenue": """
+        SELECT f.film_id, f.title, k.category,
+            (SELECT count(*) FROM rental r WHERE NOT r.__deleted AND r.rental_id IN (SELECT p.rental_id FROM payment p
+                WHERE NOT p.__deleted) AND r.inventory_id IN (SELECT i.inventory_id FROM inventory i
+                WHERE NOT i.__deleted AND i.film_id = f.film_id)),
+            coalesce((SELECT sum(p.amount) FROM payment p WHERE NOT p.__deleted AND p.rental_id IN
+                (SELECT r.rental_id FROM rental r WHERE NOT r.__deleted AND r.inventory_id IN (SELECT i.inventory_id
+                FROM inventory i WHERE NOT i.__deleted AND i.film_id = f.film_id))), 0)
+        FROM film f, (
+            SELECT fc.film_id, c.name AS category FROM film_category fc, category c
+            WHERE fc.category_id = c.category_id AND NOT fc.__deleted AND NOT c.__deleted
+            UNION ALL
+            SELECT film_id, '(none)' FROM film WHERE film_id NOT IN (SELECT fc.film_id FROM film_category fc, category c
+            WHERE fc.category_id = c.category_id AND NOT fc.__deleted AND NOT c.__deleted)
+        ) k
+        WHERE k.film_id = f.film_id AND NOT f.__deleted""",
+    "rentals_per_store_day": """
+        SELECT store_id, CAST(rental_date AS DATE), count(rental_id), count(DISTINCT customer_id)
+        FROM inventory i, rental r
+        WHERE i.inventory_id = r.inventory_id AND NOT i.__deleted AND NOT r.__deleted GROUP BY ALL""",
+    "customers_by_country": """
+        SELECT n.country_id, n.country, count(*) FROM country n
+        SEMI JOIN city USING (country_id), customer c
+        WHERE NOT n.__deleted AND NOT c.__deleted AND n.country_id = (SELECT t.country_id FROM city t, address a
+            WHERE a.city_id = t.city_id AND a.address_id = c.address_id AND NOT t.__deleted AND NOT a.__deleted)
+        GROUP BY ALL""",
+}
+"""What the project's models are to say, asked in another way."""
+
+
+def test_the_models_that_come_with_the_project_say_what_duckdb_says(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path, models=CHECKOUT / "conf" / "gold")
+    rows = pagila(seed=7)
+    for name, columns in PAGILA.items():
+        lake.fold(TOPICS[name], columns, rows[name], deleted=[5])
+
+    first = lake.refresh()
+    assert {done.table: done.status for done in first.tables} == dict.fromkeys(EXPECTED, "ok"), first
+    for name, sql in EXPECTED.items():
+        assert lake.rows(name) == lake.duckdb(sql, **TOPICS), name
+        assert len(lake.rows(name)) >= 3
+
+    assert {done.status for done in lake.refresh().tables} == {"unchanged"}
+
+    lake.fold(TOPICS["rental"], PAGILA["rental"], rows["rental"], deleted=range(1, 30))
+    lake.fold(TOPICS["film"], PAGILA["film"], rows["film"], deleted=[2, 3])
+    again = {done.table: done.status for done in lake.refresh().tables}
+    assert again == {"film_revenue": "ok", "rentals_per_store_day": "ok", "customers_by_country": "unchanged"}
+    for name, sql in EXPECTED.items():
+        assert lake.rows(name) == lake.duckdb(sql, **TOPICS), name
+
+
+def test_a_model_s_result_and_what_it_was_made_from_are_one_commit(lake: Lake) -> None:
+    lake.model("per_kind", PER_KIND)
+
+    done = ok(lake.made("per_kind"))
+
+    assert lake.rows("per_kind") == [("a", 2, Decimal("3.00")), ("b", 1, Decimal("1.50"))]
+    assert (done.version_before, done.version_after, done.rows) == (None, 0, {"written": 2})
+    assert (done.consumed_from, done.consumed_to) == ({}, {table_id(lake): 1})
+    progress = Progress.from_metadata(lake.gold("per_kind").history(1)[0]["userMetadata"])
+    assert progress is not None
+    assert (progress.layer, progress.commit, progress.sources) == ("gold", 1, {table_id(lake): 1})
+
+
+def test_nothing_new_means_no_commit_and_something_new_means_one(lake: Lake) -> None:
+    lake.model("per_kind", PER_KIND)
+    lake.refresh()
+
+    same = lake.made("per_kind")
+    assert (same.status, same.version_before, same.version_after, same.rows) == ("unchanged", 0, 0, {})
+    assert same.consumed_to == {table_id(lake): 1}
+
+    lake.fold(THING, THINGS, [(1, "c", None)])
+    done = ok(lake.made("per_kind"))
+    assert (done.version_before, done.version_after) == (0, 1)
+    assert lake.rows("per_kind") == [("c", 1, None)]
+    assert len(lake.rows("per_kind", version=0)) == 2
+
+
+def test_a_changed_text_is_run_although_silver_is_the_same_and_may_change_the_schema(lake: Lake) -> None:
+    lake.model("per_kind", PER_KIND)
+    lake.refresh()
+    lake.model("per_kind", "SELECT upper(kind) AS name, max(id) AS newest FROM thing GROUP BY kind", keys="[name]")
+
+    ok(lake.made("per_kind"))
+
+    assert lake.rows("per_kind") == [("A", 2), ("B", 3)]
+    assert lake.rows("per_kind", version=0) == [("a", 2, Decimal("3.00")), ("b", 1, Decimal("1.50"))]
+    assert lake.made("per_kind").status == "unchanged"
+
+
+def test_soft_deleted_rows_and_silver_s_own_columns_are_not_there_for_a_model(lake: Lake) -> None:
+    lake.fold(THING, THINGS, [(1, "a", None), (2, "b", None)], deleted=[2])
+    lake.model("all_things", "SELECT * FROM thing", keys="[id]")
+    lake.model("ops", "SELECT id, __op FROM thing", keys="[id]")
+
+    done = {done.table: done for done in lake.refresh().tables}
+
+    ok(done["all_things"])
+    assert lake.gold("all_things").to_pyarrow_table().to_pylist() == [{"id": 1, "kind": "a", "price": None}]
+    assert refusal(done["ops"])[:2] == ("CDC-205", 2)
+
+
+def test_an_empty_source_makes_an_empty_table_with_its_columns(lake: Lake) -> None:
+    lake.fold(THING, THINGS, [(1, "a", None)], deleted=[1])
+    lake.model("per_kind", PER_KIND)
+
+    done = ok(lake.made("per_kind"))
+
+    assert done.rows == {"written": 0}
+    assert lake.rows("per_kind") == []
+    assert lake.gold("per_kind").to_pyarrow_table().column_names == ["kind", "things", "worth"]
+
+
+def test_a_key_in_several_rows_and_a_null_in_a_key_are_refused_and_nothing_is_written(lake: Lake) -> None:
+    lake.model("twice", "SELECT kind, id FROM thing")
+    lake.model("nulls", "SELECT nullif(kind, 'b') AS kind, id FROM thing", keys="[id, kind]")
+    lake.model("fine", "SELECT kind, id FROM thing", keys="[kind, id]")
+
+    report = lake.refresh()
+
+    done = {done.table: done for done in report.tables}
+    ok(done["fine"])
+    code, exit_code, said = refusal(done["twice"])
+    assert (code, exit_code, report.exit_code) == ("CDC-501", 30, 30)
+    assert "twice: of 3 rows 0 have a null in their key (kind), and 1 keys stand in several rows" in said
+    assert (
+        "of 3 rows 1 have a null in their key (id, kind), and 0 keys stand in several rows"
+        in (refusal(done["nulls"])[2])
+    )
+    assert sorted(folder.name for folder in (lake.root / "gold").iterdir()) == ["fine"]
+
+
+def test_a_table_stays_as_it_was_when_a_later_result_is_refused(lake: Lake) -> None:
+    lake.model("things", "SELECT kind, price FROM thing", keys="[kind, price]")
+    lake.fold(THING, THINGS, [(1, "a", Decimal(1))])
+    ok(lake.made("things"))
+
+    lake.fold(THING, THINGS, [(1, "a", Decimal(1)), (2, "a", Decimal(1))])
+    assert refusal(lake.made("things"))[0] == "CDC-501"
+
+    assert lake.gold("things").version() == 0
+    lake.fold(THING, THINGS, [(1, "a", Decimal(2))])
+    ok(lake.made("things"))
+    assert lake.rows("things") == [("a", Decimal(2))]
+
+
+def test_a_source_that_silver_does_not_have_is_told_with_the_nearest_and_stops_no_other_model(lake: Lake) -> None:
+    lake.model("fine", PER_KIND)
+    file = lake.model("per_kind", PER_KIND, sources="{thing: shop.public.thingy}")
+
+    report = lake.refresh()
+
+    done = {done.table: done for done in report.tables}
+    ok(done["fine"])
+    code, exit_code, said = refusal(done["per_kind"])
+    assert (code, exit_code, report.exit_code) == ("CDC-201", 2, 2)
+    assert "shop.public.thingy: there is no such table" in said
+    assert f"nearest: {THING}; run the silver job first, or mend `sources` in {file}" in said
+
+
+def test_only_a_query_is_run(lake: Lake) -> None:
+    there = lake.silver(THING)
+    statements = {
+        "insert": f"INSERT INTO delta.`{there}` SELECT * FROM thing",
+        "insert_behind_with": f"WITH new AS (SELECT * FROM thing) INSERT INTO delta.`{there}` SELECT * FROM new",
+        "insert_behind_from": f"FROM thing INSERT INTO delta.`{there}` SELECT *",
+        "to_files": f"INSERT OVERWRITE DIRECTORY '{lake.root}/out' USING parquet SELECT * FROM thing",
+        "create": "CREATE TABLE stolen AS SELECT * FROM thing",
+        "merge": f"MERGE INTO delta.`{there}` USING thing ON true WHEN MATCHED THEN DELETE",
+        "delete": f"DELETE FROM delta.`{there}`",
+        "restore": f"RESTORE delta.`{there}` TO VERSION AS OF 0",
+        "drop": "DROP VIEW thing",
+        "set": "SET spark.sql.runSQLOnFiles = true",
+        "show": "SHOW TABLES",
+    }
+    for name, sql in statements.items():
+        lake.model(name, sql)
+
+    for done in lake.refresh().tables:
+        code, exit_code, said = refusal(done)
+        assert (code, exit_code) == ("CDC-205", 2)
+        assert f"{done.table}.sql: its SQL is a statement that is not a query; a model is one SELECT" in said
+    assert DeltaTable(there).version() == 0
+    assert sorted(folder.name for folder in lake.root.iterdir() if folder.name[0] != "_") == ["silver"]
+
+
+def test_sql_that_spark_does_not_take_is_told_with_its_file_and_spark_s_first_line(lake: Lake) -> None:
+    wrong = {
+        "two": (f"{PER_KIND}; DROP VIEW thing", "Syntax error at or near 'DROP'"),
+        "none": ("", "Syntax error at or near end of input"),
+        "typing": (PER_KIND.replace("FROM", "FORM"), "[PARSE_SYNTAX_ERROR]"),
+        "column": (PER_KIND.replace("sum(price)", "sum(prize)"), "`prize` cannot be resolved. Did you mean one of"),
+        "table": (PER_KIND.replace("FROM thing", "FROM things"), "table or view `things` cannot be found"),
+        "path": (
+            f"SELECT * FROM delta.`{lake.silver(THING)}`",
+            f"table or view `delta`.`{lake.silver(THING)}` cannot be found",
+        ),
+        "lacking": (
+            "SELECT kind AS kinds, id FROM thing",
+            "`keys`: the result has no column `kind`; the nearest: kinds",
+        ),
+        "unnamed": ("SELECT kind, count(*) FROM thing GROUP BY kind", "need a name of letters and digits: count(1); "),
+    }
+    for name, (sql, _) in wrong.items():
+        lake.model(name, sql)
+
+    done = {done.table: refusal(done) for done in lake.refresh().tables}
+
+    for name, (_, said) in wrong.items():
+        assert done[name][:2] == ("CDC-205", 2)
+        assert done[name][2].startswith(f"{lake.models / name}.sql: ")
+        assert said in done[name][2], done[name]
+        assert "\n" not in done[name][2]
+    assert not (lake.root / "gold").exists()
+
+
+def test_a_query_that_fails_while_it_runs_is_told_with_its_file_and_the_reason(lake: Lake) -> None:
+    file = lake.model("fails", "SELECT kind, raise_error('no luck') AS x FROM thing WHERE id = 1")
+
+    code, exit_code, said = refusal(lake.made("fails"))
+
+    assert (code, exit_code) == ("CDC-100", 1)
+    assert said.startswith(f"{file}: Spark failed: Job aborted")
+    assert "no luck" in said
+
+
+def test_models_do_not_see_each_other_s_sources(lake: Lake) -> None:
+    lake.model("a", PER_KIND)
+    lake.model("b", PER_KIND, sources=f"{{other: {THING}}}")
+
+    a, b = lake.refresh().tables
+
+    ok(a)
+    assert "`thing` cannot be found" in refusal(b)[2]
+
+
+def test_a_table_may_have_two_names_and_a_name_may_need_quotes(lake: Lake) -> None:
+    sql = "SELECT one.id, `order`.kind FROM thing AS one JOIN `order` ON one.id = `order`.id"
+    lake.model("joined", sql, keys="[id]", sources=f"{{thing: {THING}, order: {THING}}}")
+
+    done = ok(lake.made("joined"))
+
+    assert lake.rows("joined") == [(1, "a"), (2, "a"), (3, "b")]
+    assert done.consumed_to == {table_id(lake): 1}
+
+
+def test_a_restored_silver_is_something_new(lake: Lake, spark: SparkSession) -> None:
+    lake.model("per_kind", PER_KIND)
+    lake.fold(THING, THINGS, [(1, "c", None)])
+    lake.refresh()
+
+    spark.sql(f"RESTORE delta.`{lake.silver(THING)}` TO VERSION AS OF 0").collect()
+
+    ok(lake.made("per_kind"))
+    assert [row[0] for row in lake.rows("per_kind")] == ["a", "b"]
+    assert lake.made("per_kind").status == "unchanged"
+
+
+def test_a_restored_gold_is_made_anew(lake: Lake) -> None:
+    lake.model("per_kind", PER_KIND)
+    lake.refresh()
+    lake.fold(THING, THINGS, [(1, "c", None)])
+    lake.refresh()
+
+    lake.gold("per_kind").restore(0)
+
+    done = ok(lake.made("per_kind"))
+    assert (done.version_before, done.version_after) == (2, 3)
+    assert [row[0] for row in lake.rows("per_kind")] == ["c"]
+
+
+def test_a_gold_table_that_says_nothing_of_its_sources_is_made_anew_with_a_warning(
+    lake: Lake, spark: SparkSession
+) -> None:
+    lake.model("per_kind", PER_KIND)
+    spark.range(3).write.format("delta").save(str(lake.root / "gold" / "per_kind"))
+
+    done = ok(lake.made("per_kind"))
+
+    assert "none of the commits left" in done.warnings[0]
+    assert [row[0] for row in lake.rows("per_kind")] == ["a", "b"]
+    assert lake.made("per_kind").status == "unchanged"
+
+
+def test_a_model_that_another_run_is_making_ends_with_40(lake: Lake, spark: SparkSession) -> None:
+    lake.model("per_kind", PER_KIND)
+
+    with Lease(Storage(spark), f"{lake.root}/_leases/gold/per_kind", "per_kind", "theirs", 60):
+        code, exit_code, said = refusal(lake.made("per_kind"))
+
+    assert (code, exit_code) == ("CDC-600", 40)
+    assert "run theirs" in said
+
+
+@pytest.mark.parametrize(("point", "then"), [("gold.after_plan", "ok"), ("gold.after_overwrite", "unchanged")])
+def test_a_run_that_dies_is_repeated(lake: Lake, monkeypatch: pytest.MonkeyPatch, point: str, then: str) -> None:
+    lake.model("per_kind", PER_KIND)
+    monkeypatch.setenv(VARIABLE, f"{point}:batch=1:raise")
+    assert refusal(lake.made("per_kind"))[0] == CdcLakeError.code
+
+    monkeypatch.delenv(VARIABLE)
+
+    assert lake.made("per_kind").status == then
+    assert [row[0] for row in lake.rows("per_kind")] == ["a", "b"]
+    assert lake.gold("per_kind").version() == 0
+
+
+def test_a_model_there_is_not_is_told_with_the_nearest_before_anything_runs(lake: Lake) -> None:
+    lake.model("per_kind", PER_KIND)
+
+    with pytest.raises(UnknownTableError, match=r"per_knd: there is no such model .*nearest: per_kind"):
+        lake.refresh("per_kind", "per_knd")
+    assert not (lake.root / "gold").exists()
+
+
+def test_a_wrong_header_ends_the_run_before_anything_runs(lake: Lake) -> None:
+    lake.model("fine", PER_KIND)
+    (lake.models / "bare.sql").write_text(PER_KIND)
+
+    with pytest.raises(ModelError, match=r"bare\.sql: it has no header"):
+        lake.refresh()
+    assert not (lake.root / "gold").exists()
+
+
+def test_the_report_is_kept_beside_the_tables(lake: Lake) -> None:
+    lake.model("per_kind", PER_KIND)
+
+    report = lake.refresh("per_*")
+
+    (kept,) = (lake.root / "_runs").glob("*-gold-*.json")
+    assert Report.model_validate_json(kept.read_text()) == report
