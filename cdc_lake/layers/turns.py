@@ -205,5 +205,6 @@ def _in_our_words(table: str, said: str) -> CdcLakeError:
             "the broker stopped answering in the middle of the run",
             "run again; nothing of this batch was committed",
         )
-    first = said.strip().splitlines()[0][:300]
+    lines = (line.removeprefix(": ") for line in said.strip().splitlines())
+    first = next(line for line in lines if not line.startswith("An error occurred while calling"))[:300]
     return CdcLakeError(table, f"Spark failed: {first}", "run again with --debug to see where")
