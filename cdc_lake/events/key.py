@@ -4,6 +4,8 @@ JSON with the fields sorted by name and nulls written. The text depends on what 
 declared: `int` and `long`, `numeric(4,2)` and `numeric(6,3)`, milliseconds and microseconds give the same text.
 """
 
+from collections.abc import Mapping
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
@@ -28,10 +30,15 @@ def key_values(tree: Tree, decoded: Column) -> dict[str, Column]:
 
 def canonical_key(tree: Tree, decoded: Column) -> Column:
     """The canonical text of a decoded key, string."""
-    return F.to_json(_canonical_struct(key_fields(tree), key_values(tree, decoded)), {"ignoreNullFields": "false"})
+    return canonical_text(tree, key_values(tree, decoded))
 
 
-def _canonical_struct(parts: dict[str, Tree], values: dict[str, Column]) -> Column:
+def canonical_text(tree: Tree, values: Mapping[str, Column]) -> Column:
+    """The canonical text of a key, string, from its columns typed as in a table."""
+    return F.to_json(_canonical_struct(key_fields(tree), values), {"ignoreNullFields": "false"})
+
+
+def _canonical_struct(parts: Mapping[str, Tree], values: Mapping[str, Column]) -> Column:
     return F.struct(*(_canonical(parts[name], values[name]).alias(name) for name in sorted(parts)))
 
 

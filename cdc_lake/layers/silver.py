@@ -150,6 +150,7 @@ def _fold_batch(run: SilverRun, first: int, last: int, progress: Progress | None
         epoch=progress.epoch if progress else 0,
         commit=commit,
         sources={source: last},
+        keys=progress.keys if progress else (),
         side=progress.side if progress else None,
     )
     rows = run.bronze.where(F.col("batch").between(first, last) & (F.col("status") == "ok")).persist()
@@ -179,7 +180,8 @@ def _commit(batch: Batch, following: Progress) -> Progress | None:
     failpoints.reach("silver.after_plan", batch=commit)
     with run.done.phase("write"):
         run.check_lease()
-        following = following.model_copy(update={"side": done.remember(commit)})
+        now = {"keys": tuple(sorted(done.layout.keys)), "side": done.remember(commit)}
+        following = following.model_copy(update=now)
         failpoints.reach("silver.after_side", batch=commit)
         run.check_lease()
         following = _write(run, result, done.layout, following, is_new=batch.progress is None)

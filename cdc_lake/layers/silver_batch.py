@@ -1,6 +1,6 @@
 """One batch of silver: a range of bronze's batches, and what can be said of it before any of it is decoded."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -201,7 +201,8 @@ class Batch:
         run = self.run
         keys = [run.schemas.by_fingerprint(name) for name in key_schemas]
         values = [run.schemas.by_fingerprint(name) for name in value_schemas]
-        layout = _layout(run.done.table, layout_of(run.done.table, keys, values), self.stored_columns)
+        known_keys = self.progress.keys if self.progress else ()
+        layout = _layout(run.done.table, layout_of(run.done.table, keys, values), self.stored_columns, known_keys)
         large = large_columns(values, run.settings.null_means_keep) - layout.keys.keys()
         return Schemas(keys, values, layout, {n: kind for n, kind in layout.columns.items() if n in large})
 
@@ -247,15 +248,19 @@ def place() -> Column:
     return F.struct("log_ts", "topic", "generation", "partition", "offset")
 
 
-def _layout(table: str, found: Layout, stored: Mapping[str, str]) -> Layout:
-    """The layout of silver: what it has, and behind it what this batch adds."""
+def _layout(table: str, found: Layout, stored: Mapping[str, str], keys: Collection[str]) -> Layout:
+    """The layout of silver: what it has, and behind it what this batch adds.
+
+    Args:
+        keys: the primary key's columns so far; none when nobody knows any more.
+    """
     if not stored:
         return found
-    missing_keys = [name for name in found.keys if name not in stored]
-    if missing_keys:
+    known_keys = set(keys) or set(found.keys) & stored.keys()
+    if known_keys != found.keys():
         raise UnsupportedError(
             table,
-            f"its primary key now has {', '.join(missing_keys)}, which silver does not",
+            f"its primary key was {', '.join(sorted(known_keys))} and now is {', '.join(sorted(found.keys))}",
             "rebuild the table from a snapshot taken after the change",
         )
     known = {name: plain_type(kind) for name, kind in stored.items()}

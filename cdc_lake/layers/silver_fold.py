@@ -23,6 +23,7 @@ from cdc_lake.columns import (
 )
 from cdc_lake.errors import DataLossError
 from cdc_lake.events.envelope import TRUNCATE
+from cdc_lake.events.key import canonical_text
 from cdc_lake.events.moves import has_move_headers, move_of
 from cdc_lake.events.rows import Layout
 from cdc_lake.layers.silver_batch import Batch, Schemas, place
@@ -159,9 +160,9 @@ class Folding:
             key = F.col("touched.key")
         else:
             joined = silver.join(touched.alias("touched"), same, how="left")
-            # A key that has no event here needs a text of its own, and nothing more of it.
-            pk = F.struct(*(F.col(f"silver.{quoted(name)}") for name in names))
-            key = F.coalesce(F.col("touched.key"), F.concat(F.lit("\0"), F.to_json(pk, {"ignoreNullFields": "false"})))
+            # A key that has no event here needs its text too: what is remembered of it is found by that.
+            pk = {name: F.col(f"silver.{quoted(name)}") for name in names}
+            key = F.coalesce(F.col("touched.key"), canonical_text(self.schemas.keys[-1].tree, pk))
         found = joined.select(
             key.alias("key"),
             F.struct(*(F.col(f"silver.{quoted(name)}").alias(name) for name in names)).alias("pk"),

@@ -66,6 +66,7 @@ class Progress(BaseModel):
             commit number.
         epochs: gold: id of each silver table read -> its epoch; a RESTORE of silver changes its rows and no number.
         model: gold: the fingerprint of the model's text.
+        keys: silver: the primary key's columns, sorted.
         side: silver: its side table as it belongs to this commit; none before the first entry.
         gaps: bronze: what this commit went on over, if it was told to; not carried forward.
     """
@@ -82,6 +83,7 @@ class Progress(BaseModel):
     sources: dict[str, int] = {}
     epochs: dict[str, int] = {}
     model: str = ""
+    keys: tuple[str, ...] = ()
     side: SidePin | None = None
     gaps: tuple[Gap, ...] = ()
 
