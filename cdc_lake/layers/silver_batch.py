@@ -257,7 +257,7 @@ def _layout(table: str, found: Layout, stored: Mapping[str, str], keys: Collecti
     if not stored:
         return found
     known_keys = set(keys) or set(found.keys) & stored.keys()
-    if known_keys != found.keys():
+    if known_keys != set(found.keys):
         raise UnsupportedError(
             table,
             f"its primary key was {', '.join(sorted(known_keys))} and now is {', '.join(sorted(found.keys))}",
