@@ -13,7 +13,8 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -54,6 +55,13 @@ class Difference:
     lake: object
 
 
+Explain = Callable[[Difference], str | None]
+
+
+def _no_excuse(_: Difference) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Comparison:
     """What a comparison saw.
@@ -63,26 +71,35 @@ class Comparison:
         lake_rows: rows of the lake table that are not marked deleted.
         differences: how many there are, the ones not sampled included.
         samples: the first of them.
+        known: how many more there are that the caller can explain, by the explanation.
     """
 
     source_rows: int
     lake_rows: int
     differences: int
     samples: tuple[Difference, ...]
+    known: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
 class _Findings:
-    """Counts differences and keeps the first ones."""
+    """Counts differences and keeps the first ones of those that nobody explains."""
 
     limit: int
+    explain: Explain
     count: int = 0
     samples: list[Difference] = field(default_factory=list)
+    known: Counter[str] = field(default_factory=Counter)
 
     def add(self, kind: Kind, key: Key | None, column: str | None, source: object, lake: object) -> None:
+        difference = Difference(kind, key, column, source, lake)
+        explanation = self.explain(difference)
+        if explanation is not None:
+            self.known[explanation] += 1
+            return
         self.count += 1
         if len(self.samples) < self.limit:
-            self.samples.append(Difference(kind, key, column, source, lake))
+            self.samples.append(difference)
 
 
 def _same(value: Any) -> object:
@@ -200,6 +217,7 @@ class _Column:
     """A column of the source table; `key_place` counts from 1, none outside the primary key."""
 
     name: str
+    lake_name: str
     rule: _Rule
     key_place: int | None
 
@@ -223,12 +241,12 @@ ORDER BY r.attnum
 """
 
 
-def _columns(source: psycopg.Connection, table: str) -> list[_Column]:
+def _columns(source: psycopg.Connection, table: str, lake_name: Callable[[str], str]) -> list[_Column]:
     """Read names, types and primary key of a source table from the catalogue."""
     columns = []
     for name, type_name, is_array, modifier, place in source.execute(_CATALOGUE, {"table": table}):
         rule = _decimal_rule(modifier) if type_name == "numeric" else _RULES.get(type_name, _TEXT)
-        columns.append(_Column(name, _array_rule(rule) if is_array else rule, place))
+        columns.append(_Column(name, lake_name(name), _array_rule(rule) if is_array else rule, place))
     if not any(column.key_place is not None for column in columns):
         raise ValueError(f"{table}: has no primary key; rows cannot be told apart")
     return columns
@@ -237,16 +255,17 @@ def _columns(source: psycopg.Connection, table: str) -> list[_Column]:
 def _comparable(columns: Sequence[_Column], lake: pa.Schema, findings: _Findings) -> list[_Column]:
     """Return the columns that both sides hold in the right type; the others are differences."""
     types = dict(zip(lake.names, lake.types, strict=True))
-    wanted = {column.name: column.rule for column in columns} | {DELETED: _RULES["bool"]}
-    for name, rule in wanted.items():
-        if name not in types:
-            findings.add("column", None, name, rule.lake_type, None)
-        elif not rule.accepts(types[name]):
-            findings.add("column", None, name, rule.lake_type, str(types[name]))
-    for name in types:
-        if name not in wanted and not name.startswith("__"):
-            findings.add("column", None, name, None, str(types[name]))
-    return [column for column in columns if column.name in types and column.rule.accepts(types[column.name])]
+    comparable = []
+    for column in (*columns, _Column(DELETED, DELETED, _RULES["bool"], None)):
+        found = types.pop(column.lake_name, None)
+        if found is not None and column.rule.accepts(found):
+            comparable.append(column)
+        else:
+            findings.add("column", None, column.name, column.rule.lake_type, None if found is None else str(found))
+    for name, found in types.items():
+        if not name.startswith("__"):
+            findings.add("column", None, name, None, str(found))
+    return [column for column in comparable if column.name != DELETED]
 
 
 def _source_rows(source: psycopg.Connection, table: str, columns: Sequence[_Column]) -> Iterator[Row]:
@@ -261,7 +280,7 @@ def _source_rows(source: psycopg.Connection, table: str, columns: Sequence[_Colu
 
 def _lake_rows(lake: ds.Dataset, columns: Sequence[_Column]) -> Iterator[Row]:
     """Stream the lake's live rows."""
-    for batch in lake.to_batches(columns=[column.name for column in columns], filter=~pc.field(DELETED)):
+    for batch in lake.to_batches(columns=[column.lake_name for column in columns], filter=~pc.field(DELETED)):
         cells = []
         for column, values in zip(columns, batch.columns, strict=True):
             if column.rule.cast is not None:
@@ -312,7 +331,16 @@ def _compare_rows(
     return source_count, lake_count
 
 
-def compare(dsn: str, schema: str, table: str, delta_path: str, *, limit: int = 20) -> Comparison:
+def compare(
+    dsn: str,
+    schema: str,
+    table: str,
+    delta_path: str,
+    *,
+    limit: int = 20,
+    lake_name: Callable[[str], str] = str,
+    explain: Explain = _no_excuse,
+) -> Comparison:
     """Compare a source table with the live rows of its lake table.
 
     Equal means: the same keys, each once, and in every column the same type and value: trailing spaces, microseconds,
@@ -324,6 +352,8 @@ def compare(dsn: str, schema: str, table: str, delta_path: str, *, limit: int = 
         table: name of the source table; it needs a primary key.
         delta_path: folder of the Delta table.
         limit: how many differences to return as samples; all are counted.
+        lake_name: what a column of that name is called in the lake.
+        explain: says of a difference why it has to be, if so; it is then counted apart.
 
     Returns:
         The outcome. When a key column or `__deleted` is itself a difference, rows are not compared and count 0.
@@ -331,20 +361,20 @@ def compare(dsn: str, schema: str, table: str, delta_path: str, *, limit: int = 
     Raises:
         ValueError: the source table has no primary key.
     """
-    findings = _Findings(limit)
+    findings = _Findings(limit, explain)
     lake = DeltaTable(delta_path).to_pyarrow_dataset()
     name = sql.Identifier(schema, table).as_string()
     with psycopg.connect(dsn, options="-c timezone=UTC -c extra_float_digits=1") as source:
         source.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         source.read_only = True
-        columns = _columns(source, name)
+        columns = _columns(source, name, lake_name)
         comparable = _comparable(columns, lake.schema, findings)
         keys = {column.name for column in columns if column.key_place is not None}
         rows = (0, 0)
         if keys <= {column.name for column in comparable} and _RULES["bool"].accepts(_type_of(lake.schema, DELETED)):
             lake_rows = _lake_rows(lake, comparable)
             rows = _compare_rows(_source_rows(source, name, comparable), lake_rows, comparable, findings)
-    return Comparison(*rows, findings.count, tuple(findings.samples))
+    return Comparison(*rows, findings.count, tuple(findings.samples), dict(findings.known))
 
 
 def _type_of(lake: pa.Schema, name: str) -> pa.DataType:
