@@ -34,7 +34,7 @@ def demo(
     result = run_demo(place, dumps=sql or (), keep=keep, say=lambda text: print(text, file=sys.stderr, flush=True))
     _print(result, Console(stderr=as_json))
     if keep:
-        _print_addresses(place, result.source)
+        _print_addresses(place, result)
     if as_json:
         print(result.to_json())
     raise typer.Exit(result.exit_code)
@@ -66,16 +66,17 @@ def _print(result: "DemoResult", console: Console) -> None:
     print_("Silver equals Postgres." if result.differences == 0 else f"{result.differences} DIFFERENCES.")
 
 
-def _print_addresses(place: Path, source: str) -> None:
+def _print_addresses(place: Path, result: "DemoResult") -> None:
     from cdc_lake.embedded.postgres import program
     from cdc_lake.embedded.stack import Stack
 
     stack = Stack(place / "stack")
     addresses = stack.endpoints
-    database = f"{addresses['postgres'].rpartition('/')[0]}/{source}"
+    database = f"{addresses['postgres'].rpartition('/')[0]}/{result.source}"
     print("\nThe servers are running:", file=sys.stderr)
     for name, address in {**addresses, "postgres": database, "lake": str(place / "lake")}.items():
         print(f"  {name:9} {address}", file=sys.stderr)
+    topic = max(result.tables, key=lambda table: table.source_rows).topic
     config = load_config()
     elsewhere = {"STACK__FOLDER": (config.stack.folder, stack.folder), "LAKE__ROOT": (config.lake.root, place / "lake")}
     exports = "".join(
@@ -84,8 +85,8 @@ def _print_addresses(place: Path, source: str) -> None:
     print(
         f"\nChange something, land it, fold it in:\n  . .venv/bin/activate\n{exports}"
         f"  {program('psql')} \\\n    {database}\n"
-        "  spark-submit jobs/bronze.py --table pagila.public.film\n"
-        "  spark-submit jobs/silver.py --table pagila.public.film\n"
+        f"  spark-submit jobs/bronze.py --table {topic}\n"
+        f"  spark-submit jobs/silver.py --table {topic}\n"
         "  cdc-lake stack down",
         file=sys.stderr,
     )

@@ -19,20 +19,26 @@ from cdc_lake.embedded.comparer import Difference
 NULL_AS_DEFAULT: Final = "nulls that arrive as their column's default"
 NOT_FINITE: Final = "NaN and infinity"
 OUT_OF_CALENDAR: Final = "dates before the year 1 or after 9999"
-NOT_SENT: Final = "columns of types that Debezium does not send"
-GENERATED: Final = "generated columns, which Postgres does not log"
+NOT_SENT: Final = "values of types that Debezium does not send, or not whole"
+GENERATED: Final = "values of generated columns, which Postgres does not log"
+NULL_IN_ARRAY: Final = "arrays with a null in them, of types whose arrays may have none"
+LARGE_ARRAY: Final = "large arrays left alone, of types without a placeholder"
 
 _SENT = frozenset(
     (
         *("int2", "int4", "int8", "oid", "float4", "float8", "numeric", "money", "bool", "bit", "varbit"),
-        *("char", "bpchar", "varchar", "text", "citext", "name", "bytea", "uuid", "json", "jsonb", "xml", "ltree"),
+        *("char", "bpchar", "varchar", "text", "citext", "bytea", "uuid", "json", "jsonb", "xml", "ltree"),
         *("date", "time", "timetz", "timestamp", "timestamptz", "interval", "tsvector", "hstore", "point"),
         *("inet", "cidr", "macaddr", "macaddr8"),
         *("int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange"),
     )
 )
-"""Base types that Debezium sends by default; enums are sent too. Everything else stays behind."""
-_SENT_ARRAYS = _SENT - {"money", "name", "interval", "bit", "varbit", "xml", "point"}
+"""Base types that Debezium 3.6 sends unless told otherwise, as seen; and enums. `name` is sent in snapshots only."""
+_SENT_ARRAYS = _SENT - {"money", "timetz", "interval", "bit", "varbit", "xml", "point"}
+_ARRAY_PLACEHOLDERS = frozenset(
+    ("int4", "int8", "date", "bpchar", "varchar", "text", "bytea", "uuid", "json", "jsonb", "citext")
+)
+"""Types whose arrays have one: the other arrays arrive as null when they were too large to be logged again."""
 
 
 def in_the_lake(column: str) -> str:
@@ -111,26 +117,31 @@ class Table:
         if column is None:
             return None
         if difference.kind == "column":
-            return NOT_SENT if difference.lake is None and not column.is_sent else None
-        if difference.kind != "cell":
-            return None
-        if column.is_generated:
-            return GENERATED if difference.lake is None else None
-        # What was lost arrives as null, and a null as the column's default, if it has one.
-        if difference.lake is not None and not (column.is_nullable and column.has_default):
-            return None
-        if difference.source is None:
-            return NULL_AS_DEFAULT
-        return _unheld(column, difference.source)
+            return None if column.is_sent else NOT_SENT
+        return _lost(column, difference.source, difference.lake) if difference.kind == "cell" else None
 
 
-def _unheld(column: Column, value: object) -> str | None:
-    """Why no record can hold a value of the source."""
-    numbers = [part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Decimal)]
+def _lost(column: Column, source: object, lake: object) -> str | None:
+    """The kind of loss that made a value another one."""
+    if not column.is_sent:
+        return NOT_SENT
+    # What is lost arrives as null, and a null as the column's default, if it has one.
+    if lake is not None and not (column.is_nullable and column.has_default):
+        return None
+    if column.is_generated:
+        return GENERATED
+    if source is None:
+        return NULL_AS_DEFAULT
+    parts = source if isinstance(source, tuple) else (source,)
+    numbers = [part for part in parts if isinstance(part, Decimal)]
     if any(not number.is_finite() for number in numbers):
         return NOT_FINITE
     # The comparer shows a moment that Python has no date for as a number.
-    return OUT_OF_CALENDAR if numbers and column.type in ("date", "timestamp", "timestamptz") else None
+    if numbers and column.type in ("date", "timestamp", "timestamptz"):
+        return OUT_OF_CALENDAR
+    if column.is_array and None in parts and (column.kind == "e" or column.type == "tsvector"):
+        return NULL_IN_ARRAY
+    return LARGE_ARRAY if column.is_array and source != () and column.type not in _ARRAY_PLACEHOLDERS else None
 
 
 # A domain is followed to its base type. Of a foreign key that is inherited from a partitioned table's root one is seen.

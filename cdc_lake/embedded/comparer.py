@@ -163,10 +163,32 @@ def _instant(micros: Any) -> object:
         return micros
 
 
-_TEXT = _Rule("string", _is_string, "{c}::text")
+def _bits(data: bytes | None) -> object:
+    """Bits come with the last one first; how many there are is the column's affair."""
+    return None if data is None else int.from_bytes(data, "little")
+
+
+def _time_of_day(text: str | None) -> object:
+    """Microseconds of a time in UTC such as `10:00:00.5Z`."""
+    if text is None:
+        return None
+    hours, minutes, seconds = text.removesuffix("Z").split(":")
+    return (int(hours) * 60 + int(minutes)) * 60_000_000 + int(Decimal(seconds) * 1_000_000)
+
+
+def _point(value: Mapping[str, float] | None) -> object:
+    return None if value is None else (value["x"], value["y"])
+
+
+# What a client sees; a cast to text adds a netmask to every address.
+_TEXT = _Rule("string", _is_string, "CASE WHEN {c} IS NOT NULL THEN format('%s', {c}) END")
 _NUMBER_TEXT = _Rule("string (plain number)", _is_string, read=_plain_number)
 # Days and microseconds are compared as numbers: infinity, BC and the year 294276 have no Python date.
 _MICROS = "extract(epoch FROM {c}) * 1000000"
+_BITS = (
+    "CASE WHEN {c} IS NOT NULL THEN (SELECT coalesce(sum(power(2::numeric, length({c}) - place)), 0)"
+    " FROM generate_series(1, length({c})) AS place WHERE get_bit({c}, place - 1) = 1) END"
+)
 _RULES = {
     "int2": _Rule("short", pa.types.is_int16),
     "int4": _Rule("int", pa.types.is_int32),
@@ -180,9 +202,41 @@ _RULES = {
     "time": _Rule("long (microseconds)", pa.types.is_int64, _MICROS),
     "timestamp": _Rule("timestamp (UTC wall clock)", _is_wall_clock, _MICROS, pa.int64(), show=_instant),
     "timestamptz": _Rule("timestamp (UTC)", _is_instant, _MICROS, pa.int64(), show=_instant),
+    "timetz": _Rule(
+        "string (time in UTC)", _is_string, _MICROS.format(c="({c} AT TIME ZONE 'UTC')"), read=_time_of_day
+    ),
+    # Debezium counts a month as the twelfth part of 365.25 days.
+    "interval": _Rule(
+        "long (microseconds)",
+        pa.types.is_int64,
+        "((extract(year FROM {c}) * 12 + extract(month FROM {c})) * 30.4375 + extract(day FROM {c})) * 86400000000"
+        " + extract(epoch FROM {c} - date_trunc('day', {c})) * 1000000",
+    ),
+    "oid": _Rule("long", pa.types.is_int64, "{c}::int8"),
+    "money": _Rule(
+        "decimal(38,2)", lambda arrow: bool(pa.types.is_decimal128(arrow) and arrow.scale == 2), "{c}::numeric"
+    ),
+    "point": _Rule(
+        "struct of x and y",
+        pa.types.is_struct,
+        "CASE WHEN {c} IS NOT NULL THEN ARRAY[({c})[0], ({c})[1]] END",
+        read=_point,
+    ),
+    **dict.fromkeys(("bit", "varbit"), _Rule("binary", _is_binary, _BITS, read=_bits)),
     # char(n) is what a client sees, padded; a cast to text would drop the padding.
     "bpchar": _Rule("string", _is_string, "textin(bpcharout({c}))"),
 }
+
+
+def _rule(type_name: str, modifier: int) -> _Rule:
+    """Return the rule of a base type; `modifier` is what Postgres keeps of `numeric(4,2)` or `bit(8)` besides."""
+    if type_name == "numeric":
+        return _decimal_rule(modifier)
+    if type_name == "bit" and modifier == 1:
+        return _Rule("boolean", pa.types.is_boolean, "({c})::int::bool")
+    if type_name == "time" and 0 <= modifier <= 3:
+        return _Rule("int (milliseconds)", pa.types.is_int32, "extract(epoch FROM {c}) * 1000")
+    return _RULES.get(type_name, _TEXT)
 
 
 def _decimal_rule(modifier: int) -> _Rule:
@@ -245,7 +299,7 @@ def _columns(source: psycopg.Connection, table: str, lake_name: Callable[[str], 
     """Read names, types and primary key of a source table from the catalogue."""
     columns = []
     for name, type_name, is_array, modifier, place in source.execute(_CATALOGUE, {"table": table}):
-        rule = _decimal_rule(modifier) if type_name == "numeric" else _RULES.get(type_name, _TEXT)
+        rule = _rule(type_name, modifier)
         columns.append(_Column(name, lake_name(name), _array_rule(rule) if is_array else rule, place))
     if not any(column.key_place is not None for column in columns):
         raise ValueError(f"{table}: has no primary key; rows cannot be told apart")

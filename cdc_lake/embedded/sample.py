@@ -74,11 +74,14 @@ def _windows(source: psycopg.Connection, signal_table: str) -> int:
 
 
 def _wait_for_slot(source: psycopg.Connection, slot: str, deadline: float) -> None:
-    reached = source.execute("SELECT pg_current_wal_lsn()").fetchone()
-    asked = "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
+    # Until it is active the connector has not begun to stream: it is still taking its first snapshot.
+    asked = "SELECT active, confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
+    goal = None
     while time.monotonic() < deadline:
-        source.execute("SELECT pg_logical_emit_message(true, 'cdc_lake', 'sent')")
-        if source.execute(asked, [reached and reached[0], slot]).fetchone() == (True,):
+        sent = source.execute("SELECT pg_logical_emit_message(true, 'cdc_lake', 'sent')").fetchone()
+        is_active, is_reached = source.execute(asked, [goal, slot]).fetchone() or (False, None)
+        if is_reached:
             return
+        goal = goal or (is_active and sent and sent[0]) or None
         time.sleep(0.2)
     raise TimeoutError(f"slot {slot}: Kafka does not have all changes in time")
