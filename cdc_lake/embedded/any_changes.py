@@ -11,6 +11,8 @@ from cdc_lake.embedded.catalogue import Column, Table
 
 _KEYS_AT_MOST: Final = 2_000
 """Rows of a table that the workload knows of; in a large one the others stay as they are."""
+_FEW: Final = 3
+"""Rows of a table with fewer are copied: none is ever emptied."""
 
 Key = tuple[str, ...]
 
@@ -38,12 +40,16 @@ class AnyChanges:
             return "nothing"
         (change,) = self.random.choices(tuple(_SHARES), tuple(_SHARES.values()))
         player = self.random.choice(players)
+        if len(player.keys) < _FEW:
+            change = _Player.copy
         keys = list(player.keys)
         try:
             with self.source.transaction():
                 change(player)
                 self.source.execute("SET CONSTRAINTS ALL IMMEDIATE")
         except psycopg.Error:
+            if self.source.broken:
+                raise
             player.keys = keys
             return "refused"
         return str(change.__name__)
@@ -148,8 +154,10 @@ class _Player:
         self.made += 1
         if column.is_reference:
             return self._other(column) if not column.is_nullable else _quoted(column)
+        if not column.is_array and column.type in _NUMBERS:
+            return f"(SELECT max({_quoted(column)}) + 1 FROM {self.name})"
         if not column.is_array and column.type in _CHANGED:
-            return _CHANGED[column.type].format(c=_quoted(column), n=1_000_000 + self.made)
+            return _CHANGED[column.type].format(c=_quoted(column), n=1_000 + self.made)
         return "NULL" if column.is_nullable and not column.is_key else _quoted(column)
 
     def _run(self, statement: str, *values: str) -> Key | None:
@@ -163,10 +171,10 @@ def _quoted(column: Column) -> str:
 
 
 _TEXT = "left(md5({c}::text || {n}), greatest(length({c}::text), 3))"
-_NUMBER = "{c} + {n}"
+_NUMBERS: Final = ("int2", "int4", "int8", "numeric", "float4", "float8", "date")
 _CHANGED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("text", "varchar", "bpchar", "citext"), _TEXT),
-    **dict.fromkeys(("int2", "int4", "int8", "numeric", "float4", "float8", "date"), _NUMBER),
+    **dict.fromkeys(_NUMBERS, "{c} + {n}"),
     "bool": "NOT {c}",
     "uuid": "md5({c}::text || {n})::uuid",
     **dict.fromkeys(("timestamp", "timestamptz"), "{c} + {n} * interval '1000001 microseconds'"),

@@ -41,6 +41,7 @@ SEED: Final = 1
 FLOOR: Final = {"updates": 1000, "deletes": 50, "ties": 50, "key_changes": 20, "placeholders": 20}
 """What the sample's stream holds at least. A proof over an easy stream would prove little."""
 DUMP_TRANSACTIONS: Final = 500
+"""Those of the workload that knows nothing of its tables, at least."""
 _MARKER = "made-by-cdc-lake-demo"
 _SENT_SECONDS = 120.0
 _SMALL_JVM = "-Dorg.apache.avro.fastread=true -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
@@ -56,6 +57,7 @@ class Source:
     Attributes:
         name: of the database, the connector and the topics' prefix.
         dsn: of the database.
+        pattern: a glob for its topics.
         tables: all that are captured.
         left_out: why others are not, by their names.
         envelope_tables: those of the captured whose records are whole change events.
@@ -67,6 +69,7 @@ class Source:
 
     name: str
     dsn: str
+    pattern: str
     tables: Sequence[Table]
     left_out: Mapping[str, str]
     envelope_tables: Sequence[str]
@@ -204,6 +207,7 @@ def _sample(dsn_admin: str) -> Source:
     return Source(
         name="pagila",
         dsn=dsn,
+        pattern="pagila.public.*",
         tables=[tables[name] for name in sample.TABLES],
         left_out={},
         envelope_tables=[tables[name].place for name in sample.ENVELOPE_TABLES],
@@ -224,6 +228,7 @@ def _dump(dsn_admin: str, files: Sequence[Path]) -> Source:
     return Source(
         name="dump",
         dsn=dsn,
+        pattern="dump.*",
         tables=followed,
         left_out={table.place: table.trouble for table in tables if table.trouble},
         envelope_tables=[table.place for table in followed[::2]],
@@ -242,8 +247,7 @@ class Jobs:
     """
 
     def __init__(self, stack: Stack, lake: Path, source: Source) -> None:
-        schemas = dict.fromkeys(topic.rpartition(".")[0] for topic in source.topics)
-        self._tables = [flag for schema in schemas for flag in ("--table", f"{schema}.*")]
+        self._pattern = source.pattern
         self._environment = _job_environment(stack.folder, lake)
         self.seconds: dict[str, float] = {}
 
@@ -256,7 +260,7 @@ class Jobs:
         command = [
             *(_program("spark-submit"), "--conf", f"spark.driver.extraJavaOptions={_SMALL_JVM}"),
             *(str(CHECKOUT / "jobs" / f"{layer}.py"), "--config", str(CHECKOUT / "conf" / "cdc-lake.yml"), "--json"),
-            *self._tables,
+            *("--table", self._pattern),
             *flags,
         ]
         done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
