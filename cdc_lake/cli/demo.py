@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 def demo(
     sql: Annotated[
-        list[Path] | None, typer.Option("--sql", help="A dump of yours to load instead of the sample; repeatable.")
+        list[Path] | None,
+        typer.Option(
+            "--sql", exists=True, dir_okay=False, help="A dump of yours to load instead of the sample; repeatable."
+        ),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the servers running, and say how to reach them.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as the last line, in JSON.")] = False,

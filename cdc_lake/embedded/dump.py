@@ -26,9 +26,6 @@ def load_dump(dsn_admin: str, database: str, files: Sequence[Path]) -> str:
     Raises:
         ConfigError: psql refuses a file; holds what it said.
     """
-    for file in files:
-        if not file.is_file():
-            raise ConfigError(str(file), "there is no such file", "see --sql")
     with psycopg.connect(dsn_admin, autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database)))
     dsn = make_conninfo(dsn_admin, dbname=database)

@@ -113,5 +113,3 @@ def test_a_file_that_psql_refuses_is_a_configuration_error(stack: Any, tmp_path:
 
     with pytest.raises(ConfigError, match=r'(?s)broken\.sql: psql refuses it: .*"absent" does not exist'):
         load_dump(stack.endpoints["postgres"], "broken", [broken])
-    with pytest.raises(ConfigError, match="there is no such file"):
-        load_dump(stack.endpoints["postgres"], "never", [tmp_path / "absent.sql"])
