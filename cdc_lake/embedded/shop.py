@@ -16,7 +16,7 @@ ENOUGH: Final = 1_500
 
 _SNAPSHOT_EVERY: Final = 500
 """Transactions between two incremental snapshots."""
-_SNAPSHOT_TABLES: Final = ("film", "customer", "rental", "film_actor")
+_SNAPSHOT_TABLES: Final = ("film", "customer", "inventory", "film_actor")
 
 
 class Shop:
