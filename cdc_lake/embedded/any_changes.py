@@ -11,16 +11,14 @@ from cdc_lake.embedded.catalogue import Column, Table
 
 _KEYS_AT_MOST: Final = 2_000
 """Rows of a table that the workload knows of; in a large one the others stay as they are."""
-_FEW: Final = 3
-"""Rows of a table with fewer are copied: none is ever emptied."""
-
 Key = tuple[str, ...]
 
 
 class AnyChanges:
     """Transactions of one kind and one table each.
 
-    What the database does not allow, by a foreign key, a check or a trigger, is rolled back and counted as `refused`.
+    What the database does not allow, by a foreign key, a check or a trigger, is rolled back and counted as `refused`,
+    and so is what would empty a table.
 
     Args:
         tables: those to change.
@@ -40,19 +38,24 @@ class AnyChanges:
             return "nothing"
         (change,) = self.random.choices(tuple(_SHARES), tuple(_SHARES.values()))
         player = self.random.choice(players)
-        if len(player.keys) < _FEW:
-            change = _Player.copy
         keys = list(player.keys)
         try:
             with self.source.transaction():
                 change(player)
                 self.source.execute("SET CONSTRAINTS ALL IMMEDIATE")
+                self._see_that_none_is_empty()
         except psycopg.Error:
             if self.source.broken:
                 raise
             player.keys = keys
             return "refused"
         return str(change.__name__)
+
+    def _see_that_none_is_empty(self) -> None:
+        """Deletes cascade, and there is nothing to compare in an empty table."""
+        checks = " AND ".join(f"EXISTS (SELECT FROM {player.table.qualified})" for player in self.players)
+        if self.source.execute(f"SELECT {checks}".encode()).fetchone() != (True,):
+            raise psycopg.DataError("a table would be empty")
 
 
 class _Player:
@@ -103,17 +106,15 @@ class _Player:
     def reinsert(self) -> None:
         """A row is deleted and comes back, in one transaction."""
         key = self._any_key()
-        whole = self.source.execute(f"SELECT t::text FROM {self.name} t WHERE {self._is_key}".encode(), key)
-        row = whole.fetchone()
-        if row is None:
-            return
+        asked = f"SELECT t::text FROM {self.name} t WHERE {self._is_key}"
+        ((row,),) = self.source.execute(asked.encode(), key).fetchall()
         self._run(f"DELETE FROM {self.name} WHERE {self._is_key}", *key)
         columns = [_quoted(column) for column in (*self.key, *self.others)]
         values = ", ".join(f"(r).{column}" for column in columns)
         self._run(
             f"INSERT INTO {self.name} ({', '.join(columns)}) OVERRIDING SYSTEM VALUE"
             f" SELECT {values} FROM (SELECT %s::{self.name} AS r) s",
-            *row,
+            row,
         )
 
     def change_key(self) -> None:
@@ -128,7 +129,16 @@ class _Player:
         return " AND ".join(f"{_quoted(column)} = %s" for column in self.key)
 
     def _any_key(self) -> Key:
-        return self.random.choice(self.keys)
+        """The key of a row that is there; others went with the rows they refer to, or changed with them."""
+        while self.keys:
+            key = self.random.choice(self.keys)
+            if (
+                self.source.execute(f"SELECT FROM {self.name} WHERE {self._is_key}".encode(), key).fetchone()
+                is not None
+            ):
+                return key
+            self.keys.remove(key)
+        raise psycopg.DataError("no row is left that this knows of")
 
     def _update(self, key: Key) -> None:
         free = [column for column in self.others if not column.is_unique]
