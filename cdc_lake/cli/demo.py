@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 
 def demo(
+    sql: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--sql", exists=True, dir_okay=False, help="A dump of yours to load instead of the sample; repeatable."
+        ),
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the servers running, and say how to reach them.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as the last line, in JSON.")] = False,
     folder: Annotated[
@@ -27,43 +34,52 @@ def demo(
     from cdc_lake.embedded.demo import run_demo  # the `demo` extra, which a cluster does without
 
     place = Path(folder).resolve() if folder else Path(load_config().stack.folder).parent
-    result = run_demo(place, keep=keep, say=lambda text: print(text, file=sys.stderr, flush=True))
+    result = run_demo(place, dumps=sql or (), keep=keep, say=lambda text: print(text, file=sys.stderr, flush=True))
     _print(result, Console(stderr=as_json))
     if keep:
-        _print_addresses(place)
+        _print_addresses(place, result)
     if as_json:
         print(result.to_json())
-    raise typer.Exit(1 if result.differences else 0)
+    raise typer.Exit(result.exit_code)
 
 
 def _print(result: "DemoResult", console: Console) -> None:
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("topic", overflow="fold")
+    table.add_column(f"topic, behind\n{result.source}.", overflow="fold")
     counts = ("events", "bronze\nrows", "quaran-\ntined", "silver\nrows", "source\nrows", "differ-\nences")
     for heading in (*counts, "sec-\nonds"):
         table.add_column(heading, justify="right")
     for row in result.tables:
         numbers = (row.events, row.bronze_rows, row.quarantined, row.silver_rows, row.source_rows, row.differences)
-        table.add_row(row.topic, *map(str, numbers), str(row.seconds))
+        table.add_row(row.topic.removeprefix(f"{result.source}."), *map(str, numbers), str(row.seconds))
     console.print(table)
+    print_ = partial(console.print, highlight=False, markup=False)
+    for left_out, reason in result.left_out.items():
+        print_(f"Left out: {left_out}, {reason}.")
+    for kind, number in result.losses.items():
+        print_(f"Lost before Kafka: {number} {kind}.")
     counted = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in result.stream.items())
-    console.print(f"The stream held {counted}.", highlight=False)
-    verdict = "Silver equals Postgres" if result.differences == 0 else f"{result.differences} DIFFERENCES"
+    print_(f"{result.transactions} transactions; the stream held {counted}.")
+    spent = ", ".join(f"{name} {seconds}" for name, seconds in result.parts.items())
     memory = result.peak_rss_bytes / (1 << 30)
-    console.print(f"{verdict}. {result.seconds:.0f} s, {memory:.1f} GiB at most.", highlight=False)
+    print_(f"{result.seconds:.0f} s, {memory:.1f} GiB at most. Seconds: {spent}.")
+    if result.too_few:
+        few = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in result.too_few.items())
+        print_(f"TOO EASY a stream to prove anything: {few}.")
+    print_("Silver equals Postgres." if result.differences == 0 else f"{result.differences} DIFFERENCES.")
 
 
-def _print_addresses(place: Path) -> None:
-    from cdc_lake.embedded.demo import PREFIX
+def _print_addresses(place: Path, result: "DemoResult") -> None:
     from cdc_lake.embedded.postgres import program
     from cdc_lake.embedded.stack import Stack
 
     stack = Stack(place / "stack")
     addresses = stack.endpoints
-    database = f"{addresses['postgres'].rpartition('/')[0]}/{PREFIX}"
+    database = f"{addresses['postgres'].rpartition('/')[0]}/{result.source}"
     print("\nThe servers are running:", file=sys.stderr)
     for name, address in {**addresses, "postgres": database, "lake": str(place / "lake")}.items():
         print(f"  {name:9} {address}", file=sys.stderr)
+    topic = max(result.tables, key=lambda table: table.source_rows).topic
     config = load_config()
     elsewhere = {"STACK__FOLDER": (config.stack.folder, stack.folder), "LAKE__ROOT": (config.lake.root, place / "lake")}
     exports = "".join(
@@ -72,8 +88,8 @@ def _print_addresses(place: Path) -> None:
     print(
         f"\nChange something, land it, fold it in:\n  . .venv/bin/activate\n{exports}"
         f"  {program('psql')} \\\n    {database}\n"
-        "  spark-submit jobs/bronze.py --table pagila.public.film\n"
-        "  spark-submit jobs/silver.py --table pagila.public.film\n"
+        f"  spark-submit jobs/bronze.py --table {topic}\n"
+        f"  spark-submit jobs/silver.py --table {topic}\n"
         "  cdc-lake stack down",
         file=sys.stderr,
     )

@@ -13,7 +13,8 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -54,6 +55,13 @@ class Difference:
     lake: object
 
 
+Explain = Callable[[Difference], str | None]
+
+
+def _no_excuse(_: Difference) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Comparison:
     """What a comparison saw.
@@ -63,26 +71,35 @@ class Comparison:
         lake_rows: rows of the lake table that are not marked deleted.
         differences: how many there are, the ones not sampled included.
         samples: the first of them.
+        known: how many more there are that the caller can explain, by the explanation.
     """
 
     source_rows: int
     lake_rows: int
     differences: int
     samples: tuple[Difference, ...]
+    known: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
 class _Findings:
-    """Counts differences and keeps the first ones."""
+    """Counts differences and keeps the first ones of those that nobody explains."""
 
     limit: int
+    explain: Explain
     count: int = 0
     samples: list[Difference] = field(default_factory=list)
+    known: Counter[str] = field(default_factory=Counter)
 
     def add(self, kind: Kind, key: Key | None, column: str | None, source: object, lake: object) -> None:
+        difference = Difference(kind, key, column, source, lake)
+        explanation = self.explain(difference)
+        if explanation is not None:
+            self.known[explanation] += 1
+            return
         self.count += 1
         if len(self.samples) < self.limit:
-            self.samples.append(Difference(kind, key, column, source, lake))
+            self.samples.append(difference)
 
 
 def _same(value: Any) -> object:
@@ -146,10 +163,32 @@ def _instant(micros: Any) -> object:
         return micros
 
 
-_TEXT = _Rule("string", _is_string, "{c}::text")
+def _bits(data: bytes | None) -> object:
+    """Bits come with the last one first; how many there are is the column's affair."""
+    return None if data is None else int.from_bytes(data, "little")
+
+
+def _time_of_day(text: str | None) -> object:
+    """Microseconds of a time in UTC such as `10:00:00.5Z`."""
+    if text is None:
+        return None
+    hours, minutes, seconds = text.removesuffix("Z").split(":")
+    return (int(hours) * 60 + int(minutes)) * 60_000_000 + int(Decimal(seconds) * 1_000_000)
+
+
+def _point(value: Mapping[str, float] | None) -> object:
+    return None if value is None else (value["x"], value["y"])
+
+
+# What a client sees; a cast to text adds a netmask to every address.
+_TEXT = _Rule("string", _is_string, "CASE WHEN {c} IS NOT NULL THEN format('%s', {c}) END")
 _NUMBER_TEXT = _Rule("string (plain number)", _is_string, read=_plain_number)
 # Days and microseconds are compared as numbers: infinity, BC and the year 294276 have no Python date.
 _MICROS = "extract(epoch FROM {c}) * 1000000"
+_BITS = (
+    "CASE WHEN {c} IS NOT NULL THEN (SELECT coalesce(sum(power(2::numeric, length({c}) - place)), 0)"
+    " FROM generate_series(1, length({c})) AS place WHERE get_bit({c}, place - 1) = 1) END"
+)
 _RULES = {
     "int2": _Rule("short", pa.types.is_int16),
     "int4": _Rule("int", pa.types.is_int32),
@@ -163,9 +202,41 @@ _RULES = {
     "time": _Rule("long (microseconds)", pa.types.is_int64, _MICROS),
     "timestamp": _Rule("timestamp (UTC wall clock)", _is_wall_clock, _MICROS, pa.int64(), show=_instant),
     "timestamptz": _Rule("timestamp (UTC)", _is_instant, _MICROS, pa.int64(), show=_instant),
+    "timetz": _Rule(
+        "string (time in UTC)", _is_string, _MICROS.format(c="({c} AT TIME ZONE 'UTC')"), read=_time_of_day
+    ),
+    # Debezium counts a month as the twelfth part of 365.25 days.
+    "interval": _Rule(
+        "long (microseconds)",
+        pa.types.is_int64,
+        "((extract(year FROM {c}) * 12 + extract(month FROM {c})) * 30.4375 + extract(day FROM {c})) * 86400000000"
+        " + extract(epoch FROM {c} - date_trunc('day', {c})) * 1000000",
+    ),
+    "oid": _Rule("long", pa.types.is_int64, "{c}::int8"),
+    "money": _Rule(
+        "decimal(38,2)", lambda arrow: bool(pa.types.is_decimal128(arrow) and arrow.scale == 2), "{c}::numeric"
+    ),
+    "point": _Rule(
+        "struct of x and y",
+        pa.types.is_struct,
+        "CASE WHEN {c} IS NOT NULL THEN ARRAY[({c})[0], ({c})[1]] END",
+        read=_point,
+    ),
+    **dict.fromkeys(("bit", "varbit"), _Rule("binary", _is_binary, _BITS, read=_bits)),
     # char(n) is what a client sees, padded; a cast to text would drop the padding.
     "bpchar": _Rule("string", _is_string, "textin(bpcharout({c}))"),
 }
+
+
+def _rule(type_name: str, modifier: int) -> _Rule:
+    """Return the rule of a base type; `modifier` is what Postgres keeps of `numeric(4,2)` or `bit(8)` besides."""
+    if type_name == "numeric":
+        return _decimal_rule(modifier)
+    if type_name == "bit" and modifier == 1:
+        return _Rule("boolean", pa.types.is_boolean, "({c})::int::bool")
+    if type_name == "time" and 0 <= modifier <= 3:
+        return _Rule("int (milliseconds)", pa.types.is_int32, "extract(epoch FROM {c}) * 1000")
+    return _RULES.get(type_name, _TEXT)
 
 
 def _decimal_rule(modifier: int) -> _Rule:
@@ -200,6 +271,7 @@ class _Column:
     """A column of the source table; `key_place` counts from 1, none outside the primary key."""
 
     name: str
+    lake_name: str
     rule: _Rule
     key_place: int | None
 
@@ -223,12 +295,12 @@ ORDER BY r.attnum
 """
 
 
-def _columns(source: psycopg.Connection, table: str) -> list[_Column]:
+def _columns(source: psycopg.Connection, table: str, lake_name: Callable[[str], str]) -> list[_Column]:
     """Read names, types and primary key of a source table from the catalogue."""
     columns = []
     for name, type_name, is_array, modifier, place in source.execute(_CATALOGUE, {"table": table}):
-        rule = _decimal_rule(modifier) if type_name == "numeric" else _RULES.get(type_name, _TEXT)
-        columns.append(_Column(name, _array_rule(rule) if is_array else rule, place))
+        rule = _rule(type_name, modifier)
+        columns.append(_Column(name, lake_name(name), _array_rule(rule) if is_array else rule, place))
     if not any(column.key_place is not None for column in columns):
         raise ValueError(f"{table}: has no primary key; rows cannot be told apart")
     return columns
@@ -237,16 +309,17 @@ def _columns(source: psycopg.Connection, table: str) -> list[_Column]:
 def _comparable(columns: Sequence[_Column], lake: pa.Schema, findings: _Findings) -> list[_Column]:
     """Return the columns that both sides hold in the right type; the others are differences."""
     types = dict(zip(lake.names, lake.types, strict=True))
-    wanted = {column.name: column.rule for column in columns} | {DELETED: _RULES["bool"]}
-    for name, rule in wanted.items():
-        if name not in types:
-            findings.add("column", None, name, rule.lake_type, None)
-        elif not rule.accepts(types[name]):
-            findings.add("column", None, name, rule.lake_type, str(types[name]))
-    for name in types:
-        if name not in wanted and not name.startswith("__"):
-            findings.add("column", None, name, None, str(types[name]))
-    return [column for column in columns if column.name in types and column.rule.accepts(types[column.name])]
+    comparable = []
+    for column in (*columns, _Column(DELETED, DELETED, _RULES["bool"], None)):
+        found = types.pop(column.lake_name, None)
+        if found is not None and column.rule.accepts(found):
+            comparable.append(column)
+        else:
+            findings.add("column", None, column.name, column.rule.lake_type, None if found is None else str(found))
+    for name, found in types.items():
+        if not name.startswith("__"):
+            findings.add("column", None, name, None, str(found))
+    return [column for column in comparable if column.name != DELETED]
 
 
 def _source_rows(source: psycopg.Connection, table: str, columns: Sequence[_Column]) -> Iterator[Row]:
@@ -261,7 +334,7 @@ def _source_rows(source: psycopg.Connection, table: str, columns: Sequence[_Colu
 
 def _lake_rows(lake: ds.Dataset, columns: Sequence[_Column]) -> Iterator[Row]:
     """Stream the lake's live rows."""
-    for batch in lake.to_batches(columns=[column.name for column in columns], filter=~pc.field(DELETED)):
+    for batch in lake.to_batches(columns=[column.lake_name for column in columns], filter=~pc.field(DELETED)):
         cells = []
         for column, values in zip(columns, batch.columns, strict=True):
             if column.rule.cast is not None:
@@ -312,7 +385,16 @@ def _compare_rows(
     return source_count, lake_count
 
 
-def compare(dsn: str, schema: str, table: str, delta_path: str, *, limit: int = 20) -> Comparison:
+def compare(
+    dsn: str,
+    schema: str,
+    table: str,
+    delta_path: str,
+    *,
+    limit: int = 20,
+    lake_name: Callable[[str], str] = str,
+    explain: Explain = _no_excuse,
+) -> Comparison:
     """Compare a source table with the live rows of its lake table.
 
     Equal means: the same keys, each once, and in every column the same type and value: trailing spaces, microseconds,
@@ -324,6 +406,8 @@ def compare(dsn: str, schema: str, table: str, delta_path: str, *, limit: int = 
         table: name of the source table; it needs a primary key.
         delta_path: folder of the Delta table.
         limit: how many differences to return as samples; all are counted.
+        lake_name: what a column of that name is called in the lake.
+        explain: says of a difference why it has to be, if so; it is then counted apart.
 
     Returns:
         The outcome. When a key column or `__deleted` is itself a difference, rows are not compared and count 0.
@@ -331,20 +415,20 @@ def compare(dsn: str, schema: str, table: str, delta_path: str, *, limit: int = 
     Raises:
         ValueError: the source table has no primary key.
     """
-    findings = _Findings(limit)
+    findings = _Findings(limit, explain)
     lake = DeltaTable(delta_path).to_pyarrow_dataset()
     name = sql.Identifier(schema, table).as_string()
     with psycopg.connect(dsn, options="-c timezone=UTC -c extra_float_digits=1") as source:
         source.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         source.read_only = True
-        columns = _columns(source, name)
+        columns = _columns(source, name, lake_name)
         comparable = _comparable(columns, lake.schema, findings)
         keys = {column.name for column in columns if column.key_place is not None}
         rows = (0, 0)
         if keys <= {column.name for column in comparable} and _RULES["bool"].accepts(_type_of(lake.schema, DELETED)):
             lake_rows = _lake_rows(lake, comparable)
             rows = _compare_rows(_source_rows(source, name, comparable), lake_rows, comparable, findings)
-    return Comparison(*rows, findings.count, tuple(findings.samples))
+    return Comparison(*rows, findings.count, tuple(findings.samples), dict(findings.known))
 
 
 def _type_of(lake: pa.Schema, name: str) -> pa.DataType:

@@ -23,6 +23,7 @@ def postgres_connector_config(
     topic_prefix: str,
     tables: Sequence[str],
     envelope_tables: Sequence[str] = (),
+    signal_table: str | None = None,
 ) -> dict[str, str]:
     """One Debezium connector for tables of an embedded Postgres, its records in Avro by Apicurio.
 
@@ -30,11 +31,14 @@ def postgres_connector_config(
         endpoints: of the stack.
         tables: all of them, as `<schema>.<table>`; a partitioned table by its own name, not its partitions'.
         envelope_tables: those of them whose records stay whole change events; the others' are flattened to the row.
+        signal_table: the one through which it takes orders, such as for an incremental snapshot.
     """
     server = urlsplit(endpoints["postgres"])
     slot = re.sub(r"[^a-z0-9_]", "_", topic_prefix.lower())
     # `message` is where pg_logical_emit_message goes, which is no row.
-    whole = "|".join(re.escape(name) for name in (*envelope_tables, "message"))
+    topics = (re.sub(r"[^a-zA-Z0-9._-]", "_", name) for name in (*envelope_tables, "message"))
+    whole = "|".join(map(re.escape, topics))
+    captured = [*tables, signal_table] if signal_table else tables
     return {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "tasks.max": "1",
@@ -49,7 +53,12 @@ def postgres_connector_config(
         # Else a partitioned table arrives under the names of its partitions, and in a snapshot twice.
         "publish.via.partition.root": "true",
         "topic.prefix": topic_prefix,
-        "table.include.list": ",".join(re.escape(table) for table in tables),
+        # A comma separates, whatever stands before it.
+        "table.include.list": ",".join(re.escape(table).replace(",", r"\x2c") for table in captured),
+        # Avro takes fewer names than Postgres.
+        "schema.name.adjustment.mode": "avro",
+        "field.name.adjustment.mode": "avro",
+        **({"signal.data.collection": signal_table} if signal_table else {}),
         "tombstones.on.delete": "true",
         "poll.interval.ms": "100",
         "extended.headers.enabled": "false",

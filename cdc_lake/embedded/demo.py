@@ -1,7 +1,7 @@
 """The whole way, for real, and the proof: Postgres -> Debezium -> Kafka -> bronze -> silver, compared with Postgres.
 
-The jobs run as anyone would run them, by spark-submit. What judges them shares no code with them: the source is read by
-psycopg, the tables by delta-rs, the topics by a plain consumer.
+The source changes all the while. The jobs run as anyone would run them, by spark-submit. What judges them shares no
+code with them: the source is read by psycopg, the tables by delta-rs, the topics by a plain consumer.
 """
 
 import json
@@ -11,35 +11,77 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
+import psycopg
 from deltalake import DeltaTable
 
 from cdc_lake.config import CHECKOUT
+from cdc_lake.embedded import sample
+from cdc_lake.embedded.any_changes import AnyChanges
+from cdc_lake.embedded.catalogue import Table, in_the_lake, read_tables
 from cdc_lake.embedded.comparer import Comparison, compare
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
-from cdc_lake.embedded.sample import create, wait_until_sent, workload
+from cdc_lake.embedded.dump import load_dump
+from cdc_lake.embedded.shop import ENOUGH, Shop
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.embedded.tap import StreamStats, observe
+from cdc_lake.embedded.workload import ChangesTo, changing
 from cdc_lake.errors import CdcLakeError, ConfigError
 from cdc_lake.jars import EMBEDDED_PROFILE, cache_folder, lock_file, profile_name, read_lock, require
 
-PREFIX = "pagila"
-TABLES = ("film", "customer")
-ENVELOPE_TABLES = ("customer",)
-ROUNDS = (500, 500)
-"""Transactions of each round; after each, bronze and silver run once."""
+SEED: Final = 1
+FLOOR: Final = {"updates": 1000, "deletes": 50, "ties": 50, "key_changes": 20, "placeholders": 20}
+"""What the sample's stream holds at least. A proof over an easy stream would prove little."""
+DUMP_TRANSACTIONS: Final = 500
+"""Those of the workload that knows nothing of its tables, at least."""
 _MARKER = "made-by-cdc-lake-demo"
-_SENT_SECONDS = 60.0
+_SENT_SECONDS = 120.0
 _SMALL_JVM = "-Dorg.apache.avro.fastread=true -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 """Starts in half the time and pays for it in speed, which a few thousand rows do not need."""
 
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the demo reads, and who changes it meanwhile.
+
+    Attributes:
+        name: of the database, the connector and the topics' prefix.
+        dsn: of the database.
+        pattern: a glob for its topics.
+        tables: all that are captured.
+        left_out: why others are not, by their names.
+        envelope_tables: those of the captured whose records are whole change events.
+        signal_table: the connector's.
+        changes_to: the workload.
+        transactions: how many it commits at least.
+        floor: what the stream must hold at least, by the names of `StreamStats`.
+    """
+
+    name: str
+    dsn: str
+    pattern: str
+    tables: Sequence[Table]
+    left_out: Mapping[str, str]
+    envelope_tables: Sequence[str]
+    signal_table: str | None
+    changes_to: ChangesTo
+    transactions: int
+    floor: Mapping[str, int]
+
+    @property
+    def topics(self) -> dict[str, Table]:
+        """The tables by the topics that hold their records."""
+        return {table.topic(self.name): table for table in self.tables}
 
 
 @dataclass(frozen=True)
@@ -49,6 +91,7 @@ class TableResult:
     Attributes:
         events: records on the topic.
         differences: rows or cells in which silver is not the source, and records that bronze has not or twice.
+        losses: cells that differ because of what was lost before Kafka, by the kind of loss; no differences.
         seconds: spent on it in bronze and silver.
     """
 
@@ -59,34 +102,70 @@ class TableResult:
     silver_rows: int
     source_rows: int
     differences: int
+    losses: dict[str, int]
     seconds: float
 
 
 @dataclass
 class DemoResult:
-    """What the demo found."""
+    """What the demo found.
 
+    Attributes:
+        source: name of the database and the topics' prefix.
+        left_out: why other tables of the source were not followed, by their names.
+        transactions: those the workload committed.
+        stream: what the topics held, by the names of `StreamStats`.
+        too_few: those of them that are below the floor; then nothing was proven.
+        parts: seconds, in the order in which things were done.
+    """
+
+    source: str = ""
+    left_out: dict[str, str] = field(default_factory=dict)
     tables: list[TableResult] = field(default_factory=list)
     differences: int = 0
+    transactions: int = 0
+    stream: dict[str, int] = field(default_factory=dict)
+    too_few: dict[str, int] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     peak_rss_bytes: int = 0
-    stream: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        """0 only if nothing differs and the stream was hard enough to say so."""
+        return 1 if self.differences or self.too_few else 0
+
+    @property
+    def losses(self) -> dict[str, int]:
+        """What was lost before Kafka in all tables, by the kind of loss."""
+        total: Counter[str] = Counter()
+        for table in self.tables:
+            total.update(table.losses)
+        return dict(total)
 
     def to_json(self) -> str:
         """One line."""
         return json.dumps(asdict(self))
 
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Note how long the body takes."""
+        started = time.monotonic()
+        yield
+        self.parts[name] = round(time.monotonic() - started, 1)
 
-def run_demo(folder: Path, *, keep: bool, say: Say) -> DemoResult:
+
+def run_demo(folder: Path, *, dumps: Sequence[Path] = (), keep: bool, say: Say) -> DemoResult:
     """Run the demo in `folder`, which it empties first.
 
     Args:
         folder: servers and lake are made in it.
+        dumps: SQL files to load instead of the sample.
         keep: leave the servers running.
         say: told what is going on.
 
     Raises:
-        ConfigError: the folder holds something that no demo made.
+        ConfigError: the folder holds something that no demo made, or a dump cannot be loaded.
         InstallationError: a jar is missing or damaged.
         InfrastructureError: a server or connector does not start.
         CdcLakeError: a job failed.
@@ -99,9 +178,19 @@ def run_demo(folder: Path, *, keep: bool, say: Say) -> DemoResult:
     result = DemoResult()
     with _peak_memory(result):
         say("starting Postgres, Kafka, Apicurio Registry and Kafka Connect with Debezium")
-        stack.start(detach=False)
+        with result.part("start"):
+            stack.start(detach=False)
         try:
-            _play(stack, lake, result, say)
+            say(f"loading {', '.join(path.name for path in dumps) or 'the sample'}")
+            postgres = stack.endpoints["postgres"]
+            with result.part("load"):
+                source = _dump(postgres, dumps) if dumps else _sample(postgres)
+            result.source, result.left_out = source.name, dict(source.left_out)
+            jobs = Jobs(stack, lake, source)
+            _play(source, jobs, stack, result, say)
+            say("reading Postgres, Kafka and the tables with other programs, and comparing them")
+            with result.part("compare"):
+                _judge(source, jobs, stack, lake, result, say)
             if keep:
                 stack.detach()
         finally:
@@ -111,72 +200,163 @@ def run_demo(folder: Path, *, keep: bool, say: Say) -> DemoResult:
     return result
 
 
-def _play(stack: Stack, lake: Path, result: DemoResult, say: Say) -> None:
-    addresses = stack.endpoints
-    source = create(addresses["postgres"], PREFIX)
-    connector = postgres_connector_config(
-        addresses,
-        database=PREFIX,
-        topic_prefix=PREFIX,
-        tables=[f"public.{table}" for table in TABLES],
-        envelope_tables=[f"public.{table}" for table in ENVELOPE_TABLES],
+def _sample(dsn_admin: str) -> Source:
+    dsn = sample.create(dsn_admin, "pagila")
+    with psycopg.connect(dsn) as source:
+        tables = {table.name: table for table in read_tables(source)}
+    return Source(
+        name="pagila",
+        dsn=dsn,
+        pattern="pagila.public.*",
+        tables=[tables[name] for name in sample.TABLES],
+        left_out={},
+        envelope_tables=[tables[name].place for name in sample.ENVELOPE_TABLES],
+        signal_table=tables[sample.SIGNAL_TABLE].place,
+        changes_to=Shop,
+        transactions=ENOUGH,
+        floor=FLOOR,
     )
-    put_connector(addresses["connect"], PREFIX, connector)
-    seconds: dict[str, float] = {}
-    for number, transactions in enumerate(ROUNDS, start=1):
-        say(f"round {number}: {transactions} transactions in Postgres, then the bronze and the silver job")
-        workload(source, seed=number, transactions=transactions)
-        wait_until_sent(source, PREFIX, _SENT_SECONDS)
+
+
+def _dump(dsn_admin: str, files: Sequence[Path]) -> Source:
+    dsn = load_dump(dsn_admin, "dump", files)
+    with psycopg.connect(dsn) as source:
+        tables = read_tables(source)
+    followed = [table for table in tables if table.trouble is None]
+    if not followed:
+        raise ConfigError(", ".join(map(str, files)), "no table in it has a usable primary key", "give another dump")
+    return Source(
+        name="dump",
+        dsn=dsn,
+        pattern="dump.*",
+        tables=followed,
+        left_out={table.place: table.trouble for table in tables if table.trouble},
+        envelope_tables=[table.place for table in followed[::2]],
+        signal_table=None,
+        changes_to=partial(AnyChanges, followed),
+        transactions=DUMP_TRANSACTIONS,
+        floor={"updates": 1},
+    )
+
+
+class Jobs:
+    """The jobs over all tables of a source, each by a spark-submit of its own.
+
+    Attributes:
+        seconds: spent so far, by topic.
+    """
+
+    def __init__(self, stack: Stack, lake: Path, source: Source) -> None:
+        self._pattern = source.pattern
+        self._environment = _job_environment(stack.folder, lake)
+        self.seconds: dict[str, float] = {}
+
+    def submit(self, layer: str, *flags: str) -> None:
+        """Run a layer's job.
+
+        Raises:
+            CdcLakeError: it failed.
+        """
+        command = [
+            *(_program("spark-submit"), "--conf", f"spark.driver.extraJavaOptions={_SMALL_JVM}"),
+            *(str(CHECKOUT / "jobs" / f"{layer}.py"), "--config", str(CHECKOUT / "conf" / "cdc-lake.yml"), "--json"),
+            *("--table", self._pattern),
+            *flags,
+        ]
+        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise CdcLakeError(
+                f"the {layer} job",
+                f"it ended with exit code {done.returncode}",
+                f"it said:\n{done.stdout}{done.stderr}",
+            )
+        report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        for table in report["tables"]:
+            spent = sum(table["seconds"].values())
+            self.seconds[table["table"]] = self.seconds.get(table["table"], 0.0) + spent
+
+
+def _play(source: Source, jobs: Jobs, stack: Stack, result: DemoResult, say: Say) -> None:
+    """Have the jobs follow the source while it changes, and once more when it has come to rest."""
+    connector = postgres_connector_config(
+        stack.endpoints,
+        database=source.name,
+        topic_prefix=source.name,
+        tables=[table.place for table in source.tables],
+        envelope_tables=source.envelope_tables,
+        signal_table=source.signal_table,
+    )
+    put_connector(stack.endpoints["connect"], source.name, connector)
+    with changing(source.dsn, source.changes_to, seed=SEED, at_least=source.transactions) as done:
+        with result.part("snapshot"):
+            sample.wait_until_sent(source.dsn, source.name, _SENT_SECONDS)
         for layer in ("bronze", "silver"):
-            for topic, spent in _submit(layer, stack.folder, lake).items():
-                seconds[topic] = seconds.get(topic, 0.0) + spent
-    say("reading Postgres, Kafka and the tables with other programs, and comparing them")
-    topics = [f"{PREFIX}.public.{table}" for table in TABLES]
-    stream = observe(addresses["kafka"], f"{addresses['registry']}/apis/registry/v3", topics)
-    for table, topic in zip(TABLES, topics, strict=True):
-        compared = compare(source, "public", table, str(lake / "silver" / PREFIX / "public" / table))
-        for sample in compared.samples:
-            say(f"{topic}: {sample}")
-        result.tables.append(_table_result(topic, table, lake, stream, compared, seconds[topic]))
+            say(f"the {layer} job, while the tables change")
+            with result.part(layer):
+                jobs.submit(layer)
+    result.transactions = done.total()
+    with result.part("rest"):
+        sample.wait_until_sent(source.dsn, source.name, _SENT_SECONDS, signal_table=source.signal_table)
+    for layer in ("bronze", "silver"):
+        say(f"the {layer} job, after {result.transactions} transactions")
+        with result.part(f"{layer} again"):
+            jobs.submit(layer)
+
+
+def _judge(source: Source, jobs: Jobs, stack: Stack, lake: Path, result: DemoResult, say: Say) -> None:
+    addresses = stack.endpoints
+    landed = {topic: table for topic, table in source.topics.items() if topic in jobs.seconds}
+    stream = observe(addresses["kafka"], f"{addresses['registry']}/apis/registry/v3", list(landed))
+    for topic, table in source.topics.items():
+        if topic not in landed:
+            result.tables.append(_unheard_of(source.dsn, topic, table))
+            continue
+        silver = str(_delta(lake, "silver", topic))
+        compared = compare(source.dsn, table.schema, table.name, silver, lake_name=in_the_lake, explain=table.loss)
+        for found in compared.samples:
+            say(f"{topic}: {found}")
+        result.tables.append(_table_result(topic, _delta(lake, "bronze", topic), stream, compared, jobs.seconds[topic]))
     result.differences = sum(table.differences for table in result.tables)
     result.stream = {key: value for key, value in asdict(stream).items() if key != "records"}
+    result.too_few = too_few(result.stream, source.floor)
 
 
-def _table_result(
-    topic: str, table: str, lake: Path, stream: StreamStats, compared: Comparison, seconds: float
-) -> TableResult:
-    bronze = DeltaTable(str(lake / "bronze" / PREFIX / "public" / table)).to_pyarrow_table(
-        columns=["partition", "offset", "status"]
-    )
-    records = set(zip(bronze["partition"].to_pylist(), bronze["offset"].to_pylist(), strict=True))
-    lost_or_doubled = abs(stream.records[topic] - len(records)) + bronze.num_rows - len(records)
+def too_few(stream: Mapping[str, int], floor: Mapping[str, int]) -> dict[str, int]:
+    """What a stream holds less of than it has to."""
+    return {name: stream[name] for name, least in floor.items() if stream[name] < least}
+
+
+def _unheard_of(dsn: str, topic: str, table: Table) -> TableResult:
+    """A table that is empty has no topic; any row of one without a topic is missing."""
+    with psycopg.connect(dsn) as source:
+        ((rows,),) = source.execute(f"SELECT count(*) FROM {table.qualified}".encode()).fetchall()
+    return TableResult(topic, 0, 0, 0, 0, source_rows=rows, differences=rows, losses={}, seconds=0.0)
+
+
+def _delta(lake: Path, layer: str, topic: str) -> Path:
+    return lake.joinpath(layer, *topic.split("."))
+
+
+def _table_result(topic: str, bronze: Path, stream: StreamStats, compared: Comparison, seconds: float) -> TableResult:
+    landed = DeltaTable(str(bronze)).to_pyarrow_table(columns=["partition", "offset", "status"])
+    records = set(zip(landed["partition"].to_pylist(), landed["offset"].to_pylist(), strict=True))
+    lost_or_doubled = abs(stream.records[topic] - len(records)) + landed.num_rows - len(records)
     return TableResult(
         topic=topic,
         events=stream.records[topic],
-        bronze_rows=bronze.num_rows,
-        quarantined=bronze["status"].to_pylist().count("quarantined"),
+        bronze_rows=landed.num_rows,
+        quarantined=landed["status"].to_pylist().count("quarantined"),
         silver_rows=compared.lake_rows,
         source_rows=compared.source_rows,
         differences=compared.differences + lost_or_doubled,
+        losses=dict(compared.known),
         seconds=round(seconds, 1),
     )
 
 
-def _submit(layer: str, stack: Path, lake: Path) -> dict[str, float]:
-    """Run a layer's job over the demo's tables; the seconds it spent on each."""
-    flags = [flag for table in TABLES for flag in ("--table", f"{PREFIX}.public.{table}")]
-    command = [
-        *(str(Path(sys.executable).with_name("spark-submit")), "--conf", f"spark.driver.extraJavaOptions={_SMALL_JVM}"),
-        *(str(CHECKOUT / "jobs" / f"{layer}.py"), "--config", str(CHECKOUT / "conf" / "cdc-lake.yml"), "--json"),
-        *flags,
-    ]
-    done = subprocess.run(command, env=_job_environment(stack, lake), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise CdcLakeError(
-            f"the {layer} job", f"it ended with exit code {done.returncode}", f"it said:\n{done.stdout}{done.stderr}"
-        )
-    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return {table["table"]: sum(table["seconds"].values()) for table in report["tables"]}
+def _program(name: str) -> str:
+    """One that is installed beside this Python."""
+    return str(Path(sys.executable).with_name(name))
 
 
 def _job_environment(stack: Path, lake: Path) -> dict[str, str]:

@@ -402,6 +402,69 @@ def test_values_outside_pythons_calendar_are_compared_too(dsn: str, tmp_path: Pa
     assert {(s.key, s.column) for s in outcome.samples} == {((1,), "d"), ((2,), "at"), ((2,), "d")}
 
 
+ODD = {
+    "rise": ("timetz", "'10:00:00.5+02'", pa.string(), "08:00:00.5Z", "10:00:00.5Z"),
+    "coarse": ("time(0)", "'10:00:00'", pa.int32(), 36_000_000, 36_000_001),
+    "stay": ("interval", "'1 year 2 mons 3 days 00:00:04.5'", pa.int64(), 37_076_404_500_000, 37_076_404_500_001),
+    "ref": ("oid", "4000000000", pa.int64(), 4_000_000_000, 1),
+    "price": ("money", "'-$0.01'", pa.decimal128(38, 2), Decimal("-0.01"), Decimal("0.01")),
+    "spot": ("point", "'(1,-2.5)'", pa.struct({"x": pa.float64(), "y": pa.float64()}), {"x": 1, "y": -2.5}, None),
+    "is_on": ("bit", "B'1'", pa.bool_(), True, False),
+    "mask": ("bit(10)", "B'1000000011'", pa.binary(), b"\x03\x02", b"\x02\x03"),
+    "mask2": ("varbit", "B'0111'", pa.binary(), b"\x07", b"\x0f"),
+    "host": ("inet", "'10.0.0.1'", pa.string(), "10.0.0.1", "10.0.0.1/32"),
+}
+"""By column: its type, the source's value, and the lake's type, right value and wrong one."""
+
+
+@pytest.fixture
+def compare_odd(dsn: str, tmp_path: Path) -> Callable[..., Comparison]:
+    """Compares a table of rare types and odd names, whose lake row the test changes."""
+    with psycopg.connect(dsn) as source:
+        columns = ", ".join(f'"Odd {name}" {kind}' for name, (kind, *_) in ODD.items())
+        values = ", ".join(value for _, value, *_ in ODD.values())
+        source.execute("DROP TABLE IF EXISTS proof.odd")
+        source.execute(f"CREATE TABLE proof.odd (id int PRIMARY KEY, {columns})".encode())
+        source.execute(f"INSERT INTO proof.odd VALUES (1, {values}); INSERT INTO proof.odd VALUES (2)".encode())
+    schema = {
+        "id": pa.int32(),
+        "__deleted": pa.bool_(),
+        **{f"Odd_{name}": arrow for name, (_, _, arrow, *_) in ODD.items()},
+    }
+
+    def run(changed: dict[str, object], **options: Any) -> Comparison:
+        full = {f"Odd_{name}": changed.get(name, right) for name, (_, _, _, right, _) in ODD.items()}
+        rows = [{"id": 1, "__deleted": False, **full}, {"id": 2, "__deleted": False}]
+        write_deltalake(str(tmp_path / "odd"), pa.Table.from_pylist(rows, schema=pa.schema(schema)))
+        name = str(tmp_path / "odd")
+        return compare(dsn, "proof", "odd", name, lake_name=lambda column: column.replace(" ", "_"), **options)
+
+    return run
+
+
+def test_rare_types_are_compared_under_the_names_the_lake_has(compare_odd: Callable[..., Comparison]) -> None:
+    assert compare_odd({}) == Comparison(source_rows=2, lake_rows=2, differences=0, samples=())
+
+
+@pytest.mark.parametrize("column", ODD)
+def test_a_changed_cell_of_a_rare_type_is_found_by_its_name_in_the_source(
+    compare_odd: Callable[..., Comparison], column: str
+) -> None:
+    found = only(compare_odd({column: ODD[column][-1]}))
+
+    assert (found.kind, found.key, found.column) == ("cell", (1,), f"Odd {column}")
+
+
+def test_a_difference_that_is_explained_is_counted_apart(compare_odd: Callable[..., Comparison]) -> None:
+    outcome = compare_odd(
+        {"ref": 1, "host": None},
+        explain=lambda difference: "it is lost" if difference.lake is None else None,
+    )
+
+    assert only(outcome).column == "Odd ref"
+    assert outcome.known == {"it is lost": 1}
+
+
 def test_the_command_exits_1_and_prints_the_differences(
     dsn: str, compared: Callable[..., Comparison], tmp_path: Path
 ) -> None:

@@ -11,15 +11,19 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from cdc_lake.embedded import sample
+from cdc_lake.embedded.demo import FLOOR
+from cdc_lake.embedded.shop import ENOUGH
 from cdc_lake.embedded.stack import Stack
 
 COMMAND = Path(sys.executable).with_name("cdc-lake")
-TABLES = ("pagila.public.film", "pagila.public.customer")
+TOPICS = [f"pagila.public.{table}" for table in sample.TABLES]
+DUMPS = Path(__file__).with_name("dumps")
 
 
-def demo(folder: Path) -> "subprocess.CompletedProcess[str]":
-    command = [str(COMMAND), "demo", "--json", "--folder", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+def demo(folder: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
+    command = [str(COMMAND), "demo", "--json", "--folder", str(folder), *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +48,15 @@ def result(ended: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
 
 
 def test_the_demo_ends_with_0_and_its_last_line_is_the_result(result: dict[str, Any]) -> None:
-    assert set(result) == {"tables", "differences", "seconds", "peak_rss_bytes", "stream"}
-    assert [table["topic"] for table in result["tables"]] == list(TABLES)
+    assert set(result) == {
+        *("source", "left_out", "tables", "differences", "transactions", "stream", "too_few", "parts", "seconds"),
+        "peak_rss_bytes",
+    }
+    assert [table["topic"] for table in result["tables"]] == TOPICS
     for table in result["tables"]:
         assert set(table) == {
-            *("topic", "events", "bronze_rows", "quarantined", "silver_rows", "source_rows", "differences", "seconds")
+            *("topic", "events", "bronze_rows", "quarantined", "silver_rows", "source_rows", "differences", "losses"),
+            "seconds",
         }
     assert set(result["stream"]) == {"updates", "deletes", "ties", "key_changes", "placeholders"}
 
@@ -56,19 +64,25 @@ def test_the_demo_ends_with_0_and_its_last_line_is_the_result(result: dict[str, 
 def test_the_demo_finds_no_difference(result: dict[str, Any]) -> None:
     assert result["differences"] == 0
     for table in result["tables"]:
-        assert (table["differences"], table["quarantined"]) == (0, 0)
-        assert table["events"] == table["bronze_rows"] > table["source_rows"] == table["silver_rows"] > 0
+        assert (table["differences"], table["quarantined"], table["losses"]) == (0, 0, {})
+        assert table["events"] == table["bronze_rows"] >= table["source_rows"] == table["silver_rows"] > 0
 
 
 def test_the_demo_is_no_easy_one(result: dict[str, Any]) -> None:
-    assert min(result["stream"].values()) >= 50, result["stream"]
-    assert result["seconds"] > 0
-    assert result["peak_rss_bytes"] > 1 << 29
+    assert result["too_few"] == {}
+    assert all(result["stream"][name] >= least for name, least in FLOOR.items()), result["stream"]
+    assert result["transactions"] >= ENOUGH
+    assert list(result["parts"]) == [
+        *("start", "load", "snapshot", "bronze", "silver", "rest", "bronze again", "silver again", "compare")
+    ]
+    assert 0 < sum(result["parts"].values()) <= result["seconds"] + 1
+    assert 1 << 29 < result["peak_rss_bytes"] < 8 << 30
 
 
 def test_the_demo_says_in_words_that_silver_equals_postgres(ended: "subprocess.CompletedProcess[str]") -> None:
     assert "Silver equals Postgres" in ended.stderr
     assert len(ended.stdout.splitlines()) == 1
+    assert max(map(len, ended.stderr.splitlines())) <= 80
 
 
 def listens(address: str) -> bool:
@@ -104,3 +118,26 @@ def test_a_folder_with_what_no_demo_made_is_refused_and_left_alone(tmp_path: Pat
     assert "--folder" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert content(tmp_path) == before
+
+
+@pytest.mark.deep
+def test_the_demo_follows_dumps_that_look_nothing_like_the_sample(tmp_path: Path) -> None:
+    dumps = [flag for dump in sorted(DUMPS.glob("*.sql")) for flag in ("--sql", str(dump))]
+
+    try:
+        ended = demo(tmp_path, *dumps)
+    finally:
+        Stack(tmp_path / "stack").delete()
+
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert found["differences"] == 0
+    assert {table["topic"] for table in found["tables"]} == {
+        *("dump.Sky_Survey.Star", "dump.Sky_Survey.Exposure_2024", "dump.archive.plate"),
+        *("dump.public.Port", "dump.public.Ship", "dump.public.Call"),
+        *("dump.customs.Declaration.v2", "dump.customs.empty"),
+    }
+    assert [table["topic"] for table in found["tables"] if not table["source_rows"]] == ["dump.customs.empty"]
+    assert set(found["left_out"]) == {"archive.Observer's log", "customs.scratch"}
+    assert min(found["stream"][name] for name in ("updates", "deletes", "key_changes")) > 0
+    assert any(table["losses"] for table in found["tables"])

@@ -16,7 +16,9 @@ from cdc_lake.config import load_config
 from cdc_lake.embedded import sample
 from cdc_lake.embedded.comparer import compare
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
+from cdc_lake.embedded.hard_changes import HardChanges
 from cdc_lake.embedded.stack import Stack
+from cdc_lake.embedded.workload import change
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.silver import run_silver
 
@@ -83,7 +85,7 @@ def test_a_connect_worker_that_is_killed_repeats_itself_and_silver_still_equals_
     try:
         for number in range(MOST_KILLS):
             changes = threading.Thread(
-                target=sample.workload, args=(dsn,), kwargs={"seed": number, "transactions": 300}
+                target=change, args=(dsn, HardChanges), kwargs={"seed": number, "transactions": 300}
             )
             changes.start()
             time.sleep(0.7)

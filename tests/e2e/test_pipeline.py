@@ -25,7 +25,9 @@ from cdc_lake.config import Config, load_config
 from cdc_lake.embedded import sample, tap
 from cdc_lake.embedded.comparer import compare
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
+from cdc_lake.embedded.hard_changes import HardChanges
 from cdc_lake.embedded.stack import Stack
+from cdc_lake.embedded.workload import change
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.metrics.report import Report, TableReport
@@ -89,7 +91,7 @@ class Story:
 
     def change(self, transactions: int) -> None:
         """Change the source, and wait until Kafka has it."""
-        sample.workload(self.dsn, seed=next(self.seeds), transactions=transactions)
+        change(self.dsn, HardChanges, seed=next(self.seeds), transactions=transactions)
         self.settle()
 
     def run(self, *statements: str) -> None:
@@ -124,7 +126,7 @@ class Story:
 def story(stack: Stack, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Story:
     """The source with its connector, after a snapshot and two rounds of changes that the lake has followed."""
     dsn = sample.create(stack.endpoints["postgres"], NAME)
-    sample.workload(dsn, seed=1000, transactions=20)
+    change(dsn, HardChanges, seed=1000, transactions=20)
 
     def new_lake(name: str, **settings: Any) -> Lake:
         folder = tmp_path_factory.mktemp(name)

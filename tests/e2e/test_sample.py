@@ -1,17 +1,35 @@
 """The sample source must be the same every time, and hard."""
 
+import threading
+from collections import Counter
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from cdc_lake.embedded import sample
+from cdc_lake.embedded.hard_changes import HardChanges
+from cdc_lake.embedded.shop import ENOUGH, Shop
+from cdc_lake.embedded.workload import ChangesTo, change, changing
 
-HASHES = {
-    table: "SELECT count(*), md5(string_agg((to_jsonb(t) - 'last_update')::text, '|' "
-    f"ORDER BY {table}_id)) FROM {table} t"
-    for table in ("film", "customer")
+ROWS = {
+    "language": 6,
+    "category": 16,
+    "actor": 200,
+    "country": 25,
+    "city": 300,
+    "address": 602,
+    "store": 2,
+    "film": 1000,
+    "film_actor": 5252,
+    "film_category": 1000,
+    "customer": 600,
+    "inventory": 4500,
+    "rental": 16000,
+    "payment": 15680,
 }
 QUIET = (
     "SELECT md5(string_agg(t::text, '|' ORDER BY film_id)) FROM film t WHERE film_id % 10 = 0",
@@ -19,15 +37,26 @@ QUIET = (
 )
 
 
+@pytest.fixture(scope="module")
+def loaded(stack: Any) -> Iterator[str]:
+    """Its name is that of a sample database nobody changes."""
+    with psycopg.connect(stack.endpoints["postgres"], autocommit=True) as admin:
+        admin.execute("DROP DATABASE IF EXISTS sample_test WITH (FORCE)")
+        sample.create(stack.endpoints["postgres"], "sample_test")
+        yield "sample_test"
+        admin.execute("DROP DATABASE sample_test WITH (FORCE)")
+
+
 @pytest.fixture
-def databases(stack: Any) -> Iterator[tuple[str, str]]:
-    """Two fresh sample databases."""
+def databases(stack: Any, loaded: str) -> Iterator[tuple[str, str]]:
+    """Two copies of it."""
     url = stack.endpoints["postgres"]
     names = ("sample_test_a", "sample_test_b")
     with psycopg.connect(url, autocommit=True) as admin:
         for name in names:
             admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)".encode())
-        yield sample.create(url, names[0]), sample.create(url, names[1])
+            admin.execute(f"CREATE DATABASE {name} TEMPLATE {loaded}".encode())
+        yield make_conninfo(url, dbname=names[0]), make_conninfo(url, dbname=names[1])
         for name in names:
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
@@ -37,24 +66,37 @@ def rows(dsn: str, *queries: str) -> list[Any]:
         return [source.execute(query.encode()).fetchone() for query in queries]
 
 
-def test_two_loads_are_equal(databases: tuple[str, str]) -> None:
-    first, second = (rows(dsn, *HASHES.values()) for dsn in databases)
+def contents(dsn: str, *clocks: str) -> dict[str, Any]:
+    """The number of rows and a hash of every table, without the columns that a clock sets."""
+    row = f"(to_jsonb(t) - '{{{','.join(clocks)}}}'::text[])::text"
+    queries = [f"SELECT count(*), md5(string_agg({row}, '|' ORDER BY {row})) FROM {table} t" for table in ROWS]
+    return dict(zip(ROWS, rows(dsn, *queries), strict=True))
+
+
+def test_two_loads_are_equal(stack: Any, databases: tuple[str, str]) -> None:
+    with psycopg.connect(stack.endpoints["postgres"], autocommit=True) as admin:
+        admin.execute("DROP DATABASE sample_test_b WITH (FORCE)")
+    again = sample.create(stack.endpoints["postgres"], "sample_test_b")
+
+    first, second = contents(databases[0]), contents(again)
 
     assert first == second
-    assert [count for count, _ in first] == [1000, 600]
+    assert {table: count for table, (count, _) in first.items()} == ROWS
+    assert set(sample.TABLES) == set(ROWS)
 
 
 def test_creating_it_again_leaves_it_alone(stack: Any, databases: tuple[str, str]) -> None:
-    sample.workload(databases[0], seed=3, transactions=20)
-    before = rows(databases[0], *HASHES.values())
+    change(databases[0], Shop, seed=3, transactions=20)
+    before = contents(databases[0])
 
     assert sample.create(stack.endpoints["postgres"], "sample_test_a") == databases[0]
-    assert rows(databases[0], *HASHES.values()) == before
+    assert contents(databases[0]) == before
 
 
-def test_the_same_seed_makes_the_same_changes(databases: tuple[str, str]) -> None:
-    done = [sample.workload(dsn, seed=7, transactions=200) for dsn in databases]
-    first, second = (rows(dsn, *HASHES.values()) for dsn in databases)
+@pytest.mark.parametrize("changes_to", [HardChanges, Shop])
+def test_the_same_seed_makes_the_same_changes(databases: tuple[str, str], changes_to: ChangesTo) -> None:
+    done = [change(dsn, changes_to, seed=7, transactions=300) for dsn in databases]
+    first, second = (contents(dsn, "last_update") for dsn in databases)
 
     assert done[0] == done[1]
     assert first == second
@@ -63,27 +105,65 @@ def test_the_same_seed_makes_the_same_changes(databases: tuple[str, str]) -> Non
 def test_quiet_rows_never_change(databases: tuple[str, str]) -> None:
     before = rows(databases[0], *QUIET)
 
-    sample.workload(databases[0], seed=1)
+    change(databases[0], Shop, seed=1, transactions=ENOUGH)
 
     assert rows(databases[0], *QUIET) == before
 
 
-def test_the_default_workload_holds_every_kind_of_transaction(databases: tuple[str, str]) -> None:
-    done = sample.workload(databases[0], seed=1)
+def test_the_workload_holds_every_kind_of_transaction(databases: tuple[str, str]) -> None:
+    done = change(databases[0], Shop, seed=1, transactions=ENOUGH)
 
-    assert done.total() == sample.TRANSACTIONS
-    assert set(done) == {
-        "come_and_go",
-        "delete",
-        "insert",
-        "key_change",
-        "reinsert",
-        "several",
-        "update",
-        "wide",
-        "wide_then_narrow",
+    hard = {
+        *("come_and_go", "delete", "insert", "key_change", "reinsert", "several", "update", "wide", "wide_then_narrow")
     }
-    assert min(done.values()) >= 20
+    shop = {
+        *(
+            "rent",
+            "give_back",
+            "correct",
+            "rent_another",
+            "pay_late_fee",
+            "refund",
+            "postpone",
+            "reprice",
+            "move_house",
+        ),
+        *("cast", "reclassify", "renumber_actor", "rename_actor", "buy", "discard", "incremental_snapshot"),
+    }
+    assert done.total() == ENOUGH
+    assert set(done) == hard | shop
+
+
+def test_a_workload_in_the_background_goes_on_until_its_body_has_ended(databases: tuple[str, str]) -> None:
+    with changing(databases[0], Shop, seed=1, at_least=0) as done:
+        while done.total() < 10:
+            threading.Event().wait(0.01)
+    assert done.total() >= 10
+    with changing(databases[0], Shop, seed=2, at_least=30) as done:
+        pass
+    assert done.total() == 30
+
+
+class Broken:
+    """Somebody who cannot make any change."""
+
+    def __init__(self, source: psycopg.Connection, random: Random) -> None:
+        self.source = source
+
+    def make(self) -> str:
+        self.source.execute("SELECT 1 / 0")
+        return "never"
+
+
+def test_a_workload_that_fails_in_the_background_is_heard_of(databases: tuple[str, str]) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero), changing(databases[0], Broken, seed=1, at_least=1) as done:
+        assert done == Counter()
+
+
+def test_every_customer_lives_in_a_country(databases: tuple[str, str]) -> None:
+    joined = "FROM customer JOIN address USING (address_id) JOIN city USING (city_id) JOIN country USING (country_id)"
+
+    assert rows(databases[0], f"SELECT count(*), count(DISTINCT country) {joined}") == [(600, 25)]
 
 
 def test_a_nullable_column_has_no_default(databases: tuple[str, str]) -> None:

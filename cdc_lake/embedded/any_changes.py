@@ -1,0 +1,202 @@
+"""Changes to a database of which nothing is known but its catalogue."""
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Final
+
+import psycopg
+from psycopg import sql
+
+from cdc_lake.embedded.catalogue import Column, Table
+
+_KEYS_AT_MOST: Final = 2_000
+"""Rows of a table that the workload knows of; in a large one the others stay as they are."""
+Key = tuple[str, ...]
+
+
+class AnyChanges:
+    """Transactions of one kind and one table each.
+
+    What the database does not allow, by a foreign key, a check or a trigger, is rolled back and counted as `refused`,
+    and so is what would empty a table.
+
+    Args:
+        tables: those to change.
+        source: their database.
+        random: decides everything.
+    """
+
+    def __init__(self, tables: Sequence[Table], source: psycopg.Connection, random: Random) -> None:
+        self.source = source
+        self.random = random
+        self.players = [player for table in tables if (player := _Player(source, table, random)).keys]
+
+    def make(self) -> str:
+        """See `Changes`."""
+        players = [player for player in self.players if player.keys]
+        if not players:
+            return "nothing"
+        (change,) = self.random.choices(tuple(_SHARES), tuple(_SHARES.values()))
+        player = self.random.choice(players)
+        keys = list(player.keys)
+        try:
+            with self.source.transaction():
+                change(player)
+                self.source.execute("SET CONSTRAINTS ALL IMMEDIATE")
+                self._see_that_none_is_empty()
+        except psycopg.Error:
+            if self.source.broken:
+                raise
+            player.keys = keys
+            return "refused"
+        return str(change.__name__)
+
+    def _see_that_none_is_empty(self) -> None:
+        """Deletes cascade, and there is nothing to compare in an empty table."""
+        checks = " AND ".join(f"EXISTS (SELECT FROM {player.table.qualified})" for player in self.players)
+        if self.source.execute(f"SELECT {checks}".encode()).fetchone() != (True,):
+            raise psycopg.DataError("a table would be empty")
+
+
+class _Player:
+    """Changes one table. Keys are held as texts, which Postgres reads as whatever type they are of."""
+
+    def __init__(self, source: psycopg.Connection, table: Table, random: Random) -> None:
+        self.source = source
+        self.table = table
+        self.random = random
+        self.made = 0
+        self.name = table.qualified.replace("%", "%%")
+        self.key = [column for column in table.columns if column.is_key]
+        self.others = [column for column in table.columns if not column.is_key and not column.is_generated]
+        names = ", ".join(f"{_quoted(column)}::text" for column in self.key)
+        places = ", ".join(str(place) for place in range(1, len(self.key) + 1))
+        rows = f"SELECT {names} FROM {self.name} ORDER BY {places} LIMIT {_KEYS_AT_MOST}"
+        self.keys: list[Key] = source.execute(rows.encode(), ()).fetchall()
+
+    def update(self) -> None:
+        """A few columns of one row."""
+        self._update(self._any_key())
+
+    def update_twice(self) -> None:
+        """Two updates of one row in one transaction."""
+        key = self._any_key()
+        self._update(key)
+        self._update(key)
+
+    def copy(self) -> None:
+        """A new row, made of one that is there."""
+        columns = [*self.key, *self.others]
+        values = [self._new(column) if column.is_unique else _quoted(column) for column in columns]
+        names = ", ".join(map(_quoted, columns))
+        key = self._run(
+            f"INSERT INTO {self.name} ({names}) OVERRIDING SYSTEM VALUE"
+            f" SELECT {', '.join(values)} FROM {self.name} WHERE {self._is_key}",
+            *self._any_key(),
+        )
+        if key:
+            self.keys.append(key)
+
+    def delete(self) -> None:
+        """A row, for good."""
+        key = self._any_key()
+        self._run(f"DELETE FROM {self.name} WHERE {self._is_key}", *key)
+        self.keys.remove(key)
+
+    def reinsert(self) -> None:
+        """A row is deleted and comes back, in one transaction."""
+        key = self._any_key()
+        asked = f"SELECT t::text FROM {self.name} t WHERE {self._is_key}"
+        ((row,),) = self.source.execute(asked.encode(), key).fetchall()
+        self._run(f"DELETE FROM {self.name} WHERE {self._is_key}", *key)
+        columns = [_quoted(column) for column in (*self.key, *self.others)]
+        values = ", ".join(f"(r).{column}" for column in columns)
+        self._run(
+            f"INSERT INTO {self.name} ({', '.join(columns)}) OVERRIDING SYSTEM VALUE"
+            f" SELECT {values} FROM (SELECT %s::{self.name} AS r) s",
+            row,
+        )
+
+    def change_key(self) -> None:
+        """One column of the primary key."""
+        key, column = self._any_key(), self.random.choice(self.key)
+        new = self._run(f"UPDATE {self.name} SET {_quoted(column)} = {self._new(column)} WHERE {self._is_key}", *key)
+        if new:
+            self.keys[self.keys.index(key)] = new
+
+    @property
+    def _is_key(self) -> str:
+        return " AND ".join(f"{_quoted(column)} = %s" for column in self.key)
+
+    def _any_key(self) -> Key:
+        """The key of a row that is there; others went with the rows they refer to, or changed with them."""
+        while self.keys:
+            key = self.random.choice(self.keys)
+            if (
+                self.source.execute(f"SELECT FROM {self.name} WHERE {self._is_key}".encode(), key).fetchone()
+                is not None
+            ):
+                return key
+            self.keys.remove(key)
+        raise psycopg.DataError("no row is left that this knows of")
+
+    def _update(self, key: Key) -> None:
+        free = [column for column in self.others if not column.is_unique]
+        if not free:
+            raise psycopg.DataError("nothing but unique columns")
+        columns = self.random.sample(free, self.random.randint(1, min(3, len(free))))
+        assignments = ", ".join(f"{_quoted(column)} = {self._other(column)}" for column in columns)
+        self._run(f"UPDATE {self.name} SET {assignments} WHERE {self._is_key}", *key)
+
+    def _other(self, column: Column) -> str:
+        """An expression for another value of a column: null, a little different, or that of another row."""
+        dice = self.random.random()
+        if column.is_nullable and dice < 0.15:
+            return "NULL"
+        if dice < 0.5 and not column.is_reference and not column.is_array and column.type in _CHANGED:
+            return _CHANGED[column.type].format(c=_quoted(column), n=self.random.randrange(1, 100))
+        parts = zip(self.key, self._any_key(), strict=True)
+        same = " AND ".join(f"{_quoted(key)} = {sql.quote(part).replace('%', '%%')}" for key, part in parts)
+        return f"(SELECT {_quoted(column)} FROM {self.name} WHERE {same})"
+
+    def _new(self, column: Column) -> str:
+        """An expression for a value that no row has yet; for a reference, one that is likely to be there."""
+        self.made += 1
+        if column.is_reference:
+            return self._other(column) if not column.is_nullable else _quoted(column)
+        if not column.is_array and column.type in _NUMBERS:
+            return f"(SELECT max({_quoted(column)}) + 1 FROM {self.name})"
+        if not column.is_array and column.type in _CHANGED:
+            return _CHANGED[column.type].format(c=_quoted(column), n=1_000 + self.made)
+        return "NULL" if column.is_nullable and not column.is_key else _quoted(column)
+
+    def _run(self, statement: str, *values: str) -> Key | None:
+        """Run a statement that changes a row; the key that it then has."""
+        returning = ", ".join(f"{_quoted(column)}::text" for column in self.key)
+        return self.source.execute(f"{statement} RETURNING {returning}".encode(), values).fetchone()
+
+
+def _quoted(column: Column) -> str:
+    return sql.Identifier(column.name).as_string().replace("%", "%%")
+
+
+_TEXT = "left(md5({c}::text || {n}), greatest(length({c}::text), 3))"
+_NUMBERS: Final = ("int2", "int4", "int8", "numeric", "float4", "float8", "date")
+_CHANGED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("text", "varchar", "bpchar", "citext"), _TEXT),
+    **dict.fromkeys(_NUMBERS, "{c} + {n}"),
+    "bool": "NOT {c}",
+    "uuid": "md5({c}::text || {n})::uuid",
+    **dict.fromkeys(("timestamp", "timestamptz"), "{c} + {n} * interval '1000001 microseconds'"),
+    "time": "{c} + {n} * interval '1000001 microseconds'",
+    "bytea": "decode(md5({c}::text || {n}), 'hex')",
+}
+"""By type: an expression for a value a little different from that of the column `c`, by a number `n`."""
+_SHARES: Final[Mapping[Callable[[_Player], None], int]] = {
+    _Player.update: 40,
+    _Player.update_twice: 15,
+    _Player.copy: 20,
+    _Player.delete: 10,
+    _Player.reinsert: 8,
+    _Player.change_key: 7,
+}

@@ -1,0 +1,199 @@
+"""What Postgres' catalogue says of a database: which tables can be followed, under which names, and what gets lost.
+
+Some values never reach Kafka as they are: nothing behind it can bring them back. They are recognised by what the
+catalogue says of their column, so that they can be told from a difference that somebody is to blame for.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Final
+
+import psycopg
+from psycopg import sql
+
+from cdc_lake.embedded.comparer import Difference
+
+NULL_AS_DEFAULT: Final = "nulls that arrive as their column's default"
+NOT_FINITE: Final = "NaN and infinity"
+OUT_OF_CALENDAR: Final = "dates before the year 1 or after 9999"
+NOT_SENT: Final = "values of types that Debezium does not send, or not whole"
+GENERATED: Final = "values of generated columns, which Postgres does not log"
+NULL_IN_ARRAY: Final = "arrays with a null in them, of types whose arrays may have none"
+LARGE_ARRAY: Final = "large arrays left alone, of types without a placeholder"
+
+_SENT = frozenset(
+    (
+        *("int2", "int4", "int8", "oid", "float4", "float8", "numeric", "money", "bool", "bit", "varbit"),
+        *("char", "bpchar", "varchar", "text", "citext", "bytea", "uuid", "json", "jsonb", "xml", "ltree"),
+        *("date", "time", "timetz", "timestamp", "timestamptz", "interval", "tsvector", "hstore", "point"),
+        *("inet", "cidr", "macaddr", "macaddr8"),
+        *("int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange"),
+    )
+)
+"""Base types that Debezium 3.6 sends unless told otherwise, as seen; and enums. `name` is sent in snapshots only."""
+_SENT_ARRAYS = _SENT - {"money", "timetz", "interval", "bit", "varbit", "xml", "point"}
+_ARRAY_PLACEHOLDERS = frozenset(
+    ("int4", "int8", "date", "bpchar", "varchar", "text", "bytea", "uuid", "json", "jsonb", "citext")
+)
+"""Types whose arrays have one: the other arrays arrive as null when they were too large to be logged again."""
+
+
+def in_the_lake(column: str) -> str:
+    """What a column of that name is called in records and tables: what Avro allows, as Debezium brings it about.
+
+    Source: `field.name.adjustment.mode=avro`.
+    """
+    plain = re.sub(r"[^a-zA-Z0-9_]", "_", column)
+    return f"_{plain}" if plain[0].isdigit() else plain
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        type: name of its base type, domains followed to theirs; of its elements for an array.
+        kind: Postgres' letter for the kind of that type: `b` base, `e` enum, `c` composite, `r` range, ….
+        is_key: whether it is a part of the primary key.
+        is_unique: whether it is a part of any unique index.
+        is_reference: whether it is a part of a foreign key.
+    """
+
+    name: str
+    type: str
+    kind: str
+    is_array: bool
+    is_nullable: bool
+    has_default: bool
+    is_generated: bool
+    is_key: bool
+    is_unique: bool
+    is_reference: bool
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether Debezium sends columns of this type at all."""
+        return self.kind == "e" or self.type in (_SENT_ARRAYS if self.is_array else _SENT)
+
+    @property
+    def lake_name(self) -> str:
+        """Its name in the records and in the lake."""
+        return in_the_lake(self.name)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, a partitioned one as a whole.
+
+    Attributes:
+        trouble: why it cannot be followed, if so.
+    """
+
+    schema: str
+    name: str
+    columns: tuple[Column, ...]
+    trouble: str | None = None
+
+    @property
+    def place(self) -> str:
+        """Its name as Debezium has it."""
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def qualified(self) -> str:
+        """Its name as SQL has it."""
+        return sql.Identifier(self.schema, self.name).as_string()
+
+    def topic(self, prefix: str) -> str:
+        """Where Debezium sends its records: whatever Kafka does not allow in a name becomes `_`."""
+        return re.sub(r"[^a-zA-Z0-9._-]", "_", f"{prefix}.{self.schema}.{self.name}")
+
+    def loss(self, difference: Difference) -> str | None:
+        """The kind of loss before Kafka that explains a difference; none if the catalogue has no excuse for it."""
+        column = next((column for column in self.columns if column.name == difference.column), None)
+        if column is None:
+            return None
+        if difference.kind == "column":
+            return None if column.is_sent else NOT_SENT
+        return _lost(column, difference.source, difference.lake) if difference.kind == "cell" else None
+
+
+def _lost(column: Column, source: object, lake: object) -> str | None:
+    """The kind of loss that made a value another one."""
+    if not column.is_sent:
+        return NOT_SENT
+    # What is lost arrives as null, and a null as the column's default, if it has one.
+    if lake is not None and not (column.is_nullable and column.has_default):
+        return None
+    if column.is_generated:
+        return GENERATED
+    if source is None:
+        return NULL_AS_DEFAULT
+    parts = source if isinstance(source, tuple) else (source,)
+    numbers = [part for part in parts if isinstance(part, Decimal)]
+    if any(not number.is_finite() for number in numbers):
+        return NOT_FINITE
+    # The comparer shows a moment that Python has no date for as a number.
+    if numbers and column.type in ("date", "timestamp", "timestamptz"):
+        return OUT_OF_CALENDAR
+    if column.is_array and None in parts and (column.kind == "e" or column.type == "tsvector"):
+        return NULL_IN_ARRAY
+    return LARGE_ARRAY if column.is_array and source != () and column.type not in _ARRAY_PLACEHOLDERS else None
+
+
+# A domain is followed to its base type. Of a foreign key that is inherited from a partitioned table's root one is seen.
+_TABLES = """
+WITH RECURSIVE resolved AS (
+    SELECT attrelid, attnum, atttypid AS type
+    FROM pg_attribute WHERE attnum > 0 AND NOT attisdropped
+  UNION ALL
+    SELECT r.attrelid, r.attnum, t.typbasetype
+    FROM resolved r JOIN pg_type t ON t.oid = r.type AND t.typtype = 'd'
+)
+SELECT n.nspname, c.relname, c.relpersistence = 'p', coalesce(i.indimmediate, false),
+    a.attname, coalesce(e.typname, t.typname), coalesce(e.typtype, t.typtype)::text, e.oid IS NOT NULL,
+    NOT a.attnotnull, a.atthasdef AND a.attgenerated = '', a.attgenerated <> '',
+    coalesce(a.attnum = ANY(i.indkey), false),
+    EXISTS (SELECT FROM pg_index u WHERE u.indrelid = c.oid AND u.indisunique AND a.attnum = ANY(u.indkey)),
+    EXISTS (SELECT FROM pg_constraint f WHERE f.conrelid = c.oid AND f.contype = 'f' AND a.attnum = ANY(f.conkey))
+FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+JOIN resolved r ON r.attrelid = c.oid AND r.attnum = a.attnum
+JOIN pg_type t ON t.oid = r.type AND t.typtype <> 'd'
+LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
+    AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+ORDER BY n.nspname, c.relname, a.attnum
+"""
+
+
+def read_tables(source: psycopg.Connection) -> list[Table]:
+    """Read all tables of a database, of all schemas, those that cannot be followed with the reason."""
+    columns: dict[tuple[str, str], list[Column]] = {}
+    troubles: dict[tuple[str, str], str | None] = {}
+    for schema, name, is_logged, is_immediate, *column in source.execute(_TABLES):
+        columns.setdefault((schema, name), []).append(Column(*column))
+        troubles[schema, name] = (
+            "it is not logged" if not is_logged else None if is_immediate else "its primary key is deferrable"
+        )
+    tables = [Table(*place, tuple(found), _trouble(found, troubles[place])) for place, found in columns.items()]
+    topics = Counter(table.topic("") for table in tables)
+    return [
+        replace(table, trouble="another table's topic has the same name") if topics[table.topic("")] > 1 else table
+        for table in tables
+    ]
+
+
+def _trouble(columns: Sequence[Column], known: str | None) -> str | None:
+    if not any(column.is_key for column in columns):
+        return "it has no primary key"
+    if len({column.lake_name.lower() for column in columns}) < len(columns):
+        return "two of its columns have the same name in the lake"
+    if any(column.is_key and not column.is_sent for column in columns):
+        return "its primary key has a type that Debezium does not send"
+    return known

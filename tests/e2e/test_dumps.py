@@ -1,0 +1,116 @@
+"""Somebody's own dump: what of it can be followed, and a workload that knows nothing but its catalogue."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from cdc_lake.embedded.any_changes import AnyChanges
+from cdc_lake.embedded.catalogue import Table, read_tables
+from cdc_lake.embedded.dump import load_dump
+from cdc_lake.embedded.workload import change
+from cdc_lake.errors import ConfigError
+
+DUMPS = sorted(Path(__file__).with_name("dumps").glob("*.sql"))
+
+
+@pytest.fixture(scope="module")
+def dsn(stack: Any) -> Iterator[str]:
+    """A database with all dumps, which nobody changes."""
+    yield load_dump(stack.endpoints["postgres"], "dumps", DUMPS)
+    with psycopg.connect(stack.endpoints["postgres"], autocommit=True) as admin:
+        admin.execute("DROP DATABASE dumps WITH (FORCE)")
+
+
+@pytest.fixture
+def copies(stack: Any, dsn: str) -> Iterator[tuple[str, str]]:
+    """Two copies of it."""
+    url, names = stack.endpoints["postgres"], ("dumps_a", "dumps_b")
+    with psycopg.connect(url, autocommit=True) as admin:
+        for name in names:
+            admin.execute(f"CREATE DATABASE {name} TEMPLATE dumps".encode())
+        yield make_conninfo(url, dbname=names[0]), make_conninfo(url, dbname=names[1])
+        for name in names:
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+def tables(dsn: str) -> dict[str, Table]:
+    with psycopg.connect(dsn) as source:
+        return {table.place: table for table in read_tables(source)}
+
+
+def contents(dsn: str) -> dict[str, Any]:
+    with psycopg.connect(dsn) as source:
+        return {
+            place: source.execute(f"SELECT t::text FROM {table.qualified} t ORDER BY 1".encode()).fetchall()
+            for place, table in tables(dsn).items()
+        }
+
+
+def test_tables_of_all_schemas_are_found_a_partitioned_one_once(dsn: str) -> None:
+    assert {place: table.trouble for place, table in tables(dsn).items()} == {
+        "Sky Survey.Star": None,
+        "Sky Survey.Exposure 2024": None,
+        "archive.plate": None,
+        "archive.Observer's log": "it has no primary key",
+        "public.Port": None,
+        "public.Ship": None,
+        "public.Call": None,
+        "customs.Declaration.v2": None,
+        "customs.empty": None,
+        "customs.scratch": "it is not logged",
+    }
+
+
+def test_a_table_that_cannot_be_followed_says_why(copies: tuple[str, str]) -> None:
+    with psycopg.connect(copies[0]) as source:
+        source.execute('CREATE TABLE "a b" (id int PRIMARY KEY); CREATE TABLE "a_b" (id int PRIMARY KEY)')
+        source.execute('CREATE TABLE twins (id int PRIMARY KEY, "x-y" int, "X_y" int)')
+        source.execute("CREATE TABLE late (id int PRIMARY KEY DEFERRABLE)")
+        source.execute("CREATE TABLE odd (id pg_lsn PRIMARY KEY)")
+
+    troubles = {table.name: table.trouble for table in tables(copies[0]).values() if table.schema == "public"}
+
+    assert troubles["a b"] == troubles["a_b"] == "another table's topic has the same name"
+    assert troubles["twins"] == "two of its columns have the same name in the lake"
+    assert troubles["late"] == "its primary key is deferrable"
+    assert troubles["odd"] == "its primary key has a type that Debezium does not send"
+
+
+def test_the_catalogue_says_what_a_column_is(dsn: str) -> None:
+    star = {column.name: column for column in tables(dsn)["Sky Survey.Star"].columns}
+
+    assert (star["Größe"].type, star["Größe"].lake_name) == ("numeric", "Gr__e")
+    assert (star["bands"].type, star["bands"].kind, star["bands"].is_array) == ("Band", "e", True)
+    assert [name for name, column in star.items() if column.has_default] == ["Common Name", "best_band", "2nd name"]
+    assert [name for name, column in star.items() if column.is_generated] == ["doubled"]
+    assert [name for name, column in star.items() if column.is_key] == ["Id"]
+
+
+def test_the_same_seed_makes_the_same_changes_of_every_kind(copies: tuple[str, str]) -> None:
+    before = contents(copies[0])
+    changes = partial(AnyChanges, [table for table in tables(copies[0]).values() if table.trouble is None])
+
+    done = [change(dsn, changes, seed=5, transactions=1500) for dsn in copies]
+
+    assert done[0] == done[1]
+    assert contents(copies[0]) == contents(copies[1])
+    assert set(done[0]) == {"update", "update_twice", "copy", "delete", "reinsert", "change_key", "refused"}
+    assert done[0]["refused"] < 750
+    after = contents(copies[0])
+    assert {place for place, rows in after.items() if rows == before[place]} == {
+        *("archive.Observer's log", "customs.scratch", "customs.empty")
+    }
+    assert [place for place, rows in after.items() if not rows and before[place]] == []
+
+
+def test_a_file_that_psql_refuses_is_a_configuration_error(stack: Any, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.sql"
+    broken.write_text("CREATE TABLE fine (id int); SELECT * FROM absent;")
+
+    with pytest.raises(ConfigError, match=r'(?s)broken\.sql: psql refuses it: .*"absent" does not exist'):
+        load_dump(stack.endpoints["postgres"], "broken", [broken])
