@@ -21,3 +21,13 @@ def test_the_logs_that_share_a_table_end_as_they_must(
 
     assert {name: lines for name, lines in results.items() if lines} == {}
     assert len(results) > 100
+
+
+def test_what_shows_only_from_batch_to_batch(spark: SparkSession, tmp_path: Path) -> None:
+    names = {"K8-another-primary-key", "missing-row-and-a-replay"}
+    logs = [log for log in load() if log.log in names]
+
+    results = dict(results_by_delta(spark, tmp_path, logs, split="each", deletes="hard", shape="envelope"))
+
+    assert len(results) == len(names)
+    assert {name: lines for name, lines in results.items() if lines} == {}
