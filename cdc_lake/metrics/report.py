@@ -84,8 +84,8 @@ class Report(BaseModel):
 
     @property
     def is_idle(self) -> bool:
-        """Whether there was nothing new anywhere."""
-        return all(table.status == "unchanged" for table in self.tables)
+        """Whether nothing was done: there was nothing new, or the run was told to stop before."""
+        return all(table.status in ("unchanged", "waiting") for table in self.tables)
 
     @property
     def exit_code(self) -> int:

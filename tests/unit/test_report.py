@@ -1,6 +1,7 @@
 """The run's report adds up, and its exit code is that of the worst table."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -76,3 +77,13 @@ def test_report_files_sort_by_time() -> None:
     names = [Report(layer="silver", started_at=start + timedelta(microseconds=n)).file_name for n in range(3)]
 
     assert sorted(names) == names
+
+
+@pytest.mark.parametrize(
+    ("states", "is_idle"),
+    [((), True), (("unchanged", "waiting"), True), (("unchanged", "ok"), False), (("failed",), False)],
+)
+def test_a_run_in_which_nothing_was_done_is_idle(states: tuple[Any, ...], is_idle: bool) -> None:
+    report = Report(layer="silver", tables=[TableReport(table="t", status=state) for state in states])
+
+    assert report.is_idle is is_idle
