@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cdc_lake.cli.progress import Display
-from cdc_lake.config import load_config
+from cdc_lake.config import Config, load_config
 from cdc_lake.errors import CdcLakeError, worst_exit_code
 from cdc_lake.metrics.report import Report
 
@@ -65,15 +65,13 @@ def bronze(
     as_json: Json = False,
 ) -> None:
     """Land the new records of Kafka topics."""
-    _start_log()
-    settings = load_config(config)
-    # Late, so that a wrong flag or file is told without waiting for Spark to load.
-    from cdc_lake.layers.bronze import run_bronze
 
-    _run(
-        lambda workers: run_bronze(settings, table, accept_loss=accept_loss, workers=workers),
-        _How(parallel or settings.run.parallel, continuous, interval, as_json),
-    )
+    def layer(settings: Config, workers: "Workers") -> Report:
+        from cdc_lake.layers.bronze import run_bronze
+
+        return run_bronze(settings, table, accept_loss=accept_loss, workers=workers)
+
+    _run(layer, config, _How(parallel, continuous, interval, as_json))
 
 
 @app.command()
@@ -86,14 +84,13 @@ def silver(
     as_json: Json = False,
 ) -> None:
     """Fold the new events of bronze into the tables."""
-    _start_log()
-    settings = load_config(config)
-    from cdc_lake.layers.silver import run_silver
 
-    _run(
-        lambda workers: run_silver(settings, table, workers=workers),
-        _How(parallel or settings.run.parallel, continuous, interval, as_json),
-    )
+    def layer(settings: Config, workers: "Workers") -> Report:
+        from cdc_lake.layers.silver import run_silver
+
+        return run_silver(settings, table, workers=workers)
+
+    _run(layer, config, _How(parallel, continuous, interval, as_json))
 
 
 @app.command()
@@ -106,40 +103,42 @@ def gold(
     as_json: Json = False,
 ) -> None:
     """Make the tables of SQL models anew where silver has changed."""
-    _start_log()
-    settings = load_config(config)
-    from cdc_lake.layers.gold import run_gold
 
-    _run(
-        lambda workers: run_gold(settings, model, workers=workers),
-        _How(parallel or settings.run.parallel, continuous, interval, as_json),
-    )
+    def layer(settings: Config, workers: "Workers") -> Report:
+        from cdc_lake.layers.gold import run_gold
+
+        return run_gold(settings, model, workers=workers)
+
+    _run(layer, config, _How(parallel, continuous, interval, as_json))
 
 
 @dataclass(frozen=True)
 class _How:
     """What the flags say of a run."""
 
-    parallel: int
+    parallel: int | None
     is_continuous: bool
     interval_seconds: float
     as_json: bool
 
 
-def _run(layer: Callable[["Workers"], Report], how: _How) -> None:
+def _run(layer: Callable[[Config, "Workers"], Report], config: str | None, how: _How) -> None:
+    _start_log()
+    settings = load_config(config)
+    # Late, and the layers too, so that a wrong flag or file is told without waiting for Spark to load.
     from cdc_lake.layers.turns import Workers
 
     display = Display()
-    workers = Workers(how.parallel, watch=display.watch, is_continuous=how.is_continuous)
+    workers = Workers(how.parallel or settings.run.parallel, watch=display.watch, is_continuous=how.is_continuous)
     if how.is_continuous:
-        raise typer.Exit(_run_again_and_again(layer, workers, how))
+        raise typer.Exit(_run_again_and_again(lambda: layer(settings, workers), workers, how))
     with display.shown():
-        report = layer(workers)
+        report = layer(settings, workers)
     _tell(report, how)
     raise typer.Exit(report.exit_code)
 
 
-def _run_again_and_again(layer: Callable[["Workers"], Report], workers: "Workers", how: _How) -> int:
+def _run_again_and_again(run: Callable[[], Report], workers: "Workers", how: _How) -> int:
     """Until told to end; the exit code: of the tables left out, and of the last run."""
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -153,7 +152,7 @@ def _run_again_and_again(layer: Callable[["Workers"], Report], workers: "Workers
     while True:
         started = time.monotonic()
         try:
-            report = layer(workers)
+            report = run()
         except CdcLakeError as error:
             if not error.retryable:
                 raise

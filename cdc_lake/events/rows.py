@@ -134,8 +134,13 @@ def events(
         ),
         *("op", "source_ts_ms", "source_position", "position_domain", "snapshot", "batch", "late"),
         move.alias("move"),
-        F.struct("log_ts", "topic", "generation", "partition", "offset").alias(KAFKA),
+        place().alias(KAFKA),
     )
+
+
+def place() -> Column:
+    """A bronze row's place in the log, in log order: what `__kafka` holds."""
+    return F.struct("log_ts", "topic", "generation", "partition", "offset")
 
 
 def large_columns(values: Iterable[WriterSchema], null_means_keep: Collection[str] = ()) -> set[str]:

@@ -133,7 +133,7 @@ class _Bronze:
             return None
         position = progress.offsets[log.id]
         done.consumed_from = done.consumed_to = {str(p): offset for p, offset in position.items()}
-        return sum(span.end - span.start for span in _unread(log, position).values())
+        return sum(span.end - span.start for span in unread(log, position).values())
 
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
@@ -177,7 +177,7 @@ def _land(run: _Run) -> bool:
     done.consumed_to = {str(p): offset for p, offset in position.items()}
     done.version_after = run.table.version()
     _gate(done, run.settings)
-    return bool(_unread(run.log, position))
+    return bool(unread(run.log, position))
 
 
 def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progress:
@@ -392,14 +392,14 @@ def _loss(log: TopicLog, gap: Gap) -> str:
 
 def _batch_spans(log: TopicLog, position: Mapping[int, int], max_rows: int) -> Mapping[int, Span]:
     """The next ranges, at most `max_rows` offsets in all, shared out evenly; none when everything is read."""
-    left = _unread(log, position)
+    left = unread(log, position)
     share = max(max_rows // len(left), 1) if left else 0
     return {p: Span(span.start, min(span.end, span.start + share)) for p, span in left.items()}
 
 
-def _unread(log: TopicLog, position: Mapping[int, int]) -> Mapping[int, Span]:
-    """What is left of each partition; without those that are read."""
-    left = {p: Span(position.get(p, s.start), s.end) for p, s in log.partitions.items()}
+def unread(log: TopicLog, position: Mapping[int, int]) -> Mapping[int, Span]:
+    """What is there and left of each partition; without those that are read."""
+    left = {p: Span(max(position.get(p, s.start), s.start), s.end) for p, s in log.partitions.items()}
     return {p: span for p, span in left.items() if span.start < span.end}
 
 

@@ -18,7 +18,7 @@ from cdc_lake.columns import DELETED, SILVER_META, quoted
 from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, KeyConstraintError, ModelError, NoProgressError
 from cdc_lake.layers.run import Leases, end_report, select, table_path
-from cdc_lake.layers.turns import Workers
+from cdc_lake.layers.turns import Workers, first_line
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.models import GoldModel, model_names, read_model
 from cdc_lake.session import sibling
@@ -303,12 +303,7 @@ def _in_our_words(model: GoldModel) -> Iterator[None]:
     try:
         yield
     except PySparkException as exc:
-        raise ModelError(str(model.file), f"Spark says: {_first_line(str(exc))}", "mend the SQL") from exc
+        raise ModelError(str(model.file), f"Spark says: {first_line(exc)}", "mend the SQL") from exc
     except Py4JJavaError as exc:
-        said = _first_line(str(exc.java_exception.getMessage()))
         todo = "mend the SQL if it is that; else run again with --debug to see where"
-        raise CdcLakeError(str(model.file), f"Spark failed: {said}", todo) from exc
-
-
-def _first_line(said: str) -> str:
-    return said.strip().splitlines()[0][:300]
+        raise CdcLakeError(str(model.file), f"Spark failed: {first_line(exc)}", todo) from exc

@@ -82,7 +82,7 @@ class _Silver:
             spark=spark,
             schemas=self.schemas,
             bronze=bronze.read(as_of=bronze.version()),
-            partitions=len(landed.offsets[list(landed.offsets)[-1]]),
+            partitions=len(landed.position),
             path=path,
             side=SideTable(spark, table_path(self.config, "side", done.table)),
             settings=self.config.table(done.table),
@@ -172,21 +172,21 @@ def _commit(batch: Batch, following: Progress) -> Progress | None:
         if batch.schemas is None:
             return _move_on(run, batch.progress, following)
     with run.done.phase("fold"):
-        done = folded(batch)
-    result = done.changes(commit)
-    done.check_log()
-    counts = done.counted()
+        outcome = folded(batch)
+    result = outcome.changes(commit)
+    outcome.check_log()
+    counts = outcome.counted()
     check_sum(run.done.table, batch.counts.total, **counts)
     failpoints.reach("silver.after_plan", batch=commit)
     with run.done.phase("write"):
         run.check_lease()
-        now = {"keys": tuple(sorted(done.layout.keys)), "side": done.remember(commit)}
+        now = {"keys": tuple(sorted(outcome.layout.keys)), "side": outcome.remember(commit)}
         following = following.model_copy(update=now)
         failpoints.reach("silver.after_side", batch=commit)
         run.check_lease()
-        following = _write(run, result, done.layout, following, is_new=batch.progress is None)
+        following = _write(run, result, outcome.layout, following, is_new=batch.progress is None)
         failpoints.reach("silver.after_merge", batch=commit)
-    run.done.count(events=batch.counts.total, **counts, stale=done.decided.stale, refolded=done.refolded)
+    run.done.count(events=batch.counts.total, **counts, stale=outcome.decided.stale, refolded=outcome.refolded)
     for warning in batch.warnings(happened):
         run.done.warn(warning)
     return following

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.changes import fold, memory
@@ -16,7 +16,7 @@ from cdc_lake.errors import RefusedError, UnsupportedError
 from cdc_lake.events.avro import WriterSchema
 from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.moves import has_move_headers
-from cdc_lake.events.rows import Layout, events, large_columns, layout_of, merge_columns
+from cdc_lake.events.rows import Layout, events, large_columns, layout_of, merge_columns, place
 from cdc_lake.events.types import plain_type
 from cdc_lake.metrics.report import TableReport
 from cdc_lake.sources.schemas import SchemaFiles
@@ -208,8 +208,8 @@ class Batch:
 
     def _last_key_schema(self) -> list[str]:
         """Truncates have no key: the one of the events before them."""
-        before = self.run.bronze.where((F.col("batch") <= self.last) & (F.col("status") == "ok"))
-        found = before.agg(F.max_by("key_schema", F.when(F.col("key_schema").isNotNull(), F.col("batch")))).collect()
+        newest = F.max_by("key_schema", F.when(F.col("key_schema").isNotNull(), F.col("batch")))
+        found = self.history().agg(newest).collect()
         return [found[0][0]] if found[0][0] else []
 
     def history(self) -> DataFrame:
@@ -242,10 +242,6 @@ class Batch:
                 f"{happened.unpaired_ends} snapshots ended whose start is not in bronze: no row was removed for them"
             )
         return found
-
-
-def place() -> Column:
-    return F.struct("log_ts", "topic", "generation", "partition", "offset")
 
 
 def _layout(table: str, found: Layout, stored: Mapping[str, str], keys: Collection[str]) -> Layout:

@@ -25,8 +25,8 @@ from cdc_lake.errors import DataLossError
 from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.key import canonical_text
 from cdc_lake.events.moves import has_move_headers, move_of
-from cdc_lake.events.rows import Layout
-from cdc_lake.layers.silver_batch import Batch, Schemas, place
+from cdc_lake.events.rows import Layout, place
+from cdc_lake.layers.silver_batch import Batch, Schemas
 from cdc_lake.tables.progress import SidePin
 
 _RESET_KEYS = 10

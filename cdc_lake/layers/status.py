@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.config import Config, kafka_address
 from cdc_lake.errors import InfrastructureError
+from cdc_lake.layers.bronze import unread
 from cdc_lake.layers.run import select_landed, table_path
 from cdc_lake.metrics.report import Report
 from cdc_lake.session import build_session
@@ -112,21 +113,19 @@ def status(
 def _of_bronze(
     topic: str, bronze: DeltaLakeTable, landed: Progress, log: TopicLog | None, broker: Kafka
 ) -> TableStatus:
-    position = landed.offsets[list(landed.offsets)[-1]]
     quarantined = bronze.read().where(F.col("status") == "quarantined").count()
     found = TableStatus(
         table=topic,
         layer="bronze",
         commit=landed.commit,
-        consumed={str(partition): offset for partition, offset in position.items()},
+        consumed={str(partition): offset for partition, offset in landed.position.items()},
         quarantined=quarantined,
     )
     if log is not None:
-        reached = landed.offsets.get(log.id, {})
-        unread = {p: max(reached.get(p, span.start), span.start) for p, span in log.partitions.items()}
-        unread = {p: offset for p, offset in unread.items() if offset < log.partitions[p].end}
-        found.behind_records = sum(log.partitions[p].end - offset for p, offset in unread.items())
-        oldest = broker.timestamps_ms(log.name, unread).values() if unread else ()
+        left = unread(log, landed.offsets.get(log.id, {}))
+        found.behind_records = sum(span.end - span.start for span in left.values())
+        firsts = {partition: span.start for partition, span in left.items()}
+        oldest = broker.timestamps_ms(log.name, firsts).values() if firsts else ()
         found.behind_seconds = _seconds_since(min(oldest, default=None))
     return found
 

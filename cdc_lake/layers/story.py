@@ -4,7 +4,7 @@ It is told by the fold itself, run over all of bronze for that one key.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -17,6 +17,7 @@ from cdc_lake.columns import KAFKA, ORDER
 from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError
 from cdc_lake.events.envelope import TRUNCATE
+from cdc_lake.events.rows import place
 from cdc_lake.layers.run import select_landed, table_path
 from cdc_lake.layers.silver_batch import Batch, SilverRun
 from cdc_lake.layers.silver_fold import Folding
@@ -101,7 +102,7 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
         is_comparison=False,
         check_lease=lambda: None,
     )
-    return Story(table=topic, key=text, events=list(_told(run, text, reached)))
+    return Story(table=topic, key=text, events=_told(run, text, reached))
 
 
 def _known_key(table: str, rows: DataFrame, key: str) -> str:
@@ -139,7 +140,7 @@ def _columns(key: str) -> dict[str, str | None] | str:
     return {name.strip(): value for name, _, value in pairs} if all(sign for _, sign, _ in pairs) else key
 
 
-def _told(run: SilverRun, key: str, reached: int) -> Iterator[StoryEvent]:
+def _told(run: SilverRun, key: str, reached: int) -> list[StoryEvent]:
     own = F.col("key") == key
     of_all = (F.col("op") == TRUNCATE) | is_mark(F.col("snapshot"))
     rows = run.bronze.where((own | of_all) & (F.col("status") == "ok"))
@@ -154,9 +155,9 @@ def _told(run: SilverRun, key: str, reached: int) -> Iterator[StoryEvent]:
     happened += sent.orderBy(KAFKA).limit(_MOST_EVENTS).collect()
     told = [(_at(row), teller.tell(row)) for row in sorted(happened, key=_at)]
     aside = run.bronze.where(own & ((F.col("status") == "quarantined") | F.col("tombstone_of").isNotNull()))
-    aside = aside.withColumn(KAFKA, F.struct("log_ts", "topic", "generation", "partition", "offset"))
+    aside = aside.withColumn(KAFKA, place())
     told += [(_at(row), _set_aside(row)) for row in aside.limit(_MOST_EVENTS).collect()]
-    yield from (event for _, event in sorted(told, key=lambda one: one[0]))
+    return [event for _, event in sorted(told, key=lambda one: one[0])]
 
 
 class _Teller:

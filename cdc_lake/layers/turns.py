@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import InheritableThread
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -184,7 +184,7 @@ def _named(table: str, error: Exception) -> CdcLakeError:
     if isinstance(error, CdcLakeError):
         return error
     if isinstance(error, (PySparkException, Py4JError)):
-        return _in_our_words(table, str(error))
+        return _in_our_words(table, error)
     return CdcLakeError(
         table,
         f"unexpected: {type(error).__name__}: {error}",
@@ -192,7 +192,8 @@ def _named(table: str, error: Exception) -> CdcLakeError:
     )
 
 
-def _in_our_words(table: str, said: str) -> CdcLakeError:
+def _in_our_words(table: str, error: Exception) -> CdcLakeError:
+    said = str(error)
     if "OffsetOutOfRangeException" in said or "failOnDataLoss" in said:
         return DataLossError(
             table,
@@ -205,6 +206,10 @@ def _in_our_words(table: str, said: str) -> CdcLakeError:
             "the broker stopped answering in the middle of the run",
             "run again; nothing of this batch was committed",
         )
-    lines = (line.removeprefix(": ") for line in said.strip().splitlines())
-    first = next(line for line in lines if not line.startswith("An error occurred while calling"))[:300]
-    return CdcLakeError(table, f"Spark failed: {first}", "run again with --debug to see where")
+    return CdcLakeError(table, f"Spark failed: {first_line(error)}", "run again with --debug to see where")
+
+
+def first_line(error: Exception) -> str:
+    """What Spark says of an error, without the line that py4j puts above it."""
+    said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
+    return ((said or "").strip() or type(error).__name__).splitlines()[0][:300]

@@ -87,6 +87,11 @@ class Progress(BaseModel):
     side: SidePin | None = None
     gaps: tuple[Gap, ...] = ()
 
+    @property
+    def position(self) -> dict[int, int]:
+        """Bronze: partition -> the next offset to read, of the newest generation."""
+        return list(self.offsets.values())[-1]
+
     def to_metadata(self) -> str:
         """The text that goes into the commit."""
         return json.dumps({METADATA_KEY: self.model_dump(mode="json")}, separators=(",", ":"))
