@@ -7,6 +7,7 @@ theirs stands.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
@@ -30,6 +31,10 @@ SPARK_DEFAULTS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.join.preferSortMergeJoin": "false",
+    # What a long run with many tables keeps in the driver's memory (docs/design.md, "One session").
+    "spark.buffer.pageSize": "2m",
+    "spark.databricks.delta.delta.log.cacheSize": "64",
+    "spark.sql.ui.retainedExecutions": "50",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -39,6 +44,8 @@ REQUIRED = {
     "spark.sql.parquet.datetimeRebaseModeInWrite",
 }
 """What a result depends on, and so cannot be chosen."""
+
+_JVM_NAMES = ("functions", "PythonUtils", "Column", "PythonRDD", "SparkSession", "io", "java", "org", "scala")
 
 _SMALL_ROWS, _SMALL_BYTES = 20_000, 64 << 20
 _SMALL_PLANS = {
@@ -66,7 +73,15 @@ def build_session(app_name: str) -> SparkSession:
             builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    _remember_names(spark)
     return spark
+
+
+def _remember_names(spark: SparkSession) -> None:
+    """Ask the JVM once what these names are. PySpark asks for every expression, and each time every jar is searched."""
+    jvm: Any = spark.sparkContext._jvm
+    for name in _JVM_NAMES:
+        setattr(jvm, name, getattr(jvm, name))
 
 
 def sibling(spark: SparkSession) -> SparkSession:
