@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep conformance lint clean lock
+.PHONY: help setup demo test test-deep conformance soak lint clean lock
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,6 +32,9 @@ test-deep: setup ## Run the tests that are too long for every change (hours)
 conformance: setup ## Check silver against every log of the conformance kit, in every way of cutting it
 	for deletes in hard soft; do for split in none each all-pairs; do \
 		python -m tests.conformance --table-type delta --deletes $$deletes --split $$split; done; done
+
+soak: setup ## Run bronze and silver without end, for ten minutes: what they hold must not grow
+	pytest -m deep -s tests/e2e/test_soak.py
 
 lint: setup ## Check format, style and types
 	ruff format --check .

@@ -30,7 +30,7 @@ def demo(
         str | None, typer.Option("--folder", help="Where to run it; else beside the configuration's stack.folder.")
     ] = None,
 ) -> None:
-    """Postgres to a proven silver table: real servers, real jobs, every row compared."""
+    """Postgres to proven silver and gold tables: real servers, real jobs, every row compared."""
     from cdc_lake.embedded.demo import run_demo  # the `demo` extra, which a cluster does without
 
     place = Path(folder).resolve() if folder else Path(load_config().stack.folder).parent
@@ -52,6 +52,10 @@ def _print(result: "DemoResult", console: Console) -> None:
     for row in result.tables:
         numbers = (row.events, row.bronze_rows, row.quarantined, row.silver_rows, row.source_rows, row.differences)
         table.add_row(row.topic.removeprefix(f"{result.source}."), *map(str, numbers), str(row.seconds))
+    table.add_section()
+    for made in result.gold:
+        of_gold = (made.rows, made.source_rows, made.differences)
+        table.add_row(made.model, "", "", "", *map(str, of_gold), str(made.seconds))
     console.print(table)
     print_ = partial(console.print, highlight=False, markup=False)
     for left_out, reason in result.left_out.items():
@@ -66,7 +70,8 @@ def _print(result: "DemoResult", console: Console) -> None:
     if result.too_few:
         few = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in result.too_few.items())
         print_(f"TOO EASY a stream to prove anything: {few}.")
-    print_("Silver equals Postgres." if result.differences == 0 else f"{result.differences} DIFFERENCES.")
+    equal = "Silver and gold equal Postgres." if result.gold else "Silver equals Postgres."
+    print_(equal if result.differences == 0 else f"{result.differences} DIFFERENCES.")
 
 
 def _print_addresses(place: Path, result: "DemoResult") -> None:

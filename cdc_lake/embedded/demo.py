@@ -1,4 +1,4 @@
-"""The whole way, for real, and the proof: Postgres -> Debezium -> Kafka -> bronze -> silver, compared with Postgres.
+"""The whole way, for real, and the proof: Postgres -> Debezium -> Kafka -> bronze -> silver -> gold, against Postgres.
 
 The source changes all the while. The jobs run as anyone would run them, by spark-submit. What judges them shares no
 code with them: the source is read by psycopg, the tables by delta-rs, the topics by a plain consumer.
@@ -65,6 +65,7 @@ class Source:
         changes_to: the workload.
         transactions: how many it commits at least.
         floor: what the stream must hold at least, by the names of `StreamStats`.
+        gold: what the models' tables must hold, by their names: queries of the database.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Source:
     changes_to: ChangesTo
     transactions: int
     floor: Mapping[str, int]
+    gold: Mapping[str, str]
 
     @property
     def topics(self) -> dict[str, Table]:
@@ -106,6 +108,21 @@ class TableResult:
     seconds: float
 
 
+@dataclass(frozen=True)
+class GoldResult:
+    """How the table of one model came out.
+
+    Attributes:
+        differences: rows that only gold has, and rows that only the source's answer has.
+    """
+
+    model: str
+    rows: int
+    source_rows: int
+    differences: int
+    seconds: float
+
+
 @dataclass
 class DemoResult:
     """What the demo found.
@@ -122,6 +139,7 @@ class DemoResult:
     source: str = ""
     left_out: dict[str, str] = field(default_factory=dict)
     tables: list[TableResult] = field(default_factory=list)
+    gold: list[GoldResult] = field(default_factory=list)
     differences: int = 0
     transactions: int = 0
     stream: dict[str, int] = field(default_factory=dict)
@@ -186,7 +204,7 @@ def run_demo(folder: Path, *, dumps: Sequence[Path] = (), keep: bool, say: Say) 
             with result.part("load"):
                 source = _dump(postgres, dumps) if dumps else _sample(postgres)
             result.source, result.left_out = source.name, dict(source.left_out)
-            jobs = Jobs(stack, lake, source)
+            jobs = Jobs(stack, lake)
             _play(source, jobs, stack, result, say)
             say("reading Postgres, Kafka and the tables with other programs, and comparing them")
             with result.part("compare"):
@@ -215,6 +233,7 @@ def _sample(dsn_admin: str) -> Source:
         changes_to=Shop,
         transactions=ENOUGH,
         floor=FLOOR,
+        gold=sample.GOLD,
     )
 
 
@@ -236,18 +255,18 @@ def _dump(dsn_admin: str, files: Sequence[Path]) -> Source:
         changes_to=partial(AnyChanges, followed),
         transactions=DUMP_TRANSACTIONS,
         floor={"updates": 1},
+        gold={},
     )
 
 
 class Jobs:
-    """The jobs over all tables of a source, each by a spark-submit of its own.
+    """The jobs, each by a spark-submit of its own.
 
     Attributes:
-        seconds: spent so far, by topic.
+        seconds: spent so far, by topic or model.
     """
 
-    def __init__(self, stack: Stack, lake: Path, source: Source) -> None:
-        self._pattern = source.pattern
+    def __init__(self, stack: Stack, lake: Path) -> None:
         self._environment = _job_environment(stack.folder, lake)
         self.seconds: dict[str, float] = {}
 
@@ -260,7 +279,6 @@ class Jobs:
         command = [
             *(_program("spark-submit"), "--conf", f"spark.driver.extraJavaOptions={_SMALL_JVM}"),
             *(str(CHECKOUT / "jobs" / f"{layer}.py"), "--config", str(CHECKOUT / "conf" / "cdc-lake.yml"), "--json"),
-            *("--table", self._pattern),
             *flags,
         ]
         done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
@@ -293,14 +311,18 @@ def _play(source: Source, jobs: Jobs, stack: Stack, result: DemoResult, say: Say
         for layer in ("bronze", "silver"):
             say(f"the {layer} job, while the tables change")
             with result.part(layer):
-                jobs.submit(layer)
+                jobs.submit(layer, "--table", source.pattern)
     result.transactions = done.total()
     with result.part("rest"):
         sample.wait_until_sent(source.dsn, source.name, _SENT_SECONDS, signal_table=source.signal_table)
     for layer in ("bronze", "silver"):
         say(f"the {layer} job, after {result.transactions} transactions")
         with result.part(f"{layer} again"):
-            jobs.submit(layer)
+            jobs.submit(layer, "--table", source.pattern)
+    if source.gold:
+        say("the gold job")
+        with result.part("gold"):
+            jobs.submit("gold", *(flag for model in source.gold for flag in ("--model", model)))
 
 
 def _judge(source: Source, jobs: Jobs, stack: Stack, lake: Path, result: DemoResult, say: Say) -> None:
@@ -316,7 +338,10 @@ def _judge(source: Source, jobs: Jobs, stack: Stack, lake: Path, result: DemoRes
         for found in compared.samples:
             say(f"{topic}: {found}")
         result.tables.append(_table_result(topic, _delta(lake, "bronze", topic), stream, compared, jobs.seconds[topic]))
+    for model, query in source.gold.items():
+        result.gold.append(_gold_result(source.dsn, model, query, lake, jobs.seconds[model]))
     result.differences = sum(table.differences for table in result.tables)
+    result.differences += sum(made.differences for made in result.gold)
     result.stream = {key: value for key, value in asdict(stream).items() if key != "records"}
     result.too_few = too_few(result.stream, source.floor)
 
@@ -352,6 +377,17 @@ def _table_result(topic: str, bronze: Path, stream: StreamStats, compared: Compa
         losses=dict(compared.known),
         seconds=round(seconds, 1),
     )
+
+
+def _gold_result(dsn: str, model: str, query: str, lake: Path, seconds: float) -> GoldResult:
+    with psycopg.connect(dsn) as source:
+        asked = source.execute(query.encode())
+        names = [column.name for column in asked.description or ()]
+        expected = Counter(asked.fetchall())
+    columns = DeltaTable(str(lake / "gold" / model)).to_pyarrow_table(columns=names).to_pydict().values()
+    found = Counter(zip(*columns, strict=True))
+    differences = (expected - found) + (found - expected)
+    return GoldResult(model, found.total(), expected.total(), differences.total(), round(seconds, 1))
 
 
 def _program(name: str) -> str:

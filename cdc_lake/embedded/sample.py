@@ -18,6 +18,25 @@ TABLES: Final = (
 ENVELOPE_TABLES: Final = ("customer", "rental")
 """Their records are whole change events; the other tables' are flattened to the row."""
 SIGNAL_TABLE: Final = "debezium_signal"
+GOLD: Final = {
+    "film_revenue": """
+        SELECT f.film_id, f.title, coalesce(c.name, '(none)') AS category,
+            (SELECT count(DISTINCT r.rental_id) FROM inventory i JOIN rental r USING (inventory_id)
+                JOIN payment p USING (rental_id) WHERE i.film_id = f.film_id) AS paid_rentals,
+            (SELECT coalesce(sum(p.amount), 0) FROM inventory i JOIN rental r USING (inventory_id)
+                JOIN payment p USING (rental_id) WHERE i.film_id = f.film_id) AS revenue
+        FROM film f LEFT JOIN film_category USING (film_id) LEFT JOIN category c USING (category_id)""",
+    "rentals_per_store_day": """
+        SELECT store_id, (rental_date AT TIME ZONE 'UTC')::date AS day, count(*) AS rentals,
+            count(DISTINCT customer_id) AS customers
+        FROM rental JOIN inventory USING (inventory_id) GROUP BY 1, 2""",
+    "customers_by_country": """
+        SELECT country_id, country, (SELECT count(*) FROM customer JOIN address USING (address_id)
+            JOIN city USING (city_id) WHERE city.country_id = country.country_id) AS customers
+        FROM country WHERE country_id IN (SELECT country_id FROM city JOIN address USING (city_id)
+            JOIN customer USING (address_id))""",
+}
+"""What the tables of conf/gold must hold, asked of the source, in words of its own."""
 
 
 def create(dsn_admin: str, database: str = "pagila") -> str:

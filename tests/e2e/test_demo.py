@@ -49,7 +49,18 @@ def result(ended: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
 
 def test_the_demo_ends_with_0_and_its_last_line_is_the_result(result: dict[str, Any]) -> None:
     assert set(result) == {
-        *("source", "left_out", "tables", "differences", "transactions", "stream", "too_few", "parts", "seconds"),
+        *(
+            "source",
+            "left_out",
+            "tables",
+            "gold",
+            "differences",
+            "transactions",
+            "stream",
+            "too_few",
+            "parts",
+            "seconds",
+        ),
         "peak_rss_bytes",
     }
     assert [table["topic"] for table in result["tables"]] == TOPICS
@@ -68,19 +79,26 @@ def test_the_demo_finds_no_difference(result: dict[str, Any]) -> None:
         assert table["events"] == table["bronze_rows"] >= table["source_rows"] == table["silver_rows"] > 0
 
 
+def test_the_demo_s_gold_is_what_postgres_says(result: dict[str, Any]) -> None:
+    assert [made["model"] for made in result["gold"]] == list(sample.GOLD)
+    for made in result["gold"]:
+        assert made["differences"] == 0
+        assert made["rows"] == made["source_rows"] > 0
+
+
 def test_the_demo_is_no_easy_one(result: dict[str, Any]) -> None:
     assert result["too_few"] == {}
     assert all(result["stream"][name] >= least for name, least in FLOOR.items()), result["stream"]
     assert result["transactions"] >= ENOUGH
     assert list(result["parts"]) == [
-        *("start", "load", "snapshot", "bronze", "silver", "rest", "bronze again", "silver again", "compare")
+        *("start", "load", "snapshot", "bronze", "silver", "rest", "bronze again", "silver again", "gold", "compare")
     ]
     assert 0 < sum(result["parts"].values()) <= result["seconds"] + 1
     assert 1 << 29 < result["peak_rss_bytes"] < 8 << 30
 
 
-def test_the_demo_says_in_words_that_silver_equals_postgres(ended: "subprocess.CompletedProcess[str]") -> None:
-    assert "Silver equals Postgres" in ended.stderr
+def test_the_demo_says_in_words_what_equals_postgres(ended: "subprocess.CompletedProcess[str]") -> None:
+    assert "Silver and gold equal Postgres" in ended.stderr
     assert len(ended.stdout.splitlines()) == 1
     assert max(map(len, ended.stderr.splitlines())) <= 80
 

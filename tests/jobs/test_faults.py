@@ -21,8 +21,9 @@ from events import TABLE
 from pyspark.sql import SparkSession
 from test_submit import CHECKOUT, PROGRAMS, SMALL_JVM
 
-from cdc_lake.config import Config, LakeConfig, LeaseConfig, TableConfig
+from cdc_lake.config import Config, GoldConfig, LakeConfig, LeaseConfig, TableConfig
 from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.layers.gold import run_gold
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.metrics.report import TableReport
 
@@ -34,6 +35,7 @@ DRIVERS = {
     "bronze": [Path(__file__).parent / "bronze_of_fakes.py"],
     "silver": [CHECKOUT / "jobs" / "silver.py", "--table", TABLE],
 }
+GOLD = [CHECKOUT / "jobs" / "gold.py", "--model", "per_id"]
 
 Run = Callable[..., TableReport]
 
@@ -115,7 +117,7 @@ class Driver:
             self._process = subprocess.Popen(
                 [
                     *(PROGRAMS / "spark-submit", "--conf", f"spark.driver.extraJavaOptions={SMALL_JVM}"),
-                    *("--master", "local[2]", *DRIVERS[layer]),
+                    *("--master", "local[2]", *(DRIVERS.get(layer) or GOLD)),
                 ],
                 env={
                     **inherited,
@@ -204,6 +206,32 @@ def test_a_killed_run_is_made_good_by_the_next(
     assert after.error is None
     assert content(lake, layer) == undisturbed[layer]
     assert content(lake, layer).commits == list(range(1, BATCHES + 1))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("point", ["gold.after_plan:batch=1", "gold.after_overwrite:batch=1", "gold.before_report"])
+def test_a_killed_gold_run_is_made_good_by_the_next(
+    spark: SparkSession, run: Run, landed: Path, tmp_path: Path, point: str
+) -> None:
+    root = Path(shutil.copytree(landed, tmp_path / "lake"))
+    assert run("silver", root).batches == BATCHES
+    (tmp_path / "per_id.sql").write_text(
+        f"-- name: per_id\n-- keys: [id]\n-- sources: {{rows: {TABLE}}}\n"
+        "SELECT id, count(*) AS n FROM rows GROUP BY id\n"
+    )
+    with Driver("gold", root, f"{point}:kill9", CDC_LAKE__GOLD__MODELS=str(tmp_path)) as driver:
+        code = driver.ended()
+    assert code == KILLED and "kill9 at gold." in driver.said, driver.said
+
+    config = Config(lake=LakeConfig(root=str(root)), gold=GoldConfig(models=str(tmp_path)))
+    (after,) = run_gold(config, ["per_id"], spark).tables
+
+    assert after.error is None
+    gold = DeltaTable(str(root / "gold" / "per_id"))
+    silver = DeltaTable(str(root / "silver" / FOLDER)).to_pyarrow_table(columns=["id"])
+    assert sorted(gold.to_pyarrow_table()["id"].to_pylist()) == sorted(silver["id"].to_pylist()) != []
+    metadata = [commit["userMetadata"] for commit in gold.history() if "userMetadata" in commit]
+    assert [json.loads(text)["cdc_lake"]["commit"] for text in metadata] == [1]
 
 
 @pytest.mark.deep

@@ -1,0 +1,137 @@
+"""Bronze and silver go on for ten minutes while the shop is open: what they hold does not grow, and silver is right."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cdc_lake.embedded import sample
+from cdc_lake.embedded.comparer import compare
+from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
+from cdc_lake.embedded.shop import Shop
+from cdc_lake.embedded.stack import Stack
+from cdc_lake.embedded.workload import changing
+
+NAME = "soak"
+SECONDS, EACH_SECONDS = 600, 10
+CATCH_UP_SECONDS, END_SECONDS = 300, 30
+COMMAND = Path(sys.executable).with_name("cdc-lake")
+
+
+@dataclass
+class Job:
+    """A continuous job, and what its processes held whenever it was looked at.
+
+    Attributes:
+        held: `memory` in MiB, `files` and `threads`, each time.
+    """
+
+    layer: str
+    process: "subprocess.Popen[bytes]"
+    held: list[dict[str, int]] = field(default_factory=list)
+
+    def look(self) -> None:
+        assert self.process.poll() is None, f"{self.layer} ended by itself"
+        me = psutil.Process(self.process.pid)
+        all_of_it = [me, *me.children(recursive=True)]
+        self.held.append(
+            {
+                "memory": sum(one.memory_info().rss for one in all_of_it) >> 20,
+                "files": sum(one.num_fds() for one in all_of_it),
+                "threads": sum(one.num_threads() for one in all_of_it),
+            }
+        )
+
+    def end(self) -> float:
+        """Tell it to; how many seconds it took."""
+        told = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(2 * END_SECONDS) == 0
+        return time.monotonic() - told
+
+
+@contextmanager
+def continuous(layer: str, environment: Mapping[str, str], log: Path) -> Iterator[Job]:
+    command = [str(COMMAND), "run", layer, "--table", f"{NAME}.public.*", "--continuous", "--interval", "10s"]
+    with log.open("wb") as said, subprocess.Popen(command, env=environment, stdout=said, stderr=said) as process:
+        try:
+            yield Job(layer, process)
+        finally:
+            process.kill()
+
+
+@pytest.mark.deep
+def test_ten_minutes_of_continuous_jobs(stack: Stack, tmp_path: Path) -> None:
+    dsn = sample.create(stack.endpoints["postgres"], NAME)
+    connector = postgres_connector_config(
+        stack.endpoints,
+        database=NAME,
+        topic_prefix=NAME,
+        tables=[f"public.{table}" for table in sample.TABLES],
+        envelope_tables=[f"public.{table}" for table in sample.ENVELOPE_TABLES],
+        signal_table=f"public.{sample.SIGNAL_TABLE}",
+    )
+    put_connector(stack.endpoints["connect"], NAME, connector)
+    sample.wait_until_sent(dsn, NAME, 120)
+    environment = {
+        **os.environ,
+        "CDC_LAKE__STACK__FOLDER": str(stack.folder),
+        "CDC_LAKE__LAKE__ROOT": str(tmp_path / "lake"),
+    }
+
+    with ExitStack() as ends:
+        jobs = [ends.enter_context(continuous("bronze", environment, tmp_path / "bronze.log"))]
+        wait_for_bronze(tmp_path / "lake")
+        jobs.append(ends.enter_context(continuous("silver", environment, tmp_path / "silver.log")))
+        with changing(dsn, Shop, seed=1, at_least=0) as done:
+            until = time.monotonic() + SECONDS
+            while time.monotonic() < until:
+                time.sleep(EACH_SECONDS)
+                for job in jobs:
+                    job.look()
+        sample.wait_until_sent(dsn, NAME, 120, signal_table=f"public.{sample.SIGNAL_TABLE}")
+        behind = time.monotonic()
+        while differences(dsn, tmp_path / "lake") and time.monotonic() < behind + CATCH_UP_SECONDS:
+            time.sleep(EACH_SECONDS)
+        caught_up = time.monotonic() - behind
+        ended = {job.layer: job.end() for job in jobs}
+
+    print(f"{done.total()} transactions; caught up in {caught_up:.0f} s; ended in {ended}")
+    for job in jobs:
+        print(job.layer, *job.held[:: max(len(job.held) // 10, 1)], sep="\n  ")
+    assert differences(dsn, tmp_path / "lake") == {}
+    assert max(ended.values()) < END_SECONDS
+    for job in jobs:
+        for what in ("memory", "files", "threads"):
+            assert is_flat([held[what] for held in job.held]), (job.layer, what, job.held)
+
+
+def wait_for_bronze(lake: Path) -> None:
+    deadline = time.monotonic() + CATCH_UP_SECONDS
+    while len(list(lake.glob(f"bronze/{NAME}/public/*/_delta_log"))) < len(sample.TABLES):
+        assert time.monotonic() < deadline
+        time.sleep(1)
+
+
+def differences(dsn: str, lake: Path) -> dict[str, int]:
+    found = {}
+    for table in sample.TABLES:
+        place = lake / "silver" / NAME / "public" / table
+        there = compare(dsn, "public", table, str(place)).differences if place.exists() else 1
+        if there:
+            found[table] = there
+    return found
+
+
+def is_flat(values: Sequence[int]) -> bool:
+    """Does the last third stay within a tenth of what the second held? The first is the JVM's warm-up."""
+    third = len(values) // 3
+    return max(values[-third:]) <= 1.1 * max(values[third:-third])
