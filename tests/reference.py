@@ -154,7 +154,7 @@ def fold(
             raise Refused
     truncates = deletes if truncates == "as_deletes" else truncates
     ends = list(snapshot_ends(events)) if remove_missing else []
-    moved: dict[Move, Life] = {}
+    moved: dict[Move, list[Life]] = {}
     stories: dict[Hashable, Story] = {}
     for key in dict.fromkeys(event.key for _, event in events if event.op != "t"):
         history: list[tuple[Place, Event, Place | None]]
@@ -215,7 +215,7 @@ def is_stale(event: Event, order: Order | None) -> bool:
     return event.position <= order.position and (lead_ms is None or lead_ms <= 0)
 
 
-def accept(story: Story, event: Event, place: Place, *, is_hard: bool, moved: dict[Move, Life]) -> None:
+def accept(story: Story, event: Event, place: Place, *, is_hard: bool, moved: dict[Move, list[Life]]) -> None:
     """The event becomes what its key's story ends with; a delete closes the life, an upsert goes on with one."""
     story.op, story.place = event.op, place
     if event.op == "tombstone":
@@ -230,7 +230,7 @@ def accept(story: Story, event: Event, place: Place, *, is_hard: bool, moved: di
         story.is_live = story.is_in_table = True
         return
     if event.op == "d" and event.move is not None and story.is_live and story.life is not None:
-        moved[event.move] = story.life
+        moved.setdefault(event.move, []).append(story.life)
     story.is_live = False
     if is_hard:
         story.is_in_table = False
@@ -238,7 +238,7 @@ def accept(story: Story, event: Event, place: Place, *, is_hard: bool, moved: di
         story.is_in_table = True
 
 
-def row_of(story: Story, columns: Sequence[str], moved: Mapping[Move, Life], soft_delete_values: str) -> Row:
+def row_of(story: Story, columns: Sequence[str], moved: Mapping[Move, list[Life]], soft_delete_values: str) -> Row:
     """The row that a key's story makes."""
     values = dict.fromkeys(columns)
     unavailable: list[str] = []
@@ -249,12 +249,16 @@ def row_of(story: Story, columns: Sequence[str], moved: Mapping[Move, Life], sof
     return Row(values, not story.is_live, tuple(sorted(unavailable)), story.op, story.place, story.order)
 
 
-def value_in(life: Life, name: str, moved: Mapping[Move, Life]) -> Any:
-    """The last value sent in this life, or in the life under another key that it goes on with."""
-    seen: list[Life] = []
-    while life not in seen:
-        if name in life.sent:
-            return life.sent[name]
-        seen.append(life)
-        life = moved.get(life.came_by or (), life)
+def value_in(life: Life, name: str, moved: Mapping[Move, list[Life]], seen: tuple[Life, ...] = ()) -> Any:
+    """The last value sent in this life, or in one under another key that it goes on with.
+
+    A stretch of the log that is sent again may close a second life by the same key change, with less in it.
+    """
+    if name in life.sent:
+        return life.sent[name]
+    for giver in reversed(moved.get(life.came_by or (), [])):
+        if giver not in (*seen, life):
+            value = value_in(giver, name, moved, (*seen, life))
+            if value is not UNSENT:
+                return value
     return UNSENT

@@ -8,7 +8,7 @@ the values it was never sent from the life that the same move closed, and that o
 Only the keys that move take part. A life's values are known once its delete is there; until then its heir waits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as W
@@ -94,19 +94,38 @@ def images(entries: DataFrame, large: Mapping[str, str]) -> DataFrame:
     return moved.select(F.col("id").alias("closes"), "awaits", real.alias("real"))
 
 
-def inherited(living: DataFrame, known: DataFrame, large: Sequence[str]) -> DataFrame:
-    """One round of taking over what is missing from the life that the awaited move closed.
+def givers(living: DataFrame, known: DataFrame, large: Iterable[str]) -> DataFrame:
+    """What each move hands over: `closes`, `key`, `awaits`, `real`, one row per move.
+
+    A stretch of the log that is sent again may close a second life by the same move, with less in it: of each column
+    the last that is real counts.
 
     Args:
         living: `lives`' columns.
-        known: `images`' columns, without the moves that close one of `living`.
+        known: `images`' columns, from before all of `living`.
+    """
+    lives = living.where(F.col("closes").isNotNull()).select("closes", "key", "life", "awaits", "real")
+    earlier = known.select("closes", F.lit(None).cast("string").alias("key"), F.lit(-1).alias("life"), "awaits", "real")
+
+    def last(value: Column) -> Column:
+        return F.max_by(value, F.when(value.isNotNull(), F.col("life")))
+
+    found = lives.unionByName(earlier).groupBy("closes")
+    real = F.struct(*(last(F.col("real")[name]).alias(name) for name in large))
+    return found.agg(last(F.col("key")).alias("key"), last(F.col("awaits")).alias("awaits"), real.alias("real"))
+
+
+def inherited(living: DataFrame, known: DataFrame, large: Sequence[str]) -> DataFrame:
+    """One round of taking over what is missing from the lives that the awaited move closed.
+
+    Args:
+        living: `lives`' columns.
+        known: `images`' columns.
 
     Columns out: `lives`', and `is_found`, whether the awaited move was there. What `awaits` names then is the next.
     """
-    columns = ["closes", "awaits", "real"]
-    givers = living.where(F.col("closes").isNotNull()).select(*columns).unionByName(known.select(*columns))
-    givers = givers.dropDuplicates(["closes"]).alias("giver")
-    joined = living.alias("heir").join(givers, F.col("heir.awaits") == F.col("giver.closes"), how="left")
+    giver = givers(living, known, large).select("closes", "awaits", "real").alias("giver")
+    joined = living.alias("heir").join(giver, F.col("heir.awaits") == F.col("giver.closes"), how="left")
     is_found = F.col("giver.closes").isNotNull()
     real = F.struct(*(F.coalesce(F.col("heir.real")[name], F.col("giver.real")[name]).alias(name) for name in large))
     taken = joined.select(
@@ -124,25 +143,25 @@ def heirs(living: DataFrame) -> DataFrame:
     return rows.agg(F.max_by(F.struct("real", "awaits"), "life").alias("last")).select("key", "last.*")
 
 
-def entries(living: DataFrame, remembered: DataFrame, large: Sequence[str]) -> DataFrame:
+def entries(living: DataFrame, known: DataFrame, remembered: DataFrame, large: Sequence[str]) -> DataFrame:
     """What the side table has to remember of these moves, and what it need not any more.
 
     Args:
         living: `lives`' columns, after the last round of `inherited`.
+        known: `images`' columns.
         remembered: the side table's entries.
 
     Columns out: `kind`, `id`, `key`, `awaits`, `image`, `__unavailable`, `__delete`.
     """
     taken = living.where(F.col("takes").isNotNull()).select(F.col("takes").alias("id")).distinct()
-    left = (
-        living.where(F.col("closes").isNotNull()).withColumn("id", F.col("closes")).join(taken, "id", how="left_anti")
-    )
+    again = known.join(living.where(F.col("closes").isNotNull()), "closes", how="left_semi")
+    left = givers(living, again, large).withColumnRenamed("closes", "id").join(taken, "id", how="left_anti")
     held = [F.when(_real(name).isNotNull(), F.struct(F.lit(name), F.to_json(_real(name), _JSON))) for name in large]
     image = F.to_json(F.map_from_entries(F.array_compact(F.array(*held))))
     missing = F.array_compact(F.array(*(F.when(_real(name).isNull(), F.lit(name)) for name in large)))
     moved = left.select(
         F.lit(MOVED_ENTRY).alias("kind"),
-        *("id", "key", "awaits"),
+        *("id", "key", F.when(_lacks(large), F.col("awaits")).alias("awaits")),
         image.alias("image"),
         missing.alias(UNAVAILABLE),
         F.lit(False).alias(DELETE),

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -197,6 +198,13 @@ class Folding:
         )
 
 
+class _Moved(NamedTuple):
+    """The lives of the keys that move, with what they inherit, and what earlier batches left to inherit from."""
+
+    lives: DataFrame
+    images: DataFrame
+
+
 @dataclass(frozen=True)
 class Folded:
     """What a batch comes to.
@@ -204,6 +212,7 @@ class Folded:
     Attributes:
         events: the events it was folded from, `events()`' columns.
         refolded: how many keys were folded from all of bronze.
+        again: these keys: `key`.
     """
 
     batch: Batch
@@ -211,6 +220,7 @@ class Folded:
     events: DataFrame
     decided: Decided
     refolded: int
+    again: DataFrame | None = None
 
     @property
     def layout(self) -> Layout:
@@ -233,8 +243,8 @@ class Folded:
         found = values(
             decided.taken_from(self.events), decided.rows, large=list(large), has_barriers=decided.has_barriers
         )
-        if self.lives is not None:
-            found = with_heirs(found, moves.heirs(self.lives), large=list(large))
+        if self.moved is not None:
+            found = with_heirs(found, moves.heirs(self.moved.lives), large=list(large))
         return changes(
             decided.rows,
             found,
@@ -249,8 +259,8 @@ class Folded:
         )
 
     @cached_property
-    def lives(self) -> DataFrame | None:
-        """The lives of the keys that move, with what they inherit; none when there are no moves, or no large values."""
+    def moved(self) -> "_Moved | None":
+        """The keys that move; none when none does, or no value is large."""
         batch, large = self.batch, self.schemas.large
         if not large or not (batch.counts.moves or self.refolded):
             return None
@@ -258,14 +268,17 @@ class Folded:
         history = self.decided.history.join(movers, "key", how="left_semi")
         sent = self.decided.taken_from(self.events).join(movers, "key", how="left_semi")
         living = moves.lives(history, sent, self._stored_values(movers), large).localCheckpoint()
-        known = moves.images(batch.remembered, large)
-        known = known.join(living.where(F.col("closes").isNotNull()), "closes", how="left_anti").localCheckpoint()
+        images = moves.images(batch.remembered, large)
+        if self.again is not None:  # all of their lives are here
+            closed = living.where(F.col("closes").isNotNull()).join(self.again, "key", how="left_semi")
+            images = images.join(closed, "closes", how="left_anti")
+        images = images.localCheckpoint()
         for _ in range(moves.MAX_ROUNDS):
-            living = moves.inherited(living, known, list(large)).localCheckpoint()
+            living = moves.inherited(living, images, list(large)).localCheckpoint()
             is_going_on = F.col("is_found") & F.col("awaits").isNotNull()
             if living.where(is_going_on).isEmpty():
                 break
-        return living.drop("is_found")
+        return _Moved(living.drop("is_found"), images)
 
     def _stored_values(self, movers: DataFrame) -> DataFrame | None:
         if self.batch.progress is None:
@@ -286,8 +299,8 @@ class Folded:
         before, after = batch.remembered_of_all, batch.happened_to_all
         if (before.truncated, before.snapshot) != (after.truncated, after.snapshot):
             parts.append(memory.whole_table_entries(run.spark, before, after))
-        if self.lives is not None:
-            parts.append(moves.entries(self.lives, batch.remembered, list(self.schemas.large)))
+        if self.moved is not None:
+            parts.append(moves.entries(*self.moved, batch.remembered, list(self.schemas.large)))
         if not parts:
             return batch.pin
         now_ms = time.time_ns() // 1_000_000
@@ -362,7 +375,7 @@ def _folded_again(batch: Batch, keys: DataFrame, decided: Decided) -> "Folded":
     happened = batch.events(rows, schemas, has_moves=True)
     again = Folding(batch, schemas, happened, of_all, keys).decided()
     again = replace(again, stale=again.stale + behind)
-    return Folded(batch, schemas, happened, again, keys.count())
+    return Folded(batch, schemas, happened, again, keys.count(), keys)
 
 
 def _from_their_starts(

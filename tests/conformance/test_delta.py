@@ -24,7 +24,7 @@ def test_the_logs_that_share_a_table_end_as_they_must(
 
 
 def test_what_shows_only_from_batch_to_batch(spark: SparkSession, tmp_path: Path) -> None:
-    names = {"K8-another-primary-key", "missing-row-and-a-replay"}
+    names = {"K8-another-primary-key", "missing-row-and-a-replay", "T4-replay-that-closes-a-second-life"}
     logs = [log for log in load() if log.log in names]
 
     results = dict(results_by_delta(spark, tmp_path, logs, split="each", deletes="hard", shape="envelope"))
