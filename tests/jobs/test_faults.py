@@ -35,7 +35,7 @@ DRIVERS = {
     "bronze": [Path(__file__).parent / "bronze_of_fakes.py"],
     "silver": [CHECKOUT / "jobs" / "silver.py", "--table", TABLE],
 }
-GOLD = [CHECKOUT / "jobs" / "gold.py", "--model", "per_id"]
+JOBS = DRIVERS | {"gold": [CHECKOUT / "jobs" / "gold.py", "--model", "per_id"]}
 
 Run = Callable[..., TableReport]
 
@@ -117,7 +117,7 @@ class Driver:
             self._process = subprocess.Popen(
                 [
                     *(PROGRAMS / "spark-submit", "--conf", f"spark.driver.extraJavaOptions={SMALL_JVM}"),
-                    *("--master", "local[2]", *(DRIVERS.get(layer) or GOLD)),
+                    *("--master", "local[2]", *JOBS[layer]),
                 ],
                 env={
                     **inherited,
