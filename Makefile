@@ -23,8 +23,8 @@ setup: $(STAMP) ## Make .venv with everything in it, and fetch the jars (a minut
 demo: setup ## Run the whole way once: database, change events, tables, proof
 	cdc-lake demo
 
-test: setup ## Run all tests
-	pytest
+test: setup ## Run all tests, two files of them at a time
+	pytest --numprocesses 2 --dist loadfile
 
 test-deep: setup ## Run the tests that are too long for every change (hours)
 	pytest -m deep

@@ -97,15 +97,15 @@ def sibling(spark: SparkSession) -> SparkSession:
 
 
 @contextmanager
-def planned_for(spark: SparkSession, *, rows: int, stored_bytes: int = 0) -> Iterator[None]:
+def planned_for(spark: SparkSession, *, rows: int | None, stored_bytes: int = 0) -> Iterator[None]:
     """Plan what is done meanwhile for its size: little work is interpreted, in one partition.
 
     Args:
         spark: the session; no other thread may plan with it meanwhile.
-        rows: how many there are to work on.
+        rows: how many there are to work on; none when that is not known.
         stored_bytes: size of the table that they change, all of which a merge may have to copy.
     """
-    if rows > _SMALL_ROWS or stored_bytes > _SMALL_BYTES:
+    if rows is None or rows > _SMALL_ROWS or stored_bytes > _SMALL_BYTES:
         yield
         return
     before = {name: str(spark.conf.get(name)) for name in _SMALL_PLANS}

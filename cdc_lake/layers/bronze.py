@@ -201,7 +201,7 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
         try:
             counts = {name: landed.counts[name] for name in ("ok", "quarantined", "control")}
             check_sum(run.log.name, seen.total, **counts)
-            following = _following(run, spans, before, landed.log_ts)
+            following = _following(run, spans, before, landed)
             reach("bronze.after_plan", batch=batch)
             run.bronze.leases.check(done.table)
             with done.phase("write"):
@@ -272,7 +272,7 @@ def _landed(rows: DataFrame) -> _Landed:
     return landed
 
 
-def _following(run: _Run, spans: Mapping[int, Span], before: Progress, log_ts: Mapping[int, int]) -> Progress:
+def _following(run: _Run, spans: Mapping[int, Span], before: Progress, landed: _Landed) -> Progress:
     """The progress with these spans consumed."""
     reached = before.offsets[run.log.id] | {partition: span.end for partition, span in spans.items()}
     return Progress(
@@ -281,7 +281,8 @@ def _following(run: _Run, spans: Mapping[int, Span], before: Progress, log_ts: M
         epoch=before.epoch,
         commit=before.commit + 1,
         offsets={**before.offsets, run.log.id: reached},
-        log_ts={**before.log_ts, **log_ts},
+        log_ts={**before.log_ts, **landed.log_ts},
+        rows=landed.counts.total(),
         gaps=before.gaps,
     )
 

@@ -88,7 +88,7 @@ class _Replay:
             try:
                 replayed = late.count()
                 if replayed:
-                    own = {"run_id": self.run_id, "commit": progress.commit + 1, "gaps": ()}
+                    own = {"run_id": self.run_id, "commit": progress.commit + 1, "rows": replayed, "gaps": ()}
                     following = Progress.model_validate(progress.model_dump(exclude={"nonce"}) | own)
                     self.leases.check(done.table)
                     table.merge(late, _COORDINATES, following)

@@ -91,22 +91,22 @@ class _Silver:
             is_comparison=progress is not None and source not in progress.sources,
             check_lease=lambda: self.leases.check(done.table),
         )
-        return _follow(run, progress, source, landed.commit)
+        return _follow(run, progress, source, landed)
 
 
-def _follow(run: SilverRun, progress: Progress | None, source: str, newest: int) -> bool:
+def _follow(run: SilverRun, progress: Progress | None, source: str, landed: Progress) -> bool:
     """Fold in what bronze has beyond silver's progress: whole bronze batches, of at most `max_rows` together.
 
     Args:
         run: the table's.
         progress: silver's.
         source: the bronze table's id.
-        newest: its last batch.
+        landed: bronze's.
 
     Returns:
         Whether there is more.
     """
-    done = run.done
+    done, newest = run.done, landed.commit
     reached = progress.sources.get(source, 0) if progress else 0
     if not done.batches:
         done.consumed_from = {source: reached}
@@ -119,8 +119,10 @@ def _follow(run: SilverRun, progress: Progress | None, source: str, newest: int)
     first = 1 if run.is_comparison else reached + 1
     while first <= newest:
         # In one go when compared: a key folded again from a part of bronze would step back.
-        last = newest if run.is_comparison else _last_batch(run.bronze, first, newest, run.settings.max_rows)
-        progress = _fold_batch(run, first, last, progress, source)
+        last, rows = (newest, None) if run.is_comparison else _next_batch(run, first, landed)
+        stored_bytes = run.silver().size() if progress else 0
+        with planned_for(run.spark, rows=rows, stored_bytes=stored_bytes):
+            progress = _fold_batch(run, first, last, progress, source)
         if progress is not None:
             reached = last
             done.status, done.batches = "ok", done.batches + 1
@@ -156,11 +158,7 @@ def _fold_batch(run: SilverRun, first: int, last: int, progress: Progress | None
     rows = run.bronze.where(F.col("batch").between(first, last) & (F.col("status") == "ok")).persist()
     try:
         batch = Batch(run, first, last, progress, rows)
-        if not batch.counts.total:
-            return _move_on(run, progress, following)
-        stored_bytes = run.silver().size() if progress else 0
-        with planned_for(run.spark, rows=batch.counts.total, stored_bytes=stored_bytes):
-            return _commit(batch, following)
+        return _commit(batch, following) if batch.counts.total else _move_on(run, progress, following)
     finally:
         rows.unpersist()
 
@@ -220,14 +218,15 @@ def _progress(silver: DeltaLakeTable, done: TableReport) -> Progress | None:
         return Progress(layer="silver", run_id="", epoch=1, commit=last or 0)
 
 
-def _last_batch(bronze: DataFrame, first: int, newest: int, max_rows: int) -> int:
-    """Up to which bronze batch to take: at most `max_rows` rows together, but at least one batch."""
+def _next_batch(run: SilverRun, first: int, landed: Progress) -> tuple[int, int | None]:
+    """Up to which bronze batch to take, at most `max_rows` rows together, but at least one batch; and its rows."""
+    newest, max_rows = landed.commit, run.settings.max_rows
     if first == newest:
-        return newest
-    new = bronze.where(F.col("batch") >= first)
+        return newest, landed.rows
+    new = run.bronze.where(F.col("batch") >= first)
     sizes = {row["batch"]: row["count"] for row in new.groupBy("batch").count().collect()}
     last, taken = first, sizes.get(first, 0)
     while last < newest and taken + sizes.get(last + 1, 0) <= max_rows:
         last += 1
         taken += sizes.get(last, 0)
-    return last
+    return last, taken

@@ -68,6 +68,7 @@ class Progress(BaseModel):
         model: gold: the fingerprint of the model's text.
         keys: silver: the primary key's columns, sorted.
         side: silver: its side table as it belongs to this commit; none before the first entry.
+        rows: bronze: how many this commit brought; silver plans by it before it has looked.
         gaps: bronze: what this commit went on over, if it was told to; not carried forward.
     """
 
@@ -85,6 +86,7 @@ class Progress(BaseModel):
     model: str = ""
     keys: tuple[str, ...] = ()
     side: SidePin | None = None
+    rows: int | None = None
     gaps: tuple[Gap, ...] = ()
 
     @property
