@@ -31,6 +31,8 @@ SPARK_DEFAULTS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.join.preferSortMergeJoin": "false",
+    # Bronze's, silver's and a merge's plans are more than Spark's 100: each batch would compile them anew.
+    "spark.sql.codegen.cache.maxEntries": "1000",
     # Nothing is bucketed; with it, every `persist` clones the session to switch it off there.
     "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
     # What a long run with many tables keeps in the driver's memory (docs/design.md, "One session").

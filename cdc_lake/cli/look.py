@@ -88,6 +88,8 @@ def _print_story(told: "Story", console: Console) -> None:
             now = Text(f"    {name}: ")
             now.append(f"{_short(before)} -> " if before is not None else "", style="dim")
             console.print(now.append(_short(after)), overflow="ellipsis", no_wrap=True)
+    if told.left_out:
+        console.print(f"{told.left_out} more events are not told.", style="yellow")
 
 
 def _headline(event: "StoryEvent") -> Text:

@@ -57,11 +57,16 @@ class StoryEvent(BaseModel):
 
 
 class Story(BaseModel):
-    """All events of a key, in log order."""
+    """The events of a key, in log order.
+
+    Attributes:
+        left_out: how many events there are behind those told, which are the first 10,000.
+    """
 
     table: str
     key: str
     events: list[StoryEvent]
+    left_out: int
 
 
 def story(config: Config, table: str, key: str, spark: SparkSession | None = None) -> Story:
@@ -102,7 +107,8 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
         is_comparison=False,
         check_lease=lambda: None,
     )
-    return Story(table=topic, key=text, events=_told(run, text, reached))
+    events, left_out = _told(run, text, reached)
+    return Story(table=topic, key=text, events=events, left_out=left_out)
 
 
 def _known_key(table: str, rows: DataFrame, key: str) -> str:
@@ -140,7 +146,8 @@ def _columns(key: str) -> dict[str, str | None] | str:
     return {name.strip(): value for name, _, value in pairs} if all(sign for _, sign, _ in pairs) else key
 
 
-def _told(run: SilverRun, key: str, reached: int) -> list[StoryEvent]:
+def _told(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEvent], int]:
+    """The events, and how many more there are."""
     own = F.col("key") == key
     of_all = (F.col("op") == TRUNCATE) | is_mark(F.col("snapshot"))
     rows = run.bronze.where((own | of_all) & (F.col("status") == "ok"))
@@ -152,12 +159,19 @@ def _told(run: SilverRun, key: str, reached: int) -> list[StoryEvent]:
     winner = decided.rows.select("winner.*").first()
     teller = _Teller(counting.keys(), winner and _at(winner), reached)
     happened = [row for at, row in counting.items() if row["op"] in fold.WHOLE_TABLE_OPS]
-    happened += sent.orderBy(KAFKA).limit(_MOST_EVENTS).collect()
+    folded, more = _first(sent)
+    happened += folded
     told = [(_at(row), teller.tell(row)) for row in sorted(happened, key=_at)]
     aside = run.bronze.where(own & ((F.col("status") == "quarantined") | F.col("tombstone_of").isNotNull()))
-    aside = aside.withColumn(KAFKA, place())
-    told += [(_at(row), _set_aside(row)) for row in aside.limit(_MOST_EVENTS).collect()]
-    return [event for _, event in sorted(told, key=lambda one: one[0])]
+    unfolded, more_aside = _first(aside.withColumn(KAFKA, place()))
+    told += [(_at(row), _set_aside(row)) for row in unfolded]
+    return [event for _, event in sorted(told, key=lambda one: one[0])], more + more_aside
+
+
+def _first(events: DataFrame) -> tuple[list[Row], int]:
+    """The first in log order, and how many more there are."""
+    found = events.orderBy(KAFKA).limit(_MOST_EVENTS).collect()
+    return found, events.count() - len(found) if len(found) == _MOST_EVENTS else 0
 
 
 class _Teller:

@@ -17,7 +17,7 @@ CHECKOUT = Path(__file__).parents[2]
 README = CHECKOUT / "README.md"
 BLOCK = re.compile(r"^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`((?:make|cdc-lake|spark-submit|python -m) [^`\n]+)`")
-TARGET = re.compile(r"^([a-z]+):", re.MULTILINE)
+TARGET = re.compile(r"^([a-z-]+):", re.MULTILINE)
 ASSIGNMENT = re.compile(r"[A-Z][A-Z0-9_]*=")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 import psutil
 import pytest
@@ -24,6 +25,7 @@ NAME = "soak"
 SECONDS, EACH_SECONDS = 600, 10
 CATCH_UP_SECONDS, END_SECONDS = 300, 30
 COMMAND = Path(sys.executable).with_name("cdc-lake")
+HELD = ("memory", "files", "threads")
 
 
 @dataclass
@@ -31,7 +33,7 @@ class Job:
     """A continuous job, and what its processes held whenever it was looked at.
 
     Attributes:
-        held: `memory` in MiB, `files` and `threads`, each time.
+        held: what is named in `HELD`, each time; memory in MiB.
     """
 
     layer: str
@@ -106,12 +108,13 @@ def test_ten_minutes_of_continuous_jobs(stack: Stack, tmp_path: Path) -> None:
 
     print(f"{done.total()} transactions; caught up in {caught_up:.0f} s; ended in {ended}")
     for job in jobs:
-        print(job.layer, *job.held[:: max(len(job.held) // 10, 1)], sep="\n  ")
+        for what in HELD:
+            print(job.layer, what, *(held[what] for held in job.held))
     assert differences(dsn, tmp_path / "lake") == {}
     assert max(ended.values()) < END_SECONDS
     for job in jobs:
-        for what in ("memory", "files", "threads"):
-            assert is_flat([held[what] for held in job.held]), (job.layer, what, job.held)
+        for what in HELD:
+            assert is_flat([held[what] for held in job.held]), (job.layer, what)
 
 
 def wait_for_bronze(lake: Path) -> None:
@@ -132,6 +135,9 @@ def differences(dsn: str, lake: Path) -> dict[str, int]:
 
 
 def is_flat(values: Sequence[int]) -> bool:
-    """Does the last third stay within a tenth of what the second held? The first is the JVM's warm-up."""
+    """Is the last third within a tenth of the second? The first is the JVM's warm-up.
+
+    Medians: Hadoop forks for a shell command now and then, and for that moment all of the JVM counts twice.
+    """
     third = len(values) // 3
-    return max(values[-third:]) <= 1.1 * max(values[third:-third])
+    return median(values[-third:]) <= 1.1 * median(values[third:-third])

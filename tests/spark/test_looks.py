@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, LakeConfig
 from cdc_lake.errors import ConfigError, InfrastructureError
+from cdc_lake.layers import story as story_module
 from cdc_lake.layers.status import TableStatus, status
 from cdc_lake.layers.story import story
 
@@ -81,6 +82,18 @@ def test_once_folded_the_last_event_that_counts_decides(spark: SparkSession, tmp
     Lake(spark, tmp_path, topic).take([first, again])
 
     assert told(spark, tmp_path, topic, '{"id": 7}') == [("c", "0@0", "decides"), ("c", "0@1", "lost")]
+
+
+def test_a_story_too_long_to_tell_says_how_much_is_left_out(
+    spark: SparkSession, tmp_path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(story_module, "_MOST_EVENTS", 2)
+    events = [topic.change("u", 7, {"n": n}, lsn=10 + n, ts_ms=START_MS + n, offset=n) for n in range(5)]
+    Lake(spark, tmp_path, topic).take(events)
+
+    found = story(config(tmp_path), topic.table, "7", spark)
+
+    assert ([one.place for one in found.events], found.left_out) == (["0@0", "0@1"], 3)
 
 
 def test_a_truncate_and_a_record_in_quarantine_are_part_of_the_story(

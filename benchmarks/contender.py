@@ -1,0 +1,134 @@
+"""One contender as a process: told which topics have news, it brings its tables up to date and says so.
+
+    python -m benchmarks.contender cdc_lake|textbook|tuned FOLDER
+
+Reads lines of JSON, `{"topics": [...]}`, from standard input; answers each with a line.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+Take = Callable[[Sequence[str]], None]
+
+
+def cdc_lake(folder: Path) -> Take:
+    """Our own bronze and silver as they come, in one application."""
+    from cdc_lake.config import Config, KafkaConfig, LakeConfig, RegistryConfig
+    from cdc_lake.layers.bronze import run_bronze
+    from cdc_lake.layers.silver import run_silver
+    from cdc_lake.layers.turns import Workers
+
+    config = Config(
+        kafka=KafkaConfig(bootstrap_servers=os.environ["BENCH_KAFKA"]),
+        registry=RegistryConfig(url=os.environ["BENCH_REGISTRY"]),
+        lake=LakeConfig(root=str(folder)),
+    )
+    workers = Workers(config.run.parallel)
+    workers.spark("benchmark")
+
+    def take(topics: Sequence[str]) -> None:
+        for layer in (run_bronze, run_silver):
+            failed = [table.error for table in layer(config, topics, workers=workers).tables if table.error]
+            assert not failed, failed
+
+    return take
+
+
+def textbook(folder: Path, *, is_tuned: bool = False) -> Take:
+    """As it is told in many places: Structured Streaming, the newest schema, a MERGE for each micro-batch.
+
+    Args:
+        is_tuned: with adaptive execution and 4 shuffle partitions inside the micro-batch, too.
+    """
+    import requests
+    from delta.tables import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Window as W
+    from pyspark.sql import functions as F
+    from pyspark.sql.avro.functions import from_avro
+
+    spark = (
+        SparkSession.builder.appName("textbook")
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+        .config("spark.databricks.delta.schema.autoMerge.enabled", "true")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+
+    def newest_schema(topic: str) -> str:
+        with requests.Session() as session:
+            session.trust_env = False
+            groups = f"{os.environ['BENCH_REGISTRY']}/apis/registry/v3/groups"
+            artifact = f"{groups}/default/artifacts/{topic}-value"
+            answer = session.get(f"{artifact}/versions/branch=latest/content", timeout=30)
+            answer.raise_for_status()
+            return answer.text
+
+    def merge(path: str, batch: DataFrame) -> None:
+        session = batch.sparkSession
+        if is_tuned:
+            session.conf.set("spark.sql.adaptive.enabled", "true")
+            session.conf.set("spark.sql.shuffle.partitions", "4")
+        newest_first = W.partitionBy("id").orderBy(F.desc("__source_ts_ms"))
+        latest = batch.withColumn("n", F.row_number().over(newest_first)).where("n = 1").drop("n")
+        if not DeltaTable.isDeltaTable(session, path):
+            latest.limit(0).write.format("delta").save(path)
+        (
+            DeltaTable.forPath(session, path)
+            .alias("t")
+            .merge(latest.alias("s"), "t.id = s.id")
+            .whenMatchedDelete("s.__deleted = 'true'")
+            .whenMatchedUpdateAll()
+            .whenNotMatchedInsertAll("s.__deleted = 'false'")
+            .execute()
+        )
+
+    def take_one(topic: str) -> None:
+        path = f"{folder}/{topic}"
+        records = (
+            spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", os.environ["BENCH_KAFKA"])
+            .option("subscribe", topic)
+            .option("startingOffsets", "earliest")
+            .load()
+        )
+        row = from_avro(F.expr("substring(value, 6)"), newest_schema(topic), {"mode": "PERMISSIVE"})
+
+        def merge_batch(batch: DataFrame, number: int) -> None:
+            merge(path, batch)
+
+        query = records.select(row.alias("r")).select("r.*").writeStream.foreachBatch(merge_batch)
+        query.option("checkpointLocation", f"{path}.checkpoint").trigger(availableNow=True).start().awaitTermination()
+
+    def take(topics: Sequence[str]) -> None:
+        for topic in topics:
+            take_one(topic)
+
+    return take
+
+
+CONTENDERS: Mapping[str, Callable[[Path], Take]] = {
+    "cdc_lake": cdc_lake,
+    "textbook": textbook,
+    "tuned": lambda folder: textbook(folder, is_tuned=True),
+}
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    name, folder = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what Spark prints is not an answer
+    take = CONTENDERS[name](Path(folder))
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        take(json.loads(line)["topics"])
+        print("done", file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""`make bench-quick`: a million events, three ways, in one run; CPU seconds, wall seconds, ratios, and who was right.
+
+The contenders take turns on the same topics and the same cores, each in an application of its own that stays up. What
+their tables must hold is found by DuckDB over the log as it was sent.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Self
+
+import duckdb
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.contender import CONTENDERS
+from benchmarks.log import ORDERS, Log, small
+from cdc_lake.embedded.stack import Stack
+from cdc_lake.jars import cache_folder, lock_file, profile_name, read_lock
+
+OURS = "cdc_lake"
+_SUBMIT = "--master local[2] --driver-memory 2g --conf spark.ui.enabled=false pyspark-shell"
+_COLUMNS = ("id", "customer", "status", "amount", "note", "city", "score")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much work it is.
+
+    Attributes:
+        snapshot, small_rows: first rows of the one large table, and of each of the small ones.
+        steady_events, small_changes: events of a batch.
+        their_steady_batches, their_small_tables: how many of them the others take: some stand for all, to save time.
+    """
+
+    snapshot: int = 700_000
+    steady_batches: int = 5
+    steady_events: int = 50_000
+    small_tables: int = 50
+    small_rows: int = 980
+    small_changes: int = 20
+    their_steady_batches: int = 2
+    their_small_tables: int = 2
+
+
+A_MILLION = Sizes()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One piece of work: what is new in which topics.
+
+    Attributes:
+        theirs: how many of the topics the others take.
+    """
+
+    name: str
+    topics: Sequence[str]
+    theirs: int = 1
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one table took in a step; `cpu` of all the contender's processes, both in seconds."""
+
+    cpu: float
+    wall: float
+
+
+class Contender:
+    """A contender's process, started and ready."""
+
+    def __init__(self, name: str, root: Path, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self._folder = root / name
+        self._log = root / f"{name}.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.contender", name, str(self._folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                text=True,
+            )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._orders, self._answers = self._process.stdin, self._process.stdout
+        self._listen("ready")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._orders.close()
+        self._process.wait(60)
+        self._answers.close()
+
+    def take(self, topics: Sequence[str]) -> Cost:
+        """Bring the tables of some topics up to date."""
+        cpu, wall = self._cpu_seconds(), time.monotonic()
+        self._orders.write(json.dumps({"topics": list(topics)}) + "\n")
+        self._orders.flush()
+        self._listen("done")
+        spent_cpu, spent_wall = self._cpu_seconds() - cpu, time.monotonic() - wall
+        return Cost(spent_cpu / len(topics), spent_wall / len(topics))
+
+    def rows(self, topic: str) -> pa.Table:
+        """What its table of a topic holds."""
+        if self.name != OURS:
+            return DeltaTable(str(self._folder / topic)).to_pyarrow_table()
+        rows = DeltaTable(str(self._folder / "silver" / topic.replace(".", "/"))).to_pyarrow_table()
+        return rows.filter(pc.invert(rows["__deleted"]))
+
+    def _listen(self, word: str) -> None:
+        if self._answers.readline().strip() != word:
+            raise RuntimeError(f"{self.name} ended; it said:\n{self._log.read_text()[-4000:]}")
+
+    def _cpu_seconds(self) -> float:
+        process = psutil.Process(self._process.pid)
+        times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+        return sum(time.user + time.system + time.children_user + time.children_system for time in times)
+
+
+def steps(log: Log, sizes: Sizes) -> Iterator[Step]:
+    """The work, each piece sent to Kafka when it is asked for."""
+    smalls = [small(number) for number in range(sizes.small_tables)]
+    log.create({ORDERS: 4, **dict.fromkeys(smalls, 1)})
+    log.snapshot(ORDERS, sizes.snapshot)
+    yield Step("snapshot", [ORDERS])
+    for number in range(sizes.steady_batches):
+        log.steady(ORDERS, sizes.steady_events, evolves=number % 2 == 1)
+        yield Step("steady" if number else "first steady", [ORDERS], int(number < sizes.their_steady_batches))
+    for topic in smalls:
+        log.snapshot(topic, sizes.small_rows)
+    yield Step("small, first", smalls, sizes.their_small_tables)
+    for topic in smalls:
+        log.steady(topic, sizes.small_changes)
+    yield Step("small, changes", smalls, sizes.their_small_tables)
+
+
+def wrong_rows(sent: pa.Table, found: pa.Table) -> int:
+    """Keys whose row is missing, too much, or not what the log's last event of them says."""
+    connection = duckdb.connect()
+    connection.register("sent", sent)
+    connection.register("found", found)
+    columns = (name if name in found.column_names else f"NULL AS {name}" for name in _COLUMNS)
+    there = f"SELECT {', '.join(columns)} FROM found"
+    connection.execute(
+        f"CREATE VIEW expected AS SELECT {', '.join(_COLUMNS)} FROM "
+        "(SELECT *, row_number() OVER (PARTITION BY id ORDER BY seq DESC) AS n FROM sent) WHERE n = 1 AND NOT deleted"
+    )
+    ((wrong,),) = connection.execute(
+        "SELECT count(DISTINCT coalesce(id, -1)) FROM "
+        f"((FROM expected EXCEPT ALL {there}) UNION ALL ({there} EXCEPT ALL FROM expected))"
+    ).fetchall()
+    return int(wrong)
+
+
+def main() -> None:
+    """Run it, and print the table of docs/performance.md."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="cdc-lake-bench-") as folder:
+        stack = Stack(Path(folder) / "stack")
+        stack.start(detach=False)
+        try:
+            outcome = measure(Path(folder), stack.endpoints, A_MILLION)
+        finally:
+            stack.delete()
+    _print(outcome)
+    print(f"{time.monotonic() - started:.0f} s in all")
+    if outcome.wrong[OURS]:
+        raise SystemExit(f"{outcome.wrong[OURS]} rows of cdc_lake's tables are not what the log says")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was seen.
+
+    Attributes:
+        costs: by step and contender; the median, where a step was taken several times.
+        wrong: by contender, how many rows its tables have wrong.
+    """
+
+    costs: Mapping[str, Mapping[str, Cost]]
+    wrong: Mapping[str, int]
+
+
+def measure(
+    root: Path, addresses: Mapping[str, str], sizes: Sizes, names: Sequence[str] = tuple(CONTENDERS)
+) -> Outcome:
+    """Let the contenders take turns.
+
+    Args:
+        root: an empty folder, for their tables.
+        addresses: the servers, see `Stack.endpoints`.
+        names: of the contenders.
+    """
+    ours = {
+        **os.environ,
+        "BENCH_KAFKA": addresses["kafka"],
+        "BENCH_REGISTRY": addresses["registry"],
+        "PYSPARK_SUBMIT_ARGS": _SUBMIT,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    theirs = {**ours, "SPARK_CONF_DIR": str(_only_jars(root / "conf"))}
+    log = Log(ours["BENCH_KAFKA"], ours["BENCH_REGISTRY"])
+    costs: dict[str, dict[str, list[Cost]]] = {}
+    taken: dict[str, dict[str, int]] = {name: {} for name in names}
+    with ExitStack() as stack:
+        contenders = [stack.enter_context(Contender(name, root, ours if name == OURS else theirs)) for name in names]
+        for step in steps(log, sizes):
+            for contender in contenders:
+                topics = step.topics if contender.name == OURS else step.topics[: step.theirs]
+                if not topics:
+                    continue
+                cost = contender.take(topics)
+                costs.setdefault(step.name, {}).setdefault(contender.name, []).append(cost)
+                taken[contender.name] |= {topic: log.number(topic) for topic in topics}
+                print(f"{step.name}: {contender.name} {cost.cpu:.1f} CPU s, {cost.wall:.1f} s", flush=True)
+    return Outcome(
+        {step: {name: _median(several) for name, several in by.items()} for step, by in costs.items()},
+        {
+            one.name: sum(wrong_rows(log.events(t, number), one.rows(t)) for t, number in taken[one.name].items())
+            for one in contenders
+        },
+    )
+
+
+def _only_jars(folder: Path) -> Path:
+    """Spark's own defaults, in place of those that `cdc-lake jars fetch` wrote; the same jars."""
+    jars = read_lock(lock_file(profile_name()))
+    folder.mkdir()
+    text = f"spark.jars {','.join(str(jar.path(cache_folder())) for jar in jars)}\n"
+    (folder / "spark-defaults.conf").write_text(text)
+    return folder
+
+
+def _median(costs: Sequence[Cost]) -> Cost:
+    return Cost(median(cost.cpu for cost in costs), median(cost.wall for cost in costs))
+
+
+def _print(outcome: Outcome) -> None:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("seconds a table")
+    for name in CONTENDERS:
+        table.add_column(f"{name}\nCPU", justify="right")
+        table.add_column("\nwall", justify="right")
+    for step, costs in outcome.costs.items():
+        ours = costs[OURS]
+        seconds = [(cost.cpu, cost.wall) for cost in costs.values()]
+        table.add_row(step, *(f"{value:.1f}" for both in seconds for value in both))
+        ratios = [(cpu / ours.cpu, wall / ours.wall) for cpu, wall in seconds]
+        table.add_row("  times ours", *(f"{value:.2f}" for both in ratios for value in both), end_section=True)
+    table.add_row("wrong rows", *(text for number in outcome.wrong.values() for text in (f"{number:,}", "")))
+    Console(width=80).print(table)
+
+
+if __name__ == "__main__":
+    main()

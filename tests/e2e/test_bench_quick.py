@@ -1,0 +1,61 @@
+"""A small slice of `make bench-quick`: the contenders can run, and it is found out who has rows wrong."""
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from benchmarks.quick import OURS, Sizes, measure, wrong_rows
+from cdc_lake.embedded.stack import Stack
+
+SLICE = Sizes(
+    snapshot=200,
+    steady_batches=2,
+    steady_events=100,
+    small_tables=1,
+    small_rows=20,
+    small_changes=5,
+    their_steady_batches=1,
+    their_small_tables=1,
+)
+CONTENDERS = (OURS, "tuned")
+
+
+def test_the_contenders_are_measured_and_ours_has_no_row_wrong(stack: Stack, tmp_path: Path) -> None:
+    outcome = measure(tmp_path, stack.endpoints, SLICE, CONTENDERS)
+
+    assert len(outcome.costs) == 5
+    for step, costs in outcome.costs.items():
+        assert tuple(costs) == ((OURS,) if step == "steady" else CONTENDERS), step
+        assert all(cost.cpu > 0 and cost.wall > 0 for cost in costs.values())
+    assert outcome.wrong[OURS] == 0
+
+
+def row(key: int, amount: float) -> dict[str, object]:
+    return {
+        "id": key,
+        "customer": 1,
+        "status": "dune",
+        "amount": amount,
+        "note": None,
+        "city": None,
+        "score": None,
+    }
+
+
+def test_a_row_that_is_missing_too_much_or_another_one_is_wrong() -> None:
+    sent = [
+        {"seq": 1, "deleted": False, **row(1, 1.0)},
+        {"seq": 2, "deleted": False, **row(2, 2.0)},
+        {"seq": 3, "deleted": False, **row(3, 3.0)},
+        {"seq": 4, "deleted": True, **row(3, 3.0)},
+        {"seq": 5, "deleted": False, **row(2, 2.5)},
+    ]
+
+    def wrong(*found: dict[str, object]) -> int:
+        return wrong_rows(pa.Table.from_pylist(sent), pa.Table.from_pylist(list(found)))
+
+    assert wrong(row(1, 1.0), row(2, 2.5)) == 0
+    assert wrong(row(1, 1.0)) == 1
+    assert wrong(row(1, 1.0), row(2, 2.0)) == 1
+    assert wrong(row(1, 1.0), row(2, 2.5), row(3, 3.0)) == 1
+    assert wrong(row(1, 1.0), row(1, 1.0), row(2, 2.5)) == 1
