@@ -314,7 +314,7 @@ def test_a_column_only_the_lake_has_is_found(compared: Callable[..., Comparison]
         ("label", pa.binary(), lambda rows: [row.update(label=None) for row in rows]),
         ("counts", pa.list_(pa.int64()), None),
     ],
-    ids=str,
+    ids=lambda value: "cast" if callable(value) else str(value),
 )
 def test_a_column_of_the_wrong_type_is_found(
     compared: Callable[..., Comparison], name: str, arrow: pa.DataType, change: Change | None
