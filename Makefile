@@ -36,7 +36,7 @@ conformance: setup ## Check silver against every log of the conformance kit, in 
 soak: setup ## Run bronze and silver without end, for ten minutes: what they hold must not grow
 	pytest -m deep -s tests/e2e/test_soak.py
 
-bench-quick: setup ## Measure a million events beside the textbook way (8 minutes)
+bench-quick: setup ## Measure a million events beside the textbook way (10 minutes)
 	python -m benchmarks.quick
 
 lint: setup ## Check format, style and types

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -43,14 +43,12 @@ class Job:
     def look(self) -> None:
         assert self.process.poll() is None, f"{self.layer} ended by itself"
         me = psutil.Process(self.process.pid)
-        all_of_it = [me, *me.children(recursive=True)]
-        self.held.append(
-            {
-                "memory": sum(one.memory_info().rss for one in all_of_it) >> 20,
-                "files": sum(one.num_fds() for one in all_of_it),
-                "threads": sum(one.num_threads() for one in all_of_it),
-            }
-        )
+        sums = dict.fromkeys(HELD, 0)
+        for one in (me, *me.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):  # Hadoop's shell commands come and go
+                seen = one.memory_info().rss >> 20, one.num_fds(), one.num_threads()
+                sums = {name: sums[name] + more for name, more in zip(HELD, seen, strict=True)}
+        self.held.append(sums)
 
     def end(self) -> float:
         """Tell it to; how many seconds it took."""
