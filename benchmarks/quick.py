@@ -53,7 +53,7 @@ class Sizes:
     small_rows: int = 980
     small_changes: int = 20
     their_steady_batches: int = 2
-    their_small_tables: int = 2
+    their_small_tables: int = 1
 
 
 A_MILLION = Sizes()

@@ -31,7 +31,7 @@ from cdc_lake.embedded.comparer import Comparison, compare
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
 from cdc_lake.embedded.dump import load_dump
 from cdc_lake.embedded.shop import ENOUGH, Shop
-from cdc_lake.embedded.stack import Stack
+from cdc_lake.embedded.stack import Stack, rss_bytes
 from cdc_lake.embedded.tap import StreamStats, observe
 from cdc_lake.embedded.workload import ChangesTo, changing
 from cdc_lake.errors import CdcLakeError, ConfigError
@@ -427,7 +427,7 @@ def _peak_memory(result: DemoResult) -> Iterator[None]:
     def watch() -> None:
         me = psutil.Process()
         while not done.wait(0.5):
-            result.peak_rss_bytes = max(result.peak_rss_bytes, _rss_bytes([me, *me.children(recursive=True)]))
+            result.peak_rss_bytes = max(result.peak_rss_bytes, rss_bytes(me))
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -436,13 +436,3 @@ def _peak_memory(result: DemoResult) -> Iterator[None]:
     finally:
         done.set()
         watcher.join()
-
-
-def _rss_bytes(processes: Sequence[psutil.Process]) -> int:
-    total = 0
-    for process in processes:
-        try:
-            total += process.memory_info().rss
-        except psutil.NoSuchProcess:
-            continue
-    return total

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -183,7 +184,7 @@ def _status(server: ServerRecord, kept: bool) -> ServerStatus:
     process = _process(server.pid) if kept else None
     state: ServerState = server.state if process else "died" if kept and server.pid else "stopped"
     pid = process.pid if process else None
-    return ServerStatus(server.name, state, pid, server.address, _rss_bytes(process), server.note)
+    return ServerStatus(server.name, state, pid, server.address, rss_bytes(process), server.note)
 
 
 def _process(pid: int | None) -> psutil.Process | None:
@@ -194,13 +195,12 @@ def _process(pid: int | None) -> psutil.Process | None:
         return None
 
 
-def _rss_bytes(process: psutil.Process | None) -> int:
+def rss_bytes(process: psutil.Process | None) -> int:
+    """The resident memory of a process and its descendants; those that have just ended hold nothing."""
     total = 0
     for part in [process, *process.children(recursive=True)] if process else []:
-        try:
+        with suppress(psutil.NoSuchProcess):
             total += part.memory_info().rss
-        except psutil.NoSuchProcess:
-            continue
     return total
 
 

@@ -101,7 +101,7 @@ def _follow(run: SilverRun, progress: Progress | None, source: str, landed: Prog
         run: the table's.
         progress: silver's.
         source: the bronze table's id.
-        landed: bronze's.
+        landed: bronze's progress.
 
     Returns:
         Whether there is more.

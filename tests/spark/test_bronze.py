@@ -92,6 +92,7 @@ def test_a_run_lands_what_is_new_in_batches_of_max_rows_and_every_record_is_acco
     assert (done.error, done.status, done.batches) == (None, "ok", 2)
     assert (done.rows, done.consumed_to) == ({"read": 4, "ok": 3, "quarantined": 1, "control": 0}, {"0": 2, "1": 4})
     assert coordinates(here.rows()) == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 3)]
+    assert here.progress.rows == 1  # the second batch's
     assert here.land().status == "unchanged"
 
 

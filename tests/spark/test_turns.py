@@ -170,10 +170,10 @@ def test_a_run_that_finds_nothing_new_can_leave_no_report(spark: SparkSession, t
 
 
 @pytest.mark.parametrize(
-    ("rows", "stored_bytes", "is_small"), [(100, 0, True), (10**6, 0, False), (100, 1 << 40, False)]
+    ("rows", "stored_bytes", "is_small"), [(100, 0, True), (10**6, 0, False), (100, 1 << 40, False), (None, 0, False)]
 )
 def test_little_work_is_planned_for_one_partition(
-    spark: SparkSession, rows: int, stored_bytes: int, is_small: bool
+    spark: SparkSession, rows: int | None, stored_bytes: int, is_small: bool
 ) -> None:
     before = spark.conf.get("spark.sql.shuffle.partitions")
 
