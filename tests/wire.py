@@ -53,12 +53,15 @@ class Opened(NamedTuple):
     body: bytes
 
 
-def framed(frame: Frame, reference: str | None, body: bytes, side: Side) -> tuple[bytes, Headers]:
+def framed(
+    frame: Frame, reference: str | None, body: bytes, side: Side, *, encoding: str = "BINARY"
+) -> tuple[bytes, Headers]:
     """Put a body into a frame.
 
     Args:
         reference: the body's schema; of a kind that the frame can carry. A bare body needs none.
         body: Avro, or JSON text.
+        encoding: what Apicurio's header of that name says; JSON for Avro's own JSON.
 
     Returns:
         The bytes, and the headers that go with them.
@@ -75,7 +78,8 @@ def framed(frame: Frame, reference: str | None, body: bytes, side: Side) -> tupl
         case "confluent":
             return body, [(f"__{side}_schema_id", _CONFLUENT_GUID_START + uuid.UUID(name).bytes)]
         case "apicurio":
-            return body, [(f"apicurio.{side}.{header}", value) for header, value in _apicurio_headers(kind, name)]
+            own = [*_apicurio_headers(kind, name), ("encoding", encoding.encode())]
+            return body, [(f"apicurio.{side}.{header}", value) for header, value in own]
         case "bare":
             return body, []
 
@@ -119,13 +123,12 @@ def crc_reference(avro_schema: Any) -> str:
 
 
 def _apicurio_headers(kind: str, name: str) -> Headers:
-    encoding = ("encoding", b"BINARY")
     if kind in _APICURIO_IDS:
-        return [(kind, int(name).to_bytes(8, "big")), encoding]
+        return [(kind, int(name).to_bytes(8, "big"))]
     if kind == "contentHash":
-        return [(kind, name.encode()), encoding]
+        return [(kind, name.encode())]
     parts = [unquote(part).encode() for part in name.split("/")]
-    return [*zip(_APICURIO_ARTIFACT, parts, strict=True), encoding]
+    return list(zip(_APICURIO_ARTIFACT, parts, strict=True))
 
 
 def _apicurio_reference(headers: Mapping[str, bytes]) -> str:
@@ -358,6 +361,9 @@ def _avro_default(schema: Schema) -> Any:
 def json_record(schema: Schema, value: Any, *, schemas: bool = True) -> bytes:
     """A record as Connect's JsonConverter writes it, byte for byte.
 
+    A null value with a schema is no tombstone: it is `{"schema":…,"payload":null}`, or the text `null` in four bytes.
+    Of floating-point numbers, those are written alike that Java and Python write alike.
+
     Args:
         schemas: whether the schema goes along with each record (`schemas.enable`).
     """
@@ -504,7 +510,7 @@ class Unwrap:
         deletes: what becomes of a delete. `drop` and `rewrite` are of all generations, `tombstone` is `none` in those
             before 2.5.
         tombstones: whether the tombstone behind a delete stays.
-        debezium: up to 2.4 `__deleted` comes last, and a truncate of 1.x cannot be told from nothing.
+        debezium: up to 2.4 `__deleted` comes last.
     """
 
     add_fields: Sequence[str] = ()
@@ -528,6 +534,8 @@ class Unwrap:
 
     def values(self, of: Schema, event: Mapping[str, Any] | None) -> list[dict[str, Any] | None]:
         """The values of the records that one event becomes: at most one.
+
+        A delete that becomes a tombstone keeps the schema of `after`, which JSON shows and Avro does not.
 
         Args:
             of: the event's schema.

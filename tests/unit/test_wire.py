@@ -15,7 +15,7 @@ from wire import Frame, Schema, Side, Table, Unwrap
 
 FILES = sorted((Path(__file__).parents[1] / "fixtures" / "recorded").glob("*.json"))
 RECORDED = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in FILES}
-AVRO = [name for name, recording in RECORDED.items() if recording["frame"]]
+AVRO = [name for name, recording in RECORDED.items() if recording["format"] == "avro"]
 JSON = [name for name in RECORDED if name not in AVRO]
 SHAPES = ["envelope", "flattened"]
 SIDES: tuple[Side, ...] = ("key", "value")
@@ -69,10 +69,14 @@ def built_schema(recording: Mapping[str, Any], record: Mapping[str, Any], table:
     whole = wire.envelope(table)
     if recording["shape"] == "envelope":
         return whole
-    if "tombstones" not in recording["about"]:
+    if not are_deletes_tombstones(recording):
         return UNWRAP.schema(whole)
     is_delete = record["name"].endswith("delete")
     return wire.fields_of(whole)["after"] if is_delete else AS_TOMBSTONES.schema(whole)
+
+
+def are_deletes_tombstones(recording: Mapping[str, Any]) -> bool:
+    return recording["connector"].get("transforms.unwrap.delete.tombstone.handling.mode") == "tombstone"
 
 
 AS_TOMBSTONES = Unwrap(UNWRAP.add_fields, deletes="tombstone")
@@ -121,10 +125,10 @@ def value_of(recording: Mapping[str, Any], record: Mapping[str, Any], table: Tab
     """A record's value, whatever it is written in."""
     if record["value"] is None:
         return None
-    if recording["frame"]:
+    if recording["format"] == "avro":
         return decoded(recording, record, "value")
     content = json.loads(record["value"])
-    payload = content["payload"] if recording["settings"]["schemas.enable"] == "true" else content
+    payload = content["payload"] if recording["converter"]["schemas.enable"] == "true" else content
     return wire.from_json(built_schema(recording, record, table, "value"), payload)
 
 
@@ -139,7 +143,7 @@ def row_of(value: Mapping[str, Any] | None, table: Table) -> dict[str, Any] | No
 def test_all_converters_framings_and_shapes_are_recorded() -> None:
     frames = {(recording["frame"], recording["shape"]) for recording in RECORDED.values()}
 
-    assert frames == {(frame, shape) for frame in ("id4", "id8", "apicurio", None) for shape in SHAPES}
+    assert frames == {(frame, shape) for frame in ("id4", "id8", "apicurio", "bare") for shape in SHAPES}
     assert {name.partition("-")[0] for name in RECORDED} == {"apicurio2", "apicurio3", "confluent", "json"}
 
 
@@ -234,7 +238,7 @@ def spelled_out(schema: Any, namespace: str, named: Mapping[str, Any]) -> Any:
 @pytest.mark.parametrize("name", JSON)
 def test_recorded_json_is_built_again_byte_for_byte(name: str) -> None:
     recording = RECORDED[name]
-    with_schemas = recording["settings"]["schemas.enable"] == "true"
+    with_schemas = recording["converter"]["schemas.enable"] == "true"
     for record, table in told(recording):
         for side in SIDES:
             if record[side] is None:
@@ -255,7 +259,7 @@ def test_every_recording_tells_of_the_same_rows(name: str) -> None:
 
     if recording["shape"] == "flattened":
         told_whole = [(name, row) for name, row in told_whole if name.split()[-1] not in ("tombstone", "truncate")]
-    if "tombstones" in recording["about"]:
+    if are_deletes_tombstones(recording):
         told_whole = [(name, None if name.endswith("delete") else row) for name, row in told_whole]
     assert found == told_whole
 
@@ -314,7 +318,7 @@ def test_recordings_say_nothing_of_where_they_were_made() -> None:
             bytes.fromhex(part).decode("latin-1")
             for record in json.loads(text)["records"]
             for part in (*(value for _, value in record["headers"]), *(record[side] or "" for side in SIDES))
-            if json.loads(text)["frame"] or part not in (record["key"], record["value"])
+            if json.loads(text)["format"] == "avro" or part not in (record["key"], record["value"])
         )
         for word in ("127.0.0.1", "localhost", "://", "/tmp", "/root"):
             assert word not in text.replace("{registry}", "") and word not in hidden, f"{file.name}: {word}"
