@@ -37,6 +37,7 @@ Headers = list[tuple[str, bytes]]
 Schema = dict[str, Any]
 Fields = Mapping[str, Schema]
 
+PLACEHOLDER: Final = "__debezium_unavailable_value"
 _ID_BYTES: Final = {"id4": 4, "id8": 8}
 _GLUE_STARTS: Final = {"glue": b"\x03\x00", "glue-zlib": b"\x03\x05"}
 _SINGLE_OBJECT_START: Final = b"\xc3\x01"
@@ -141,9 +142,6 @@ def _apicurio_reference(headers: Mapping[str, bytes]) -> str:
     return artifact_reference(group, artifact, version)
 
 
-# Schemas ------------------------------------------------------------------------------------------------------------
-
-
 def primitive(kind: str, name: str | None = None, **more: Any) -> Schema:
     """A schema that is no struct, required.
 
@@ -203,6 +201,7 @@ BOOLEAN: Final = primitive("boolean")
 INT16: Final = primitive("int16")
 INT32: Final = primitive("int32")
 INT64: Final = primitive("int64")
+FLOAT: Final = primitive("float")
 DOUBLE: Final = primitive("double")
 STRING: Final = primitive("string")
 BYTES: Final = primitive("bytes")
@@ -221,9 +220,6 @@ VARIABLE_SCALE_DECIMAL: Final = struct(
     doc="Variable scaled decimal",
 )
 """`numeric` without a precision."""
-
-
-# Values -------------------------------------------------------------------------------------------------------------
 
 
 def unscaled(number: int) -> bytes:
@@ -260,18 +256,12 @@ def filled(schema: Schema, value: Any) -> Any:
             return value
 
 
-PLACEHOLDER: Final = "__debezium_unavailable_value"
-
-
-# Avro ---------------------------------------------------------------------------------------------------------------
-
 _AVRO_TYPES: Final = {
     **dict.fromkeys(("int8", "int16", "int32"), "int"),
     "int64": "long",
     **{kind: kind for kind in ("float", "double", "boolean", "string", "bytes")},
 }
 _UNNAMED: Final = "io.confluent.connect.avro.ConnectDefault"
-_DEFAULT_PRECISION: Final = 64
 
 
 def avro_schema(schema: Schema) -> Any:
@@ -282,8 +272,13 @@ def avro_schema(schema: Schema) -> Any:
     return _avro(schema, "", set())
 
 
+def avro_record(schema: Schema, value: Any) -> bytes:
+    """A value as an AvroConverter writes it, without a frame."""
+    return avro(avro_schema(schema), filled(schema, value))
+
+
 def avro(schema: Any, value: Any) -> bytes:
-    """A value in Avro, without a frame.
+    """A value in Avro, without a frame, as it is.
 
     Args:
         schema: Avro's, parsed or as text.
@@ -332,8 +327,7 @@ def _connect_properties(schema: Schema) -> dict[str, Any]:
     own: dict[str, Any] = {}
     if is_decimal:
         parameters = schema["parameters"]
-        precision = int(parameters.get("connect.decimal.precision", _DEFAULT_PRECISION))
-        own |= {"scale": int(parameters["scale"]), "precision": precision}
+        own |= {"scale": int(parameters["scale"]), "precision": int(parameters["connect.decimal.precision"])}
     own |= {f"connect.{key}": schema[key] for key in ("doc", "version", "parameters") if key in schema}
     if "default" in schema:
         own["connect.default"] = _avro_default(schema)
@@ -353,9 +347,6 @@ def _avro_default(schema: Schema) -> Any:
     """Avro writes the bytes of a default as the characters of the same numbers."""
     default = from_json(schema, schema["default"])
     return default.decode("latin-1") if isinstance(default, bytes) else default
-
-
-# JSON ---------------------------------------------------------------------------------------------------------------
 
 
 def json_record(schema: Schema, value: Any, *, schemas: bool = True) -> bytes:
@@ -411,8 +402,6 @@ def from_json(schema: Schema, payload: Any) -> Any:
             return payload
 
 
-# Shapes -------------------------------------------------------------------------------------------------------------
-
 Version = tuple[int, int]
 LATEST: Final[Version] = (3, 6)
 """The Debezium of the recordings."""
@@ -445,7 +434,7 @@ class Table:
     def deleted(self, **key: Any) -> dict[str, Any]:
         """The row of a delete under REPLICA IDENTITY DEFAULT: its key, and what fills the columns that have no null.
 
-        Source: SEMANTICS 2.3, `JdbcValueConverters.convertValue`.
+        Source: `JdbcValueConverters.convertValue`.
         """
         return {name: key.get(name, _fallback(schema)) for name, schema in self.columns.items()}
 
@@ -470,6 +459,26 @@ def envelope(table: Table, debezium: Version = LATEST, source: Schema | None = N
         {"before": row, "after": row, "source": source or postgres_source(debezium), **end},
         version=None if debezium < (2, 0) else 1 if debezium < (2, 6) else 2,
     )
+
+
+def event(
+    table: Table,
+    op: str,
+    *,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+    ts_ms: int = 0,
+    source: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The value of a whole change event of Postgres' connector.
+
+    Args:
+        source: further fields of the block, such as `lsn`, or others than those that follow from the rest.
+    """
+    prefix, schema, name = table.name.split(".")
+    where = {"version": "3.6.3.Final", "connector": "postgresql", "name": prefix, "db": prefix, "schema": schema}
+    block = {**where, "table": name, "ts_ms": ts_ms, **(source or {})}
+    return {"before": before, "after": after, "source": block, "op": op, "ts_ms": ts_ms}
 
 
 def source_block(connector: str, own: Fields, debezium: Version = LATEST) -> Schema:
@@ -582,7 +591,9 @@ _FALLBACKS: Final = {
     "boolean": False,
     "string": "",
     "bytes": b"",
+    "array": [],
 }
+_NAMED_FALLBACKS: Final = {_DECIMAL: b"\0", ZONED_TIMESTAMP["name"]: "1970-01-01T00:00:00Z"}
 
 
 def _member(whole: Fields, holder: str | None, field: str) -> Schema | None:
@@ -608,8 +619,6 @@ def _fallback(schema: Schema) -> Any:
     """What fills a column of a deleted row."""
     if schema["optional"] or "default" in schema:
         return None
-    if schema["type"] == "array":
-        return []
-    if schema.get("name") == ZONED_TIMESTAMP["name"]:
-        return "1970-01-01T00:00:00.000000Z"
-    return _FALLBACKS[schema["type"]]
+    if schema["type"] == "struct":
+        return {field["field"]: b"\0" if field["type"] == "bytes" else 0 for field in schema["fields"]}
+    return _NAMED_FALLBACKS.get(schema.get("name"), _FALLBACKS[schema["type"]])
