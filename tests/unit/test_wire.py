@@ -319,6 +319,8 @@ def test_a_field_that_is_missing_is_null_and_a_null_is_the_default() -> None:
     row = wire.filled(ITEM_LATER.row, {"id": 1, "name": "a", "stock": None, "seen_at": "x"})
 
     assert (row["price"], row["stock"], row["colour"], row["note"]) == (b"\1\xf3", 3, "none", None)
+    assert wire.avro_record(LABEL.key, {"item_id": 1, "language": "en"}) == b"\2\4en"
+    assert wire.avro_record(wire.struct("a.B", ADDED), {"colour": None}) == b"\0\x08none"
     with pytest.raises(AssertionError, match="nmae"):
         wire.filled(ITEM.row, {"id": 1, "nmae": "a"})
 
