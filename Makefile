@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep conformance soak bench-quick lint clean lock
+.PHONY: help setup demo test test-deep conformance soak bench-quick record lint clean lock
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,6 +38,9 @@ soak: setup ## Run bronze and silver without end, for ten minutes: what they hol
 
 bench-quick: setup ## Measure a million events beside the textbook way (10 minutes)
 	python -m benchmarks.quick
+
+record: setup ## Record anew what real converters send: tests/fixtures/recorded (4 minutes)
+	python -m tests.record
 
 lint: setup ## Check format, style and types
 	ruff format --check .

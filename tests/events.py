@@ -1,6 +1,5 @@
 """Builders of what a connector sends: schemas as Debezium declares them, records as its Avro converter frames them."""
 
-import io
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import fastavro
+import wire
+from wire import avro as body
 
 TABLE = "pagila.public.thing"
 START_MS = 1_700_000_000_000
@@ -122,16 +122,9 @@ def flat_schema(columns: Mapping[str, Any], table: str = TABLE, metadata: Mappin
     return json.dumps(_record("Value", {**columns, **metadata}, table))
 
 
-def body(schema: str, value: Any) -> bytes:
-    """Avro without a frame."""
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(schema)), value)
-    return out.getvalue()
-
-
 def framed(schema_id: int, avro: bytes) -> bytes:
-    """Avro behind a zero byte and a schema id of four bytes."""
-    return b"\0" + schema_id.to_bytes(4, "big") + avro
+    """Avro behind a zero byte and a schema id of four bytes; tests/wire.py has the other frames."""
+    return wire.framed("id4", f"id:{schema_id}", avro, "value")[0]
 
 
 class FakeRegistry:
