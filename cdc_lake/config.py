@@ -40,6 +40,8 @@ def _http_url(value: str) -> str:
         raise ValueError("an address must not hold a user or a password: see `registry.auth`")
     if url.query or url.fragment:
         raise ValueError("an address ends with its path: leave out what follows `?` or `#`")
+    if url.hostname.startswith(("169.254.", "fe80:")):
+        raise ValueError("a link-local address is a machine's own affair, such as its cloud credentials")
     return value
 
 

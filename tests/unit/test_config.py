@@ -116,6 +116,8 @@ def test_an_unknown_key_of_a_table_is_named(tmp_path: Path) -> None:
         ("registry: {url: 'registry:8080'}", "`registry.url`: write one address"),
         ("registry: {url: 'http://a,http://b'}", "`registry.url`: write one address"),
         ("registry: {url: 'https://a/?b'}", "`registry.url`: an address ends with its path"),
+        ("registry: {url: 'http://169.254.169.254/latest'}", "a link-local address"),
+        ("registry: {url: 'http://[fe80::1]'}", "a link-local address"),
         ("registry: {auth: {}}", "`registry.auth`: write one of `basic`, `bearer` and `oauth`"),
         ("registry: {auth: {basic: {user: a, password: 'env:A'}, bearer: {token: 'env:B'}}}", "write one of"),
         ("registry: {auth: {basic: {user: a}}}", "`registry.auth.basic.password`"),
