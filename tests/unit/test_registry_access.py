@@ -272,6 +272,17 @@ def test_a_proxy_is_asked_and_told_its_password(
     assert sent(server, "Proxy-Authorization") == {"Basic dXNlcjpwYXNz"}
 
 
+@pytest.mark.parametrize("proxy", ["proxy:3128", f"user:{CANARY}@proxy", "http://", f"http://u:{CANARY}@proxy:port"])
+def test_a_proxy_that_has_no_address_is_refused_unseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("REGISTRY_PROXY", proxy)
+
+    with pytest.raises(ConfigError, match="env:REGISTRY_PROXY: what is there is no address") as caught:
+        opened(tmp_path, "confluent", "http://registry.invalid", "  proxy: env:REGISTRY_PROXY\n")
+    assert CANARY not in "".join(causes(caught.value))
+
+
 @TYPES
 def test_headers_go_to_the_registry_and_not_to_the_identity_provider(
     server: FakeServer, tmp_path: Path, kind: str

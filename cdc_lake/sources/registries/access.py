@@ -28,7 +28,7 @@ MAX_ANSWER_BYTES = 8 << 20
 """What is read of one answer. Texts of more than 1 MiB are refused as schemas, and JSON may write a text several times
 as long as it is."""
 RETRIED_STATUSES = (408, 429, 500, 502, 503, 504)
-BACKOFF_SECONDS = 0.2
+BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 10.0
 _REFUSALS = (401, 403)
 _LAG_WAITS_SECONDS = (0.2, 0.6)
@@ -343,10 +343,22 @@ def reach(config: RegistryConfig, url: str) -> tuple[Endpoint, Credentials]:
 
 
 def proxy_address(proxy: str | None) -> SecretStr | None:
-    """The proxy of the settings, with its password if it has one."""
+    """The proxy of the settings, with its password if it has one.
+
+    Raises:
+        ConfigError: there is none where the settings say.
+    """
     if proxy is None:
         return None
-    return secret(proxy) if proxy.startswith(("env:", "file:")) else SecretStr(proxy)
+    address = secret(proxy) if proxy.startswith(("env:", "file:")) else SecretStr(proxy)
+    try:
+        url = urlsplit(address.get_secret_value())
+        is_address = url.scheme in ("http", "https") and bool(url.hostname) and (url.port or 1) > 0
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise ConfigError(f"registry.proxy {proxy}", "what is there is no address", "write `http://host:port` there")
+    return address
 
 
 def _check_files(tls: TlsConfig) -> None:
