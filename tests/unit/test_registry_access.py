@@ -157,14 +157,37 @@ def test_a_token_of_an_identity_provider_is_used_for_as_long_as_it_lives(
     assert sent(server) == {"Bearer token-1"}
 
 
+class LaterClock:
+    """A fake: the clock of `access`, some seconds ahead of the server's."""
+
+    ahead_seconds = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead_seconds
+
+
 @TYPES
-def test_a_token_is_renewed_before_it_expires(server: FakeServer, tmp_path: Path, kind: str) -> None:
-    server.client, server.token_seconds = f"lake:{CANARY}", 0.5
+@pytest.mark.parametrize(("life", "not_yet", "renewed"), [(60.0, 40.0, 48.5), (3600.0, 3500.0, 3570.5)])
+def test_a_token_is_renewed_before_it_expires(
+    server: FakeServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    life: float,
+    not_yet: float,
+    renewed: float,
+) -> None:
+    clock = LaterClock()
+    monkeypatch.setattr(access, "time", clock)
+    server.client, server.token_seconds = f"lake:{CANARY}", life
     registry = opened(tmp_path, kind, server.url, oauth(server))
     registry.check()
 
-    time.sleep(0.45)
+    clock.ahead_seconds = not_yet
+    registry.check()
+    assert server.asked[TOKEN_PATH] == 1
 
+    clock.ahead_seconds = renewed
     assert first(registry) == RegisteredSchema('"string"')
     assert sent(server) == {"Bearer token-1", "Bearer token-2"}
     assert server.asked[TOKEN_PATH] == 2
