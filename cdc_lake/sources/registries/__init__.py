@@ -2,7 +2,7 @@
 
 from cdc_lake.config import Config, registry_address
 from cdc_lake.errors import InstallationError
-from cdc_lake.sources.registries.access import reach
+from cdc_lake.sources.registries.access import access_to
 from cdc_lake.sources.registry import Registry
 
 
@@ -22,7 +22,7 @@ def open_registry(config: Config) -> Registry:
             todo = "install cdc-lake with its extra `aws`"
             raise InstallationError("registry.type: glue", f"{exc.name} is not installed", todo) from exc
         return GlueRegistry(settings)
-    endpoint, credentials = reach(settings, registry_address(config))
+    endpoint, credentials = access_to(settings, registry_address(config))
     if settings.type == "apicurio":
         from cdc_lake.sources.registries.apicurio import ApicurioRegistry
 

@@ -315,7 +315,7 @@ class Patience:
         return None
 
 
-def reach(config: RegistryConfig, url: str) -> tuple[Endpoint, Credentials]:
+def access_to(config: RegistryConfig, url: str) -> tuple[Endpoint, Credentials]:
     """The settings' registry, and who asks it.
 
     Args:

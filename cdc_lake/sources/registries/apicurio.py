@@ -121,7 +121,7 @@ class ApicurioRegistry:
 def _path(kind: str, schema_id: str) -> str | None:
     """Where a schema is below the interface; none for an id that is not one. Ids come out of records: anything."""
     if kind in _IDS:
-        return f"ids/{_PLURALS[kind]}/{schema_id}" if re.fullmatch(_IDS[kind], schema_id, re.ASCII) else None
+        return f"ids/{_PLURALS[kind]}/{schema_id}" if re.fullmatch(_IDS[kind], schema_id) else None
     parts = [unquote(part) for part in schema_id.split("/")]
     if kind != "artifact" or len(parts) != 3 or not _VERSION.fullmatch(parts[2]):
         return None

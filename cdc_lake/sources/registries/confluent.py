@@ -20,7 +20,7 @@ from cdc_lake.sources.registries.access import (
 )
 from cdc_lake.sources.registry import RegisteredSchema, referenced_texts, self_contained
 
-_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
+_ID = re.compile(r"[0-9]{1,10}")
 _GUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 T = TypeVar("T")
