@@ -261,7 +261,7 @@ def test_a_registry_that_takes_too_long_is_bad_infrastructure(server: FakeServer
 def test_an_answer_that_will_not_change_is_not_asked_for_again(
     server: FakeServer, status: int, error: type[Exception]
 ) -> None:
-    server.answer(f"{V3}/ids/contentIds/1", (status, "no"))
+    server.answer(f"{V3}/ids/contentIds/1", (status, b"<html>\xff"))
 
     with pytest.raises(error, match=str(status)):
         client(server).schema("contentId", "1")

@@ -277,7 +277,7 @@ class HttpClient:
                     content += chunk
                     if len(content) > MAX_ANSWER_BYTES:
                         raise self._endpoint.down(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
-                return answer.status_code, content.decode("utf-8")
+                return answer.status_code, content.decode("utf-8", "strict" if answer.ok else "replace")
         except requests.RequestException as exc:
             raise self._endpoint.down(f"it does not answer ({type(exc).__name__})") from exc
         except UnicodeDecodeError as exc:
