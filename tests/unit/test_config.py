@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from cdc_lake.config import (
     BearerAuth,
@@ -157,6 +158,13 @@ def test_a_secret_in_the_file_is_refused_and_not_repeated(tmp_path: Path, text: 
     assert todo in str(caught.value)
     assert caught.value.__cause__ is not None
     assert "hunter2" not in str(caught.value) + str(caught.value.__cause__)
+
+
+def test_a_secret_given_to_a_part_of_the_settings_is_not_repeated_either() -> None:
+    with pytest.raises(ValidationError, match="write where the secret is") as caught:
+        BearerAuth(token="hunter2")
+
+    assert "hunter2" not in str(caught.value)
 
 
 def test_secrets_are_looked_up_where_their_references_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
