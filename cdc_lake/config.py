@@ -11,10 +11,11 @@ import os
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
+from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cdc_lake.errors import ConfigError
@@ -24,10 +25,61 @@ EMBEDDED = "embedded"
 """As an address: the server of that kind that `cdc-lake stack up` started."""
 
 
+def _reference(value: str) -> str:
+    kind, _, place = value.partition(":")
+    if kind not in ("env", "file") or not place:
+        raise ValueError("write where the secret is, not the secret: `env:NAME` for a variable, `file:PATH` for a file")
+    return value
+
+
+def _http_url(value: str) -> str:
+    url = urlsplit(value)
+    if url.scheme not in ("http", "https") or not url.hostname or "," in value:
+        raise ValueError("write one address, `https://host` or `http://host:port`")
+    if "@" in url.netloc:
+        raise ValueError("an address must not hold a user or a password: see `registry.auth`")
+    if url.query or url.fragment:
+        raise ValueError("an address ends with its path: leave out what follows `?` or `#`")
+    if url.hostname.startswith(("169.254.", "fe80:")):
+        raise ValueError("a link-local address is a machine's own affair, such as its cloud credentials")
+    return value
+
+
+def _registry_url(value: str) -> str:
+    return value if value == EMBEDDED else _http_url(value)
+
+
+def _header(value: str) -> str:
+    if not value.isascii() or not value.isprintable():
+        raise ValueError("a header holds printable ASCII only")
+    return value
+
+
+def _header_name(value: str) -> str:
+    if not value.replace("-", "").isalnum():
+        raise ValueError("a header's name holds letters, digits and hyphens only")
+    if value.lower() in ("authorization", "proxy-authorization", "cookie"):
+        raise ValueError("credentials are no headers of yours: see `registry.auth` and `registry.proxy`")
+    return _header(value)
+
+
+def _proxy(value: str) -> str:
+    if value.startswith(("env:", "file:")):
+        return _reference(value)
+    if "@" in urlsplit(value).netloc:
+        raise ValueError("a proxy's address with a password is a secret: write `env:NAME` or `file:PATH`")
+    return _http_url(value)
+
+
+SecretReference = Annotated[str, AfterValidator(_reference)]
+"""Where a secret is, `env:NAME` or `file:PATH`; `secret` looks it up."""
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+
+
 class Model(BaseModel):
     """Settings are read once and never changed; a key that is not known is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class KafkaConfig(Model):
@@ -37,17 +89,92 @@ class KafkaConfig(Model):
     timeout_seconds: float = Field(default=10.0, gt=0, description="How long a broker may take to answer one question.")
 
 
+class BasicAuth(Model):
+    """A user and a password, or an API key and its secret."""
+
+    user: str = Field(description="Or the API key.")
+    password: SecretReference = Field(description="`env:NAME` or `file:PATH`.")
+
+
+class BearerAuth(Model):
+    """A token that someone else keeps fresh."""
+
+    token: SecretReference = Field(description="`env:NAME` or `file:PATH`; read again when the registry refuses it.")
+
+
+class OAuth(Model):
+    """Client credentials: tokens from an identity provider, renewed before they expire."""
+
+    token_url: HttpUrl = Field(description="The provider's token endpoint.")
+    client_id: str
+    client_secret: SecretReference = Field(description="`env:NAME` or `file:PATH`.")
+    scope: str | None = Field(default=None, description="Several are separated by spaces.")
+
+
+class RegistryAuth(Model):
+    """How the registry knows who asks: one of these."""
+
+    basic: BasicAuth | None = None
+    bearer: BearerAuth | None = None
+    oauth: OAuth | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if len(self.model_dump(exclude_none=True)) != 1:
+            raise ValueError("write one of `basic`, `bearer` and `oauth`")
+        return self
+
+
+class TlsConfig(Model):
+    """Certificates, as PEM files."""
+
+    ca: str | None = Field(default=None, description="Who signed the server's certificate, if no public authority did.")
+    cert: str | None = Field(default=None, description="The client's own, for a server that asks for one.")
+    key: str | None = Field(default=None, description="Its private key, without a password; may be in `cert` instead.")
+
+    @model_validator(mode="after")
+    def _key_has_certificate(self) -> Self:
+        if self.key and not self.cert:
+            raise ValueError("`key` is the private key of a certificate: set `cert` too")
+        return self
+
+
 class RegistryConfig(Model):
     """The schema registry that framed records point to."""
 
-    type: Literal["apicurio"] = Field(default="apicurio", description="Apicurio Registry, by its v3 interface.")
-    url: str = Field(default=EMBEDDED, description="Up to and without `/apis`, or `embedded`.")
-    ids: Literal["content", "global"] = Field(
-        default="content",
-        description="What the ids in the frames are: Apicurio 3 writes content ids unless told otherwise.",
+    type: Literal["apicurio", "confluent", "ccompat", "glue"] = Field(
+        default="apicurio", description="ccompat: another registry that answers as Confluent's does."
     )
+    url: Annotated[str, AfterValidator(_registry_url)] = Field(
+        default=EMBEDDED,
+        description="Of apicurio without `/apis`, or up to `/apis/registry/v2` or `v3`; of ccompat up to "
+        "`/apis/ccompat/v6` or `v7`; `embedded`: the embedded stack's, and for glue AWS' own.",
+    )
+    ids: Literal["auto", "content", "global"] = Field(
+        default="auto", description="What a bare number in a frame is in Apicurio. Others have one kind of id."
+    )
+    context: str | None = Field(
+        default=None, pattern=r"^[\w-][\w.-]*$", description="Confluent's schema context that the ids are of."
+    )
+    auth: RegistryAuth | None = None
+    tls: TlsConfig = TlsConfig()
+    headers: dict[Annotated[str, AfterValidator(_header_name)], Annotated[str, AfterValidator(_header)]] = Field(
+        default_factory=dict, description="Sent along, such as Confluent Cloud's `target-sr-cluster`. No secrets."
+    )
+    proxy: Annotated[str, AfterValidator(_proxy)] | None = Field(
+        default=None, description="Its address, or `env:NAME` or `file:PATH` of it if it holds a password."
+    )
+    region: str | None = Field(default=None, description="Of glue; AWS' usual places when there is none.")
     timeout_seconds: float = Field(default=10.0, gt=0, description="For one request.")
     attempts: int = Field(default=4, ge=1, description="Requests in all before the registry counts as down.")
+
+    @model_validator(mode="after")
+    def _fits_its_type(self) -> Self:
+        if self.context and self.type != "confluent":
+            raise ValueError("only registries of type `confluent` have a `context`")
+        if self.auth and self.type == "glue":
+            raise ValueError("glue takes its credentials from AWS' usual places: leave `auth` out")
+        return self
 
 
 class LakeConfig(Model):
@@ -155,6 +282,7 @@ class Config(BaseSettings):
         env_nested_delimiter="__",
         extra="forbid",
         frozen=True,
+        hide_input_in_errors=True,
         nested_model_default_partial_update=True,
     )
 
@@ -228,16 +356,56 @@ def load_config(path: str | Path | None = None) -> Config:
 
 
 def _resolved(config: Config, folder: Path) -> Config:
-    models = str((folder / config.gold.models).resolve())
-    stack = str((folder / config.stack.folder).resolve())
-    root = config.lake.root if "://" in config.lake.root else str((folder / config.lake.root).resolve())
-    return config.model_copy(
-        update={
-            "lake": config.lake.model_copy(update={"root": root}),
-            "gold": config.gold.model_copy(update={"models": models}),
-            "stack": config.stack.model_copy(update={"folder": stack}),
+    lake = config.lake.model_copy(update={"root": _absolute(config.lake.root, folder)})
+    gold = config.gold.model_copy(update={"models": _absolute(config.gold.models, folder)})
+    stack = config.stack.model_copy(update={"folder": _absolute(config.stack.folder, folder)})
+    registry = _registry_resolved(config.registry, folder)
+    return config.model_copy(update={"lake": lake, "gold": gold, "stack": stack, "registry": registry})
+
+
+def _registry_resolved(registry: RegistryConfig, folder: Path) -> RegistryConfig:
+    tls = {name: _absolute(path, folder) for name, path in registry.tls.model_dump(exclude_none=True).items()}
+    update: dict[str, Any] = {"tls": registry.tls.model_copy(update=tls)}
+    if registry.proxy:
+        update["proxy"] = _reference_resolved(registry.proxy, folder)
+    if registry.auth:
+        (name,) = registry.auth.model_dump(exclude_none=True)
+        way = getattr(registry.auth, name)
+        secrets = {
+            field: _reference_resolved(getattr(way, field), folder)
+            for field in ("password", "token", "client_secret")
+            if hasattr(way, field)
         }
-    )
+        update["auth"] = registry.auth.model_copy(update={name: way.model_copy(update=secrets)})
+    return registry.model_copy(update=update)
+
+
+def _reference_resolved(reference: str, folder: Path) -> str:
+    kind, _, place = reference.partition(":")
+    return f"file:{_absolute(place, folder)}" if kind == "file" else reference
+
+
+def _absolute(path: str, folder: Path) -> str:
+    return path if "://" in path else str((folder / path).resolve())
+
+
+def secret(reference: str) -> SecretStr:
+    """What a reference stands for, looked up now.
+
+    Raises:
+        ConfigError: there is nothing.
+    """
+    kind, _, place = reference.partition(":")
+    try:
+        value = os.environ[place] if kind == "env" else Path(place).read_text(encoding="utf-8")
+    except KeyError as exc:
+        raise ConfigError(reference, "the environment has no such variable", "set it for this run") from exc
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(reference, f"it cannot be read ({type(exc).__name__})", "see that it is there") from exc
+    value = value.rstrip("\r\n")
+    if not value:
+        raise ConfigError(reference, "it is empty", "put the secret there")
+    return SecretStr(value)
 
 
 def kafka_address(config: Config) -> str:
@@ -247,7 +415,8 @@ def kafka_address(config: Config) -> str:
 
 def registry_address(config: Config) -> str:
     """The registry's URL without a trailing slash, with `embedded` looked up."""
-    return _address(config, config.registry.url, "registry").rstrip("/")
+    url = _address(config, config.registry.url, "registry").rstrip("/")
+    return f"{url}/apis/ccompat/v7" if (config.registry.url, config.registry.type) == (EMBEDDED, "ccompat") else url
 
 
 def endpoints_file(stack_folder: str | Path) -> Path:
@@ -282,7 +451,7 @@ def in_words(exc: ValidationError, model: type[BaseModel]) -> str:
 def _one_in_words(model: type[BaseModel], kind: str, loc: tuple[int | str, ...], message: str) -> str:
     key = ".".join(map(str, loc))
     if kind != "extra_forbidden":
-        return f"`{key}`: {message}"
+        return f"`{key}`: {message.removeprefix('Value error, ')}"
     near = difflib.get_close_matches(str(loc[-1]), _known_keys(model, loc[:-1]), n=1)
     return f"`{key}` is not a known key" + (f" (did you mean `{near[0]}`?)" if near else "")
 
@@ -293,6 +462,6 @@ def _known_keys(root: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
         fields: Mapping[str, Any] = getattr(model, "model_fields", {})
         if step in fields:
             annotation = fields[str(step)].annotation
-            inner = get_args(annotation)
+            inner = [kind for kind in get_args(annotation) if kind is not type(None)]
             model = inner[-1] if inner else annotation
     return list(getattr(model, "model_fields", {}))

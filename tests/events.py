@@ -10,6 +10,8 @@ from typing import Any
 import wire
 from wire import avro as body
 
+from cdc_lake.sources.registry import RegisteredSchema
+
 TABLE = "pagila.public.thing"
 START_MS = 1_700_000_000_000
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -131,7 +133,7 @@ class FakeRegistry:
     """A fake: a schema registry in memory, as `cdc_lake.sources.registry.Registry` asks for one."""
 
     name = "fake"
-    namespace = "contentId"
+    namespaces = ("contentId",)
 
     def __init__(self) -> None:
         self.texts: dict[int, str] = {}
@@ -142,9 +144,14 @@ class FakeRegistry:
         known = {known: schema_id for schema_id, known in self.texts.items()}
         return known.get(text) or self._added(text)
 
-    def text(self, schema_id: int) -> str | None:
+    def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
         """See `Registry`."""
-        return None if schema_id in self._hidden else self.texts.get(schema_id)
+        number = int(schema_id)
+        there = kind in self.namespaces and number in self.texts and number not in self._hidden
+        return RegisteredSchema(self.texts[number]) if there else None
+
+    def check(self) -> None:
+        """See `Registry`."""
 
     def hide(self, schema_id: int) -> None:
         """Answer as if there were no such id."""

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import BRONZE_STATISTICS
-from cdc_lake.config import Config, TableConfig, kafka_address, registry_address
+from cdc_lake.config import Config, TableConfig, kafka_address
 from cdc_lake.errors import DataLossError, NoProgressError, QualityGateError
 from cdc_lake.events.arrival import (
     DECODE_STAGE,
@@ -31,7 +31,8 @@ from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.session import planned_for
 from cdc_lake.sources.kafka import Broker, Kafka, Span, TopicLog
-from cdc_lake.sources.registry import ApicurioRegistry, Registry
+from cdc_lake.sources.registries import open_registry
+from cdc_lake.sources.registry import Registry
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
@@ -102,14 +103,10 @@ def answering_registry(config: Config) -> Registry:
     """The settings' registry.
 
     Raises:
+        ConfigError: it refuses the credentials, or the settings do not fit it.
         InfrastructureError: it does not answer.
     """
-    registry = ApicurioRegistry(
-        registry_address(config),
-        ids=config.registry.ids,
-        timeout_seconds=config.registry.timeout_seconds,
-        attempts=config.registry.attempts,
-    )
+    registry = open_registry(config)
     registry.check()
     return registry
 

@@ -60,7 +60,7 @@ class SchemaFiles:
 
     @property
     def _markers(self) -> str:
-        return f"{self._folder}/ids/{self._named.name}/{self._named.namespace}"
+        return f"{self._folder}/ids/{self._named.name}/{self._named.namespaces[0]}"
 
     def _known_ids(self) -> list[int]:
         return [int(name) for name in self._storage.names(self._markers)]
@@ -70,7 +70,8 @@ class SchemaFiles:
 
     def _text(self, schema_id: int) -> str | None:
         if schema_id not in self._asked:
-            self._asked[schema_id] = self._named.text(schema_id)
+            found = self._named.schema(self._named.namespaces[0], str(schema_id))
+            self._asked[schema_id] = found.text if found else None
         return self._asked[schema_id]
 
     def _look_up(self, schema_id: int) -> WriterSchema | None:

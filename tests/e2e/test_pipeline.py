@@ -4,18 +4,14 @@ What judges the tables shares no code with what wrote them: psycopg reads the so
 delta-rs the tables. Each test leaves the lake up to date with the source.
 """
 
-import io
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-import fastavro
 import psycopg
 import pytest
-import requests
 import yaml
 from confluent_kafka import Producer
 from deltalake import DeltaTable
@@ -31,7 +27,6 @@ from cdc_lake.embedded.workload import change
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.metrics.report import Report, TableReport
-from cdc_lake.sources.registry import ApicurioRegistry
 from cdc_lake.tables.delta import DeltaLakeTable
 
 NAME = "story"
@@ -377,51 +372,3 @@ def test_garbage_between_good_records_is_quarantined_with_its_reason_and_harms_n
         neighbours = [rows[row["offset"] + 1] for row in refused]
         assert {(row["status"], row["op"]) for row in neighbours} == {("ok", "u")}
     story.assert_silver_is_the_source()
-
-
-def test_a_schema_with_references_is_returned_as_one_text(stack: Stack) -> None:
-    registry = f"{stack.endpoints['registry']}/apis/registry/v3"
-    town = {"type": "record", "name": "Town", "namespace": "a", "fields": [{"name": "name", "type": "string"}]}
-    address = {"type": "record", "name": "Address", "namespace": "b", "fields": [{"name": "town", "type": "a.Town"}]}
-    fields = [{"name": "home", "type": "b.Address"}, {"name": "born", "type": ["null", "a.Town"]}]
-    person = {"type": "record", "name": "Person", "namespace": "c", "fields": fields}
-    register(registry, "town", town)
-    register(registry, "address/of a person", address, town="a.Town")
-    ids = register(registry, "person", person, **{"address/of a person": "b.Address", "town": "a.Town"})
-    event = {"home": {"town": {"name": "Ærø"}}, "born": {"name": "東京"}}
-
-    for kind in ("content", "global"):
-        asked = ApicurioRegistry(stack.endpoints["registry"], ids=kind, timeout_seconds=10, attempts=1)
-        text = asked.text(ids[f"{kind}Id"])
-
-        assert text is not None
-        schema = fastavro.parse_schema(json.loads(text))  # nothing else is known to it
-        body = io.BytesIO()
-        fastavro.schemaless_writer(body, schema, event)
-        assert fastavro.schemaless_reader(io.BytesIO(body.getvalue()), schema, None) == event
-
-
-def test_an_id_that_the_registry_does_not_have_has_no_text(stack: Stack) -> None:
-    asked = ApicurioRegistry(stack.endpoints["registry"], ids="content", timeout_seconds=10, attempts=1)
-
-    assert asked.text(999_999) is None
-
-
-def register(registry: str, name: str, schema: Mapping[str, Any], **references: str) -> dict[str, int]:
-    """Register a schema under `references`, artifact to the name it has in the text; its ids."""
-    content = {
-        "content": json.dumps(schema),
-        "contentType": "application/json",
-        "references": [
-            {"groupId": NAME, "artifactId": artifact, "version": "1", "name": known_as}
-            for artifact, known_as in references.items()
-        ],
-    }
-    answer = requests.post(
-        f"{registry}/groups/{NAME}/artifacts",
-        json={"artifactId": name, "artifactType": "AVRO", "firstVersion": {"version": "1", "content": content}},
-        timeout=10,
-    )
-    assert answer.ok, answer.text
-    ids: dict[str, int] = answer.json()["version"]
-    return ids

@@ -88,5 +88,5 @@ def _ids(data: Iterable[bytes | None]) -> set[int]:
 
 
 def _writer(registry: FakeRegistry, schema_id: int) -> WriterSchema | None:
-    text = registry.text(schema_id)
-    return None if text is None else WriterSchema(text)
+    found = registry.schema("contentId", str(schema_id))
+    return WriterSchema(found.text) if found else None

@@ -4,8 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from cdc_lake.config import config_path, kafka_address, load_config, registry_address
+from cdc_lake.config import (
+    BearerAuth,
+    RegistryAuth,
+    TlsConfig,
+    config_path,
+    kafka_address,
+    load_config,
+    registry_address,
+    secret,
+)
 from cdc_lake.errors import ConfigError
 
 
@@ -34,7 +44,7 @@ def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, ""))
 
     assert config.table("any.table.at_all").deletes == "soft"
-    assert config.registry.ids == "content"
+    assert config.registry.ids == "auto"
 
 
 def test_the_environment_wins_over_the_file_and_leaves_its_neighbours_alone(
@@ -103,10 +113,79 @@ def test_an_unknown_key_of_a_table_is_named(tmp_path: Path) -> None:
         ("defaults: {max_quarantine_percent: 101}", "`defaults.max_quarantine_percent`"),
         ("registry: {ids: global_id}", "`registry.ids`"),
         ("registry: {attempts: many}", "`registry.attempts`"),
+        ("registry: {type: kafka}", "`registry.type`"),
+        ("registry: {url: 'registry:8080'}", "`registry.url`: write one address"),
+        ("registry: {url: 'http://a,http://b'}", "`registry.url`: write one address"),
+        ("registry: {url: 'https://a/?b'}", "`registry.url`: an address ends with its path"),
+        ("registry: {url: 'http://169.254.169.254/latest'}", "a link-local address"),
+        ("registry: {url: 'http://[fe80::1]'}", "a link-local address"),
+        ("registry: {auth: {}}", "`registry.auth`: write one of `basic`, `bearer` and `oauth`"),
+        ("registry: {auth: {basic: {user: a, password: 'env:A'}, bearer: {token: 'env:B'}}}", "write one of"),
+        ("registry: {auth: {basic: {user: a}}}", "`registry.auth.basic.password`"),
+        ("registry: {auth: {basic: {user: a, pasword: 'env:A'}}}", "did you mean `password`?"),
+        ("registry: {tls: {key: k.pem}}", "`registry.tls`: `key` is the private key of a certificate"),
+        ("registry: {type: ccompat, context: a}", "`registry`: only registries of type `confluent` have a `context`"),
+        ("registry: {type: confluent, context: 'a:b'}", "`registry.context`"),
+        ("registry: {type: glue, auth: {bearer: {token: 'env:A'}}}", "leave `auth` out"),
+        ("registry: {headers: {Authorization: x}}", "credentials are no headers of yours"),
+        ("registry: {headers: {'a b': x}}", "a header's name"),
+        ('registry: {headers: {a: "x\\ny"}}', "a header holds printable ASCII only"),
     ],
 )
 def test_a_wrong_value_names_its_key(tmp_path: Path, text: str, key: str) -> None:
     assert key in refused(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "todo"),
+    [
+        ("registry: {auth: {basic: {user: a, password: 'hunter2'}}}", "`env:NAME` for a variable"),
+        ("registry: {auth: {bearer: {token: 'hunter2'}}}", "`file:PATH` for a file"),
+        ("registry: {auth: {bearer: {token: 'env:', tokn: hunter2}}}", "`file:PATH` for a file"),
+        (
+            "registry: {auth: {oauth: {token_url: 'https://a', client_id: a, client_secret: 'hunter2'}}}",
+            "write where the secret is, not the secret",
+        ),
+        ("registry: {url: 'https://user:hunter2@registry'}", "see `registry.auth`"),
+        ("registry: {url: 'https://hunter2@registry'}", "see `registry.auth`"),
+        ("registry: {proxy: 'http://user:hunter2@proxy'}", "write `env:NAME` or `file:PATH`"),
+    ],
+)
+def test_a_secret_in_the_file_is_refused_and_not_repeated(tmp_path: Path, text: str, todo: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(written(tmp_path, text))
+
+    assert todo in str(caught.value)
+    assert caught.value.__cause__ is not None
+    assert "hunter2" not in str(caught.value) + str(caught.value.__cause__)
+
+
+def test_a_secret_given_to_a_part_of_the_settings_is_not_repeated_either() -> None:
+    with pytest.raises(ValidationError, match="write where the secret is") as caught:
+        BearerAuth(token="hunter2")
+
+    assert "hunter2" not in str(caught.value)
+
+
+def test_secrets_are_looked_up_where_their_references_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_text(" from a file \r\n")
+    monkeypatch.setenv("A_SECRET", "from a variable")
+
+    found = secret("env:A_SECRET"), secret(f"file:{tmp_path}/secret")
+
+    assert [one.get_secret_value() for one in found] == ["from a variable", " from a file "]
+    assert "from" not in repr(found)
+
+
+def test_one_setting_of_an_authentication_may_come_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CDC_LAKE__REGISTRY__AUTH__BASIC__USER", "from the environment")
+
+    config = load_config(written(tmp_path, "registry: {auth: {basic: {user: a, password: 'env:P'}}}"))
+
+    assert config.registry.auth is not None and config.registry.auth.basic is not None
+    assert (config.registry.auth.basic.user, config.registry.auth.basic.password) == ("from the environment", "env:P")
 
 
 def test_a_wrong_value_in_the_environment_is_a_configuration_error(
@@ -142,14 +221,20 @@ def test_an_embedded_address_is_looked_up_where_the_stack_wrote_it(tmp_path: Pat
 
     assert kafka_address(config) == "127.0.0.1:9"
     assert registry_address(config) == "http://127.0.0.1:8"
+    by_ccompat = load_config(written(tmp_path, "stack: {folder: stack}\nregistry: {type: ccompat}"))
+    assert registry_address(by_ccompat) == "http://127.0.0.1:8/apis/ccompat/v7"
 
 
 def test_relative_paths_start_at_the_file_s_folder(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
-    config = load_config(written(tmp_path / "conf", "lake: {root: ../lake}\nstack: {folder: s}"))
+    registry = "registry: {auth: {bearer: {token: 'file:t'}}, tls: {ca: ca.pem, cert: /c.pem}, proxy: 'file:../p'}"
+    config = load_config(written(tmp_path / "conf", f"lake: {{root: ../lake}}\nstack: {{folder: s}}\n{registry}"))
 
     assert config.lake.root == str(tmp_path / "lake")
     assert config.stack.folder == str(tmp_path / "conf" / "s")
+    assert config.registry.auth == RegistryAuth(bearer=BearerAuth(token=f"file:{tmp_path}/conf/t"))
+    assert config.registry.tls == TlsConfig(ca=str(tmp_path / "conf" / "ca.pem"), cert="/c.pem")
+    assert config.registry.proxy == f"file:{tmp_path}/p"
 
 
 @pytest.mark.parametrize("root", ["s3a://bucket/lake", "/data/lake"])

@@ -1,181 +1,327 @@
-"""The client of Apicurio Registry, against a small server on loopback that answers as it is told."""
+"""Apicurio's client, against a small server on loopback that answers as it is told."""
 
-import json
-import threading
-from collections import Counter
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from registry_server import FakeServer, serving
 
-from cdc_lake.errors import InfrastructureError
-from cdc_lake.events.schemas import fields, parse
-from cdc_lake.sources.registry import ApicurioRegistry
+from cdc_lake.errors import ConfigError, InfrastructureError
+from cdc_lake.events.schemas import SchemaError, fields, parse
+from cdc_lake.sources.registries import access
+from cdc_lake.sources.registries.access import Endpoint, Patience
+from cdc_lake.sources.registries.apicurio import ApicurioRegistry
+from cdc_lake.sources.registry import RegisteredSchema
 
-BASE = "/apis/registry/v3"
-
-
-class FakeApicurio(ThreadingHTTPServer):
-    """A fake: answers by path, (status, body), one after the other, the last for ever; 404 otherwise."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.answers: dict[str, list[tuple[int, str]]] = {}
-        self.asked: Counter[str] = Counter()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def answer(self, path: str, *answers: tuple[int, object]) -> None:
-        self.answers[f"{BASE}/{path}"] = [(s, b if isinstance(b, str) else json.dumps(b)) for s, b in answers]
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: FakeApicurio
-
-    def do_GET(self) -> None:
-        self.server.asked[self.path.removeprefix(f"{BASE}/")] += 1
-        left = self.server.answers.get(self.path, [(404, "")])
-        status, text = left.pop(0) if len(left) > 1 else left[0]
-        self.send_response(status)
-        if status == 302:
-            self.send_header("Location", text)
-        content = text.encode()
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+V3 = "/apis/registry/v3"
+V2 = "/apis/registry/v2"
+CHECK = "search/artifacts?limit=1"
 
 
 @pytest.fixture
-def server() -> Iterator[FakeApicurio]:
-    with FakeApicurio() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+def server() -> Iterator[FakeServer]:
+    with serving(FakeServer()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
-def client(server: FakeApicurio, attempts: int = 2) -> ApicurioRegistry:
-    return ApicurioRegistry(server.url, ids="content", timeout_seconds=5, attempts=attempts)
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "_LAG_WAITS_SECONDS", (0.01, 0.01))
+
+
+def client(server: FakeServer, attempts: int = 2, ids: str = "auto", path: str = V3) -> ApicurioRegistry:
+    return ApicurioRegistry(Endpoint(server.url + path, timeout_seconds=5, attempts=attempts), ids=ids)
+
+
+def text_of(registry: ApicurioRegistry, content_id: int) -> str:
+    found = registry.schema("contentId", str(content_id))
+    assert found is not None
+    return found.text
 
 
 def a_record(name: str, kind: object) -> dict[str, object]:
     return {"type": "record", "name": name, "namespace": "x", "fields": [{"name": "v", "type": kind}]}
 
 
-def reference(artifact: str) -> dict[str, object]:
-    return {"groupId": None, "artifactId": artifact, "version": "1", "name": f"x.{artifact}"}
+def reference(artifact: str, group: str | None = None) -> dict[str, object]:
+    return {"groupId": group, "artifactId": artifact, "version": "1", "name": f"x.{artifact}"}
 
 
-def test_a_content_id_is_its_text(server: FakeApicurio) -> None:
-    server.answer("ids/contentIds/5", (200, '{"type": "string"}'))
+def test_a_content_id_is_its_text(server: FakeServer) -> None:
+    server.answer(f"{V3}/ids/contentIds/5", (200, '{"type": "string"}'))
 
-    assert client(server).text(5) == '{"type": "string"}'
-
-
-def test_the_namespace_of_the_ids_is_the_one_that_was_set(server: FakeApicurio) -> None:
-    server.answer("ids/contentIds/5", (200, '"string"'))
-    server.answer("ids/globalIds/5", (200, '"int"'))
-
-    by_global = ApicurioRegistry(server.url, ids="global", timeout_seconds=5, attempts=1)
-
-    assert (by_global.text(5), by_global.namespace) == ('"int"', "globalId")
-    assert (client(server).text(5), client(server).namespace) == ('"string"', "contentId")
+    assert client(server).schema("contentId", "5") == RegisteredSchema('{"type": "string"}', "AVRO")
 
 
-def test_references_are_followed_and_written_into_the_text(server: FakeApicurio) -> None:
-    server.answer("ids/contentIds/1", (200, a_record("Outer", ["null", "x.Middle"])))
-    server.answer("ids/contentIds/1/references", (200, [reference("Middle")]))
-    versions = "groups/default/artifacts/{}/versions/1/{}"
-    server.answer(versions.format("Middle", "content"), (200, a_record("Middle", "x.Inner")))
-    server.answer(versions.format("Middle", "references"), (200, [reference("Inner")]))
-    server.answer(versions.format("Inner", "content"), (200, a_record("Inner", "int")))
-    server.answer(versions.format("Inner", "references"), (200, []))
+def test_each_kind_of_id_is_asked_for_where_it_belongs(server: FakeServer) -> None:
+    places = {
+        ("contentId", "5"): "ids/contentIds/5",
+        ("globalId", "5"): "ids/globalIds/5",
+        ("contentHash", "ab12"): "ids/contentHashes/ab12",
+        ("artifact", "g%2Fh/a%20b/1.0"): "groups/g%2Fh/artifacts/a%20b/versions/1.0/content",
+    }
+    for number, place in enumerate(places.values()):
+        server.answer(f"{V3}/{place}", (200, f'"schema {number}"'))
 
-    text = client(server).text(1)
+    found = [client(server).schema(*wanted) for wanted in places]
 
-    assert text is not None
-    middle = fields(parse(text))["v"]["branches"][1]
-    assert fields(fields(middle)["v"]) == {"v": {"type": "int"}}
-
-
-def test_references_that_go_round_in_a_circle_end(server: FakeApicurio) -> None:
-    server.answer("ids/contentIds/1", (200, a_record("A", ["null", "x.B"])))
-    server.answer("ids/contentIds/1/references", (200, [reference("B")]))
-    server.answer("groups/default/artifacts/B/versions/1/content", (200, a_record("B", ["null", "x.B"])))
-    server.answer("groups/default/artifacts/B/versions/1/references", (200, [reference("B")]))
-
-    assert client(server).text(1) is not None
-    assert server.asked["groups/default/artifacts/B/versions/1/content"] == 1
+    assert [schema.text for schema in found if schema] == [f'"schema {number}"' for number in range(4)]
 
 
-def test_a_reference_to_what_the_registry_does_not_have_is_its_fault(server: FakeApicurio) -> None:
-    server.answer("ids/contentIds/1", (200, a_record("A", "x.B")))
-    server.answer("ids/contentIds/1/references", (200, [reference("B")]))
-
-    with pytest.raises(InfrastructureError, match="does not have it"):
-        client(server).text(1)
-
-
-def test_an_id_that_the_registry_does_not_have_is_none_and_asked_for_once(server: FakeApicurio) -> None:
-    assert client(server).text(99) is None
-    assert server.asked["ids/contentIds/99"] == 1
+@pytest.mark.parametrize(
+    ("ids", "namespaces"),
+    [("auto", ("contentId", "globalId")), ("content", ("contentId",)), ("global", ("globalId",))],
+)
+def test_a_bare_number_is_what_the_setting_says(server: FakeServer, ids: str, namespaces: tuple[str, ...]) -> None:
+    assert client(server, ids=ids).namespaces == namespaces
 
 
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-def test_an_answer_that_may_pass_by_itself_is_asked_for_again(server: FakeApicurio, status: int) -> None:
-    server.answer("ids/contentIds/1", (status, "later"), (200, '"string"'))
+@pytest.mark.parametrize(
+    ("kind", "hostile"),
+    [
+        ("contentId", "../../admin"),
+        ("contentId", "5/references"),
+        ("contentId", "\N{ARABIC-INDIC DIGIT FIVE}"),
+        ("contentId", ""),
+        ("globalId", "-1"),
+        ("contentHash", "ab?x=y"),
+        ("artifact", "g/a"),
+        ("artifact", "g/../1"),
+        ("artifact", "%2e%2e/a/1"),
+        ("artifact", "/a/1"),
+        ("artifact", "g/a/.."),
+        ("artifact", "g/a/latest"),
+        ("artifact", "g/a/branch%3Dlatest"),
+        ("artifact", "g/a/1%2F..%2F.."),
+        ("guid", "89791762-2336-4186-9674-299b90a802e2"),
+        ("id", "5"),
+    ],
+)
+def test_an_id_that_cannot_be_one_is_never_sent(server: FakeServer, kind: str, hostile: str) -> None:
+    assert client(server).schema(kind, hostile) is None
+    assert not server.seen
 
-    assert client(server).text(1) == '"string"'
+
+@pytest.mark.parametrize(("version", "content"), [("v3", "/content"), ("v2", "")])
+def test_references_are_followed_and_written_into_the_text(server: FakeServer, version: str, content: str) -> None:
+    base = f"/apis/registry/{version}"
+    server.answer(f"{base}/ids/contentIds/1", (200, a_record("Outer", ["null", "x.Middle"])))
+    server.answer(f"{base}/ids/contentIds/1/references", (200, [reference("Middle", "g/x")]))
+    middle, inner = (
+        f"{base}/groups/g%2Fx/artifacts/Middle/versions/1",
+        f"{base}/groups/default/artifacts/Inner/versions/1",
+    )
+    server.answer(middle + content, (200, a_record("Middle", "x.Inner")))
+    server.answer(f"{middle}/references", (200, [reference("Inner")]))
+    server.answer(inner + content, (200, a_record("Inner", "int")))
+    server.answer(f"{inner}/references", (200, []))
+
+    text = text_of(client(server, path=base), 1)
+
+    inlined = fields(parse(text))["v"]["branches"][1]
+    assert fields(fields(inlined)["v"]) == {"v": {"type": "int"}}
 
 
-def test_a_registry_that_stays_down_is_bad_infrastructure(server: FakeApicurio) -> None:
-    server.answer("ids/contentIds/1", (503, "down"))
+def test_references_that_go_round_in_a_circle_end(server: FakeServer) -> None:
+    server.answer(f"{V3}/ids/contentIds/1", (200, a_record("A", ["null", "x.B"])))
+    server.answer(f"{V3}/ids/contentIds/1/references", (200, [reference("B")]))
+    b = f"{V3}/groups/default/artifacts/B/versions/1"
+    server.answer(f"{b}/content", (200, a_record("B", ["null", "x.B"])))
+    server.answer(f"{b}/references", (200, [reference("B")]))
 
-    with pytest.raises(InfrastructureError) as caught:
-        client(server, attempts=3).text(1)
+    assert "x.B" in text_of(client(server), 1)
+    assert server.asked[f"{b}/content"] == 1
+
+
+def test_a_reference_to_what_the_registry_does_not_have_is_its_fault(server: FakeServer) -> None:
+    server.answer(f"{V3}/ids/contentIds/1", (200, a_record("A", "x.B")))
+    server.answer(f"{V3}/ids/contentIds/1/references", (200, [reference("B")]))
+
+    with pytest.raises(InfrastructureError, match="refers to groups/default/artifacts/B/versions/1, and it does not"):
+        client(server).schema("contentId", "1")
+
+
+def test_a_reference_to_what_is_no_avro_leaves_a_text_that_is_refused(server: FakeServer) -> None:
+    server.answer(f"{V3}/ids/contentIds/1", (200, a_record("A", "x.B")))
+    server.answer(f"{V3}/ids/contentIds/1/references", (200, [reference("B")]))
+    server.answer(f"{V3}/groups/default/artifacts/B/versions/1/content", (200, "no schema"))
+
+    with pytest.raises(SchemaError, match="does not define it"):
+        parse(text_of(client(server), 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('"string"', "AVRO"),
+        ('["null", "int"]', "AVRO"),
+        ('{"type": "record", "name": "R", "fields": []}', "AVRO"),
+        ('{"type": {"type": "map", "values": "int"}}', "AVRO"),
+        ('{"type": "object", "properties": {}}', "JSON"),
+        ('{"type": "integer", "title": "key"}', "JSON"),
+        ('{"oneOf": [{"type": "null"}, {"type": "string"}]}', "JSON"),
+        ('{"$schema": "x", "type": "string"}', "JSON"),
+        ('// c\nsyntax = "proto3";\nmessage A { int32 a = 1; }', "PROTOBUF"),
+    ],
+)
+def test_what_kind_of_schema_it_is_is_seen_from_its_text(server: FakeServer, text: str, kind: str) -> None:
+    server.answer(f"{V3}/ids/contentIds/1", (200, text))
+
+    assert client(server).schema("contentId", "1") == RegisteredSchema(text, kind)
+
+
+@pytest.mark.parametrize("text", ["<html>please log in\nmessage</html>", "hello", "17", ""])
+def test_an_answer_that_is_no_schema_is_bad_infrastructure(server: FakeServer, text: str) -> None:
+    server.answer(f"{V3}/ids/contentIds/1", (200, text))
+
+    with pytest.raises(InfrastructureError, match=f"registry at {server.url}: its answer is not a schema"):
+        client(server).schema("contentId", "1")
+
+
+@pytest.mark.parametrize("references", ["<html>", {"a": 1}, [{"artifactId": "a"}], [reference("..")], "[[1]]"])
+def test_references_that_are_none_are_bad_infrastructure(server: FakeServer, references: object) -> None:
+    server.answer(f"{V3}/ids/contentIds/1", (200, a_record("A", "x.B")))
+    server.answer(f"{V3}/ids/contentIds/1/references", (200, references))
+
+    with pytest.raises(InfrastructureError, match=r"its references|not JSON"):
+        client(server).schema("contentId", "1")
+
+
+def test_an_answer_that_is_not_text_is_bad_infrastructure(server: FakeServer) -> None:
+    server.answer(f"{V3}/ids/contentIds/1", (200, b'"\xff"'))
+
+    with pytest.raises(InfrastructureError, match="not text"):
+        client(server).schema("contentId", "1")
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "MAX_ANSWER_BYTES", 1000)
+    server.answer(f"{V3}/ids/contentIds/1", (200, f'"{"x" * 998}"'))
+    server.answer(f"{V3}/ids/contentIds/2", (200, f'"{"x" * 999}"'))
+
+    assert len(text_of(client(server), 1)) == 1000
+    with pytest.raises(InfrastructureError, match="longer than 1000 bytes"):
+        client(server).schema("contentId", "2")
+
+
+def test_an_id_that_the_registry_does_not_have_is_none_after_some_patience(server: FakeServer) -> None:
+    registry = client(server)
+
+    assert registry.schema("contentId", "99") is None
+    assert server.asked[f"{V3}/ids/contentIds/99"] == 3
+
+
+def test_an_id_that_a_replica_does_not_have_yet_is_found(server: FakeServer) -> None:
+    server.answer(f"{V3}/ids/contentIds/1", (404, ""), (200, '"string"'))
+
+    assert text_of(client(server), 1) == '"string"'
+
+
+def test_one_wait_serves_all_ids_that_are_missed_about_then() -> None:
+    waits: list[float] = []
+    patience, asked = Patience(waits.append), 0
+
+    def missing() -> None:
+        nonlocal asked
+        asked += 1
+
+    for _ in range(100):
+        assert patience.ask(missing) is None
+
+    assert (len(waits), asked) == (2, 102)
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_an_answer_that_may_pass_by_itself_is_asked_for_again(server: FakeServer, status: int) -> None:
+    server.answer(f"{V3}/ids/contentIds/1", (status, "later"), (200, '"string"'))
+
+    assert text_of(client(server), 1) == '"string"'
+
+
+def test_a_registry_that_stays_down_is_bad_infrastructure(server: FakeServer) -> None:
+    server.answer(f"{V3}/ids/contentIds/1", (503, "down"))
+
+    with pytest.raises(InfrastructureError, match="answered 503") as caught:
+        client(server, attempts=3).schema("contentId", "1")
 
     assert caught.value.exit_code == 10
     assert caught.value.retryable
-    assert server.asked["ids/contentIds/1"] == 3
+    assert server.asked[f"{V3}/ids/contentIds/1"] == 3
 
 
-@pytest.mark.parametrize("status", [400, 401, 403])
-def test_an_answer_that_will_not_change_is_not_asked_for_again(server: FakeApicurio, status: int) -> None:
-    server.answer("ids/contentIds/1", (status, "no"))
+def test_a_registry_that_takes_too_long_is_bad_infrastructure(server: FakeServer) -> None:
+    server.delay_seconds = 1.0
+    registry = ApicurioRegistry(Endpoint(f"{server.url}{V3}", timeout_seconds=0.1, attempts=2))
 
-    with pytest.raises(InfrastructureError, match=f"answered {status}"):
-        client(server).text(1)
-    assert server.asked["ids/contentIds/1"] == 1
-
-
-def test_a_redirect_is_not_followed(server: FakeApicurio) -> None:
-    server.answer("ids/contentIds/1", (302, f"{server.url}{BASE}/ids/contentIds/2"))
-    server.answer("ids/contentIds/2", (200, '"string"'))
-
-    with pytest.raises(InfrastructureError, match="302"):
-        client(server).text(1)
-    assert server.asked["ids/contentIds/2"] == 0
+    with pytest.raises(InfrastructureError, match="does not answer"):
+        registry.schema("contentId", "1")
+    assert len(server.seen) == 2
 
 
-def test_a_registry_that_does_not_listen_is_bad_infrastructure(server: FakeApicurio) -> None:
-    url = server.url
+@pytest.mark.parametrize(("status", "error"), [(400, InfrastructureError), (401, ConfigError), (403, ConfigError)])
+def test_an_answer_that_will_not_change_is_not_asked_for_again(
+    server: FakeServer, status: int, error: type[Exception]
+) -> None:
+    server.answer(f"{V3}/ids/contentIds/1", (status, b"<html>\xff"))
+
+    with pytest.raises(error, match=str(status)):
+        client(server).schema("contentId", "1")
+    assert server.asked[f"{V3}/ids/contentIds/1"] == 1
+
+
+def test_a_redirect_is_not_followed(server: FakeServer) -> None:
+    with serving(FakeServer()) as elsewhere:
+        server.answer(f"{V3}/ids/contentIds/1", (302, f"{elsewhere.url}/latest/meta-data"))
+
+        with pytest.raises(InfrastructureError, match="302"):
+            client(server).schema("contentId", "1")
+        assert not elsewhere.seen
+
+
+def test_a_registry_that_does_not_listen_is_bad_infrastructure(server: FakeServer) -> None:
+    registry = client(server, attempts=1)
     server.socket.close()
 
     with pytest.raises(InfrastructureError, match="does not answer"):
-        ApicurioRegistry(url, ids="content", timeout_seconds=5, attempts=1).check()
+        registry.check()
 
 
-def test_a_registry_that_answers_passes_the_check(server: FakeApicurio) -> None:
-    server.answer("system/info", (200, {"name": "Apicurio Registry"}))
+@pytest.mark.parametrize(("path", "asked"), [("", [V3]), (V3, [V3]), (V2, [V2])])
+def test_the_address_says_which_interface_or_the_newest_is_taken(
+    server: FakeServer, path: str, asked: list[str]
+) -> None:
+    for base in (V3, V2):
+        server.answer(f"{base}/{CHECK}", (200, {"artifacts": [], "count": 0}))
+        server.answer(f"{base}/ids/globalIds/1", (200, '"string"'))
+    registry = client(server, path=path)
 
-    client(server).check()
+    registry.check()
+    registry.schema("globalId", "1")
 
-    assert server.asked["system/info"] == 1
+    assert [path.partition("/search")[0] for _, path, _ in server.seen if "search" in path] == asked
+    assert server.asked[f"{asked[-1]}/ids/globalIds/1"] == 1
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_registry_of_before_version_3_is_asked_by_version_2(server: FakeServer, checked: bool) -> None:
+    server.answer(f"{V2}/{CHECK}", (200, {"artifacts": [], "count": 0}))
+    server.answer(f"{V2}/ids/globalIds/1", (200, '"string"'))
+    registry = client(server, path="")
+
+    if checked:
+        registry.check()
+
+    assert registry.schema("globalId", "1") == RegisteredSchema('"string"')
+
+
+def test_what_is_no_apicurio_is_a_wrong_setting(server: FakeServer) -> None:
+    with pytest.raises(ConfigError, match=r"there is no Apicurio Registry \(neither v3 nor v2\); see registry\.url"):
+        client(server, path="").check()
+    with pytest.raises(ConfigError, match=r"there is no Apicurio Registry \(v2\)"):
+        client(server, path=V2).check()
+
+
+def test_a_page_in_place_of_a_registry_is_bad_infrastructure(server: FakeServer) -> None:
+    server.answer(f"{V3}/{CHECK}", (200, "<html>welcome</html>"))
+
+    with pytest.raises(InfrastructureError, match="not JSON"):
+        client(server, path="").check()

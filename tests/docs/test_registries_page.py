@@ -1,0 +1,54 @@
+"""docs/registries.md names every setting of the registry, and its examples are accepted."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from cdc_lake.config import RegistryConfig, load_config
+
+PAGE = (Path(__file__).parents[2] / "docs" / "registries.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def settings(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]:
+    """Every setting with its default."""
+    for name, field in model.model_fields.items():
+        kinds = [field.annotation, *get_args(field.annotation)]
+        inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        if inner:
+            yield from settings(inner, f"{prefix}.{name}")
+        else:
+            yield f"{prefix}.{name}", field.get_default(call_default_factory=True)
+
+
+def shown(default: object) -> str:
+    """A default as the page writes it."""
+    if default is PydanticUndefined:
+        return ""
+    if default is None or default == {}:
+        return "none"
+    return f"`{default}`" if isinstance(default, str) else f"{default:g}"
+
+
+def test_every_setting_is_in_the_table_with_its_default_and_nothing_else_is() -> None:
+    table = PAGE.partition("## Settings")[2]
+    rows = dict(re.findall(r"^\| `(registry\.[a-z_.]+)` \| ([^|]*?) ?\|", table, re.MULTILINE))
+
+    assert rows == {name: shown(default) for name, default in settings(RegistryConfig, "registry")}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_is_accepted(tmp_path: Path, example: str) -> None:
+    file = tmp_path / "cdc-lake.yml"
+    file.write_text(example)
+
+    assert load_config(file).registry != RegistryConfig()
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 7

@@ -1,0 +1,212 @@
+"""The registries' clients, against Apicurio itself: version 3 of the embedded stack, and version 2."""
+
+import hashlib
+import io
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import fastavro
+import pytest
+import requests
+
+from cdc_lake.config import Config, RegistryConfig
+from cdc_lake.embedded.apicurio import Apicurio
+from cdc_lake.embedded.ports import choose_ports
+from cdc_lake.embedded.server import Site
+from cdc_lake.embedded.stack import Stack
+from cdc_lake.errors import ConfigError, InfrastructureError
+from cdc_lake.jars import Jar, cache_folder, fetch
+from cdc_lake.java import find_java
+from cdc_lake.sources.registries import open_registry
+from cdc_lake.sources.registry import RegisteredSchema, Registry
+
+VERSION_2 = Jar(
+    ("apicurio",),
+    "io.apicurio",
+    "apicurio-registry-app",
+    "2.6.13.Final",
+    "tar.gz",
+    "all",
+    "3cda1b34aa020fb4ac4dd6a66018d757e81e437f97e20a1f92d366b70091c6ba",
+)
+START_SECONDS = 120
+
+TOWN = {"type": "record", "name": "Town", "namespace": "a", "fields": [{"name": "name", "type": "string"}]}
+ADDRESS = {"type": "record", "name": "Address", "namespace": "b", "fields": [{"name": "town", "type": "a.Town"}]}
+PERSON = {
+    "type": "record",
+    "name": "Person",
+    "namespace": "c",
+    "fields": [{"name": "home", "type": "b.Address"}, {"name": "born", "type": ["null", "a.Town"]}],
+}
+JSON_SCHEMA = '{"type":"object","properties":{"id":{"type":"integer"}}}'
+PROTOBUF = 'syntax = "proto3";\nmessage Person {\n  int32 id = 1;\n}\n'
+EVENT = {"home": {"town": {"name": "Ærø"}}, "born": {"name": "東京"}}
+
+
+@pytest.fixture(scope="module")
+def version_3(stack: Stack) -> str:
+    """The address of Apicurio 3."""
+    return stack.endpoints["registry"]
+
+
+@pytest.fixture(scope="module")
+def version_2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an Apicurio 2, which is fetched for these tests only."""
+    fetch([VERSION_2], cache_folder())
+    folder = tmp_path_factory.mktemp("apicurio2")
+    server = Apicurio(Site(folder, choose_ports(folder), find_java(), [VERSION_2], cache_folder()))
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(server.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder)
+    try:
+        wait_until(server.is_ready)
+        yield server.address
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(params=["version_3", pytest.param("version_2", marks=pytest.mark.deep)])
+def address(request: pytest.FixtureRequest) -> str:
+    """Of each Apicurio in turn."""
+    found: str = request.getfixturevalue(request.param)
+    return found
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + START_SECONDS
+    while not is_so():
+        assert time.monotonic() < end, "the server did not start"
+        time.sleep(0.2)
+
+
+def opened(kind: str, url: str) -> Registry:
+    return open_registry(Config(registry=RegistryConfig(type=kind, url=url, timeout_seconds=10, attempts=2)))
+
+
+def register(
+    address: str, name: str, text: str, kind: str = "AVRO", references: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Register a schema that refers to artifacts by their names in its text; what the registry says of it."""
+    known_as = {"AVRO": "application/json", "JSON": "application/json", "PROTOBUF": "application/x-protobuf"}
+    answer = requests.post(
+        f"{address}/apis/registry/v2/groups/default/artifacts",
+        params={"ifExists": "RETURN_OR_UPDATE"},
+        headers={
+            "X-Registry-ArtifactId": name,
+            "X-Registry-ArtifactType": kind,
+            "X-Registry-Version": "1",
+            "Content-Type": "application/create.extended+json" if references else known_as[kind],
+        },
+        data=json.dumps(
+            {
+                "content": text,
+                "references": [
+                    {"groupId": "default", "artifactId": artifact, "version": "1", "name": type_name}
+                    for artifact, type_name in references.items()
+                ],
+            }
+        )
+        if references
+        else text,
+        timeout=10,
+    )
+    assert answer.ok, answer.text
+    ids: dict[str, Any] = answer.json()
+    return ids
+
+
+def person(address: str) -> dict[str, Any]:
+    """A schema that refers to two others, one of them by way of the other; its content id is not its global id."""
+    register(address, "town", json.dumps(TOWN))
+    register(address, "address/of a person", json.dumps(ADDRESS), references={"town": "a.Town"})
+    references = {"address/of a person": "b.Address", "town": "a.Town"}
+    register(address, "a twin", json.dumps(PERSON), references=references)
+    ids = register(address, "person", json.dumps(PERSON), references=references)
+    assert ids["contentId"] != ids["globalId"]
+    return ids
+
+
+def assert_reads(schema: RegisteredSchema | None) -> None:
+    """See that the text alone writes and reads a person."""
+    assert schema is not None
+    assert schema.type == "AVRO"
+    parsed = fastavro.parse_schema(json.loads(schema.text))
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, parsed, EVENT)
+    assert fastavro.schemaless_reader(io.BytesIO(body.getvalue()), parsed, None) == EVENT
+
+
+@pytest.mark.parametrize("path", ["", "/apis/registry/v2"])
+def test_apicurio_s_ids_of_every_kind_are_one_text_whatever_it_refers_to(address: str, path: str) -> None:
+    ids = person(address)
+    registry = opened("apicurio", f"{address}{path}")
+
+    registry.check()
+
+    assert_reads(registry.schema("contentId", str(ids["contentId"])))
+    assert_reads(registry.schema("globalId", str(ids["globalId"])))
+    assert_reads(registry.schema("artifact", "default/person/1"))
+    town = registry.schema("artifact", "default/town/1")
+    assert town is not None
+    assert registry.schema("contentHash", hashlib.sha256(town.text.encode()).hexdigest()) == town
+
+
+def test_an_id_looked_up_as_one_of_the_other_kind_is_another_schema(address: str) -> None:
+    ids = person(address)
+    registry = opened("apicurio", address)
+
+    one, other = (registry.schema(kind, str(ids["globalId"])) for kind in ("globalId", "contentId"))
+
+    assert_reads(one)
+    assert one != other
+
+
+def test_apicurio_by_confluent_s_client_is_one_text_too(address: str) -> None:
+    ids = person(address)
+    registry = opened("ccompat", f"{address}/apis/ccompat/v7")
+
+    registry.check()
+
+    assert_reads(registry.schema("id", str(ids["contentId"])))
+    assert registry.schema("id", "999999") is None
+
+
+@pytest.mark.deep
+def test_the_interface_of_before_is_read_where_there_is_one(version_2: str) -> None:
+    ids = person(version_2)
+    registry = opened("ccompat", f"{version_2}/apis/ccompat/v6")
+
+    registry.check()
+
+    assert_reads(registry.schema("id", str(ids["contentId"])))
+
+
+@pytest.mark.parametrize(("kind", "path"), [("apicurio", ""), ("ccompat", "/apis/ccompat/v7")])
+def test_schemas_of_other_types_say_so(address: str, kind: str, path: str) -> None:
+    registry = opened(kind, f"{address}{path}")
+    namespace = registry.namespaces[0]
+
+    for name, text in {"JSON": JSON_SCHEMA, "PROTOBUF": PROTOBUF}.items():
+        schema_id = register(address, f"a {name}", text, name)["contentId"]
+        assert registry.schema(namespace, str(schema_id)) == RegisteredSchema(text, name)
+
+
+@pytest.mark.parametrize("path", ["", "/apis/registry/v2"])
+@pytest.mark.parametrize(
+    ("kind", "missing"),
+    [("contentId", "999999"), ("globalId", "999999"), ("contentHash", "ab"), ("artifact", "default/nothing/1")],
+)
+def test_what_apicurio_does_not_have_is_none(address: str, path: str, kind: str, missing: str) -> None:
+    assert opened("apicurio", f"{address}{path}").schema(kind, missing) is None
+
+
+@pytest.mark.parametrize(("kind", "path"), [("ccompat", "/apis/ccompat/v6"), ("ccompat", ""), ("apicurio", "/health")])
+def test_an_interface_that_is_not_there_is_a_wrong_setting(version_3: str, kind: str, path: str) -> None:
+    with pytest.raises((ConfigError, InfrastructureError), match=version_3) as caught:
+        opened(kind, f"{version_3}{path}").check()
+
+    assert "registry.url" in str(caught.value)

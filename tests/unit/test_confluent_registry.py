@@ -1,0 +1,239 @@
+"""Confluent's client, against a small server on loopback that answers as Confluent's own does."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from registry_server import FakeServer, serving
+
+from cdc_lake.errors import ConfigError, InfrastructureError
+from cdc_lake.events.schemas import fields, parse
+from cdc_lake.sources.registries import access, confluent
+from cdc_lake.sources.registries.access import Endpoint
+from cdc_lake.sources.registries.confluent import ConfluentRegistry
+from cdc_lake.sources.registry import RegisteredSchema
+
+GUID = "89791762-2336-4186-9674-299b90a802e2"
+IN_CONTEXT = "subject=%3A.eu%3A"
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with serving(FakeServer()) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "_LAG_WAITS_SECONDS", (0.01, 0.01))
+
+
+def client(server: FakeServer, attempts: int = 2, **more: Any) -> ConfluentRegistry:
+    return ConfluentRegistry(Endpoint(server.url, timeout_seconds=5, attempts=attempts), **more)
+
+
+def registered(schema: object, *references: tuple[str, int], **more: object) -> dict[str, object]:
+    """What Confluent's server says of a schema."""
+    named = [{"name": f"x.{subject}", "subject": subject, "version": version} for subject, version in references]
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    return {"schema": text, **({"references": named} if named else {}), **more}
+
+
+def a_record(name: str, kind: object) -> dict[str, object]:
+    return {"type": "record", "name": name, "namespace": "x", "fields": [{"name": "v", "type": kind}]}
+
+
+def test_an_id_is_its_text_and_a_type_that_is_not_named_is_avro(server: FakeServer) -> None:
+    server.answer("/schemas/ids/5", (200, registered('"string"')))
+
+    assert client(server).schema("id", "5") == RegisteredSchema('"string"', "AVRO")
+    assert client(server).namespaces == ("id",)
+
+
+@pytest.mark.parametrize("kind", ["JSON", "PROTOBUF"])
+def test_a_schema_of_another_type_is_as_it_was_registered(server: FakeServer, kind: str) -> None:
+    server.answer("/schemas/ids/5", (200, registered("{}", ("Other", 1), schemaType=kind)))
+
+    assert client(server).schema("id", "5") == RegisteredSchema("{}", kind)
+    assert len(server.seen) == 1
+
+
+def test_ids_of_a_context_are_asked_for_in_it_and_kept_apart_by_name(server: FakeServer) -> None:
+    server.answer("/schemas/ids/5", (200, registered('"string"')))
+    server.answer(f"/schemas/ids/5?{IN_CONTEXT}", (200, registered('"int"')))
+
+    found = client(server).schema("id", "5"), client(server, context="eu").schema("id", "5")
+
+    assert [schema.text for schema in found if schema] == ['"string"', '"int"']
+    assert (client(server).name, client(server, context="eu").name) == ("confluent", "confluent.eu")
+
+
+def test_a_guid_is_asked_for_as_one(server: FakeServer) -> None:
+    server.answer(f"/schemas/guids/{GUID}", (200, registered('"string"', guid=GUID)))
+
+    assert client(server).schema("guid", GUID) == RegisteredSchema('"string"')
+
+
+def test_a_registry_that_is_not_confluent_s_has_no_guids(server: FakeServer) -> None:
+    server.answer(f"/schemas/guids/{GUID}", (200, registered('"string"', guid=GUID)))
+
+    assert client(server, name="ccompat").schema("guid", GUID) is None
+    assert not server.seen
+
+
+@pytest.mark.parametrize(
+    ("kind", "hostile"),
+    [
+        ("id", "../subjects"),
+        ("id", "-1"),
+        ("id", ""),
+        ("id", "5?x=y"),
+        ("guid", "../ids/5"),
+        ("guid", GUID + "0"),
+        ("contentId", "5"),
+        ("glue", GUID),
+    ],
+)
+def test_an_id_that_cannot_be_one_is_never_sent(server: FakeServer, kind: str, hostile: str) -> None:
+    assert client(server).schema(kind, hostile) is None
+    assert not server.seen
+
+
+@pytest.mark.parametrize(("context", "prefix", "query"), [(None, "", ""), ("eu", "%3A.eu%3A", f"?{IN_CONTEXT}")])
+def test_references_are_followed_and_written_into_the_text(
+    server: FakeServer, context: str | None, prefix: str, query: str
+) -> None:
+    server.answer(f"/schemas/ids/1{query}", (200, registered(a_record("Outer", "x.Middle"), ("a/Middle", 3))))
+    middle = registered(a_record("Middle", "x.Inner"), ("Inner", 1), subject="a/Middle", version=3, id=7)
+    inner = registered(a_record("Inner", "int"), ("a/Middle", 3), subject="Inner", version=1, id=8)
+    server.answer(f"/subjects/{prefix}a%2FMiddle/versions/3?deleted=true", (200, middle))
+    server.answer(f"/subjects/{prefix}Inner/versions/1?deleted=true", (200, inner))
+
+    found = client(server, context=context).schema("id", "1")
+
+    assert found is not None
+    assert fields(fields(fields(parse(found.text))["v"])["v"]) == {"v": {"type": "int"}}
+
+
+def test_a_reference_into_another_context_is_followed_there(server: FakeServer) -> None:
+    server.answer(f"/schemas/ids/1?{IN_CONTEXT}", (200, registered(a_record("A", "x.B"), (":.us:B", 1))))
+    server.answer("/subjects/%3A.us%3AB/versions/1?deleted=true", (200, registered(a_record("B", "int"))))
+
+    found = client(server, context="eu").schema("id", "1")
+
+    assert found is not None
+    assert fields(fields(parse(found.text))["v"]) == {"v": {"type": "int"}}
+
+
+def test_a_reference_to_what_the_registry_does_not_have_is_its_fault(server: FakeServer) -> None:
+    server.answer("/schemas/ids/1", (200, registered(a_record("A", "x.B"), ("B", 2))))
+
+    with pytest.raises(InfrastructureError, match="refers to version 2 of the subject B, and it does not have that"):
+        client(server).schema("id", "1")
+
+
+def test_an_id_that_the_registry_does_not_have_is_none_after_some_patience(server: FakeServer) -> None:
+    assert client(server).schema("id", "99") is None
+    assert server.asked["/schemas/ids/99"] == 3
+
+
+def test_an_id_that_a_follower_does_not_have_yet_is_found(server: FakeServer) -> None:
+    server.answer("/schemas/ids/1", (404, {"error_code": 40403, "message": "no"}), (200, registered('"string"')))
+
+    assert client(server).schema("id", "1") == RegisteredSchema('"string"')
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_an_answer_that_may_pass_by_itself_is_asked_for_again(server: FakeServer, status: int) -> None:
+    server.answer("/schemas/ids/1", (status, {"error_code": 50001, "message": "later"}), (200, registered('"string"')))
+
+    assert client(server).schema("id", "1") == RegisteredSchema('"string"')
+
+
+def test_a_registry_that_stays_down_is_bad_infrastructure(server: FakeServer) -> None:
+    server.answer("/schemas/ids/1", (429, {"error_code": 42901, "message": "slow down"}))
+
+    with pytest.raises(InfrastructureError, match="answered 429") as caught:
+        client(server, attempts=3).schema("id", "1")
+
+    assert caught.value.exit_code == 10
+    assert server.asked["/schemas/ids/1"] == 3
+
+
+def test_a_registry_that_takes_too_long_is_bad_infrastructure(server: FakeServer) -> None:
+    server.delay_seconds = 1.0
+    registry = ConfluentRegistry(Endpoint(server.url, timeout_seconds=0.1, attempts=2))
+
+    with pytest.raises(InfrastructureError, match="does not answer"):
+        registry.schema("id", "1")
+    assert len(server.seen) == 2
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_refused_credentials_stop_at_once(server: FakeServer, status: int) -> None:
+    server.answer("/schemas/types", (status, {"error_code": status * 100, "message": "no"}))
+
+    with pytest.raises(ConfigError, match=f"refuses the credentials .{status}.*registry.auth") as caught:
+        client(server).check()
+
+    assert caught.value.exit_code == 2
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    "body", ["<html>welcome</html>", "17", [], {}, {"schema": 5}, {"schema": "x", "references": 3}]
+)
+def test_an_answer_that_is_no_schema_is_bad_infrastructure(server: FakeServer, body: object) -> None:
+    server.answer("/schemas/ids/1", (200, body))
+
+    with pytest.raises(InfrastructureError, match=f"registry at {server.url}: its answer is not"):
+        client(server).schema("id", "1")
+
+
+@pytest.mark.parametrize("reference", [{"subject": 5, "version": 1}, {"subject": "B", "version": "../1"}, {}])
+def test_references_that_are_none_are_bad_infrastructure(server: FakeServer, reference: object) -> None:
+    server.answer("/schemas/ids/1", (200, registered(a_record("A", "x.B"), references=[reference])))
+
+    with pytest.raises(InfrastructureError, match="its references are not"):
+        client(server).schema("id", "1")
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confluent, "MAX_ANSWER_BYTES", 1000)
+    server.answer("/schemas/ids/1", (200, json.dumps({"schema": "x" * 985}).ljust(1000)))
+    server.answer("/schemas/ids/2", (200, json.dumps({"schema": "x" * 985}).ljust(1001)))
+
+    assert client(server).schema("id", "1") == RegisteredSchema("x" * 985)
+    with pytest.raises(InfrastructureError, match="longer than 1000 bytes"):
+        client(server).schema("id", "2")
+
+
+def test_a_redirect_is_not_followed(server: FakeServer) -> None:
+    with serving(FakeServer()) as elsewhere:
+        server.answer("/schemas/ids/1", (302, f"{elsewhere.url}/latest/meta-data"))
+
+        with pytest.raises(InfrastructureError, match="302"):
+            client(server).schema("id", "1")
+        assert not elsewhere.seen
+
+
+def test_a_registry_that_does_not_listen_is_bad_infrastructure(server: FakeServer) -> None:
+    registry = client(server, attempts=1)
+    server.socket.close()
+
+    with pytest.raises(InfrastructureError, match="does not answer"):
+        registry.check()
+
+
+def test_a_registry_that_answers_passes_the_check(server: FakeServer) -> None:
+    server.answer("/schemas/types", (200, ["AVRO", "JSON"]))
+
+    client(server).check()
+
+    assert server.asked["/schemas/types"] == 1
+
+
+def test_what_answers_otherwise_is_a_wrong_setting(server: FakeServer) -> None:
+    with pytest.raises(ConfigError, match=r"no registry that answers as Confluent's does .*see registry\.url"):
+        client(server).check()

@@ -1,0 +1,136 @@
+"""AWS Glue's registry, against moto's and against a small server on loopback."""
+
+import builtins
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+from registry_server import FakeServer, serving
+
+from cdc_lake.config import Config, RegistryConfig
+from cdc_lake.errors import ConfigError, InfrastructureError, InstallationError
+from cdc_lake.sources.registries import access, open_registry
+from cdc_lake.sources.registries.glue import GlueRegistry
+from cdc_lake.sources.registry import RegisteredSchema
+
+TEXT = '{"type":"record","name":"R","fields":[{"name":"v","type":"int"}]}'
+ANY_ID = str(uuid.uuid4())
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Credentials of nobody, and none of whoever runs the tests."""
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    monkeypatch.setattr(access, "_LAG_WAITS_SECONDS", (0.01, 0.01))
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with serving(FakeServer()) as server:
+        yield server
+
+
+def client(**more: Any) -> GlueRegistry:
+    settings = {"type": "glue", "region": "eu-central-1", "attempts": 2, "timeout_seconds": 5, **more}
+    return GlueRegistry(RegistryConfig(**settings))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("AVRO", TEXT), ("JSON", '{"$schema": "http://json-schema.org/draft-07/schema#"}')]
+)
+def test_the_uuid_of_a_version_is_its_text(kind: str, text: str) -> None:
+    with mock_aws():
+        glue = boto3.client("glue", region_name="eu-central-1")
+        glue.create_registry(RegistryName="r")
+        created = glue.create_schema(
+            RegistryId={"RegistryName": "r"},
+            SchemaName="s",
+            DataFormat=kind,
+            Compatibility="NONE",
+            SchemaDefinition=text,
+        )
+        registry = client()
+
+        registry.check()
+
+        assert registry.schema("glue", created["SchemaVersionId"]) == RegisteredSchema(text, kind)
+        assert registry.schema("glue", ANY_ID) is None
+        assert registry.namespaces == ()
+
+
+@pytest.mark.parametrize(("kind", "hostile"), [("glue", "../x"), ("glue", ""), ("id", "5"), ("guid", ANY_ID)])
+def test_an_id_that_cannot_be_one_is_never_sent(server: FakeServer, kind: str, hostile: str) -> None:
+    assert client(url=server.url).schema(kind, hostile) is None
+    assert not server.seen
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["AccessDeniedException", "UnrecognizedClientException", "ExpiredTokenException", "InvalidSignatureException"],
+)
+def test_refused_credentials_stop_at_once(server: FakeServer, code: str) -> None:
+    server.answer("/", (400, {"__type": code, "message": "no"}))
+
+    with pytest.raises(ConfigError, match=rf"eu-central-1: it refuses the credentials \({code}\)"):
+        client(url=server.url).check()
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, "ThrottlingException"), (500, "InternalServiceException")])
+def test_a_registry_that_stays_down_is_bad_infrastructure(server: FakeServer, status: int, code: str) -> None:
+    server.answer("/", (status, {"__type": code, "message": "later"}))
+
+    with pytest.raises(InfrastructureError, match=f"it answered {code}"):
+        client(url=server.url).schema("glue", ANY_ID)
+    assert len(server.seen) == 2
+
+
+def test_a_registry_that_does_not_listen_is_bad_infrastructure(server: FakeServer) -> None:
+    server.socket.close()
+
+    with pytest.raises(InfrastructureError, match="does not answer"):
+        client(url=server.url).check()
+
+
+def test_an_answer_that_is_no_schema_is_bad_infrastructure(server: FakeServer) -> None:
+    server.answer("/", (200, {"SchemaVersionId": ANY_ID}))
+
+    with pytest.raises(InfrastructureError, match="not a schema"):
+        client(url=server.url).schema("glue", ANY_ID)
+
+
+def test_no_credentials_and_no_region_are_wrong_settings(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+
+    with pytest.raises(ConfigError, match="NoCredentialsError"):
+        client(url=server.url).check()
+    assert not server.seen
+    with pytest.raises(ConfigError, match=r"NoRegionError.*see registry\.region"):
+        client(region=None)
+
+
+def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "cdc_lake.sources.registries.glue")
+    real = builtins.__import__
+
+    def without_boto3(name: str, *rest: Any) -> Any:
+        if name == "boto3":
+            raise ModuleNotFoundError("No module named 'boto3'", name="boto3")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without_boto3)
+
+    with pytest.raises(InstallationError, match=r"registry\.type: glue: boto3 is not installed; .*its extra `aws`"):
+        open_registry(Config(registry=RegistryConfig(type="glue")))

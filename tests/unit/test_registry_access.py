@@ -1,0 +1,455 @@
+"""How the settings have registries reached: credentials, certificates, proxies, and what never leaves this process."""
+
+import base64
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from registry_server import TOKEN_PATH, Certificates, FakeServer, serving
+
+from cdc_lake.config import Config, load_config
+from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
+from cdc_lake.sources.registries import access, open_registry
+from cdc_lake.sources.registry import RegisteredSchema, Registry
+from cdc_lake.sources.schemas import SchemaFiles
+
+CANARY = "canary-7f3a"
+TYPES = pytest.mark.parametrize("kind", ["apicurio", "confluent"])
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with serving(FakeServer()) as server:
+        filled(server)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The secrets that the settings name, and nothing else that could say how to reach a server."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("REGISTRY_SECRET", CANARY)
+    monkeypatch.setattr(access, "_LAG_WAITS_SECONDS", (0.01, 0.01))
+
+
+def filled(server: FakeServer) -> None:
+    """Schema 1 of an Apicurio and of a Confluent registry."""
+    server.answer("/apis/registry/v3/search/artifacts?limit=1", (200, {"artifacts": [], "count": 0}))
+    server.answer("/apis/registry/v3/ids/contentIds/1", (200, '"string"'))
+    server.answer("/schemas/types", (200, ["AVRO"]))
+    server.answer("/schemas/ids/1", (200, {"schema": '"string"'}))
+
+
+def settings(folder: Path, kind: str, url: str, more: str = "") -> Config:
+    file = folder / "cdc-lake.yml"
+    file.write_text(f"registry:\n  type: {kind}\n  url: {url}\n  timeout_seconds: 5\n  attempts: 2\n{more}")
+    return load_config(file)
+
+
+def opened(folder: Path, kind: str, url: str, more: str = "") -> Registry:
+    return open_registry(settings(folder, kind, url, more))
+
+
+def first(registry: Registry) -> RegisteredSchema | None:
+    return registry.schema(registry.namespaces[0], "1")
+
+
+def sent(server: FakeServer, header: str = "Authorization") -> set[str | None]:
+    return {headers[header] for _, path, headers in server.seen if path != TOKEN_PATH}
+
+
+def oauth(server: FakeServer) -> str:
+    return (
+        f"  auth: {{oauth: {{token_url: '{server.url}{TOKEN_PATH}', client_id: lake, "
+        "client_secret: env:REGISTRY_SECRET, scope: read more}}\n"
+    )
+
+
+@TYPES
+def test_without_credentials_none_are_sent(server: FakeServer, tmp_path: Path, kind: str) -> None:
+    registry = opened(tmp_path, kind, server.url)
+
+    registry.check()
+
+    assert first(registry) == RegisteredSchema('"string"')
+    assert sent(server) == {None}
+
+
+@TYPES
+def test_a_netrc_file_is_not_looked_into(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login someone password else\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+
+    first(opened(tmp_path, kind, server.url))
+
+    assert sent(server) == {None}
+
+
+@TYPES
+def test_a_user_and_a_password(server: FakeServer, tmp_path: Path, kind: str) -> None:
+    expected = f"Basic {base64.b64encode(f'lake:{CANARY}'.encode()).decode()}"
+    server.required = {expected}
+    registry = opened(tmp_path, kind, server.url, "  auth: {basic: {user: lake, password: env:REGISTRY_SECRET}}\n")
+
+    registry.check()
+
+    assert first(registry) == RegisteredSchema('"string"')
+    assert sent(server) == {expected}
+
+
+@TYPES
+def test_a_token_is_read_again_from_its_file_when_it_is_refused(server: FakeServer, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "token").write_text("old\n")
+    server.required = {"Bearer old"}
+    registry = opened(tmp_path, kind, server.url, "  auth: {bearer: {token: 'file:token'}}\n")
+    registry.check()
+    server.required = {"Bearer new"}
+    (tmp_path / "token").write_text("new\n")
+
+    assert first(registry) == RegisteredSchema('"string"')
+
+
+@TYPES
+def test_a_token_that_stays_the_same_is_not_tried_twice(server: FakeServer, tmp_path: Path, kind: str) -> None:
+    server.required = {"Bearer another"}
+
+    with pytest.raises(ConfigError, match=r"refuses the credentials \(401 .*see registry\.auth"):
+        opened(tmp_path, kind, server.url, "  auth: {bearer: {token: env:REGISTRY_SECRET}}\n").check()
+
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("token", ["two words", "two\nlines", "caf\N{LATIN SMALL LETTER E WITH ACUTE}"])
+def test_a_token_that_cannot_be_one_is_refused_unseen(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.setenv("REGISTRY_SECRET", token)
+
+    with pytest.raises(ConfigError, match="env:REGISTRY_SECRET: what is there is not a token") as caught:
+        opened(tmp_path, "apicurio", server.url, "  auth: {bearer: {token: env:REGISTRY_SECRET}}\n")
+    assert token not in str(caught.value)
+
+
+@TYPES
+def test_a_token_of_an_identity_provider_is_used_for_as_long_as_it_lives(
+    server: FakeServer, tmp_path: Path, kind: str
+) -> None:
+    server.client = f"lake:{CANARY}"
+    registry = opened(tmp_path, kind, server.url, oauth(server))
+
+    registry.check()
+    first(registry)
+
+    assert server.asked[TOKEN_PATH] == 1
+    assert server.forms == [{"grant_type": ["client_credentials"], "scope": ["read more"]}]
+    assert sent(server) == {"Bearer token-1"}
+
+
+class LaterClock:
+    """A fake: the clock of `access`, some seconds ahead of the server's."""
+
+    ahead_seconds = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead_seconds
+
+
+@TYPES
+@pytest.mark.parametrize(("life", "not_yet", "renewed"), [(60.0, 40.0, 48.5), (3600.0, 3500.0, 3570.5)])
+def test_a_token_is_renewed_before_it_expires(
+    server: FakeServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    life: float,
+    not_yet: float,
+    renewed: float,
+) -> None:
+    clock = LaterClock()
+    monkeypatch.setattr(access, "time", clock)
+    server.client, server.token_seconds = f"lake:{CANARY}", life
+    registry = opened(tmp_path, kind, server.url, oauth(server))
+    registry.check()
+
+    clock.ahead_seconds = not_yet
+    registry.check()
+    assert server.asked[TOKEN_PATH] == 1
+
+    clock.ahead_seconds = renewed
+    assert first(registry) == RegisteredSchema('"string"')
+    assert sent(server) == {"Bearer token-1", "Bearer token-2"}
+    assert server.asked[TOKEN_PATH] == 2
+
+
+@TYPES
+def test_a_token_that_is_revoked_is_renewed_once(server: FakeServer, tmp_path: Path, kind: str) -> None:
+    server.client = f"lake:{CANARY}"
+    registry = opened(tmp_path, kind, server.url, oauth(server))
+    registry.check()
+    server.revoke()
+
+    assert first(registry) == RegisteredSchema('"string"')
+    assert server.asked[TOKEN_PATH] == 2
+
+    server.required = {"Bearer another"}
+    with pytest.raises(ConfigError, match="refuses the credentials"):
+        registry.check()
+    assert server.asked[TOKEN_PATH] == 3
+
+
+@TYPES
+@pytest.mark.parametrize(
+    ("status", "body", "error", "what"),
+    [
+        (401, {"error": "invalid_client"}, ConfigError, "refuses the credentials"),
+        (400, {"error": "invalid_scope"}, ConfigError, "refuses the credentials"),
+        (503, "", InfrastructureError, "answered 503"),
+        (200, "<html>", InfrastructureError, "not JSON"),
+        (200, {"token": "x"}, InfrastructureError, "holds no token"),
+        (200, {"access_token": "a b"}, InfrastructureError, "holds no token"),
+        (200, [], InfrastructureError, "holds no token"),
+        (302, "http://127.0.0.1:9/", InfrastructureError, "answered 302"),
+    ],
+)
+def test_an_identity_provider_that_gives_no_token_is_named(
+    server: FakeServer, tmp_path: Path, kind: str, status: int, body: object, error: type[CdcLakeError], what: str
+) -> None:
+    server.answer(TOKEN_PATH, (status, body))
+
+    with pytest.raises(error, match=f"token endpoint at {server.url}{TOKEN_PATH}: .*{what}"):
+        opened(tmp_path, kind, server.url, oauth(server)).check()
+    assert sent(server) == set()
+
+
+@TYPES
+def test_a_certificate_of_an_authority_of_one_s_own(
+    certificates: Certificates, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(FakeServer(certificates.context())) as server:
+        filled(server)
+        registry = opened(tmp_path, kind, server.url, f"  tls: {{ca: {certificates.ca}}}\n")
+        registry.check()
+
+        monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+        with pytest.raises(InfrastructureError, match="does not answer"):
+            opened(tmp_path, kind, server.url).check()
+
+        assert first(registry) == RegisteredSchema('"string"')
+
+
+@TYPES
+def test_a_server_that_asks_who_the_client_is_is_told(certificates: Certificates, tmp_path: Path, kind: str) -> None:
+    with serving(FakeServer(certificates.context(asks_for_certificate=True))) as server:
+        filled(server)
+        own = f"ca: {certificates.ca}, cert: {certificates.client_cert}, key: {certificates.client_key}"
+        opened(tmp_path, kind, server.url, f"  tls: {{{own}}}\n").check()
+
+        seen = len(server.seen)
+        with pytest.raises(InfrastructureError, match="does not answer"):
+            opened(tmp_path, kind, server.url, f"  tls: {{ca: {certificates.ca}}}\n").check()
+        assert (seen, len(server.seen)) == (1, 1)
+
+
+def test_a_token_endpoint_is_reached_with_the_same_certificates(certificates: Certificates, tmp_path: Path) -> None:
+    with serving(FakeServer(certificates.context(asks_for_certificate=True))) as server:
+        filled(server)
+        server.client = f"lake:{CANARY}"
+        own = f"ca: {certificates.ca}, cert: {certificates.client_cert}, key: {certificates.client_key}"
+
+        opened(tmp_path, "apicurio", server.url, f"  tls: {{{own}}}\n{oauth(server)}").check()
+
+        assert server.asked[TOKEN_PATH] == 1
+
+
+@pytest.mark.parametrize("tls", ["ca: nowhere.pem", "cert: {ca}, key: {client_key}", "ca: {server_key}"])
+def test_a_file_that_is_no_certificate_is_named(certificates: Certificates, tmp_path: Path, tls: str) -> None:
+    with pytest.raises(ConfigError, match=r"registry\.tls\.(ca|cert) .*\.pem.*: not a PEM file of that kind"):
+        opened(tmp_path, "apicurio", "https://127.0.0.1:9", f"  tls: {{{tls.format(**vars(certificates))}}}\n")
+
+
+@TYPES
+def test_a_proxy_is_asked_and_told_its_password(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("REGISTRY_PROXY", server.url.replace("//", "//user:pass@"))
+    registry = opened(tmp_path, kind, "http://registry.invalid", "  proxy: env:REGISTRY_PROXY\n")
+
+    registry.check()
+
+    assert first(registry) == RegisteredSchema('"string"')
+    assert {path.partition("/apis")[0].partition("/schemas")[0] for _, path, _ in server.seen} == {
+        "http://registry.invalid"
+    }
+    assert sent(server, "Proxy-Authorization") == {"Basic dXNlcjpwYXNz"}
+
+
+@pytest.mark.parametrize("proxy", ["proxy:3128", f"user:{CANARY}@proxy", "http://", f"http://u:{CANARY}@proxy:port"])
+def test_a_proxy_that_has_no_address_is_refused_unseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("REGISTRY_PROXY", proxy)
+
+    with pytest.raises(ConfigError, match="env:REGISTRY_PROXY: what is there is no address") as caught:
+        opened(tmp_path, "confluent", "http://registry.invalid", "  proxy: env:REGISTRY_PROXY\n")
+    assert CANARY not in "".join(causes(caught.value))
+
+
+@TYPES
+def test_headers_go_to_the_registry_and_not_to_the_identity_provider(
+    server: FakeServer, tmp_path: Path, kind: str
+) -> None:
+    server.client = f"lake:{CANARY}"
+
+    opened(tmp_path, kind, server.url, f"  headers: {{target-sr-cluster: lsrc-1}}\n{oauth(server)}").check()
+
+    assert sent(server, "target-sr-cluster") == {"lsrc-1"}
+    assert [headers["target-sr-cluster"] for _, path, headers in server.seen if path == TOKEN_PATH] == [None]
+
+
+BASIC = "  auth: {basic: {user: lake, password: env:REGISTRY_SECRET}}\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "more", "setting"),
+    [
+        ("http://registry.invalid", BASIC, "registry.url"),
+        ("http://10.0.0.1", BASIC, "registry.url"),
+        ("http://127.0.0.1.invalid", BASIC, "registry.url"),
+        ("http://127.0.0.1:9", BASIC + "  proxy: http://proxy.invalid\n", "registry.url"),
+        (
+            "https://registry.invalid",
+            "  auth: {oauth: {token_url: 'http://x.invalid/', client_id: a, client_secret: env:REGISTRY_SECRET}}\n",
+            "registry.auth.oauth.token_url",
+        ),
+    ],
+)
+def test_credentials_are_not_sent_in_the_clear(tmp_path: Path, url: str, more: str, setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"{setting}: credentials would go to http://.* in the clear"):
+        opened(tmp_path, "apicurio", url, more)
+
+
+def test_credentials_are_not_sent_in_the_clear_to_a_proxy_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy.invalid")
+
+    with pytest.raises(ConfigError, match="by way of a proxy"):
+        opened(tmp_path, "apicurio", "http://127.0.0.1:9", BASIC)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    opened(tmp_path, "apicurio", "http://127.0.0.1:9", BASIC)
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("env:NO_SUCH_VARIABLE", "env:NO_SUCH_VARIABLE: the environment has no such variable"),
+        ("file:nowhere", "nowhere: it cannot be read"),
+        ("file:empty", "empty: it is empty"),
+    ],
+)
+def test_a_secret_that_is_not_there_is_named(tmp_path: Path, reference: str, message: str) -> None:
+    (tmp_path / "empty").write_text("\n")
+
+    with pytest.raises(ConfigError, match=message):
+        opened(tmp_path, "apicurio", "https://registry.invalid", f"  auth: {{bearer: {{token: '{reference}'}}}}\n")
+
+
+SLOTS: list[Callable[[FakeServer], str]] = [
+    lambda server: BASIC,
+    lambda server: "  auth: {bearer: {token: env:REGISTRY_SECRET}}\n",
+    oauth,
+]
+
+
+@TYPES
+@pytest.mark.parametrize("auth", SLOTS, ids=["basic", "bearer", "oauth"])
+@pytest.mark.parametrize("status", [200, 401, 503])
+def test_no_secret_is_in_a_repr_an_error_or_a_log(
+    server: FakeServer,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    auth: Callable[[FakeServer], str],
+    status: int,
+) -> None:
+    caplog.set_level("DEBUG")
+    server.client = f"lake:{CANARY}"
+    for path in ("/schemas/types", "/apis/registry/v3/search/artifacts?limit=1"):
+        server.answer(path, (status, ["AVRO"]))
+    config = settings(tmp_path, kind, server.url, auth(server))
+    said = [repr(config), config.model_dump_json()]
+
+    try:
+        registry = open_registry(config)
+        said += [repr(registry), repr(vars(registry))]
+        registry.check()
+    except CdcLakeError as error:
+        said += causes(error)
+
+    assert server.seen
+    encoded = base64.b64encode(f"lake:{CANARY}".encode()).decode()
+    for secret in (CANARY, encoded, "Bearer token-1"):
+        assert secret not in "\n".join([*said, caplog.text])
+
+
+@TYPES
+def test_a_proxy_s_password_is_not_in_an_error_or_a_log(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    caplog.set_level("DEBUG")
+    server.socket.close()
+    monkeypatch.setenv("REGISTRY_PROXY", server.url.replace("//", f"//user:{CANARY}@"))
+
+    with pytest.raises(InfrastructureError, match="does not answer") as caught:
+        opened(tmp_path, kind, "http://registry.invalid", "  proxy: env:REGISTRY_PROXY\n").check()
+
+    encoded = base64.b64encode(f"user:{CANARY}".encode()).decode()
+    for secret in (CANARY, encoded):
+        assert secret not in "\n".join([*causes(caught.value), caplog.text])
+
+
+def causes(error: BaseException | None) -> list[str]:
+    """What an error says, and all that led to it."""
+    said = []
+    while error is not None:
+        said += [str(error), repr(error)]
+        error = error.__cause__ or error.__context__
+    return said
+
+
+class FilesInMemory:
+    """A fake: as much of a storage as the lake's schema files need."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+
+    def names(self, folder: str) -> list[str]:
+        return sorted({path.removeprefix(f"{folder}/").split("/")[0] for path in self.texts if path.startswith(folder)})
+
+    def write_once(self, path: str, text: str) -> None:
+        self.texts.setdefault(path, text)
+
+
+@TYPES
+def test_a_thousand_looks_at_one_id_are_one_request_a_run(server: FakeServer, tmp_path: Path, kind: str) -> None:
+    registry = opened(tmp_path, kind, server.url)
+    registry.check()
+    schemas = SchemaFiles(FilesInMemory(), "lake", registry)  # type: ignore[arg-type]
+
+    found = [schemas.by_ids([1])[1] for _ in range(1000)]
+
+    assert all(schema is not None for schema in found)
+    asked = {"apicurio": "/apis/registry/v3/ids/contentIds/1", "confluent": "/schemas/ids/1"}[kind]
+    assert server.asked[asked] == 1
