@@ -58,10 +58,9 @@ def mapping(tree: Tree) -> Mapping:
         SchemaError: a union of several types.
     """
     tree = non_null(tree)
-    kind = tree["type"]
-    rule = RULES.get((kind, connect_name(tree)))
-    if rule is not None:
-        return rule
+    kind, name = tree["type"], connect_name(tree)
+    if name is not None and (kind, name) in RULES:
+        return RULES[kind, name]
     if is_decimal(tree):
         return _decimal(tree)
     if kind == "int" and tree.get("connect.type") in ("int8", "int16"):

@@ -289,10 +289,20 @@ _PARTS = (
 
 def _duration(text: str, how: How) -> Any:
     months, days, micros = map(int, text.split())
+    if (kept := _split_second(micros)) != micros:
+        micros = how.loses(st.SPLIT_SECOND, kept)
     if how.settings[st.INTERVALS] == "string":
         return months, days, micros
     total = int(months * Decimal("30.4375") * DAY) + days * DAY + micros
     return how.loses(st.MONTHS, total) if months else total
+
+
+def _split_second(micros: int) -> int:
+    """What is left of a time when its seconds are read as a double, and the fraction of that is cut off."""
+    sign = -1 if micros < 0 else 1
+    minutes, of_minute = divmod(abs(micros), 60_000_000)
+    seconds = of_minute / 1_000_000
+    return sign * (minutes * 60_000_000 + int(seconds) * 1_000_000 + int((seconds - int(seconds)) * 1_000_000))
 
 
 _ISO_INTERVAL = re.compile(r"P(-?\d+)Y(-?\d+)M(-?\d+)DT(-?\d+)H(-?\d+)M(-?[\d.]+)S")
@@ -358,6 +368,10 @@ def _name(text: str, how: How) -> Any:
 
 def _unknown(text: str, how: How) -> Any:
     return _data(text.encode(), how)
+
+
+def _shape(text: str, how: How) -> Any:
+    return how.loses(st.SPELLED_BY_JAVA, _unknown(re.sub(r"\d+", r"\g<0>.0", text), how))
 
 
 def _never(_: Any, how: How) -> Any:
@@ -447,7 +461,7 @@ _EDGES_OF_TIMESTAMP = quotes(
 _EDGES_OF_TIME = quotes("24:00:00", "00:00:00", "23:59:59.999999", "12:34:56.123456", "00:00:00.000001", "10:00:00.5")
 _EDGES_OF_INTERVAL = quotes(
     *("1 year 2 mons 3 days 04:05:06.123456", "-1 mons", "1 day", "-1 day +02:00", "-00:00:00.5", "0", "100:00:00"),
-    *("178 years", "-1 year -11 mons -30 days -23:59:59.999999"),
+    *("02:13:01.877753", "11:06:31.847899", "178 years", "-1 year -11 mons -30 days -23:59:59.999999"),
 )
 _TEXTS = ("", " padded ", "東京 🎬 é", "line\nbreak", 'it\'s "a" \\ {a,b}', "NULL", "null", "NAN")
 SMALLINT = _kind("smallint", ["-32768", "32767", "0"], _whole(-(2**15), 2**15 - 1))
@@ -549,21 +563,21 @@ KINDS = (
     _kind("halfvec(3)", ["'[1,2,3.5]'"], _vector, select="{c}::text", held=_half),
     _kind("sparsevec(5)", ["'{1:1.5,3:2}/5'", "'{}/5'"], select="{c}::text", held=_sparse),
     *(
-        _texts(name, *edges, held=_unknown, declared=declared)
-        for name, declared, *edges in (
-            ("tsquery", "", "a & b"),
-            ("line", "", "{1,2,3}"),
-            ("lseg", "", "[(0,0),(1,1)]"),
-            ("box", "", "(1,1),(0,0)"),
-            ("path", "", "((0,0),(1,1))"),
-            ("polygon", "", "((0,0),(1,1),(1,0))"),
-            ("circle", "", "<(0,0),2>"),
-            ("pg_lsn", "", "0/16B3748"),
-            ("txid_snapshot", "", "10:20:10,14,15"),
-            ("int4multirange", "", "{[1,3)}"),
-            ("composite", "complex", "(1,2)"),
+        _texts(name, edge, held=_shape)
+        for name, edge in (
+            ("line", "{1,2,3}"),
+            ("lseg", "[(0,0),(1,1)]"),
+            ("box", "(1,1),(0,0)"),
+            ("path", "((0,0),(1,1))"),
+            ("polygon", "((0,0),(1,1),(1,0))"),
+            ("circle", "<(0,0),2>"),
         )
     ),
+    _texts("tsquery", "a & b", held=_unknown),
+    _texts("pg_lsn", "0/16B3748", held=_unknown),
+    _texts("txid_snapshot", "10:20:10,14,15", held=_unknown),
+    _texts("int4multirange", "{[1,3)}", held=_unknown),
+    _texts("composite", "(1,2)", held=_unknown, declared="complex"),
     *(
         _texts(name, *edges)
         for name, *edges in (
