@@ -8,7 +8,7 @@ from typing import Any
 from source_types import DEFAULTS, POSTGRES, SOURCES, Arrival, any_precision, array, decimal, time
 
 from cdc_lake.events.schemas import Tree, connect_name, non_null, parse
-from cdc_lake.events.types import RULES, mapping
+from cdc_lake.events.types import RULES, mapping, plain_type
 
 PAGE = Path(__file__).parents[1] / "docs" / "types.md"
 
@@ -105,7 +105,7 @@ def _row(arrival: Arrival) -> Sequence[str]:
     held = mapping(tree)
     # Of a Postgres row all is known; what the others lose in the table comes on top of what they lose before it.
     loses = arrival.loses if arrival in POSTGRES and arrival.is_live else (*arrival.loses, *held.loses)
-    return types, settings, _described(tree), f"`{held.type}`", "; ".join(dict.fromkeys(loses))
+    return types, settings, _described(tree), f"`{plain_type(held.type)}`", "; ".join(dict.fromkeys(loses))
 
 
 def _described(tree: Tree) -> str:
@@ -115,8 +115,7 @@ def _described(tree: Tree) -> str:
     if tree["type"] == "array":
         inner = f"array of {_described(tree['items'])}"
         return f"{inner} ({name})" if name else inner
-    kind = "record" if tree["type"] == "record" else tree["type"]
-    return f"{kind} {name}".strip()
+    return " ".join(part for part in (tree["type"], tree.get("connect.type"), name) if part)
 
 
 if __name__ == "__main__":
