@@ -165,7 +165,7 @@ def _check_envelope(parts: Mapping[str, Tree]) -> None:
 
 def _is_document(after: Tree) -> bool:
     """Whether a row is a MongoDB document, which comes as one JSON text."""
-    return non_null(after)["type"] == "string"
+    return bool(non_null(after)["type"] == "string")
 
 
 def _is_flat_metadata(name: str) -> bool:

@@ -2,8 +2,7 @@
 
 Spark has decimals of up to 38 digits and no other number to read longer ones with. Up to 8 bytes are a bigint's digits.
 Longer numbers are converted from base 2^16 to base 10^14 digit by digit, as on paper; the time grows with the square of
-the length: a numeric of 38 digits takes some 30 microseconds, one
-of two thousand digits as many milliseconds.
+the length: 40 digits take some 30 microseconds, two thousand as many milliseconds, a hundred thousand two minutes.
 """
 
 from collections.abc import Callable
@@ -13,10 +12,14 @@ from pyspark.sql import functions as F
 
 _BASE, _BASE_DIGITS = 10**14, 14
 """The largest limb, so that limb * 2^16 fits a bigint."""
+_LARGEST_SCALE = 20_000
+"""More than any database has; a few bytes could else ask for a text that fills the memory."""
 
 
 def plain_text(unscaled: Column, scale: Column) -> Column:
     """The plain decimal text of unscaled / 10^scale, with exactly `scale` digits behind the point if there are any.
+
+    With a scale that no database has, an exponent takes the place of the zeros.
 
     Args:
         unscaled: a whole number as Java's BigInteger writes it: two's complement, big-endian; binary.
@@ -87,4 +90,9 @@ def _with_point(text: Column, scale: Column) -> Column:
     whole, fraction = padded.substr(F.lit(1), F.length(padded) - scale), padded.substr(-scale, scale)
     with_point = F.concat(F.when(is_negative, "-").otherwise(""), whole, F.lit("."), fraction)
     with_zeros = F.concat(text, F.call_function("repeat", F.lit("0"), -scale))
-    return F.when(scale > 0, with_point).when((scale == 0) | (text == "0"), text).otherwise(with_zeros)
+    return (
+        F.when((scale == 0) | ((scale < 0) & (text == "0")), text)
+        .when(~scale.between(-_LARGEST_SCALE, _LARGEST_SCALE), F.concat(text, F.lit("E"), (-scale.cast("bigint"))))
+        .when(scale > 0, with_point)
+        .otherwise(with_zeros)
+    )

@@ -288,21 +288,19 @@ _PARTS = (
 
 
 def _duration(text: str, how: How) -> Any:
+    """An interval; its seconds go through a double, and whatever that makes of the last microsecond is cut off."""
     months, days, micros = map(int, text.split())
-    if (kept := _split_second(micros)) != micros:
-        micros = how.loses(st.SPLIT_SECOND, kept)
-    if how.settings[st.INTERVALS] == "string":
-        return months, days, micros
-    total = int(months * Decimal("30.4375") * DAY) + days * DAY + micros
-    return how.loses(st.MONTHS, total) if months else total
-
-
-def _split_second(micros: int) -> int:
-    """What is left of a time when its seconds are read as a double, and the fraction of that is cut off."""
     sign = -1 if micros < 0 else 1
     minutes, of_minute = divmod(abs(micros), 60_000_000)
-    seconds = of_minute / 1_000_000
-    return sign * (minutes * 60_000_000 + int(seconds) * 1_000_000 + int((seconds - int(seconds)) * 1_000_000))
+    seconds = of_minute // 1_000_000 + of_minute % 1_000_000 / 1e6
+    if how.settings[st.INTERVALS] == "string":
+        kept = sign * (minutes * 60_000_000 + int(Decimal(seconds) * 1_000_000))
+        return (months, days, kept) if kept == micros else how.loses(st.SPLIT_SECOND, (months, days, kept))
+    in_minutes = (months * 30.4375 + days) * 24 * 60 + sign * minutes
+    kept = int((in_minutes * 60 + sign * seconds) * 1e6)
+    if kept != int(months * Decimal("30.4375") * DAY) + days * DAY + micros:
+        how.loses(st.SPLIT_SECOND, None)
+    return how.loses(st.MONTHS, kept) if months else kept
 
 
 _ISO_INTERVAL = re.compile(r"P(-?\d+)Y(-?\d+)M(-?\d+)DT(-?\d+)H(-?\d+)M(-?[\d.]+)S")
@@ -461,7 +459,12 @@ _EDGES_OF_TIMESTAMP = quotes(
 _EDGES_OF_TIME = quotes("24:00:00", "00:00:00", "23:59:59.999999", "12:34:56.123456", "00:00:00.000001", "10:00:00.5")
 _EDGES_OF_INTERVAL = quotes(
     *("1 year 2 mons 3 days 04:05:06.123456", "-1 mons", "1 day", "-1 day +02:00", "-00:00:00.5", "0", "100:00:00"),
-    *("02:13:01.877753", "11:06:31.847899", "178 years", "-1 year -11 mons -30 days -23:59:59.999999"),
+    *(
+        "-15 mons -340 days 02:13:01.877753",
+        "-9 mons 11:06:31.847899",
+        "178 years",
+        "-1 year -11 mons -30 days -23:59:59.999999",
+    ),
 )
 _TEXTS = ("", " padded ", "東京 🎬 é", "line\nbreak", 'it\'s "a" \\ {a,b}', "NULL", "null", "NAN")
 SMALLINT = _kind("smallint", ["-32768", "32767", "0"], _whole(-(2**15), 2**15 - 1))

@@ -5,6 +5,7 @@ connector's settings; and each of them must have happened. Nothing here shares c
 """
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +111,7 @@ class Story:
 
     dsn: str
     config: Config
-    registry: str
+    endpoints: Mapping[str, str]
     connectors: Mapping[str, Mapping[str, str]]
 
     def table(self, prefix: str) -> DeltaTable:
@@ -118,7 +119,7 @@ class Story:
 
     def schemas(self, prefix: str) -> dict[str, Any]:
         """What the connector declared of each column last, without documentation, defaults and versions."""
-        artifact = f"{self.registry}/apis/registry/v3/groups/default/artifacts/{prefix}.public.thing-value"
+        artifact = f"{self.endpoints['registry']}/apis/registry/v3/groups/default/artifacts/{prefix}.public.thing-value"
         answer = requests.get(f"{artifact}/versions/branch=latest/content", timeout=10)
         tree = parse(answer.text)
         if tree["name"].endswith(".Envelope"):
@@ -166,7 +167,7 @@ def take(
     for report in (run_bronze(lake, topics, spark), run_silver(lake, topics, spark)):
         assert report.exit_code == 0, report.model_dump_json(indent=2)
         assert not any(done.rows.get("quarantined") for done in report.tables)
-    return Story(dsn, lake, stack.endpoints["registry"], connectors)
+    return Story(dsn, lake, stack.endpoints, connectors)
 
 
 def problems(story: Story, prefix: str) -> Iterator[str]:
@@ -223,17 +224,35 @@ def assert_right(story: Story, prefix: str) -> None:
     assert not found, f"{len(found)} problems under {dict(story.connectors[prefix])}:\n" + "\n".join(found[:60])
 
 
+def leave(story: Story) -> None:
+    """Free what the connectors hold of the servers, which serve other tests too."""
+    for prefix in story.connectors:
+        requests.delete(f"{story.endpoints['connect']}/connectors/{prefix}", timeout=30).raise_for_status()
+    slots = "FROM pg_replication_slots WHERE slot_name = ANY(%s)"
+    deadline = time.monotonic() + 60
+    with psycopg.connect(story.endpoints["postgres"], autocommit=True) as admin:
+        while admin.execute(f"SELECT {slots}".encode(), [list(story.connectors)]).fetchone() is not None:
+            assert time.monotonic() < deadline, "the connectors go on reading"
+            admin.execute(
+                f"SELECT pg_drop_replication_slot(slot_name) {slots} AND NOT active".encode(), [list(story.connectors)]
+            )
+            time.sleep(0.1)
+
+
 def test_a_few_rows_of_every_type_are_in_silver_as_the_page_states(
     stack: Stack, spark: SparkSession, tmp_path: Path
 ) -> None:
     story = take(stack, spark, tmp_path, SMALL, rows=4)
 
     assert_right(story, next(iter(SMALL)))
+    leave(story)
 
 
 @pytest.fixture(scope="module")
-def large(stack: Stack, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Story:
-    return take(stack, spark, tmp_path_factory.mktemp("types"), LARGE, rows=200)
+def large(stack: Stack, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    story = take(stack, spark, tmp_path_factory.mktemp("types"), LARGE, rows=200)
+    yield story
+    leave(story)
 
 
 @pytest.mark.deep

@@ -155,6 +155,8 @@ CASES: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
             (variable(-(2**63) - 1, 3), f"{Decimal(-(2**63) - 1).scaleb(-3):f}"),
             (variable(10**40 + 1, 2), f"{10**38}.01"),
             ({"scale": 0, "value": unscaled(-(7**900))}, str(-(7**900))),
+            (variable(15, 2**31 - 1), "15E-2147483647"),
+            (variable(15, -(2**31)), "15E2147483648"),
         ],
     ),
     "date": (connect("int", f"{NAMED}Date"), DATES),
