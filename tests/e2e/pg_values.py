@@ -278,7 +278,7 @@ def _read_zoned_time(text: str | None) -> Any:
     if text is None:
         return None
     hours, minutes, seconds = re.fullmatch(r"(\d\d):(\d\d):(\d\d(?:\.\d+)?)Z", text).groups()  # type: ignore[union-attr]
-    return (int(hours) * 60 + int(minutes)) * 60_000_000 + int(Decimal(seconds) * 1_000_000)
+    return (int(hours) * 60 + int(minutes)) * 60_000_000 + int(Decimal(repr(seconds)) * 1_000_000)
 
 
 _PARTS = (
@@ -294,7 +294,7 @@ def _duration(text: str, how: How) -> Any:
     minutes, of_minute = divmod(abs(micros), 60_000_000)
     seconds = of_minute // 1_000_000 + of_minute % 1_000_000 / 1e6
     if how.settings[st.INTERVALS] == "string":
-        kept = sign * (minutes * 60_000_000 + int(Decimal(seconds) * 1_000_000))
+        kept = sign * (minutes * 60_000_000 + int(Decimal(repr(seconds)) * 1_000_000))
         return (months, days, kept) if kept == micros else how.loses(st.SPLIT_SECOND, (months, days, kept))
     in_minutes = (months * 30.4375 + days) * 24 * 60 + sign * minutes
     kept = int((in_minutes * 60 + sign * seconds) * 1e6)
