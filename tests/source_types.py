@@ -37,6 +37,7 @@ MONTHS = "a month counts as 30.4375 days"
 NAME_IN_STREAM = "arrives as null but in snapshots"
 NULL_IN_ARRAY = "an array with a null in it arrives as null"
 DIMENSIONS = "of an array of several dimensions only nulls arrive, as many as the outermost has elements"
+DIMENSIONS_OF_TEXT = "of an array of several dimensions only names of Java objects arrive"
 ALWAYS_NULL = "always arrives as null"
 NOT_SENT = "the column is not sent"
 NULL_AS_DEFAULT = "null arrives as the column's default"
@@ -137,14 +138,14 @@ _MICRO = ("adaptive_time_microseconds", "microseconds")
 IN_MICROS, ADAPTIVE_OR_MICROS = {TIMES: _MICRO}, {TIMES: ("adaptive", *_MICRO)}
 EPOCH_DAYS = {TIMES: ("adaptive", *_MICRO, "nanoseconds")}
 
-_AS_TEXT = ("hex", "base64", "base64-url-safe")
+AS_TEXT = ("hex", "base64", "base64-url-safe")
 _DATE_LOSES = (OUT_OF_CALENDAR, ERA_IN_SNAPSHOT, GAP_IN_SNAPSHOT)
 _DATES_LOSES = (OUT_OF_CALENDAR, ERA_IN_ARRAY, GAP_IN_ARRAY)
 _SENT_AS_TEXT = (
     *('"char"', "char(5)", "varchar(20)", "text", "inet", "cidr", "macaddr", "macaddr8", "int4range"),
     *("int8range", "numrange", "tsrange", "tstzrange", "daterange", "domain over text"),
 )
-_ARRAYS_OF_TEXT = ("char(5)[]", "varchar(20)[]", "text[]", "inet[]", "cidr[]", "macaddr[]", "int4range[]", "tsrange[]")
+_ARRAYS_OF_TEXT = ("char(5)[]", "varchar(20)[]", "inet[]", "cidr[]", "macaddr[]", "int4range[]", "tsrange[]")
 _SHAPES = ("line", "lseg", "box", "path", "polygon", "circle")
 _UNKNOWN = ("tsquery", "pg_lsn", "txid_snapshot", "int4multirange", "composite")
 _NEVER_SENT = ("money[]", "name[]", "interval[]", "point[]", "varbit[]", "xml[]")
@@ -187,7 +188,7 @@ POSTGRES = (
     Arrival(("name",), "string", {UNKNOWN: ("true",)}),
     Arrival(("any type, nullable, with a default",), "string", {}, (NULL_AS_DEFAULT,)),
     Arrival(("bytea",), "bytes", {BINARIES: ("bytes",)}),
-    Arrival(("bytea",), "string", {BINARIES: _AS_TEXT}),
+    Arrival(("bytea",), "string", {BINARIES: AS_TEXT}),
     Arrival(("uuid",), data("string", "Uuid")),
     Arrival(("json", "jsonb"), data("string", "Json")),
     Arrival(("xml",), data("string", "Xml")),
@@ -225,9 +226,9 @@ POSTGRES = (
     Arrival(("sparsevec(5)",), SPARSE),
     Arrival((*_SHAPES, *_UNKNOWN), None, {UNKNOWN: ("false",)}, (NOT_SENT,)),
     Arrival(_SHAPES, "bytes", {UNKNOWN: ("true",), BINARIES: ("bytes",)}, (SPELLED_BY_JAVA,)),
-    Arrival(_SHAPES, "string", {UNKNOWN: ("true",), BINARIES: _AS_TEXT}, (SPELLED_BY_JAVA,)),
+    Arrival(_SHAPES, "string", {UNKNOWN: ("true",), BINARIES: AS_TEXT}, (SPELLED_BY_JAVA,)),
     Arrival(_UNKNOWN, "bytes", {UNKNOWN: ("true",), BINARIES: ("bytes",)}),
-    Arrival(_UNKNOWN, "string", {UNKNOWN: ("true",), BINARIES: _AS_TEXT}),
+    Arrival(_UNKNOWN, "string", {UNKNOWN: ("true",), BINARIES: AS_TEXT}),
     Arrival(_NEVER_SENT, None, {}, (NOT_SENT,)),
     Arrival(("bit(5)[]",), bits(5), {}, (ALWAYS_NULL,)),
     Arrival(("smallint[]",), array(SMALL)),
@@ -243,9 +244,10 @@ POSTGRES = (
         ("numeric(4,2)[]", "numeric(50,5)[]", "numeric[]"), array("double"), AS_DOUBLE, (NOT_FINITE_IN_ARRAY, DOUBLE)
     ),
     Arrival(("numeric(4,2)[]", "numeric(50,5)[]", "numeric[]"), array("string"), AS_STRING, (NOT_FINITE_IN_ARRAY,)),
+    Arrival(("text[]",), array("string"), {}, (DIMENSIONS_OF_TEXT,)),
     Arrival(_ARRAYS_OF_TEXT, array("string")),
     Arrival(("bytea[]",), array("bytes"), {BINARIES: ("bytes",)}),
-    Arrival(("bytea[]",), array("string"), {BINARIES: _AS_TEXT}),
+    Arrival(("bytea[]",), array("string"), {BINARIES: AS_TEXT}),
     Arrival(("uuid[]",), array(data("string", "Uuid"))),
     Arrival(("json[]", "jsonb[]"), array(data("string", "Json"))),
     Arrival(("tsvector[]",), {"type": "array", "items": data("string", "Tsvector")}, {}, (NULL_IN_ARRAY,)),
@@ -338,7 +340,7 @@ MYSQL = (
     Arrival(("DECIMAL(4,2)", "DECIMAL(65,2)"), "string", AS_STRING, (), same("4.90")),
     Arrival(("CHAR", "VARCHAR", "TEXT", "LONGTEXT"), "string", examples=TEXT),
     Arrival(("BINARY", "VARBINARY", "BLOB"), "bytes", {BINARIES: ("bytes",)}, examples=same(b"", b"\xff\0")),
-    Arrival(("BINARY", "VARBINARY", "BLOB"), "string", {BINARIES: _AS_TEXT}, (), same("ff00")),
+    Arrival(("BINARY", "VARBINARY", "BLOB"), "string", {BINARIES: AS_TEXT}, (), same("ff00")),
     Arrival(("JSON",), data("string", "Json"), examples=same('{"a": 1.50}', "7", "null")),
     Arrival(("ENUM",), enum("Enum", "a,b"), examples=same("a", "", "not allowed")),
     Arrival(("SET",), enum("EnumSet", "a,b"), examples=same("a,b", "")),

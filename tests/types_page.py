@@ -42,7 +42,10 @@ _POLICIES = """
 - **Values that were not sent** keep the column's value (docs/design.md "Placeholders"). Postgres' arrays of numbers
   with a fraction, of times, of ranges and the like have no placeholder: left alone by an update when they are
   large, they arrive as null. Name such columns in `null_means_keep`, or set REPLICA IDENTITY FULL.
-- **Null in a column that has a default** arrives as the default: the converters do it, whatever the source is.
+- **Null in a column that has a default** arrives as the default: the converters do it, whatever the source is. In a
+  column that may not be null, so does a value that Debezium cannot convert, such as NaN.
+- **Postgres' arrays of several dimensions** arrive as nulls, whatever the type of the elements; those of texts, uuids
+  and JSON as names of Java objects (`[Ljava.lang.String;@6ff90734`).
 - **Without Connect's names** (`connect.meta.data=false` on the converter) only widths are left: dates, times and
   timestamps stay the plain numbers or texts they are sent as, small whole numbers become `int`; decimals are still
   decimals.

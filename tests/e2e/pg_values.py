@@ -382,6 +382,21 @@ def _integers(values: Sequence[Any], how: How) -> Any:
     return values
 
 
+_INNER_ARRAY = "[Ljava.lang.String;"
+
+
+def _strings(values: Sequence[Any], how: How) -> Any:
+    if values and isinstance(values[0], list):
+        return how.loses(st.DIMENSIONS_OF_TEXT, [_INNER_ARRAY] * len(values))
+    return values
+
+
+def _read_strings(values: Any) -> Any:
+    """The name of a Java object ends with a number, which is any."""
+    is_name = re.compile(re.escape(_INNER_ARRAY) + "@[0-9a-f]+").fullmatch
+    return None if values is None else [_INNER_ARRAY if text and is_name(text) else text for text in values]
+
+
 def _without_nulls(values: Sequence[Any], how: How) -> Any:
     return how.loses(st.NULL_IN_ARRAY, None) if None in values else values
 
@@ -593,8 +608,9 @@ KINDS = (
         )
     ),
     _texts("bit(5)[]", "{10110}", "{}", held=_never),
+    _tail(_array_of(TEXT, "'{{a,b},{c,d}}'"), select="{c}", held=_strings, read=_read_strings),
     _tail(_array_of(INTEGER, "'{{1,2},{3,4},{5,6}}'"), select="{c}", held=_integers),
-    *(_array_of(element) for element in (SMALLINT, BIGINT, OID, REAL, DOUBLE, BOOLEAN, CHAR, VARCHAR, TEXT, BYTEA)),
+    *(_array_of(element) for element in (SMALLINT, BIGINT, OID, REAL, DOUBLE, BOOLEAN, CHAR, VARCHAR, BYTEA)),
     *(_array_of(element) for element in (UUID, JSON, JSONB, INET, CIDR, MACADDR, RANGE, TSRANGE)),
     *(_array_of(element, held=_without_nulls) for element in (TSVECTOR, ENUM)),
     _array_of_numeric(NUMERIC_4_2, 2, 4),
