@@ -278,7 +278,7 @@ def _read_zoned_time(text: str | None) -> Any:
     if text is None:
         return None
     hours, minutes, seconds = re.fullmatch(r"(\d\d):(\d\d):(\d\d(?:\.\d+)?)Z", text).groups()  # type: ignore[union-attr]
-    return (int(hours) * 60 + int(minutes)) * 60_000_000 + int(Decimal(repr(seconds)) * 1_000_000)
+    return (int(hours) * 60 + int(minutes)) * 60_000_000 + int(Decimal(seconds) * 1_000_000)
 
 
 _PARTS = (
