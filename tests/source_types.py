@@ -448,7 +448,7 @@ SOURCES = {
 OTHERS = (
     Arrival(("a duration in nanoseconds",), time("long", "NanoDuration"), examples=((-1_001, -2), (1_999, 1))),
     Arrival(
-        ("a time zone's date",),
+        ("an ISO date",),
         time("string", "IsoDate"),
         examples=(("2017-09-15Z", dt.date(2017, 9, 15)), ("+20000-01-01Z", None)),
     ),

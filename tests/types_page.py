@@ -56,7 +56,8 @@ _POLICIES = """
 
 _NOTES = {
     "Postgres": "As Debezium 3.6 sends them; citext, isbn, ltree, hstore and PostGIS as its documentation says.",
-    "MySQL and MariaDB": "As Debezium's documentation declares them. A `TIME` may be negative and longer than a day.",
+    "MySQL and MariaDB": "As Debezium's documentation declares them; `time.precision.mode` is "
+    "`adaptive_time_microseconds` unless set. A `TIME` may be negative and longer than a day.",
     "SQL Server": "As Debezium's documentation declares them.",
     "Oracle": "As Debezium's documentation declares them. Large objects need `lob.enabled`.",
     "MongoDB": "A row is one column `document`, JSON text, beside the key's `id`. An update without a full document "
