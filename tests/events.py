@@ -54,6 +54,14 @@ _SOURCE_FIELDS: dict[str, dict[str, Any]] = {
         "ssn": _OPTIONAL_LONG,
         "redo_thread": OPTIONAL_INT,
     },
+    "mongodb": {
+        "rs": "string",
+        "collection": "string",
+        "ord": "int",
+        "lsid": OPTIONAL_STRING,
+        "txnNumber": _OPTIONAL_LONG,
+        "wallTime": _OPTIONAL_LONG,
+    },
 }
 """What each connector's `source` block holds behind the fields that all have."""
 _REQUIRED = {"string": "x", "long": 0, "int": 0}
@@ -90,6 +98,10 @@ def connect(kind: str, name: str, **more: Any) -> dict[str, Any]:
     return {"type": kind, "connect.version": 1, "connect.name": name, **more}
 
 
+DOCUMENT = connect("string", "io.debezium.data.Json")
+"""A row of MongoDB."""
+
+
 def decimal(precision: int, scale: int) -> dict[str, Any]:
     """`numeric(precision, scale)`."""
     return connect(
@@ -108,10 +120,11 @@ def key_schema(columns: Mapping[str, Any], table: str = TABLE) -> str:
 
 
 def envelope_schema(columns: Mapping[str, Any], table: str = TABLE, connector: str = "postgresql") -> str:
-    """A full envelope's schema, in the field order of Debezium 3."""
+    """A full envelope's schema, in the field order of Debezium 3. MongoDB's rows are texts, whatever the columns."""
+    is_document = connector == "mongodb"
     parts = {
-        "before": ["null", _record("Value", columns, table)],
-        "after": ["null", "Value"],
+        "before": ["null", DOCUMENT if is_document else _record("Value", columns, table)],
+        "after": ["null", DOCUMENT if is_document else "Value"],
         "source": _source_schema(connector),
         "op": "string",
         "ts_ms": ["null", "long"],
@@ -184,10 +197,10 @@ class Topic:
     """A topic and the connector that writes one table's changes to it, with growing offsets and Kafka timestamps.
 
     Args:
-        columns: the table's columns outside the key, name to Avro type.
+        columns: the table's columns outside the key, name to Avro type; `document` alone for MongoDB.
         keys: the primary key's columns, likewise.
         flat: whether the connector sends flattened rows.
-        connector: postgresql, mysql, sqlserver or oracle.
+        connector: postgresql, mysql, sqlserver, oracle or mongodb.
     """
 
     def __init__(
@@ -320,7 +333,8 @@ class Topic:
     def _enveloped(self, op: str, row: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
         own = {n: _REQUIRED[k] for n, k in _SOURCE_FIELDS[self._connector].items() if isinstance(k, str)}
         source = {"version": "x", "connector": self._connector, **own, **said, "snapshot": said["snapshot"] or "false"}
-        before, after = (row if op == "d" else None), (None if op in ("d", "t") else row)
+        sent = row["document"] if self._connector == "mongodb" else row
+        before, after = (sent if op == "d" else None), (None if op in ("d", "t") else sent)
         return {"before": before, "after": after, "source": source, "op": op, "ts_ms": said["ts_ms"]}
 
 

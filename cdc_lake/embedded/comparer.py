@@ -15,7 +15,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Literal
@@ -213,9 +213,7 @@ _RULES = {
         " + extract(epoch FROM {c} - date_trunc('day', {c})) * 1000000",
     ),
     "oid": _Rule("long", pa.types.is_int64, "{c}::int8"),
-    "money": _Rule(
-        "decimal(38,2)", lambda arrow: bool(pa.types.is_decimal128(arrow) and arrow.scale == 2), "{c}::numeric"
-    ),
+    "money": replace(_NUMBER_TEXT, select="{c}::numeric"),
     "point": _Rule(
         "struct of x and y",
         pa.types.is_struct,
@@ -234,8 +232,6 @@ def _rule(type_name: str, modifier: int) -> _Rule:
         return _decimal_rule(modifier)
     if type_name == "bit" and modifier == 1:
         return _Rule("boolean", pa.types.is_boolean, "({c})::int::bool")
-    if type_name == "time" and 0 <= modifier <= 3:
-        return _Rule("int (milliseconds)", pa.types.is_int32, "extract(epoch FROM {c}) * 1000")
     return _RULES.get(type_name, _TEXT)
 
 

@@ -17,7 +17,6 @@ from pyspark.sql.avro.functions import from_avro
 
 from cdc_lake.events.envelope import Shape, needed, shape_of
 from cdc_lake.events.schemas import Tree, compact, fingerprint, fixed, parse, record
-from cdc_lake.events.types import readable
 
 _SENTINEL = hashlib.sha256(b"cdc_lake: the end of a record").digest()[:16]
 
@@ -116,10 +115,9 @@ def _with_decoded(
     by_layout: dict[tuple[str, str], list[WriterSchema]] = {}
     trees: dict[tuple[str, str], Tree] = {}
     for writer in sorted(set(schemas), key=lambda s: s.fingerprint):
-        whole = readable(writer.tree)
-        tree = needed(writer.tree) if is_value else whole
+        tree = needed(writer.tree) if is_value else writer.tree
         # Equal layouts may still mean different things: the meaning is in Connect's names, which the tree holds.
-        layout = (_wrapped(whole), repr(tree))
+        layout = (_wrapped(writer.tree), repr(tree))
         by_layout.setdefault(layout, []).append(writer)
         trees[layout] = tree
     decoded = []

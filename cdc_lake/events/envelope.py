@@ -15,10 +15,11 @@ from pyspark.sql import functions as F
 
 from cdc_lake.events.positions import POSITION_FIELDS, domain_of, position_of
 from cdc_lake.events.schemas import SchemaError, Tree, fields, non_null, record
-from cdc_lake.events.types import readable
 
 Shape = Literal["envelope", "flat", "control"]
 
+DOCUMENT = "document"
+"""The column of a MongoDB row: the whole document, as the JSON text that it comes as."""
 ROW_OPS = ("c", "u", "r", "d")
 TRUNCATE = "t"
 TOMBSTONE = "tombstone"
@@ -96,23 +97,43 @@ def needed(tree: Tree) -> Tree:
     if shape == "control":
         return record(tree["name"], {name: part for name, part in parts.items() if name in _OP_FIELDS})
     if shape == "flat":
-        return readable(tree)
+        return tree
     source = non_null(parts["source"])
     kept = {name: part for name, part in fields(source).items() if name in _SOURCE_FIELDS}
-    pruned = {"after": readable(parts["after"]), "op": parts["op"], "source": record(source["name"], kept)}
+    pruned = {"after": parts["after"], "op": parts["op"], "source": record(source["name"], kept)}
     return record(tree["name"], pruned)
 
 
 def row_fields(tree: Tree) -> dict[str, Tree]:
     """The source table's columns in a value's schema, in the source's order."""
     if shape_of(tree) == "envelope":
-        return fields(non_null(fields(tree)["after"]))
+        after = fields(tree)["after"]
+        return {DOCUMENT: after} if _is_document(after) else fields(non_null(after))
     return {name: part for name, part in fields(tree).items() if not _is_flat_metadata(name)}
 
 
 def row_of(tree: Tree, decoded: Column) -> Column:
     """The struct that holds the columns of `row_fields`."""
-    return decoded["after"] if shape_of(tree) == "envelope" else decoded
+    if shape_of(tree) == "flat":
+        return decoded
+    after = decoded["after"]
+    if _is_document(fields(tree)["after"]):
+        return F.when(after.isNotNull(), F.struct(after.alias(DOCUMENT)))
+    return after
+
+
+def row_problem(tree: Tree, decoded: Column) -> Column:
+    """Why a decoded value of `tree` has no row though its op says that there is one, string; null when it has.
+
+    To take such a record for a row of nulls would wipe the row that is there.
+    """
+    if shape_of(tree) != "envelope":
+        return F.lit(None).cast("string")
+    advice = (
+        "; set capture.mode=change_streams_update_full on the connector" if _is_document(fields(tree)["after"]) else ""
+    )
+    is_missing = decoded["after"].isNull() & decoded["op"].isin(*(op for op in ROW_OPS if op != "d"))
+    return F.when(is_missing, F.concat(F.lit("op is "), decoded["op"], F.lit(f" and `after` is null{advice}")))
 
 
 def metadata(tree: Tree, decoded: Column, topic: Column) -> Metadata:
@@ -136,9 +157,15 @@ def _check_envelope(parts: Mapping[str, Tree]) -> None:
     missing = [name for name in ("after", "op", "source") if name not in parts]
     if missing:
         raise SchemaError(f"an envelope without {', '.join(missing)}")
-    for name in ("after", "source"):
-        if non_null(parts[name])["type"] != "record":
-            raise SchemaError(f"an envelope whose `{name}` is no record")
+    if non_null(parts["source"])["type"] != "record":
+        raise SchemaError("an envelope whose `source` is no record")
+    if non_null(parts["after"])["type"] != "record" and not _is_document(parts["after"]):
+        raise SchemaError("an envelope whose `after` is neither a record nor a document")
+
+
+def _is_document(after: Tree) -> bool:
+    """Whether a row is a MongoDB document, which comes as one JSON text."""
+    return bool(non_null(after)["type"] == "string")
 
 
 def _is_flat_metadata(name: str) -> bool:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from cdc_lake.events.schemas import Tree, fields, non_null
-from cdc_lake.events.types import mapping
+from cdc_lake.events.schemas import Tree, connect_name, fields, is_decimal, non_null
+from cdc_lake.events.types import VARIABLE_SCALE, mapping
 
 BARE_KEY = "key"
 """The field name of a key that is not a record."""
@@ -23,9 +23,21 @@ def key_fields(tree: Tree) -> dict[str, Tree]:
 
 def key_values(tree: Tree, decoded: Column) -> dict[str, Column]:
     """The key's columns, typed as in a table, from the key as `from_avro` gives it."""
-    if tree["type"] != "record":
-        return {BARE_KEY: mapping(tree).convert(decoded)}
-    return {name: mapping(part).convert(decoded[name]) for name, part in fields(tree).items()}
+    return {name: mapping(part).convert(value) for name, (part, value) in _parts(tree, decoded).items()}
+
+
+def key_problem(tree: Tree, decoded: Column) -> Column:
+    """Why a decoded key cannot be told from others in a table, string; null when it can.
+
+    What is merely lost in a column, such as an infinite date, would make two keys one here.
+    """
+    found = []
+    for name, (part, value) in _parts(tree, decoded).items():
+        held = mapping(part)
+        if held.loses:
+            message = f"the key's column `{name}` has a value that a {held.type} cannot hold: {'; '.join(held.loses)}"
+            found.append(F.when(value.isNotNull() & held.is_lost(value), F.lit(message)))
+    return F.coalesce(*found) if found else F.lit(None).cast("string")
 
 
 def canonical_key(tree: Tree, decoded: Column) -> Column:
@@ -38,6 +50,12 @@ def canonical_text(tree: Tree, values: Mapping[str, Column]) -> Column:
     return F.to_json(_canonical_struct(key_fields(tree), values), {"ignoreNullFields": "false"})
 
 
+def _parts(tree: Tree, decoded: Column) -> dict[str, tuple[Tree, Column]]:
+    if tree["type"] != "record":
+        return {BARE_KEY: (tree, decoded)}
+    return {name: (part, decoded[name]) for name, part in fields(tree).items()}
+
+
 def _canonical_struct(parts: Mapping[str, Tree], values: Mapping[str, Column]) -> Column:
     return F.struct(*(_canonical(parts[name], values[name]).alias(name) for name in sorted(parts)))
 
@@ -45,6 +63,8 @@ def _canonical_struct(parts: Mapping[str, Tree], values: Mapping[str, Column]) -
 def _canonical(tree: Tree, value: Column) -> Column:
     """`value`, typed as `mapping(tree)` says, in a type that JSON has just one text for."""
     kind = mapping(tree).type
+    if kind == "string" and (is_decimal(non_null(tree)) or connect_name(non_null(tree)) == VARIABLE_SCALE):
+        return _without_trailing_zeros(value)
     if kind in ("smallint", "int", "bigint", "boolean", "string"):
         return value
     if kind == "timestamp":

@@ -15,7 +15,7 @@ Tree = dict[str, Any]
 MAX_DEPTH = 64
 MAX_TEXT_BYTES = 1 << 20
 MAX_DECIMAL_PRECISION = 38
-"""Spark's widest decimal. A wider declaration is read as this; a value that does not fit fails its record."""
+"""Spark's widest decimal."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 """What the JVM's Avro takes for a name; fastavro takes more."""
@@ -94,11 +94,22 @@ def connect_name(tree: Tree) -> str | None:
 
 def is_decimal(tree: Tree) -> bool:
     """Whether the bytes are an unscaled decimal."""
-    return tree["type"] in ("bytes", "fixed") and tree.get("logicalType") == "decimal"
+    is_named = tree["type"] in ("bytes", "fixed") and tree.get("logicalType") == "decimal"
+    return is_named and isinstance(tree.get("precision"), int) and isinstance(tree.get("scale", 0), int)
+
+
+def decimal_size(tree: Tree) -> tuple[int, int] | None:
+    """Precision and scale of a decimal; none if Spark has no decimal as wide.
+
+    Connect does not know every column's precision: its converters then say 64.
+    """
+    scale = tree.get("scale", 0)
+    precision = max(tree["precision"], scale)  # Postgres' numeric(3,5) is 0.00ddd
+    return (precision, scale) if scale >= 0 and precision <= MAX_DECIMAL_PRECISION else None
 
 
 def compact(tree: Tree) -> str:
-    """The shortest text that decodes the same bytes: no documentation, defaults or logical types but decimal.
+    """The shortest text that decodes the same bytes: no documentation, defaults or logical types but Spark's decimals.
 
     All other logical types are taken off because a reader that maps them itself fails a whole record for one date it
     cannot hold; `events.types` maps them by Connect's name instead. Equal layouts give equal texts.
@@ -201,7 +212,8 @@ def _compacted(tree: Tree, defined: set[str]) -> Any:
     if kind == "union":
         return [_compacted(branch, defined) for branch in tree["branches"]]
     if kind in _PRIMITIVES:
-        return {"type": kind, **_decimal(tree)} if is_decimal(tree) else kind
+        logical = _decimal(tree)
+        return {"type": kind, **logical} if logical else kind
     if kind == "array":
         return {"type": "array", "items": _compacted(tree["items"], defined)}
     if kind == "map":
@@ -213,18 +225,15 @@ def _compacted(tree: Tree, defined: set[str]) -> Any:
     if kind == "enum":
         return {"type": "enum", "name": name, "symbols": tree["symbols"]}
     if kind == "fixed":
-        return {"type": "fixed", "name": name, "size": tree["size"], **(_decimal(tree) if is_decimal(tree) else {})}
+        return {"type": "fixed", "name": name, "size": tree["size"], **_decimal(tree)}
     inner = [{"name": f["name"], "type": _compacted(f["type"], defined)} for f in tree["fields"]]
     return {"type": "record", "name": name, "fields": inner}
 
 
 def _decimal(tree: Tree) -> dict[str, Any]:
-    scale = tree.get("scale", 0)
-    return {
-        "logicalType": "decimal",
-        "precision": max(min(tree["precision"], MAX_DECIMAL_PRECISION), scale),
-        "scale": scale,
-    }
+    """The logical type of a decimal that Spark can hold; nothing for other bytes."""
+    size = decimal_size(tree) if is_decimal(tree) else None
+    return {"logicalType": "decimal", "precision": size[0], "scale": size[1]} if size else {}
 
 
 def _with_definitions(content: Any, namespace: str, definitions: Mapping[str, Any], placed: set[str]) -> Any:

@@ -1,7 +1,9 @@
 """What the values of a change event become in a table: one mapping from (Avro type, Connect name) to a Spark type.
 
 Only four Connect types carry an Avro logical type; all of Debezium's own arrive as bare numbers and texts, and the
-meaning stands in `connect.name`. Sources: Debezium's type mapping for Postgres; docs/design.md "Types".
+meaning stands in `connect.name`. `RULES` is the whole mapping but for what takes parameters: decimals, small whole
+numbers, arrays, maps and records, which `mapping` puts together. docs/types.md is made from it.
+Sources: Debezium's type mappings; docs/design.md "Types".
 """
 
 from collections.abc import Callable
@@ -11,33 +13,25 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import quoted
-from cdc_lake.events.schemas import (
-    MAX_DECIMAL_PRECISION,
-    SchemaError,
-    Tree,
-    connect_name,
-    fields,
-    fixed,
-    is_decimal,
-    non_null,
-    record,
-)
+from cdc_lake.events.schemas import SchemaError, Tree, connect_name, decimal_size, fields, is_decimal, non_null
+from cdc_lake.events.unscaled import plain_text
+
+OUT_OF_CALENDAR = "infinities and years outside 1 to 9999 become null"
+BEYOND_MICROSECONDS = "digits beyond microseconds are cut off"
 
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """0001-01-01 and 9999-12-31 in days from 1970: what Spark, Parquet readers and Python hold alike."""
 _DAY_MICROS = 86_400_000_000
+_YEAR_IN_RANGE = r"^(?!0000)\d{4}-"
+_TIME_OF_DAY = r"^\d{2}:\d{2}:\d{2}(\.\d+)?Z?$"
 
-_PLAIN = {
-    "boolean": "boolean",
-    "int": "int",
-    "long": "bigint",
-    "float": "float",
-    "double": "double",
-    "string": "string",
-    "enum": "string",
-    "bytes": "binary",
-    "fixed": "binary",
-}
+
+def _same(column: Column) -> Column:
+    return column
+
+
+def _never(_: Column) -> Column:
+    return F.lit(False)
 
 
 @dataclass(frozen=True)
@@ -47,61 +41,39 @@ class Mapping:
     Attributes:
         type: Spark's name of the type in the table.
         convert: from the column as `from_avro` gives it to a column of `type`. Null stays null.
+        loses: what a value can lose on this way, in words; empty if nothing.
+        is_lost: whether a value that is not null does lose it.
     """
 
     type: str
-    convert: Callable[[Column], Column]
+    convert: Callable[[Column], Column] = _same
+    loses: tuple[str, ...] = ()
+    is_lost: Callable[[Column], Column] = _never
 
 
 def mapping(tree: Tree) -> Mapping:
     """How values of `tree` are held in a table.
 
-    Dates and times outside the years 1 to 9999, Postgres' infinities among them, become null: no reader of the tables
-    holds them. Timestamps without a zone are the UTC wall clock.
-
     Raises:
         SchemaError: a union of several types.
     """
     tree = non_null(tree)
-    named = _BY_CONNECT_NAME.get(connect_name(tree) or "")
-    if named is not None:
-        return named
-    kind = tree["type"]
+    kind, name = tree["type"], connect_name(tree)
+    if name is not None and (kind, name) in RULES:
+        return RULES[kind, name]
     if is_decimal(tree):
         return _decimal(tree)
     if kind == "int" and tree.get("connect.type") in ("int8", "int16"):
-        return Mapping("smallint", lambda c: c.cast("smallint"))
+        return _SMALL
     if kind == "array":
-        items = mapping(tree["items"])
-        convert = _same if items.convert is _same else lambda c: F.transform(c, items.convert)
-        return Mapping(f"array<{items.type}>", convert)
+        return _array(mapping(tree["items"]))
     if kind == "map":
-        values = mapping(tree["values"])
-        return Mapping(f"map<string, {values.type}>", lambda c: F.transform_values(c, lambda _, v: values.convert(v)))
+        return _map(mapping(tree["values"]))
     if kind == "record":
-        return _struct(tree)
-    if kind in _PLAIN:
-        return Mapping(_PLAIN[kind], _same)
+        return _struct({name: mapping(part) for name, part in fields(tree).items()})
+    if (kind, None) in RULES:
+        return RULES[kind, None]
     raise SchemaError(f"a value of Avro type `{kind}` with several meanings cannot become a column")
-
-
-def readable(tree: Tree) -> Tree:
-    """The tree to decode `tree`'s bytes with: a decimal of variable scale is read as a number, not as bytes."""
-    if connect_name(tree) == _VARIABLE_SCALE:
-        unscaled = {"type": "bytes", "logicalType": "decimal", "precision": MAX_DECIMAL_PRECISION, "scale": 0}
-        return record(tree["name"], {"scale": {"type": "int"}, "value": unscaled}) | {"connect.name": _VARIABLE_SCALE}
-    match tree["type"]:
-        case "union":
-            return {**tree, "branches": [readable(branch) for branch in tree["branches"]]}
-        case "array":
-            return {**tree, "items": readable(tree["items"])}
-        case "map":
-            return {**tree, "values": readable(tree["values"])}
-        case "record":
-            return {**tree, **record(tree["name"], {n: readable(t) for n, t in fields(tree).items()})}
-        case "fixed" if not is_decimal(tree):
-            return fixed(tree["name"], tree["size"])
-    return tree
 
 
 def plain_type(kind: str) -> str:
@@ -109,31 +81,54 @@ def plain_type(kind: str) -> str:
     return kind.replace(" ", "").replace("`", "")
 
 
-def _same(column: Column) -> Column:
-    return column
+def _decimal(tree: Tree) -> Mapping:
+    size = decimal_size(tree)
+    if size is None:
+        return Mapping("string", lambda c: plain_text(c, F.lit(tree.get("scale", 0))))
+    target = f"decimal({size[0]},{size[1]})"
+    return Mapping(target, lambda c: c.cast(target))
 
 
-def _struct(tree: Tree) -> Mapping:
-    parts = {name: mapping(part) for name, part in fields(tree).items()}
+def _array(items: Mapping) -> Mapping:
+    convert = _same if items.convert is _same else lambda c: F.transform(c, items.convert)
+    is_lost = _never if items.is_lost is _never else lambda c: F.exists(c, lambda i: i.isNotNull() & items.is_lost(i))
+    return Mapping(f"array<{items.type}>", convert, items.loses, is_lost)
+
+
+def _map(values: Mapping) -> Mapping:
+    def convert(column: Column) -> Column:
+        return F.transform_values(column, lambda _, value: values.convert(value))
+
+    def is_lost(column: Column) -> Column:
+        return F.exists(F.map_values(column), lambda value: value.isNotNull() & values.is_lost(value))
+
+    return Mapping(f"map<string, {values.type}>", convert, values.loses, is_lost)
+
+
+def _struct(parts: dict[str, Mapping]) -> Mapping:
     inner = ", ".join(f"{quoted(name)}: {part.type}" for name, part in parts.items())
 
     def convert(column: Column) -> Column:
         values = [part.convert(column[name]).alias(name) for name, part in parts.items()]
         return F.when(column.isNotNull(), F.struct(*values))
 
-    return Mapping(f"struct<{inner}>", convert)
+    def is_lost(column: Column) -> Column:
+        lost = F.lit(False)
+        for name, part in parts.items():
+            lost = lost | (column[name].isNotNull() & part.is_lost(column[name]))
+        return lost
 
-
-def _decimal(tree: Tree) -> Mapping:
-    scale = tree.get("scale", 0)
-    declared = int((tree.get("connect.parameters") or {}).get("connect.decimal.precision") or tree["precision"])
-    precision = max(min(declared, MAX_DECIMAL_PRECISION), scale)
-    target = f"decimal({precision},{scale})"
-    return Mapping(target, lambda c: c.cast(target))
+    loses = dict.fromkeys(loss for part in parts.values() for loss in part.loses)
+    return Mapping(f"struct<{inner}>", convert, tuple(loses), is_lost)
 
 
 def _date(days: Column) -> Column:
     return F.when(days.between(_FIRST_DAY, _LAST_DAY), F.date_add(F.lit("1970-01-01").cast("date"), days))
+
+
+def _date_of_text(text: Column) -> Column:
+    """An ISO date with or without a zone behind it."""
+    return F.when(text.rlike(_YEAR_IN_RANGE), F.try_to_timestamp(F.substring(text, 1, 10)).cast("date"))
 
 
 def _timestamp(micros: Column) -> Column:
@@ -146,37 +141,112 @@ def _timestamp_of_millis(millis: Column) -> Column:
     return F.when(millis.between(_FIRST_DAY * limit, (_LAST_DAY + 1) * limit - 1), F.timestamp_millis(millis))
 
 
-def _zoned_timestamp(text: Column) -> Column:
-    """ISO text in UTC; `infinity`, years of more than four digits and years before 1 are out of range."""
-    in_range = text.rlike(r"^(?!0000)\d{4}-")
-    return F.when(in_range, text.cast("timestamp"))
+def _timestamp_of_nanos(nanos: Column) -> Column:
+    # The largest and the smallest number are Postgres' infinities.
+    return F.when(~nanos.isin(2**63 - 1, -(2**63)), _timestamp(_micros_of_nanos(nanos)))
+
+
+def _timestamp_of_text(text: Column) -> Column:
+    """ISO text; `infinity`, years of more than four digits and years before 1 are out of range."""
+    return F.when(text.rlike(_YEAR_IN_RANGE), F.try_to_timestamp(text))
+
+
+def _micros_of_millis(millis: Column) -> Column:
+    return millis.cast("bigint") * 1000
+
+
+def _micros_of_nanos(nanos: Column) -> Column:
+    return F.call_function("div", nanos - F.pmod(nanos, F.lit(1000)), F.lit(1000))
+
+
+def _micros_of_text(text: Column) -> Column:
+    """Microseconds since midnight of an ISO time of day in UTC."""
+    hours, minutes, seconds = (F.substring(text, start, 2).cast("bigint") for start in (1, 4, 7))
+    fraction = F.rpad(F.regexp_extract(text, r"\.(\d{1,6})", 1), 6, "0").cast("bigint")
+    return F.when(text.rlike(_TIME_OF_DAY), ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + fraction)
+
+
+def _has_nanos(nanos: Column) -> Column:
+    return nanos % 1000 != 0
+
+
+def _has_nanos_in_text(text: Column) -> Column:
+    return text.rlike(r"\.\d{6}\d*[1-9]")
 
 
 def _variable_scale(value: Column) -> Column:
     """The plain decimal text of `value.value` / 10^`value.scale`."""
-    unscaled, scale = value["value"], value["scale"]
-    digits = F.abs(unscaled).cast("string")
-    padded = F.call_function("lpad", digits, F.greatest(F.length(digits), scale + 1), F.lit("0"))
-    with_point = F.regexp_replace(padded, F.concat(F.lit(r"(\d{"), scale, F.lit("})$")), F.lit(".$1"))
-    with_zeros = F.call_function("rpad", digits, F.length(digits) - scale, F.lit("0"))
-    text = F.when(scale > 0, with_point).when((scale == 0) | (unscaled == 0), digits).otherwise(with_zeros)
-    return F.concat(F.when(unscaled < 0, "-").otherwise(""), text)
+    return F.when(value.isNotNull(), plain_text(value["value"], value["scale"]))
 
 
-def _timestamp_of_nanos(nanos: Column) -> Column:
-    return _timestamp(F.call_function("div", nanos - F.pmod(nanos, F.lit(1000)), F.lit(1000)))
+def _in_calendar(
+    kind: str, convert: Callable[[Column], Column], is_finer: Callable[[Column], Column] | None = None
+) -> Mapping:
+    """A date or timestamp: null when `convert` has none; `is_finer` when it has digits beyond microseconds."""
+    if is_finer is None:
+        return Mapping(kind, convert, (OUT_OF_CALENDAR,), lambda c: convert(c).isNull())
+    loses = (OUT_OF_CALENDAR, BEYOND_MICROSECONDS)
+    return Mapping(kind, convert, loses, lambda c: convert(c).isNull() | is_finer(c))
 
 
-_VARIABLE_SCALE = "io.debezium.data.VariableScaleDecimal"
-_DATE = Mapping("date", _date)
-_MILLIS = Mapping("timestamp", _timestamp_of_millis)
-_BY_CONNECT_NAME = {
-    "io.debezium.time.Date": _DATE,
-    "org.apache.kafka.connect.data.Date": _DATE,
-    "io.debezium.time.Timestamp": _MILLIS,
-    "org.apache.kafka.connect.data.Timestamp": _MILLIS,
-    "io.debezium.time.MicroTimestamp": Mapping("timestamp", _timestamp),
-    "io.debezium.time.NanoTimestamp": Mapping("timestamp", _timestamp_of_nanos),
-    "io.debezium.time.ZonedTimestamp": Mapping("timestamp", _zoned_timestamp),
-    _VARIABLE_SCALE: Mapping("string", _variable_scale),
+VARIABLE_SCALE = "io.debezium.data.VariableScaleDecimal"
+_TIME = "io.debezium.time"
+_DATA = "io.debezium.data"
+_CONNECT = "org.apache.kafka.connect.data"
+
+_SMALL = Mapping("smallint", lambda c: c.cast("smallint"))
+_TEXT = Mapping("string")
+_BINARY = Mapping("binary")
+_DATE = _in_calendar("date", _date)
+_MILLIS = _in_calendar("timestamp", _timestamp_of_millis)
+_TIME_OF_MILLIS = Mapping("bigint", _micros_of_millis)
+_NANOS = Mapping("bigint", _micros_of_nanos, (BEYOND_MICROSECONDS,), _has_nanos)
+
+RULES: dict[tuple[str, str | None], Mapping] = {
+    # Numbers, texts and bytes without a name are what they are.
+    ("boolean", None): Mapping("boolean"),
+    ("int", None): Mapping("int"),
+    ("long", None): Mapping("bigint"),
+    ("float", None): Mapping("float"),
+    ("double", None): Mapping("double"),
+    ("string", None): _TEXT,
+    ("enum", None): _TEXT,
+    ("bytes", None): _BINARY,
+    ("fixed", None): _BINARY,
+    # Dates, and timestamps, which are held as UTC: those without a zone as the wall clock.
+    ("int", f"{_TIME}.Date"): _DATE,
+    ("int", f"{_CONNECT}.Date"): _DATE,
+    ("string", f"{_TIME}.IsoDate"): _in_calendar("date", _date_of_text),
+    ("long", f"{_TIME}.Timestamp"): _MILLIS,
+    ("long", f"{_CONNECT}.Timestamp"): _MILLIS,
+    ("long", f"{_TIME}.MicroTimestamp"): _in_calendar("timestamp", _timestamp),
+    ("long", f"{_TIME}.NanoTimestamp"): _in_calendar("timestamp", _timestamp_of_nanos, _has_nanos),
+    ("string", f"{_TIME}.IsoTimestamp"): _in_calendar("timestamp", _timestamp_of_text, _has_nanos_in_text),
+    ("string", f"{_TIME}.ZonedTimestamp"): _in_calendar("timestamp", _timestamp_of_text, _has_nanos_in_text),
+    # Times of day, in microseconds since midnight whatever the unit: 24:00:00 is 86400000000.
+    ("int", f"{_TIME}.Time"): _TIME_OF_MILLIS,
+    ("int", f"{_CONNECT}.Time"): _TIME_OF_MILLIS,
+    ("long", f"{_TIME}.MicroTime"): Mapping("bigint"),
+    ("long", f"{_TIME}.NanoTime"): _NANOS,
+    ("string", f"{_TIME}.IsoTime"): Mapping(
+        "bigint", _micros_of_text, (BEYOND_MICROSECONDS,), lambda c: _micros_of_text(c).isNull() | _has_nanos_in_text(c)
+    ),
+    ("string", f"{_TIME}.ZonedTime"): _TEXT,
+    # Durations, in microseconds, and years.
+    ("long", f"{_TIME}.MicroDuration"): Mapping("bigint"),
+    ("long", f"{_TIME}.NanoDuration"): _NANOS,
+    ("string", f"{_TIME}.Interval"): _TEXT,
+    ("int", f"{_TIME}.Year"): Mapping("int"),
+    # A decimal that says its scale with every value.
+    ("record", VARIABLE_SCALE): Mapping("string", _variable_scale),
+    # Texts and bytes whose meaning is known, and which are held as sent.
+    ("string", f"{_DATA}.Json"): _TEXT,
+    ("string", f"{_DATA}.Xml"): _TEXT,
+    ("string", f"{_DATA}.Uuid"): _TEXT,
+    ("string", f"{_DATA}.Enum"): _TEXT,
+    ("string", f"{_DATA}.EnumSet"): _TEXT,
+    ("string", f"{_DATA}.Ltree"): _TEXT,
+    ("string", f"{_DATA}.Tsvector"): _TEXT,
+    ("bytes", f"{_DATA}.Bits"): _BINARY,
 }
+"""(Avro type, Connect name) -> how it is held. A name that is not here means nothing: its Avro type decides."""

@@ -77,9 +77,8 @@ def _is_placeholder_array(items: Tree, value: Column, placeholder: str) -> Colum
 
 
 _NEVER_LARGE = frozenset(
-    {
-        "io.debezium.time.ZonedTimestamp",
-        "io.debezium.time.ZonedTime",
-        "io.debezium.data.Enum",
-    }
+    (
+        *(f"io.debezium.time.{name}" for name in ("IsoDate", "IsoTime", "IsoTimestamp", "Interval")),
+        *("io.debezium.time.ZonedTimestamp", "io.debezium.time.ZonedTime", "io.debezium.data.Enum"),
+    )
 )

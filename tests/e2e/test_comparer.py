@@ -404,10 +404,10 @@ def test_values_outside_pythons_calendar_are_compared_too(dsn: str, tmp_path: Pa
 
 ODD = {
     "rise": ("timetz", "'10:00:00.5+02'", pa.string(), "08:00:00.5Z", "10:00:00.5Z"),
-    "coarse": ("time(0)", "'10:00:00'", pa.int32(), 36_000_000, 36_000_001),
+    "coarse": ("time(0)", "'10:00:00'", pa.int64(), 36_000_000_000, 36_000_000_001),
     "stay": ("interval", "'1 year 2 mons 3 days 00:00:04.5'", pa.int64(), 37_076_404_500_000, 37_076_404_500_001),
     "ref": ("oid", "4000000000", pa.int64(), 4_000_000_000, 1),
-    "price": ("money", "'-$0.01'", pa.decimal128(38, 2), Decimal("-0.01"), Decimal("0.01")),
+    "price": ("money", "'-$0.01'", pa.string(), "-0.01", "0.01"),
     "spot": ("point", "'(1,-2.5)'", pa.struct({"x": pa.float64(), "y": pa.float64()}), {"x": 1, "y": -2.5}, None),
     "is_on": ("bit", "B'1'", pa.bool_(), True, False),
     "mask": ("bit(10)", "B'1000000011'", pa.binary(), b"\x03\x02", b"\x02\x03"),

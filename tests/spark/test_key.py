@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from events import connect, decimal, key_schema
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from source_types import VARIABLE
 
-from cdc_lake.events.key import canonical_key
+from cdc_lake.events.key import canonical_key, key_problem
 from cdc_lake.events.schemas import parse
-from cdc_lake.events.types import mapping
+from cdc_lake.events.types import OUT_OF_CALENDAR, mapping
 
 EPOCH = dt.datetime(1970, 1, 1)
 MILLIS = connect("long", "io.debezium.time.Timestamp")
@@ -28,7 +30,12 @@ def decoded_type(kind: Any) -> str:
     """What `from_avro` gives for a key's column."""
     if isinstance(kind, list):
         return decoded_type(kind[1])
-    if isinstance(kind, dict) and "logicalType" in kind:
+    if isinstance(kind, dict) and kind["type"] == "record":
+        parts = [f"{field['name']}: {decoded_type(field['type'])}" for field in kind["fields"]]
+        return f"struct<{', '.join(parts)}>"
+    if isinstance(kind, dict) and kind["type"] == "array":
+        return f"array<{decoded_type(kind['items'])}>"
+    if isinstance(kind, dict) and "logicalType" in kind and kind["precision"] <= 38:
         return mapping(parse(json.dumps(kind))).type
     return DECODED[kind["type"] if isinstance(kind, dict) else kind]
 
@@ -93,6 +100,65 @@ def test_dates_are_iso_texts(spark: SparkSession) -> None:
         '{"id":"0001-01-01"}',
         '{"id":"2024-02-29"}',
     ]
+
+
+def test_times_of_day_are_microseconds_whatever_their_unit(spark: SparkSession) -> None:
+    expected = ['{"id":1500000}', '{"id":86400000000}']
+
+    assert one(spark, connect("int", "io.debezium.time.Time"), 1_500, 86_400_000) == expected
+    assert one(spark, connect("long", "io.debezium.time.MicroTime"), 1_500_000, 86_400_000_000) == expected
+    assert one(spark, connect("long", "io.debezium.time.NanoTime"), 1_500_000_000, 86_400_000_000_000) == expected
+
+
+def test_decimals_that_are_held_as_texts_have_the_same_text_as_others(spark: SparkSession) -> None:
+    values = [b"\x01\xf3", b"\xfe\x0c", b"\x03\xe8"]
+    expected = ['{"id":"4.99"}', '{"id":"-5"}', '{"id":"10"}']
+
+    assert one(spark, decimal(64, 2), *values) == expected
+    assert one(spark, VARIABLE, *((2, value) for value in values)) == expected
+
+
+DATE_OF_TEXT = connect("string", "io.debezium.time.IsoDate")
+NANOS = connect("long", "io.debezium.time.NanoTimestamp")
+
+
+@pytest.mark.parametrize(
+    ("kind", "held", "lost"),
+    [
+        (DATE, [0, -719_162, None], [2**31 - 1, -719_163]),
+        (DATE_OF_TEXT, ["2017-09-15Z", None], ["+20000-01-01Z"]),
+        (MILLIS, [0, None], [2**60]),
+        (MICROS, [0, None], [9223372036825200000, -9223372036832400000]),
+        (NANOS, [1_000, -1_000, None], [1_001, 2**63 - 1, -(2**63)]),
+        (
+            ZONED,
+            ["2020-01-01T00:00:00.123456Z", "2020-01-01T00:00:00.1234560Z"],
+            ["infinity", "2020-01-01T00:00:00.1234567Z"],
+        ),
+        (connect("long", "io.debezium.time.NanoTime"), [1_000], [1]),
+        (connect("string", "io.debezium.time.IsoTime"), ["10:00:00.5Z"], ["10:00:00.0000001Z", "x"]),
+        ({"type": "array", "items": ["null", DATE]}, [[0, None], [], None], [[0, 2**31 - 1]]),
+        ("string", ["infinity", ""], []),
+    ],
+)
+def test_a_key_that_its_type_cannot_hold_is_a_problem(
+    spark: SparkSession, kind: Any, held: list[Any], lost: list[Any]
+) -> None:
+    rows = [(place, (value, "x")) for place, value in enumerate([*held, *lost])]
+    frame = spark.createDataFrame(rows, f"place int, k struct<id: {decoded_type(kind)}, name: string>")
+    tree = parse(key_schema({"id": ["null", kind], "name": "string"}))
+
+    found = [row["p"] for row in frame.orderBy("place").select(key_problem(tree, F.col("k")).alias("p")).collect()]
+
+    assert found[: len(held)] == [None] * len(held)
+    assert all(problem.startswith("the key's column `id` has a value that a ") for problem in found[len(held) :])
+
+
+def test_a_bare_key_that_its_type_cannot_hold_is_a_problem(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(0,), (2**31 - 1,)], "k int")
+    found = [row["p"] for row in frame.select(key_problem(parse(json.dumps(DATE)), F.col("k")).alias("p")).collect()]
+
+    assert found == [None, "the key's column `key` has a value that a date cannot hold: " + OUT_OF_CALENDAR]
 
 
 def test_bytes_booleans_and_nulls(spark: SparkSession) -> None:

@@ -45,6 +45,7 @@ FORMS: dict[str, tuple[Any, Any]] = {
     "hstore": ({"type": "map", "values": ["null", "string"]}, {PLACEHOLDER: PLACEHOLDER}),
     "hstore_json": (connect("string", "io.debezium.data.Json"), f'{{"{PLACEHOLDER}":"{PLACEHOLDER}"}}'),
     "uuids": (array(connect("string", "io.debezium.data.Uuid")), [AS_UUID]),
+    "iso_dates": (array(connect("string", "io.debezium.time.IsoDate")), [PLACEHOLDER]),
 }
 LOOK_ALIKES: dict[str, Any] = {
     "text": f"{PLACEHOLDER} ",
@@ -63,6 +64,7 @@ LOOK_ALIKES: dict[str, Any] = {
     "hstore": {PLACEHOLDER: "x"},
     "hstore_json": "{}",
     "uuids": [PLACEHOLDER, AS_UUID],
+    "iso_dates": ["2020-02-29Z"],
 }
 
 

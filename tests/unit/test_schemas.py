@@ -154,8 +154,13 @@ def test_other_columns_and_a_flipped_union_are_other_layouts() -> None:
     assert len(texts) == 4
 
 
-def test_a_decimal_wider_than_spark_s_is_read_as_its_widest() -> None:
-    assert json.loads(compact(parse(json.dumps(decimal(64, 2)))))["precision"] == 38
+def test_a_decimal_wider_than_spark_s_is_read_as_its_bytes() -> None:
+    assert json.loads(compact(parse(json.dumps(decimal(38, 2)))))["logicalType"] == "decimal"
+    assert [compact(parse(json.dumps(decimal(*size)))) for size in ((39, 2), (5, 39), (5, -2))] == ['"bytes"'] * 3
+
+
+def test_a_decimal_with_more_digits_behind_the_point_than_in_all_is_as_wide_as_they_are() -> None:
+    assert json.loads(compact(parse(json.dumps(decimal(3, 5)))))["precision"] == 5
 
 
 def test_a_fingerprint_is_the_sha256_of_the_exact_text() -> None:

@@ -1,0 +1,98 @@
+"""Decimals of any length, from their unscaled bytes to plain text by Spark's own expressions.
+
+Spark has decimals of up to 38 digits and no other number to read longer ones with. Up to 8 bytes are a bigint's digits.
+Longer numbers are converted from base 2^16 to base 10^14 digit by digit, as on paper; the time grows with the square of
+the length: 40 digits take some 30 microseconds, two thousand as many milliseconds, a hundred thousand two minutes.
+"""
+
+from collections.abc import Callable
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+_BASE, _BASE_DIGITS = 10**14, 14
+"""The largest limb, so that limb * 2^16 fits a bigint."""
+_LARGEST_SCALE = 20_000
+"""More than any database has; a few bytes could else ask for a text that fills the memory."""
+
+
+def plain_text(unscaled: Column, scale: Column) -> Column:
+    """The plain decimal text of unscaled / 10^scale, with exactly `scale` digits behind the point if there are any.
+
+    With a scale that no database has, an exponent takes the place of the zeros.
+
+    Args:
+        unscaled: a whole number as Java's BigInteger writes it: two's complement, big-endian; binary.
+        scale: may be negative; int.
+    """
+    return _let(_whole_text(unscaled), lambda text: _with_point(text, scale))
+
+
+def _let(value: Column, of: Callable[[Column], Column]) -> Column:
+    """`of(value)`, with `value` computed once however often `of` names it."""
+    return F.transform(F.array(value), of)[0]
+
+
+def _whole_text(unscaled: Column) -> Column:
+    short = F.conv(F.call_function("lpad", F.hex(unscaled), F.lit(16), _filler(F.hex(unscaled))), 16, -10)
+    return F.when(F.length(unscaled) <= 8, short).otherwise(_let(F.hex(unscaled), _long_text))
+
+
+def _filler(hexadecimal: Column) -> Column:
+    """What a number can be filled up with in front without becoming another."""
+    return F.when(F.substring(hexadecimal, 1, 1) >= "8", "F").otherwise("0")
+
+
+def _long_text(hexadecimal: Column) -> Column:
+    is_negative = _filler(hexadecimal) == "F"
+    length = F.call_function("div", F.length(hexadecimal) + 3, F.lit(4)) * 4
+    filled = F.call_function("lpad", hexadecimal, length.cast("int"), _filler(hexadecimal))
+    # -x is ~x + 1; the one comes with the last place.
+    magnitude = F.when(is_negative, F.translate(filled, "0123456789ABCDEF", "FEDCBA9876543210")).otherwise(filled)
+    one = F.when(is_negative, 1).otherwise(0)
+    places = F.transform(
+        F.sequence(F.lit(1), length.cast("int"), F.lit(4)),
+        lambda start: (
+            F.conv(magnitude.substr(start, F.lit(4)), 16, 10).cast("bigint")
+            + F.when(start == length - 3, one).otherwise(0)
+        ),
+    )
+    # Half a byte is less than 1.21 decimal digits; the limbs are the lowest first.
+    count = F.call_function("div", F.length(hexadecimal) * 5, F.lit(4 * _BASE_DIGITS)) + 2
+    limbs = F.aggregate(places, F.array_repeat(F.lit(0).cast("bigint"), count.cast("int")), _shifted)
+    empty = F.struct(F.lit(0).cast("bigint").alias("carry"), F.lit("").alias("text"))
+    digits = F.aggregate(limbs, empty, _written, lambda done: F.ltrim(done["text"]))
+    return F.concat(F.when(is_negative, "-").otherwise(""), F.regexp_replace(digits, "^0+", ""))
+
+
+def _shifted(limbs: Column, place: Column) -> Column:
+    """limbs * 2^16 + place. A limb may stay a little above the base; its carry is taken with the next place."""
+
+    def limb(own: Column, at: Column) -> Column:
+        below = F.call_function("div", limbs[at - 1] * 65_536, F.lit(_BASE))
+        return own * 65_536 % _BASE + F.when(at == 0, place).otherwise(below)
+
+    return F.transform(limbs, limb)
+
+
+def _written(done: Column, limb: Column) -> Column:
+    whole = limb + done["carry"]
+    digits = F.lpad((whole % _BASE).cast("string"), _BASE_DIGITS, "0")
+    return F.struct(
+        F.call_function("div", whole, F.lit(_BASE)).alias("carry"), F.concat(digits, done["text"]).alias("text")
+    )
+
+
+def _with_point(text: Column, scale: Column) -> Column:
+    is_negative = text.startswith("-")
+    digits = F.when(is_negative, text.substr(F.lit(2), F.length(text))).otherwise(text)
+    padded = F.call_function("lpad", digits, F.greatest(F.length(digits), scale + 1), F.lit("0"))
+    whole, fraction = padded.substr(F.lit(1), F.length(padded) - scale), padded.substr(-scale, scale)
+    with_point = F.concat(F.when(is_negative, "-").otherwise(""), whole, F.lit("."), fraction)
+    with_zeros = F.concat(text, F.call_function("repeat", F.lit("0"), -scale))
+    return (
+        F.when((scale == 0) | ((scale < 0) & (text == "0")), text)
+        .when(~scale.between(-_LARGEST_SCALE, _LARGEST_SCALE), F.concat(text, F.lit("E"), (-scale.cast("bigint"))))
+        .when(scale > 0, with_point)
+        .otherwise(with_zeros)
+    )

@@ -1,0 +1,127 @@
+"""docs/types.md, made from the mapping and from how the sources' types arrive; running this writes it anew."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from source_types import DEFAULTS, POSTGRES, SOURCES, Arrival, any_precision, array, decimal, time
+
+from cdc_lake.events.schemas import Tree, connect_name, non_null, parse
+from cdc_lake.events.types import RULES, mapping, plain_type
+
+PAGE = Path(__file__).parents[1] / "docs" / "types.md"
+
+_HEAD = """# Types
+
+What a column of the source becomes in silver, and what gets lost on the way. This page is made from the mapping
+(`cdc_lake/events/types.py`) by `python tests/types_page.py`. Every Postgres row is held against the real servers:
+random rows of every type go through Debezium under every setting named here, silver must equal Postgres after
+exactly the losses of the row, and each of them must have happened (`tests/e2e/test_types.py`). Where nothing is
+said of a loss, there is none.
+
+## The mapping
+
+The type that a value has in Avro and the name that Kafka Connect gives it decide; a name that is not listed decides
+nothing.
+"""
+
+_POLICIES = """
+- **Dates and timestamps** are those of the years 1 to 9999; everything else, infinities among it, is null: no
+  reader of the tables holds it. Timestamps without a time zone are held as `timestamp` with the UTC wall clock.
+- **Times of day and durations** are microseconds, so that another `time.precision.mode` does not change a column's
+  type; 24:00:00 is 86400000000.
+- **Decimals** of up to 38 digits are decimals. Wider ones, those of a column that does not tell its precision (Avro
+  then says 64, as for Postgres' `money`), and those with a scale of their own each (`numeric` without precision,
+  Oracle's `NUMBER`) are exact plain text, however long. A value with more digits than its column declares
+  quarantines its record.
+- **A key** must not lose anything, or two rows would become one. A key column with a value that its type cannot
+  hold (an infinite date, a time finer than a microsecond) is a problem of its record (`key_problem` in
+  `cdc_lake/events/key.py`). What is lost before Kafka cannot be seen: a key of dates before 1582-10-15 may arrive as
+  another one in a snapshot than in the stream.
+- **Values that were not sent** keep the column's value (docs/design.md "Placeholders"). Postgres' arrays of numbers
+  with a fraction, of times, of ranges and the like have no placeholder: left alone by an update when they are
+  large, they arrive as null. Name such columns in `null_means_keep`, or set REPLICA IDENTITY FULL.
+- **Null in a column that has a default** arrives as the default: the converters do it, whatever the source is. In a
+  column that may not be null, so does a value that Debezium cannot convert, such as NaN.
+- **Postgres' arrays of several dimensions** arrive as nulls, whatever the type of the elements; those of texts, uuids
+  and JSON as names of Java objects (`[Ljava.lang.String;@6ff90734`).
+- **Without Connect's names** (`connect.meta.data=false` on the converter) only widths are left: dates, times and
+  timestamps stay the plain numbers or texts they are sent as, small whole numbers become `int`; decimals are still
+  decimals.
+- **`time.precision.mode=structured`** (Debezium 3.7) sends dates and times as records of their parts; these stay
+  structs.
+- **Enums** may hold values that are not in the list the schema knows: the list is not checked.
+"""
+
+_NOTES = {
+    "Postgres": "As Debezium 3.6 sends them; citext, isbn, ltree, hstore and PostGIS as its documentation says.",
+    "MySQL and MariaDB": "As Debezium's documentation declares them; `time.precision.mode` is "
+    "`adaptive_time_microseconds` unless set. A `TIME` may be negative and longer than a day.",
+    "SQL Server": "As Debezium's documentation declares them.",
+    "Oracle": "As Debezium's documentation declares them. Large objects need `lob.enabled`.",
+    "MongoDB": "A row is one column `document`, JSON text, beside the key's `id`. An update without a full document "
+    "cannot be applied and is a problem of its record (`row_problem` in `cdc_lake/events/envelope.py`): set "
+    "`capture.mode=change_streams_update_full`.",
+}
+
+
+def page() -> str:
+    """The page's text."""
+    parts = [_HEAD, *_table(("Avro", "Connect name", "column", "loses"), _mapping_rows()), _POLICIES]
+    for source, arrivals in SOURCES.items():
+        parts += [f"\n## {source}\n\n{_NOTES[source]}\n", *_table(_HEADINGS, map(_row, arrivals))]
+    settings = ", ".join(f"`{name}={value}`" for name, value in DEFAULTS.items())
+    parts.append(f"\nWhere a setting is not named, the row is the same for all of its values. Defaults: {settings}.\n")
+    return "\n".join(parts)
+
+
+_HEADINGS = ("source type", "setting", "arrives as", "column", "loses")
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(headings)} |"
+    yield f"|{'---|' * len(headings)}"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+def _mapping_rows() -> Iterator[Sequence[str]]:
+    for (kind, name), held in RULES.items():
+        yield f"`{kind}`", f"`{name}`" if name else "", f"`{held.type}`", "; ".join(held.loses)
+    decimals = "`org.apache.kafka.connect.data.Decimal`"
+    yield "`int` of `connect.type` int8, int16", "", f"`{_held({'type': 'int', 'connect.type': 'int16'})}`", ""
+    yield "`bytes`, up to 38 digits", decimals, f"`{_held(decimal(4, 2))}`, for example", ""
+    yield "`bytes`, more digits or an unknown number", decimals, f"`{_held(any_precision(2))}`", ""
+    yield "array", "any", f"`{_held(array(time('int', 'Date')))}`, for example", "what its elements lose"
+    yield "map", "any", f"`{_held({'type': 'map', 'values': 'string'})}`, for example", "what its values lose"
+    yield "record", "any other", "a struct of its fields", "what its fields lose"
+
+
+def _held(schema: Any) -> str:
+    return mapping(parse(json.dumps(schema))).type
+
+
+def _row(arrival: Arrival) -> Sequence[str]:
+    settings = "; ".join(f"{name}={' or '.join(values)}" for name, values in arrival.settings.items())
+    types = ", ".join(f"`{kind}`" if " " not in kind or "(" in kind else kind for kind in arrival.types)
+    if arrival.schema is None:
+        return types, settings, "", "none", "; ".join(arrival.loses)
+    tree = parse(json.dumps(arrival.schema))
+    held = mapping(tree)
+    # Of a Postgres row all is known; what the others lose in the table comes on top of what they lose before it.
+    loses = arrival.loses if arrival in POSTGRES and arrival.is_live else (*arrival.loses, *held.loses)
+    return types, settings, _described(tree), f"`{plain_type(held.type)}`", "; ".join(dict.fromkeys(loses))
+
+
+def _described(tree: Tree) -> str:
+    """A schema in a few words."""
+    tree = non_null(tree)
+    name = (connect_name(tree) or "").removeprefix("io.debezium.").removeprefix("org.apache.kafka.")
+    if tree["type"] == "array":
+        inner = f"array of {_described(tree['items'])}"
+        return f"{inner} ({name})" if name else inner
+    return " ".join(part for part in (tree["type"], tree.get("connect.type"), name) if part)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
