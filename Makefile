@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep conformance soak bench-quick record lint clean lock
+.PHONY: help setup demo test test-deep conformance soak bench-landing bench-quick record lint clean lock
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,7 +15,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 unexport VIRTUAL_ENV
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## Make .venv with everything in it, and fetch the jars (a minute at first, then seconds)
 	@cdc-lake jars fetch --quiet
@@ -35,6 +35,9 @@ conformance: setup ## Check silver against every log of the conformance kit, in 
 
 soak: setup ## Run bronze and silver without end, for ten minutes: what they hold must not grow
 	pytest -m deep -s tests/e2e/test_soak.py
+
+bench-landing: setup ## Measure what bronze costs beside the least that any landing does (4 minutes)
+	python -m benchmarks.landing
 
 bench-quick: setup ## Measure a million events beside the textbook way (10 minutes)
 	python -m benchmarks.quick

@@ -1,6 +1,6 @@
 """One contender as a process: told which topics have news, it brings its tables up to date and says so.
 
-    python -m benchmarks.contender cdc_lake|textbook|tuned FOLDER
+    python -m benchmarks.contender NAME FOLDER
 
 Reads lines of JSON, `{"topics": [...]}`, from standard input; answers each with a line.
 """
@@ -10,11 +10,15 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Take = Callable[[Sequence[str]], None]
 
 
-def cdc_lake(folder: Path) -> Take:
+def cdc_lake(folder: Path, *, has_silver: bool = True) -> Take:
     """Our own bronze and silver as they come, in one application."""
     from cdc_lake.config import Config, KafkaConfig, LakeConfig, RegistryConfig
     from cdc_lake.layers.bronze import run_bronze
@@ -30,7 +34,7 @@ def cdc_lake(folder: Path) -> Take:
     workers.spark("benchmark")
 
     def take(topics: Sequence[str]) -> None:
-        for layer in (run_bronze, run_silver):
+        for layer in (run_bronze, run_silver) if has_silver else (run_bronze,):
             failed = [table.error for table in layer(config, topics, workers=workers).tables if table.error]
             assert not failed, failed
 
@@ -43,30 +47,13 @@ def textbook(folder: Path, *, is_tuned: bool = False) -> Take:
     Args:
         is_tuned: with adaptive execution and 4 shuffle partitions inside the micro-batch, too.
     """
-    import requests
     from delta.tables import DeltaTable
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql import Window as W
     from pyspark.sql import functions as F
     from pyspark.sql.avro.functions import from_avro
 
-    spark = (
-        SparkSession.builder.appName("textbook")
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-        .config("spark.databricks.delta.schema.autoMerge.enabled", "true")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-
-    def newest_schema(topic: str) -> str:
-        with requests.Session() as session:
-            session.trust_env = False
-            groups = f"{os.environ['BENCH_REGISTRY']}/apis/registry/v3/groups"
-            artifact = f"{groups}/default/artifacts/{topic}-value"
-            answer = session.get(f"{artifact}/versions/branch=latest/content", timeout=30)
-            answer.raise_for_status()
-            return answer.text
+    spark = _session("textbook")
 
     def merge(path: str, batch: DataFrame) -> None:
         session = batch.sparkSession
@@ -96,7 +83,7 @@ def textbook(folder: Path, *, is_tuned: bool = False) -> Take:
             .option("startingOffsets", "earliest")
             .load()
         )
-        row = from_avro(F.expr("substring(value, 6)"), newest_schema(topic), {"mode": "PERMISSIVE"})
+        row = from_avro(F.expr("substring(value, 6)"), _newest_schema(topic), {"mode": "PERMISSIVE"})
 
         def merge_batch(batch: DataFrame, number: int) -> None:
             merge(path, batch)
@@ -111,10 +98,62 @@ def textbook(folder: Path, *, is_tuned: bool = False) -> Take:
     return take
 
 
-CONTENDERS: Mapping[str, Callable[[Path], Take]] = {
+def floor(folder: Path) -> Take:
+    """The least that landing can be: read, decode with one schema, write the bytes."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.avro.functions import from_avro
+
+    spark = _session("floor")
+
+    def take(topics: Sequence[str]) -> None:
+        for topic in topics:
+            records = (
+                spark.read.format("kafka")
+                .option("kafka.bootstrap.servers", os.environ["BENCH_KAFKA"])
+                .option("subscribe", topic)
+                .load()
+            )
+            row = from_avro(F.expr("substring(value, 6)"), _newest_schema(topic), {"mode": "PERMISSIVE"})
+            landed = records.select("key", "value", "partition", "offset", "timestamp", row["__op"].alias("op"))
+            landed.write.format("delta").save(f"{folder}/{topic}")
+
+    return take
+
+
+def _session(name: str) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.appName(name)
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+        .config("spark.databricks.delta.schema.autoMerge.enabled", "true")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _newest_schema(topic: str) -> str:
+    import requests
+
+    with requests.Session() as session:
+        session.trust_env = False
+        groups = f"{os.environ['BENCH_REGISTRY']}/apis/registry/v3/groups"
+        answer = session.get(f"{groups}/default/artifacts/{topic}-value/versions/branch=latest/content", timeout=30)
+        answer.raise_for_status()
+        return answer.text
+
+
+PIPELINES: Mapping[str, Callable[[Path], Take]] = {
     "cdc_lake": cdc_lake,
     "textbook": textbook,
     "tuned": lambda folder: textbook(folder, is_tuned=True),
+}
+CONTENDERS: Mapping[str, Callable[[Path], Take]] = {
+    **PIPELINES,
+    "bronze": lambda folder: cdc_lake(folder, has_silver=False),
+    "floor": floor,
 }
 
 

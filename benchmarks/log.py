@@ -93,7 +93,11 @@ class Log:
         for name, partitions in topics.items():
             topic = self._topics[name] = _Topic(name, partitions)
             topic.key_schema = self._register(f"{name}-key", _key_schema(name))
-            topic.schema = self._register(f"{name}-value", _value_schema(name, 0))
+            topic.schema = self._register(f"{name}-value", value_schema(name, 0))
+
+    def use(self, name: str, schema: dict[str, Any]) -> None:
+        """Write what follows in a topic with a schema of its own."""
+        self._topics[name].schema = self._register(f"{name}-value", schema)
 
     def snapshot(self, name: str, rows: int) -> None:
         """Rows as a connector's first snapshot sends them."""
@@ -112,7 +116,7 @@ class Log:
         for number in range(events):
             if evolves and number == events // 2:
                 topic.version += 1
-                topic.schema = self._register(f"{name}-value", _value_schema(name, topic.version))
+                topic.schema = self._register(f"{name}-value", value_schema(name, topic.version))
             op = self._random.choices("cud", (20, 60, 20))[0]
             key = topic.new_key() if op == "c" else topic.any_key(self._random, goes=op == "d")
             self._send(topic, op, key)
@@ -185,7 +189,9 @@ def _key_schema(topic: str) -> dict[str, Any]:
     return {"type": "record", "name": "Key", "namespace": topic, "fields": [{"name": "id", "type": "long"}]}
 
 
-def _value_schema(topic: str, version: int) -> dict[str, Any]:
+def value_schema(topic: str, version: int) -> dict[str, Any]:
+    """The schema of a topic's values, as flattened; the later versions have more columns."""
+
     def optional(name: str, kind: str) -> dict[str, Any]:
         return {"name": name, "type": ["null", kind], "default": None}
 

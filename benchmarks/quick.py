@@ -26,7 +26,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.contender import CONTENDERS
+from benchmarks.contender import PIPELINES
 from benchmarks.log import ORDERS, Log, small
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.jars import cache_folder, lock_file, profile_name, read_lock
@@ -81,7 +81,7 @@ class Cost:
 
 
 class Contender:
-    """A contender's process, started and ready."""
+    """A contender's process. It starts while other things go on, and is waited for before its first order."""
 
     def __init__(self, name: str, root: Path, environment: Mapping[str, str]) -> None:
         self.name = name
@@ -98,7 +98,7 @@ class Contender:
             )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._orders, self._answers = self._process.stdin, self._process.stdout
-        self._listen("ready")
+        self._is_ready = False
 
     def __enter__(self) -> Self:
         return self
@@ -110,6 +110,7 @@ class Contender:
 
     def take(self, topics: Sequence[str]) -> Cost:
         """Bring the tables of some topics up to date."""
+        self.wait()
         cpu, wall = self._cpu_seconds(), time.monotonic()
         self._orders.write(json.dumps({"topics": list(topics)}) + "\n")
         self._orders.flush()
@@ -123,6 +124,12 @@ class Contender:
             return DeltaTable(str(self._folder / topic)).to_pyarrow_table()
         rows = DeltaTable(str(self._folder / "silver" / topic.replace(".", "/"))).to_pyarrow_table()
         return rows.filter(pc.invert(rows["__deleted"]))
+
+    def wait(self) -> None:
+        """Until it has started."""
+        if not self._is_ready:
+            self._listen("ready")
+            self._is_ready = True
 
     def _listen(self, word: str) -> None:
         if self._answers.readline().strip() != word:
@@ -198,9 +205,7 @@ class Outcome:
     wrong: Mapping[str, int]
 
 
-def measure(
-    root: Path, addresses: Mapping[str, str], sizes: Sizes, names: Sequence[str] = tuple(CONTENDERS)
-) -> Outcome:
+def measure(root: Path, addresses: Mapping[str, str], sizes: Sizes, names: Sequence[str] = tuple(PIPELINES)) -> Outcome:
     """Let the contenders take turns.
 
     Args:
@@ -208,20 +213,15 @@ def measure(
         addresses: the servers, see `Stack.endpoints`.
         names: of the contenders.
     """
-    ours = {
-        **os.environ,
-        "BENCH_KAFKA": addresses["kafka"],
-        "BENCH_REGISTRY": addresses["registry"],
-        "PYSPARK_SUBMIT_ARGS": _SUBMIT,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    theirs = {**ours, "SPARK_CONF_DIR": str(_only_jars(root / "conf"))}
-    log = Log(ours["BENCH_KAFKA"], ours["BENCH_REGISTRY"])
+    ours, theirs = environments(root, addresses)
+    log = Log(addresses["kafka"], addresses["registry"])
     costs: dict[str, dict[str, list[Cost]]] = {}
     taken: dict[str, dict[str, int]] = {name: {} for name in names}
     with ExitStack() as stack:
         contenders = [stack.enter_context(Contender(name, root, ours if name == OURS else theirs)) for name in names]
         for step in steps(log, sizes):
+            for contender in contenders:
+                contender.wait()  # all of them: nobody is measured while another starts
             for contender in contenders:
                 topics = step.topics if contender.name == OURS else step.topics[: step.theirs]
                 if not topics:
@@ -237,6 +237,18 @@ def measure(
             for one in contenders
         },
     )
+
+
+def environments(root: Path, addresses: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The environment of our own process, and that of the others: Spark as it comes, with the same jars."""
+    ours = {
+        **os.environ,
+        "BENCH_KAFKA": addresses["kafka"],
+        "BENCH_REGISTRY": addresses["registry"],
+        "PYSPARK_SUBMIT_ARGS": _SUBMIT,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    return ours, {**ours, "SPARK_CONF_DIR": str(_only_jars(root / "conf"))}
 
 
 def _only_jars(folder: Path) -> Path:
@@ -255,7 +267,7 @@ def _median(costs: Sequence[Cost]) -> Cost:
 def _print(outcome: Outcome) -> None:
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("seconds a table")
-    for name in CONTENDERS:
+    for name in PIPELINES:
         table.add_column(f"{name}\nCPU", justify="right")
         table.add_column("\nwall", justify="right")
     for step, costs in outcome.costs.items():

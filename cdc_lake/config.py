@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 from urllib.parse import urlsplit
 
 import yaml
@@ -21,6 +21,9 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from cdc_lake.errors import ConfigError
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+Framing = Literal["auto", "id4", "id8", "glue", "glue-zlib", "single-object", "bare", "json", "csv", "string"]
+Limit = Annotated[str, Field(pattern=r"^(\d+|\d{1,2}(\.\d+)?%|100%)$", coerce_numbers_to_str=True)]
+"""A number of records, or a share of them."""
 EMBEDDED = "embedded"
 """As an address: the server of that kind that `cdc-lake stack up` started."""
 
@@ -237,11 +240,47 @@ class TableConfig(Model):
     unavailable_value: str = Field(
         default="__debezium_unavailable_value", description="The connector's `unavailable.value.placeholder`."
     )
-    max_quarantine_percent: float = Field(
-        default=100.0,
-        ge=0,
-        le=100,
-        description="More of a batch in quarantine than this ends the run with exit code 30, after the commit.",
+    key_framing: Framing = Field(
+        default="auto", description="How keys name their schema; auto: told by headers and first bytes."
+    )
+    value_framing: Framing = Field(default="auto", description="The same of values.")
+    key_schemas: tuple[str, ...] = Field(
+        default=(), description="Files of Avro schemas of keys that name none (bare), or name a fingerprint."
+    )
+    value_schemas: tuple[str, ...] = Field(default=(), description="The same of values.")
+    key_columns: tuple[str, ...] = Field(
+        default=(), description="The key's column where keys are text (key_framing: string, csv), its types in columns."
+    )
+    columns: dict[str, str] = Field(
+        default_factory=dict,
+        description="Types, in Spark's words, by column: of CSV, text, and JSON without a schema.",
+    )
+    record_names: tuple[str, ...] = Field(
+        default=(),
+        description="Globs of what the topic's records are named after, where that is not the topic itself.",
+    )
+    metadata_prefix: str = Field(
+        default="__", description="What the unwrap transform puts before the fields it adds (add.fields.prefix)."
+    )
+    metadata_fields: dict[str, str] = Field(
+        default_factory=dict,
+        description="Fields that the unwrap transform was told to rename, ours to the name sent; all, where the "
+        "prefix is empty.",
+    )
+    max_record_bytes: int = Field(
+        default=16 << 20, gt=0, description="A key or value larger than this is quarantined without being decoded."
+    )
+    decoded: bool = Field(
+        default=False, description="Bronze holds typed `before` and `after` beside the bytes, for people who read it."
+    )
+    on_error: Literal["quarantine", "stop"] = Field(
+        default="quarantine",
+        description="What a record that cannot be read does: it is set aside, or the run stops before it commits.",
+    )
+    max_quarantined: Limit = Field(
+        default="100%",
+        description="More records of a run in quarantine than this (a number, or a share: 0.1%) end it with exit "
+        "code 30, after the commit.",
     )
 
 
@@ -271,7 +310,19 @@ class TablePatch(Model):
     null_means_keep: tuple[str, ...] | None = None
     max_rows: int | None = Field(default=None, gt=0)
     unavailable_value: str | None = None
-    max_quarantine_percent: float | None = Field(default=None, ge=0, le=100)
+    key_framing: Framing | None = None
+    value_framing: Framing | None = None
+    key_schemas: tuple[str, ...] | None = None
+    value_schemas: tuple[str, ...] | None = None
+    key_columns: tuple[str, ...] | None = None
+    columns: dict[str, str] | None = None
+    record_names: tuple[str, ...] | None = None
+    metadata_prefix: str | None = None
+    metadata_fields: dict[str, str] | None = None
+    max_record_bytes: int | None = Field(default=None, gt=0)
+    decoded: bool | None = None
+    on_error: Literal["quarantine", "stop"] | None = None
+    max_quarantined: Limit | None = None
 
 
 class Config(BaseSettings):
@@ -355,12 +406,27 @@ def load_config(path: str | Path | None = None) -> Config:
     return _resolved(config, file.parent)
 
 
+SettingsOfTable = TypeVar("SettingsOfTable", TableConfig, TablePatch)
+
+
 def _resolved(config: Config, folder: Path) -> Config:
     lake = config.lake.model_copy(update={"root": _absolute(config.lake.root, folder)})
     gold = config.gold.model_copy(update={"models": _absolute(config.gold.models, folder)})
     stack = config.stack.model_copy(update={"folder": _absolute(config.stack.folder, folder)})
     registry = _registry_resolved(config.registry, folder)
-    return config.model_copy(update={"lake": lake, "gold": gold, "stack": stack, "registry": registry})
+    tables = {
+        "defaults": _with_files(config.defaults, folder),
+        "tables": {glob: _with_files(patch, folder) for glob, patch in config.tables.items()},
+    }
+    return config.model_copy(update={"lake": lake, "gold": gold, "stack": stack, "registry": registry, **tables})
+
+
+def _with_files(settings: SettingsOfTable, folder: Path) -> SettingsOfTable:
+    """The settings with the paths of schema files made absolute."""
+    found = {name: getattr(settings, name) for name in ("key_schemas", "value_schemas")}
+    return settings.model_copy(
+        update={name: tuple(_absolute(file, folder) for file in files) for name, files in found.items() if files}
+    )
 
 
 def _registry_resolved(registry: RegistryConfig, folder: Path) -> RegistryConfig:

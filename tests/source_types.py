@@ -1,7 +1,7 @@
 """How each source's types arrive: what docs/types.md says, the fixtures give to the decoder, and the live test sees.
 
-The Postgres rows are what Debezium 3.6 really sends (tests/e2e/test_types.py compares every one of them, and sees each
-loss happen); the others are as their connectors' documentation declares them.
+The Postgres rows are what Debezium 3.6 really sends (tests/e2e/test_live_types.py compares every one of them, and sees
+each loss happen); the others are as their connectors' documentation declares them.
 """
 
 import datetime as dt

@@ -43,6 +43,12 @@ ConfigFile = Annotated[str | None, typer.Option("--config", help="Configuration 
 AcceptLoss = Annotated[
     bool, typer.Option("--accept-loss", help="Go on over records that are gone from Kafka, and record the gap.")
 ]
+QuarantineUnknownIds = Annotated[
+    bool,
+    typer.Option(
+        "--quarantine-unknown-ids", help="Set records of unknown schema ids aside even if the registry knows none."
+    ),
+]
 Parallel = Annotated[
     int | None, typer.Option("--parallel", min=1, help="Tables worked on side by side; else run.parallel.")
 ]
@@ -59,6 +65,7 @@ def bronze(
     table: Tables,
     config: ConfigFile = None,
     accept_loss: AcceptLoss = False,
+    quarantine_unknown_ids: QuarantineUnknownIds = False,
     parallel: Parallel = None,
     continuous: Continuous = False,
     interval: Interval = 10.0,
@@ -69,7 +76,13 @@ def bronze(
     def layer(settings: Config, workers: "Workers") -> Report:
         from cdc_lake.layers.bronze import run_bronze
 
-        return run_bronze(settings, table, accept_loss=accept_loss, workers=workers)
+        return run_bronze(
+            settings,
+            table,
+            accept_loss=accept_loss,
+            quarantine_unknown_ids=quarantine_unknown_ids,
+            workers=workers,
+        )
 
     _run(layer, config, _How(parallel, continuous, interval, as_json))
 

@@ -4,7 +4,7 @@ Nothing is dropped here and nothing is changed: what cannot be read becomes a qu
 reason.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -12,16 +12,31 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import BRONZE
+from cdc_lake.columns import BRONZE, TYPED
 from cdc_lake.events import framing
-from cdc_lake.events.avro import Decoded, WriterSchema, one_of, with_decoded_keys, with_decoded_values
-from cdc_lake.events.envelope import ROW_OPS, TOMBSTONE, TRUNCATE, Metadata, is_of_signal_table, metadata, row_fields
-from cdc_lake.events.key import canonical_key, key_fields
+from cdc_lake.events import json as json_format
+from cdc_lake.events.decode import Decoded, WriterSchema, one_of, with_decoded_keys, with_decoded_values
+from cdc_lake.events.envelope import (
+    ROW_OPS,
+    TOMBSTONE,
+    TRUNCATE,
+    Metadata,
+    before_of,
+    is_of_signal_table,
+    metadata,
+    row_fields,
+    row_of,
+    row_problem,
+    shape_of,
+)
+from cdc_lake.events.key import canonical_key, key_fields, key_problem
 from cdc_lake.events.schemas import SchemaError
+from cdc_lake.events.typed import TypedRow
 from cdc_lake.events.types import mapping
 
 _ERROR_TYPE = "struct<stage: string, code: string, message: string>"
 _SEED_TYPE = "struct<log_ts: bigint, last: struct<offset: bigint, key: binary, op: string, status: string>>"
+_ANY_LENGTH = (1 << 31) - 1
 DECODE_STAGE = "decode"
 PAIR_STAGE = "pair"
 """Where a tombstone fails that is quarantined with its delete."""
@@ -29,31 +44,46 @@ PAIR_STAGE = "pair"
 
 @dataclass(frozen=True)
 class Schemas:
-    """What the schema ids of a batch mean.
+    """What the references of a batch mean.
 
     Attributes:
-        known: id -> schema, for the ids whose schema can be used.
-        problems: id -> why its records cannot be read, for the others.
+        known: reference -> the schemas that it may mean, the likeliest first; each record tells which it was.
+        problems: reference -> why its records cannot be read, for the others.
     """
 
-    known: Mapping[int, WriterSchema]
-    problems: Mapping[int, str]
+    known: Mapping[str, Sequence[WriterSchema]]
+    problems: Mapping[str, str]
 
     @classmethod
-    def of(cls, answers: Mapping[int, WriterSchema | None], *, is_key: bool) -> "Schemas":
-        """Sort a registry's answers; a schema that is refused is a problem of its records."""
-        known: dict[int, WriterSchema] = {}
-        problems: dict[int, str] = {}
-        for schema_id, schema in answers.items():
-            if schema is None:
-                problems[schema_id] = f"schema id {schema_id} is not in the registry"
-                continue
-            try:
-                _check_usable(schema, is_key=is_key)
-                known[schema_id] = schema
-            except SchemaError as exc:
-                problems[schema_id] = f"the schema of id {schema_id} is refused: {exc}"
-        return cls(known, problems)
+    def of(
+        cls,
+        meanings: Mapping[str, Sequence[WriterSchema]],
+        problems: Mapping[str, str] | None = None,
+        *,
+        side: framing.Side,
+    ) -> "Schemas":
+        """Sort out what can be used; a reference all of whose schemas are refused is a problem of its records.
+
+        Args:
+            meanings: reference -> the schemas that it may mean.
+            problems: what is known not to be readable already.
+        """
+        known: dict[str, Sequence[WriterSchema]] = {}
+        refused = dict(problems or {})
+        for reference, schemas in meanings.items():
+            reasons = {schema: _refusal(schema, is_key=side == "key") for schema in schemas}
+            known[reference] = tuple(schema for schema, reason in reasons.items() if reason is None)
+            if not known[reference]:
+                del known[reference]
+                refused[reference] = f"the schema of {said(reference)} is refused: {next(iter(reasons.values()))}"
+        return cls(known, refused)
+
+
+def said(reference: str) -> str:
+    """A reference in words."""
+    kind, _, number = reference.partition(":")
+    words = {"id4": "schema id", "id8": "schema id", "contentId": "content id", "globalId": "global id", "id": "id"}
+    return f"{words.get(kind, kind)} {number}"
 
 
 @dataclass(frozen=True)
@@ -72,51 +102,107 @@ class LastRecord:
     status: str | None = None
 
 
-def with_frames(records: DataFrame) -> DataFrame:
-    """Look at the frames of keys and values.
+def with_frames(
+    records: DataFrame, *, key_framing: str = "auto", value_framing: str = "auto", max_bytes: int | None = None
+) -> DataFrame:
+    """Tell the frames of keys and values.
 
-    Columns in: `key`, `value`, `headers`. Columns out: all, and `key_framing`, `value_framing` string,
-    `key_id`, `value_id` bigint, `frame_problem` string.
+    Args:
+        key_framing, value_framing: the frame that the settings name, or `auto`.
+        max_bytes: a key or value that is larger is not looked at.
+
+    Columns in: `key`, `value`, `headers`. Columns out: all, and `key_framing`, `value_framing` string.
     """
-    problem = F.coalesce(
-        _named("value", framing.frame_problem(F.col("value"), F.col("headers"), "value")),
-        _named("key", framing.frame_problem(F.col("key"), F.col("headers"), "key")),
-    )
+    settings: tuple[tuple[framing.Side, str], ...] = (("key", key_framing), ("value", value_framing))
+    headers = F.col("headers")
     return records.withColumns(
         {
-            "key_framing": framing.framing(F.col("key")),
-            "value_framing": framing.framing(F.col("value")),
-            "key_id": framing.schema_id(F.col("key")),
-            "value_id": framing.schema_id(F.col("value")),
-            "frame_problem": problem,
+            f"{side}_framing": F.when(
+                F.length(side) <= (max_bytes or _ANY_LENGTH), framing.framing(F.col(side), headers, side, fixed)
+            )
+            for side, fixed in settings
         }
     )
 
 
-def with_decision(records: DataFrame, keys: Schemas, values: Schemas) -> DataFrame:
+def with_references(
+    records: DataFrame,
+    frames: Collection[str],
+    *,
+    key_framing: str = "auto",
+    value_framing: str = "auto",
+    max_bytes: int | None = None,
+) -> DataFrame:
+    """Read off how keys and values name their schemas.
+
+    Args:
+        records: `with_frames`' columns.
+        frames: the names of those that are to be read; nothing is planned for others, and records in them get nothing.
+        key_framing, value_framing, max_bytes: as `with_frames` was given them.
+
+    Columns out: all, and `key_reference`, `value_reference`, `frame_problem` string, `is_tombstone` boolean.
+    """
+    fixed = {"key": key_framing, "value": value_framing}
+    sides: tuple[framing.Side, ...] = ("value", "key")
+    references, problems = {}, []
+    for side in sides:
+        data, frame, reference = F.col(side), F.col(f"{side}_framing"), F.col(f"{side}_reference")
+        found = framing.reference(data, F.col("headers"), side, frame, frames)
+        if framing.JSON in frames:
+            plain = fixed[side] == framing.JSON
+            text = json_format.reference(data.cast("string"), side, plain=plain)
+            found = F.when(frame == framing.JSON, text).otherwise(found)
+        references[f"{side}_reference"] = found
+        too_large = F.lit(f"%d bytes are more than max_record_bytes: {max_bytes}")
+        problem = F.when(
+            F.length(side) > (max_bytes or _ANY_LENGTH),
+            F.call_function("format_string", too_large, F.length(side)),
+        ).otherwise(framing.frame_problem(data, frame, reference, frames))
+        problems.append(_named(side, problem))
+    is_tombstone = F.col("value").isNull()
+    if framing.JSON in frames:
+        is_null = json_format.is_null(F.col("value").cast("string"))
+        is_tombstone = is_tombstone | ((F.col("value_framing") == framing.JSON) & is_null)
+        references["value_reference"] = F.when(~F.col("is_tombstone"), references["value_reference"])
+        problems[0] = F.when(~F.col("is_tombstone"), problems[0])
+    return (
+        records.withColumn("is_tombstone", F.coalesce(is_tombstone, F.lit(False)))
+        .withColumns(references)
+        .withColumn("frame_problem", F.coalesce(*problems))
+    )
+
+
+def with_decision(
+    records: DataFrame, keys: Schemas, values: Schemas, frames: Collection[str], typed: TypedRow | None = None
+) -> DataFrame:
     """Decide what each record is, by decoding it and seeing that every byte is accounted for.
 
-    Columns in: `with_frames`'. Columns out: all, and `status`, `error`, `op`, `source_ts_ms`, `source_position`,
-    `position_domain`, `snapshot`, `transaction_id`, `canonical_key`, `key_schema`, `value_schema`.
+    Args:
+        records: `with_references`' columns.
+        keys, values: what their references mean.
+        frames: the names of the frames among them.
+        typed: the fields of `before` and `after`, if they are wanted.
+
+    Columns out: all, and `status`, `error`, `op`, `source_ts_ms`, `source_position`, `position_domain`, `snapshot`,
+    `transaction_id`, `canonical_key`, `key_schema`, `value_schema`; `before`, `after` struct, if `typed`.
     """
+    bodies = {side: framing.body(F.col(side), F.col(f"{side}_framing"), frames) for side in ("key", "value")}
+    records, key_layouts = with_decoded_keys(records, keys.known, body=bodies["key"], named=F.col("key_reference"))
+    records, value_layouts = with_decoded_values(
+        records, values.known, body=bodies["value"], named=F.col("value_reference"), before=typed is not None
+    )
     records = records.withColumns(
         {
-            "key_schema": _fingerprint_of(F.col("key_id"), keys),
-            "value_schema": _fingerprint_of(F.col("value_id"), values),
+            "key_schema": _schema_of(F.col("key_reference"), key_layouts),
+            "value_schema": _schema_of(F.col("value_reference"), value_layouts),
         }
     )
     key_schema, value_schema = F.col("key_schema"), F.col("value_schema")
-    records, key_layouts = with_decoded_keys(
-        records, keys.known.values(), body=framing.body(F.col("key")), schema=key_schema
-    )
-    records, value_layouts = with_decoded_values(
-        records, values.known.values(), body=framing.body(F.col("value")), schema=value_schema
-    )
-    said = _metadata(value_layouts, value_schema)
+    found = _metadata(value_layouts, value_schema)
     records = records.withColumns(
         {
             "is_control": _is_control(keys, values),
-            "sent_op": F.when(F.col("value").isNull(), TOMBSTONE).otherwise(said.op),
+            "sent_op": F.when(F.col("is_tombstone"), TOMBSTONE).otherwise(found.op),
             "problem": _problem(keys, values, key_layouts, value_layouts),
         }
     )
@@ -124,8 +210,13 @@ def with_decision(records: DataFrame, keys: Schemas, values: Schemas) -> DataFra
     decoded_key = one_of(
         key_layouts, key_schema, [F.when(k.is_whole, canonical_key(k.tree, k.value)) for k in key_layouts]
     )
+    key_is_lost = one_of(key_layouts, key_schema, [key_problem(k.tree, k.value) for k in key_layouts]).cast("string")
+    row_is_missing = one_of(value_layouts, value_schema, [row_problem(v.tree, v.value) for v in value_layouts])
     records = records.withColumns(
-        {"canonical_key": decoded_key.cast("string"), "problem": _first_problem(F.col("problem"))}
+        {
+            "canonical_key": F.when(key_is_lost.isNull(), decoded_key.cast("string")),
+            "problem": _first_problem(F.col("problem"), key_is_lost, row_is_missing.cast("string")),
+        }
     ).withColumn(
         "status",
         F.when(F.col("problem").isNotNull(), "quarantined").when(F.col("is_control"), "control").otherwise("ok"),
@@ -134,11 +225,12 @@ def with_decision(records: DataFrame, keys: Schemas, values: Schemas) -> DataFra
         *(name for name in records.columns if not name.startswith(("__key_", "__value_")) and name != "sent_op"),
         F.col("problem").alias("error"),
         F.when(F.col("problem").isNull() | (F.col("problem")["stage"] == "type"), F.col("sent_op")).alias("op"),
-        F.when(is_ok, said.source_ts_ms).alias("source_ts_ms"),
-        F.when(is_ok, said.source_position).alias("source_position"),
-        F.when(is_ok & F.col("value").isNotNull(), said.position_domain).alias("position_domain"),
-        F.when(is_ok, said.snapshot).alias("snapshot"),
-        F.when(is_ok, said.transaction_id).alias("transaction_id"),
+        F.when(is_ok, found.source_ts_ms).alias("source_ts_ms"),
+        F.when(is_ok, found.source_position).alias("source_position"),
+        F.when(is_ok & ~F.col("is_tombstone"), found.position_domain).alias("position_domain"),
+        F.when(is_ok, found.snapshot).alias("snapshot"),
+        F.when(is_ok, found.transaction_id).alias("transaction_id"),
+        *(_typed_rows(value_layouts, typed) if typed else ()),
     ).drop("problem", "is_control")
 
 
@@ -158,7 +250,7 @@ def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> Data
     in_partition = W.partitionBy("partition").orderBy("offset")
     last = F.lag(F.struct("offset", "key", "op", "status")).over(in_partition)
     last = F.coalesce(last, seed["last"])
-    follows = F.col("value").isNull() & F.col("key").eqNullSafe(last["key"])
+    follows = F.col("is_tombstone") & F.col("key").eqNullSafe(last["key"])
     after_quarantined = follows & (last["status"] == "quarantined") & last["op"].isNull()
     running = F.max(F.unix_millis("timestamp")).over(in_partition.rowsBetween(W.unboundedPreceding, W.currentRow))
     paired_error = _error(
@@ -195,31 +287,62 @@ def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date:
         "raw_key": F.col("key"),
         "raw_value": F.col("value"),
     }
-    return records.select(*(own.get(name, F.col(name)).cast(kind).alias(name) for name, kind in BRONZE.items()))
+    return records.select(
+        *(own.get(name, F.col(name)).cast(kind).alias(name) for name, kind in BRONZE.items()),
+        *(name for name in TYPED if name in records.columns),
+    )
 
 
-def _check_usable(schema: WriterSchema, *, is_key: bool) -> None:
-    """Find out now, not in the middle of a plan, that a schema cannot be mapped."""
-    if not is_key and schema.shape == "control":
-        return
-    for tree in (key_fields(schema.tree) if is_key else row_fields(schema.tree)).values():
-        mapping(tree)
+def _refusal(schema: WriterSchema, *, is_key: bool) -> str | None:
+    """Why a schema cannot be used, found out now and not in the middle of a plan."""
+    try:
+        if is_key or schema.shape != "control":
+            for tree in (key_fields(schema.tree) if is_key else row_fields(schema.tree)).values():
+                mapping(tree)
+    except SchemaError as exc:
+        return str(exc)
+    return None
 
 
 def _named(side: str, problem: Column) -> Column:
     return F.when(problem.isNotNull(), F.concat(F.lit(f"{side}: "), problem))
 
 
-def _fingerprint_of(schema_id: Column, schemas: Schemas) -> Column:
-    found = [F.when(schema_id == number, schema.fingerprint) for number, schema in schemas.known.items()]
+def _typed_rows(layouts: Sequence[Decoded], typed: TypedRow) -> Iterator[Column]:
+    schema, is_ok = F.col("value_schema"), F.col("status") == "ok"
+    rows = [one for one in layouts if shape_of(one.tree) != "control"]
+    is_envelope = one_of(rows, schema, [F.lit(shape_of(one.tree) == "envelope") for one in rows])
+    sides = {
+        "before": (before_of, is_envelope | (F.col("sent_op") == "d")),
+        "after": (row_of, F.col("sent_op") != "d"),
+    }
+    for name, (row, is_there) in sides.items():
+        found = one_of(rows, schema, [typed.of(row_fields(one.tree), row(one.tree, one.value)) for one in rows])
+        yield F.when(is_ok & is_there, found).cast(typed.type).alias(name)
+
+
+def _schema_of(reference: Column, layouts: Sequence[Decoded]) -> Column:
+    """The fingerprint of the schema that a record was written with; null when none or several fit its bytes.
+
+    A reference with one layout is not asked whether it fits: its record shall say that it does not fit *that* schema.
+    """
+    by_reference: dict[str, list[tuple[Decoded, str]]] = {}
+    for layout in layouts:
+        for name, schema in layout.schemas.items():
+            by_reference.setdefault(name, []).append((layout, schema))
+    found = []
+    for name, several in by_reference.items():
+        fitting = F.array_compact(F.array(*(F.when(one.is_whole, schema) for one, schema in several)))
+        chosen = F.lit(several[0][1]) if len(several) == 1 else F.when(F.size(fitting) == 1, fitting[0])
+        found.append(F.when(reference == name, chosen))
     return F.coalesce(*found, F.lit(None).cast("string"))
 
 
 def _is_control(keys: Schemas, values: Schemas) -> Column:
     """Whether a record concerns no table; a tombstone has only its key to tell."""
-    control = {schema.fingerprint for schema in values.known.values() if schema.shape == "control"}
-    signals = {schema.fingerprint for schema in keys.known.values() if is_of_signal_table(schema.tree)}
-    by_value, by_key = F.col("value_schema").isin(control), F.col("value").isNull() & F.col("key_schema").isin(signals)
+    control = {one.fingerprint for several in values.known.values() for one in several if one.shape == "control"}
+    signals = {one.fingerprint for several in keys.known.values() for one in several if is_of_signal_table(one.tree)}
+    by_value, by_key = F.col("value_schema").isin(control), F.col("is_tombstone") & F.col("key_schema").isin(signals)
     return F.coalesce(by_value, by_key, F.lit(False))
 
 
@@ -247,14 +370,22 @@ def _problem(
     is_row = ~_is_control(keys, values)
     return F.coalesce(
         _error("frame", "unreadable_frame", F.col("frame_problem")),
-        _error("lookup", "unusable_schema", _named("value", _id_problem(F.col("value_id"), values))),
-        _error("lookup", "unusable_schema", _named("key", _id_problem(F.col("key_id"), keys))),
+        _error("lookup", "unusable_schema", _named("value", _id_problem(F.col("value_reference"), values))),
+        _error("lookup", "unusable_schema", _named("key", _id_problem(F.col("key_reference"), keys))),
+        _error("lookup", "ambiguous_schema", _named("value", _ambiguity("value"))),
+        _error("lookup", "ambiguous_schema", F.when(is_row, _named("key", _ambiguity("key")))),
         _error(DECODE_STAGE, "undecodable", _unless_whole("value", value_layouts, undecodable)),
         _error(DECODE_STAGE, "undecodable", F.when(is_row, _unless_whole("key", key_layouts, undecodable))),
     )
 
 
-def _first_problem(problem: Column) -> Column:
+def _first_problem(problem: Column, key_is_lost: Column, row_is_missing: Column) -> Column:
+    """The first that is wrong with a record that can be decoded, or `problem`.
+
+    Args:
+        key_is_lost: why its key cannot be told from others in a table; string.
+        row_is_missing: why it has no row; string.
+    """
     op = F.col("sent_op")
     is_row = ~F.col("is_control")
     unknown = is_row & ~F.coalesce(op.isin(*ROW_OPS, TRUNCATE, TOMBSTONE), F.lit(False))
@@ -265,12 +396,20 @@ def _first_problem(problem: Column) -> Column:
         _error("type", "unknown_op", F.when(unknown, F.concat(F.lit("op is "), F.coalesce(op, F.lit("null"))))),
         _error("type", "null_record", F.when(nothing, "key and value are both null")),
         _error("type", "no_key", F.when(no_key, "the record has no key; set message.key.columns on the connector")),
+        _error("type", "key_out_of_range", F.when(is_row, key_is_lost)),
+        _error("type", "no_row", F.when(is_row, row_is_missing)),
     )
 
 
-def _id_problem(schema_id: Column, schemas: Schemas) -> Column:
-    found = [F.when(schema_id == number, text) for number, text in schemas.problems.items()]
+def _id_problem(reference: Column, schemas: Schemas) -> Column:
+    found = [F.when(reference == name, text) for name, text in schemas.problems.items()]
     return F.coalesce(*found, F.lit(None).cast("string"))
+
+
+def _ambiguity(side: str) -> Column:
+    """That none, or several, of the schemas that a reference has meant fit the record."""
+    is_unknown = F.col(f"{side}_reference").isNotNull() & F.col(f"{side}_schema").isNull()
+    return F.when(is_unknown, "the reference has meant several schemas, and not exactly one of them fits the bytes")
 
 
 def _unless_whole(side: str, layouts: Sequence[Decoded], message: str) -> Column:

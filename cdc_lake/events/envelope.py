@@ -30,8 +30,9 @@ _CONTROL_RECORD = re.compile(
 _SIGNAL_TABLE_RECORD = re.compile(r"(.+\.)?debezium_signal\.[^.]+")
 
 _SOURCE_FIELDS = ("name", "db", "ts_ms", "snapshot", "txId", *POSITION_FIELDS)
+_PREFIX = "__"
 _FLAT_METADATA = frozenset(
-    "__" + name
+    _PREFIX + name
     for name in (
         *("deleted", "op", "ts_ms", "ts_us", "ts_ns", "version", "connector", "name", "snapshot", "db", "sequence"),
         *("schema", "table", "txId", "xmin", "origin", "origin_lsn", "id", "total_order", "data_collection_order"),
@@ -43,6 +44,44 @@ _FLAT_METADATA = frozenset(
 _FLAT_METADATA_PREFIXES = ("__source_", "__transaction_")
 _OP_FIELDS = ("op", "__op", "__deleted")
 _SCALARS = ("string", "enum", "int", "long", "boolean")
+
+
+@dataclass(frozen=True)
+class MetadataNames:
+    """What the unwrap transform calls the fields that it adds.
+
+    Attributes:
+        prefix: put before each (`add.fields.prefix`). When it is empty a column may have such a name too, so that
+            `renamed` has to list the fields.
+        renamed: of fields that were given a name of their own (`add.fields=op:action`): (`op`, `action`), …
+    """
+
+    prefix: str = _PREFIX
+    renamed: tuple[tuple[str, str], ...] = ()
+
+    def standard(self, tree: Tree) -> Tree:
+        """A flat value's tree with these fields called as in this package, and what was sent beside the new name.
+
+        Raises:
+            SchemaError: two fields would have one name.
+        """
+        if self == STANDARD_NAMES or tree["type"] != "record" or shape_of(tree) != "flat":
+            return tree
+        own = {sent: ours for ours, sent in self.renamed}
+        found = []
+        for part in tree["fields"]:
+            is_added = bool(self.prefix) and part["name"].startswith(self.prefix)
+            rest = part["name"].removeprefix(self.prefix)
+            ours = own.get(part["name"]) or (rest if is_added and _is_flat_metadata(_PREFIX + rest) else None)
+            found.append({**part, "name": _PREFIX + ours, "sent": part["name"]} if ours else part)
+        names = [part["name"] for part in found]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise SchemaError(f"two fields are {', '.join(sorted(twice))}: see metadata_prefix and metadata_fields")
+        return {**tree, "fields": found}
+
+
+STANDARD_NAMES = MetadataNames()
 
 
 @dataclass(frozen=True)
@@ -88,10 +127,13 @@ def is_of_signal_table(tree: Tree) -> bool:
     return tree["type"] == "record" and _SIGNAL_TABLE_RECORD.fullmatch(tree["name"]) is not None
 
 
-def needed(tree: Tree) -> Tree:
-    """The part of a value's schema that is read: an envelope's `before` and the rest of `source` are skipped.
+def needed(tree: Tree, *, before: bool = False) -> Tree:
+    """The part of a value's schema that is read: the rest of an envelope's `source` is skipped.
 
     Of a control record only what tells its op.
+
+    Args:
+        before: whether the row as it was is wanted, too.
     """
     shape, parts = shape_of(tree), fields(tree)
     if shape == "control":
@@ -101,6 +143,8 @@ def needed(tree: Tree) -> Tree:
     source = non_null(parts["source"])
     kept = {name: part for name, part in fields(source).items() if name in _SOURCE_FIELDS}
     pruned = {"after": parts["after"], "op": parts["op"], "source": record(source["name"], kept)}
+    if before and "before" in parts:
+        pruned["before"] = parts["before"]
     return record(tree["name"], pruned)
 
 
@@ -116,10 +160,7 @@ def row_of(tree: Tree, decoded: Column) -> Column:
     """The struct that holds the columns of `row_fields`."""
     if shape_of(tree) == "flat":
         return decoded
-    after = decoded["after"]
-    if _is_document(fields(tree)["after"]):
-        return F.when(after.isNotNull(), F.struct(after.alias(DOCUMENT)))
-    return after
+    return _row_in(tree, decoded, "after")
 
 
 def row_problem(tree: Tree, decoded: Column) -> Column:
@@ -134,6 +175,18 @@ def row_problem(tree: Tree, decoded: Column) -> Column:
     )
     is_missing = decoded["after"].isNull() & decoded["op"].isin(*(op for op in ROW_OPS if op != "d"))
     return F.when(is_missing, F.concat(F.lit("op is "), decoded["op"], F.lit(f" and `after` is null{advice}")))
+
+
+def before_of(tree: Tree, decoded: Column) -> Column:
+    """The same of the row as it was; of a flat delete that is all there is."""
+    if shape_of(tree) != "envelope":
+        return decoded
+    return _row_in(tree, decoded, "before") if "before" in fields(tree) else F.lit(None)
+
+
+def _row_in(tree: Tree, decoded: Column, name: str) -> Column:
+    row = decoded[name]
+    return F.when(row.isNotNull(), F.struct(row.alias(DOCUMENT))) if _is_document(fields(tree)[name]) else row
 
 
 def metadata(tree: Tree, decoded: Column, topic: Column) -> Metadata:

@@ -1,57 +1,203 @@
-"""How a record's bytes name their schema.
+"""How a record's bytes name their schema, and where the body starts behind the name.
 
-This version reads the frame of Confluent's serializers and of Apicurio 3: a zero byte, a schema id of four bytes, big
-endian, the Avro body. Source: Confluent wire format; Apicurio `Default4ByteIdHandler`. Other frames are recognised, and
-their records quarantined with the frame's name.
+A key and a value are each in a frame of their own. The frame gives a *reference*, `<kind>:<id>`: how the bytes name the
+schema, not yet which one it is. Sources: Confluent's wire format and `HeaderSchemaIdSerializer`; Apicurio's
+`Default4ByteIdHandler`, `Legacy8ByteIdHandler` and header names; AWS Glue's `AWSSchemaRegistryConstants`; Avro's single
+object encoding. docs/design.md "Frames".
 """
 
-from typing import Literal
+import zlib
+from collections.abc import Collection
+from typing import Final, Literal
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-FOUR_BYTES = "id4"
-_FRAME_BYTES = 5
-
 Side = Literal["key", "value"]
 
+ID4, ID8, APICURIO, CONFLUENT = "id4", "id8", "apicurio", "confluent"
+GLUE, GLUE_ZLIB, SINGLE_OBJECT, BARE = "glue", "glue-zlib", "single-object", "bare"
+JSON, CSV, STRING = "json", "csv", "string"
 
-def framing(data: Column) -> Column:
-    """The name of the frame `data` is in; null when `data` is null or the frame is not one that can be read."""
-    return F.when(_is_framed(data), F.lit(FOUR_BYTES))
+NUMBERED = (ID4, ID8)
+"""Frames of a bare number: what kind of id it is, the registry's kind decides, and sometimes only a look at it."""
+DECLARED = (BARE, CSV, STRING)
+"""Frames that name nothing: their schema is declared in the settings."""
+
+_BODY_STARTS: Final = {ID4: 6, ID8: 10, GLUE: 19, GLUE_ZLIB: 19, SINGLE_OBJECT: 11}
+"""Where the body starts, counted from 1; in the other frames it is all there is."""
+_MAGIC: Final = {ID4: b"\0", ID8: b"\0", GLUE: b"\x03\0", GLUE_ZLIB: b"\x03\5", SINGLE_OBJECT: b"\xc3\x01"}
+_NAMED_IN_HEADERS = frozenset((APICURIO, CONFLUENT))
+_APICURIO_IDS = ("contentId", "globalId")
+_MAX_INFLATED_BYTES = 64 << 20
+"""A small body that unpacks to more than this is no record."""
 
 
-def schema_id(data: Column) -> Column:
-    """The schema id in the frame, bigint; null outside a known frame."""
-    digits = F.conv(F.hex(F.substring(data, 2, 4)), 16, 10)
-    return F.when(_is_framed(data), digits.cast("bigint"))
+def framing(data: Column, headers: Column, side: Side, fixed: str = "auto") -> Column:
+    """The name of the frame; null when there are no bytes, or when they are in none that is known.
+
+    What the headers say comes first: a body named there may begin with a byte that looks like a frame.
+
+    Args:
+        data: the key or the value.
+        fixed: the frame that the settings name, or `auto`.
+    """
+    magic = {name: F.startswith(data, F.lit(start)) for name, start in _MAGIC.items()}
+    is_long_id = F.startswith(data, F.lit(bytes(5))) & (F.length(data) >= _BODY_STARTS[ID8] - 1)
+    by_bytes = F.lit(fixed)
+    if fixed == "auto":
+        by_bytes = F.when(is_long_id, ID8)
+        for name in (ID4, GLUE, GLUE_ZLIB, SINGLE_OBJECT):
+            by_bytes = by_bytes.when(magic[name], name)
+        by_bytes = by_bytes.when(F.startswith(data, F.lit(b"{")), JSON)
+    return F.when(data.isNotNull(), F.coalesce(_frame_of_headers(headers, side), by_bytes))
 
 
-def body(data: Column) -> Column:
-    """The Avro body behind a known frame, binary."""
-    return F.substring(data, _FRAME_BYTES + 1, 1 << 30)
+def reference(data: Column, headers: Column, side: Side, frame: Column, frames: Collection[str]) -> Column:
+    """How the bytes name their schema, `<kind>:<id>`; null when they do not.
+
+    Kinds: `id4` and `id8`, a number that a registry knows; `contentId`, `globalId`, `contentHash`, `artifact` (group,
+    artifact and version, each percent-encoded) as Apicurio's headers say; `guid`; `glue`; `crc`, a fingerprint of Avro;
+    `declared`. JSON names its schema itself, see `events.json`.
+
+    Args:
+        data: the key or the value.
+        frame: the name of its frame.
+        frames: the names to plan for.
+    """
+    glue = F.concat(F.lit("glue:"), _uuid(F.substring(data, 3, 16)))
+    by_frame = {
+        ID4: F.concat(F.lit(f"{ID4}:"), _number(F.substring(data, 2, 4))),
+        ID8: F.concat(F.lit(f"{ID8}:"), _number(F.substring(data, 2, 8))),
+        APICURIO: _apicurio_reference(headers, side),
+        CONFLUENT: _confluent_reference(_header(headers, f"__{side}_schema_id")),
+        GLUE: glue,
+        GLUE_ZLIB: glue,
+        SINGLE_OBJECT: F.concat(F.lit("crc:"), F.lower(F.hex(F.substring(data, 3, 8)))),
+        **dict.fromkeys(DECLARED, F.lit(f"declared:{side}")),
+    }
+    found = [F.when(frame == name, column) for name, column in by_frame.items() if name in frames]
+    return F.coalesce(*found, F.lit(None).cast("string"))
 
 
-def frame_problem(data: Column, headers: Column, side: Side) -> Column:
-    """Why the bytes cannot be read, string; null when they can, or when there are none."""
-    named = F.exists(
-        headers,
-        lambda h: h["key"].startswith(f"apicurio.{side}.") | (h["key"] == f"__{side}_schema_id"),
-    )
-    first = F.hex(F.substring(data, 1, 1))
-    return (
-        F.when(data.isNull(), None)
-        .when(F.coalesce(named, F.lit(False)), "the schema is named in the record's headers: not read by this version")
-        .when(F.length(data) < _FRAME_BYTES + 1, F.format_string("%d bytes are too few for a frame", F.length(data)))
-        .when(first == "03", "the frame looks like AWS Glue's: not read by this version")
-        .when(first != "00", F.format_string("the first byte is 0x%s, not the frame's 0x00", F.lower(first)))
-        .when(
-            F.hex(F.substring(data, 2, 4)) == "00000000",
-            "the frame looks like Apicurio's with 8-byte ids: not read by this version",
+def body(data: Column, frame: Column, frames: Collection[str]) -> Column:
+    """What the schema describes, binary.
+
+    Args:
+        data: the key or the value.
+        frame: the name of its frame.
+        frames: the names among the rows; of the others nothing is planned.
+    """
+    known = set(frames) & _BODY_STARTS.keys()
+    if not known:
+        return data
+    start = F.lit(1)
+    for name in sorted(known):
+        start = F.when(frame == name, _BODY_STARTS[name]).otherwise(start)
+    found = F.call_function("substring", data, start, F.lit(1 << 30))
+    if GLUE_ZLIB in known:
+        # Spark has no function that unpacks, so this frame alone, where it occurs, is taken through Python.
+        packed = F.when(frame == GLUE_ZLIB, found)
+        return F.coalesce(F.udf(_inflated, "binary")(packed), found)
+    return found
+
+
+def frame_problem(data: Column, frame: Column, named: Column, frames: Collection[str]) -> Column:
+    """Why the bytes cannot be read, string; null when they can, or when there are none.
+
+    Args:
+        frame: `framing` of the bytes.
+        named: `reference` of the bytes.
+        frames: the names to plan for.
+    """
+    problem = F.when(data.isNull(), None)
+    for name, start in _BODY_STARTS.items():
+        if name not in frames:
+            continue
+        is_short = F.length(data) < start
+        problem = problem.when(
+            (frame == name) & is_short, F.format_string(f"%d bytes are too few for the frame {name}", F.length(data))
         )
+        problem = problem.when(
+            (frame == name) & ~F.startswith(data, F.lit(_MAGIC[name])),
+            F.format_string(f"its first byte is 0x%s, which is not the frame {name}", _first_byte(data)),
+        )
+    unknown = (
+        "its first byte is 0x%s, which no frame begins with; if that is how it is written, set the table's framing"
+    )
+    problem = problem.when(F.length(data) == 0, "there are no bytes").when(
+        frame.isNull(), F.format_string(unknown, _first_byte(data))
+    )
+    if not _NAMED_IN_HEADERS.isdisjoint(frames):
+        problem = problem.when(
+            frame.isin(*_NAMED_IN_HEADERS) & named.isNull(),
+            F.format_string("the headers of %s name no schema that can be looked up", frame),
+        )
+    if JSON in frames:
+        problem = problem.when(
+            (frame == JSON) & named.isNull(),
+            "it is no JSON object, or one without a schema: if that is how it is written, set the table's framing to "
+            "json, and its columns",
+        )
+    return problem
+
+
+def _frame_of_headers(headers: Column, side: Side) -> Column:
+    """The frame whose headers name the schema of a side; null when none do."""
+
+    def is_apicurio(name: Column) -> Column:
+        return name.startswith(f"apicurio.{side}.") & ~name.endswith(".encoding") & ~name.endswith(".type")
+
+    own = F.filter(headers, lambda h: (h["key"] == f"__{side}_schema_id") | is_apicurio(h["key"]))
+    name = F.array_min(F.transform(own, lambda h: h["key"]))
+    return F.when(name.startswith("__"), CONFLUENT).when(name.isNotNull(), APICURIO)
+
+
+def _header(headers: Column, name: str) -> Column:
+    return F.get(F.filter(headers, lambda h: h["key"] == name), 0)["value"]
+
+
+def _apicurio_reference(headers: Column, side: Side) -> Column:
+    def text(name: str) -> Column:
+        return _header(headers, f"apicurio.{side}.{name}").cast("string")
+
+    def encoded(name: str) -> Column:
+        return F.regexp_replace(F.url_encode(text(name)), r"\+", "%20")
+
+    by_number = [
+        F.concat(F.lit(f"{kind}:"), _number(_header(headers, f"apicurio.{side}.{kind}"))) for kind in _APICURIO_IDS
+    ]
+    group = F.coalesce(encoded("groupId"), F.lit("default"))
+    artifact = F.concat(F.lit("artifact:"), group, F.lit("/"), encoded("artifactId"), F.lit("/"), encoded("version"))
+    return F.coalesce(*by_number, F.concat(F.lit("contentHash:"), text("contentHash")), artifact)
+
+
+def _confluent_reference(value: Column) -> Column:
+    is_guid = F.startswith(value, F.lit(b"\x01")) & (F.length(value) == 17)
+    is_number = F.startswith(value, F.lit(b"\0")) & (F.length(value) == 5)
+    return F.when(is_guid, F.concat(F.lit("guid:"), _uuid(F.substring(value, 2, 16)))).when(
+        is_number, F.concat(F.lit(f"{ID4}:"), _number(F.substring(value, 2, 4)))
     )
 
 
-def _is_framed(data: Column) -> Column:
-    starts = F.hex(F.substring(data, 1, 1)) == "00"
-    return starts & (F.length(data) > _FRAME_BYTES) & (F.hex(F.substring(data, 2, 4)) != "00000000")
+def _number(data: Column) -> Column:
+    return F.conv(F.hex(data), 16, 10)
+
+
+def _uuid(data: Column) -> Column:
+    return F.regexp_replace(F.lower(F.hex(data)), r"^(.{8})(.{4})(.{4})(.{4})(.{12})$", "$1-$2-$3-$4-$5")
+
+
+def _first_byte(data: Column) -> Column:
+    return F.lower(F.hex(F.substring(data, 1, 1)))
+
+
+def _inflated(data: bytes | None) -> bytes | None:
+    if data is None:
+        return None
+    unpacker = zlib.decompressobj()
+    try:
+        found = unpacker.decompress(bytes(data), _MAX_INFLATED_BYTES)
+    except zlib.error:
+        return b""
+    return found if unpacker.eof and not unpacker.unused_data else b""

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from cdc_lake.columns import KAFKA, SILVER_META, quoted
 from cdc_lake.errors import UnsupportedError
 from cdc_lake.events import framing
-from cdc_lake.events.avro import Decoded, WriterSchema, one_of, with_decoded_keys, with_decoded_values
+from cdc_lake.events.decode import Decoded, WriterSchema, one_of, with_decoded_keys, with_decoded_values
 from cdc_lake.events.envelope import ROW_OPS, row_fields, row_of
 from cdc_lake.events.key import key_fields, key_values
 from cdc_lake.events.moves import move_of
@@ -86,6 +86,7 @@ def events(
     *,
     keys: Sequence[WriterSchema],
     values: Sequence[WriterSchema],
+    frames: Collection[str],
     unavailable_value: str,
     null_means_keep: Sequence[str] = (),
     has_moves: bool = True,
@@ -97,6 +98,7 @@ def events(
         layout: the columns to give each event.
         keys: the key schemas among the rows.
         values: the value schemas among the rows.
+        frames: the frames among the rows.
         unavailable_value: the connector's placeholder for what it did not send.
         null_means_keep: the columns whose null in an update says the same.
         has_moves: whether there may be halves of key changes among the rows.
@@ -106,9 +108,12 @@ def events(
     `position_domain`, `snapshot`; `move`, the name of the key change that the event is half of; `batch`, `late`;
     `__kafka` struct.
     """
-    rows, key_layouts = with_decoded_keys(bronze, keys, body=framing.body(F.col("raw_key")), schema=F.col("key_schema"))
+    bodies = {side: framing.body(F.col(f"raw_{side}"), F.col("framing")[side], frames) for side in ("key", "value")}
+    rows, key_layouts = with_decoded_keys(
+        bronze, {one.fingerprint: (one,) for one in keys}, body=bodies["key"], named=F.col("key_schema")
+    )
     rows, value_layouts = with_decoded_values(
-        rows, values, body=framing.body(F.col("raw_value")), schema=F.col("value_schema")
+        rows, {one.fingerprint: (one,) for one in values}, body=bodies["value"], named=F.col("value_schema")
     )
     pk = one_of(key_layouts, F.col("key_schema"), [_pk(layout, one) for one in key_layouts])
     rows = rows.withColumn("pk", pk.cast(struct_type(layout.keys)))

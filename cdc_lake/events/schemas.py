@@ -14,6 +14,8 @@ Tree = dict[str, Any]
 
 MAX_DEPTH = 64
 MAX_TEXT_BYTES = 1 << 20
+MAX_TYPES = 20_000
+"""So many types may a schema have when each is written out where it is used."""
 MAX_DECIMAL_PRECISION = 38
 """Spark's widest decimal."""
 
@@ -36,17 +38,42 @@ def parse(text: str) -> Tree:
     """Read a self-contained schema text.
 
     A small hostile schema can bring a reader down (recursion overflows the stack, items of no size fill the memory),
-    so what Debezium never writes is refused here: recursion, more than 64 levels, more than 1 MiB, items of no size.
+    so what Debezium never writes is refused here: recursion, more than 64 levels, more than 1 MiB, items of no size,
+    types that double with each level.
 
     Raises:
         SchemaError: not Avro, or refused.
     """
-    if len(text.encode("utf-8")) > MAX_TEXT_BYTES:
-        raise SchemaError(f"the schema text is longer than {MAX_TEXT_BYTES} bytes")
+    check_length(text)
     try:
-        return _expanded(json.loads(text), "", {}, ())
+        tree = _expanded(json.loads(text), "", {}, ())
+        check_size(tree)
+        return tree
     except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as exc:
         raise SchemaError(f"this is not an Avro schema: {type(exc).__name__} {exc}") from exc
+
+
+def check_length(text: str) -> None:
+    """Refuse a text that is too long.
+
+    Raises:
+        SchemaError: it is.
+    """
+    if len(text.encode("utf-8")) > MAX_TEXT_BYTES:
+        raise SchemaError(f"the schema text is longer than {MAX_TEXT_BYTES} bytes")
+
+
+def check_size(tree: Tree) -> None:
+    """Refuse a tree that is too deep, or has too many types.
+
+    Raises:
+        SchemaError: it is, or has.
+    """
+    depth, types = _measured(tree, {})
+    if depth > MAX_DEPTH:
+        raise SchemaError(f"the schema is nested deeper than {MAX_DEPTH} levels")
+    if types > MAX_TYPES:
+        raise SchemaError(f"written out, the schema has more than {MAX_TYPES} types")
 
 
 def inline(text: str, referenced: Sequence[str]) -> str:
@@ -141,8 +168,6 @@ def _expanded(content: Any, namespace: str, known: dict[str, Tree | None], path:
         definition = known[name]
         if definition is None:
             raise SchemaError(f"the type `{name}` contains itself")
-        if _depth(definition) + len(path) > MAX_DEPTH:
-            raise SchemaError(f"the schema is nested deeper than {MAX_DEPTH} levels")
         return definition
     if isinstance(content, list):
         return {"type": "union", "branches": [_expanded(c, namespace, known, (*path, "|")) for c in content]}
@@ -192,8 +217,17 @@ def _children(tree: Tree) -> Iterator[Tree]:
             yield from (field["type"] for field in tree["fields"])
 
 
-def _depth(tree: Tree) -> int:
-    return 1 + max((_depth(child) for child in _children(tree)), default=0)
+def _measured(tree: Tree, done: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """How deep a tree is and how many types it has; a type that is used twice counts twice, and is gone through once.
+
+    Args:
+        done: the results for the trees that were gone through.
+    """
+    if id(tree) not in done:
+        inner = [_measured(child, done) for child in _children(tree)]
+        depth, types = (1 + max((d for d, _ in inner), default=0)), 1 + sum(t for _, t in inner)
+        done[id(tree)] = depth, types
+    return done[id(tree)]
 
 
 def _takes_space(tree: Tree) -> bool:

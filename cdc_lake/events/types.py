@@ -73,6 +73,8 @@ def mapping(tree: Tree) -> Mapping:
         return _struct({name: mapping(part) for name, part in fields(tree).items()})
     if (kind, None) in RULES:
         return RULES[kind, None]
+    if kind == "spark":
+        return Mapping(tree["spark.type"], _same)
     raise SchemaError(f"a value of Avro type `{kind}` with several meanings cannot become a column")
 
 

@@ -4,9 +4,10 @@ A topic that is deleted and created again counts its offsets from 0 anew: it is 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -17,10 +18,8 @@ from cdc_lake.errors import DataLossError, NoProgressError, QualityGateError
 from cdc_lake.events.arrival import (
     DECODE_STAGE,
     LastRecord,
-    Schemas,
     bronze_rows,
     with_decision,
-    with_frames,
     with_log_order,
 )
 from cdc_lake.events.explain import reason
@@ -28,6 +27,7 @@ from cdc_lake.events.framing import body
 from cdc_lake.failpoints import reach
 from cdc_lake.layers.run import Leases, end_report, select, table_path
 from cdc_lake.layers.turns import Workers
+from cdc_lake.layers.written import Written, look_over, typed_row, written_with
 from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.session import planned_for
 from cdc_lake.sources.kafka import Broker, Kafka, Span, TopicLog
@@ -52,6 +52,7 @@ def run_bronze(
     broker: Kafka | None = None,
     registry: Registry | None = None,
     accept_loss: bool = False,
+    quarantine_unknown_ids: bool = False,
     workers: Workers | None = None,
 ) -> Report:
     """Bring bronze up to date with Kafka.
@@ -63,6 +64,7 @@ def run_bronze(
         broker: the one to read from; the settings' when there is none.
         registry: the one its records' schema ids are of; the settings' when there is none.
         accept_loss: go on over records that are gone, and record the gap, instead of stopping.
+        quarantine_unknown_ids: quarantine records with unknown schema ids even where the registry knows none at all.
         workers: who does it; one, in the calling thread, when there are none.
 
     Raises:
@@ -85,6 +87,7 @@ def run_bronze(
         SchemaFiles(storage, config.lake.root, registry),
         Leases(config, storage, report),
         accept_loss,
+        quarantine_unknown_ids,
         report.run_id,
     )
     workers.each_table(report, topics, bronze, leases=bronze.leases)
@@ -121,6 +124,7 @@ class _Bronze:
     schemas: SchemaFiles
     leases: Leases
     accept_loss: bool
+    quarantine_unknown_ids: bool
     run_id: str
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
@@ -180,17 +184,24 @@ def _land(run: _Run) -> bool:
 def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progress:
     """Land one range of offsets in one commit; the progress that then stands in the table."""
     done = run.done
-    records = with_frames(run.bronze.broker.read(run.spark, run.log.name, spans)).persist()
     batch = before.commit + 1
     generation = list(before.offsets).index(run.log.id)
+    with done.phase("read"):
+        records, seen = look_over(run.bronze.broker.read(run.spark, run.log.name, spans), **framing_of(run.settings))
     try:
-        with done.phase("read"):
-            seen = look_over(records)
         with done.phase("schemas"):
-            keys = Schemas.of(run.bronze.schemas.by_ids(seen.key_ids), is_key=True)
-            values = Schemas.of(run.bronze.schemas.by_ids(seen.value_ids), is_key=False)
+            written = written_with(
+                records,
+                seen,
+                topic=run.log.name,
+                files=run.bronze.schemas,
+                settings=run.settings,
+                before=before,
+                quarantine_unknown_ids=run.bronze.quarantine_unknown_ids,
+            )
         with done.phase("decode"):
-            decided = with_decision(records, keys, values)
+            typed = typed_row(run.table, run.settings, written)
+            decided = with_decision(records, written.keys, written.values, seen.frames, typed)
             ordered = with_log_order(decided, _last_records(run.table, before, generation, seen.first_is_tombstone))
             today = datetime.now(UTC).date()
             rows = bronze_rows(ordered, batch=batch, generation=generation, ingest_date=today).persist()
@@ -198,12 +209,15 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
         try:
             counts = {name: landed.counts[name] for name in ("ok", "quarantined", "control")}
             check_sum(run.log.name, seen.total, **counts)
-            following = _following(run, spans, before, landed)
+            _stop_on_error(run, rows, counts["quarantined"])
+            following = _following(run, spans, before, landed, written)
             reach("bronze.after_plan", batch=batch)
             run.bronze.leases.check(done.table)
             with done.phase("write"):
                 commit = run.table.append(
-                    _explained(rows, run.bronze.schemas) if counts["quarantined"] else rows, following
+                    _explained(rows, run.bronze.schemas, seen.frames) if counts["quarantined"] else rows,
+                    following,
+                    adds_columns=typed is not None,
                 )
             reach("bronze.after_append", batch=batch)
         finally:
@@ -214,38 +228,13 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
     return commit.progress
 
 
-@dataclass(frozen=True)
-class Seen:
-    """What a range of records holds, before anything is decoded.
-
-    Attributes:
-        first_is_tombstone: the partitions whose first record has no value.
-    """
-
-    total: int
-    key_ids: set[int]
-    value_ids: set[int]
-    first_is_tombstone: set[int]
-
-
-def look_over(records: DataFrame) -> Seen:
-    """One look over `with_frames`' records."""
-    found = (
-        records.groupBy("partition")
-        .agg(
-            F.count("*").alias("total"),
-            F.collect_set("key_id").alias("key_ids"),
-            F.collect_set("value_id").alias("value_ids"),
-            F.min_by(F.col("value").isNull(), "offset").alias("first_is_tombstone"),
-        )
-        .collect()
-    )
-    return Seen(
-        total=sum(row["total"] for row in found),
-        key_ids={schema_id for row in found for schema_id in row["key_ids"]},
-        value_ids={schema_id for row in found for schema_id in row["value_ids"]},
-        first_is_tombstone={row["partition"] for row in found if row["first_is_tombstone"]},
-    )
+def framing_of(settings: TableConfig) -> dict[str, Any]:
+    """How a table's settings have frames looked at."""
+    return {
+        "key_framing": settings.key_framing,
+        "value_framing": settings.value_framing,
+        "max_bytes": settings.max_record_bytes,
+    }
 
 
 @dataclass(frozen=True)
@@ -269,7 +258,7 @@ def _landed(rows: DataFrame) -> _Landed:
     return landed
 
 
-def _following(run: _Run, spans: Mapping[int, Span], before: Progress, landed: _Landed) -> Progress:
+def _following(run: _Run, spans: Mapping[int, Span], before: Progress, landed: _Landed, written: Written) -> Progress:
     """The progress with these spans consumed."""
     reached = before.offsets[run.log.id] | {partition: span.end for partition, span in spans.items()}
     return Progress(
@@ -279,16 +268,32 @@ def _following(run: _Run, spans: Mapping[int, Span], before: Progress, landed: _
         commit=before.commit + 1,
         offsets={**before.offsets, run.log.id: reached},
         log_ts={**before.log_ts, **landed.log_ts},
+        kinds=dict(written.kinds),
+        owners=dict(written.owners),
         rows=landed.counts.total(),
         gaps=before.gaps,
     )
 
 
-def _explained(rows: DataFrame, schemas: SchemaFiles) -> DataFrame:
+def _stop_on_error(run: _Run, rows: DataFrame, quarantined: int) -> None:
+    """Raise when records that cannot be read shall stop the run."""
+    if not quarantined or run.settings.on_error == "quarantine":
+        return
+    first = rows.where(F.col("status") == "quarantined").orderBy("partition", "offset").first()
+    assert first is not None
+    raise QualityGateError(
+        f"{run.log.name}[{first['partition']}]@{first['offset']}",
+        f"{first['error']['message']} ({quarantined} such records in this batch)",
+        "nothing of the batch was committed, as on_error is stop; mend the cause, or set on_error: quarantine to have "
+        "these records set aside",
+    )
+
+
+def _explained(rows: DataFrame, schemas: SchemaFiles, frames: Collection[str]) -> DataFrame:
     """Give the first records that did not decode their exact reason."""
     failed = rows.where(F.col("error.stage") == DECODE_STAGE)
     sides = ("value", "key")
-    bodies = (body(F.col(f"raw_{side}")).alias(side) for side in sides)
+    bodies = (body(F.col(f"raw_{side}"), F.col("framing")[side], frames).alias(side) for side in sides)
     sample = failed.select("partition", "offset", "error", "key_schema", "value_schema", *bodies).limit(_EXPLAINED_ROWS)
     reasons = []
     for row in sample.collect():
@@ -425,10 +430,11 @@ def _last_records(table: DeltaLakeTable, before: Progress, generation: int, want
 
 
 def _gate(done: TableReport, settings: TableConfig) -> None:
-    read, quarantined = done.rows.get("read", 0), done.rows.get("quarantined", 0)
-    if 100 * quarantined > settings.max_quarantine_percent * read:
+    read, quarantined, limit = done.rows.get("read", 0), done.rows.get("quarantined", 0), settings.max_quarantined
+    allowed = float(limit[:-1]) / 100 * read if limit.endswith("%") else int(limit)
+    if quarantined > allowed:
         raise QualityGateError(
             done.table,
-            f"{quarantined} of {read} records were quarantined, more than {settings.max_quarantine_percent} %",
+            f"{quarantined} of {read} records were quarantined, more than max_quarantined: {limit}",
             "everything is committed; see the reasons in bronze: status = 'quarantined', column error",
         )

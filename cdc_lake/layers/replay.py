@@ -7,12 +7,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import DELETE, KEEP
+from cdc_lake.columns import DELETE, KEEP, TYPED
 from cdc_lake.config import Config
-from cdc_lake.events.arrival import PAIR_STAGE, Schemas, with_decision, with_frames
-from cdc_lake.layers.bronze import answering_registry, bronze_table, look_over
+from cdc_lake.events.arrival import PAIR_STAGE, with_decision
+from cdc_lake.layers.bronze import answering_registry, bronze_table, framing_of
 from cdc_lake.layers.run import Leases, end_report, select_landed
 from cdc_lake.layers.turns import Workers
+from cdc_lake.layers.written import look_over, typed_row, written_with
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.sources.registry import Registry
 from cdc_lake.sources.schemas import SchemaFiles
@@ -79,12 +80,21 @@ class _Replay:
         progress = table.progress()
         assert progress is not None, "a bronze table is created with progress"
         done.version_before = table.version()
-        records = with_frames(_quarantined(table)).persist()
+        settings = self.config.table(done.table)
+        records, seen = look_over(_quarantined(table), **framing_of(settings))
         try:
-            seen = look_over(records)
-            keys = Schemas.of(self.schemas.by_ids(seen.key_ids), is_key=True)
-            values = Schemas.of(self.schemas.by_ids(seen.value_ids), is_key=False)
-            late = _late_rows(with_decision(records, keys, values), progress.commit + 1).persist()
+            written = written_with(
+                records,
+                seen,
+                topic=done.table,
+                files=self.schemas,
+                settings=settings,
+                before=progress,
+                quarantine_unknown_ids=True,
+            )
+            typed = typed_row(table, settings, written)
+            decided = with_decision(records, written.keys, written.values, seen.frames, typed)
+            late = _late_rows(decided, progress.commit + 1).persist()
             try:
                 replayed = late.count()
                 if replayed:
@@ -140,6 +150,7 @@ def _late_rows(records: DataFrame, batch: int) -> DataFrame:
         .select(
             *_COORDINATES,
             *(F.col(name) for name in _DECIDED),
+            *(F.col(name) for name in TYPED if name in records.columns),
             F.col("canonical_key").alias("key"),
             F.struct(F.col("key_framing").alias("key"), F.col("value_framing").alias("value")).alias("framing"),
             F.lit(batch).cast("bigint").alias("batch"),

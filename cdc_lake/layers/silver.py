@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake import failpoints
-from cdc_lake.columns import BATCH, DELETE, KEEP
+from cdc_lake.columns import BATCH, BRONZE, DELETE, KEEP
 from cdc_lake.config import Config
 from cdc_lake.errors import NoProgressError
 from cdc_lake.events.rows import Layout
@@ -81,7 +81,7 @@ class _Silver:
         run = SilverRun(
             spark=spark,
             schemas=self.schemas,
-            bronze=bronze.read(as_of=bronze.version()),
+            bronze=bronze.read(as_of=bronze.version()).select(*BRONZE),
             partitions=len(landed.position),
             path=path,
             side=SideTable(spark, table_path(self.config, "side", done.table)),

@@ -1,11 +1,11 @@
 """One batch of silver: a range of bronze's batches, and what can be said of it before any of it is decoded."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.changes import fold, memory
@@ -13,11 +13,12 @@ from cdc_lake.changes.whole_table import Mark, Place, Truncate, WholeTable, is_m
 from cdc_lake.columns import BATCH, SILVER_META, SNAPSHOT_ENTRY, TRUNCATED_ENTRY
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import RefusedError, UnsupportedError
-from cdc_lake.events.avro import WriterSchema
+from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.moves import has_move_headers
 from cdc_lake.events.rows import Layout, events, large_columns, layout_of, merge_columns, place
 from cdc_lake.events.types import plain_type
+from cdc_lake.layers.written import named
 from cdc_lake.metrics.report import TableReport
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.tables.delta import DeltaLakeTable
@@ -71,8 +72,17 @@ class Counts:
     marks: int
     moves: int
     untimed: int
-    key_schemas: list[str]
-    value_schemas: list[str]
+    written: Row
+
+
+def schemas_and_frames() -> Column:
+    """What bronze rows were written with, an aggregate: `keys` and `values`, fingerprints of schemas; `frames`."""
+    frames = F.array_union(F.collect_set("framing.key"), F.collect_set("framing.value"))
+    return F.struct(
+        F.sort_array(F.collect_set("key_schema")).alias("keys"),
+        F.sort_array(F.collect_set("value_schema")).alias("values"),
+        frames.alias("frames"),
+    )
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,7 @@ class Schemas:
 
     keys: list[WriterSchema]
     values: list[WriterSchema]
+    frames: Collection[str]
     layout: Layout
     large: dict[str, str]
 
@@ -112,8 +123,7 @@ class Batch:
             F.count(F.when(is_mark(F.col("snapshot")), 1)),
             F.count(F.when(is_half, 1)),
             F.count(F.when(is_untimed, 1)),
-            F.sort_array(F.collect_set("key_schema")),
-            F.sort_array(F.collect_set("value_schema")),
+            schemas_and_frames(),
         ).collect()[0]
         return Counts(*found)
 
@@ -193,18 +203,19 @@ class Batch:
     @cached_property
     def schemas(self) -> Schemas | None:
         """None when no event has had a key yet, so that nothing is known of the table."""
-        key_schemas = self.counts.key_schemas or self._last_key_schema()
-        return self.schemas_of(key_schemas, self.counts.value_schemas) if key_schemas else None
+        written = self.counts.written
+        keys = written["keys"] or self._last_key_schema()
+        return self.schemas_of(keys, written["values"], written["frames"]) if keys else None
 
-    def schemas_of(self, key_schemas: Sequence[str], value_schemas: Sequence[str]) -> Schemas:
+    def schemas_of(self, key_schemas: Iterable[str], value_schemas: Iterable[str], frames: Collection[str]) -> Schemas:
         """Read schemas and settle on the columns they need."""
         run = self.run
         keys = [run.schemas.by_fingerprint(name) for name in key_schemas]
-        values = [run.schemas.by_fingerprint(name) for name in value_schemas]
+        values = [named(run.schemas.by_fingerprint(name), run.settings) for name in value_schemas]
         known_keys = self.progress.keys if self.progress else ()
         layout = _layout(run.done.table, layout_of(run.done.table, keys, values), self.stored_columns, known_keys)
         large = large_columns(values, run.settings.null_means_keep) - layout.keys.keys()
-        return Schemas(keys, values, layout, {n: kind for n, kind in layout.columns.items() if n in large})
+        return Schemas(keys, values, frames, layout, {n: kind for n, kind in layout.columns.items() if n in large})
 
     def _last_key_schema(self) -> list[str]:
         """Truncates have no key: the one of the events before them."""
@@ -224,6 +235,7 @@ class Batch:
             schemas.layout,
             keys=schemas.keys,
             values=schemas.values,
+            frames=schemas.frames,
             unavailable_value=settings.unavailable_value,
             null_means_keep=settings.null_means_keep,
             has_moves=has_moves,

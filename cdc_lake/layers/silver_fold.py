@@ -27,7 +27,7 @@ from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.key import canonical_text
 from cdc_lake.events.moves import has_move_headers, move_of
 from cdc_lake.events.rows import Layout, place
-from cdc_lake.layers.silver_batch import Batch, Schemas
+from cdc_lake.layers.silver_batch import Batch, Schemas, schemas_and_frames
 from cdc_lake.tables.progress import SidePin
 
 _RESET_KEYS = 10
@@ -370,8 +370,10 @@ def _folded_again(batch: Batch, keys: DataFrame, decided: Decided) -> "Folded":
         keys, old, fresh, behind = _from_their_starts(batch, keys, old, decided)
     of_all = batch.whole_table_of(batch.history().where((F.col("op") == TRUNCATE) | is_mark(F.col("snapshot"))))
     rows = fresh.join(keys, "key", how="left_anti").unionByName(old)
-    found = rows.agg(F.collect_set("key_schema"), F.collect_set("value_schema")).collect()[0]
-    schemas = batch.schemas_of(sorted(found[0]), sorted({*found[1], *batch.counts.value_schemas}))
+    ((found,),) = rows.agg(schemas_and_frames()).collect()
+    schemas = batch.schemas_of(
+        found["keys"], sorted({*found["values"], *batch.counts.written["values"]}), found["frames"]
+    )
     happened = batch.events(rows, schemas, has_moves=True)
     again = Folding(batch, schemas, happened, of_all, keys).decided()
     again = replace(again, stale=again.stale + behind)

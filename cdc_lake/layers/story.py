@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.changes import fold
 from cdc_lake.changes.whole_table import is_mark
-from cdc_lake.columns import KAFKA, ORDER
+from cdc_lake.columns import BRONZE, KAFKA, ORDER
 from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError
 from cdc_lake.events.envelope import TRUNCATE
@@ -86,7 +86,7 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
     storage = Storage(spark)
     (topic,) = select_landed(config, storage, [table])[:1]
     bronze = DeltaLakeTable(spark, table_path(config, "bronze", topic))
-    rows = bronze.read(as_of=bronze.version())
+    rows = bronze.read(as_of=bronze.version()).select(*BRONZE)
     text = _known_key(topic, rows, key)
     silver = DeltaLakeTable(spark, table_path(config, "silver", topic)).progress()
     reached = silver.sources.get(bronze.id(), 0) if silver else 0

@@ -1,16 +1,20 @@
 """The lake's own copy of every schema its records were written with.
 
-`_schemas/<sha256>.avsc` holds a text; `_schemas/ids/<registry>/<namespace>/<id>/<sha256>` says that an id meant it.
-Both are written once and never change, so no two runs can disturb each other; and once a record is in bronze, the
-registry is not needed to read it again, were it rebuilt or gone.
+`_schemas/<sha256>.avsc` holds a text; `_schemas/ids/<registry>/<kind>/<id>/<sha256>` says that an id has meant it. Both
+are written once and never change, so no two runs can disturb each other; and once a record is in bronze, the registry
+is not needed to read it again, were it rebuilt or gone.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
+from urllib.parse import quote
 
-from cdc_lake.errors import InfrastructureError, UnsupportedError
-from cdc_lake.events.avro import WriterSchema
-from cdc_lake.sources.registry import Registry
+from cdc_lake.errors import InfrastructureError
+from cdc_lake.events.decode import WriterSchema, schema_text
+from cdc_lake.sources.registry import RegisteredSchema, Registry
 from cdc_lake.storage import Storage
+
+_EMBEDDED = "embedded"
+"""In the place of the registry's name, for schemas that came with the records."""
 
 
 class SchemaFiles:
@@ -26,66 +30,81 @@ class SchemaFiles:
         self._storage = storage
         self._folder = f"{root}/_schemas"
         self._registry = registry
-        self._asked: dict[int, str | None] = {}
+        self._asked: dict[tuple[str, str], WriterSchema | None] = {}
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """The kinds of id that a bare number in a frame may be."""
+        return self._named.namespaces
 
     def by_fingerprint(self, fingerprint: str) -> WriterSchema:
         """A schema that records in bronze were written with."""
         return WriterSchema(self._storage.read_text(f"{self._folder}/{fingerprint}.avsc"))
 
-    def by_ids(self, ids: Iterable[int]) -> dict[int, WriterSchema | None]:
-        """The schemas of registry ids, kept in the lake from now on; none for an id the registry does not have.
+    def look_up(self, kind: str, schema_id: str) -> Sequence[WriterSchema]:
+        """What the registry says an id means, and behind it what it has said before, if that was something else."""
+        now, marker = self._ask(kind, schema_id), f"{self._named.name}/{kind}/{quote(schema_id, safe='')}"
+        known = self._storage.names(f"{self._folder}/ids/{marker}")
+        if now is not None and now.fingerprint not in known:
+            self.keep(now, marker)
+        before = sorted(set(known) - ({now.fingerprint} if now else set()))
+        return (*((now,) if now else ()), *(self.by_fingerprint(fingerprint) for fingerprint in before))
 
-        An id that a registry does not have is a bad record, as long as the registry has the others. One that has none
-        of them, nor one it returned before, has lost its content: that is bad infrastructure.
+    def embedded(self, name: str) -> WriterSchema | None:
+        """The schema that came with records under this name, if that was kept."""
+        known = self._storage.names(f"{self._folder}/ids/{_EMBEDDED}/{name}")
+        return self.by_fingerprint(known[0]) if known else None
+
+    def keep_embedded(self, name: str, schema: WriterSchema) -> WriterSchema:
+        """Put a schema that came with records into the lake."""
+        return self.keep(schema, f"{_EMBEDDED}/{name}")
+
+    def keep(self, schema: WriterSchema, marker: str | None = None) -> WriterSchema:
+        """Put a schema into the lake, and under `_schemas/ids` what it is the meaning of."""
+        self._storage.write_once(f"{self._folder}/{schema.fingerprint}.avsc", schema.text)
+        if marker:
+            self._storage.write_once(f"{self._folder}/ids/{marker}/{schema.fingerprint}", "")
+        return schema
+
+    def check_has_content(self, asked: Collection[tuple[str, str]]) -> None:
+        """See that the registry has any of the ids that it was asked for, or one that it had before.
+
+        An id that a registry does not have is a bad record, as long as it has others. One that has none has lost its
+        content, or is another one: that is bad infrastructure.
 
         Raises:
-            InfrastructureError: the registry does not answer, or has lost its content.
-            UnsupportedError: an id has meant another schema before.
+            InfrastructureError: it has none of them.
         """
-        wanted = sorted(set(ids))
-        answers = {schema_id: self._look_up(schema_id) for schema_id in wanted}
-        if wanted and not any(self._registry_has(schema_id) for schema_id in (*wanted, *self._known_ids()[:1])):
-            raise InfrastructureError(
-                f"schema registry {self._named.name}",
-                f"it has none of the schema ids {', '.join(map(str, wanted[:5]))}, nor any it had before",
-                "see that registry.url is the one the connector writes to and registry.ids its kind of id; "
-                "nothing was committed",
-            )
-        return answers
+        if not asked or any(self._ask(*one) for one in asked):
+            return
+        for kind in self.kinds:
+            for name in self._storage.names(f"{self._folder}/ids/{self._named.name}/{kind}")[:1]:
+                if self._ask(kind, name):
+                    return
+        ids = ", ".join(schema_id for _, schema_id in list(asked)[:5])
+        raise InfrastructureError(
+            f"schema registry {self._named.name}",
+            f"it has none of the schema ids {ids}, nor any it had before",
+            "see that registry.url is the one the connector writes to and registry.ids its kind of id; nothing was "
+            "committed. If these ids are gone for good: `cdc-lake run bronze --quarantine-unknown-ids`",
+        )
 
     @property
     def _named(self) -> Registry:
         assert self._registry is not None, "only bronze knows registry ids"
         return self._registry
 
-    @property
-    def _markers(self) -> str:
-        return f"{self._folder}/ids/{self._named.name}/{self._named.namespaces[0]}"
+    def _ask(self, kind: str, schema_id: str) -> WriterSchema | None:
+        if (kind, schema_id) not in self._asked:
+            answer = self._named.schema(kind, schema_id)
+            self._asked[kind, schema_id] = None if answer is None else _writer(answer)
+        return self._asked[kind, schema_id]
 
-    def _known_ids(self) -> list[int]:
-        return [int(name) for name in self._storage.names(self._markers)]
 
-    def _registry_has(self, schema_id: int) -> bool:
-        return self._text(schema_id) is not None
-
-    def _text(self, schema_id: int) -> str | None:
-        if schema_id not in self._asked:
-            found = self._named.schema(self._named.namespaces[0], str(schema_id))
-            self._asked[schema_id] = found.text if found else None
-        return self._asked[schema_id]
-
-    def _look_up(self, schema_id: int) -> WriterSchema | None:
-        known = self._storage.names(f"{self._markers}/{schema_id}")
-        text = self._text(schema_id)
-        if text is None:
-            return self.by_fingerprint(known[0]) if len(known) == 1 else None
-        schema = WriterSchema(text)
-        if known and known != [schema.fingerprint]:
-            raise UnsupportedError(
-                f"schema id {schema_id}",
-                "the registry returns another text than it did before, so it was probably rebuilt",
-                "give the rebuilt registry's records a lake.root of their own until both meanings can be told apart",
-            )
-        self._storage.write_once(f"{self._folder}/{schema.fingerprint}.avsc", text)
-        self._storage.write_once(f"{self._markers}/{schema_id}/{schema.fingerprint}", "")
-        return schema
+def _writer(answer: RegisteredSchema) -> WriterSchema:
+    match answer.type:
+        case "AVRO":
+            return WriterSchema(answer.text)
+        case "JSON":
+            return WriterSchema(schema_text("json-schema", schema=answer.text))
+    return WriterSchema(schema_text(answer.type.lower(), text=answer.text))

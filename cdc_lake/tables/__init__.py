@@ -49,8 +49,13 @@ class Table(Protocol):
     def read(self, as_of: int | None = None) -> DataFrame:
         """The rows, of the newest version or of `as_of`."""
 
-    def append(self, rows: DataFrame, progress: Progress) -> Commit:
+    def append(self, rows: DataFrame, progress: Progress, *, adds_columns: bool = False) -> Commit:
         """Add rows; the first append creates the table with the rows' schema.
+
+        Args:
+            rows: the table's columns.
+            progress: what the table has consumed with this.
+            adds_columns: whether columns and fields that the table lacks are added to it; else they are an error.
 
         Raises:
             TableLockedError: another run has committed or created the table first; nothing was added.

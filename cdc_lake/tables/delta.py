@@ -172,9 +172,10 @@ class DeltaLakeTable:
             reader = reader.option("versionAsOf", as_of)
         return reader.load(self.path)
 
-    def append(self, rows: DataFrame, progress: Progress) -> Commit:
+    def append(self, rows: DataFrame, progress: Progress, *, adds_columns: bool = False) -> Commit:
         """See `Table`."""
-        return self._save(rows.write.mode("append"), progress)
+        writer = rows.write.mode("append")
+        return self._save(writer.option("mergeSchema", "true") if adds_columns else writer, progress)
 
     def overwrite(self, rows: DataFrame, progress: Progress) -> Commit:
         """See `Table`."""

@@ -68,6 +68,8 @@ class Progress(BaseModel):
         model: gold: the fingerprint of the model's text.
         keys: silver: the primary key's columns, sorted.
         side: silver: its side table as it belongs to this commit; none before the first entry.
+        kinds: bronze: `<side>.<frame>` -> the kind of id that the numbers in its frames are, once that is settled.
+        owners: bronze: `key` and `value` -> what the topic's records are named after: mostly the topic.
         rows: bronze: how many this commit brought; silver plans by it before it has looked.
         gaps: bronze: what this commit went on over, if it was told to; not carried forward.
     """
@@ -86,6 +88,8 @@ class Progress(BaseModel):
     model: str = ""
     keys: tuple[str, ...] = ()
     side: SidePin | None = None
+    kinds: dict[str, str] = {}
+    owners: dict[str, tuple[str, ...]] = {}
     rows: int | None = None
     gaps: tuple[Gap, ...] = ()
 

@@ -331,14 +331,30 @@ Garbage = tuple[bytes | None, bytes | None, str, str]
 
 def garbage(key: bytes, value: bytes) -> list[Garbage]:
     """Bad records made of a good one: key, value, and the stage and message they are to be quarantined with."""
+    no_frame = "which no frame begins with; if that is how it is written, set the table's framing"
     return [
-        (key, b"garbage", "frame", "value: the first byte is 0x67, not the frame's 0x00"),
-        (key, b"\x07" + value[1:], "frame", "value: the first byte is 0x07, not the frame's 0x00"),
-        (key, b"\0", "frame", "value: 1 bytes are too few for a frame"),
+        (
+            key,
+            b"garbage",
+            "frame",
+            f"value: its first byte is 0x67, {no_frame}",
+        ),
+        (
+            key,
+            b"\x07" + value[1:],
+            "frame",
+            f"value: its first byte is 0x07, {no_frame}",
+        ),
+        (key, b"\0", "frame", "value: 1 bytes are too few for the frame id4"),
         (key, b"\0\0\x0f\x42\x3f" + value[5:], "lookup", "value: schema id 999999 is not in the registry"),
         (key, value[:-3], "decode", "value: the bytes end in the middle of the record"),
         (key, value + b"\0\0", "decode", "value: 2 bytes are left over behind the record"),
-        (b"garbage", value, "frame", "key: the first byte is 0x67, not the frame's 0x00"),
+        (
+            b"garbage",
+            value,
+            "frame",
+            f"key: its first byte is 0x67, {no_frame}",
+        ),
         (None, None, "type", "key and value are both null"),
     ]
 

@@ -12,7 +12,7 @@ from conformance.by_delta import silver_rows
 from events import OPTIONAL_INT, START_MS, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession
-from test_submit import CHECKOUT, PROGRAMS, SMALL_JVM
+from submitting import CHECKOUT, PROGRAMS, SMALL_JVM
 
 from cdc_lake.config import Config, LakeConfig
 from cdc_lake.layers.bronze import run_bronze

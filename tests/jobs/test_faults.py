@@ -19,7 +19,7 @@ from bronze_of_fakes import MAX_ROWS, servers
 from deltalake import DeltaTable
 from events import TABLE
 from pyspark.sql import SparkSession
-from test_submit import CHECKOUT, PROGRAMS, SMALL_JVM
+from submitting import CHECKOUT, PROGRAMS, SMALL_JVM
 
 from cdc_lake.config import Config, GoldConfig, LakeConfig, LeaseConfig, TableConfig
 from cdc_lake.layers.bronze import run_bronze

@@ -8,8 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,76 +19,13 @@ import requests
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import CommitProperties, DeltaTable, write_deltalake
+from submitting import CHECKOUT, Submit
 
 from cdc_lake import jars as jars_module
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.jars import Jar, cache_folder, lock_file, profile_name, read_lock, spark_home, write_spark_defaults
 from cdc_lake.session import SPARK_DEFAULTS
 from cdc_lake.tables.progress import Progress
-
-CHECKOUT = Path(__file__).parents[2]
-PROGRAMS = Path(sys.executable).parent
-SMALL_JVM = "-Dorg.apache.avro.fastread=true -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
-"""Starts in half the time, which is most of what these tests take."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def said(self) -> str:
-        """All it said, white space made one: tables and terminals break lines."""
-        return " ".join(f"{self.out} {self.err}".split())
-
-    @property
-    def report(self) -> dict[str, Any]:
-        """The run's report, from the last line of standard output."""
-        report: dict[str, Any] = json.loads(self.out.splitlines()[-1])
-        return report
-
-
-Submit = Callable[..., Ended]
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    """Where the lake of a test is, or is going to be."""
-    return tmp_path / "lake"
-
-
-@pytest.fixture
-def submit(lake: Path, tmp_path: Path) -> Submit:
-    """`spark-submit jobs/<layer>.py <flags>`, with the settings of `variables` in the environment."""
-
-    def run(layer: str, *flags: str, job: Path | None = None, **variables: str) -> Ended:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("CDC_LAKE")}
-        done = subprocess.run(
-            [
-                *(str(PROGRAMS / "spark-submit"), "--conf", f"spark.driver.extraJavaOptions={SMALL_JVM}"),
-                *("--master", "local[2]", str(job or CHECKOUT / "jobs" / f"{layer}.py"), *flags),
-            ],
-            env={
-                **inherited,
-                "PATH": f"{PROGRAMS}{os.pathsep}{inherited['PATH']}",
-                "CDC_LAKE__LAKE__ROOT": str(lake),
-                "CDC_LAKE__STACK__FOLDER": str(tmp_path / "nothing-runs-here"),
-                **variables,
-            },
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        return Ended(done.returncode, done.stdout, done.stderr)
-
-    return run
-
 
 TOPIC = "submitted.public.thing"
 _KEY = {"type": "record", "name": "Key", "namespace": TOPIC, "fields": [{"name": "id", "type": "int"}]}

@@ -9,23 +9,21 @@ from fakes import FakeBroker, kafka
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from cdc_lake.config import Config, LakeConfig, TableConfig
-from cdc_lake.events.arrival import Schemas, with_decision, with_frames
-from cdc_lake.events.avro import WriterSchema
+from cdc_lake.events.arrival import Schemas, with_decision
+from cdc_lake.events.decode import WriterSchema
+from cdc_lake.events.references import Names, resolve
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.silver import run_silver
+from cdc_lake.layers.written import SIDES, look_over
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.tables.delta import DeltaLakeTable
 
 
-def decided(spark: SparkSession, registry: FakeRegistry, records: Sequence[Record]) -> DataFrame:
-    """What bronze decides of each record."""
-    keys, values = (
-        {schema_id: _writer(registry, schema_id) for schema_id in _ids(getattr(r, side) for r in records)}
-        for side in ("key", "value")
-    )
-    return with_decision(
-        with_frames(kafka(spark, records)), Schemas.of(keys, is_key=True), Schemas.of(values, is_key=False)
-    )
+def decided(spark: SparkSession, registry: FakeRegistry, records: Sequence[Record], **framings: str) -> DataFrame:
+    """What bronze decides of each record; a schema of any table is taken."""
+    rows, seen = look_over(kafka(spark, records), **framings)
+    schemas = {side: Schemas.of(*_meanings(registry, seen.references[side]), side=side) for side in SIDES}
+    return with_decision(rows, schemas["key"], schemas["value"], seen.frames)
 
 
 def by_offset(rows: DataFrame) -> list[Row]:
@@ -83,10 +81,17 @@ class Lake:
         return done
 
 
-def _ids(data: Iterable[bytes | None]) -> set[int]:
-    return {int.from_bytes(one[1:5], "big") for one in data if one and one[:1] == b"\0" and len(one) > 5} - {0}
+def _meanings(registry: FakeRegistry, references: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    def look_up(kind: str, schema_id: str) -> list[WriterSchema]:
+        found = registry.schema(kind, schema_id)
+        return [] if found is None else [WriterSchema(found.text)]
 
-
-def _writer(registry: FakeRegistry, schema_id: int) -> WriterSchema | None:
-    found = registry.schema("contentId", str(schema_id))
-    return WriterSchema(found.text) if found else None
+    found = resolve(
+        references,
+        names=Names("any", allowed=("*",)),
+        kinds=registry.namespaces,
+        settled={},
+        look_up=look_up,
+        samples=lambda wanted: {},
+    )
+    return found.meanings, found.problems

@@ -7,9 +7,10 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from events import connect, decimal, key_schema
+from events import Topic, connect, decimal, key_schema
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lake import by_offset, decided
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from source_types import VARIABLE
@@ -223,3 +224,20 @@ def test_a_key_s_text_is_what_the_reference_says(spark: SparkSession, rows: list
             ("n", number),
             ("text", name),
         ]
+
+
+def test_a_record_whose_key_cannot_be_held_is_quarantined_and_never_takes_another_row_s_place(
+    spark: SparkSession,
+) -> None:
+    topic = Topic({"name": ["null", "string"]}, keys={"on": DATE})
+    infinities = (-2147472692, -622191234)  # of the stream, and of a snapshot
+    records = [topic.change("c", {"on": day}, {"name": "x"}) for day in (20_000, *infinities)]
+
+    rows = by_offset(decided(spark, topic.registry, records))
+
+    assert [(r["status"], r["canonical_key"]) for r in rows] == [
+        ("ok", '{"on":"2024-10-04"}'),
+        ("quarantined", None),
+        ("quarantined", None),
+    ]
+    assert "the key's column `on` has a value that a date cannot hold" in rows[1]["error"]["message"]

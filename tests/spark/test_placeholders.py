@@ -15,7 +15,7 @@ from lake import Lake, decided
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.events.avro import WriterSchema, with_decoded_values
+from cdc_lake.events.decode import WriterSchema, with_decoded_values
 from cdc_lake.events.envelope import row_fields, row_of
 from cdc_lake.events.framing import body
 from cdc_lake.events.unavailable import can_be_unavailable, unavailable
@@ -74,7 +74,10 @@ def found(
     """The columns of each record that were not sent."""
     schema = WriterSchema(topic.value_text)
     rows, (layout,) = with_decoded_values(
-        decided(spark, topic.registry, records), [schema], body=body(F.col("value")), schema=F.col("value_schema")
+        decided(spark, topic.registry, records),
+        {schema.fingerprint: [schema]},
+        body=body(F.col("value"), F.col("value_framing"), ["id4"]),
+        named=F.col("value_schema"),
     )
     names = unavailable(row_fields(layout.tree), row_of(layout.tree, layout.value), placeholder)
     return [set(row["names"]) for row in rows.select("offset", names.alias("names")).orderBy("offset").collect()]

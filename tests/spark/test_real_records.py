@@ -12,7 +12,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.events.arrival import bronze_rows, with_log_order
-from cdc_lake.events.avro import WriterSchema
+from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.moves import move_of
 from cdc_lake.events.rows import events, layout_of
 
@@ -86,7 +86,9 @@ def check(table: str, sources: list[dict[str, Any]], spark: SparkSession) -> Non
     keys = [WriterSchema(source["key_schema"]) for source in sources]
     values = [WriterSchema(source["value_schema"]) for source in sources]
     layout = layout_of(table, keys, values)
-    typed = events(bronze, layout, keys=keys, values=values, unavailable_value="__debezium_unavailable_value").select(
+    typed = events(
+        bronze, layout, keys=keys, values=values, frames=["id4"], unavailable_value="__debezium_unavailable_value"
+    ).select(
         "__kafka.offset",
         "pk",
         F.col("row").isNull().alias("is_without_row"),

@@ -110,7 +110,7 @@ def test_an_unknown_key_of_a_table_is_named(tmp_path: Path) -> None:
     [
         ("defaults: {deletes: maybe}", "`defaults.deletes`"),
         ("defaults: {max_rows: 0}", "`defaults.max_rows`"),
-        ("defaults: {max_quarantine_percent: 101}", "`defaults.max_quarantine_percent`"),
+        ("defaults: {max_quarantined: 101%}", "`defaults.max_quarantined`"),
         ("registry: {ids: global_id}", "`registry.ids`"),
         ("registry: {attempts: many}", "`registry.attempts`"),
         ("registry: {type: kafka}", "`registry.type`"),
@@ -264,3 +264,13 @@ def test_a_patch_back_to_the_default_s_value_counts(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, "defaults: {deletes: hard}\ntables: {'a.b.c': {deletes: soft}}"))
 
     assert config.table("a.b.c").deletes == "soft"
+
+
+def test_schema_files_start_at_the_configuration_file_s_folder(tmp_path: Path) -> None:
+    file = tmp_path / "cdc-lake.yml"
+    file.write_text("defaults: {key_schemas: [key.avsc]}\ntables: {'a.*': {value_schemas: [sub/value.avsc]}}\n")
+
+    found = load_config(file).table("a.b")
+
+    assert found.key_schemas == (str(tmp_path / "key.avsc"),)
+    assert found.value_schemas == (str(tmp_path / "sub" / "value.avsc"),)

@@ -5,7 +5,7 @@ import json
 import pytest
 from events import body, decimal
 
-from cdc_lake.events.avro import WriterSchema
+from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.explain import reason
 
 TEXT = json.dumps(

@@ -9,7 +9,7 @@ import pytest
 from events import FLAT_METADATA, decimal, envelope_schema, flat_schema
 
 from cdc_lake.events.arrival import Schemas
-from cdc_lake.events.avro import WriterSchema
+from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.envelope import row_fields, shape_of
 from cdc_lake.events.schemas import (
     MAX_TEXT_BYTES,
@@ -193,20 +193,22 @@ def test_a_flat_row_s_columns_are_those_that_the_transform_did_not_add() -> None
 def test_a_schema_that_cannot_be_used_is_a_problem_of_its_records_alone() -> None:
     schemas = Schemas.of(
         {
-            1: WriterSchema(envelope_schema({"id": "int"})),
-            2: None,
-            3: WriterSchema(
-                json.dumps(a_record("pagila.public.t.Envelope", next=["null", "pagila.public.t.Envelope"]))
-            ),
-            4: WriterSchema(flat_schema({"id": "int", "either": ["int", "string"]})),
-            5: WriterSchema("not a schema"),
+            "id4:1": [WriterSchema(envelope_schema({"id": "int"}))],
+            "id4:3": [
+                WriterSchema(
+                    json.dumps(a_record("pagila.public.t.Envelope", next=["null", "pagila.public.t.Envelope"]))
+                )
+            ],
+            "id4:4": [WriterSchema(flat_schema({"id": "int", "either": ["int", "string"]}))],
+            "id4:5": [WriterSchema("not a schema")],
         },
-        is_key=False,
+        {"id4:2": "schema id 2 is not in the registry"},
+        side="value",
     )
 
-    assert set(schemas.known) == {1}
-    assert "not in the registry" in schemas.problems[2]
-    assert all("refused" in schemas.problems[number] for number in (3, 4, 5))
+    assert set(schemas.known) == {"id4:1"}
+    assert "not in the registry" in schemas.problems["id4:2"]
+    assert all("refused" in schemas.problems[f"id4:{number}"] for number in (3, 4, 5))
 
 
 @pytest.mark.parametrize(
@@ -219,13 +221,13 @@ def test_a_schema_that_cannot_be_used_is_a_problem_of_its_records_alone() -> Non
     ],
 )
 def test_a_value_schema_that_is_no_row_is_a_problem_of_its_records_and_stops_nothing(text: str) -> None:
-    schemas = Schemas.of({1: WriterSchema(text)}, is_key=False)
+    schemas = Schemas.of({"id4:1": [WriterSchema(text)]}, side="value")
 
-    assert set(schemas.problems) == {1}
+    assert set(schemas.problems) == {"id4:1"}
 
 
 @pytest.mark.parametrize("name", ["Order-Date", "1st", "a b", "größe"])
 def test_a_schema_with_a_name_that_java_s_avro_refuses_is_a_problem_of_its_records(name: str) -> None:
-    schemas = Schemas.of({1: WriterSchema(flat_schema({"id": "int", name: "int"}))}, is_key=False)
+    schemas = Schemas.of({"id4:1": [WriterSchema(flat_schema({"id": "int", name: "int"}))]}, side="value")
 
-    assert set(schemas.problems) == {1}
+    assert set(schemas.problems) == {"id4:1"}

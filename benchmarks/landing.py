@@ -1,0 +1,102 @@
+"""`make bench-landing`: what bronze costs beside the floor, in one run; CPU seconds, and rows per CPU second.
+
+The floor is the least that any landing does: read the records from Kafka, decode each with one schema by a bare
+`from_avro`, write the bytes to Delta. Bronze also finds out each record's schema, proves that it fits to the last byte,
+names the key, and places the record in the log.
+"""
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.log import Log, value_schema
+from benchmarks.quick import Contender, environments
+from cdc_lake.embedded.stack import Stack
+
+FLOOR, BRONZE = "floor", "bronze"
+_WARM_UP = "bench.public.warm"
+
+
+def topics(rows: int) -> dict[str, list[dict[str, Any]]]:
+    """Topics by name, with the schemas that share their rows evenly."""
+
+    def texts(name: str, number: int, *, alike: bool) -> list[dict[str, Any]]:
+        """Schemas of one table: differing in documentation only, or each with a column of its own."""
+        found = []
+        for version in range(number):
+            schema = value_schema(name, 0)
+            if alike:
+                schema["doc"] = f"version {version}"
+            elif version:
+                schema["fields"].insert(5, {"name": f"extra_{version}", "type": ["null", "string"], "default": None})
+            found.append(schema)
+        return found
+
+    wanted = {"one": (1, True), "three": (3, False), "twenty_texts": (20, True), "twenty_layouts": (20, False)}
+    return {
+        f"bench.public.{name}": texts(f"bench.public.{name}", number, alike=alike)
+        for name, (number, alike) in wanted.items()
+    }
+
+
+def measure(root: Path, addresses: dict[str, str], rows: int) -> dict[str, dict[str, float]]:
+    """CPU seconds by topic and contender; each lands its topic in one go, in an application that is warm.
+
+    Args:
+        root: an empty folder.
+        addresses: the servers, see `Stack.endpoints`.
+        rows: of each topic.
+    """
+    log = Log(addresses["kafka"], addresses["registry"])
+    wanted = topics(rows)
+    for name, schemas in {_WARM_UP: [value_schema(_WARM_UP, 0)], **wanted}.items():
+        log.create({name: 4})
+        for schema in schemas:
+            log.use(name, schema)
+            log.snapshot(name, rows // len(schemas))
+    ours, theirs = environments(root, addresses)
+    seconds: dict[str, dict[str, float]] = {}
+    with ExitStack() as stack:
+        contenders = [
+            stack.enter_context(Contender(name, root, environment))
+            for name, environment in ((BRONZE, ours), (FLOOR, theirs))
+        ]
+        for contender in contenders:
+            contender.take([_WARM_UP])
+        for name in wanted:
+            for contender in contenders:
+                cost = contender.take([name])
+                seconds.setdefault(name.rpartition(".")[2], {})[contender.name] = cost.cpu
+                print(f"{name}: {contender.name} {cost.cpu:.1f} CPU s, {cost.wall:.1f} s", flush=True)
+    return seconds
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run it, and print the table of docs/performance.md."""
+    rows = int(arguments[0]) if arguments else 300_000
+    with tempfile.TemporaryDirectory(prefix="cdc-lake-bench-") as folder:
+        stack = Stack(Path(folder) / "stack")
+        stack.start(detach=False)
+        try:
+            seconds = measure(Path(folder), stack.endpoints, rows)
+        finally:
+            stack.delete()
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in ("records with", "bronze, CPU s", "floor, CPU s", "bronze's rate / floor's", "times one schema"):
+        table.add_column(name, justify="left" if name == "records with" else "right")
+    one = seconds["one"][BRONZE]
+    for name, by in seconds.items():
+        ratios = by[FLOOR] / by[BRONZE], by[BRONZE] / one
+        table.add_row(name.replace("_", " "), *(f"{value:.2f}" for value in (by[BRONZE], by[FLOOR], *ratios)))
+    Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,308 @@
+"""JSON records: how they name their schema, what that schema is as a tree, and decoding.
+
+Three kinds. Connect's JsonConverter puts the schema beside the payload; its name here is a hash of the schema's text.
+A registry's JSON Schema. And JSON without any schema: there the names of its fields are all that is known, their types
+are declared in the table's settings or the values stay text as they stand. Sources: Kafka Connect's `JsonConverter`,
+Confluent's `JsonSchemaData`.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+
+from cdc_lake.columns import quoted
+from cdc_lake.events.framing import Side
+from cdc_lake.events.schemas import MAX_TYPES, SchemaError, Tree, decimal_size, fields, is_decimal, non_null
+
+CONNECT_REFERENCE, PLAIN_REFERENCE = "connect", "json"
+
+_CONNECT_TYPES = {
+    "boolean": {"type": "boolean"},
+    "int8": {"type": "int", "connect.type": "int8"},
+    "int16": {"type": "int", "connect.type": "int16"},
+    "int32": {"type": "int"},
+    "int64": {"type": "long"},
+    "float": {"type": "float"},
+    "float32": {"type": "float"},
+    "double": {"type": "double"},
+    "float64": {"type": "double"},
+    "string": {"type": "string"},
+    "bytes": {"type": "bytes"},
+}
+_JSON_TYPES = {"boolean": "boolean", "integer": "int64", "number": "float64", "string": "string"}
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+_CORRUPT = "__corrupt"
+_UNDECLARED_PRECISION = 64
+"""What Connect's Avro converter writes for a decimal that declares none."""
+_SPARK_TYPES = {"boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double"}
+
+
+def reference(text: Column, side: Side, *, plain: bool) -> Column:
+    """How a JSON text names its schema, `<kind>:<id>`; null when it is no JSON object.
+
+    `connect:<sha256 of the schema's text>`, or `json:<shape>:<sorted field names>` of a text without one.
+
+    Args:
+        plain: whether a text without a schema counts. One that strays into a topic would bring columns of no type.
+    """
+    names = F.json_object_keys(text)
+    schema = embedded_schema(text)
+    is_connect = (F.array_sort(names) == F.array(F.lit("payload"), F.lit("schema"))) & schema.isNotNull()
+    by_schema = F.when(is_connect, F.concat(F.lit(f"{CONNECT_REFERENCE}:"), F.sha2(schema, 256)))
+    if not plain:
+        return by_schema
+    is_envelope = (
+        F.array_contains(names, "op")
+        & (F.array_contains(names, "after") | F.array_contains(names, "before"))
+        & F.get_json_object(text, "$.source").startswith("{")
+    )
+    if side == "key":
+        shape, row = F.lit("key"), text
+    else:
+        shape = F.when(is_envelope, "envelope").otherwise("flat")
+        row = F.when(is_envelope, F.get_json_object(text, "$.after")).otherwise(text)
+    columns = F.to_json(F.coalesce(F.array_sort(F.json_object_keys(row)), F.array().cast("array<string>")))
+    return by_schema.when(names.isNotNull(), F.concat(F.lit(f"{PLAIN_REFERENCE}:"), shape, F.lit(":"), columns))
+
+
+def is_null(text: Column) -> Column:
+    """Whether a JSON text is Connect's way to write a null: JsonConverter's tombstones are no null values in Kafka."""
+    is_null_payload = F.get_json_object(text, "$.payload").isNull() & reference(text, "value", plain=False).isNotNull()
+    return (F.trim(text) == "null") | is_null_payload
+
+
+def embedded_schema(text: Column) -> Column:
+    """The schema that Connect's JsonConverter put into the text."""
+    return F.get_json_object(text, "$.schema")
+
+
+def connect_tree(schema: Mapping[str, Any]) -> Tree:
+    """A schema of Connect's own, as it stands in JSON, as a tree.
+
+    Raises:
+        SchemaError: it is none.
+    """
+    tree = _connect_type(schema)
+    return {"type": "union", "branches": [{"type": "null"}, tree]} if schema.get("optional") else tree
+
+
+def _connect_type(schema: Mapping[str, Any]) -> Tree:
+    kind, name = schema.get("type"), schema.get("name")
+    properties: Tree = {"connect.name": name} if name else {}
+    if schema.get("parameters"):
+        properties["connect.parameters"] = schema["parameters"]
+    if kind == "struct":
+        inner = [{"name": f["field"], "type": connect_tree(f)} for f in schema["fields"]]
+        return {"type": "record", "name": name or "Struct", "fields": inner, **properties}
+    if kind == "array":
+        return {"type": "array", "items": connect_tree(schema["items"]), **properties}
+    if kind == "map":
+        if schema["keys"]["type"] != "string":
+            raise SchemaError(f"a map with keys of type {schema['keys']['type']} is no JSON object")
+        return {"type": "map", "values": connect_tree(schema["values"]), **properties}
+    if kind not in _CONNECT_TYPES:
+        raise SchemaError(f"`{kind}` is no type of Connect's")
+    return {**_CONNECT_TYPES[kind], **properties, **(_decimal(schema) if name == _DECIMAL else {})}
+
+
+def _decimal(schema: Mapping[str, Any]) -> Tree:
+    parameters = schema.get("parameters") or schema.get("connect.parameters") or {}
+    precision = int(parameters.get("connect.decimal.precision", _UNDECLARED_PRECISION))
+    return {"logicalType": "decimal", "precision": precision, "scale": int(parameters.get("scale", 0))}
+
+
+def json_schema_tree(schema: Mapping[str, Any]) -> Tree:
+    """A JSON Schema, as Connect's JSON Schema converters write it, as a tree.
+
+    Raises:
+        SchemaError: it says something that no column can hold.
+    """
+    return _json_schema_tree(schema, schema, (), itertools.count())
+
+
+def _json_schema_tree(schema: Any, root: Mapping[str, Any], path: tuple[str, ...], types: Iterator[int]) -> Tree:
+    if next(types) > MAX_TYPES:
+        raise SchemaError(f"written out, the schema has more than {MAX_TYPES} types")
+    if not isinstance(schema, Mapping):
+        raise SchemaError("a JSON Schema that says nothing of a field")
+    pointer = schema.get("$ref")
+    if pointer is not None:
+        if pointer in path:
+            raise SchemaError(f"the type `{pointer}` contains itself")
+        return _json_schema_tree(_pointed_to(pointer, root), root, (*path, pointer), types)
+    branches = schema.get("oneOf") or schema.get("anyOf")
+    if branches:
+        return {"type": "union", "branches": [_json_schema_tree(one, root, path, types) for one in branches]}
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return {
+            "type": "union",
+            "branches": [_json_schema_tree({**schema, "type": k}, root, path, types) for k in kind],
+        }
+    name = schema.get("title")
+    properties: Tree = {"connect.name": name} if name else {}
+    if kind == "null":
+        return {"type": "null"}
+    if kind == "object" and "properties" in schema:
+        listed = sorted(schema["properties"].items(), key=lambda item: item[1].get("connect.index", 0))
+        required = schema.get("required")
+        inner = [
+            {
+                "name": n,
+                "type": _optional(_json_schema_tree(one, root, path, types), required is None or n not in required),
+            }
+            for n, one in listed
+        ]
+        return {"type": "record", "name": name or "Object", "fields": inner, **properties}
+    if kind == "object":
+        return {"type": "map", "values": _json_schema_tree(schema.get("additionalProperties"), root, path, types)}
+    if kind == "array":
+        return {"type": "array", "items": _json_schema_tree(schema.get("items"), root, path, types), **properties}
+    if kind not in _JSON_TYPES:
+        raise SchemaError(f"a JSON Schema whose type is `{kind}`")
+    own = _CONNECT_TYPES[schema.get("connect.type") or _JSON_TYPES[kind]]
+    if schema.get("connect.parameters"):
+        properties["connect.parameters"] = schema["connect.parameters"]
+    return {**own, **properties, **(_decimal(schema) if name == _DECIMAL else {})}
+
+
+def _optional(tree: Tree, is_optional: bool) -> Tree:
+    if not is_optional or tree["type"] == "union":
+        return tree
+    return {"type": "union", "branches": [{"type": "null"}, tree]}
+
+
+def _pointed_to(pointer: str, root: Mapping[str, Any]) -> Any:
+    found: Any = root
+    for step in pointer.removeprefix("#/").split("/"):
+        if not isinstance(found, Mapping) or step not in found:
+            raise SchemaError(f"`{pointer}` is not in the schema")
+        found = found[step]
+    return found
+
+
+def plain_tree(shape: str, names: Sequence[str], declared: Mapping[str, str]) -> Tree:
+    """The tree of JSON without a schema.
+
+    Args:
+        shape: key, flat or envelope.
+        names: of the row's fields.
+        declared: types in Spark's words by name; the others are text.
+    """
+    row: Tree = {"type": "record", "name": f"json.{'Key' if shape == 'key' else 'Value'}"}
+    row["fields"] = [{"name": name, "type": _optional(_declared_type(declared.get(name)), True)} for name in names]
+    if shape != "envelope":
+        return row
+    text = _optional({"type": "string"}, True)
+    source = [{"name": name, "type": text} for name in _SOURCE_NAMES]
+    parts = {"after": _optional(row, True), "source": {"type": "record", "name": "json.Source", "fields": source}}
+    inner = [{"name": name, "type": part} for name, part in {**parts, "op": text}.items()]
+    return {"type": "record", "name": "json.Envelope", "fields": inner}
+
+
+_SOURCE_NAMES = (
+    *("name", "db", "ts_ms", "snapshot", "txId", "lsn", "sequence", "server_id", "gtid", "file", "pos", "row"),
+    *("change_lsn", "commit_lsn", "event_serial_no", "scn", "commit_scn", "ssn", "rs", "collection", "ord"),
+)
+
+
+def _declared_type(kind: str | None) -> Tree:
+    """The tree of a declared type: Avro's where there is one, so that placeholders are found in it."""
+    kind = (kind or "string").strip().lower()
+    if kind.startswith("array<"):
+        return {"type": "array", "items": _optional(_declared_type(kind[len("array<") : -1]), True)}
+    own = {spark: avro for avro, spark in _SPARK_TYPES.items()} | {"string": "string"}
+    return {"type": own[kind]} if kind in own else {"type": "spark", "spark.type": kind}
+
+
+def decoded(text: Column, tree: Tree, payload: str | None) -> Column:
+    """The struct to hand to `value` and `is_whole`.
+
+    Args:
+        text: one JSON value.
+        tree: what of it is wanted.
+        payload: the field that holds the value; none when the text is the value.
+    """
+    name = payload or "v"
+    holder = text if payload else F.concat(F.lit('{"v":'), text, F.lit("}"))
+    kind = f"struct<{quoted(name)}: {_read_type(tree)}, {_CORRUPT}: string>"
+    read = F.from_json(holder, kind, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+    # An array of just this text has one element, unless something stands behind the value.
+    alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
+    return F.struct(read[name].alias("v"), read[_CORRUPT].alias("corrupt"), alone.alias("alone"))
+
+
+def value(found: Column, tree: Tree) -> Column:
+    """The decoded value, as `from_avro` would give it."""
+    return _converted(tree, found["v"])
+
+
+def is_whole(found: Column) -> Column:
+    """Whether the text is one JSON value that fits; never null."""
+    return (F.coalesce(found["alone"], F.lit(0)) == 1) & found["corrupt"].isNull() & found["v"].isNotNull()
+
+
+def _read_type(tree: Tree) -> str:
+    tree = non_null(tree)
+    match tree["type"]:
+        case "record":
+            inner = (f"{quoted(sent_name(f))}: {_read_type(f['type'])}" for f in tree["fields"])
+            return f"struct<{', '.join(inner)}>"
+        case "array":
+            return f"array<{_read_type(tree['items'])}>"
+        case "map":
+            return f"map<string, {_read_type(tree['values'])}>"
+        case "spark":
+            return str(tree["spark.type"])
+        case "union":
+            raise SchemaError("a value with several types cannot become a column")
+    return _SPARK_TYPES.get(tree["type"], "string")
+
+
+def sent_name(field: Mapping[str, Any]) -> str:
+    """A field's name in the text; the tree may call it otherwise."""
+    return str(field.get("sent", field["name"]))
+
+
+def _converted(tree: Tree, column: Column) -> Column:
+    tree = non_null(tree)
+    size = decimal_size(tree) if is_decimal(tree) else None
+    if size:
+        return _decimal_of(size, F.unbase64(column))
+    match tree["type"]:
+        case "bytes" | "fixed":
+            return F.unbase64(column)
+        case "array" if _is_converted(tree):
+            return F.transform(column, lambda c: _converted(tree["items"], c))
+        case "map" if _is_converted(tree):
+            return F.transform_values(column, lambda _, c: _converted(tree["values"], c))
+        case "record" if _is_converted(tree):
+            parts = [_converted(f["type"], column[sent_name(f)]).alias(f["name"]) for f in tree["fields"]]
+            return F.when(column.isNotNull(), F.struct(*parts))
+    return column
+
+
+def _is_converted(tree: Tree) -> bool:
+    tree = non_null(tree)
+    match tree["type"]:
+        case "bytes" | "fixed":
+            return True
+        case "array":
+            return _is_converted(tree["items"])
+        case "map":
+            return _is_converted(tree["values"])
+        case "record":
+            return any("sent" in f or _is_converted(f["type"]) for f in tree["fields"]) or bool(fields(tree))
+    return False
+
+
+def _decimal_of(size: tuple[int, int], unscaled: Column) -> Column:
+    """Avro's decimal is a length and these bytes, so the JVM's own reader of it takes them."""
+    text = json.dumps({"type": "bytes", "logicalType": "decimal", "precision": size[0], "scale": size[1]})
+    length = F.unhex(F.lpad(F.hex(F.length(unscaled) * 2), 2, "0"))
+    return F.when(unscaled.isNotNull(), from_avro(F.concat(length, unscaled), text))

@@ -1,0 +1,45 @@
+"""Records that are plain text: one line of CSV, or one value. Their columns are declared in the table's settings."""
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from cdc_lake.columns import quoted
+from cdc_lake.events.schemas import Tree, fields, record
+
+_CORRUPT = "__corrupt"
+_OPTIONS = {
+    "csv": {"lineSep": "\x1d"},
+    # One value is a line whose separator, quote and end do not occur in texts.
+    "string": {"sep": "\x1e", "quote": "\x1f", "escape": "\x1f", "lineSep": "\x1d"},
+}
+
+
+def tree(columns: Mapping[str, str]) -> Tree:
+    """The tree of declared columns, name to Spark's name of the type."""
+    return record("text.Value", {name: {"type": "spark", "spark.type": kind} for name, kind in columns.items()})
+
+
+def decoded(text: Column, wanted: Tree, kind: str) -> Column:
+    """The struct to hand to `value` and `is_whole`.
+
+    Args:
+        text: the record.
+        wanted: its tree.
+        kind: csv, or string: all of the text is the value of the only column.
+    """
+    types = {name: part["spark.type"] for name, part in fields(wanted).items()}
+    inner = ", ".join(f"{quoted(name)} {spark_type}" for name, spark_type in {**types, _CORRUPT: "string"}.items())
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, **_OPTIONS[kind]}
+    return F.from_csv(text, inner, options)
+
+
+def value(found: Column, wanted: Tree) -> Column:
+    """The decoded row."""
+    return F.struct(*(found[name].alias(name) for name in fields(wanted)))
+
+
+def is_whole(found: Column) -> Column:
+    """Whether the text fits the columns; never null."""
+    return found.isNotNull() & found[_CORRUPT].isNull()

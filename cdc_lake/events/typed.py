@@ -1,0 +1,80 @@
+"""Typed `before` and `after` beside bronze's bytes, for people who read bronze by SQL. The toolkit never reads them.
+
+A column whose type changed has a second field, `<name>__<type>`; which source column a field holds stands in the
+field's own metadata, under `SOURCE_COLUMN`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType, _parse_datatype_string
+
+from cdc_lake.events.schemas import Tree
+from cdc_lake.events.types import mapping, plain_type
+
+SOURCE_COLUMN = "cdc_lake.column"
+
+
+@dataclass(frozen=True)
+class TypedRow:
+    """The fields of a typed row.
+
+    Attributes:
+        fields: name -> source column and its type, in order.
+    """
+
+    fields: Mapping[str, tuple[str, str]]
+
+    @classmethod
+    def stored(cls, bronze: StructType) -> "TypedRow":
+        """Those that bronze has."""
+        struct = next((field.dataType for field in bronze.fields if field.name == "after"), None)
+        inner = struct.fields if isinstance(struct, StructType) else []
+        return cls({f.name: (f.metadata.get(SOURCE_COLUMN, f.name), f.dataType.simpleString()) for f in inner})
+
+    def with_columns(self, columns: Mapping[str, Tree]) -> "TypedRow":
+        """These and what a schema's columns add."""
+        found = dict(self.fields)
+        for name, tree in columns.items():
+            kind = mapping(tree).type
+            if self._field(found, name, kind) is None:
+                taken = {other.lower() for other in found}
+                found[name if name.lower() not in taken else _second_name(name, kind)] = name, kind
+        return TypedRow(found)
+
+    def of(self, columns: Mapping[str, Tree], row: Column) -> Column:
+        """A row as these fields, a struct; null when there is no row.
+
+        Args:
+            columns: of the row's schema.
+            row: the struct with them, as `from_avro` gives it.
+        """
+        values = {}
+        for name, tree in columns.items():
+            rule = mapping(tree)
+            values[self._field(self.fields, name, rule.type)] = rule.convert(row[name])
+        parts = [values.get(field, F.lit(None)).alias(field) for field in self.fields]
+        return F.when(row.isNotNull(), F.struct(*parts)).cast(self.type)
+
+    @property
+    def type(self) -> StructType:
+        """The struct's type, with the fields' metadata."""
+        return StructType(
+            [
+                StructField(name, _parse_datatype_string(kind), True, {SOURCE_COLUMN: column})
+                for name, (column, kind) in self.fields.items()
+            ]
+        )
+
+    @staticmethod
+    def _field(fields: Mapping[str, tuple[str, str]], name: str, kind: str) -> str | None:
+        return next(
+            (f for f, (column, k) in fields.items() if column == name and plain_type(k) == plain_type(kind)), None
+        )
+
+
+def _second_name(name: str, kind: str) -> str:
+    return f"{name}__{re.sub(r'[^A-Za-z0-9]+', '_', kind).strip('_')}"

@@ -1,0 +1,248 @@
+"""What a batch's records were written with: references looked up, settled per topic, and kept in the lake."""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fastavro.schema import fingerprint as avro_fingerprint
+from fastavro.schema import to_parsing_canonical_form
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from cdc_lake.config import TableConfig
+from cdc_lake.errors import ConfigError
+from cdc_lake.events import json as json_format
+from cdc_lake.events.arrival import Schemas, with_frames, with_references
+from cdc_lake.events.decode import WriterSchema, schema_text
+from cdc_lake.events.envelope import MetadataNames, row_fields
+from cdc_lake.events.framing import CSV, NUMBERED, STRING, Side, body
+from cdc_lake.events.references import Names, resolve
+from cdc_lake.events.typed import TypedRow
+from cdc_lake.sources.schemas import SchemaFiles
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.progress import Progress
+
+SIDES: tuple[Side, ...] = ("key", "value")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a range of records holds, before anything is decoded.
+
+    Attributes:
+        references: how keys, and how values, name their schemas.
+        frames: the frames among them.
+        first_is_tombstone: the partitions whose first record has no value.
+    """
+
+    total: int
+    references: Mapping[Side, set[str]]
+    frames: set[str]
+    first_is_tombstone: set[int]
+
+
+def look_over(records: DataFrame, **settings: Any) -> tuple[DataFrame, Seen]:
+    """Tell the frames of records, and read off the references for the frames that are among them.
+
+    Nearly all topics have frames with a number. To plan for all there are costs each batch as much again as its
+    decoding, so what else there is, is planned for when it has been seen.
+
+    Args:
+        records: Kafka's columns.
+        settings: `with_frames`'.
+
+    Returns:
+        The records with `with_references`' columns, persisted, and what they hold.
+    """
+    framed = with_frames(records, **settings)
+    records = with_references(framed, NUMBERED, **settings).persist()
+    seen = _seen(records)
+    if not seen.frames <= set(NUMBERED):
+        records.unpersist()
+        records = with_references(framed, seen.frames, **settings).persist()
+        seen = _seen(records)
+    return records, seen
+
+
+def _seen(records: DataFrame) -> Seen:
+    sets = {f"{side}_{what}": F.collect_set(f"{side}_{what}") for side in SIDES for what in ("reference", "framing")}
+    found = (
+        records.groupBy("partition")
+        .agg(
+            F.count("*").alias("total"),
+            F.min_by("is_tombstone", "offset").alias("first_is_tombstone"),
+            *(column.alias(name) for name, column in sets.items()),
+        )
+        .collect()
+    )
+    return Seen(
+        total=sum(row["total"] for row in found),
+        references={side: {one for row in found for one in row[f"{side}_reference"]} for side in SIDES},
+        frames={one for row in found for side in SIDES for one in row[f"{side}_framing"]},
+        first_is_tombstone={row["partition"] for row in found if row["first_is_tombstone"]},
+    )
+
+
+@dataclass(frozen=True)
+class Written:
+    """What keys and values were written with.
+
+    Attributes:
+        kinds, owners: as bronze's progress holds them.
+    """
+
+    keys: Schemas
+    values: Schemas
+    kinds: Mapping[str, str]
+    owners: Mapping[str, tuple[str, ...]]
+
+
+def written_with(
+    records: DataFrame,
+    seen: Seen,
+    *,
+    topic: str,
+    files: SchemaFiles,
+    settings: TableConfig,
+    before: Progress,
+    quarantine_unknown_ids: bool,
+) -> Written:
+    """Look up the schemas of a batch.
+
+    Args:
+        records: `with_references`' columns.
+        files: the lake's schemas and the registry.
+        before: bronze's progress: what is settled.
+        quarantine_unknown_ids: quarantine records of unknown ids even where the registry knows none of them.
+
+    Raises:
+        InfrastructureError: the registry does not answer, or has lost its content.
+    """
+    kinds, owners = dict(before.kinds), dict(before.owners)
+    schemas: dict[Side, Schemas] = {}
+    for side in SIDES:
+        source = _Source(records, seen.frames, files, settings, side)
+        settled = {frame: kind for of, kind in kinds.items() for s, _, frame in [of.partition(".")] if s == side}
+        found = resolve(
+            seen.references[side],
+            names=Names(topic, owners.get(side, ()), settings.record_names),
+            kinds=files.kinds,
+            settled=settled,
+            look_up=source.look_up,
+            samples=source.samples,
+        )
+        if not quarantine_unknown_ids:
+            files.check_has_content(source.asked)
+        kinds |= {f"{side}.{frame}": kind for frame, kind in found.kinds.items()}
+        owners |= {side: found.owners} if found.owners else {}
+        schemas[side] = Schemas.of(found.meanings, found.problems, side=side)
+    return Written(schemas["key"], schemas["value"], kinds, owners)
+
+
+def typed_row(table: DeltaLakeTable, settings: TableConfig, written: Written) -> TypedRow | None:
+    """The fields of bronze's `before` and `after`, with those that a batch adds; none when they are not wanted."""
+    if not settings.decoded:
+        return None
+    found = TypedRow.stored(table.read().schema) if table.exists() else TypedRow({})
+    for schema in (one for several in written.values.known.values() for one in several if one.shape != "control"):
+        found = found.with_columns(row_fields(schema.tree))
+    return found if found.fields else None
+
+
+class _Source:
+    """Where the schemas of one side's references come from."""
+
+    def __init__(
+        self, records: DataFrame, frames: Collection[str], files: SchemaFiles, settings: TableConfig, side: Side
+    ) -> None:
+        self._records = records
+        self._frames = frames
+        self._files = files
+        self._settings = settings
+        self._side = side
+        self.asked: list[tuple[str, str]] = []
+
+    def look_up(self, kind: str, schema_id: str) -> Sequence[WriterSchema]:
+        """See `references.LookUp`."""
+        match kind:
+            case "declared":
+                return self._kept(self._declared())
+            case "crc":
+                return self._kept(one for one in self._declared() if _crc(one) == schema_id)
+            case json_format.PLAIN_REFERENCE:
+                return self._kept([self._plain(schema_id)])
+            case json_format.CONNECT_REFERENCE:
+                found = self._files.embedded(schema_id) or self._embedded(schema_id)
+                return (self._named(found),)
+        self.asked.append((kind, schema_id))
+        return [self._named(one) for one in self._files.look_up(kind, schema_id)]
+
+    def samples(self, references: Collection[str]) -> Mapping[str, Sequence[bytes]]:
+        """See `references.Samples`: the first and the last body of each."""
+        reference = F.col(f"{self._side}_reference")
+        found = (
+            self._records.where(reference.isin(*references))
+            .select(
+                reference.alias("reference"),
+                "offset",
+                body(F.col(self._side), F.col(f"{self._side}_framing"), self._frames).alias("body"),
+            )
+            .groupBy("reference")
+            .agg(F.min_by("body", "offset").alias("first"), F.max_by("body", "offset").alias("last"))
+            .collect()
+        )
+        return {row["reference"]: [bytes(row["first"]), bytes(row["last"])] for row in found}
+
+    def _kept(self, schemas: Iterable[WriterSchema]) -> Sequence[WriterSchema]:
+        return tuple(self._named(self._files.keep(schema)) for schema in schemas)
+
+    def _named(self, schema: WriterSchema) -> WriterSchema:
+        return named(schema, self._settings) if self._side == "value" else schema
+
+    def _declared(self) -> list[WriterSchema]:
+        settings, frame = self._settings, getattr(self._settings, f"{self._side}_framing")
+        if frame in (CSV, STRING):
+            return [WriterSchema(schema_text(frame, columns=self._columns()))]
+        return [WriterSchema(_read(file)) for file in getattr(settings, f"{self._side}_schemas")]
+
+    def _columns(self) -> dict[str, str]:
+        columns, keys = self._settings.columns, self._settings.key_columns
+        if self._side == "value":
+            return columns
+        return {name: columns.get(name, "string") for name in keys or ("key",)}
+
+    def _plain(self, schema_id: str) -> WriterSchema:
+        shape, _, names = schema_id.partition(":")
+        listed = json.loads(names)
+        declared = {name: kind for name, kind in self._settings.columns.items() if name in listed}
+        return WriterSchema(schema_text("json", shape=shape, names=listed, columns=declared))
+
+    def _embedded(self, name: str) -> WriterSchema:
+        """The schema beside the payload of the records that name it so."""
+        is_of = F.col(f"{self._side}_reference") == f"{json_format.CONNECT_REFERENCE}:{name}"
+        text = body(F.col(self._side), F.col(f"{self._side}_framing"), self._frames).cast("string")
+        row = self._records.where(is_of).select(json_format.embedded_schema(text).alias("schema")).head()
+        assert row is not None, "a reference comes from a record"
+        schema = WriterSchema(schema_text("connect", schema=row["schema"]))
+        return self._files.keep_embedded(name, schema)
+
+
+def _read(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(
+            file, f"the schema file cannot be read ({type(exc).__name__})", "see key_schemas and value_schemas"
+        ) from exc
+
+
+def named(schema: WriterSchema, settings: TableConfig) -> WriterSchema:
+    """A value's schema with the fields that the table's transform adds called as this package calls them."""
+    renamed = tuple(sorted(settings.metadata_fields.items()))
+    return replace(schema, names=MetadataNames(settings.metadata_prefix, renamed))
+
+
+def _crc(schema: WriterSchema) -> str:
+    return str(avro_fingerprint(to_parsing_canonical_form(json.loads(schema.text)), "CRC-64-AVRO"))

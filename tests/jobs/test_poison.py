@@ -1,0 +1,36 @@
+"""Records that are made to bring a reader down, under a heap and a worker of fixed size."""
+
+from pathlib import Path
+
+from bronze_of_poison import EACH, GOOD, KINDS
+from deltalake import DeltaTable
+from submitting import Submit
+
+POISON = Path(__file__).with_name("bronze_of_poison.py")
+WORKER_BYTES = 1 << 30
+
+
+def test_each_kind_of_poison_is_quarantined_for_its_own_reason_and_every_good_record_lands(
+    submit: Submit, lake: Path, tmp_path: Path
+) -> None:
+    limited = tmp_path / "python"
+    limited.write_text(f'#!/bin/sh\nulimit -v {WORKER_BYTES >> 10}\nexec python "$@"\n')
+    limited.chmod(0o755)
+    flags = ("--conf", f"spark.pyspark.python={limited}", "--driver-memory", "640m")
+
+    ended = submit("bronze", before=flags, job=POISON, CDC_LAKE__DEFAULTS__MAX_RECORD_BYTES="1000000")
+
+    assert ended.code == 0, ended.said
+    (done,) = ended.report["tables"]
+    bad = EACH * len(KINDS)
+    assert len(KINDS) >= 30
+    assert done["rows"] == {"read": GOOD + bad, "ok": GOOD, "quarantined": bad, "control": 0}
+    bronze = DeltaTable(str(lake / "bronze" / "pagila" / "public" / "thing")).to_pyarrow_table().sort_by("offset")
+    assert bronze["offset"].to_pylist() == list(range(GOOD + bad))
+    reasons = [error["message"] for error in bronze["error"].to_pylist() if error]
+    wrong = {
+        name: reason
+        for (name, (_, words)), reason in zip(list(KINDS.items()) * EACH, reasons, strict=True)
+        if words not in reason
+    }
+    assert wrong == {}

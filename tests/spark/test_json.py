@@ -1,0 +1,230 @@
+"""Records that are no Avro: JSON with a schema, with a registry's schema, without any; CSV and text; Protobuf."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wire
+from pyspark.sql import Row, SparkSession
+from sent import ENVELOPE, TABLE, Lake, Shelf, check_life, event, life, row
+
+from cdc_lake.sources.registry import RegisteredSchema
+
+PLAIN = {"key_framing": "json", "value_framing": "json"}
+FLAT = wire.Unwrap(("op", "source.ts_ms", "lsn"))
+
+
+def text(content: Any) -> tuple[bytes, wire.Headers]:
+    return (content if isinstance(content, bytes) else wire.json_text(content)), []
+
+
+def problems(lake: Lake) -> dict[int, str]:
+    return {r["offset"]: r["error"]["message"] for r in lake.bronze() if r["status"] == "quarantined"}
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_json_with_its_schema_beside_each_payload_gives_the_same_events_as_avro(
+    spark: SparkSession, tmp_path: Path, flat: bool
+) -> None:
+    lake = Lake(spark, tmp_path, Shelf())
+    schema = FLAT.schema(ENVELOPE) if flat else ENVELOPE
+    for key, change in life(0):
+        values = [change] if not flat or change is None else FLAT.values(ENVELOPE, change)
+        for value in values:
+            lake.send(
+                text(wire.json_record(TABLE.key, {"id": key})),
+                (None, []) if value is None else text(wire.json_record(schema, value)),
+            )
+
+    assert (lake.land().error, problems(lake)) == (None, {})
+    check_life(lake.fold(), 0)
+
+
+@pytest.mark.parametrize("shape", ["envelope", "flat"])
+def test_json_without_a_schema_is_typed_as_declared_and_text_else(
+    spark: SparkSession, tmp_path: Path, shape: str
+) -> None:
+    declared = {"id": "bigint", "price": "decimal(6,2)", "at": "timestamp"}
+    lake = Lake(spark, tmp_path, Shelf(), columns=declared, **PLAIN)
+    row = {"id": 1, "price": "12.50", "at": "2026-01-02T03:04:05Z", "tags": ["a", 1], "n": 5, "no": None, "yes": True}
+    first = {"after": row, "before": None, "op": "c", "source": {"lsn": 7, "ts_ms": 9, "name": "p", "db": "p"}}
+    flat = {**row, "__op": "c", "__source_ts_ms": 9, "__lsn": 7}
+    lake.send(text({"id": 1}), text(first if shape == "envelope" else flat))
+    wrong = {**row, "price": "much"}
+    lake.send(text({"id": 1}), text({**first, "after": wrong} if shape == "envelope" else {**flat, **wrong}))
+
+    lake.land()
+    (found,) = lake.fold().values()
+
+    assert set(problems(lake)) == {1}
+    assert lake.bronze()[0]["source_position"] == [7]
+    assert lake.bronze()[0]["key"] == '{"id":1}'
+    said = {name: str(found[name]) for name in row}
+    assert said == {
+        "id": "1",
+        "price": "12.50",
+        "at": "2026-01-02 03:04:05",
+        "tags": '["a",1]',
+        "n": "5",
+        "no": "None",
+        "yes": "true",
+    }
+
+
+NO_JSON = ('{"id":1', '{"id":1} x', '{"id":1},"x":2', '{"id":1}{"id":2}', '{"id":"one"}', '{"id":1.5}', "{}x", "[1]")
+
+
+def test_a_text_that_is_not_one_json_object_that_fits_is_quarantined(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path, Shelf(), columns={"id": "bigint"}, **PLAIN)
+    for bad in NO_JSON:
+        lake.send(text({"id": 1}), text(bad.encode()))
+        lake.send(text({"id": 1}), text({"id": 1}))
+
+    lake.land()
+
+    assert set(problems(lake)) == {2 * place for place in range(len(NO_JSON))}
+
+
+def registered(kind: str, content: Any) -> RegisteredSchema:
+    return RegisteredSchema(content if isinstance(content, str) else json.dumps(content), kind)
+
+
+def test_json_in_a_registry_s_frame_is_read_by_its_json_schema(spark: SparkSession, tmp_path: Path) -> None:
+    shelf = Shelf()
+    shelf.put(
+        "contentId:1",
+        registered(
+            "JSON",
+            {
+                "type": "object",
+                "title": f"{TABLE.name}.Key",
+                "properties": {"id": {"type": "integer", "connect.type": "int32", "connect.index": 0}},
+                "required": ["id"],
+            },
+        ),
+    )
+    optional_text = {"oneOf": [{"type": "null"}, {"type": "string"}]}
+    shelf.put(
+        "contentId:2",
+        registered(
+            "JSON",
+            {
+                "type": "object",
+                "title": f"{TABLE.name}.Value",
+                "properties": {
+                    "rate": {
+                        "connect.index": 2,
+                        "oneOf": [
+                            {"type": "null"},
+                            {
+                                "type": "string",
+                                "title": "org.apache.kafka.connect.data.Decimal",
+                                "connect.type": "bytes",
+                                "connect.parameters": {"scale": "2", "connect.decimal.precision": "4"},
+                            },
+                        ],
+                    },
+                    "name": {"connect.index": 1, **optional_text},
+                    "id": {"connect.index": 0, "type": "integer", "connect.type": "int32"},
+                    "place": {"connect.index": 3, "oneOf": [{"type": "null"}, {"$ref": "#/definitions/place"}]},
+                    "__op": {"connect.index": 4, **optional_text},
+                },
+                "definitions": {"place": {"type": "object", "properties": {"x": {"type": "number"}}}},
+            },
+        ),
+    )
+    lake = Lake(spark, tmp_path, shelf)
+    value = {"id": 1, "name": "a", "rate": "AfM=", "place": {"x": 1.5}, "__op": "c"}
+    lake.send(
+        wire.framed("id4", "id:1", wire.json_text({"id": 1}), "key"),
+        wire.framed("id4", "id:2", wire.json_text(value), "value"),
+    )
+
+    assert (lake.land().error, problems(lake)) == (None, {})
+    (found,) = lake.fold().values()
+    assert (found["id"], found["name"], str(found["rate"]), found["place"]) == (1, "a", "4.99", Row(x=1.5))
+    assert [n for n in lake.table("silver").read().columns if not n.startswith("__")] == ["id", "name", "rate", "place"]
+
+
+def test_protobuf_is_quarantined_whole_with_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
+    shelf = Shelf()
+    shelf.put("contentId:1", registered("PROTOBUF", 'syntax = "proto3"; message Key { int32 id = 1; }'))
+    lake = Lake(spark, tmp_path, shelf)
+    lake.send(wire.framed("id4", "id:1", b"\0\x08\x01", "key"), wire.framed("id4", "id:1", b"\0\x08\x01", "value"))
+
+    lake.land()
+
+    assert problems(lake) == {
+        0: "value: the schema of schema id 1 is refused: it is Protobuf, which is not read: let the connector write "
+        "Avro or JSON"
+    }
+
+
+def test_csv_and_text_are_read_by_the_declared_columns(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(
+        spark,
+        tmp_path,
+        Shelf(),
+        key_framing="string",
+        value_framing="csv",
+        key_columns=("id",),
+        columns={"id": "bigint", "name": "string", "price": "decimal(6,2)"},
+    )
+    lake.send((b"1", []), (b'1,"a, b",12.5', []))
+    lake.send((b"2", []), (b"2,b,cheap", []))
+    lake.send((b"two", []), (b"2,b,1", []))
+    lake.send((b"3", []), (b"3,c,1", []))
+    lake.send((b"3", []), (None, []))
+
+    lake.land()
+    rows = lake.fold()
+
+    assert set(problems(lake)) == {1, 2}
+    assert {key: (r["name"], str(r["price"]), r["__deleted"]) for key, r in rows.items()} == {
+        1: ("a, b", "12.50", False),
+        3: ("c", "1.00", True),
+    }
+
+
+@pytest.mark.parametrize(
+    ("prefix", "renamed"),
+    [
+        ("", {name: name for name in ("op", "source_ts_ms", "lsn")}),
+        ("cdc_", {}),
+        ("__", {"op": "action", "source_ts_ms": "committed"}),
+    ],
+)
+def test_the_fields_that_the_transform_adds_may_have_any_prefix_and_name(
+    spark: SparkSession, tmp_path: Path, prefix: str, renamed: dict[str, str]
+) -> None:
+    lake = Lake(
+        spark,
+        tmp_path,
+        Shelf(),
+        metadata_prefix=prefix,
+        metadata_fields={ours: prefix + sent for ours, sent in renamed.items()},
+    )
+    fields = [
+        f"{path}:{renamed[name]}" if (name := path.replace(".", "_")) in renamed else path
+        for path in ("op", "source.ts_ms", "lsn")
+    ]
+    unwrap = wire.Unwrap(fields, prefix=prefix, deletes="tombstone")
+    schema = unwrap.schema(ENVELOPE)
+    for as_json in (True, False):
+        key = 1 + as_json
+        for value in (*unwrap.values(ENVELOPE, event("u", row(key, "new"), 7)),):
+            body = wire.json_record(schema, value)
+            if not as_json:
+                lake.shelf.put("contentId:1", wire.json_text(wire.avro_schema(schema)).decode())
+                avro = wire.avro(wire.avro_schema(schema), wire.filled(schema, value))
+                body, _ = wire.framed("id4", "id:1", avro, "value")
+            lake.send(text(wire.json_record(TABLE.key, {"id": key})), (body, []))
+
+    assert (lake.land().error, problems(lake)) == (None, {})
+    assert [(r["op"], r["source_ts_ms"], r["source_position"]) for r in lake.bronze()] == [
+        ("u", 1_700_000_000_007, [7])
+    ] * 2
+    assert [n for n in lake.table("bronze").read().columns if n == "name"] == []
+    assert {key: r["name"] for key, r in lake.fold().items()} == {1: "new", 2: "new"}
+    assert [n for n in lake.table("silver").read().columns if not n.startswith("__")] == list(TABLE.columns)

@@ -1,0 +1,173 @@
+"""Ids that mean something else: the wrong kind of id, a registry that was rebuilt, another table's schema."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wire
+from pyspark.sql import SparkSession
+from sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Lake, Shelf, event, row
+
+OTHER = wire.Table("pagila.public.other", {"other_id": wire.INT32, "word": wire.optional(wire.STRING)}, ["other_id"])
+OTHER_KEY, OTHER_VALUE = (
+    wire.json_text(wire.avro_schema(schema)).decode() for schema in (OTHER.key, wire.envelope(OTHER))
+)
+WIDER = wire.Table(TABLE.name, {**TABLE.columns, "note": wire.optional(wire.STRING)}, ["id"])
+WIDER_VALUE = wire.json_text(wire.avro_schema(wire.envelope(WIDER))).decode()
+RENAMED = wire.Table(TABLE.name, {("label" if n == "name" else n): kind for n, kind in TABLE.columns.items()}, ["id"])
+RENAMED_VALUE = wire.json_text(wire.avro_schema(wire.envelope(RENAMED))).decode()
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    return Lake(spark, tmp_path, Shelf())
+
+
+def send(lake: Lake, key: int, key_id: int, value_id: int, text: str = VALUE_TEXT, **more: Any) -> None:
+    """A created row, its schemas named by numbers."""
+    change = event("c", row(key, f"row {key}") | more, key)
+    schema = {VALUE_TEXT: ENVELOPE, WIDER_VALUE: wire.envelope(WIDER)}[text]
+    lake.send(
+        wire.framed("id4", f"id:{key_id}", wire.avro(KEY_TEXT, {"id": key}), "key"),
+        wire.framed("id4", f"id:{value_id}", wire.avro(text, wire.filled(schema, change)), "value"),
+    )
+
+
+def problems(lake: Lake) -> dict[int, str]:
+    return {r["offset"]: r["error"]["message"] for r in lake.bronze() if r["status"] == "quarantined"}
+
+
+@pytest.mark.parametrize("kind", ["contentId", "globalId"])
+def test_the_kind_of_the_numbers_is_settled_on_samples_and_stays(lake: Lake, kind: str) -> None:
+    other = {"contentId": "globalId", "globalId": "contentId"}[kind]
+    lake.shelf.put(f"{kind}:1", KEY_TEXT)
+    lake.shelf.put(f"{kind}:2", VALUE_TEXT)
+    lake.shelf.put(f"{other}:1", OTHER_KEY)  # reads an int key to its last byte all the same
+    lake.shelf.put(f"{other}:2", OTHER_VALUE)
+    send(lake, 1, 1, 2)
+
+    assert lake.land().rows["quarantined"] == 0
+    progress = lake.table("bronze").progress()
+    assert progress is not None
+    assert progress.kinds == {"key.id4": kind, "value.id4": kind}
+
+    lake.shelf.put(f"{kind}:3", WIDER_VALUE)
+    lake.shelf.put(f"{other}:3", OTHER_VALUE)
+    send(lake, 2, 1, 3, WIDER_VALUE, note="new")
+    assert lake.land().rows["quarantined"] == 0
+    assert [(r["id"], r["name"], r["note"]) for r in lake.fold().values()] == [(1, "row 1", None), (2, "row 2", "new")]
+
+
+def test_a_number_that_is_the_topic_s_own_schema_in_both_ways_is_settled_by_the_bytes(lake: Lake) -> None:
+    lake.shelf.put("contentId:1", KEY_TEXT)
+    lake.shelf.put("globalId:1", KEY_TEXT)
+    lake.shelf.put("contentId:2", WIDER_VALUE)
+    lake.shelf.put("globalId:2", VALUE_TEXT)
+    send(lake, 1, 1, 2)
+
+    assert lake.land().rows["quarantined"] == 0
+    assert lake.table("bronze").progress().kinds == {"value.id4": "globalId"}  # type: ignore[union-attr]
+    assert lake.fold()[1]["name"] == "row 1"
+
+
+def test_a_number_that_fits_in_both_ways_and_means_different_columns_is_quarantined(lake: Lake) -> None:
+    lake.shelf.put("contentId:1", KEY_TEXT)
+    lake.shelf.put("contentId:2", VALUE_TEXT)
+    lake.shelf.put("globalId:2", RENAMED_VALUE)
+    send(lake, 1, 1, 2)
+
+    lake.land()
+
+    assert problems(lake) == {
+        0: "value: schema id 2 is a schema of this topic both as contentId and as globalId: set registry.ids"
+    }
+
+
+def test_once_settled_an_id_of_another_table_s_schema_is_quarantined_though_it_reads_the_bytes(lake: Lake) -> None:
+    lake.shelf.put("contentId:1", KEY_TEXT)
+    lake.shelf.put("contentId:2", VALUE_TEXT)
+    lake.shelf.put("contentId:9", OTHER_KEY)
+    lake.shelf.put("globalId:9", KEY_TEXT)
+    send(lake, 1, 1, 2)
+    lake.land()
+    send(lake, 2, 9, 2)
+
+    assert lake.land().rows["quarantined"] == 1
+    assert problems(lake)[1].startswith("key: schema id 9 is the schema `pagila.public.other.Key`, which is not this")
+    assert set(lake.fold()) == {1}
+
+
+def test_a_topic_that_no_schema_is_named_after_takes_the_names_it_begins_with_and_no_others(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path, Shelf(), record_names=("pagila.public.thi*",))
+    lake.shelf.put("contentId:1", KEY_TEXT.replace("public.thing", "routed.from"))
+    lake.shelf.put("contentId:2", VALUE_TEXT.replace("public.thing", "routed.from"))
+    lake.shelf.put("contentId:3", KEY_TEXT.replace("public.thing", "routed.later"))
+    lake.shelf.put("contentId:4", KEY_TEXT.replace("public.thing", "public.thief"))
+    send(lake, 1, 1, 2)
+    assert lake.land().rows["quarantined"] == 0
+    progress = lake.table("bronze").progress()
+    assert progress is not None
+    assert progress.owners == dict.fromkeys(("key", "value"), ("pagila.routed.from",))
+
+    send(lake, 2, 3, 2)
+    send(lake, 3, 4, 2)
+
+    assert lake.land().rows["quarantined"] == 1
+    assert "`pagila.routed.later.Key`, which is not this topic's" in problems(lake)[1]
+    assert set(lake.fold()) == {1, 3}
+
+
+def test_a_registry_that_was_wiped_and_filled_in_another_order_is_noticed_and_nothing_is_misread(lake: Lake) -> None:
+    """Ids are used again; records of before and after are in one batch, and one id has never been looked up before."""
+    lake.shelf.put("contentId:1", KEY_TEXT)
+    lake.shelf.put("contentId:2", VALUE_TEXT)
+    send(lake, 1, 1, 2)
+    lake.land()
+
+    send(lake, 2, 1, 2)
+    lake.shelf.texts.clear()
+    lake.shelf.put("contentId:1", OTHER_KEY)
+    lake.shelf.put("contentId:2", WIDER_VALUE)
+    lake.shelf.put("contentId:3", KEY_TEXT)
+    lake.shelf.put("contentId:4", OTHER_VALUE)
+    send(lake, 3, 3, 2, WIDER_VALUE, note="new")
+    send(lake, 4, 1, 4)  # an id from before that nobody looked up, and now is another table's
+
+    lake.land()
+
+    assert set(problems(lake)) == {3}
+    assert "`pagila.public.other.Envelope`, which is not this topic's" in problems(lake)[3]
+    assert {(r["id"], r["name"], r["note"]) for r in lake.fold().values()} == {
+        (1, "row 1", None),
+        (2, "row 2", None),
+        (3, "row 3", "new"),
+    }
+
+
+def test_an_id_whose_two_meanings_both_fit_is_quarantined(lake: Lake) -> None:
+    lake.shelf.put("contentId:1", KEY_TEXT)
+    lake.shelf.put("contentId:2", VALUE_TEXT)
+    send(lake, 1, 1, 2)
+    lake.land()
+    lake.shelf.put("contentId:2", RENAMED_VALUE)
+    send(lake, 2, 1, 2)
+
+    lake.land()
+
+    assert problems(lake) == {
+        1: "value: the reference has meant several schemas, and not exactly one of them fits the bytes"
+    }
+
+
+def test_an_id_that_differs_in_documentation_only_after_a_rebuild_is_read(lake: Lake) -> None:
+    lake.shelf.put("contentId:1", KEY_TEXT)
+    lake.shelf.put("contentId:2", VALUE_TEXT)
+    send(lake, 1, 1, 2)
+    lake.land()
+    lake.shelf.put("contentId:2", VALUE_TEXT.replace('"type":"record"', '"doc":"x","type":"record"', 1))
+    send(lake, 2, 1, 2)
+
+    assert lake.land().rows["quarantined"] == 0
+    assert set(lake.fold()) == {1, 2}

@@ -1,0 +1,126 @@
+"""`decoded: true`: typed rows beside bronze's bytes; and what a run does about records that it cannot read."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wire
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Lake, Shelf, event, row
+
+from cdc_lake.events.typed import SOURCE_COLUMN
+
+FLAT = wire.Unwrap(("op", "source.ts_ms", "lsn"))
+WIDER = wire.Table(TABLE.name, {**TABLE.columns, "rate": wire.optional(wire.decimal(6, 3))}, ["id"])
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    shelf = Shelf()
+    shelf.put("contentId:1", KEY_TEXT)
+    shelf.put("contentId:2", VALUE_TEXT)
+    shelf.put("contentId:3", wire.json_text(wire.avro_schema(wire.envelope(WIDER))).decode())
+    shelf.put("contentId:4", wire.json_text(wire.avro_schema(FLAT.schema(ENVELOPE))).decode())
+    return shelf
+
+
+def send(lake: Lake, schema_id: int, value: dict[str, Any], schema: wire.Schema = ENVELOPE) -> None:
+    avro = wire.avro(wire.avro_schema(schema), wire.filled(schema, value))
+    lake.send(
+        wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": 1}), "key"),
+        wire.framed("id4", f"id:{schema_id}", avro, "value"),
+    )
+
+
+def test_bronze_can_hold_typed_rows_and_a_column_that_changed_its_type_has_two_fields(
+    spark: SparkSession, tmp_path: Path, shelf: Shelf
+) -> None:
+    lake = Lake(spark, tmp_path, shelf, decoded=True)
+    send(lake, 2, event("c", row(1, "one"), 1))
+    lake.land()
+    send(lake, 3, event("u", row(1, "two") | {"rate": wire.unscaled(1250)}, 2), wire.envelope(WIDER))
+    send(lake, 2, event("d", row(1, "two"), 3))
+    for value in FLAT.values(ENVELOPE, event("d", row(1, "flat"), 4)):
+        send(lake, 4, value or {}, FLAT.schema(ENVELOPE))
+    assert lake.land().rows["quarantined"] == 0
+
+    table = DeltaTable(str(tmp_path / "bronze" / "pagila" / "public" / "thing"))
+    after, before = (
+        [one and {n: str(v) for n, v in one.items() if n != "picture"} for one in rows]
+        for name in ("after", "before")
+        for rows in [table.to_pyarrow_table().sort_by("offset")[name].to_pylist()]
+    )
+    assert after == [
+        {"id": "1", "name": "one", "rate": "4.99", "rate__decimal_6_3": "None"},
+        {"id": "1", "name": "two", "rate": "None", "rate__decimal_6_3": "1.250"},
+        None,
+        None,
+    ]
+    assert [one and one["name"] for one in before] == [None, None, "two", "flat"]
+    struct = next(field for field in table.schema().fields if field.name == "after")
+    assert {f.name: f.metadata[SOURCE_COLUMN] for f in struct.type.fields} == {
+        **{name: name for name in TABLE.columns},
+        "rate__decimal_6_3": "rate",
+    }
+
+
+def test_typed_rows_are_nothing_to_silver_and_can_be_left_off_again(
+    spark: SparkSession, tmp_path: Path, shelf: Shelf
+) -> None:
+    lake = Lake(spark, tmp_path, shelf, decoded=True)
+    send(lake, 2, event("c", row(1, "one"), 1))
+    lake.land()
+    assert lake.fold()[1]["name"] == "one"
+    plain = Lake(spark, tmp_path, shelf)
+    plain.broker, plain.offset = lake.broker, lake.offset
+    send(plain, 2, event("u", row(1, "two"), 2))
+
+    assert plain.land().error is None
+    assert plain.fold()[1]["name"] == "two"
+    assert [one["after"] and one["after"]["name"] for one in plain.bronze()] == ["one", None]
+
+
+def test_a_record_that_cannot_be_read_stops_the_run_where_that_is_wanted(
+    spark: SparkSession, tmp_path: Path, shelf: Shelf
+) -> None:
+    lake = Lake(spark, tmp_path, shelf, on_error="stop")
+    send(lake, 2, event("c", row(1, "one"), 1))
+    send(lake, 9, event("c", row(1, "one"), 1))
+
+    done = lake.land()
+
+    assert done.error is not None
+    assert done.error.exit_code == 30
+    assert done.error.message.startswith("pagila.public.thing[0]@1: value: schema id 9 is not in the registry (1 such")
+    assert "nothing of the batch was committed" in done.error.message
+    assert not lake.table("bronze").exists()
+
+
+@pytest.mark.parametrize(("limit", "fails"), [("0", True), ("1", False), ("49%", True), ("50%", False)])
+def test_more_in_quarantine_than_is_allowed_ends_the_run_with_30_after_the_commit(
+    spark: SparkSession, tmp_path: Path, shelf: Shelf, limit: str, fails: bool
+) -> None:
+    lake = Lake(spark, tmp_path, shelf, max_quarantined=limit)
+    send(lake, 2, event("c", row(1, "one"), 1))
+    send(lake, 9, event("c", row(1, "one"), 1))
+
+    done = lake.land()
+
+    assert (done.error.exit_code if done.error else None) == (30 if fails else None)
+    assert len(lake.bronze()) == 2
+
+
+def test_ids_of_which_the_registry_knows_none_are_its_fault_unless_told_otherwise(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path, Shelf())
+    send(lake, 9, event("c", row(1, "one"), 1))
+
+    done = lake.land()
+    told = lake.land(quarantine_unknown_ids=True)
+
+    assert done.error is not None
+    assert (done.error.exit_code, told.error) == (10, None)
+    assert "--quarantine-unknown-ids" in done.error.message
+    assert told.rows == {"read": 1, "ok": 0, "quarantined": 1, "control": 0}
