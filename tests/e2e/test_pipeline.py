@@ -249,12 +249,12 @@ class Dying:
     calls: int = 0
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def call(table: DeltaLakeTable, *arguments: Any) -> Any:
+        def call(table: DeltaLakeTable, *arguments: Any, **named: Any) -> Any:
             self.calls += 1
             if self.calls < self.at_call:
-                return self.method(table, *arguments)
+                return self.method(table, *arguments, **named)
             if self.after:
-                self.method(table, *arguments)
+                self.method(table, *arguments, **named)
             raise KilledError
 
         monkeypatch.setattr(DeltaLakeTable, self.method.__name__, call)
