@@ -6,7 +6,6 @@ names the key, and places the record in the log.
 """
 
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,8 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.log import Log, value_schema
-from benchmarks.quick import Contender, environments
-from cdc_lake.embedded.stack import Stack
+from benchmarks.quick import Contender, environments, servers
 
 FLOOR, BRONZE = "floor", "bronze"
 _WARM_UP = "bench.public.warm"
@@ -81,13 +79,8 @@ def measure(root: Path, addresses: dict[str, str], rows: int) -> dict[str, dict[
 def main(arguments: Sequence[str]) -> None:
     """Run it, and print the table of docs/performance.md."""
     rows = int(arguments[0]) if arguments else 300_000
-    with tempfile.TemporaryDirectory(prefix="cdc-lake-bench-") as folder:
-        stack = Stack(Path(folder) / "stack")
-        stack.start(detach=False)
-        try:
-            seconds = measure(Path(folder), stack.endpoints, rows)
-        finally:
-            stack.delete()
+    with servers() as (folder, addresses):
+        seconds = measure(folder, addresses, rows)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in ("records with", "bronze, CPU s", "floor, CPU s", "bronze's rate / floor's", "times one schema"):
         table.add_column(name, justify="left" if name == "records with" else "right")

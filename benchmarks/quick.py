@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -179,13 +179,8 @@ def wrong_rows(sent: pa.Table, found: pa.Table) -> int:
 def main() -> None:
     """Run it, and print the table of docs/performance.md."""
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="cdc-lake-bench-") as folder:
-        stack = Stack(Path(folder) / "stack")
-        stack.start(detach=False)
-        try:
-            outcome = measure(Path(folder), stack.endpoints, A_MILLION)
-        finally:
-            stack.delete()
+    with servers() as (folder, addresses):
+        outcome = measure(folder, addresses, A_MILLION)
     _print(outcome)
     print(f"{time.monotonic() - started:.0f} s in all")
     if outcome.wrong[OURS]:
@@ -237,6 +232,18 @@ def measure(root: Path, addresses: Mapping[str, str], sizes: Sizes, names: Seque
             for one in contenders
         },
     )
+
+
+@contextmanager
+def servers() -> Iterator[tuple[Path, dict[str, str]]]:
+    """The embedded servers, as long as they are needed: a folder for what is measured, and their addresses."""
+    with tempfile.TemporaryDirectory(prefix="cdc-lake-bench-") as folder:
+        stack = Stack(Path(folder) / "stack")
+        stack.start(detach=False)
+        try:
+            yield Path(folder), stack.endpoints
+        finally:
+            stack.delete()
 
 
 def environments(root: Path, addresses: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 import yaml
@@ -21,11 +21,11 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from cdc_lake.errors import ConfigError
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+EMBEDDED = "embedded"
+"""As an address: the server of that kind that `cdc-lake stack up` started."""
 Framing = Literal["auto", "id4", "id8", "glue", "glue-zlib", "single-object", "bare", "json", "csv", "string"]
 Limit = Annotated[str, Field(pattern=r"^(\d+|\d{1,2}(\.\d+)?%|100%)$", coerce_numbers_to_str=True)]
 """A number of records, or a share of them."""
-EMBEDDED = "embedded"
-"""As an address: the server of that kind that `cdc-lake stack up` started."""
 
 
 def _reference(value: str) -> str:
@@ -297,34 +297,6 @@ class RunConfig(Model):
     parallel: int = Field(default=4, ge=1, description="Tables worked on side by side in one application.")
 
 
-class TablePatch(Model):
-    """What `tables:` may set for the tables its glob names; what is left out comes from `defaults:`."""
-
-    deletes: Literal["soft", "hard"] | None = None
-    soft_delete_values: Literal["last", "null"] | None = None
-    truncates: Literal["as_deletes", "hard", "soft", "refuse"] | None = None
-    truncates_across_partitions: bool | None = None
-    remove_missing_after_snapshot: bool | None = None
-    delete_memory_days: float | None = Field(default=None, gt=0)
-    on_log_reset: Literal["stop", "warn"] | None = None
-    null_means_keep: tuple[str, ...] | None = None
-    max_rows: int | None = Field(default=None, gt=0)
-    unavailable_value: str | None = None
-    key_framing: Framing | None = None
-    value_framing: Framing | None = None
-    key_schemas: tuple[str, ...] | None = None
-    value_schemas: tuple[str, ...] | None = None
-    key_columns: tuple[str, ...] | None = None
-    columns: dict[str, str] | None = None
-    record_names: tuple[str, ...] | None = None
-    metadata_prefix: str | None = None
-    metadata_fields: dict[str, str] | None = None
-    max_record_bytes: int | None = Field(default=None, gt=0)
-    decoded: bool | None = None
-    on_error: Literal["quarantine", "stop"] | None = None
-    max_quarantined: Limit | None = None
-
-
 class Config(BaseSettings):
     """Everything a run is told. Built by `load_config`."""
 
@@ -345,7 +317,10 @@ class Config(BaseSettings):
     lease: LeaseConfig = LeaseConfig()
     run: RunConfig = RunConfig()
     defaults: TableConfig = TableConfig()
-    tables: dict[str, TablePatch] = Field(default_factory=dict, description="By topic name or glob; later entries win.")
+    tables: dict[str, TableConfig] = Field(
+        default_factory=dict,
+        description="By topic name or glob; later entries win, and what is left out comes from `defaults`.",
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -362,9 +337,9 @@ class Config(BaseSettings):
     def table(self, name: str) -> TableConfig:
         """The settings of the table of topic `name`: the defaults, then each glob that fits, in the file's order."""
         settings = self.defaults.model_dump()
-        for glob, patch in self.tables.items():
+        for glob, own in self.tables.items():
             if fnmatchcase(name, glob):
-                settings |= patch.model_dump(exclude_none=True)
+                settings |= own.model_dump(exclude_unset=True)
         return TableConfig(**settings)
 
 
@@ -406,9 +381,6 @@ def load_config(path: str | Path | None = None) -> Config:
     return _resolved(config, file.parent)
 
 
-SettingsOfTable = TypeVar("SettingsOfTable", TableConfig, TablePatch)
-
-
 def _resolved(config: Config, folder: Path) -> Config:
     lake = config.lake.model_copy(update={"root": _absolute(config.lake.root, folder)})
     gold = config.gold.model_copy(update={"models": _absolute(config.gold.models, folder)})
@@ -416,12 +388,12 @@ def _resolved(config: Config, folder: Path) -> Config:
     registry = _registry_resolved(config.registry, folder)
     tables = {
         "defaults": _with_files(config.defaults, folder),
-        "tables": {glob: _with_files(patch, folder) for glob, patch in config.tables.items()},
+        "tables": {glob: _with_files(own, folder) for glob, own in config.tables.items()},
     }
     return config.model_copy(update={"lake": lake, "gold": gold, "stack": stack, "registry": registry, **tables})
 
 
-def _with_files(settings: SettingsOfTable, folder: Path) -> SettingsOfTable:
+def _with_files(settings: TableConfig, folder: Path) -> TableConfig:
     """The settings with the paths of schema files made absolute."""
     found = {name: getattr(settings, name) for name in ("key_schemas", "value_schemas")}
     return settings.model_copy(

@@ -130,6 +130,11 @@ def serving(server: FakeServer) -> Iterator[FakeServer]:
             thread.join()
 
 
+def a_record(name: str, kind: object) -> dict[str, object]:
+    """A schema of one field."""
+    return {"type": "record", "name": name, "namespace": "x", "fields": [{"name": "v", "type": kind}]}
+
+
 class Certificates:
     """An authority of our own, with a certificate for 127.0.0.1 and one for a client, as files in a folder."""
 

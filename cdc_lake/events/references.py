@@ -110,23 +110,28 @@ def resolve(
             found.kinds[kind] = real
             chosen |= {one: look_up(real, _id_of(one)) for one in several}
         else:
-            _settle(kind, several, names, kinds, look_up, samples(several), chosen, found)
+            answers = {one: {kind: look_up(kind, _id_of(one)) for kind in kinds} for one in several}
+            settled_as, read, found_problems = _settle(answers, names, samples(several) if kinds else {})
+            found.kinds |= {kind: settled_as} if settled_as else {}
+            chosen |= read
+            found.problems |= found_problems
     _keep_own(chosen, names, found)
     return found
 
 
 def _settle(
-    frame: str,
-    references: Sequence[str],
-    names: Names,
-    kinds: Sequence[str],
-    look_up: LookUp,
-    bodies: Mapping[str, Sequence[bytes]],
-    chosen: dict[str, Sequence[WriterSchema]],
-    found: Resolved,
-) -> None:
-    """Find out, reference by reference, as what kind of id it gives a schema that reads the samples."""
-    answers = {one: {kind: look_up(kind, _id_of(one)) for kind in kinds} for one in references}
+    answers: Mapping[str, Mapping[str, Sequence[WriterSchema]]], names: Names, bodies: Mapping[str, Sequence[bytes]]
+) -> tuple[str | None, dict[str, Sequence[WriterSchema]], dict[str, str]]:
+    """Find out as what kind of id references give a schema that reads the samples.
+
+    Args:
+        answers: reference -> kind -> the schemas that it would mean.
+        names: whose schemas they may be.
+        bodies: reference -> samples.
+
+    Returns:
+        The kind, if all that can tell agree; reference -> its schemas; reference -> why its records cannot be read.
+    """
     every = [schema for by_kind in answers.values() for several in by_kind.values() for schema in several]
     # Where nothing is named after the topic, names say nothing.
     is_named = any(owner_of(schema) is not None and names.fit(schema) for schema in every)
@@ -141,19 +146,21 @@ def _settle(
         for one, by_kind in answers.items()
     }
     votes = {next(iter(by_kind)) for by_kind in fitting.values() if len(by_kind) == 1}
-    if len(votes) == 1:
-        found.kinds[frame] = next(iter(votes))
+    voted = next(iter(votes)) if len(votes) == 1 else None
+    chosen: dict[str, Sequence[WriterSchema]] = {}
+    problems: dict[str, str] = {}
     for one, by_kind in fitting.items():
         if len(by_kind) > 1 and len({tuple(several) for several in by_kind.values()}) > 1:
-            if len(votes) != 1:
-                found.problems[one] = (
+            if voted is None:
+                problems[one] = (
                     f"{said(one)} is a schema of this topic both as {' and as '.join(by_kind)}: set registry.ids"
                 )
                 continue
-            by_kind = {kind: by_kind[kind] for kind in votes if kind in by_kind}
+            by_kind = {voted: by_kind[voted]} if voted in by_kind else {}
         # None fits: the likeliest is taken, and the records are told that it does not.
         exists = {kind: several for kind, several in answers[one].items() if several}
         chosen[one] = next(iter((by_kind or exists).values()), ())
+    return voted, chosen, problems
 
 
 def _keep_own(chosen: Mapping[str, Sequence[WriterSchema]], names: Names, found: Resolved) -> None:

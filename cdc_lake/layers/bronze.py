@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -187,7 +186,7 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
     batch = before.commit + 1
     generation = list(before.offsets).index(run.log.id)
     with done.phase("read"):
-        records, seen = look_over(run.bronze.broker.read(run.spark, run.log.name, spans), **framing_of(run.settings))
+        records, seen = look_over(run.bronze.broker.read(run.spark, run.log.name, spans), run.settings)
     try:
         with done.phase("schemas"):
             written = written_with(
@@ -226,15 +225,6 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
         records.unpersist()
     done.count(read=seen.total, **counts)
     return commit.progress
-
-
-def framing_of(settings: TableConfig) -> dict[str, Any]:
-    """How a table's settings have frames looked at."""
-    return {
-        "key_framing": settings.key_framing,
-        "value_framing": settings.value_framing,
-        "max_bytes": settings.max_record_bytes,
-    }
 
 
 @dataclass(frozen=True)

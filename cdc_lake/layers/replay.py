@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from cdc_lake.columns import DELETE, KEEP, TYPED
 from cdc_lake.config import Config
 from cdc_lake.events.arrival import PAIR_STAGE, with_decision
-from cdc_lake.layers.bronze import answering_registry, bronze_table, framing_of
+from cdc_lake.layers.bronze import answering_registry, bronze_table
 from cdc_lake.layers.run import Leases, end_report, select_landed
 from cdc_lake.layers.turns import Workers
 from cdc_lake.layers.written import look_over, typed_row, written_with
@@ -81,7 +81,7 @@ class _Replay:
         assert progress is not None, "a bronze table is created with progress"
         done.version_before = table.version()
         settings = self.config.table(done.table)
-        records, seen = look_over(_quarantined(table), **framing_of(settings))
+        records, seen = look_over(_quarantined(table), settings)
         try:
             written = written_with(
                 records,

@@ -43,7 +43,7 @@ class Seen:
     first_is_tombstone: set[int]
 
 
-def look_over(records: DataFrame, **settings: Any) -> tuple[DataFrame, Seen]:
+def look_over(records: DataFrame, settings: TableConfig) -> tuple[DataFrame, Seen]:
     """Tell the frames of records, and read off the references for the frames that are among them.
 
     Nearly all topics have frames with a number. To plan for all there are costs each batch as much again as its
@@ -51,17 +51,22 @@ def look_over(records: DataFrame, **settings: Any) -> tuple[DataFrame, Seen]:
 
     Args:
         records: Kafka's columns.
-        settings: `with_frames`'.
+        settings: the table's.
 
     Returns:
         The records with `with_references`' columns, persisted, and what they hold.
     """
-    framed = with_frames(records, **settings)
-    records = with_references(framed, NUMBERED, **settings).persist()
+    framings: dict[str, Any] = {
+        "key_framing": settings.key_framing,
+        "value_framing": settings.value_framing,
+        "max_bytes": settings.max_record_bytes,
+    }
+    framed = with_frames(records, **framings)
+    records = with_references(framed, NUMBERED, **framings).persist()
     seen = _seen(records)
     if not seen.frames <= set(NUMBERED):
         records.unpersist()
-        records = with_references(framed, seen.frames, **settings).persist()
+        records = with_references(framed, seen.frames, **framings).persist()
         seen = _seen(records)
     return records, seen
 

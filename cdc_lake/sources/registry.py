@@ -5,11 +5,15 @@ separately, and an id looked up as one of another kind often names another table
 registries themselves are in `registries`, a file each.
 """
 
+import re
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from cdc_lake.events.schemas import inline
+
+UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+"""An id that is no number, as Confluent and Glue have them."""
 
 Reference = TypeVar("Reference", bound=Hashable)
 

@@ -10,7 +10,7 @@ from events import FakeRegistry
 from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
-from cdc_lake.config import Config, LakeConfig, TableConfig, TablePatch
+from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.replay import replay_quarantined
 from cdc_lake.layers.silver import run_silver
@@ -50,7 +50,7 @@ def results_by_delta(
     config = Config(
         lake=LakeConfig(root=str(root)),
         defaults=TableConfig(deletes=deletes, on_log_reset="warn"),
-        tables={copy.topic: TablePatch(**copy.log.settings) for copy in copies if copy.log.settings},
+        tables={copy.topic: TableConfig(**copy.log.settings) for copy in copies if copy.log.settings},
     )
     lake = _Lake(spark, config, copies, shape)
     for number in range(max((len(copy.batches) for copy in copies), default=0)):

@@ -19,9 +19,9 @@ from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.tables.delta import DeltaLakeTable
 
 
-def decided(spark: SparkSession, registry: FakeRegistry, records: Sequence[Record], **framings: str) -> DataFrame:
+def decided(spark: SparkSession, registry: FakeRegistry, records: Sequence[Record], **framings: Any) -> DataFrame:
     """What bronze decides of each record; a schema of any table is taken."""
-    rows, seen = look_over(kafka(spark, records), **framings)
+    rows, seen = look_over(kafka(spark, records), TableConfig(**framings))
     schemas = {side: Schemas.of(*_meanings(registry, seen.references[side]), side=side) for side in SIDES}
     return with_decision(rows, schemas["key"], schemas["value"], seen.frames)
 

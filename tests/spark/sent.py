@@ -116,6 +116,10 @@ class Lake:
     def bronze(self) -> list[Any]:
         return self.table("bronze").read().orderBy("offset").collect()
 
+    def problems(self) -> dict[int, str]:
+        """By offset, why a record is quarantined."""
+        return {r["offset"]: r["error"]["message"] for r in self.bronze() if r["status"] == "quarantined"}
+
 
 def check_life(rows: dict[int, Any], start: int) -> None:
     """The five keys of a life are as they must be."""

@@ -19,10 +19,6 @@ def text(content: Any) -> tuple[bytes, wire.Headers]:
     return (content if isinstance(content, bytes) else wire.json_text(content)), []
 
 
-def problems(lake: Lake) -> dict[int, str]:
-    return {r["offset"]: r["error"]["message"] for r in lake.bronze() if r["status"] == "quarantined"}
-
-
 @pytest.mark.parametrize("flat", [False, True])
 def test_json_with_its_schema_beside_each_payload_gives_the_same_events_as_avro(
     spark: SparkSession, tmp_path: Path, flat: bool
@@ -37,7 +33,7 @@ def test_json_with_its_schema_beside_each_payload_gives_the_same_events_as_avro(
                 (None, []) if value is None else text(wire.json_record(schema, value)),
             )
 
-    assert (lake.land().error, problems(lake)) == (None, {})
+    assert (lake.land().error, lake.problems()) == (None, {})
     check_life(lake.fold(), 0)
 
 
@@ -57,7 +53,7 @@ def test_json_without_a_schema_is_typed_as_declared_and_text_else(
     lake.land()
     (found,) = lake.fold().values()
 
-    assert set(problems(lake)) == {1}
+    assert set(lake.problems()) == {1}
     assert lake.bronze()[0]["source_position"] == [7]
     assert lake.bronze()[0]["key"] == '{"id":1}'
     said = {name: str(found[name]) for name in row}
@@ -83,7 +79,7 @@ def test_a_text_that_is_not_one_json_object_that_fits_is_quarantined(spark: Spar
 
     lake.land()
 
-    assert set(problems(lake)) == {2 * place for place in range(len(NO_JSON))}
+    assert set(lake.problems()) == {2 * place for place in range(len(NO_JSON))}
 
 
 def registered(kind: str, content: Any) -> RegisteredSchema:
@@ -141,7 +137,7 @@ def test_json_in_a_registry_s_frame_is_read_by_its_json_schema(spark: SparkSessi
         wire.framed("id4", "id:2", wire.json_text(value), "value"),
     )
 
-    assert (lake.land().error, problems(lake)) == (None, {})
+    assert (lake.land().error, lake.problems()) == (None, {})
     (found,) = lake.fold().values()
     assert (found["id"], found["name"], str(found["rate"]), found["place"]) == (1, "a", "4.99", Row(x=1.5))
     assert [n for n in lake.table("silver").read().columns if not n.startswith("__")] == ["id", "name", "rate", "place"]
@@ -155,7 +151,7 @@ def test_protobuf_is_quarantined_whole_with_what_to_do(spark: SparkSession, tmp_
 
     lake.land()
 
-    assert problems(lake) == {
+    assert lake.problems() == {
         0: "value: the schema of schema id 1 is refused: it is Protobuf, which is not read: let the connector write "
         "Avro or JSON"
     }
@@ -180,7 +176,7 @@ def test_csv_and_text_are_read_by_the_declared_columns(spark: SparkSession, tmp_
     lake.land()
     rows = lake.fold()
 
-    assert set(problems(lake)) == {1, 2}
+    assert set(lake.problems()) == {1, 2}
     assert {key: (r["name"], str(r["price"]), r["__deleted"]) for key, r in rows.items()} == {
         1: ("a, b", "12.50", False),
         3: ("c", "1.00", True),
@@ -221,7 +217,7 @@ def test_the_fields_that_the_transform_adds_may_have_any_prefix_and_name(
                 body, _ = wire.framed("id4", "id:1", avro, "value")
             lake.send(text(wire.json_record(TABLE.key, {"id": key})), (body, []))
 
-    assert (lake.land().error, problems(lake)) == (None, {})
+    assert (lake.land().error, lake.problems()) == (None, {})
     assert [(r["op"], r["source_ts_ms"], r["source_position"]) for r in lake.bronze()] == [
         ("u", 1_700_000_000_007, [7])
     ] * 2

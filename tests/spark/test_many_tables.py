@@ -10,7 +10,7 @@ from events import OPTIONAL_INT, OPTIONAL_STRING, START_MS, FakeRegistry, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
-from cdc_lake.config import Config, LakeConfig, TablePatch
+from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.layers.turns import Workers
@@ -58,7 +58,7 @@ def test_many_tables_are_right_and_a_broken_one_is_named(spark: SparkSession, tm
     registry, broker = FakeRegistry(), FakeBroker()
     tables = [Table(number, registry, broker) for number in range(count)]
     before, after = (Topic({"n": kind}, registry=registry, table=BROKEN) for kind in (OPTIONAL_INT, OPTIONAL_STRING))
-    patches = {table.name: TablePatch(deletes=table.deletes) for table in tables}  # type: ignore[arg-type]
+    patches = {table.name: TableConfig(deletes=table.deletes) for table in tables}  # type: ignore[arg-type]
     config = Config(lake=LakeConfig(root=str(tmp_path)), tables=patches)
     workers = Workers(2, spark)
     for table in tables:

@@ -33,8 +33,12 @@ def send(lake: Lake, key: int, key_id: int, value_id: int, text: str = VALUE_TEX
     )
 
 
-def problems(lake: Lake) -> dict[int, str]:
-    return {r["offset"]: r["error"]["message"] for r in lake.bronze() if r["status"] == "quarantined"}
+def land_the_first(lake: Lake) -> None:
+    """A row in bronze, so that its two schemas are known to the lake."""
+    lake.shelf.put("contentId:1", KEY_TEXT)
+    lake.shelf.put("contentId:2", VALUE_TEXT)
+    send(lake, 1, 1, 2)
+    lake.land()
 
 
 @pytest.mark.parametrize("kind", ["contentId", "globalId"])
@@ -78,7 +82,7 @@ def test_a_number_that_fits_in_both_ways_and_means_different_columns_is_quaranti
 
     lake.land()
 
-    assert problems(lake) == {
+    assert lake.problems() == {
         0: "value: schema id 2 is a schema of this topic both as contentId and as globalId: set registry.ids"
     }
 
@@ -93,7 +97,7 @@ def test_once_settled_an_id_of_another_table_s_schema_is_quarantined_though_it_r
     send(lake, 2, 9, 2)
 
     assert lake.land().rows["quarantined"] == 1
-    assert problems(lake)[1].startswith("key: schema id 9 is the schema `pagila.public.other.Key`, which is not this")
+    assert lake.problems()[1].startswith("key: schema id 9 is the schema `pagila.public.other.Key`, which is not this")
     assert set(lake.fold()) == {1}
 
 
@@ -115,16 +119,13 @@ def test_a_topic_that_no_schema_is_named_after_takes_the_names_it_begins_with_an
     send(lake, 3, 4, 2)
 
     assert lake.land().rows["quarantined"] == 1
-    assert "`pagila.routed.later.Key`, which is not this topic's" in problems(lake)[1]
+    assert "`pagila.routed.later.Key`, which is not this topic's" in lake.problems()[1]
     assert set(lake.fold()) == {1, 3}
 
 
 def test_a_registry_that_was_wiped_and_filled_in_another_order_is_noticed_and_nothing_is_misread(lake: Lake) -> None:
     """Ids are used again; records of before and after are in one batch, and one id has never been looked up before."""
-    lake.shelf.put("contentId:1", KEY_TEXT)
-    lake.shelf.put("contentId:2", VALUE_TEXT)
-    send(lake, 1, 1, 2)
-    lake.land()
+    land_the_first(lake)
 
     send(lake, 2, 1, 2)
     lake.shelf.texts.clear()
@@ -137,8 +138,8 @@ def test_a_registry_that_was_wiped_and_filled_in_another_order_is_noticed_and_no
 
     lake.land()
 
-    assert set(problems(lake)) == {3}
-    assert "`pagila.public.other.Envelope`, which is not this topic's" in problems(lake)[3]
+    assert set(lake.problems()) == {3}
+    assert "`pagila.public.other.Envelope`, which is not this topic's" in lake.problems()[3]
     assert {(r["id"], r["name"], r["note"]) for r in lake.fold().values()} == {
         (1, "row 1", None),
         (2, "row 2", None),
@@ -147,25 +148,19 @@ def test_a_registry_that_was_wiped_and_filled_in_another_order_is_noticed_and_no
 
 
 def test_an_id_whose_two_meanings_both_fit_is_quarantined(lake: Lake) -> None:
-    lake.shelf.put("contentId:1", KEY_TEXT)
-    lake.shelf.put("contentId:2", VALUE_TEXT)
-    send(lake, 1, 1, 2)
-    lake.land()
+    land_the_first(lake)
     lake.shelf.put("contentId:2", RENAMED_VALUE)
     send(lake, 2, 1, 2)
 
     lake.land()
 
-    assert problems(lake) == {
+    assert lake.problems() == {
         1: "value: the reference has meant several schemas, and not exactly one of them fits the bytes"
     }
 
 
 def test_an_id_that_differs_in_documentation_only_after_a_rebuild_is_read(lake: Lake) -> None:
-    lake.shelf.put("contentId:1", KEY_TEXT)
-    lake.shelf.put("contentId:2", VALUE_TEXT)
-    send(lake, 1, 1, 2)
-    lake.land()
+    land_the_first(lake)
     lake.shelf.put("contentId:2", VALUE_TEXT.replace('"type":"record"', '"doc":"x","type":"record"', 1))
     send(lake, 2, 1, 2)
 

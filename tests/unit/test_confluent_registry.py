@@ -1,32 +1,20 @@
 """Confluent's client, against a small server on loopback that answers as Confluent's own does."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from registry_server import FakeServer, serving
+from registry_server import FakeServer, a_record, serving
 
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.events.schemas import fields, parse
-from cdc_lake.sources.registries import access, confluent
+from cdc_lake.sources.registries import confluent
 from cdc_lake.sources.registries.access import Endpoint
 from cdc_lake.sources.registries.confluent import ConfluentRegistry
 from cdc_lake.sources.registry import RegisteredSchema
 
 GUID = "89791762-2336-4186-9674-299b90a802e2"
 IN_CONTEXT = "subject=%3A.eu%3A"
-
-
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with serving(FakeServer()) as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "_LAG_WAITS_SECONDS", (0.01, 0.01))
 
 
 def client(server: FakeServer, attempts: int = 2, **more: Any) -> ConfluentRegistry:
@@ -38,10 +26,6 @@ def registered(schema: object, *references: tuple[str, int], **more: object) -> 
     named = [{"name": f"x.{subject}", "subject": subject, "version": version} for subject, version in references]
     text = schema if isinstance(schema, str) else json.dumps(schema)
     return {"schema": text, **({"references": named} if named else {}), **more}
-
-
-def a_record(name: str, kind: object) -> dict[str, object]:
-    return {"type": "record", "name": name, "namespace": "x", "fields": [{"name": "v", "type": kind}]}
 
 
 def test_an_id_is_its_text_and_a_type_that_is_not_named_is_avro(server: FakeServer) -> None:

@@ -3,18 +3,17 @@
 import builtins
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 from moto import mock_aws
-from registry_server import FakeServer, serving
+from registry_server import FakeServer
 
 from cdc_lake.config import Config, RegistryConfig
 from cdc_lake.errors import ConfigError, InfrastructureError, InstallationError
-from cdc_lake.sources.registries import access, open_registry
+from cdc_lake.sources.registries import open_registry
 from cdc_lake.sources.registries.glue import GlueRegistry
 from cdc_lake.sources.registry import RegisteredSchema
 
@@ -32,13 +31,6 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
-    monkeypatch.setattr(access, "_LAG_WAITS_SECONDS", (0.01, 0.01))
-
-
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with serving(FakeServer()) as server:
-        yield server
 
 
 def client(**more: Any) -> GlueRegistry:

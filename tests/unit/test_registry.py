@@ -1,9 +1,7 @@
 """Apicurio's client, against a small server on loopback that answers as it is told."""
 
-from collections.abc import Iterator
-
 import pytest
-from registry_server import FakeServer, serving
+from registry_server import FakeServer, a_record, serving
 
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.events.schemas import SchemaError, fields, parse
@@ -17,17 +15,6 @@ V2 = "/apis/registry/v2"
 CHECK = "search/artifacts?limit=1"
 
 
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with serving(FakeServer()) as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "_LAG_WAITS_SECONDS", (0.01, 0.01))
-
-
 def client(server: FakeServer, attempts: int = 2, ids: str = "auto", path: str = V3) -> ApicurioRegistry:
     return ApicurioRegistry(Endpoint(server.url + path, timeout_seconds=5, attempts=attempts), ids=ids)
 
@@ -36,10 +23,6 @@ def text_of(registry: ApicurioRegistry, content_id: int) -> str:
     found = registry.schema("contentId", str(content_id))
     assert found is not None
     return found.text
-
-
-def a_record(name: str, kind: object) -> dict[str, object]:
-    return {"type": "record", "name": name, "namespace": "x", "fields": [{"name": "v", "type": kind}]}
 
 
 def reference(artifact: str, group: str | None = None) -> dict[str, object]:

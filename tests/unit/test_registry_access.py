@@ -37,7 +37,6 @@ def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
     monkeypatch.setenv("REGISTRY_SECRET", CANARY)
-    monkeypatch.setattr(access, "_LAG_WAITS_SECONDS", (0.01, 0.01))
 
 
 def filled(server: FakeServer) -> None:

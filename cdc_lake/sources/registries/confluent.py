@@ -18,10 +18,9 @@ from cdc_lake.sources.registries.access import (
     Endpoint,
     Patience,
 )
-from cdc_lake.sources.registry import RegisteredSchema, referenced_texts, self_contained
+from cdc_lake.sources.registry import UUID, RegisteredSchema, referenced_texts, self_contained
 
 _ID = re.compile(r"[0-9]{1,10}")
-_GUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 T = TypeVar("T")
 
@@ -58,7 +57,7 @@ class ConfluentRegistry:
         """See `Registry`."""
         if kind == "id" and _ID.fullmatch(schema_id):
             return self._patience.ask(lambda: self._look_up(self._client.get_schema, int(schema_id), self._context))
-        if kind == "guid" and self._has_guids and _GUID.fullmatch(schema_id):
+        if kind == "guid" and self._has_guids and UUID.fullmatch(schema_id):
             return self._patience.ask(lambda: self._look_up(self._client.get_schema_by_guid, schema_id))
         return None
 

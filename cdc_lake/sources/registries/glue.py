@@ -17,9 +17,8 @@ from botocore.exceptions import (
 from cdc_lake.config import EMBEDDED, RegistryConfig
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.sources.registries.access import Patience, proxy_address
-from cdc_lake.sources.registry import RegisteredSchema
+from cdc_lake.sources.registry import UUID, RegisteredSchema
 
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NO_SCHEMA = "00000000-0000-0000-0000-000000000000"
 _MISSING = "EntityNotFoundException"
 _REFUSALS = re.compile(
@@ -44,7 +43,7 @@ class GlueRegistry:
 
     def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
         """See `Registry`."""
-        if kind != "glue" or not _UUID.fullmatch(schema_id):
+        if kind != "glue" or not UUID.fullmatch(schema_id):
             return None
         return self._patience.ask(lambda: self._look_up(schema_id))
 
