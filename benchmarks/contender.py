@@ -104,18 +104,24 @@ def floor(folder: Path) -> Take:
     from pyspark.sql.avro.functions import from_avro
 
     spark = _session("floor")
+    reached: dict[str, dict[int, int]] = {}
 
     def take(topics: Sequence[str]) -> None:
         for topic in topics:
+            ends = _ends(topic)
+            starts = reached.get(topic) or dict.fromkeys(ends, 0)
             records = (
                 spark.read.format("kafka")
                 .option("kafka.bootstrap.servers", os.environ["BENCH_KAFKA"])
                 .option("subscribe", topic)
+                .option("startingOffsets", json.dumps({topic: starts}))
+                .option("endingOffsets", json.dumps({topic: ends}))
                 .load()
             )
             row = from_avro(F.expr("substring(value, 6)"), _newest_schema(topic), {"mode": "PERMISSIVE"})
             landed = records.select("key", "value", "partition", "offset", "timestamp", row["__op"].alias("op"))
-            landed.write.format("delta").save(f"{folder}/{topic}")
+            landed.write.format("delta").mode("append").save(f"{folder}/{topic}")
+            reached[topic] = ends
 
     return take
 
@@ -132,6 +138,18 @@ def _session(name: str) -> "SparkSession":
     )
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def _ends(topic: str) -> dict[int, int]:
+    """Where the partitions of a topic end."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": os.environ["BENCH_KAFKA"], "group.id": "floor"})
+    try:
+        partitions = consumer.list_topics(topic, 30).topics[topic].partitions
+        return {p: consumer.get_watermark_offsets(TopicPartition(topic, p), 30)[1] for p in partitions}
+    finally:
+        consumer.close()
 
 
 def _newest_schema(topic: str) -> str:

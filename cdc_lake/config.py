@@ -306,7 +306,6 @@ class Config(BaseSettings):
         extra="forbid",
         frozen=True,
         hide_input_in_errors=True,
-        nested_model_default_partial_update=True,
     )
 
     kafka: KafkaConfig = KafkaConfig()

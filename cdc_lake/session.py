@@ -24,6 +24,8 @@ SPARK_DEFAULTS = {
     "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
     "spark.driver.extraJavaOptions": "-Dorg.apache.avro.fastread=true",
     "spark.executor.extraJavaOptions": "-Dorg.apache.avro.fastread=true",
+    # Without it Spark 3.5 keeps the partitioning of a checkpoint as an expression, and cannot join it with itself.
+    "spark.sql.adaptive.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     # Spark's own default, INT96, is nanoseconds to other readers: years after 2262 do not fit.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -43,13 +45,24 @@ SPARK_DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
 }
 REQUIRED = {
+    "spark.sql.adaptive.enabled",
     "spark.sql.session.timeZone",
     "spark.sql.parquet.outputTimestampType",
     "spark.sql.parquet.datetimeRebaseModeInWrite",
 }
-"""What a result depends on, and so cannot be chosen."""
+"""What a result depends on, or whether there is one, and so cannot be chosen."""
 
-_JVM_NAMES = ("functions", "PythonUtils", "Column", "PythonRDD", "SparkSession", "io", "java", "org", "scala")
+_JVM_NAMES = (
+    *(f"functions.{name}" for name in ("col", "lit", "when", "coalesce", "struct", "concat", "not", "length")),
+    *("PythonUtils.toSeq", "Column", "PythonRDD", "SparkSession", "scala.Option"),
+    *("java.io.BufferedReader", "java.io.InputStreamReader", "java.util.ArrayList"),
+    *("io.delta.tables.DeltaTable", "org.apache.spark.sql.delta.DeltaLog", "org.apache.hadoop.fs.Path"),
+    *(
+        f"org.apache.spark.sql.catalyst.expressions.{name}"
+        for name in ("UnresolvedNamedLambdaVariable", "LambdaFunction", "ArrayFilter")
+    ),
+)
+"""What this package and PySpark ask the JVM for hundreds of times in a batch."""
 
 _SMALL_ROWS, _SMALL_BYTES = 20_000, 64 << 20
 _SMALL_PLANS = {
@@ -83,9 +96,12 @@ def build_session(app_name: str) -> SparkSession:
 
 def _remember_names(spark: SparkSession) -> None:
     """Ask the JVM once what these names are. PySpark asks for every expression, and each time every jar is searched."""
-    jvm: Any = spark.sparkContext._jvm
-    for name in _JVM_NAMES:
-        setattr(jvm, name, getattr(jvm, name))
+    for path in _JVM_NAMES:
+        holder: Any = spark.sparkContext._jvm
+        for name in path.split("."):
+            found = getattr(holder, name)
+            setattr(holder, name, found)
+            holder = found
 
 
 def sibling(spark: SparkSession) -> SparkSession:

@@ -24,12 +24,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         patch.setenv(
             "PYSPARK_SUBMIT_ARGS",
             # Thousands of small plans: compiling each to bytecode takes longer than running it. (The processes that
-            # tests/jobs, tests/e2e and `cdc-lake demo` start do compile.) The JVM's first compiler pays, its second
-            # does not; on its own it gets room for 48 MB of code, and once that is full nothing is compiled any more.
+            # tests/jobs, tests/e2e and `cdc-lake demo` start do compile.)
             f"--master local[2] --conf spark.sql.warehouse.dir={warehouse} "
             "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN "
-            "--conf 'spark.driver.extraJavaOptions=-Dorg.apache.avro.fastread=true -XX:TieredStopAtLevel=1 "
-            "-XX:ReservedCodeCacheSize=240m' "
+            "--conf 'spark.driver.extraJavaOptions=-Dorg.apache.avro.fastread=true -XX:+UseSerialGC' "
             "pyspark-shell",
         )
         session = build_session("cdc_lake tests")

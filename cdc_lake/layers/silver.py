@@ -120,7 +120,8 @@ def _follow(run: SilverRun, progress: Progress | None, source: str, landed: Prog
     while first <= newest:
         # In one go when compared: a key folded again from a part of bronze would step back.
         last, rows = (newest, None) if run.is_comparison else _next_batch(run, first, landed)
-        stored_bytes = run.silver().size() if progress else 0
+        with planned_for(run.spark, rows=rows):
+            stored_bytes = run.silver().size() if progress else 0
         with planned_for(run.spark, rows=rows, stored_bytes=stored_bytes):
             progress = _fold_batch(run, first, last, progress, source)
         if progress is not None:

@@ -23,8 +23,15 @@ def test_the_logs_that_share_a_table_end_as_they_must(
     assert len(results) > 100
 
 
-def test_what_shows_only_from_batch_to_batch(spark: SparkSession, tmp_path: Path) -> None:
-    names = {"K8-another-primary-key", "missing-row-and-a-replay", "T4-replay-that-closes-a-second-life"}
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"K8-another-primary-key", "missing-row-and-a-replay"},
+        pytest.param({"T4-replay-that-closes-a-second-life"}, marks=pytest.mark.deep),
+    ],
+    ids=["short", "long"],
+)
+def test_what_shows_only_from_batch_to_batch(spark: SparkSession, tmp_path: Path, names: set[str]) -> None:
     logs = [log for log in load() if log.log in names]
 
     results = dict(results_by_delta(spark, tmp_path, logs, split="each", deletes="hard", shape="envelope"))

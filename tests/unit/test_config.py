@@ -8,7 +8,9 @@ from pydantic import ValidationError
 
 from cdc_lake.config import (
     BearerAuth,
+    Config,
     RegistryAuth,
+    TableConfig,
     TlsConfig,
     config_path,
     kafka_address,
@@ -264,6 +266,12 @@ def test_a_patch_back_to_the_default_s_value_counts(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, "defaults: {deletes: hard}\ntables: {'a.b.c': {deletes: soft}}"))
 
     assert config.table("a.b.c").deletes == "soft"
+
+
+def test_of_a_table_s_own_settings_only_those_that_are_set_count() -> None:
+    config = Config(defaults=TableConfig(deletes="hard"), tables={"a.*": TableConfig(max_rows=7)})
+
+    assert (config.table("a.b").deletes, config.table("a.b").max_rows) == ("hard", 7)
 
 
 def test_schema_files_start_at_the_configuration_file_s_folder(tmp_path: Path) -> None:
