@@ -39,7 +39,7 @@ soak: setup ## Run bronze and silver without end, for ten minutes: what they hol
 bench-landing: setup ## Measure what bronze costs beside the least that any landing does (4 minutes)
 	python -m benchmarks.landing
 
-bench-quick: setup ## Measure a million events beside the textbook way (10 minutes)
+bench-quick: setup ## Measure a million events beside the textbook way (12 minutes)
 	python -m benchmarks.quick
 
 record: setup ## Record anew what real converters send: tests/fixtures/recorded (4 minutes)
