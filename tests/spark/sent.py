@@ -97,6 +97,13 @@ class Lake:
         self.broker.append(Record(key[0], value[0], self._topic, 0, self.offset, at, [*key[1], *value[1]]))
         self.offset += 1
 
+    def send_numbered(self, key: int, avro: bytes | None, value_id: int, *, key_id: int = 1) -> None:
+        """Append a record of Avro whose schemas are named by numbers of four bytes; without a value, a tombstone."""
+        self.send(
+            wire.framed("id4", f"id:{key_id}", wire.avro(KEY_TEXT, {"id": key}), "key"),
+            wire.framed("id4", f"id:{value_id}", avro, "value") if avro else (None, []),
+        )
+
     def land(self, **flags: bool) -> TableReport:
         """One run of bronze."""
         (done,) = run_bronze(

@@ -28,10 +28,7 @@ def test_envelopes_of_all_generations_in_one_topic_give_the_same_events(spark: S
         lake.shelf.put(f"contentId:{2 + number}", wire.json_text(wire.avro_schema(schema)).decode())
         for key, change in life(10 * number):
             avro = change and wire.avro_record(schema, wire.filled(schema, change))
-            lake.send(
-                wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": key}), "key"),
-                wire.framed("id4", f"id:{2 + number}", avro, "value") if avro else (None, []),
-            )
+            lake.send_numbered(key, avro, 2 + number)
 
     assert (lake.land().error, {r["status"] for r in lake.bronze()}) == (None, {"ok"})
     rows = lake.fold()
@@ -55,10 +52,7 @@ def test_flattened_rows_of_all_generations_modes_and_fields_end_the_same(spark: 
             for key, change in life(10 * number):
                 for value in unwrap.values(whole, change and wire.filled(whole, change)):
                     avro = value and wire.avro_record(schema, wire.filled(schema, value))
-                    lake.send(
-                        wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": key}), "key"),
-                        wire.framed("id4", f"id:{number}", avro, "value") if avro else (None, []),
-                    )
+                    lake.send_numbered(key, avro, number)
 
     assert (lake.land().error, {r["status"] for r in lake.bronze()}) == (None, {"ok"})
     rows = lake.fold()

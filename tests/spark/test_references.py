@@ -27,10 +27,7 @@ def send(lake: Lake, key: int, key_id: int, value_id: int, text: str = VALUE_TEX
     """A created row, its schemas named by numbers."""
     change = event("c", row(key, f"row {key}") | more, key)
     schema = {VALUE_TEXT: ENVELOPE, WIDER_VALUE: wire.envelope(WIDER)}[text]
-    lake.send(
-        wire.framed("id4", f"id:{key_id}", wire.avro(KEY_TEXT, {"id": key}), "key"),
-        wire.framed("id4", f"id:{value_id}", wire.avro(text, wire.filled(schema, change)), "value"),
-    )
+    lake.send_numbered(key, wire.avro(text, wire.filled(schema, change)), value_id, key_id=key_id)
 
 
 def land_the_first(lake: Lake) -> None:

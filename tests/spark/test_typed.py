@@ -26,11 +26,7 @@ def shelf() -> Shelf:
 
 
 def send(lake: Lake, schema_id: int, value: dict[str, Any], schema: wire.Schema = ENVELOPE) -> None:
-    avro = wire.avro(wire.avro_schema(schema), wire.filled(schema, value))
-    lake.send(
-        wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": 1}), "key"),
-        wire.framed("id4", f"id:{schema_id}", avro, "value"),
-    )
+    lake.send_numbered(1, wire.avro(wire.avro_schema(schema), wire.filled(schema, value)), schema_id)
 
 
 def test_bronze_can_hold_typed_rows_and_a_column_that_changed_its_type_has_two_fields(
