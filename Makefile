@@ -23,8 +23,8 @@ setup: $(STAMP) ## Make .venv with everything in it, and fetch the jars (a minut
 demo: setup ## Run the whole way once: database, change events, tables, proof
 	cdc-lake demo
 
-test: setup ## Run all tests, two files of them at a time
-	pytest --numprocesses 2 --dist loadfile
+test: setup ## Run all tests, three files of them at a time
+	pytest --numprocesses 3 --dist loadfile
 
 test-deep: setup ## Run the tests that are too long for every change (hours)
 	pytest -m deep
@@ -36,7 +36,7 @@ conformance: setup ## Check silver against every log of the conformance kit, in 
 soak: setup ## Run bronze and silver without end, for ten minutes: what they hold must not grow
 	pytest -m deep -s tests/e2e/test_soak.py
 
-bench-landing: setup ## Measure what bronze costs beside the least that any landing does (4 minutes)
+bench-landing: setup ## Measure what bronze costs beside the least that any landing does (7 minutes)
 	python -m benchmarks.landing
 
 bench-quick: setup ## Measure a million events beside the textbook way (12 minutes)

@@ -23,6 +23,7 @@ from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import KAFKA, KAFKA_TYPE, ORDER, ORDER_TYPE
+from cdc_lake.literals import of_batch
 
 STORED_ORDER = "stored_order"
 STORED_KAFKA = "stored_kafka"
@@ -91,7 +92,7 @@ def narrowed(events: DataFrame, *, first_batch: int) -> DataFrame:
         *("key", "pk", "op", "snapshot", "move", KAFKA),
         order.alias(ORDER),
         (F.col("op").isin(*_STREAMING_OPS) & ~is_snapshot).alias("is_streaming"),
-        (F.col("batch") >= first_batch).alias("is_new"),
+        (F.col("batch") >= of_batch(first_batch, F.col("batch"))).alias("is_new"),
         F.col("late").alias("is_late"),
         F.lit(None).cast(KAFKA_TYPE).alias("since"),
     )

@@ -24,6 +24,7 @@ from cdc_lake.columns import (
     SNAPSHOT_ENTRY,
     TRUNCATED_ENTRY,
 )
+from cdc_lake.literals import of_batch
 
 
 def deleted_entries(decided: DataFrame, *, deletes: Literal["soft", "hard"]) -> DataFrame:
@@ -81,7 +82,7 @@ def side_rows(parts: Iterable[DataFrame], *, batch: int, at_ms: int) -> DataFram
         batch: silver's own commit number.
         at_ms: when it is made.
     """
-    own = {"__batch": F.lit(batch), "at_ms": F.lit(at_ms)}
+    own = {"__batch": of_batch(batch, F.col("id")), "at_ms": of_batch(at_ms, F.col("id"))}
     whole = None
     for part in parts:
         columns = [

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.changes.fold import IS_REMEMBERED, STORED_DELETED, STORED_UNAVAILABLE, TRUNCATE, is_delete
 from cdc_lake.columns import BATCH, DELETE, DELETED, KAFKA, KEEP, ORDER, UNAVAILABLE
+from cdc_lake.literals import of_batch
 
 
 def values(events: DataFrame, decided: DataFrame, *, large: Collection[str], has_barriers: bool) -> DataFrame:
@@ -133,7 +134,7 @@ def changes(
         winner["snapshot"].alias("__snapshot"),
         winner[KAFKA].alias(KAFKA),
         F.col(ORDER),
-        F.lit(batch).cast("bigint").alias(BATCH),
+        of_batch(batch, winner[KAFKA]["offset"]).alias(BATCH),
         unavailable.alias(UNAVAILABLE),
         keep.alias(KEEP),
         goes.alias(DELETE),

@@ -4,7 +4,7 @@ Nothing is dropped here and nothing is changed: what cannot be read becomes a qu
 reason.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -15,12 +15,11 @@ from pyspark.sql import functions as F
 from cdc_lake.columns import BRONZE, TYPED
 from cdc_lake.events import framing
 from cdc_lake.events import json as json_format
-from cdc_lake.events.decode import Decoded, WriterSchema, one_of, with_decoded_keys, with_decoded_values
+from cdc_lake.events.decode import Decoded, Layouts, WriterSchema, by_name, with_decoded_keys, with_decoded_values
 from cdc_lake.events.envelope import (
     ROW_OPS,
     TOMBSTONE,
     TRUNCATE,
-    Metadata,
     before_of,
     is_of_signal_table,
     metadata,
@@ -30,12 +29,18 @@ from cdc_lake.events.envelope import (
     shape_of,
 )
 from cdc_lake.events.key import canonical_key, key_fields, key_problem
-from cdc_lake.events.schemas import SchemaError
+from cdc_lake.events.schemas import SchemaError, Tree
 from cdc_lake.events.typed import TypedRow
 from cdc_lake.events.types import mapping
+from cdc_lake.literals import of_batch
 
 _ERROR_TYPE = "struct<stage: string, code: string, message: string>"
 _SEED_TYPE = "struct<log_ts: bigint, last: struct<offset: bigint, key: binary, op: string, status: string>>"
+_KEY_SAID_TYPE = "struct<is_whole: boolean, problem: string, canonical: string>"
+_VALUE_SAID_TYPE = (
+    "struct<is_whole: boolean, problem: string, op: string, source_ts_ms: bigint, source_position: array<bigint>, "
+    "position_domain: string, snapshot: string, transaction_id: string>"
+)
 _ANY_LENGTH = (1 << 31) - 1
 DECODE_STAGE = "decode"
 PAIR_STAGE = "pair"
@@ -81,9 +86,9 @@ class Schemas:
 
 def said(reference: str) -> str:
     """A reference in words."""
-    kind, _, number = reference.partition(":")
+    kind = reference.partition(":")[0]
     words = {"id4": "schema id", "id8": "schema id", "contentId": "content id", "globalId": "global id", "id": "id"}
-    return f"{words.get(kind, kind)} {number}"
+    return f"{words.get(kind, kind)} {framing.id_of(reference)}"
 
 
 @dataclass(frozen=True)
@@ -193,43 +198,30 @@ def with_decision(
     )
     records = records.withColumns(
         {
-            "key_schema": _schema_of(F.col("key_reference"), key_layouts),
-            "value_schema": _schema_of(F.col("value_reference"), value_layouts),
+            "key_schema": key_layouts.schema,
+            "value_schema": value_layouts.schema,
+            "is_control": _is_control(key_layouts, value_layouts),
+            "__key_said": key_layouts.chosen(_said_by_key).cast(_KEY_SAID_TYPE),
+            "__value_said": value_layouts.chosen(_said_by_value).cast(_VALUE_SAID_TYPE),
         }
     )
-    key_schema, value_schema = F.col("key_schema"), F.col("value_schema")
-    found = _metadata(value_layouts, value_schema)
-    records = records.withColumns(
-        {
-            "is_control": _is_control(keys, values),
-            "sent_op": F.when(F.col("is_tombstone"), TOMBSTONE).otherwise(found.op),
-            "problem": _problem(keys, values, key_layouts, value_layouts),
-        }
-    )
-    is_ok = F.col("status") == "ok"
-    decoded_key = one_of(
-        key_layouts, key_schema, [F.when(k.is_whole, canonical_key(k.tree, k.value)) for k in key_layouts]
-    )
-    key_is_lost = one_of(key_layouts, key_schema, [key_problem(k.tree, k.value) for k in key_layouts]).cast("string")
-    row_is_missing = one_of(value_layouts, value_schema, [row_problem(v.tree, v.value) for v in value_layouts])
-    records = records.withColumns(
-        {
-            "canonical_key": F.when(key_is_lost.isNull(), decoded_key.cast("string")),
-            "problem": _first_problem(F.col("problem"), key_is_lost, row_is_missing.cast("string")),
-        }
-    ).withColumn(
+    key, value = F.col("__key_said"), F.col("__value_said")
+    records = records.withColumn("sent_op", F.when(F.col("is_tombstone"), TOMBSTONE).otherwise(value["op"]))
+    records = records.withColumn("problem", _problem(keys, values)).withColumn(
         "status",
         F.when(F.col("problem").isNotNull(), "quarantined").when(F.col("is_control"), "control").otherwise("ok"),
     )
+    is_ok = F.col("status") == "ok"
     return records.select(
         *(name for name in records.columns if not name.startswith(("__key_", "__value_")) and name != "sent_op"),
         F.col("problem").alias("error"),
         F.when(F.col("problem").isNull() | (F.col("problem")["stage"] == "type"), F.col("sent_op")).alias("op"),
-        F.when(is_ok, found.source_ts_ms).alias("source_ts_ms"),
-        F.when(is_ok, found.source_position).alias("source_position"),
-        F.when(is_ok & ~F.col("is_tombstone"), found.position_domain).alias("position_domain"),
-        F.when(is_ok, found.snapshot).alias("snapshot"),
-        F.when(is_ok, found.transaction_id).alias("transaction_id"),
+        key["canonical"].alias("canonical_key"),
+        F.when(is_ok, value["source_ts_ms"]).alias("source_ts_ms"),
+        F.when(is_ok, value["source_position"]).alias("source_position"),
+        F.when(is_ok & ~F.col("is_tombstone"), value["position_domain"]).alias("position_domain"),
+        F.when(is_ok, value["snapshot"]).alias("snapshot"),
+        F.when(is_ok, value["transaction_id"]).alias("transaction_id"),
         *(_typed_rows(value_layouts, typed) if typed else ()),
     ).drop("problem", "is_control")
 
@@ -276,8 +268,8 @@ def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date:
         ingest_date: the day of the commit, UTC.
     """
     own = {
-        "batch": F.lit(batch),
-        "first_batch": F.lit(batch),
+        "batch": of_batch(batch, F.col("partition")),
+        "first_batch": of_batch(batch, F.col("partition")),
         "ingest_date": F.lit(ingest_date),
         "generation": F.lit(generation),
         "kafka_timestamp": F.col("timestamp"),
@@ -305,117 +297,81 @@ def _refusal(schema: WriterSchema, *, is_key: bool) -> str | None:
 
 
 def _named(side: str, problem: Column) -> Column:
-    return F.when(problem.isNotNull(), F.concat(F.lit(f"{side}: "), problem))
+    return F.concat(F.lit(f"{side}: "), problem)
 
 
-def _typed_rows(layouts: Sequence[Decoded], typed: TypedRow) -> Iterator[Column]:
-    schema, is_ok = F.col("value_schema"), F.col("status") == "ok"
-    rows = [one for one in layouts if shape_of(one.tree) != "control"]
-    is_envelope = one_of(rows, schema, [F.lit(shape_of(one.tree) == "envelope") for one in rows])
-    sides = {
-        "before": (before_of, is_envelope | (F.col("sent_op") == "d")),
-        "after": (row_of, F.col("sent_op") != "d"),
-    }
+def _typed_rows(layouts: Layouts, typed: TypedRow) -> Iterator[Column]:
+    is_ok, is_delete = F.col("status") == "ok", F.col("sent_op") == "d"
+    is_envelope = layouts.among(lambda tree: shape_of(tree) == "envelope")
+
+    def chosen(row: Callable[[Tree, Column], Column]) -> Column:
+        def made(one: Decoded) -> Column | None:
+            if shape_of(one.tree) == "control":
+                return None
+            return typed.of(row_fields(one.tree), row(one.tree, one.value))
+
+        return layouts.chosen(made)
+
+    sides = {"before": (before_of, is_envelope | is_delete), "after": (row_of, ~is_delete)}
     for name, (row, is_there) in sides.items():
-        found = one_of(rows, schema, [typed.of(row_fields(one.tree), row(one.tree, one.value)) for one in rows])
-        yield F.when(is_ok & is_there, found).cast(typed.type).alias(name)
+        yield F.when(is_ok & is_there, chosen(row)).cast(typed.type).alias(name)
 
 
-def _schema_of(reference: Column, layouts: Sequence[Decoded]) -> Column:
-    """The fingerprint of the schema that a record was written with; null when none or several fit its bytes.
-
-    A reference with one layout is not asked whether it fits: its record shall say that it does not fit *that* schema.
-    """
-    by_reference: dict[str, list[tuple[Decoded, str]]] = {}
-    for layout in layouts:
-        for name, schema in layout.schemas.items():
-            by_reference.setdefault(name, []).append((layout, schema))
-    found = []
-    for name, several in by_reference.items():
-        fitting = F.array_compact(F.array(*(F.when(one.is_whole, schema) for one, schema in several)))
-        chosen = F.lit(several[0][1]) if len(several) == 1 else F.when(F.size(fitting) == 1, fitting[0])
-        found.append(F.when(reference == name, chosen))
-    return F.coalesce(*found, F.lit(None).cast("string"))
-
-
-def _is_control(keys: Schemas, values: Schemas) -> Column:
-    """Whether a record concerns no table; a tombstone has only its key to tell."""
-    control = {one.fingerprint for several in values.known.values() for one in several if one.shape == "control"}
-    signals = {one.fingerprint for several in keys.known.values() for one in several if is_of_signal_table(one.tree)}
-    by_value, by_key = F.col("value_schema").isin(control), F.col("is_tombstone") & F.col("key_schema").isin(signals)
-    return F.coalesce(by_value, by_key, F.lit(False))
-
-
-def _metadata(layouts: Sequence[Decoded], schema: Column) -> Metadata:
-    said = [metadata(layout.tree, layout.value, F.col("topic")) for layout in layouts]
-
-    def of(name: str, kind: str) -> Column:
-        return one_of(layouts, schema, [getattr(one, name) for one in said]).cast(kind)
-
-    return Metadata(
-        op=of("op", "string"),
-        source_ts_ms=of("source_ts_ms", "bigint"),
-        source_position=of("source_position", "array<bigint>"),
-        position_domain=of("position_domain", "string"),
-        snapshot=of("snapshot", "string"),
-        transaction_id=of("transaction_id", "string"),
+def _is_control(keys: Layouts, values: Layouts) -> Column:
+    """Whether a record concerns no table; a tombstone has only its key to tell. Never null."""
+    return values.among(lambda tree: shape_of(tree) == "control") | (
+        F.col("is_tombstone") & keys.among(is_of_signal_table)
     )
 
 
-def _problem(
-    keys: Schemas, values: Schemas, key_layouts: Sequence[Decoded], value_layouts: Sequence[Decoded]
-) -> Column:
-    """Why the bytes cannot be read, as an error; null when they can."""
-    undecodable = "not every byte is consumed by the schema, or the bytes do not fit it"
-    is_row = ~_is_control(keys, values)
-    return F.coalesce(
-        _error("frame", "unreadable_frame", F.col("frame_problem")),
-        _error("lookup", "unusable_schema", _named("value", _id_problem(F.col("value_reference"), values))),
-        _error("lookup", "unusable_schema", _named("key", _id_problem(F.col("key_reference"), keys))),
-        _error("lookup", "ambiguous_schema", _named("value", _ambiguity("value"))),
-        _error("lookup", "ambiguous_schema", F.when(is_row, _named("key", _ambiguity("key")))),
-        _error(DECODE_STAGE, "undecodable", _unless_whole("value", value_layouts, undecodable)),
-        _error(DECODE_STAGE, "undecodable", F.when(is_row, _unless_whole("key", key_layouts, undecodable))),
-    )
+def _said_by_key(one: Decoded) -> Column:
+    """What a key says, as `_KEY_SAID_TYPE`."""
+    lost = key_problem(one.tree, one.value)
+    canonical = F.when(one.is_whole & lost.isNull(), canonical_key(one.tree, one.value))
+    return F.struct(one.is_whole, lost, canonical).cast(_KEY_SAID_TYPE)
 
 
-def _first_problem(problem: Column, key_is_lost: Column, row_is_missing: Column) -> Column:
-    """The first that is wrong with a record that can be decoded, or `problem`.
+def _said_by_value(one: Decoded) -> Column:
+    """What a value says, as `_VALUE_SAID_TYPE`."""
+    said = metadata(one.tree, one.value, F.col("topic"))
+    return F.struct(one.is_whole, row_problem(one.tree, one.value), *vars(said).values()).cast(_VALUE_SAID_TYPE)
 
-    Args:
-        key_is_lost: why its key cannot be told from others in a table; string.
-        row_is_missing: why it has no row; string.
+
+def _problem(keys: Schemas, values: Schemas) -> Column:
+    """The first that is wrong with a record, as an error; null when nothing is.
+
+    Columns in: `with_references`', `key_schema`, `value_schema`, `__key_said`, `__value_said`, `is_control`, `sent_op`.
     """
-    op = F.col("sent_op")
+    key, value, op = F.col("__key_said"), F.col("__value_said"), F.col("sent_op")
     is_row = ~F.col("is_control")
     unknown = is_row & ~F.coalesce(op.isin(*ROW_OPS, TRUNCATE, TOMBSTONE), F.lit(False))
     no_key = is_row & (op != TRUNCATE) & F.col("key").isNull()
     nothing = no_key & (op == TOMBSTONE)
+    undecodable = "not every byte is consumed by the schema, or the bytes do not fit it"
     return F.coalesce(
-        problem,
+        _error("frame", "unreadable_frame", F.col("frame_problem")),
+        _error("lookup", "unusable_schema", _named("value", _id_problem("value", values))),
+        _error("lookup", "unusable_schema", _named("key", _id_problem("key", keys))),
+        _error("lookup", "ambiguous_schema", _named("value", _ambiguity("value"))),
+        _error("lookup", "ambiguous_schema", F.when(is_row, _named("key", _ambiguity("key")))),
+        _error(DECODE_STAGE, "undecodable", F.when(~value["is_whole"], f"value: {undecodable}")),
+        _error(DECODE_STAGE, "undecodable", F.when(is_row & ~key["is_whole"], f"key: {undecodable}")),
         _error("type", "unknown_op", F.when(unknown, F.concat(F.lit("op is "), F.coalesce(op, F.lit("null"))))),
         _error("type", "null_record", F.when(nothing, "key and value are both null")),
         _error("type", "no_key", F.when(no_key, "the record has no key; set message.key.columns on the connector")),
-        _error("type", "key_out_of_range", F.when(is_row, key_is_lost)),
-        _error("type", "no_row", F.when(is_row, row_is_missing)),
+        _error("type", "key_out_of_range", F.when(is_row, key["problem"])),
+        _error("type", "no_row", F.when(is_row, value["problem"])),
     )
 
 
-def _id_problem(reference: Column, schemas: Schemas) -> Column:
-    found = [F.when(reference == name, text) for name, text in schemas.problems.items()]
-    return F.coalesce(*found, F.lit(None).cast("string"))
+def _id_problem(side: str, schemas: Schemas) -> Column:
+    return by_name(schemas.problems, F.col(f"{side}_reference"), "string")
 
 
 def _ambiguity(side: str) -> Column:
     """That none, or several, of the schemas that a reference has meant fit the record."""
     is_unknown = F.col(f"{side}_reference").isNotNull() & F.col(f"{side}_schema").isNull()
     return F.when(is_unknown, "the reference has meant several schemas, and not exactly one of them fits the bytes")
-
-
-def _unless_whole(side: str, layouts: Sequence[Decoded], message: str) -> Column:
-    schema = F.col(f"{side}_schema")
-    found = [F.when(layout.of(schema) & ~layout.is_whole, f"{side}: {message}") for layout in layouts]
-    return F.coalesce(*found, F.lit(None).cast("string"))
 
 
 def _error(stage: str, code: str, message: Column) -> Column:

@@ -4,7 +4,7 @@ One expression per distinct layout; a batch with several costs one pass all the 
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -105,19 +105,42 @@ class Decoded:
 
     Attributes:
         tree: the schema, cut down to what is read.
-        schemas: name -> fingerprint, of the names whose records may have this layout.
         value: the decoded record; null for records of other layouts.
         is_whole: whether the schema fits the record's bytes exactly; never null.
     """
 
     tree: Tree
-    schemas: Mapping[str, str]
     value: Column
     is_whole: Column
 
-    def of(self, schema: Column) -> Column:
-        """Whether a record with this schema fingerprint has this layout."""
-        return schema.isin(*dict.fromkeys(self.schemas.values()))
+
+@dataclass(frozen=True)
+class Layouts:
+    """The distinct layouts among the schemas of a batch's keys, or of its values.
+
+    Attributes:
+        each: the layouts, by number.
+        number: which of them a record has, int; null when it has none, or when it is not certain which.
+        schema: fingerprint of the schema that a record was written with, string; null with `number`.
+    """
+
+    each: Sequence[Decoded]
+    number: Column
+    schema: Column
+
+    def chosen(self, made: Callable[[Decoded], Column | None]) -> Column:
+        """For each record what is made of its own layout; null for a record of none, or where nothing is made."""
+        found = None
+        for number, one in enumerate(self.each):
+            column = made(one)
+            if column is not None:
+                found = (F if found is None else found).when(self.number == number, column)
+        return F.lit(None) if found is None else found
+
+    def among(self, is_wanted: Callable[[Tree], bool]) -> Column:
+        """Whether a record's layout is one of those wanted; never null."""
+        numbers = [number for number, one in enumerate(self.each) if is_wanted(one.tree)]
+        return F.coalesce(self.number.isin(numbers), F.lit(False)) if numbers else F.lit(False)
 
 
 def with_decoded_values(
@@ -127,7 +150,7 @@ def with_decoded_values(
     body: Column,
     named: Column,
     before: bool = False,
-) -> tuple[DataFrame, tuple[Decoded, ...]]:
+) -> tuple[DataFrame, Layouts]:
     """Decode record values.
 
     Args:
@@ -137,7 +160,7 @@ def with_decoded_values(
         named: the record's name of its schema, string.
         before: whether the row as it was is wanted, too.
 
-    Columns out: all, and one struct column per distinct layout, which the second result reads.
+    Columns out: all, and some that begin with `__value_`, which the second result reads.
     """
     read = partial(needed, before=before)
     return _with_decoded(records, schemas, body=body, named=named, prefix="__value_", wanted=read)
@@ -145,15 +168,20 @@ def with_decoded_values(
 
 def with_decoded_keys(
     records: DataFrame, schemas: Mapping[str, Sequence[WriterSchema]], *, body: Column, named: Column
-) -> tuple[DataFrame, tuple[Decoded, ...]]:
-    """Decode record keys; as `with_decoded_values`."""
+) -> tuple[DataFrame, Layouts]:
+    """Decode record keys; as `with_decoded_values`, with `__key_`."""
     return _with_decoded(records, schemas, body=body, named=named, prefix="__key_", wanted=lambda tree: tree)
 
 
-def one_of(layouts: Iterable[Decoded], schema: Column, columns: Iterable[Column]) -> Column:
-    """For each record the column of its own layout; null for a record of none. `columns` in the order of `layouts`."""
-    chosen = [F.when(layout.of(schema), column) for layout, column in zip(layouts, columns, strict=True)]
-    return F.coalesce(*chosen) if chosen else F.lit(None)
+def by_name(found: Mapping[str, Any], named: Column, kind: str) -> Column:
+    """What stands under a record's name, of Spark type `kind`; null when nothing does."""
+    if not found:
+        return F.lit(None).cast(kind)
+    # One text that Spark reads once: an expression for each name would cost every record, and every plan.
+    return F.from_json(F.lit(json.dumps(found)), f"map<string, {kind}>")[named]
+
+
+_WHICH_TYPE = "struct<number: int, schema: string>"
 
 
 def _with_decoded(
@@ -164,23 +192,56 @@ def _with_decoded(
     named: Column,
     prefix: str,
     wanted: Callable[[Tree], Tree],
-) -> tuple[DataFrame, tuple[Decoded, ...]]:
-    by_layout: dict[tuple[str, str, str], dict[str, str]] = {}
-    trees: dict[tuple[str, str, str], tuple[Tree, Tree]] = {}
+) -> tuple[DataFrame, Layouts]:
+    numbers: dict[tuple[str, str, str], int] = {}
+    trees: dict[int, tuple[str, Tree, Tree]] = {}
+    meanings: dict[str, dict[int, str]] = {}
     for name in sorted(schemas):
         for writer in schemas[name]:
             whole, tree = writer.tree, wanted(writer.tree)
             # Equal layouts may still mean different things: the meaning is in Connect's names, which the tree holds.
-            written = avro.wrapped(whole) if writer.format == "avro" else ""
-            layout = (writer.format, written, repr(tree))
-            by_layout.setdefault(layout, {}).setdefault(name, writer.fingerprint)
-            trees[layout] = whole, tree
-    decoded, columns = [], {}
-    for number, (layout, found) in enumerate(by_layout.items()):
-        kind, (whole, tree), column = layout[0], trees[layout], f"{prefix}{number}"
-        columns[column] = F.when(named.isin(*found), _decoded(kind, body, whole, tree))
-        decoded.append(Decoded(tree, found, *_read(kind, tree, F.col(column))))
-    return records.withColumns(columns) if columns else records, tuple(decoded)
+            layout = (writer.format, avro.wrapped(whole) if writer.format == "avro" else "", repr(tree))
+            number = numbers.setdefault(layout, len(numbers))
+            trees[number] = writer.format, whole, tree
+            meanings.setdefault(name, {}).setdefault(number, writer.fingerprint)
+    certain = {
+        name: {"number": number, "schema": schema}
+        for name, found in meanings.items()
+        if len(found) == 1
+        for number, schema in found.items()
+    }
+    several = {name: found for name, found in meanings.items() if len(found) > 1}
+    which = f"{prefix}which"
+    records = records.withColumn(which, by_name(certain, named, _WHICH_TYPE))
+    each, columns = [], {}
+    for number, (kind, whole, tree) in trees.items():
+        column = f"{prefix}{number}"
+        may_be = F.col(which)["number"] == number
+        unsure = [name for name, found in several.items() if number in found]
+        if unsure:
+            may_be = may_be | named.isin(unsure)
+        columns[column] = F.when(may_be, _decoded(kind, body, whole, tree))
+        each.append(Decoded(tree, *_read(kind, tree, F.col(column))))
+    records = records.withColumns(columns) if columns else records
+    if several:
+        fitting = [F.when(named == name, _only_fit(each, found)) for name, found in several.items()]
+        records = records.withColumn(which, F.coalesce(which, *fitting))
+    return records, Layouts(each, F.col(which)["number"], F.col(which)["schema"])
+
+
+def _only_fit(each: Sequence[Decoded], found: Mapping[int, str]) -> Column:
+    """The layout that alone fits a record's bytes, of those that its name has meant; null if none or several do."""
+    fitting = F.array_compact(
+        F.array(
+            *(
+                F.when(
+                    each[number].is_whole, F.struct(F.lit(number).alias("number"), F.lit(schema).alias("schema"))
+                ).cast(_WHICH_TYPE)
+                for number, schema in found.items()
+            )
+        )
+    )
+    return F.when(F.size(fitting) == 1, fitting[0])
 
 
 def _decoded(kind: str, body: Column, whole: Tree, tree: Tree) -> Column:

@@ -56,9 +56,9 @@ def framing(data: Column, headers: Column, side: Side, fixed: str = "auto") -> C
 def reference(data: Column, headers: Column, side: Side, frame: Column, frames: Collection[str]) -> Column:
     """How the bytes name their schema, `<kind>:<id>`; null when they do not.
 
-    Kinds: `id4` and `id8`, a number that a registry knows; `contentId`, `globalId`, `contentHash`, `artifact` (group,
-    artifact and version, each percent-encoded) as Apicurio's headers say; `guid`; `glue`; `crc`, a fingerprint of Avro;
-    `declared`. JSON names its schema itself, see `events.json`.
+    Kinds: `id4` and `id8`, a number that a registry knows, in hexadecimal digits; `contentId`, `globalId`,
+    `contentHash`, `artifact` (group, artifact and version, each percent-encoded) as Apicurio's headers say; `guid`;
+    `glue`; `crc`, a fingerprint of Avro; `declared`. JSON names its schema itself, see `events.json`.
 
     Args:
         data: the key or the value.
@@ -67,8 +67,8 @@ def reference(data: Column, headers: Column, side: Side, frame: Column, frames: 
     """
     glue = F.concat(F.lit("glue:"), _uuid(F.substring(data, 3, 16)))
     by_frame = {
-        ID4: F.concat(F.lit(f"{ID4}:"), _number(F.substring(data, 2, 4))),
-        ID8: F.concat(F.lit(f"{ID8}:"), _number(F.substring(data, 2, 8))),
+        ID4: F.concat(F.lit(f"{ID4}:"), F.hex(F.substring(data, 2, 4))),
+        ID8: F.concat(F.lit(f"{ID8}:"), F.hex(F.substring(data, 2, 8))),
         APICURIO: _apicurio_reference(headers, side),
         CONFLUENT: _confluent_reference(_header(headers, f"__{side}_schema_id")),
         GLUE: glue,
@@ -78,6 +78,12 @@ def reference(data: Column, headers: Column, side: Side, frame: Column, frames: 
     }
     found = [F.when(frame == name, column) for name, column in by_frame.items() if name in frames]
     return F.coalesce(*found, F.lit(None).cast("string"))
+
+
+def id_of(reference: str) -> str:
+    """The id in a reference; a number's in decimal digits, which for each record would cost more than all the rest."""
+    kind, _, found = reference.partition(":")
+    return str(int(found, 16)) if kind in NUMBERED else found
 
 
 def body(data: Column, frame: Column, frames: Collection[str]) -> Column:
@@ -148,9 +154,8 @@ def _frame_of_headers(headers: Column, side: Side) -> Column:
     def is_apicurio(name: Column) -> Column:
         return name.startswith(f"apicurio.{side}.") & ~name.endswith(".encoding") & ~name.endswith(".type")
 
-    own = F.filter(headers, lambda h: (h["key"] == f"__{side}_schema_id") | is_apicurio(h["key"]))
-    name = F.array_min(F.transform(own, lambda h: h["key"]))
-    return F.when(name.startswith("__"), CONFLUENT).when(name.isNotNull(), APICURIO)
+    is_confluent = F.exists(headers, lambda h: h["key"] == f"__{side}_schema_id")
+    return F.when(is_confluent, CONFLUENT).when(F.exists(headers, lambda h: is_apicurio(h["key"])), APICURIO)
 
 
 def _header(headers: Column, name: str) -> Column:
@@ -165,7 +170,8 @@ def _apicurio_reference(headers: Column, side: Side) -> Column:
         return F.regexp_replace(F.url_encode(text(name)), r"\+", "%20")
 
     by_number = [
-        F.concat(F.lit(f"{kind}:"), _number(_header(headers, f"apicurio.{side}.{kind}"))) for kind in _APICURIO_IDS
+        F.concat(F.lit(f"{kind}:"), F.conv(F.hex(_header(headers, f"apicurio.{side}.{kind}")), 16, 10))
+        for kind in _APICURIO_IDS
     ]
     group = F.coalesce(encoded("groupId"), F.lit("default"))
     artifact = F.concat(F.lit("artifact:"), group, F.lit("/"), encoded("artifactId"), F.lit("/"), encoded("version"))
@@ -176,12 +182,8 @@ def _confluent_reference(value: Column) -> Column:
     is_guid = F.startswith(value, F.lit(b"\x01")) & (F.length(value) == 17)
     is_number = F.startswith(value, F.lit(b"\0")) & (F.length(value) == 5)
     return F.when(is_guid, F.concat(F.lit("guid:"), _uuid(F.substring(value, 2, 16)))).when(
-        is_number, F.concat(F.lit(f"{ID4}:"), _number(F.substring(value, 2, 4)))
+        is_number, F.concat(F.lit(f"{ID4}:"), F.hex(F.substring(value, 2, 4)))
     )
-
-
-def _number(data: Column) -> Column:
-    return F.conv(F.hex(data), 16, 10)
 
 
 def _uuid(data: Column) -> Column:

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from cdc_lake.events.arrival import said
 from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.explain import reads
-from cdc_lake.events.framing import NUMBERED
+from cdc_lake.events.framing import NUMBERED, id_of
 from cdc_lake.events.schemas import SchemaError
 
 LookUp = Callable[[str, str], Sequence[WriterSchema]]
@@ -104,13 +104,13 @@ def resolve(
     chosen: dict[str, Sequence[WriterSchema]] = {}
     for kind, several in by_kind.items():
         if kind not in NUMBERED:
-            chosen |= {one: look_up(kind, _id_of(one)) for one in several}
+            chosen |= {one: look_up(kind, id_of(one)) for one in several}
         elif kind in settled or len(kinds) == 1:
             real = settled.get(kind, kinds[0])
             found.kinds[kind] = real
-            chosen |= {one: look_up(real, _id_of(one)) for one in several}
+            chosen |= {one: look_up(real, id_of(one)) for one in several}
         else:
-            answers = {one: {kind: look_up(kind, _id_of(one)) for kind in kinds} for one in several}
+            answers = {one: {kind: look_up(kind, id_of(one)) for kind in kinds} for one in several}
             settled_as, read, found_problems = _settle(answers, names, samples(several) if kinds else {})
             found.kinds |= {kind: settled_as} if settled_as else {}
             chosen |= read
@@ -182,10 +182,6 @@ def _keep_own(chosen: Mapping[str, Sequence[WriterSchema]], names: Names, found:
             )
         else:
             found.problems[reference] = f"{said(reference)} is not in the registry"
-
-
-def _id_of(reference: str) -> str:
-    return reference.partition(":")[2]
 
 
 def _plain(name: str) -> str:

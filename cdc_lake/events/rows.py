@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from cdc_lake.columns import KAFKA, SILVER_META, quoted
 from cdc_lake.errors import UnsupportedError
 from cdc_lake.events import framing
-from cdc_lake.events.decode import Decoded, WriterSchema, one_of, with_decoded_keys, with_decoded_values
+from cdc_lake.events.decode import Decoded, WriterSchema, with_decoded_keys, with_decoded_values
 from cdc_lake.events.envelope import ROW_OPS, row_fields, row_of
 from cdc_lake.events.key import key_fields, key_values
 from cdc_lake.events.moves import move_of
@@ -115,9 +115,9 @@ def events(
     rows, value_layouts = with_decoded_values(
         rows, {one.fingerprint: (one,) for one in values}, body=bodies["value"], named=F.col("value_schema")
     )
-    pk = one_of(key_layouts, F.col("key_schema"), [_pk(layout, one) for one in key_layouts])
+    pk = key_layouts.chosen(lambda one: _pk(layout, one))
     rows = rows.withColumn("pk", pk.cast(struct_type(layout.keys)))
-    row = one_of(value_layouts, F.col("value_schema"), [_row(layout, one) for one in value_layouts])
+    row = value_layouts.chosen(lambda one: _row(layout, one))
     has_row = F.col("op").isin(*(op for op in ROW_OPS if op != "d"))
     of_change = ("headers", "source_position", "position_domain", "source_ts_ms", "key")
     move = move_of(*map(F.col, of_change)) if has_moves else F.lit(None).cast("string")
@@ -134,9 +134,7 @@ def events(
         "key",
         "pk",
         F.when(has_row, row).cast(struct_type(layout.columns)).alias("row"),
-        F.when(has_row, one_of(value_layouts, F.col("value_schema"), [missing(one) for one in value_layouts])).alias(
-            "unavailable"
-        ),
+        F.when(has_row, value_layouts.chosen(missing)).alias("unavailable"),
         *("op", "source_ts_ms", "source_position", "position_domain", "snapshot", "batch", "late"),
         move.alias("move"),
         place().alias(KAFKA),

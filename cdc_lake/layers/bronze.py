@@ -203,24 +203,22 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
             decided = with_decision(records, written.keys, written.values, seen.frames, typed)
             ordered = with_log_order(decided, _last_records(run.table, before, generation, seen.first_is_tombstone))
             today = datetime.now(UTC).date()
-            rows = bronze_rows(ordered, batch=batch, generation=generation, ingest_date=today).persist()
+            # Not persisted: to decode twice, once without the bytes, costs less than to hold them a second time.
+            rows = bronze_rows(ordered, batch=batch, generation=generation, ingest_date=today)
             landed = _landed(rows)
-        try:
-            counts = {name: landed.counts[name] for name in ("ok", "quarantined", "control")}
-            check_sum(run.log.name, seen.total, **counts)
-            _stop_on_error(run, rows, counts["quarantined"])
-            following = _following(run, spans, before, landed, written)
-            reach("bronze.after_plan", batch=batch)
-            run.bronze.leases.check(done.table)
-            with done.phase("write"):
-                commit = run.table.append(
-                    _explained(rows, run.bronze.schemas, seen.frames) if counts["quarantined"] else rows,
-                    following,
-                    adds_columns=typed is not None,
-                )
-            reach("bronze.after_append", batch=batch)
-        finally:
-            rows.unpersist()
+        counts = {name: landed.counts[name] for name in ("ok", "quarantined", "control")}
+        check_sum(run.log.name, seen.total, **counts)
+        _stop_on_error(run, rows, counts["quarantined"])
+        following = _following(run, spans, before, landed, written)
+        reach("bronze.after_plan", batch=batch)
+        run.bronze.leases.check(done.table)
+        with done.phase("write"):
+            commit = run.table.append(
+                _explained(rows, run.bronze.schemas, seen.frames) if counts["quarantined"] else rows,
+                following,
+                adds_columns=typed is not None,
+            )
+        reach("bronze.after_append", batch=batch)
     finally:
         records.unpersist()
     done.count(read=seen.total, **counts)

@@ -73,13 +73,13 @@ def found(
 ) -> list[set[str]]:
     """The columns of each record that were not sent."""
     schema = WriterSchema(topic.value_text)
-    rows, (layout,) = with_decoded_values(
+    rows, layouts = with_decoded_values(
         decided(spark, topic.registry, records),
         {schema.fingerprint: [schema]},
         body=body(F.col("value"), F.col("value_framing"), ["id4"]),
         named=F.col("value_schema"),
     )
-    names = unavailable(row_fields(layout.tree), row_of(layout.tree, layout.value), placeholder)
+    names = layouts.chosen(lambda one: unavailable(row_fields(one.tree), row_of(one.tree, one.value), placeholder))
     return [set(row["names"]) for row in rows.select("offset", names.alias("names")).orderBy("offset").collect()]
 
 

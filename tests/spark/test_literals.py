@@ -1,0 +1,76 @@
+"""What changes from batch to batch is not in the code that Spark generates: no batch compiles another's plans anew."""
+
+from collections.abc import Callable, Iterator
+from datetime import date
+
+import pytest
+from events import Topic
+from lake import decided
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc_lake.changes.fold import narrowed
+from cdc_lake.columns import KAFKA, KAFKA_TYPE
+from cdc_lake.events.arrival import bronze_rows, with_log_order
+from cdc_lake.literals import of_batch
+
+Plan = Callable[[SparkSession, int], DataFrame]
+
+
+@pytest.fixture
+def compiling(spark: SparkSession) -> Iterator[SparkSession]:
+    """The tests' session, with plans compiled as the product has them."""
+    compiled = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+    before = {name: str(spark.conf.get(name)) for name in compiled}
+    for name, value in compiled.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+def generated(rows: DataFrame) -> list[str]:
+    rows.collect()  # what is behind an exchange is planned only then
+    parts = rows._jdf.queryExecution().debug().codegenToSeq()
+    return [parts.apply(number)._2() for number in range(parts.size())]
+
+
+def in_bronze(spark: SparkSession, batch: int) -> DataFrame:
+    topic = Topic({"name": "string"})
+    rows = with_log_order(decided(spark, topic.registry, [topic.change("c", 1, {"name": "x"})]), {})
+    return bronze_rows(rows, batch=batch, generation=0, ingest_date=date(2026, 1, 1))
+
+
+def in_the_fold(spark: SparkSession, batch: int) -> DataFrame:
+    null = {
+        "string": ("key", "pk", "op", "snapshot", "move", "position_domain"),
+        "array<bigint>": ("source_position",),
+        "bigint": ("source_ts_ms",),
+        "boolean": ("late",),
+        KAFKA_TYPE: (KAFKA,),
+    }
+    events = spark.range(3).select(
+        F.col("id").alias("batch"),
+        *(F.lit(None).cast(kind).alias(name) for kind, names in null.items() for name in names),
+    )
+    return narrowed(events, first_batch=batch)
+
+
+@pytest.mark.parametrize("plan", [in_bronze, in_the_fold])
+def test_two_batches_run_the_same_code(compiling: SparkSession, plan: Plan) -> None:
+    code = generated(plan(compiling, 1_234_567))
+
+    assert code
+    assert code == generated(plan(compiling, 1_234_568))
+    assert not any("1234567" in part for part in code)
+
+
+def test_the_number_is_the_same_in_each_row_and_a_plain_literal_would_be_in_the_code(compiling: SparkSession) -> None:
+    def numbered(column: Column) -> DataFrame:
+        return compiling.range(3).withColumn("batch", column)
+
+    mine, plain = numbered(of_batch(1_234_567, F.col("id"))), numbered(F.lit(1_234_567))
+
+    assert [tuple(row) for row in mine.collect()] == [(number, 1_234_567) for number in range(3)]
+    assert "1234567" not in "".join(generated(mine))
+    assert "1234567" in "".join(generated(plain))
