@@ -8,8 +8,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 from psycopg import sql
@@ -23,6 +24,10 @@ NOT_SENT: Final = "values of types that Debezium does not send, or not whole"
 GENERATED: Final = "values of generated columns, which Postgres does not log"
 NULL_IN_ARRAY: Final = "arrays with a null in them, of types whose arrays may have none"
 LARGE_ARRAY: Final = "large arrays left alone, of types without a placeholder"
+SEVERAL_DIMENSIONS: Final = "arrays of several dimensions, of which nothing arrives"
+OTHER_CALENDAR: Final = "dates before 15 October 1582, taken for another calendar's"
+CUT_TIME: Final = "times in arrays, which are cut to milliseconds"
+ROUNDED_INTERVAL: Final = "the last microsecond of intervals, whose seconds go through a double"
 
 _SENT = frozenset(
     (
@@ -39,6 +44,8 @@ _ARRAY_PLACEHOLDERS = frozenset(
     ("int4", "int8", "date", "bpchar", "varchar", "text", "bytea", "uuid", "json", "jsonb", "citext")
 )
 """Types whose arrays have one: the other arrays arrive as null when they were too large to be logged again."""
+_OUR_CALENDAR = date(1582, 10, 15)
+_DAY_MICROS = 86_400_000_000
 
 
 def in_the_lake(column: str) -> str:
@@ -125,7 +132,10 @@ def _lost(column: Column, source: object, lake: object) -> str | None:
     """The kind of loss that made a value another one."""
     if not column.is_sent:
         return NOT_SENT
-    # What is lost arrives as null, and a null as the column's default, if it has one.
+    bent = None if source is None or lake is None else _bent(column, source, lake)
+    if bent is not None:
+        return bent
+    # What else is lost arrives as null, and a null as the column's default, if it has one.
     if lake is not None and not (column.is_nullable and column.has_default):
         return None
     if column.is_generated:
@@ -142,6 +152,41 @@ def _lost(column: Column, source: object, lake: object) -> str | None:
     if column.is_array and None in parts and (column.kind == "e" or column.type == "tsvector"):
         return NULL_IN_ARRAY
     return LARGE_ARRAY if column.is_array and source != () and column.type not in _ARRAY_PLACEHOLDERS else None
+
+
+def _bent(column: Column, source: Any, lake: Any) -> str | None:
+    """The kind of loss that made a value another one that is no null."""
+    if not column.is_array:
+        return _bent_part(column.type, source, lake, in_array=False)
+    if len(lake) != len(source):  # the source's parts are counted through all its dimensions
+        is_nothing = all(part is None or str(part).startswith("[L") for part in lake)
+        return SEVERAL_DIMENSIONS if is_nothing and len(lake) < len(source) else None
+    parts = [(here, there) for here, there in zip(source, lake, strict=True) if here != there]
+    found = [_bent_part(column.type, here, there, in_array=True) for here, there in parts]
+    return found[0] if found and None not in found else None
+
+
+def _bent_part(kind: str, source: Any, lake: Any, *, in_array: bool) -> str | None:
+    if kind == "date" or (in_array and kind in ("timestamp", "timestamptz")):
+        return _bent_day(source, lake)
+    if lake is None or source is None:
+        return None
+    if kind == "time" and in_array:
+        return CUT_TIME if lake == (0 if source == _DAY_MICROS else source - source % 1000) else None
+    return ROUNDED_INTERVAL if kind == "interval" and abs(source - lake) == 1 else None
+
+
+def _bent_day(source: Any, lake: Any) -> str | None:
+    """The same of a day, or of a moment; the comparer shows one that Python has no date for as a number."""
+    if isinstance(source, Decimal):
+        if lake is None:
+            return OUT_OF_CALENDAR if source.is_finite() else NOT_FINITE
+        # A day before Christ arrives as the same day after.
+        return OTHER_CALENDAR if source < 0 and isinstance(lake, date) else None
+    if not isinstance(source, date) or not isinstance(lake, date):
+        return None
+    day = source.date() if isinstance(source, datetime) else source
+    return OTHER_CALENDAR if day < _OUR_CALENDAR and abs(lake - source) <= timedelta(days=10) else None
 
 
 # A domain is followed to its base type. Of a foreign key that is inherited from a partitioned table's root one is seen.

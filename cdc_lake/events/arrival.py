@@ -4,7 +4,7 @@ Nothing is dropped here and nothing is changed: what cannot be read becomes a qu
 reason.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -289,11 +289,24 @@ def _refusal(schema: WriterSchema, *, is_key: bool) -> str | None:
     """Why a schema cannot be used, found out now and not in the middle of a plan."""
     try:
         if is_key or schema.shape != "control":
-            for tree in (key_fields(schema.tree) if is_key else row_fields(schema.tree)).values():
+            columns = key_fields(schema.tree) if is_key else row_fields(schema.tree)
+            _check_names(columns)
+            for tree in columns.values():
                 mapping(tree)
     except SchemaError as exc:
         return str(exc)
     return None
+
+
+def _check_names(columns: Iterable[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in columns:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise SchemaError(
+                f"`{name}` differs from `{other}` in upper and lower case only, which no table can have: rename one, "
+                "or leave it off at the connector (column.exclude.list)"
+            )
 
 
 def _named(side: str, problem: Column) -> Column:

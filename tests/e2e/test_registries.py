@@ -3,23 +3,18 @@
 import hashlib
 import io
 import json
-import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import fastavro
 import pytest
 import requests
+from apicurio_server import ApicurioServer
 
 from cdc_lake.config import Config, RegistryConfig
-from cdc_lake.embedded.apicurio import Apicurio
-from cdc_lake.embedded.ports import choose_ports
-from cdc_lake.embedded.server import Site
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.jars import Jar, cache_folder, fetch
-from cdc_lake.java import find_java
 from cdc_lake.sources.registries import open_registry
 from cdc_lake.sources.registry import RegisteredSchema, Registry
 
@@ -32,7 +27,6 @@ VERSION_2 = Jar(
     "all",
     "3cda1b34aa020fb4ac4dd6a66018d757e81e437f97e20a1f92d366b70091c6ba",
 )
-START_SECONDS = 120
 
 TOWN = {"type": "record", "name": "Town", "namespace": "a", "fields": [{"name": "name", "type": "string"}]}
 ADDRESS = {"type": "record", "name": "Address", "namespace": "b", "fields": [{"name": "town", "type": "a.Town"}]}
@@ -57,16 +51,8 @@ def version_3(stack: Stack) -> str:
 def version_2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an Apicurio 2, which is fetched for these tests only."""
     fetch([VERSION_2], cache_folder())
-    folder = tmp_path_factory.mktemp("apicurio2")
-    server = Apicurio(Site(folder, choose_ports(folder), find_java(), [VERSION_2], cache_folder()))
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(server.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder)
-    try:
-        wait_until(server.is_ready)
+    with ApicurioServer(tmp_path_factory.mktemp("apicurio2"), [VERSION_2]) as server:
         yield server.address
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture(params=["version_3", pytest.param("version_2", marks=pytest.mark.deep)])
@@ -74,13 +60,6 @@ def address(request: pytest.FixtureRequest) -> str:
     """Of each Apicurio in turn."""
     found: str = request.getfixturevalue(request.param)
     return found
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + START_SECONDS
-    while not is_so():
-        assert time.monotonic() < end, "the server did not start"
-        time.sleep(0.2)
 
 
 def opened(kind: str, url: str) -> Registry:

@@ -46,6 +46,10 @@ class Shelf:
         text = self.texts.get((kind, schema_id))
         return RegisteredSchema(text) if isinstance(text, str) else text
 
+    def wipe(self) -> None:
+        """Forget everything."""
+        self.texts.clear()
+
     def put(self, reference: str, text: str | RegisteredSchema) -> str:
         """Answer with this text for a reference."""
         kind, _, schema_id = reference.partition(":")
@@ -84,7 +88,7 @@ class Lake:
     """A lake over fakes of broker and registry, with one topic."""
 
     def __init__(
-        self, spark: SparkSession, root: Path, shelf: Shelf, *, topic: str = TABLE.name, **settings: Any
+        self, spark: SparkSession, root: Path, shelf: Any, *, topic: str = TABLE.name, **settings: Any
     ) -> None:
         self._topic = topic
         self._spark, self.shelf, self.broker = spark, shelf, FakeBroker()

@@ -1,10 +1,12 @@
 """Ids that mean something else: the wrong kind of id, a registry that was rebuilt, another table's schema."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import wire
+from apicurio_server import ApicurioServer, LiveShelf
 from pyspark.sql import SparkSession
 from sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Lake, Shelf, event, row
 
@@ -120,24 +122,36 @@ def test_a_topic_that_no_schema_is_named_after_takes_the_names_it_begins_with_an
     assert set(lake.fold()) == {1, 3}
 
 
-def test_a_registry_that_was_wiped_and_filled_in_another_order_is_noticed_and_nothing_is_misread(lake: Lake) -> None:
+@pytest.fixture(params=[Shelf, LiveShelf])
+def wiped(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
+    """A lake, over the fake and over an Apicurio of its own."""
+    if request.param is Shelf:
+        yield Lake(spark, tmp_path, Shelf())
+        return
+    folder = tmp_path / "apicurio"
+    folder.mkdir()
+    with ApicurioServer(folder) as server:
+        yield Lake(spark, tmp_path / "lake", LiveShelf(server))
+
+
+def test_a_registry_that_was_wiped_and_filled_in_another_order_is_noticed_and_nothing_is_misread(wiped: Lake) -> None:
     """Ids are used again; records of before and after are in one batch, and one id has never been looked up before."""
-    land_the_first(lake)
+    land_the_first(wiped)
 
-    send(lake, 2, 1, 2)
-    lake.shelf.texts.clear()
-    lake.shelf.put("contentId:1", OTHER_KEY)
-    lake.shelf.put("contentId:2", WIDER_VALUE)
-    lake.shelf.put("contentId:3", KEY_TEXT)
-    lake.shelf.put("contentId:4", OTHER_VALUE)
-    send(lake, 3, 3, 2, WIDER_VALUE, note="new")
-    send(lake, 4, 1, 4)  # an id from before that nobody looked up, and now is another table's
+    send(wiped, 2, 1, 2)
+    wiped.shelf.wipe()
+    wiped.shelf.put("contentId:1", OTHER_KEY)
+    wiped.shelf.put("contentId:2", WIDER_VALUE)
+    wiped.shelf.put("contentId:3", KEY_TEXT)
+    wiped.shelf.put("contentId:4", OTHER_VALUE)
+    send(wiped, 3, 3, 2, WIDER_VALUE, note="new")
+    send(wiped, 4, 1, 4)  # an id from before that nobody looked up, and now is another table's
 
-    lake.land()
+    wiped.land()
 
-    assert set(lake.problems()) == {3}
-    assert "`pagila.public.other.Envelope`, which is not this topic's" in lake.problems()[3]
-    assert {(r["id"], r["name"], r["note"]) for r in lake.fold().values()} == {
+    assert set(wiped.problems()) == {3}
+    assert "`pagila.public.other.Envelope`, which is not this topic's" in wiped.problems()[3]
+    assert {(r["id"], r["name"], r["note"]) for r in wiped.fold().values()} == {
         (1, "row 1", None),
         (2, "row 2", None),
         (3, "row 3", "new"),

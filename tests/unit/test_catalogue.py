@@ -1,7 +1,7 @@
 """What cannot reach Kafka is told from what somebody is to blame for, by the catalogue alone."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -21,6 +21,8 @@ PLAIN = Column(
     is_unique=False,
     is_reference=False,
 )
+
+A_DATE_ARRAY = {"type": "date", "is_array": True}
 
 
 def loss(source: object, lake: object, found: Kind = "cell", **traits: Any) -> str | None:
@@ -42,6 +44,25 @@ def loss(source: object, lake: object, found: Kind = "cell", **traits: Any) -> s
         ({"type": "name"}, "pg_class", None, catalogue.NOT_SENT),
         ({"type": "Mood", "kind": "e", "is_array": True}, ("sad", None), None, catalogue.NULL_IN_ARRAY),
         ({"type": "float8", "is_array": True}, (1.5,) * 1000, None, catalogue.LARGE_ARRAY),
+        ({"type": "date"}, date(1582, 10, 10), date(1582, 10, 20), catalogue.OTHER_CALENDAR),
+        ({"type": "date"}, Decimal(-735_000), date(43, 3, 15), catalogue.OTHER_CALENDAR),
+        (A_DATE_ARRAY, (date(2024, 1, 1), Decimal(5_000_000)), (date(2024, 1, 1), None), catalogue.OUT_OF_CALENDAR),
+        (A_DATE_ARRAY, (Decimal("-Infinity"), None), (None, None), catalogue.NOT_FINITE),
+        (
+            {"type": "timestamptz", "is_array": True},
+            (datetime(1500, 1, 1, 12, tzinfo=UTC),),
+            (datetime(1500, 1, 10, 12, tzinfo=UTC),),
+            catalogue.OTHER_CALENDAR,
+        ),
+        ({"type": "time", "is_array": True}, (Decimal(86_400_000_000), Decimal(1_999)), (0, 1_000), catalogue.CUT_TIME),
+        ({"type": "interval"}, Decimal(5_000_001), 5_000_000, catalogue.ROUNDED_INTERVAL),
+        ({"type": "int4", "is_array": True}, (1, 2, 3, 4), (None, None), catalogue.SEVERAL_DIMENSIONS),
+        (
+            {"type": "text", "is_array": True},
+            ("a", "b"),
+            ("[Ljava.lang.String;@6ff90734",),
+            catalogue.SEVERAL_DIMENSIONS,
+        ),
     ],
     ids=str,
 )
@@ -63,6 +84,17 @@ def test_a_known_loss_is_named(traits: dict[str, Any], source: object, lake: obj
         ({"type": "text", "is_array": True}, ("a", None), None),
         ({"type": "float8", "is_array": True}, (), None),
         ({"type": "float8", "is_array": True}, (1.5,), (2.5,)),
+        ({"type": "date"}, date(1582, 10, 15), date(1582, 10, 25)),
+        ({"type": "date"}, date(1500, 1, 1), date(1500, 1, 12)),
+        ({"type": "date"}, Decimal(5_000_000), date(2024, 1, 1)),
+        ({"type": "timestamp"}, datetime(1500, 1, 1), datetime(1500, 1, 10)),
+        (A_DATE_ARRAY, (date(1500, 1, 1), date(2024, 1, 1)), (date(1500, 1, 10), date(2024, 1, 2))),
+        (A_DATE_ARRAY, (date(1500, 1, 1),), (date(1500, 1, 1), None)),
+        ({"type": "time", "is_array": True}, (Decimal(1_999),), (2_000,)),
+        ({"type": "time"}, Decimal(1_999), 1_000),
+        ({"type": "interval"}, Decimal(5_000_002), 5_000_000),
+        ({"type": "int4", "is_array": True}, (1, 2, 3, 4), (1, 2)),
+        ({"type": "int4", "is_array": True}, (1, 2), (None, None)),
     ],
     ids=str,
 )

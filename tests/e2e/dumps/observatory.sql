@@ -54,6 +54,9 @@ CREATE TABLE archive.plate (
     valid daterange,
     opened timestamp with time zone[],
     price money,
+    nights date[],
+    exposed time without time zone[],
+    grid integer[],
     CONSTRAINT plate_pkey PRIMARY KEY (code, side)
 );
 
@@ -78,10 +81,10 @@ COPY archive."Observer's log" (line, at, said) FROM stdin;
 2	2024-01-01 21:00:00	more clouds
 \.
 
-COPY archive.plate (code, side, scanned, label, shelf, valid, opened, price) FROM stdin;
-A-1	1	t	{"sky": "clear", "moon": null}	10.0.0.1	[2020-01-01,2021-01-01)	{"2020-01-01 00:00:00+00",NULL}	$12.50
-A-1	2	f	[]	10.0.0.0/8	empty	{}	\N
-a-1	1	f	\N	::1	(,2000-01-01)	\N	-$0.01
+COPY archive.plate (code, side, scanned, label, shelf, valid, opened, price, nights, exposed, grid) FROM stdin;
+A-1	1	t	{"sky": "clear", "moon": null}	10.0.0.1	[2020-01-01,2021-01-01)	{"2020-01-01 00:00:00+00",NULL}	$12.50	{1582-10-10,2020-01-01,infinity}	{12:30:00.123456,24:00:00}	{{1,2},{3,4}}
+A-1	2	f	[]	10.0.0.0/8	empty	{}	\N	{}	{12:30:00.123}	{5,6}
+a-1	1	f	\N	::1	(,2000-01-01)	\N	-$0.01	\N	\N	{{7},{8}}
 \.
 
 SELECT pg_catalog.setval(pg_get_serial_sequence('"Sky Survey"."Star"', 'Id'), 6, true);

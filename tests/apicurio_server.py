@@ -1,0 +1,92 @@
+"""An Apicurio of a test's own, which can be wiped."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import requests
+
+from cdc_lake.config import Config, RegistryConfig
+from cdc_lake.embedded.apicurio import Apicurio
+from cdc_lake.embedded.ports import choose_ports
+from cdc_lake.embedded.server import Site
+from cdc_lake.jars import EMBEDDED_PROFILE, Jar, cache_folder, lock_file, read_lock
+from cdc_lake.java import find_java
+from cdc_lake.sources.registries import open_registry
+from cdc_lake.sources.registry import RegisteredSchema
+
+_START_SECONDS = 120
+
+
+class ApicurioServer:
+    """A server that runs while it is entered.
+
+    Args:
+        folder: an empty one.
+        jars: with the server among them; the embedded stack's when there are none.
+    """
+
+    def __init__(self, folder: Path, jars: Sequence[Jar] = ()) -> None:
+        self._folder = folder
+        jars = jars or read_lock(lock_file(EMBEDDED_PROFILE))
+        self._server = Apicurio(Site(folder, choose_ports(folder), find_java(), jars, cache_folder()))
+        self.address = self._server.address
+
+    def __enter__(self) -> "ApicurioServer":
+        self._server.prepare()
+        with (self._folder / "log").open("ab") as log:
+            command = self._server.command()
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder
+            )
+        end = time.monotonic() + _START_SECONDS
+        while not self._server.is_ready():
+            assert self._process.poll() is None, "the server ended"
+            assert time.monotonic() < end, "the server did not start"
+            time.sleep(0.2)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def wipe(self) -> None:
+        """Lose everything, as a registry does whose disk is lost: the ids begin anew."""
+        self.__exit__()
+        shutil.rmtree(self._folder / "registry")
+        self.__enter__()
+
+
+class LiveShelf:
+    """What `sent.Shelf` fakes, on a real Apicurio: it gives the ids itself, from 1 on."""
+
+    def __init__(self, server: ApicurioServer) -> None:
+        self._server = server
+        url = server.address
+        self._registry = open_registry(Config(registry=RegistryConfig(type="apicurio", url=url, timeout_seconds=10)))
+        self.name, self.namespaces = self._registry.name, self._registry.namespaces
+
+    def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
+        """See `Registry`."""
+        return self._registry.schema(kind, schema_id)
+
+    def put(self, reference: str, text: str) -> str:
+        """Register a text; it must be the next one."""
+        answer = requests.post(
+            f"{self._server.address}/apis/registry/v3/groups/default/artifacts",
+            json={
+                "artifactId": reference,
+                "artifactType": "AVRO",
+                "firstVersion": {"content": {"content": text, "contentType": "application/json"}},
+            },
+            timeout=10,
+        )
+        assert answer.ok, answer.text
+        assert f"contentId:{answer.json()['version']['contentId']}" == reference
+        return reference
+
+    def wipe(self) -> None:
+        """Forget everything."""
+        self._server.wipe()

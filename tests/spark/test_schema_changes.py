@@ -1,0 +1,100 @@
+"""New ids that bring nothing new, and names that not every schema may have: the cases N8, N9 and N13."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wire
+from pyspark.sql import SparkSession
+from sent import KEY_TEXT, TABLE, Lake, Shelf, event
+
+
+def table(**columns: wire.Schema) -> wire.Table:
+    return wire.Table(TABLE.name, {"id": wire.INT32, **columns}, ["id"])
+
+
+def text_of(of: wire.Table) -> str:
+    return wire.json_text(wire.avro_schema(wire.envelope(of))).decode()
+
+
+def send(lake: Lake, value_id: int, of: wire.Table, row: Mapping[str, Any], text: str | None = None) -> None:
+    """A created row, written with a table's schema or with another text of the same layout."""
+    schema = wire.envelope(of)
+    body = wire.avro(text_of(of), wire.filled(schema, event("c", dict(row), row["id"])))
+    lake.shelf.put(f"contentId:{value_id}", text or text_of(of))
+    lake.send_numbered(row["id"], body, value_id)
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    shelf = Shelf()
+    shelf.put("contentId:1", KEY_TEXT)
+    return Lake(spark, tmp_path, shelf)
+
+
+def silver(lake: Lake) -> tuple[dict[int, Any], Any]:
+    """Rows by key, and the columns."""
+    assert lake.land().rows["quarantined"] == 0, lake.problems()
+    return lake.fold(), lake.table("silver").read().schema
+
+
+def test_n8_a_value_more_in_an_enum_is_a_text_like_the_others(lake: Lake) -> None:
+    few, more = (table(mood=wire.optional(wire.enum(*moods))) for moods in (("sad", "ok"), ("sad", "ok", "happy")))
+    send(lake, 2, few, {"id": 1, "mood": "ok"})
+    _, columns = silver(lake)
+    send(lake, 3, more, {"id": 2, "mood": "happy"})
+    send(lake, 2, few, {"id": 3, "mood": "sad"})  # a task that has not seen the change yet
+
+    rows, after = silver(lake)
+
+    assert {key: row["mood"] for key, row in rows.items()} == {1: "ok", 2: "happy", 3: "sad"}
+    assert after == columns
+    assert after["mood"].dataType.simpleString() == "string"
+
+
+def test_n9_a_comment_on_a_column_is_a_new_id_and_changes_no_table(lake: Lake) -> None:
+    of = table(name=wire.optional(wire.STRING))
+    commented = text_of(of).replace('"name":"name"', '"doc":"what it is called","name":"name"')
+    assert commented != text_of(of)
+    send(lake, 2, of, {"id": 1, "name": "before"})
+    _, columns = silver(lake)
+    version = lake.table("silver").version()
+    send(lake, 3, of, {"id": 2, "name": "after"}, commented)
+
+    rows, after = silver(lake)
+
+    assert {key: row["name"] for key, row in rows.items()} == {1: "before", 2: "after"}
+    assert after == columns
+    assert lake.table("silver").version() == version + 1
+    assert len({row["value_schema"] for row in lake.bronze()}) == 2
+
+
+@pytest.mark.parametrize("name", ["Order_Date", "Order_u002dDate"])
+def test_n13_a_column_has_the_name_that_was_sent_whatever_adjusted_it(lake: Lake, name: str) -> None:
+    """`field.name.adjustment.mode` avro, and avro_unicode."""
+    send(lake, 2, table(**{name: wire.optional(wire.STRING)}), {"id": 1, name: "x"})
+
+    rows, _ = silver(lake)
+
+    assert rows[1][name] == "x"
+
+
+@pytest.mark.parametrize("name", ["Order-Date", "1st", "größe"])
+def test_n13_a_name_that_avro_does_not_take_quarantines_its_records_and_says_which(lake: Lake, name: str) -> None:
+    """`field.name.adjustment.mode=none`."""
+    of = table(Order_Date=wire.optional(wire.STRING))
+    send(lake, 2, of, {"id": 1, "Order_Date": "x"}, text_of(of).replace("Order_Date", name))
+    send(lake, 3, of, {"id": 2, "Order_Date": "y"})
+
+    assert lake.land().rows["quarantined"] == 1
+    assert f"`{name}` is not a name in Avro; set field.name.adjustment.mode=avro" in lake.problems()[0]
+    assert {key: row["Order_Date"] for key, row in lake.fold().items()} == {2: "y"}
+
+
+def test_n13_two_names_that_differ_in_case_only_quarantine_their_records_and_say_which(lake: Lake) -> None:
+    of = table(Order_Date=wire.optional(wire.STRING), order_date=wire.optional(wire.STRING))
+    send(lake, 2, of, {"id": 1, "Order_Date": "x", "order_date": "y"})
+
+    assert lake.land().rows["quarantined"] == 1
+    assert "`order_date` differs from `Order_Date` in upper and lower case only" in lake.problems()[0]
