@@ -4,7 +4,7 @@ Nothing is dropped here and nothing is changed: what cannot be read becomes a qu
 reason.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -29,7 +29,7 @@ from cdc_lake.events.envelope import (
     shape_of,
 )
 from cdc_lake.events.key import canonical_key, key_fields, key_problem
-from cdc_lake.events.schemas import SchemaError, Tree
+from cdc_lake.events.schemas import SchemaError, Tree, twins
 from cdc_lake.events.typed import TypedRow
 from cdc_lake.events.types import mapping
 from cdc_lake.literals import of_batch
@@ -290,23 +290,16 @@ def _refusal(schema: WriterSchema, *, is_key: bool) -> str | None:
     try:
         if is_key or schema.shape != "control":
             columns = key_fields(schema.tree) if is_key else row_fields(schema.tree)
-            _check_names(columns)
+            if both := twins(columns):
+                raise SchemaError(
+                    f"`{both[1]}` differs from `{both[0]}` in upper and lower case only, which no table can have: "
+                    "rename one, or leave it off at the connector (column.exclude.list)"
+                )
             for tree in columns.values():
                 mapping(tree)
     except SchemaError as exc:
         return str(exc)
     return None
-
-
-def _check_names(columns: Iterable[str]) -> None:
-    seen: dict[str, str] = {}
-    for name in columns:
-        other = seen.setdefault(name.lower(), name)
-        if other != name:
-            raise SchemaError(
-                f"`{name}` differs from `{other}` in upper and lower case only, which no table can have: rename one, "
-                "or leave it off at the connector (column.exclude.list)"
-            )
 
 
 def _named(side: str, problem: Column) -> Column:

@@ -13,7 +13,7 @@ from cdc_lake.events.decode import Decoded, WriterSchema, with_decoded_keys, wit
 from cdc_lake.events.envelope import ROW_OPS, row_fields, row_of
 from cdc_lake.events.key import key_fields, key_values
 from cdc_lake.events.moves import move_of
-from cdc_lake.events.schemas import Tree
+from cdc_lake.events.schemas import Tree, twins
 from cdc_lake.events.types import mapping
 from cdc_lake.events.unavailable import can_be_unavailable, unavailable
 
@@ -56,7 +56,7 @@ def layout_of(table: str, keys: Iterable[WriterSchema], values: Iterable[WriterS
         merge_columns(
             table, columns, {n: mapping(t).type for n, t in row_fields(schema.tree).items()}, ignored=key_types
         )
-    _check_names(table, columns)
+    check_names(table, columns)
     return Layout(key_types, columns)
 
 
@@ -181,18 +181,19 @@ def _row(layout: Layout, decoded: Decoded) -> Column:
     return F.struct(*values)
 
 
-def _check_names(table: str, columns: Iterable[str]) -> None:
-    seen: dict[str, str] = {}
+def check_names(table: str, columns: Collection[str]) -> None:
+    """See that columns can stand in one table beside the toolkit's own.
+
+    Raises:
+        UnsupportedError: one cannot.
+    """
+    todo = "rename it at the source"
     for name in columns:
         if name in SILVER_META:
-            raise UnsupportedError(
-                f"{table}.{name}", "a source column has the name of one of the toolkit's own", "rename it at the source"
-            )
-        other = seen.setdefault(name.lower(), name)
-        if other != name:
-            raise UnsupportedError(
-                f"{table}.{name}", f"it differs from `{other}` in upper and lower case only", "rename it at the source"
-            )
+            raise UnsupportedError(f"{table}.{name}", "a source column has the name of one of the toolkit's own", todo)
+    if both := twins(columns):
+        reason = f"it differs from `{both[0]}` in upper and lower case only"
+        raise UnsupportedError(f"{table}.{both[1]}", reason, todo)
 
 
 def _listed(columns: Mapping[str, str]) -> str:

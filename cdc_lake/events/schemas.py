@@ -7,7 +7,7 @@ A tree holds every type written out where it is used (`{"type": "record", "name"
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 Tree = dict[str, Any]
@@ -198,6 +198,16 @@ def _expanded(content: Any, namespace: str, known: dict[str, Tree | None], path:
         ]
     known[name] = tree
     return tree
+
+
+def twins(names: Iterable[str]) -> tuple[str, str] | None:
+    """The first two names that differ in upper and lower case only, which no table can have both of."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            return other, name
+    return None
 
 
 def _check_name(name: str) -> None:

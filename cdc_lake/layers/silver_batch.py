@@ -16,7 +16,7 @@ from cdc_lake.errors import RefusedError, UnsupportedError
 from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.moves import has_move_headers
-from cdc_lake.events.rows import Layout, events, large_columns, layout_of, merge_columns, place
+from cdc_lake.events.rows import Layout, check_names, events, large_columns, layout_of, merge_columns, place
 from cdc_lake.events.types import plain_type
 from cdc_lake.layers.written import named
 from cdc_lake.metrics.report import TableReport
@@ -274,4 +274,5 @@ def _layout(table: str, found: Layout, stored: Mapping[str, str], keys: Collecti
     known = {name: plain_type(kind) for name, kind in stored.items()}
     merge_columns(table, known, {name: plain_type(kind) for name, kind in found.columns.items()})
     order = [*found.keys, *(name for name in known if name not in found.keys)]
+    check_names(table, order)
     return Layout(found.keys, {name: found.columns.get(name) or stored[name] for name in order})
