@@ -67,8 +67,13 @@ def reference(data: Column, headers: Column, side: Side, frame: Column, frames: 
     """
     glue = F.concat(F.lit("glue:"), _uuid(F.substring(data, 3, 16)))
     by_frame = {
-        ID4: F.concat(F.lit(f"{ID4}:"), F.hex(F.substring(data, 2, 4))),
-        ID8: F.concat(F.lit(f"{ID8}:"), F.hex(F.substring(data, 2, 8))),
+        **{
+            name: F.when(
+                F.length(data) >= _BODY_STARTS[name],
+                F.concat(F.lit(f"{name}:"), F.hex(F.substring(data, 2, _BODY_STARTS[name] - 2))),
+            )
+            for name in NUMBERED
+        },
         APICURIO: _apicurio_reference(headers, side),
         CONFLUENT: _confluent_reference(_header(headers, f"__{side}_schema_id")),
         GLUE: glue,

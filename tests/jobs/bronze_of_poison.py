@@ -92,7 +92,7 @@ def _kinds() -> dict[str, tuple[Sent, str]]:
     return {
         "no bytes": ((key, b"", []), "value: there are no bytes"),
         "a byte that begins no frame": ((key, b"\x07" + value, []), "value: its first byte is 0x07"),
-        "a frame cut short": ((key, value[:3], []), "value: 3 bytes are too few for the frame id4"),
+        "a frame cut short": ((key, value[:1], []), "value: 1 bytes are too few for the frame id4"),
         "a frame without a body": ((key, value[:5], []), "value: 5 bytes are too few for the frame id4"),
         "a body cut short": ((key, value[:-1], []), "value: the bytes end in the middle of the record"),
         "a byte too many": ((key, value + b"\0", []), "value: 1 bytes are left over behind the record"),
