@@ -20,6 +20,7 @@ from cdc_lake.events.schemas import SchemaError, Tree, check_length, check_size,
 
 _FORMAT = "cdc_lake.format"
 """Marks the text of a schema that is not Avro's; beside it stands what there is to know."""
+_WHICH_TYPE = "struct<number: int, schema: string>"
 
 
 @dataclass(frozen=True)
@@ -179,9 +180,6 @@ def by_name(found: Mapping[str, Any], named: Column, kind: str) -> Column:
         return F.lit(None).cast(kind)
     # One text that Spark reads once: an expression for each name would cost every record, and every plan.
     return F.from_json(F.lit(json.dumps(found)), f"map<string, {kind}>")[named]
-
-
-_WHICH_TYPE = "struct<number: int, schema: string>"
 
 
 def _with_decoded(
