@@ -1,10 +1,12 @@
 """An Apicurio of a test's own, which can be wiped."""
 
+import json
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import requests
 
@@ -59,6 +61,38 @@ class ApicurioServer:
         self.__enter__()
 
 
+def register(
+    address: str, name: str, text: str, kind: str = "AVRO", references: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Register a schema that refers to artifacts by their names in its text; what the registry says of it."""
+    known_as = {"AVRO": "application/json", "JSON": "application/json", "PROTOBUF": "application/x-protobuf"}
+    answer = requests.post(
+        f"{address}/apis/registry/v2/groups/default/artifacts",
+        params={"ifExists": "RETURN_OR_UPDATE"},
+        headers={
+            "X-Registry-ArtifactId": name,
+            "X-Registry-ArtifactType": kind,
+            "X-Registry-Version": "1",
+            "Content-Type": "application/create.extended+json" if references else known_as[kind],
+        },
+        data=json.dumps(
+            {
+                "content": text,
+                "references": [
+                    {"groupId": "default", "artifactId": artifact, "version": "1", "name": type_name}
+                    for artifact, type_name in references.items()
+                ],
+            }
+        )
+        if references
+        else text,
+        timeout=10,
+    )
+    assert answer.ok, answer.text
+    ids: dict[str, Any] = answer.json()
+    return ids
+
+
 class LiveShelf:
     """What `sent.Shelf` fakes, on a real Apicurio: it gives the ids itself, from 1 on."""
 
@@ -74,17 +108,7 @@ class LiveShelf:
 
     def put(self, reference: str, text: str) -> str:
         """Register a text; it must be the next one."""
-        answer = requests.post(
-            f"{self._server.address}/apis/registry/v3/groups/default/artifacts",
-            json={
-                "artifactId": reference,
-                "artifactType": "AVRO",
-                "firstVersion": {"content": {"content": text, "contentType": "application/json"}},
-            },
-            timeout=10,
-        )
-        assert answer.ok, answer.text
-        assert f"contentId:{answer.json()['version']['contentId']}" == reference
+        assert f"contentId:{register(self._server.address, reference, text)['contentId']}" == reference
         return reference
 
     def wipe(self) -> None:

@@ -3,13 +3,12 @@
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import fastavro
 import pytest
-import requests
-from apicurio_server import ApicurioServer
+from apicurio_server import ApicurioServer, register
 
 from cdc_lake.config import Config, RegistryConfig
 from cdc_lake.embedded.stack import Stack
@@ -64,38 +63,6 @@ def address(request: pytest.FixtureRequest) -> str:
 
 def opened(kind: str, url: str) -> Registry:
     return open_registry(Config(registry=RegistryConfig(type=kind, url=url, timeout_seconds=10, attempts=2)))
-
-
-def register(
-    address: str, name: str, text: str, kind: str = "AVRO", references: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Register a schema that refers to artifacts by their names in its text; what the registry says of it."""
-    known_as = {"AVRO": "application/json", "JSON": "application/json", "PROTOBUF": "application/x-protobuf"}
-    answer = requests.post(
-        f"{address}/apis/registry/v2/groups/default/artifacts",
-        params={"ifExists": "RETURN_OR_UPDATE"},
-        headers={
-            "X-Registry-ArtifactId": name,
-            "X-Registry-ArtifactType": kind,
-            "X-Registry-Version": "1",
-            "Content-Type": "application/create.extended+json" if references else known_as[kind],
-        },
-        data=json.dumps(
-            {
-                "content": text,
-                "references": [
-                    {"groupId": "default", "artifactId": artifact, "version": "1", "name": type_name}
-                    for artifact, type_name in references.items()
-                ],
-            }
-        )
-        if references
-        else text,
-        timeout=10,
-    )
-    assert answer.ok, answer.text
-    ids: dict[str, Any] = answer.json()
-    return ids
 
 
 def person(address: str) -> dict[str, Any]:
