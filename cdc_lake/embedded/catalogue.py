@@ -158,9 +158,10 @@ def _bent(column: Column, source: Any, lake: Any) -> str | None:
     """The kind of loss that made a value another one that is no null."""
     if not column.is_array:
         return _bent_part(column.type, source, lake, in_array=False)
-    if len(lake) != len(source):  # the source's parts are counted through all its dimensions
-        is_nothing = all(part is None or str(part).startswith("[L") for part in lake)
-        return SEVERAL_DIMENSIONS if is_nothing and len(lake) < len(source) else None
+    if any(isinstance(part, tuple) for part in source):
+        return SEVERAL_DIMENSIONS if all(part is None or str(part).startswith("[L") for part in lake) else None
+    if len(lake) != len(source):
+        return None
     parts = [(here, there) for here, there in zip(source, lake, strict=True) if here != there]
     found = [_bent_part(column.type, here, there, in_array=True) for here, there in parts]
     return found[0] if found and None not in found else None

@@ -250,15 +250,20 @@ def _decimal_rule(modifier: int) -> _Rule:
 
 
 def _array_rule(element: _Rule) -> _Rule:
+    """Return the rule of an array; one of several dimensions is read as an array of one, which holds all its parts."""
     each = element.select.format(c="element")
+    parts = f"ARRAY(SELECT {each} FROM unnest({{c}}) WITH ORDINALITY AS e(element, place) ORDER BY place)"
+
+    def show(value: Any) -> object:
+        return tuple(map(show, value)) if isinstance(value, tuple) else element.show(value)
+
     return _Rule(
         f"array<{element.lake_type}>",
         lambda arrow: bool(_is_list(arrow) and element.accepts(arrow.value_type)),
-        f"CASE WHEN {{c}} IS NOT NULL THEN ARRAY("
-        f"SELECT {each} FROM unnest({{c}}) WITH ORDINALITY AS e(element, place) ORDER BY place) END",
+        f"CASE WHEN array_ndims({{c}}) > 1 THEN ARRAY[{parts}] WHEN {{c}} IS NOT NULL THEN {parts} END",
         pa.list_(element.cast) if element.cast else None,
         lambda values: None if values is None else tuple(None if v is None else element.read(v) for v in values),
-        lambda values: values if values is None else tuple(element.show(v) for v in values),
+        lambda values: None if values is None else show(values),
     )
 
 
@@ -324,8 +329,12 @@ def _source_rows(source: psycopg.Connection, table: str, columns: Sequence[_Colu
     with source.cursor(name="comparer") as cursor:
         cursor.itersize = ROWS_AT_ONCE
         for row in cursor.execute(f"SELECT {', '.join(expressions)} FROM {table}".encode()):
-            # psycopg returns a list for an array; a tuple can be part of a key.
-            yield tuple(tuple(value) if isinstance(value, list) else value for value in row)
+            yield tuple(map(_frozen, row))
+
+
+def _frozen(value: object) -> object:
+    """psycopg returns a list for an array; a tuple can be part of a key."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _lake_rows(lake: ds.Dataset, columns: Sequence[_Column]) -> Iterator[Row]:

@@ -402,6 +402,24 @@ def test_values_outside_pythons_calendar_are_compared_too(dsn: str, tmp_path: Pa
     assert {(s.key, s.column) for s in outcome.samples} == {((1,), "d"), ((2,), "at"), ((2,), "d")}
 
 
+def test_an_array_of_several_dimensions_is_no_array_of_one(dsn: str, tmp_path: Path) -> None:
+    with psycopg.connect(dsn) as source:
+        source.execute("DROP TABLE IF EXISTS proof.deep; CREATE TABLE proof.deep (id int PRIMARY KEY, grid int[])")
+        source.execute("INSERT INTO proof.deep VALUES (1, '{{7},{8}}'), (2, '{7,8}')")
+    lake = pa.table(
+        {
+            "id": pa.array([1, 2], pa.int32()),
+            "grid": pa.array([[7, 8], [7, 8]], pa.list_(pa.int32())),
+            "__deleted": pa.array([False, False]),
+        }
+    )
+    write_deltalake(str(tmp_path / "deep"), lake)
+
+    found = only(compare(dsn, "proof", "deep", str(tmp_path / "deep")))
+
+    assert (found.key, found.source, found.lake) == ((1,), ((7, 8),), (7, 8))
+
+
 ODD = {
     "rise": ("timetz", "'10:00:00.5+02'", pa.string(), "08:00:00.5Z", "10:00:00.5Z"),
     "coarse": ("time(0)", "'10:00:00'", pa.int64(), 36_000_000_000, 36_000_000_001),

@@ -56,10 +56,11 @@ def loss(source: object, lake: object, found: Kind = "cell", **traits: Any) -> s
         ),
         ({"type": "time", "is_array": True}, (Decimal(86_400_000_000), Decimal(1_999)), (0, 1_000), catalogue.CUT_TIME),
         ({"type": "interval"}, Decimal(5_000_001), 5_000_000, catalogue.ROUNDED_INTERVAL),
-        ({"type": "int4", "is_array": True}, (1, 2, 3, 4), (None, None), catalogue.SEVERAL_DIMENSIONS),
+        ({"type": "int4", "is_array": True}, ((1, 2, 3, 4),), (None, None), catalogue.SEVERAL_DIMENSIONS),
+        ({"type": "int4", "is_array": True}, ((7, 8),), (None, None), catalogue.SEVERAL_DIMENSIONS),
         (
             {"type": "text", "is_array": True},
-            ("a", "b"),
+            (("a", "b"),),
             ("[Ljava.lang.String;@6ff90734",),
             catalogue.SEVERAL_DIMENSIONS,
         ),

@@ -83,8 +83,8 @@ COPY archive."Observer's log" (line, at, said) FROM stdin;
 
 COPY archive.plate (code, side, scanned, label, shelf, valid, opened, price, nights, exposed, grid) FROM stdin;
 A-1	1	t	{"sky": "clear", "moon": null}	10.0.0.1	[2020-01-01,2021-01-01)	{"2020-01-01 00:00:00+00",NULL}	$12.50	{1582-10-10,2020-01-01,infinity}	{12:30:00.123456,24:00:00}	{{1,2},{3,4}}
-A-1	2	f	[]	10.0.0.0/8	empty	{}	\N	{}	{12:30:00.123}	{5,6}
-a-1	1	f	\N	::1	(,2000-01-01)	\N	-$0.01	\N	\N	{{7},{8}}
+A-1	2	f	[]	10.0.0.0/8	empty	{}	\N	{1066-10-14}	{12:30:00.123001}	{{5,6}}
+a-1	1	f	\N	::1	(,2000-01-01)	\N	-$0.01	{1492-10-12,NULL}	{00:00:00.000001}	{{7},{8}}
 \.
 
 SELECT pg_catalog.setval(pg_get_serial_sequence('"Sky Survey"."Star"', 'Id'), 6, true);
