@@ -24,7 +24,7 @@ demo: setup ## Run the whole way once: database, change events, tables, proof
 	cdc-lake demo
 
 test: setup ## Run all tests, three files of them at a time
-	pytest --numprocesses 3 --dist loadfile
+	pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test-deep: setup ## Run the tests that are too long for every change (hours)
 	pytest -m deep

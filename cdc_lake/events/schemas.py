@@ -1,7 +1,8 @@
 """Avro schemas as trees: read, refused when dangerous, cut down to what is needed, written again.
 
 A tree holds every type written out where it is used (`{"type": "record", "name": <full name>, "fields": …}`, a union as
-`{"type": "union", "branches": […]}`), with Connect's properties kept. `compact` is the way back to a text.
+`{"type": "union", "branches": […]}`), and beside it what a value's meaning follows from: schemas that differ in
+documentation or defaults only have equal trees. `compact` is the way back to a text.
 """
 
 import hashlib
@@ -23,6 +24,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 """What the JVM's Avro takes for a name; fastavro takes more."""
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
+_PROPERTIES = frozenset({"logicalType", "precision", "scale", "symbols", "size", "connect.name", "connect.type"})
+"""What of a type is kept besides its parts."""
 
 
 class SchemaError(ValueError):
@@ -172,22 +175,24 @@ def _expanded(content: Any, namespace: str, known: dict[str, Tree | None], path:
     if isinstance(content, list):
         return {"type": "union", "branches": [_expanded(c, namespace, known, (*path, "|")) for c in content]}
     kind = content["type"]
+    properties = {name: content[name] for name in sorted(_PROPERTIES & content.keys())}
     if isinstance(kind, dict | list) or kind not in _PRIMITIVES | _NAMED | {"array", "map"}:
         inner = _expanded(kind, namespace, known, (*path, "type"))
-        return {**inner, **{k: v for k, v in content.items() if k != "type"}} if isinstance(kind, dict) else inner
+        return {**inner, **properties} if isinstance(kind, dict) else inner
     if kind in _PRIMITIVES:
-        return dict(content)
+        return {"type": kind, **properties}
     if kind == "array":
         items = _expanded(content["items"], namespace, known, (*path, "items"))
         if not _takes_space(items):
             raise SchemaError("the items of an array take no space, so a short record could hold millions")
-        return {**content, "items": items}
+        return {"type": kind, **properties, "items": items}
     if kind == "map":
-        return {**content, "values": _expanded(content["values"], namespace, known, (*path, "values"))}
+        values = _expanded(content["values"], namespace, known, (*path, "values"))
+        return {"type": kind, **properties, "values": values}
     name = _full_name(content, namespace)
     _check_name(name)
     known[name] = None
-    tree = {k: v for k, v in content.items() if k != "namespace"} | {"name": name, "type": kind}
+    tree = {"type": kind, "name": name, **properties}
     if kind in ("record", "error"):
         inside = name.rpartition(".")[0]
         for f in content["fields"]:

@@ -100,7 +100,19 @@ def test_a_named_type_is_written_out_where_it_is_used_again() -> None:
     assert list(fields(non_null(parts["after"]))) == ["id"]
 
 
-def test_connect_s_properties_stay() -> None:
+def test_schemas_that_mean_the_same_have_one_tree() -> None:
+    plain = a_record(day={"type": "int", "connect.name": "io.debezium.time.Date"}, n="int", tags=["null", "string"])
+    told = json.loads(json.dumps(plain)) | {"doc": "of version 2", "aliases": ["Q"], "connect.version": 2}
+    day, number, tags = told["fields"]
+    day["type"] |= {"connect.default": 0, "connect.doc": "of birth", "connect.version": 1}
+    number |= {"default": 7, "doc": "how many", "order": "ignore"}
+    number["type"] = {"type": "int", "connect.parameters": {"__debezium.source.column.length": "4"}}
+    tags |= {"default": None}
+
+    assert parse(json.dumps(told)) == parse(json.dumps(plain))
+
+
+def test_connect_s_names_stay() -> None:
     tree = parse(json.dumps(a_record(rate=decimal(4, 2))))
 
     assert connect_name(fields(tree)["rate"]) == "org.apache.kafka.connect.data.Decimal"
