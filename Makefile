@@ -20,8 +20,8 @@ help: ## Show this list
 setup: $(STAMP) ## Make .venv with everything in it, and fetch the jars (a minute at first, then seconds)
 	@cdc-lake jars fetch --quiet
 
-demo: setup ## Run the whole way once: database, change events, tables, proof
-	cdc-lake demo
+demo: setup ## Run the whole way once: database, change events, tables, proof (TABLE_TYPE=hudi-cow, hudi-mor)
+	cdc-lake demo $(if $(TABLE_TYPE),--table-type $(TABLE_TYPE))
 
 test: setup ## Run all tests, three files of them at a time
 	pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder

@@ -55,6 +55,8 @@ SILVER_META = {
     UNAVAILABLE: "array<string>",
 }
 
+KEY = "__key"
+"""Column of a change: the key's canonical text, which is the record key of a Hudi table."""
 KEEP = "__keep"
 """Column of a change: names of the columns in which the stored row's value stays."""
 DELETE = "__delete"

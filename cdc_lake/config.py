@@ -200,9 +200,34 @@ class StackConfig(Model):
     folder: str = Field(default="../.cdc_lake/stack", description="Their data, logs and addresses.")
 
 
+class SilverTable(Model):
+    """What a silver table is held in."""
+
+    format: Literal["delta", "hudi"] = "delta"
+    type: Literal["cow", "mor"] | None = Field(
+        default=None, description="Of hudi: copy-on-write, if nothing is said, or merge-on-read."
+    )
+
+    @model_validator(mode="after")
+    def _has_types(self) -> Self:
+        if self.format == "delta" and self.type is not None:
+            raise ValueError("only tables of format hudi have a `type`")
+        return self
+
+
+TableType = Literal["delta", "hudi-cow", "hudi-mor"]
+TABLE_TYPES: Mapping[TableType, SilverTable] = {
+    "delta": SilverTable(),
+    "hudi-cow": SilverTable(format="hudi", type="cow"),
+    "hudi-mor": SilverTable(format="hudi", type="mor"),
+}
+"""All there are, by a short name."""
+
+
 class TableConfig(Model):
     """How one table is treated. Nothing of it must be set."""
 
+    silver: tuple[SilverTable] = Field(default=(SilverTable(),), description="The table that silver is held in.")
     deletes: Literal["soft", "hard"] = Field(
         default="soft", description="soft: the row stays with `__deleted = true`; hard: it goes."
     )

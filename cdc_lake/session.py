@@ -30,6 +30,9 @@ SPARK_DEFAULTS = {
     # Spark's own default, INT96, is nanoseconds to other readers: years after 2262 do not fit.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    # Hudi's files do not say who wrote them, so that Spark refuses their old dates; and its arrays would have no nulls.
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.hadoop.parquet.avro.write-old-list-structure": "false",
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.join.preferSortMergeJoin": "false",
@@ -48,7 +51,9 @@ REQUIRED = {
     "spark.sql.adaptive.enabled",
     "spark.sql.session.timeZone",
     "spark.sql.parquet.outputTimestampType",
+    "spark.sql.parquet.datetimeRebaseModeInRead",
     "spark.sql.parquet.datetimeRebaseModeInWrite",
+    "spark.hadoop.parquet.avro.write-old-list-structure",
 }
 """What a result depends on, or whether there is one, and so cannot be chosen."""
 

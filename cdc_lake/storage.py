@@ -103,17 +103,21 @@ class Storage:
         """When a file was last written, by the store's clock; null when it does not exist."""
         return int(self._fs(path).getFileStatus(self._path(path)).getModificationTime()) if self.exists(path) else None
 
-    def folders(self, root: str, holding: str) -> Iterator[str]:
-        """The folders at or below `root` that hold an entry named `holding`, as paths relative to it, sorted."""
+    def size(self, folder: str) -> int:
+        """Bytes of all files at and below a folder."""
+        return int(self._fs(folder).getContentSummary(self._path(folder)).getLength())
+
+    def folders(self, root: str, *holding: str) -> Iterator[str]:
+        """The folders at or below `root` that hold an entry of one of these names, as paths relative to it, sorted."""
         for status in sorted(self._listed(root), key=lambda s: s.getPath().getName()):
             if not status.isDirectory():
                 continue
             name = status.getPath().getName()
             below = f"{root}/{name}"
-            if self.exists(f"{below}/{holding}"):
+            if any(self.exists(f"{below}/{entry}") for entry in holding):
                 yield name
             else:
-                yield from (f"{name}/{deeper}" for deeper in self.folders(below, holding))
+                yield from (f"{name}/{deeper}" for deeper in self.folders(below, *holding))
 
     def _listed(self, folder: str) -> list[Any]:
         return list(self._fs(folder).listStatus(self._path(folder))) if self.exists(folder) else []

@@ -18,7 +18,8 @@ What a column of the source becomes in silver, and what gets lost on the way. Th
 (`cdc_lake/events/types.py`) by `python tests/types_page.py`. Every Postgres row is held against the real servers:
 random rows of every type go through Debezium under every setting named here, silver must equal Postgres after
 exactly the losses of the row, and each of them must have happened (`tests/e2e/test_live_types.py`). Where nothing is
-said of a loss, there is none.
+said of a loss, there is none. In Hudi tables `smallint` is `int`, inside arrays and structs too: Avro, in which Hudi
+keeps its schema, has no smaller whole number.
 
 ## The mapping
 

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.changes.fold import IS_REMEMBERED, STORED_DELETED, STORED_UNAVAILABLE, TRUNCATE, is_delete
-from cdc_lake.columns import BATCH, DELETE, DELETED, KAFKA, KEEP, ORDER, UNAVAILABLE
+from cdc_lake.columns import BATCH, DELETE, DELETED, KAFKA, KEEP, KEY, ORDER, UNAVAILABLE
 from cdc_lake.literals import of_batch
 
 
@@ -83,7 +83,8 @@ def changes(
         soft_delete_values: what a deleted row that stays holds outside its key.
         batch: silver's own commit number.
 
-    Columns out, one row per key: `columns`, silver's own columns, `__keep` and `__delete` (see `cdc_lake.columns`).
+    Columns out, one row per key: `columns`, silver's own columns, `__key`, `__keep` and `__delete` (see
+    `cdc_lake.columns`).
     """
     winner = F.col("winner")
     deleted = is_delete(winner["op"])
@@ -136,6 +137,7 @@ def changes(
         F.col(ORDER),
         of_batch(batch, winner[KAFKA]["offset"]).alias(BATCH),
         unavailable.alias(UNAVAILABLE),
+        F.col("key").alias(KEY),
         keep.alias(KEEP),
         goes.alias(DELETE),
     )

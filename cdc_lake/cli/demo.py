@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from cdc_lake.config import load_config
+from cdc_lake.config import TableType, load_config
 
 if TYPE_CHECKING:
     from cdc_lake.embedded.demo import DemoResult
@@ -24,6 +24,7 @@ def demo(
             "--sql", exists=True, dir_okay=False, help="A dump of yours to load instead of the sample; repeatable."
         ),
     ] = None,
+    table_type: Annotated[TableType, typer.Option(help="What the silver tables are held in.")] = "delta",
     keep: Annotated[bool, typer.Option("--keep", help="Leave the servers running, and say how to reach them.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as the last line, in JSON.")] = False,
     folder: Annotated[
@@ -34,10 +35,16 @@ def demo(
     from cdc_lake.embedded.demo import run_demo  # the `demo` extra, which a cluster does without
 
     place = Path(folder).resolve() if folder else Path(load_config().stack.folder).parent
-    result = run_demo(place, dumps=sql or (), keep=keep, say=lambda text: print(text, file=sys.stderr, flush=True))
+    result = run_demo(
+        place,
+        dumps=sql or (),
+        table_type=table_type,
+        keep=keep,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    )
     _print(result, Console(stderr=as_json))
     if keep:
-        _print_addresses(place, result)
+        _print_addresses(place, result, table_type)
     if as_json:
         print(result.to_json())
     raise typer.Exit(result.exit_code)
@@ -74,7 +81,8 @@ def _print(result: "DemoResult", console: Console) -> None:
     print_(equal if result.differences == 0 else f"{result.differences} DIFFERENCES.")
 
 
-def _print_addresses(place: Path, result: "DemoResult") -> None:
+def _print_addresses(place: Path, result: "DemoResult", table_type: TableType) -> None:
+    from cdc_lake.embedded.demo import held_in
     from cdc_lake.embedded.postgres import program
     from cdc_lake.embedded.stack import Stack
 
@@ -86,7 +94,11 @@ def _print_addresses(place: Path, result: "DemoResult") -> None:
         print(f"  {name:9} {address}", file=sys.stderr)
     topic = max(result.tables, key=lambda table: table.source_rows).topic
     config = load_config()
-    elsewhere = {"STACK__FOLDER": (config.stack.folder, stack.folder), "LAKE__ROOT": (config.lake.root, place / "lake")}
+    elsewhere = {
+        "STACK__FOLDER": (config.stack.folder, stack.folder),
+        "LAKE__ROOT": (config.lake.root, place / "lake"),
+        "DEFAULTS__SILVER": (held_in("delta"), held_in(table_type)),
+    }
     exports = "".join(
         f"  export CDC_LAKE__{k}={shlex.quote(str(b))}\n" for k, (a, b) in elsewhere.items() if a != str(b)
     )

@@ -1,9 +1,9 @@
 """Compare a Postgres table with its lake table, typed and row by row: the proof.
 
 The proof must not share a mistake with what it proves, so nothing of cdc_lake is imported here. The source is read
-by psycopg, the lake by delta-rs and pyarrow; neither Spark, Kafka nor Avro takes part.
+by psycopg, the lake by delta-rs or hudi-rs and pyarrow; neither Spark, Kafka nor Avro takes part.
 
-    python -m cdc_lake.embedded.comparer --dsn postgresql://… --table public.film --delta lake/silver/film [--json]
+    python -m cdc_lake.embedded.comparer --dsn postgresql://… --table public.film --lake lake/silver/film [--json]
 
 exits 0 when both hold the same rows, 1 when they differ.
 """
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
@@ -136,12 +137,15 @@ _is_binary = _any_of(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_b
 _is_list = _any_of(pa.types.is_list, pa.types.is_large_list)
 
 
+_UTC = ("UTC", "+00:00")
+
+
 def _is_instant(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(arrow) and arrow.unit == "us" and arrow.tz == "UTC")
+    return bool(pa.types.is_timestamp(arrow) and arrow.unit == "us" and arrow.tz in _UTC)
 
 
 def _is_wall_clock(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(arrow) and arrow.unit == "us" and arrow.tz in (None, "UTC"))
+    return bool(pa.types.is_timestamp(arrow) and arrow.unit == "us" and arrow.tz in (None, *_UTC))
 
 
 def _plain_number(text: str | None) -> object:
@@ -296,11 +300,14 @@ ORDER BY r.attnum
 """
 
 
-def _columns(source: psycopg.Connection, table: str, lake_name: Callable[[str], str]) -> list[_Column]:
+def _columns(
+    source: psycopg.Connection, table: str, lake_name: Callable[[str], str], *, is_hudi: bool
+) -> list[_Column]:
     """Read names, types and primary key of a source table from the catalogue."""
     columns = []
     for name, type_name, is_array, modifier, place in source.execute(_CATALOGUE, {"table": table}):
-        rule = _rule(type_name, modifier)
+        # Hudi has no whole number smaller than int.
+        rule = _rule("int4" if is_hudi and type_name == "int2" else type_name, modifier)
         columns.append(_Column(name, lake_name(name), _array_rule(rule) if is_array else rule, place))
     if not any(column.key_place is not None for column in columns):
         raise ValueError(f"{table}: has no primary key; rows cannot be told apart")
@@ -394,7 +401,7 @@ def compare(
     dsn: str,
     schema: str,
     table: str,
-    delta_path: str,
+    lake_path: str,
     *,
     limit: int = 20,
     lake_name: Callable[[str], str] = str,
@@ -409,7 +416,7 @@ def compare(
         dsn: libpq DSN or URL of the source database.
         schema: schema of the source table.
         table: name of the source table; it needs a primary key.
-        delta_path: folder of the Delta table.
+        lake_path: folder of the Delta or Hudi table.
         limit: how many differences to return as samples; all are counted.
         lake_name: what a column of that name is called in the lake.
         explain: says of a difference why it has to be, if so; it is then counted apart.
@@ -421,12 +428,13 @@ def compare(
         ValueError: the source table has no primary key.
     """
     findings = _Findings(limit, explain)
-    lake = DeltaTable(delta_path).to_pyarrow_dataset()
+    is_hudi = Path(lake_path, ".hoodie").is_dir()
+    lake = _hudi_rows(lake_path) if is_hudi else DeltaTable(lake_path).to_pyarrow_dataset()
     name = sql.Identifier(schema, table).as_string()
     with psycopg.connect(dsn, options="-c timezone=UTC -c extra_float_digits=1") as source:
         source.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         source.read_only = True
-        columns = _columns(source, name, lake_name)
+        columns = _columns(source, name, lake_name, is_hudi=is_hudi)
         comparable = _comparable(columns, lake.schema, findings)
         keys = {column.name for column in columns if column.key_place is not None}
         rows = (0, 0)
@@ -434,6 +442,14 @@ def compare(
             lake_rows = _lake_rows(lake, comparable)
             rows = _compare_rows(_source_rows(source, name, comparable), lake_rows, comparable, findings)
     return Comparison(*rows, findings.count, tuple(findings.samples), dict(findings.known))
+
+
+def _hudi_rows(path: str) -> ds.Dataset:
+    """All rows of a Hudi table, without Hudi's own columns."""
+    from hudi import HudiTableBuilder
+
+    rows = pa.Table.from_batches(HudiTableBuilder.from_base_uri(path).build().read())
+    return ds.dataset(rows.select([name for name in rows.column_names if not name.startswith("_hoodie_")]))
 
 
 def _type_of(lake: pa.Schema, name: str) -> pa.DataType:
@@ -453,12 +469,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="comparer", description="Compare a Postgres table with its lake table.")
     parser.add_argument("--dsn", required=True, help="libpq DSN or URL of the source database")
     parser.add_argument("--table", required=True, help="schema.table")
-    parser.add_argument("--delta", required=True, help="folder of the Delta table")
+    parser.add_argument("--lake", required=True, help="folder of the Delta or Hudi table")
     parser.add_argument("--limit", type=int, default=20, help="how many differences to print")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     schema, _, table = options.table.rpartition(".")
-    outcome = compare(options.dsn, schema or "public", table, options.delta, limit=options.limit)
+    outcome = compare(options.dsn, schema or "public", table, options.lake, limit=options.limit)
     if options.json:
         print(json.dumps(dataclasses.asdict(outcome), default=_as_json))
     else:

@@ -23,7 +23,7 @@ import psutil
 import psycopg
 from deltalake import DeltaTable
 
-from cdc_lake.config import CHECKOUT
+from cdc_lake.config import CHECKOUT, TABLE_TYPES, TableType
 from cdc_lake.embedded import sample
 from cdc_lake.embedded.any_changes import AnyChanges
 from cdc_lake.embedded.catalogue import Table, in_the_lake, read_tables
@@ -173,12 +173,15 @@ class DemoResult:
         self.parts[name] = round(time.monotonic() - started, 1)
 
 
-def run_demo(folder: Path, *, dumps: Sequence[Path] = (), keep: bool, say: Say) -> DemoResult:
+def run_demo(
+    folder: Path, *, dumps: Sequence[Path] = (), table_type: TableType = "delta", keep: bool, say: Say
+) -> DemoResult:
     """Run the demo in `folder`, which it empties first.
 
     Args:
         folder: servers and lake are made in it.
         dumps: SQL files to load instead of the sample.
+        table_type: what silver is held in, one of `config.TABLE_TYPES`.
         keep: leave the servers running.
         say: told what is going on.
 
@@ -204,7 +207,7 @@ def run_demo(folder: Path, *, dumps: Sequence[Path] = (), keep: bool, say: Say) 
             with result.part("load"):
                 source = _dump(postgres, dumps) if dumps else _sample(postgres)
             result.source, result.left_out = source.name, dict(source.left_out)
-            jobs = Jobs(stack, lake)
+            jobs = Jobs(stack, lake, table_type)
             _play(source, jobs, stack, result, say)
             say("reading Postgres, Kafka and the tables with other programs, and comparing them")
             with result.part("compare"):
@@ -266,8 +269,8 @@ class Jobs:
         seconds: spent so far, by topic or model.
     """
 
-    def __init__(self, stack: Stack, lake: Path) -> None:
-        self._environment = _job_environment(stack.folder, lake)
+    def __init__(self, stack: Stack, lake: Path, table_type: TableType) -> None:
+        self._environment = _job_environment(stack.folder, lake, table_type)
         self.seconds: dict[str, float] = {}
 
     def submit(self, layer: str, *flags: str) -> None:
@@ -333,11 +336,13 @@ def _judge(source: Source, jobs: Jobs, stack: Stack, lake: Path, result: DemoRes
         if topic not in landed:
             result.tables.append(_unheard_of(source.dsn, topic, table))
             continue
-        silver = str(_delta(lake, "silver", topic))
+        silver = str(_folder(lake, "silver", topic))
         compared = compare(source.dsn, table.schema, table.name, silver, lake_name=in_the_lake, explain=table.loss)
         for found in compared.samples:
             say(f"{topic}: {found}")
-        result.tables.append(_table_result(topic, _delta(lake, "bronze", topic), stream, compared, jobs.seconds[topic]))
+        result.tables.append(
+            _table_result(topic, _folder(lake, "bronze", topic), stream, compared, jobs.seconds[topic])
+        )
     for model, query in source.gold.items():
         result.gold.append(_gold_result(source.dsn, model, query, lake, jobs.seconds[model]))
     result.differences = sum(table.differences for table in result.tables)
@@ -358,7 +363,7 @@ def _unheard_of(dsn: str, topic: str, table: Table) -> TableResult:
     return TableResult(topic, 0, 0, 0, 0, source_rows=rows, differences=rows, losses={}, seconds=0.0)
 
 
-def _delta(lake: Path, layer: str, topic: str) -> Path:
+def _folder(lake: Path, layer: str, topic: str) -> Path:
     return lake.joinpath(layer, *topic.split("."))
 
 
@@ -395,14 +400,20 @@ def _program(name: str) -> str:
     return str(Path(sys.executable).with_name(name))
 
 
-def _job_environment(stack: Path, lake: Path) -> dict[str, str]:
+def _job_environment(stack: Path, lake: Path, table_type: TableType) -> dict[str, str]:
     programs = str(Path(sys.executable).parent)
     return {
         **os.environ,
         "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
         "CDC_LAKE__STACK__FOLDER": str(stack),
         "CDC_LAKE__LAKE__ROOT": str(lake),
+        "CDC_LAKE__DEFAULTS__SILVER": held_in(table_type),
     }
+
+
+def held_in(table_type: TableType) -> str:
+    """The setting `defaults.silver` for a table type, as a variable's value."""
+    return f"[{TABLE_TYPES[table_type].model_dump_json(exclude_none=True)}]"
 
 
 def _empty(folder: Path, stack: Stack, lake: Path) -> None:

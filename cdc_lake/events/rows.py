@@ -1,6 +1,6 @@
 """From bronze rows to typed change events: the one way in which silver, and every other reader, sees what happened."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -29,6 +29,10 @@ class Layout:
 
     keys: Mapping[str, str]
     columns: Mapping[str, str]
+
+    def held_as(self, kind: Callable[[str], str]) -> "Layout":
+        """The same columns in a table that holds a type as another."""
+        return Layout(*({name: kind(own) for name, own in of.items()} for of in (self.keys, self.columns)))
 
 
 def layout_of(table: str, keys: Iterable[WriterSchema], values: Iterable[WriterSchema]) -> Layout:

@@ -17,15 +17,16 @@ from cdc_lake import failpoints
 from cdc_lake.columns import DELETED, SILVER_META, quoted
 from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, KeyConstraintError, ModelError, NoProgressError
-from cdc_lake.layers.run import Leases, end_report, select, table_path
+from cdc_lake.layers.run import Leases, end_report, open_silver, select, table_path
 from cdc_lake.layers.turns import Workers, first_line
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.models import GoldModel, model_names, read_model
 from cdc_lake.session import sibling
 from cdc_lake.storage import Storage
-from cdc_lake.tables import Commit
-from cdc_lake.tables.delta import LOG_FOLDER, DeltaLakeTable
+from cdc_lake.tables import Commit, Table
+from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.silver import TABLE_FOLDERS
 
 _NOT_IN_NAMES = set(" ,;{}()\n\t=")
 """What Delta takes in no column's name."""
@@ -55,7 +56,7 @@ def run_gold(
     workers = workers or Workers(spark=spark)
     storage = Storage(workers.spark("cdc_lake gold"))
     leases = Leases(config, storage, report)
-    folded = [path.replace("/", ".") for path in storage.folders(f"{config.lake.root}/silver", LOG_FOLDER)]
+    folded = [path.replace("/", ".") for path in storage.folders(f"{config.lake.root}/silver", *TABLE_FOLDERS)]
     workers.each_table(report, names, _Gold(config, chosen, folded, leases, report.run_id), leases=leases)
     failpoints.reach("gold.before_report")
     end_report(storage, config, report, unless_idle=workers.is_continuous)
@@ -122,7 +123,7 @@ class _Source:
         version: the one that is read.
     """
 
-    silver: DeltaLakeTable
+    silver: Table
     id: str
     progress: Progress
     version: int
@@ -197,11 +198,11 @@ def _sources(run: _Run) -> dict[str, _Source]:
     header, root = run.model.header, f"{run.config.lake.root}/silver"
     todo = f"run the silver job first, or mend `sources` in {run.model.file}"
     topics = select(list(header.sources.values()), run.folded, f"table in {root}", todo)
-    pinned = {topic: _pinned(DeltaLakeTable(run.session, table_path(run.config, "silver", topic))) for topic in topics}
+    pinned = {topic: _pinned(open_silver(run.session, run.config, topic)) for topic in topics}
     return {alias: pinned[topic] for alias, topic in header.sources.items()}
 
 
-def _pinned(silver: DeltaLakeTable) -> _Source:
+def _pinned(silver: Table) -> _Source:
     # In this order a commit in between is read although it is not in the progress, and then once more: never missed.
     progress = silver.progress()
     assert progress is not None, "a silver table is created with progress"

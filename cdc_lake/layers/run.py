@@ -7,12 +7,16 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
+from pyspark.sql import SparkSession
+
 from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError, UnknownTableError
 from cdc_lake.metrics.report import Report
 from cdc_lake.storage import Storage
+from cdc_lake.tables import Table
 from cdc_lake.tables.delta import LOG_FOLDER
 from cdc_lake.tables.lease import Lease
+from cdc_lake.tables.silver import silver_table
 
 _TOPIC = re.compile(r"[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_-]+)*")
 
@@ -26,6 +30,15 @@ def table_path(config: Config, layer: str, topic: str) -> str:
     if len(topic) > 249 or not _TOPIC.fullmatch(topic):
         raise ConfigError(topic, "this is not a topic name of letters, digits, `_`, `-` between dots", "see --table")
     return f"{config.lake.root}/{layer}/{topic.replace('.', '/')}"
+
+
+def open_silver(spark: SparkSession, config: Config, topic: str) -> Table:
+    """A topic's silver table.
+
+    Raises:
+        ConfigError: there is a table of another format or type than the settings say.
+    """
+    return silver_table(spark, table_path(config, "silver", topic), config.table(topic).silver[0])
 
 
 def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) -> list[str]:

@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake import failpoints
-from cdc_lake.columns import BATCH, BRONZE, DELETE, KEEP
+from cdc_lake.columns import BATCH, BRONZE
 from cdc_lake.config import Config
 from cdc_lake.errors import NoProgressError
-from cdc_lake.events.rows import Layout
-from cdc_lake.layers.run import Leases, end_report, select_landed, table_path
+from cdc_lake.layers.run import Leases, end_report, open_silver, select_landed, table_path
 from cdc_lake.layers.silver_batch import Batch, SilverRun
 from cdc_lake.layers.silver_fold import folded
 from cdc_lake.layers.turns import Workers
@@ -19,6 +18,7 @@ from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.session import planned_for
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.storage import Storage
+from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
 from cdc_lake.tables.side import SideTable
@@ -63,7 +63,7 @@ class _Silver:
         """See `Work`."""
         bronze = DeltaLakeTable(spark, table_path(self.config, "bronze", done.table))
         landed = bronze.progress()
-        progress = DeltaLakeTable(spark, table_path(self.config, "silver", done.table)).progress()
+        progress = open_silver(spark, self.config, done.table).progress()
         source = bronze.id()
         if landed is None or progress is None or source not in progress.sources:
             return None
@@ -76,7 +76,7 @@ class _Silver:
         landed = bronze.progress()
         assert landed is not None, "a bronze table is created with progress"
         path = table_path(self.config, "silver", done.table)
-        progress = _progress(DeltaLakeTable(spark, path), done)
+        progress = _progress(open_silver(spark, self.config, done.table), done)
         source = bronze.id()
         run = SilverRun(
             spark=spark,
@@ -179,24 +179,17 @@ def _commit(batch: Batch, following: Progress) -> Progress | None:
     failpoints.reach("silver.after_plan", batch=commit)
     with run.done.phase("write"):
         run.check_lease()
-        now = {"keys": tuple(sorted(outcome.layout.keys)), "side": outcome.remember(commit)}
+        keys = list(outcome.layout.keys)
+        now = {"keys": tuple(sorted(keys)), "side": outcome.remember(commit)}
         following = following.model_copy(update=now)
         failpoints.reach("silver.after_side", batch=commit)
         run.check_lease()
-        following = _write(run, result, outcome.layout, following, is_new=batch.progress is None)
+        following = run.silver(keys).merge(result, keys, following).progress
         failpoints.reach("silver.after_merge", batch=commit)
     run.done.count(events=batch.counts.total, **counts, stale=outcome.decided.stale, refolded=outcome.refolded)
     for warning in batch.warnings(happened):
         run.done.warn(warning)
     return following
-
-
-def _write(run: SilverRun, rows: DataFrame, layout: Layout, following: Progress, *, is_new: bool) -> Progress:
-    keys = list(layout.keys)
-    silver = run.silver(keys)
-    if is_new:
-        return silver.append(rows.where(~F.col(DELETE)).drop(KEEP, DELETE), following).progress
-    return silver.merge(rows, keys, following).progress
 
 
 def _move_on(run: SilverRun, progress: Progress | None, following: Progress) -> Progress | None:
@@ -205,11 +198,10 @@ def _move_on(run: SilverRun, progress: Progress | None, following: Progress) -> 
         return None
     with run.done.phase("write"):
         run.check_lease()
-        silver = run.silver()
-        return silver.append(silver.read().limit(0), following).progress
+        return run.silver().advance(following).progress
 
 
-def _progress(silver: DeltaLakeTable, done: TableReport) -> Progress | None:
+def _progress(silver: Table, done: TableReport) -> Progress | None:
     """What silver has consumed; nothing known, if there are rows and no commit says so."""
     try:
         return silver.progress()

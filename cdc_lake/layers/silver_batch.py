@@ -21,9 +21,10 @@ from cdc_lake.events.types import plain_type
 from cdc_lake.layers.written import named
 from cdc_lake.metrics.report import TableReport
 from cdc_lake.sources.schemas import SchemaFiles
-from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables import Table
 from cdc_lake.tables.progress import Progress, SidePin
 from cdc_lake.tables.side import SideTable
+from cdc_lake.tables.silver import silver_table
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,10 @@ class SilverRun:
     is_comparison: bool
     check_lease: Callable[[], None]
 
-    def silver(self, keys: Sequence[str] = ()) -> DeltaLakeTable:
+    def silver(self, keys: Sequence[str] = ()) -> Table:
         """Silver's table; `keys` matter to the write that creates it."""
-        return DeltaLakeTable(self.spark, self.path, statistics=(*keys, BATCH, "__source_ts_ms"))
+        statistics = (*keys, BATCH, "__source_ts_ms")
+        return silver_table(self.spark, self.path, self.settings.silver[0], statistics=statistics)
 
     @property
     def truncates(self) -> Literal["soft", "hard"]:
@@ -213,7 +215,8 @@ class Batch:
         keys = [run.schemas.by_fingerprint(name) for name in key_schemas]
         values = [named(run.schemas.by_fingerprint(name), run.settings) for name in value_schemas]
         known_keys = self.progress.keys if self.progress else ()
-        layout = _layout(run.done.table, layout_of(run.done.table, keys, values), self.stored_columns, known_keys)
+        found = layout_of(run.done.table, keys, values).held_as(run.silver().held_as)
+        layout = _layout(run.done.table, found, self.stored_columns, known_keys)
         large = large_columns(values, run.settings.null_means_keep) - layout.keys.keys()
         return Schemas(keys, values, frames, layout, {n: kind for n, kind in layout.columns.items() if n in large})
 

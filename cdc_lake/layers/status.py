@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from cdc_lake.config import Config, kafka_address
 from cdc_lake.errors import InfrastructureError
 from cdc_lake.layers.bronze import unread
-from cdc_lake.layers.run import select_landed, table_path
+from cdc_lake.layers.run import open_silver, select_landed, table_path
 from cdc_lake.metrics.report import Report
 from cdc_lake.session import build_session
 from cdc_lake.sources.kafka import Broker, Kafka, TopicLog
@@ -100,7 +100,7 @@ def status(
         bronze = DeltaLakeTable(spark, table_path(config, "bronze", topic))
         landed = bronze.progress()
         assert landed is not None, "a bronze table is created with progress"
-        folded = DeltaLakeTable(spark, table_path(config, "silver", topic)).progress()
+        folded = open_silver(spark, config, topic).progress()
         found.tables += [
             _of_bronze(topic, bronze, landed, logs.get(topic), broker),
             _of_silver(topic, bronze, landed, folded),

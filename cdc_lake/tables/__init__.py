@@ -34,6 +34,12 @@ class Table(Protocol):
     def version(self) -> int:
         """The newest version."""
 
+    def size(self) -> int:
+        """Bytes of its files."""
+
+    def held_as(self, kind: str) -> str:
+        """The Spark type that a column of Spark type `kind` has in the table."""
+
     def progress(self) -> Progress | None:
         """What the table has consumed; none before it is created.
 
@@ -49,36 +55,38 @@ class Table(Protocol):
     def read(self, as_of: int | None = None) -> DataFrame:
         """The rows, of the newest version or of `as_of`."""
 
-    def append(self, rows: DataFrame, progress: Progress, *, adds_columns: bool = False) -> Commit:
-        """Add rows; the first append creates the table with the rows' schema.
-
-        Args:
-            rows: the table's columns.
-            progress: what the table has consumed with this.
-            adds_columns: whether columns and fields that the table lacks are added to it; else they are an error.
-
-        Raises:
-            TableLockedError: another run has committed or created the table first; nothing was added.
-        """
-
     def overwrite(self, rows: DataFrame, progress: Progress) -> Commit:
         """Put rows in the place of all there are, in one commit; the first creates the table.
 
         The versions before can still be read. The rows' schema becomes the table's, whatever it was.
+
+        Args:
+            rows: the table's columns; of silver `__key`, too.
+            progress: what the table has consumed with this.
 
         Raises:
             TableLockedError: another run has committed or created the table first; nothing was changed.
         """
 
     def merge(self, changes: DataFrame, keys: Sequence[str], progress: Progress) -> Commit:
-        """Bring rows to their new state in one commit.
+        """Bring rows to their new state in one commit; the first merge creates the table.
 
         Args:
-            changes: the table's columns, at most one row per key, and `__keep`, `__delete`. Columns that the table does
-                not have are added to it, in the same commit.
+            changes: the table's columns, at most one row per key, and `__key`, `__keep`, `__delete`. Columns that the
+                table does not have are added to it, in the same commit.
             keys: the primary key.
             progress: what the table has consumed with this.
 
         Raises:
             TableLockedError: another run has committed first; nothing was changed.
+        """
+
+    def advance(self, progress: Progress) -> Commit:
+        """Commit progress without rows.
+
+        Args:
+            progress: what the table has consumed with this.
+
+        Raises:
+            TableLockedError: another run has committed first.
         """

@@ -19,7 +19,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import DELETE, KEEP, quoted
+from cdc_lake.columns import DELETE, KEEP, KEY, quoted
 from cdc_lake.errors import NoProgressError, TableLockedError
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit
@@ -37,6 +37,7 @@ PROPERTIES = {
 A version that the log still names can be read and restored: vacuum keeps files as long as the log keeps commits. A
 checkpoint every 20 commits: a run every 10 s makes one every 200 s, and a reader opens at most 20 commits after it.
 """
+_OF_A_CHANGE = (KEY, KEEP, DELETE)
 USER_METADATA = "commitInfo.userMetadata"
 CONFLICTS = (
     ConcurrentAppendException,
@@ -104,6 +105,10 @@ class DeltaLakeTable:
     def size(self) -> int:
         """Bytes of the newest version's files."""
         return int(self._snapshot().sizeInBytes())
+
+    def held_as(self, kind: str) -> str:
+        """See `Table`."""
+        return kind
 
     def commit_info(self, version: int) -> dict[str, Any] | None:
         """What the log says of a commit beside its files; null when the commit's own file was cleaned away.
@@ -173,13 +178,22 @@ class DeltaLakeTable:
         return reader.load(self.path)
 
     def append(self, rows: DataFrame, progress: Progress, *, adds_columns: bool = False) -> Commit:
-        """See `Table`."""
+        """Add rows; the first append creates the table with the rows' schema.
+
+        Args:
+            rows: the table's columns.
+            progress: what the table has consumed with this.
+            adds_columns: whether columns and fields that the table lacks are added to it; else they are an error.
+
+        Raises:
+            TableLockedError: another run has committed or created the table first; nothing was added.
+        """
         writer = rows.write.mode("append")
         return self._save(writer.option("mergeSchema", "true") if adds_columns else writer, progress)
 
     def overwrite(self, rows: DataFrame, progress: Progress) -> Commit:
         """See `Table`."""
-        return self._save(rows.write.mode("overwrite").option("overwriteSchema", "true"), progress)
+        return self._save(rows.drop(KEY).write.mode("overwrite").option("overwriteSchema", "true"), progress)
 
     def _save(self, writer: DataFrameWriter, progress: Progress) -> Commit:
         if not self.exists():
@@ -193,8 +207,10 @@ class DeltaLakeTable:
 
     def merge(self, changes: DataFrame, keys: Sequence[str], progress: Progress) -> Commit:
         """See `Table`."""
+        if not self.exists():
+            return self.append(changes.where(~F.col(DELETE)).drop(*_OF_A_CHANGE), progress)
         same_key = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
-        columns = [name for name in changes.columns if name not in (KEEP, DELETE)]
+        columns = [name for name in changes.columns if name not in _OF_A_CHANGE]
         there = set(self.read().columns)
         inserted: dict[str, str | Column] = {quoted(name): F.col(f"s.{quoted(name)}") for name in columns}
         updated: dict[str, str | Column] = {
@@ -214,6 +230,10 @@ class DeltaLakeTable:
         with self._committing(progress):
             merge.execute()
         return self._committed(progress)
+
+    def advance(self, progress: Progress) -> Commit:
+        """See `Table`."""
+        return self.append(self.read().limit(0), progress)
 
     @staticmethod
     def _kept_or_new(name: str) -> Column:

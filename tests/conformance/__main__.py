@@ -7,13 +7,16 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from .by_reference import results_by_reference
 from .cut import Split
 from .export import check, dump
 from .log import Deletes, Log, LogError, Shape, load
 from .rows import Result
+
+if TYPE_CHECKING:
+    from cdc_lake.config import TableType
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,15 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if given.table_type == "reference":
         return _print(result for each in deletes for result in results_by_reference(logs, each))
-    return _print(_by_delta(logs, given.split, deletes, shapes))
+    return _print(_by_lake(logs, given.table_type, given.split, deletes, shapes))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m tests.conformance", description="Run event logs, compare final tables.")
     parser.add_argument("logs", nargs="*", metavar="LOG", help="names or globs; all when left out")
-    parser.add_argument("--table-type", choices=("delta", "reference"), default="reference")
+    parser.add_argument("--table-type", choices=("delta", "hudi-cow", "hudi-mor", "reference"), default="reference")
     parser.add_argument(
-        "--split", choices=get_args(Split), default="none", help="how delta's logs are cut into batches"
+        "--split", choices=get_args(Split), default="none", help="how a lake's logs are cut into batches"
     )
     parser.add_argument("--deletes", choices=get_args(Deletes), help="both when left out")
     parser.add_argument("--shape", choices=get_args(Shape), help="both when left out")
@@ -57,13 +60,13 @@ def _named(logs: Sequence[Log], names: Sequence[str]) -> list[Log]:
     return [log for log in logs if not names or any(fnmatchcase(log.log, name) for name in names)]
 
 
-def _by_delta(
-    logs: Sequence[Log], split: Split, deletes: Sequence[Deletes], shapes: Sequence[Shape]
+def _by_lake(
+    logs: Sequence[Log], table_type: "TableType", split: Split, deletes: Sequence[Deletes], shapes: Sequence[Shape]
 ) -> Iterator[Result]:
     # Here, because Spark and the product are not needed for the rest.
     from cdc_lake.session import build_session
 
-    from .by_delta import results_by_delta
+    from .by_lake import results_by_lake
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", "--master local[2] pyspark-shell")
@@ -73,7 +76,9 @@ def _by_delta(
         for each in deletes:
             for shape in shapes:
                 with tempfile.TemporaryDirectory() as root:
-                    yield from results_by_delta(spark, Path(root), logs, split=split, deletes=each, shape=shape)
+                    yield from results_by_lake(
+                        spark, Path(root), logs, table_type=table_type, split=split, deletes=each, shape=shape
+                    )
     finally:
         spark.stop()
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from benchmarks.quick import OURS, Sizes, measure, wrong_rows
 from cdc_lake.embedded.stack import Stack
@@ -20,7 +21,11 @@ SLICE = Sizes(
 CONTENDERS = (OURS, "tuned")
 
 
-def test_the_contenders_are_measured_and_ours_has_no_row_wrong(stack: Stack, tmp_path: Path) -> None:
+def test_the_contenders_are_measured_and_ours_has_no_row_wrong(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # they are not compared here
+
     outcome = measure(tmp_path, stack.endpoints, SLICE, CONTENDERS)
 
     assert len(outcome.costs) == 5

@@ -491,7 +491,7 @@ def test_the_command_exits_1_and_prints_the_differences(
 
     compared(change)
     command = [sys.executable, "-m", "cdc_lake.embedded.comparer", "--dsn", dsn, "--table", "proof.thing"]
-    command += ["--delta", str(tmp_path / "lake")]
+    command += ["--lake", str(tmp_path / "lake")]
 
     shown = subprocess.run(command, capture_output=True, text=True)
     machine = subprocess.run([*command, "--json"], capture_output=True, text=True)
@@ -507,7 +507,7 @@ def test_the_command_exits_0_for_equal_tables(dsn: str, compared: Callable[..., 
     compared()
     command = [sys.executable, "-m", "cdc_lake.embedded.comparer", "--dsn", dsn, "--table", "proof.thing"]
 
-    done = subprocess.run([*command, "--delta", str(tmp_path / "lake")], capture_output=True, text=True)
+    done = subprocess.run([*command, "--lake", str(tmp_path / "lake")], capture_output=True, text=True)
 
     assert (done.returncode, done.stdout) == (
         0,

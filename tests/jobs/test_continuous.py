@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conformance.by_delta import silver_rows
+from conformance.by_lake import silver_rows
 from events import OPTIONAL_INT, START_MS, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conformance.by_delta import silver_rows
+from conformance.by_lake import silver_rows
 from events import OPTIONAL_INT, OPTIONAL_STRING, START_MS, FakeRegistry, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession

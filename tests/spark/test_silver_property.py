@@ -6,10 +6,10 @@ import tempfile
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from conformance.by_delta import found_in, silver_rows
+from conformance.by_lake import found_in, silver_rows
 from conformance.records import late_id, show
 from conformance.rows import Found
 from events import OPTIONAL_INT, OPTIONAL_STRING, PLACEHOLDER, START_MS, Record, Topic, framed
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from reference import UNSENT, Event, fold
 
-from cdc_lake.config import Config, LakeConfig, TableConfig
+from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.replay import replay_quarantined
 from cdc_lake.layers.silver import run_silver
@@ -82,12 +82,12 @@ class Run:
             for key, row in rows.items()
         }
 
-    def found(self, spark: SparkSession, root: Path) -> dict[Hashable, Found]:
+    def found(self, spark: SparkSession, root: Path, table_type: TableType) -> dict[Hashable, Found]:
         """What the product makes of it."""
         topic = Topic(COLUMNS, flat=self.is_flat)
         broker, registry = FakeBroker(), topic.registry
         broker.add_partitions(topic.table, 2)
-        table = TableConfig(**self.settings, on_log_reset="warn")
+        table = TableConfig(silver=(TABLE_TYPES[table_type],), **self.settings, on_log_reset="warn")
         config = Config(lake=LakeConfig(root=str(root)), defaults=table)
         for number, batch in enumerate(self.batches):
             for index in batch:
@@ -147,29 +147,23 @@ def differences(run: Run, found: Mapping[Hashable, Found], expected: Mapping[Has
     return "\n".join([f"{run.settings}, late: {run.due}", *said, f"wrong are {wrong}"])
 
 
-def check(spark: SparkSession, seed: int, histories: int) -> None:
+def check(spark: SparkSession, seed: int, histories: int, table_type: TableType) -> None:
     run = Run(seed, histories)
     with tempfile.TemporaryDirectory() as root:
-        found = run.found(spark, Path(root))
+        found = run.found(spark, Path(root), table_type)
 
     wrong = differences(run, found, run.expected())
-    assert not wrong, wrong
+    assert not wrong, f"seed {seed}, {table_type}: {wrong}"
 
 
-@settings(
-    max_examples=2,
-    derandomize=True,
-    phases=[Phase.generate],
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-@given(seed=SEEDS)
-def test_silver_is_the_fold_of_fifty_histories(spark: SparkSession, seed: int) -> None:
-    check(spark, seed, 25)
+@pytest.mark.parametrize(("table_type", "seed"), [("delta", 20261121), ("hudi-cow", 20261122), ("hudi-mor", 20261123)])
+def test_silver_is_the_fold_of_fifty_histories(spark: SparkSession, table_type: TableType, seed: int) -> None:
+    check(spark, seed, 17, table_type)
 
 
 @pytest.mark.deep
+@pytest.mark.parametrize("table_type", get_args(TableType))
 @settings(max_examples=40, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=SEEDS)
-def test_silver_is_the_fold_of_a_thousand_histories(spark: SparkSession, seed: int) -> None:
-    check(spark, seed, 25)
+def test_silver_is_the_fold_of_a_thousand_histories(spark: SparkSession, table_type: TableType, seed: int) -> None:
+    check(spark, seed, 25, table_type)

@@ -10,6 +10,7 @@ from cdc_lake.config import (
     BearerAuth,
     Config,
     RegistryAuth,
+    SilverTable,
     TableConfig,
     TlsConfig,
     config_path,
@@ -111,6 +112,9 @@ def test_an_unknown_key_of_a_table_is_named(tmp_path: Path) -> None:
     ("text", "key"),
     [
         ("defaults: {deletes: maybe}", "`defaults.deletes`"),
+        ("defaults: {silver: [{format: iceberg}]}", "`defaults.silver.0.format`"),
+        ("defaults: {silver: [{type: mor}]}", "only tables of format hudi have a `type`"),
+        ("defaults: {silver: []}", "`defaults.silver"),
         ("defaults: {max_rows: 0}", "`defaults.max_rows`"),
         ("defaults: {max_quarantined: 101%}", "`defaults.max_quarantined`"),
         ("registry: {ids: global_id}", "`registry.ids`"),
@@ -272,6 +276,18 @@ def test_of_a_table_s_own_settings_only_those_that_are_set_count() -> None:
     config = Config(defaults=TableConfig(deletes="hard"), tables={"a.*": TableConfig(max_rows=7)})
 
     assert (config.table("a.b").deletes, config.table("a.b").max_rows) == ("hard", 7)
+
+
+def test_what_a_table_is_held_in_comes_from_the_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path, "tables: {'a.*': {silver: [{format: hudi, type: mor}]}}")
+    monkeypatch.setenv("CDC_LAKE__DEFAULTS__SILVER", '[{"format": "hudi"}]')
+
+    config = load_config(file)
+
+    assert config.table("a.b").silver == (SilverTable(format="hudi", type="mor"),)
+    assert config.table("b.c").silver == (SilverTable(format="hudi"),)
 
 
 def test_schema_files_start_at_the_configuration_file_s_folder(tmp_path: Path) -> None:

@@ -1,16 +1,18 @@
-"""What the product makes of logs: real bronze and silver runs on Delta, with a fake broker and a fake registry."""
+"""What the product makes of logs: real bronze and silver runs, with a fake broker and a fake registry."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from events import FakeRegistry
 from fakes import FakeBroker
+from hudi import HudiTableBuilder
 from pyspark.sql import SparkSession
 
-from cdc_lake.config import Config, LakeConfig, TableConfig
+from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.replay import replay_quarantined
 from cdc_lake.layers.silver import run_silver
@@ -38,8 +40,15 @@ class Copy(NamedTuple):
     batches: list[range]
 
 
-def results_by_delta(
-    spark: SparkSession, root: Path, logs: Sequence[Log], *, split: Split, deletes: Deletes, shape: Shape
+def results_by_lake(
+    spark: SparkSession,
+    root: Path,
+    logs: Sequence[Log],
+    *,
+    table_type: TableType,
+    split: Split,
+    deletes: Deletes,
+    shape: Shape,
 ) -> Iterator[Result]:
     """Run the logs that can have the shape in one lake, most of them in few tables; what is wrong with each.
 
@@ -49,7 +58,7 @@ def results_by_delta(
     copies = list(_copies([log for log in logs if shape in log.shapes], split))
     config = Config(
         lake=LakeConfig(root=str(root)),
-        defaults=TableConfig(deletes=deletes, on_log_reset="warn"),
+        defaults=TableConfig(silver=(TABLE_TYPES[table_type],), deletes=deletes, on_log_reset="warn"),
         tables={copy.topic: TableConfig(**copy.log.settings) for copy in copies if copy.log.settings},
     )
     lake = _Lake(spark, config, copies, shape)
@@ -172,11 +181,13 @@ def _due_text(number: int) -> str:
 
 
 def silver_rows(root: Path, topic: str) -> list[dict[str, Any]]:
-    """The rows of a topic's silver table as delta-rs reads them; none if there is no table."""
-    path = str(root / "silver" / topic.replace(".", "/"))
-    if not DeltaTable.is_deltatable(path):
-        return []
-    rows: list[dict[str, Any]] = DeltaTable(path).to_pyarrow_table().to_pylist()
+    """The rows of a topic's silver table as delta-rs or hudi-rs reads them; none if there is no table."""
+    path = root / "silver" / topic.replace(".", "/")
+    rows: list[dict[str, Any]] = []
+    if (path / ".hoodie").exists():
+        rows = pa.Table.from_batches(HudiTableBuilder.from_base_uri(str(path)).build().read()).to_pylist()
+    elif DeltaTable.is_deltatable(str(path)):
+        rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
     return rows
 
 

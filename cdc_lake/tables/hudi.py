@@ -1,0 +1,296 @@
+"""A table in Apache Hudi, copy-on-write or merge-on-read.
+
+The fold has decided before anything is written, so Hudi must not decide again: what is written last counts
+(`COMMIT_TIME_ORDERING`), and a row that goes is written with `_hoodie_is_deleted`. Hudi's own ordering and its delete
+operation resurrect rows, or make tables that nobody can read. docs/decisions/hudi.md.
+"""
+
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+
+from cdc_lake.columns import DELETE, KEEP, KEY, quoted
+from cdc_lake.errors import NoProgressError, TableLockedError, UnsupportedError
+from cdc_lake.storage import Storage
+from cdc_lake.tables import Commit
+from cdc_lake.tables.progress import METADATA_KEY, Progress
+
+HudiType = Literal["cow", "mor"]
+TABLE_TYPES = {"cow": "COPY_ON_WRITE", "mor": "MERGE_ON_READ"}
+METADATA_FOLDER = ".hoodie"
+_PROPERTIES_FILE = f"{METADATA_FOLDER}/hoodie.properties"
+OWN_PREFIX = "_hoodie_"
+"""How Hudi's own columns begin."""
+GOES = "_hoodie_is_deleted"
+"""Hudi's own mark of a row that is to go; a column of every table, false in the rows that are there."""
+_TABLE_ID = f"{METADATA_KEY}.table"
+_SMALL = re.compile(r"\b(tinyint|smallint)(?=[,>]|$)")
+_WRITTEN = frozenset({"commit", "deltacommit", "replacecommit"})
+"""The actions on a timeline that write rows."""
+_READ = {
+    # Its statistics are read through Spark's cache: inside a plan that is itself being cached, that is a deadlock.
+    "hoodie.metadata.enable": "false",
+    "hoodie.enable.data.skipping": "false",
+}
+_SETTINGS = {
+    **_READ,
+    "hoodie.write.record.merge.mode": "COMMIT_TIME_ORDERING",
+    # The key's canonical text: an empty key is refused by Hudi, and its own text of several columns is ambiguous.
+    "hoodie.datasource.write.recordkey.field": KEY,
+    "hoodie.datasource.write.partitionpath.field": "",
+    "hoodie.datasource.write.keygenerator.class": "org.apache.hudi.keygen.NonpartitionedKeyGenerator",
+    "hoodie.datasource.write.commitmeta.key.prefix": METADATA_KEY,
+    "hoodie.table.timeline.timezone": "UTC",
+    # So many versions can be read back; the timeline has to be a little longer.
+    "hoodie.clean.commits.retained": "50",
+    "hoodie.keep.min.commits": "60",
+    "hoodie.keep.max.commits": "80",
+}
+_SETTINGS_OF = {
+    "cow": {},
+    # Nobody else compacts; and a reader merges at most so many logs.
+    "mor": {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "10"},
+}
+
+
+class _Written(NamedTuple):
+    """A commit of ours.
+
+    Attributes:
+        restores: how often the table was restored since.
+    """
+
+    progress: Progress
+    table_id: str
+    restores: int
+
+
+class HudiTable:
+    """One Hudi table by path; see `cdc_lake.tables.Table`. A version is an instant of its timeline, as a number.
+
+    Args:
+        spark: the session that reads and writes it.
+        path: its folder or URL.
+        kind: of table, for the first write.
+    """
+
+    def __init__(self, spark: SparkSession, path: str, *, kind: HudiType = "cow") -> None:
+        self.path = path
+        self._spark = spark
+        self._kind = kind
+        self._storage = Storage(spark)
+
+    def differing_settings(self) -> str | None:
+        """What of the table's own settings is not as this class writes it, in words; none if all is, or it is new."""
+        file = f"{self.path}/{_PROPERTIES_FILE}"
+        if not self._storage.exists(file):
+            return None
+        lines = self._storage.read_text(file).splitlines()
+        said = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+        wanted = {
+            "hoodie.table.type": TABLE_TYPES[self._kind],
+            "hoodie.record.merge.mode": _SETTINGS["hoodie.write.record.merge.mode"],
+            "hoodie.table.recordkey.fields": KEY,
+        }
+        other = (f"{name} is {said.get(name)}" for name, value in wanted.items() if said.get(name) != value)
+        return next(other, None)
+
+    def exists(self) -> bool:
+        """See `Table`. A folder in which a first write was cut off holds no table yet."""
+        return self._newest() is not None
+
+    def id(self) -> str:
+        """See `Table`."""
+        return self._known().table_id
+
+    def version(self) -> int:
+        """See `Table`."""
+        newest = self._newest()
+        assert newest is not None, "the table exists"
+        return int(newest.requestedTime())
+
+    def size(self) -> int:
+        """Bytes of all its files, older versions' included."""
+        return self._storage.size(self.path)
+
+    def held_as(self, kind: str) -> str:
+        """See `Table`: Avro, in which Hudi keeps its schema, has no whole number smaller than int."""
+        return _SMALL.sub("int", kind)
+
+    def progress(self) -> Progress | None:
+        """See `Table`."""
+        found = self._ours()
+        return found and found.progress.model_copy(update={"epoch": found.progress.epoch + found.restores})
+
+    def read(self, as_of: int | None = None) -> DataFrame:
+        """See `Table`."""
+        rows = self._rows(as_of)
+        return rows.select(*(quoted(name) for name in rows.columns if name != KEY and not name.startswith(OWN_PREFIX)))
+
+    def merge(self, changes: DataFrame, keys: Sequence[str], progress: Progress) -> Commit:
+        """See `Table`."""
+        changes = changes.persist()
+        try:
+            is_new = not self.exists()
+            if is_new:
+                changes = changes.where(~F.col(DELETE))
+            elif not changes.where(F.size(KEEP) > 0).isEmpty():
+                changes = self._with_kept(changes, keys)
+            rows = changes.withColumn(GOES, F.col(DELETE)).drop(KEEP, DELETE)
+            return self._save(rows, "bulk_insert" if is_new else "upsert", progress)
+        finally:
+            changes.unpersist()
+
+    def overwrite(self, rows: DataFrame, progress: Progress) -> Commit:
+        """See `Table`."""
+        operation = "insert_overwrite_table" if self.exists() else "bulk_insert"
+        return self._save(rows.withColumn(GOES, F.lit(False)), operation, progress)
+
+    def advance(self, progress: Progress) -> Commit:
+        """See `Table`."""
+        nothing = self._rows().where(F.lit(False))
+        return self._save(nothing.drop(*_own_columns(nothing)), "upsert", progress)
+
+    def _with_kept(self, changes: DataFrame, keys: Sequence[str]) -> DataFrame:
+        """Fill in the stored values that stay: Hudi replaces whole rows."""
+        stored = self._rows()
+        names = [name for name in changes.columns if name in stored.columns and name not in (*keys, KEY)]
+        joined = changes.alias("s").join(stored.alias("t"), F.col(f"s.{KEY}") == F.col(f"t.{KEY}"), "left")
+
+        def value(name: str) -> Column:
+            sent = F.col(f"s.{quoted(name)}")
+            if name not in names:
+                return sent
+            return F.when(F.array_contains(f"s.{KEEP}", name), F.col(f"t.{quoted(name)}")).otherwise(sent).alias(name)
+
+        return joined.select(*(value(name) for name in changes.columns))
+
+    def _save(self, rows: DataFrame, operation: str, progress: Progress) -> Commit:
+        _check_names(self.path, rows.schema)
+        # Hudi takes a new column only if it may be null; and what never was may be so in a later batch.
+        may_be_null = [
+            F.when(F.lit(True), F.col(quoted(field.name)).cast(_nullable(field.dataType))).alias(field.name)
+            for field in rows.schema
+        ]
+        table_id = uuid.uuid4().hex if operation == "bulk_insert" else self._known().table_id
+        settings = {
+            **_SETTINGS,
+            **_SETTINGS_OF[self._kind],
+            "hoodie.table.name": self.path.rstrip("/").rpartition("/")[2],
+            "hoodie.datasource.write.table.type": TABLE_TYPES[self._kind],
+            "hoodie.datasource.write.operation": operation,
+            # Only an overwrite comes with other columns than the table has and more.
+            "hoodie.datasource.write.schema.allow.auto.evolution.column.drop": "true",
+            METADATA_KEY: progress.to_metadata(),
+            _TABLE_ID: table_id,
+        }
+        rows.select(*may_be_null).write.format("hudi").options(**settings).mode("append").save(self.path)
+        return self._committed(progress)
+
+    def _committed(self, progress: Progress) -> Commit:
+        """Read back what stands in the table now; Hudi has no fence against a second writer, only our lease."""
+        found = self.progress()
+        if found is None or found.nonce != progress.nonce:
+            raise TableLockedError(
+                self.path,
+                f"{f'run {found.run_id}' if found else 'another run'} committed while batch {progress.commit} was made",
+                "run again once the other has ended",
+            )
+        return Commit(self.version(), found)
+
+    def _rows(self, as_of: int | None = None) -> DataFrame:
+        reader = self._spark.read.format("hudi").options(**_READ)
+        if as_of is not None:
+            reader = reader.option("as.of.instant", str(as_of))
+        return reader.load(self.path)
+
+    def _known(self) -> _Written:
+        found = self._ours()
+        assert found is not None, "the table exists"
+        return found
+
+    def _ours(self) -> _Written | None:
+        """The newest commit that carries progress; none where no table is."""
+        timeline = self._timeline()
+        written = restores = 0
+        for instant in self._instants(timeline):
+            restores += instant.getAction() == "restore"
+            if instant.getAction() not in _WRITTEN:
+                continue
+            written += 1
+            said = timeline.readCommitMetadata(instant).getExtraMetadata()
+            progress = Progress.from_metadata(said.get(METADATA_KEY))
+            if progress is not None:
+                return _Written(progress, said.get(_TABLE_ID), restores)
+        if not written:
+            return None
+        raise NoProgressError(
+            self.path,
+            "none of the commits left on its timeline says what the table has consumed",
+            "restore it to a savepoint that does, or rebuild the table",
+        )
+
+    def _newest(self) -> Any:
+        """The newest instant that wrote rows; none if there is none."""
+        found = (one for one in self._instants(self._timeline()) if one.getAction() in _WRITTEN)
+        return next(found, None)
+
+    def _timeline(self) -> Any:
+        """The completed instants that are not archived; none where no table is."""
+        if not self._storage.exists(f"{self.path}/{_PROPERTIES_FILE}"):
+            return None
+        jvm: Any = self._spark._jvm
+        conf = self._spark._jsc.hadoopConfiguration()
+        builder = jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder()
+        builder = builder.setConf(jvm.org.apache.hudi.hadoop.fs.HadoopFSUtils.getStorageConf(conf))
+        return builder.setBasePath(self.path).build().getActiveTimeline().filterCompletedInstants()
+
+    @staticmethod
+    def _instants(timeline: Any) -> Iterator[Any]:
+        """The newest first."""
+        if timeline is None:
+            return
+        instants = timeline.getReverseOrderedInstants().iterator()
+        while instants.hasNext():
+            yield instants.next()
+
+
+def _nullable(kind: DataType) -> DataType:
+    """The same type, with nulls wherever there may be any."""
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(kind.keyType, _nullable(kind.valueType))
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, _nullable(field.dataType)) for field in kind])
+    return kind
+
+
+def _check_names(path: str, kind: DataType) -> None:
+    """See that Avro, in which Hudi keeps its schema, takes all names.
+
+    Raises:
+        UnsupportedError: it does not.
+    """
+    if isinstance(kind, StructType):
+        for field in kind:
+            if not field.name.isidentifier():
+                raise UnsupportedError(
+                    path,
+                    f"Hudi cannot hold the column or field `{field.name}`: names have letters, digits and `_` there",
+                    "set field.name.adjustment.mode=avro on the connector, or hold this table in delta",
+                )
+            _check_names(path, field.dataType)
+    elif isinstance(kind, ArrayType):
+        _check_names(path, kind.elementType)
+    elif isinstance(kind, MapType):
+        _check_names(path, kind.valueType)
+
+
+def _own_columns(rows: DataFrame) -> list[str]:
+    return [name for name in rows.columns if name.startswith(OWN_PREFIX) and name != GOES]

@@ -1,0 +1,47 @@
+"""Which engine holds a silver table."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+
+from cdc_lake.config import SilverTable
+from cdc_lake.errors import ConfigError
+from cdc_lake.storage import Storage
+from cdc_lake.tables import Table
+from cdc_lake.tables.delta import LOG_FOLDER, DeltaLakeTable
+from cdc_lake.tables.hudi import METADATA_FOLDER, HudiTable
+
+_MARKS = {"delta": LOG_FOLDER, "hudi": METADATA_FOLDER}
+TABLE_FOLDERS = tuple(_MARKS.values())
+"""What a table's folder holds; one of these."""
+
+
+def silver_table(spark: SparkSession, path: str, wanted: SilverTable, *, statistics: Sequence[str] = ()) -> Table:
+    """A silver table by path.
+
+    Args:
+        wanted: its format and type.
+        statistics: columns that files are skipped by, for the first write.
+
+    Raises:
+        ConfigError: there is a table of another format or type.
+    """
+    other = next(format for format in _MARKS if format != wanted.format)
+    if Storage(spark).exists(f"{path}/{_MARKS[other]}"):
+        raise _another(path, f"a {other} table", wanted)
+    if wanted.format == "delta":
+        return DeltaLakeTable(spark, path, statistics=statistics)
+    table = HudiTable(spark, path, kind=wanted.type or "cow")
+    if (differing := table.differing_settings()) is not None:
+        raise _another(path, f"a hudi table whose {differing}", wanted)
+    return table
+
+
+def _another(path: str, found: str, wanted: SilverTable) -> ConfigError:
+    name = " ".join(filter(None, (wanted.format, wanted.type)))
+    return ConfigError(
+        path,
+        f"there is {found}, and the settings say {name}",
+        "set `silver` of the table back, or move the folder and its side table away: silver is then made anew from "
+        "bronze",
+    )

@@ -1,0 +1,59 @@
+"""A quick part of the kit on every table type: the logs that share a table, in one batch.
+
+`make conformance` runs all of it.
+"""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc_lake.config import TableType
+
+from .by_lake import results_by_lake
+from .log import Deletes, Shape, load
+
+
+@pytest.mark.parametrize(
+    ("table_type", "deletes", "shape"),
+    [
+        ("delta", "hard", "flat"),
+        ("hudi-cow", "soft", "flat"),
+        ("hudi-mor", "hard", "envelope"),
+        pytest.param("delta", "soft", "envelope", marks=pytest.mark.deep),
+    ],
+)
+def test_the_logs_that_share_a_table_end_as_they_must(
+    spark: SparkSession, tmp_path: Path, table_type: TableType, deletes: Deletes, shape: Shape
+) -> None:
+    logs = [log for log in load() if not log.has_own_table]
+
+    results = dict(
+        results_by_lake(spark, tmp_path, logs, table_type=table_type, split="none", deletes=deletes, shape=shape)
+    )
+
+    assert {name: lines for name, lines in results.items() if lines} == {}
+    assert len(results) > 100
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"K8-another-primary-key", "missing-row-and-a-replay"},
+        pytest.param({"T4-replay-that-closes-a-second-life"}, marks=pytest.mark.deep),
+    ],
+    ids=["short", "long"],
+)
+@pytest.mark.parametrize("table_type", get_args(TableType))
+def test_what_shows_only_from_batch_to_batch(
+    spark: SparkSession, tmp_path: Path, table_type: TableType, names: set[str]
+) -> None:
+    logs = [log for log in load() if log.log in names]
+
+    results = dict(
+        results_by_lake(spark, tmp_path, logs, table_type=table_type, split="each", deletes="hard", shape="envelope")
+    )
+
+    assert len(results) == len(names)
+    assert {name: lines for name, lines in results.items() if lines} == {}
