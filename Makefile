@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep conformance soak bench-landing bench-quick record lint clean lock
+.PHONY: help setup demo test test-deep conformance soak bench-landing bench-quick bench-tables record lint clean lock
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,6 +38,9 @@ soak: setup ## Run bronze and silver without end, for ten minutes: what they hol
 
 bench-landing: setup ## Measure what bronze costs beside the least that any landing does (7 minutes)
 	python -m benchmarks.landing
+
+bench-tables: setup ## Measure silver in Delta beside Hudi's two table types (8 minutes)
+	python -m benchmarks.tables
 
 bench-quick: setup ## Measure a million events beside the textbook way (12 minutes)
 	python -m benchmarks.quick

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from cdc_lake.config import TableType
+
 Take = Callable[[Sequence[str]], None]
 
 
-def cdc_lake(folder: Path, *, has_silver: bool = True) -> Take:
+def cdc_lake(folder: Path, *, has_silver: bool = True, table_type: "TableType" = "delta") -> Take:
     """Our own bronze and silver as they come, in one application."""
-    from cdc_lake.config import Config, KafkaConfig, LakeConfig, RegistryConfig
+    from cdc_lake.config import TABLE_TYPES, Config, KafkaConfig, LakeConfig, RegistryConfig, TableConfig
     from cdc_lake.layers.bronze import run_bronze
     from cdc_lake.layers.silver import run_silver
     from cdc_lake.layers.turns import Workers
@@ -29,6 +31,7 @@ def cdc_lake(folder: Path, *, has_silver: bool = True) -> Take:
         kafka=KafkaConfig(bootstrap_servers=os.environ["BENCH_KAFKA"]),
         registry=RegistryConfig(url=os.environ["BENCH_REGISTRY"]),
         lake=LakeConfig(root=str(folder)),
+        defaults=TableConfig(silver=(TABLE_TYPES[table_type],)),
     )
     workers = Workers(config.run.parallel)
     workers.spark("benchmark")
@@ -168,8 +171,14 @@ PIPELINES: Mapping[str, Callable[[Path], Take]] = {
     "textbook": textbook,
     "tuned": lambda folder: textbook(folder, is_tuned=True),
 }
+IN_HUDI: Mapping[str, Callable[[Path], Take]] = {
+    "hudi-cow": lambda folder: cdc_lake(folder, table_type="hudi-cow"),
+    "hudi-mor": lambda folder: cdc_lake(folder, table_type="hudi-mor"),
+}
+"""Our own pipeline with silver in Hudi."""
 CONTENDERS: Mapping[str, Callable[[Path], Take]] = {
     **PIPELINES,
+    **IN_HUDI,
     "bronze": lambda folder: cdc_lake(folder, has_silver=False),
     "floor": floor,
 }

@@ -22,16 +22,18 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from hudi import HudiTableBuilder
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.contender import PIPELINES
+from benchmarks.contender import IN_HUDI, PIPELINES
 from benchmarks.log import ORDERS, Log, small
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.jars import cache_folder, lock_file, profile_name, read_lock
 
 OURS = "cdc_lake"
+ALL_OURS = frozenset((OURS, *IN_HUDI))
 _SUBMIT = "--master local[2] --driver-memory 2g --conf spark.ui.enabled=false pyspark-shell"
 _COLUMNS = ("id", "customer", "status", "amount", "note", "city", "score")
 
@@ -120,9 +122,13 @@ class Contender:
 
     def rows(self, topic: str) -> pa.Table:
         """What its table of a topic holds."""
-        if self.name != OURS:
+        if self.name not in ALL_OURS:
             return DeltaTable(str(self._folder / topic)).to_pyarrow_table()
-        rows = DeltaTable(str(self._folder / "silver" / topic.replace(".", "/"))).to_pyarrow_table()
+        path = str(self._folder / "silver" / topic.replace(".", "/"))
+        if self.name == OURS:
+            rows = DeltaTable(path).to_pyarrow_table()
+        else:
+            rows = pa.Table.from_batches(HudiTableBuilder.from_base_uri(path).build().read())
         return rows.filter(pc.invert(rows["__deleted"]))
 
     def wait(self) -> None:
@@ -181,7 +187,7 @@ def main() -> None:
     started = time.monotonic()
     with servers() as (folder, addresses):
         outcome = measure(folder, addresses, A_MILLION)
-    _print(outcome)
+    show(outcome)
     print(f"{time.monotonic() - started:.0f} s in all")
     if outcome.wrong[OURS]:
         raise SystemExit(f"{outcome.wrong[OURS]} rows of cdc_lake's tables are not what the log says")
@@ -213,12 +219,14 @@ def measure(root: Path, addresses: Mapping[str, str], sizes: Sizes, names: Seque
     costs: dict[str, dict[str, list[Cost]]] = {}
     taken: dict[str, dict[str, int]] = {name: {} for name in names}
     with ExitStack() as stack:
-        contenders = [stack.enter_context(Contender(name, root, ours if name == OURS else theirs)) for name in names]
+        contenders = [
+            stack.enter_context(Contender(name, root, ours if name in ALL_OURS else theirs)) for name in names
+        ]
         for step in steps(log, sizes):
             for contender in contenders:
                 contender.wait()  # all of them: nobody is measured while another starts
             for contender in contenders:
-                topics = step.topics if contender.name == OURS else step.topics[: step.theirs]
+                topics = step.topics if contender.name in ALL_OURS else step.topics[: step.theirs]
                 if not topics:
                     continue
                 cost = contender.take(topics)
@@ -271,18 +279,20 @@ def _median(costs: Sequence[Cost]) -> Cost:
     return Cost(median(cost.cpu for cost in costs), median(cost.wall for cost in costs))
 
 
-def _print(outcome: Outcome) -> None:
+def show(outcome: Outcome) -> None:
+    """Print it, as ratios to the first contender."""
+    first, *_ = outcome.wrong
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("seconds a table")
-    for name in PIPELINES:
+    for name in outcome.wrong:
         table.add_column(f"{name}\nCPU", justify="right")
         table.add_column("\nwall", justify="right")
     for step, costs in outcome.costs.items():
-        ours = costs[OURS]
+        ours = costs[first]
         seconds = [(cost.cpu, cost.wall) for cost in costs.values()]
         table.add_row(step, *(f"{value:.1f}" for both in seconds for value in both))
         ratios = [(cpu / ours.cpu, wall / ours.wall) for cpu, wall in seconds]
-        table.add_row("  times ours", *(f"{value:.2f}" for both in ratios for value in both), end_section=True)
+        table.add_row("  times the first", *(f"{value:.2f}" for both in ratios for value in both), end_section=True)
     table.add_row("wrong rows", *(text for number in outcome.wrong.values() for text in (f"{number:,}", "")))
     Console(width=80).print(table)
 

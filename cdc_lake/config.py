@@ -200,6 +200,28 @@ class StackConfig(Model):
     folder: str = Field(default="../.cdc_lake/stack", description="Their data, logs and addresses.")
 
 
+_PROPERTIES: Mapping[str, frozenset[str]] = {
+    "delta": frozenset(
+        {
+            *("delta.checkpointInterval", "delta.dataSkippingNumIndexedCols", "delta.deletedFileRetentionDuration"),
+            *("delta.enableChangeDataFeed", "delta.enableDeletionVectors", "delta.logRetentionDuration"),
+            *("delta.autoOptimize.autoCompact", "delta.autoOptimize.optimizeWrite", "delta.targetFileSize"),
+        }
+    ),
+    "hudi": frozenset(
+        {
+            *("hoodie.bucket.index.num.buckets", "hoodie.index.type", "hoodie.parquet.compression.codec"),
+            *("hoodie.clean.commits.retained", "hoodie.keep.max.commits", "hoodie.keep.min.commits"),
+            *("hoodie.clustering.inline", "hoodie.clustering.inline.max.commits"),
+            *("hoodie.compact.inline", "hoodie.compact.inline.max.delta.commits"),
+            *("hoodie.parquet.max.file.size", "hoodie.parquet.small.file.limit"),
+            *("hoodie.write.auto.upgrade", "hoodie.write.table.version"),
+        }
+    ),
+}
+"""What of an engine's own settings a table may have otherwise: nothing that decides which rows are right."""
+
+
 class SilverTable(Model):
     """What a silver table is held in."""
 
@@ -208,11 +230,24 @@ class SilverTable(Model):
         default=None, description="Of hudi: copy-on-write, if nothing is said, or merge-on-read."
     )
 
+    properties: dict[str, str] = Field(
+        default_factory=dict, description="The engine's own settings of the table, from a list."
+    )
+
     @model_validator(mode="after")
-    def _has_types(self) -> Self:
+    def _fits_its_format(self) -> Self:
         if self.format == "delta" and self.type is not None:
             raise ValueError("only tables of format hudi have a `type`")
+        for name in self.properties.keys() - _PROPERTIES[self.format]:
+            near = difflib.get_close_matches(name, sorted(_PROPERTIES[self.format]), n=1, cutoff=0.5)
+            meant = f" (did you mean `{near[0]}`?)" if near else ""
+            raise ValueError(f"`{name}` is no property that a table of format {self.format} may have{meant}")
         return self
+
+    @property
+    def kind(self) -> str:
+        """Its format and type in a word."""
+        return self.format if self.format == "delta" else f"{self.format}_{self.type or 'cow'}"
 
 
 TableType = Literal["delta", "hudi-cow", "hudi-mor"]
@@ -227,7 +262,11 @@ TABLE_TYPES: Mapping[TableType, SilverTable] = {
 class TableConfig(Model):
     """How one table is treated. Nothing of it must be set."""
 
-    silver: tuple[SilverTable] = Field(default=(SilverTable(),), description="The table that silver is held in.")
+    silver: tuple[SilverTable, ...] = Field(
+        default=(SilverTable(),),
+        min_length=1,
+        description="What silver is held in: one table, or several side by side. Readers such as gold take the first.",
+    )
     deletes: Literal["soft", "hard"] = Field(
         default="soft", description="soft: the row stays with `__deleted = true`; hard: it goes."
     )
@@ -307,6 +346,13 @@ class TableConfig(Model):
         description="More records of a run in quarantine than this (a number, or a share: 0.1%) end it with exit "
         "code 30, after the commit.",
     )
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        kinds = [table.kind for table in self.silver]
+        if len(set(kinds)) < len(kinds):
+            raise ValueError("`silver` names the same format and type twice")
+        return self
 
 
 class LeaseConfig(Model):

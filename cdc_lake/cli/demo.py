@@ -24,6 +24,10 @@ def demo(
             "--sql", exists=True, dir_okay=False, help="A dump of yours to load instead of the sample; repeatable."
         ),
     ] = None,
+    tables: Annotated[
+        list[str] | None,
+        typer.Option("--table", help="Follow only tables whose topics fit this name or glob; repeatable."),
+    ] = None,
     table_type: Annotated[TableType, typer.Option(help="What the silver tables are held in.")] = "delta",
     keep: Annotated[bool, typer.Option("--keep", help="Leave the servers running, and say how to reach them.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as the last line, in JSON.")] = False,
@@ -38,6 +42,7 @@ def demo(
     result = run_demo(
         place,
         dumps=sql or (),
+        tables=tables or (),
         table_type=table_type,
         keep=keep,
         say=lambda text: print(text, file=sys.stderr, flush=True),

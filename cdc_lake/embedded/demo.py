@@ -14,7 +14,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,7 @@ from cdc_lake.embedded.tap import StreamStats, observe
 from cdc_lake.embedded.workload import ChangesTo, changing
 from cdc_lake.errors import CdcLakeError, ConfigError
 from cdc_lake.jars import EMBEDDED_PROFILE, cache_folder, lock_file, profile_name, read_lock, require
+from cdc_lake.models import read_model
 
 SEED: Final = 1
 FLOOR: Final = {"updates": 1000, "deletes": 50, "ties": 50, "key_changes": 20, "placeholders": 20}
@@ -174,19 +176,26 @@ class DemoResult:
 
 
 def run_demo(
-    folder: Path, *, dumps: Sequence[Path] = (), table_type: TableType = "delta", keep: bool, say: Say
+    folder: Path,
+    *,
+    dumps: Sequence[Path] = (),
+    tables: Sequence[str] = (),
+    table_type: TableType = "delta",
+    keep: bool,
+    say: Say,
 ) -> DemoResult:
     """Run the demo in `folder`, which it empties first.
 
     Args:
         folder: servers and lake are made in it.
         dumps: SQL files to load instead of the sample.
+        tables: globs of the topics to follow; all when there are none.
         table_type: what silver is held in, one of `config.TABLE_TYPES`.
         keep: leave the servers running.
         say: told what is going on.
 
     Raises:
-        ConfigError: the folder holds something that no demo made, or a dump cannot be loaded.
+        ConfigError: the folder holds something that no demo made, a dump cannot be loaded, or there is no such table.
         InstallationError: a jar is missing or damaged.
         InfrastructureError: a server or connector does not start.
         CdcLakeError: a job failed.
@@ -206,6 +215,7 @@ def run_demo(
             postgres = stack.endpoints["postgres"]
             with result.part("load"):
                 source = _dump(postgres, dumps) if dumps else _sample(postgres)
+                source = _only(source, tables) if tables else source
             result.source, result.left_out = source.name, dict(source.left_out)
             jobs = Jobs(stack, lake, table_type)
             _play(source, jobs, stack, result, say)
@@ -259,6 +269,30 @@ def _dump(dsn_admin: str, files: Sequence[Path]) -> Source:
         transactions=DUMP_TRANSACTIONS,
         floor={"updates": 1},
         gold={},
+    )
+
+
+def _only(source: Source, globs: Sequence[str]) -> Source:
+    """The same source with fewer tables, of which the stream need not hold so much, and the models that read no others.
+
+    Raises:
+        ConfigError: a glob fits no table.
+    """
+    for glob in globs:
+        if not any(fnmatchcase(topic, glob) for topic in source.topics):
+            raise ConfigError(glob, "no table to follow has such a topic", f"see --table: {', '.join(source.topics)}")
+    chosen = {t: table for t, table in source.topics.items() if any(fnmatchcase(t, glob) for glob in globs)}
+    places = {table.place for table in chosen.values()}
+    return replace(
+        source,
+        tables=list(chosen.values()),
+        envelope_tables=[place for place in source.envelope_tables if place in places],
+        floor={"updates": 1},
+        gold={
+            model: query
+            for model, query in source.gold.items()
+            if chosen.keys() >= set(read_model(CHECKOUT / "conf" / "gold" / f"{model}.sql").header.sources.values())
+        },
     )
 
 

@@ -17,7 +17,7 @@ from cdc_lake import failpoints
 from cdc_lake.columns import DELETED, SILVER_META, quoted
 from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, KeyConstraintError, ModelError, NoProgressError
-from cdc_lake.layers.run import Leases, end_report, open_silver, select, table_path
+from cdc_lake.layers.run import Leases, end_report, select, silver_targets, table_path
 from cdc_lake.layers.turns import Workers, first_line
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.models import GoldModel, model_names, read_model
@@ -198,7 +198,7 @@ def _sources(run: _Run) -> dict[str, _Source]:
     header, root = run.model.header, f"{run.config.lake.root}/silver"
     todo = f"run the silver job first, or mend `sources` in {run.model.file}"
     topics = select(list(header.sources.values()), run.folded, f"table in {root}", todo)
-    pinned = {topic: _pinned(open_silver(run.session, run.config, topic)) for topic in topics}
+    pinned = {topic: _pinned(silver_targets(run.config, topic)[0].open(run.session)) for topic in topics}
     return {alias: pinned[topic] for alias, topic in header.sources.items()}
 
 

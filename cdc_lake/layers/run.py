@@ -4,12 +4,13 @@ import difflib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
 from pyspark.sql import SparkSession
 
-from cdc_lake.config import Config
+from cdc_lake.config import Config, SilverTable
 from cdc_lake.errors import ConfigError, UnknownTableError
 from cdc_lake.metrics.report import Report
 from cdc_lake.storage import Storage
@@ -22,23 +23,47 @@ _TOPIC = re.compile(r"[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_-]+)*")
 
 
 def table_path(config: Config, layer: str, topic: str) -> str:
-    """The folder of a topic's table: `<root>/<layer>/<prefix>/<schema>/<table>`.
+    """The folder of a topic's table: `<root>/<layer>/<prefix>/<schema>/<table>`; of a table named `<topic>@<kind>`
+    `<root>/<layer>_<kind>/…`.
 
     Raises:
         ConfigError: the name would not stay inside the lake.
     """
+    topic, _, kind = topic.partition("@")
+    layer = f"{layer}_{kind}" if kind else layer
     if len(topic) > 249 or not _TOPIC.fullmatch(topic):
         raise ConfigError(topic, "this is not a topic name of letters, digits, `_`, `-` between dots", "see --table")
     return f"{config.lake.root}/{layer}/{topic.replace('.', '/')}"
 
 
-def open_silver(spark: SparkSession, config: Config, topic: str) -> Table:
-    """A topic's silver table.
+@dataclass(frozen=True)
+class SilverTarget:
+    """One of the tables that a topic's silver is held in.
 
-    Raises:
-        ConfigError: there is a table of another format or type than the settings say.
+    Attributes:
+        name: the topic's; of all but the first with what it is held in behind it, `<topic>@hudi_mor`.
+        path, side: its folder, and that of its side table.
     """
-    return silver_table(spark, table_path(config, "silver", topic), config.table(topic).silver[0])
+
+    name: str
+    topic: str
+    held_in: SilverTable
+    path: str
+    side: str
+
+    def open(self, spark: SparkSession, *, statistics: Sequence[str] = ()) -> Table:
+        """The table; see `tables.silver`."""
+        return silver_table(spark, self.path, self.held_in, statistics=statistics)
+
+
+def silver_targets(config: Config, topic: str) -> list[SilverTarget]:
+    """The tables that a topic's silver is held in, in the order of the settings."""
+    found = []
+    for number, held_in in enumerate(config.table(topic).silver):
+        name = f"{topic}@{held_in.kind}" if number else topic
+        path, side = (table_path(config, layer, name) for layer in ("silver", "side"))
+        found.append(SilverTarget(name, topic, held_in, path, side))
+    return found
 
 
 def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) -> list[str]:

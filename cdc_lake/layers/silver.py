@@ -1,6 +1,6 @@
 """Silver: the source table as it is now, folded from bronze's events."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -10,7 +10,7 @@ from cdc_lake import failpoints
 from cdc_lake.columns import BATCH, BRONZE
 from cdc_lake.config import Config
 from cdc_lake.errors import NoProgressError
-from cdc_lake.layers.run import Leases, end_report, open_silver, select_landed, table_path
+from cdc_lake.layers.run import Leases, SilverTarget, end_report, select_landed, silver_targets, table_path
 from cdc_lake.layers.silver_batch import Batch, SilverRun
 from cdc_lake.layers.silver_fold import folded
 from cdc_lake.layers.turns import Workers
@@ -43,8 +43,10 @@ def run_silver(
     workers = workers or Workers(spark=spark)
     storage = Storage(workers.spark("cdc_lake silver"))
     leases = Leases(config, storage, report)
-    silver = _Silver(config, SchemaFiles(storage, config.lake.root), leases, report.run_id)
-    workers.each_table(report, select_landed(config, storage, tables), silver, leases=leases)
+    topics = select_landed(config, storage, tables)
+    targets = {target.name: target for topic in topics for target in silver_targets(config, topic)}
+    silver = _Silver(config, targets, SchemaFiles(storage, config.lake.root), leases, report.run_id)
+    workers.each_table(report, list(silver.targets), silver, leases=leases)
     failpoints.reach("silver.before_report")
     end_report(storage, config, report, unless_idle=workers.is_continuous)
     return report
@@ -55,15 +57,17 @@ class _Silver:
     """The layer's work; what is new is counted in bronze's batches."""
 
     config: Config
+    targets: Mapping[str, SilverTarget]
     schemas: SchemaFiles
     leases: Leases
     run_id: str
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
-        bronze = DeltaLakeTable(spark, table_path(self.config, "bronze", done.table))
+        target = self.targets[done.table]
+        bronze = DeltaLakeTable(spark, table_path(self.config, "bronze", target.topic))
         landed = bronze.progress()
-        progress = open_silver(spark, self.config, done.table).progress()
+        progress = target.open(spark).progress()
         source = bronze.id()
         if landed is None or progress is None or source not in progress.sources:
             return None
@@ -72,20 +76,20 @@ class _Silver:
 
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
-        bronze = DeltaLakeTable(spark, table_path(self.config, "bronze", done.table))
+        target = self.targets[done.table]
+        bronze = DeltaLakeTable(spark, table_path(self.config, "bronze", target.topic))
         landed = bronze.progress()
         assert landed is not None, "a bronze table is created with progress"
-        path = table_path(self.config, "silver", done.table)
-        progress = _progress(open_silver(spark, self.config, done.table), done)
+        progress = _progress(target.open(spark), done)
         source = bronze.id()
         run = SilverRun(
             spark=spark,
             schemas=self.schemas,
             bronze=bronze.read(as_of=bronze.version()).select(*BRONZE),
             partitions=len(landed.position),
-            path=path,
-            side=SideTable(spark, table_path(self.config, "side", done.table)),
-            settings=self.config.table(done.table),
+            target=target,
+            side=SideTable(spark, target.side),
+            settings=self.config.table(target.topic),
             run_id=self.run_id,
             done=done,
             is_comparison=progress is not None and source not in progress.sources,

@@ -18,13 +18,13 @@ from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.moves import has_move_headers
 from cdc_lake.events.rows import Layout, check_names, events, large_columns, layout_of, merge_columns, place
 from cdc_lake.events.types import plain_type
+from cdc_lake.layers.run import SilverTarget
 from cdc_lake.layers.written import named
 from cdc_lake.metrics.report import TableReport
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.tables import Table
 from cdc_lake.tables.progress import Progress, SidePin
 from cdc_lake.tables.side import SideTable
-from cdc_lake.tables.silver import silver_table
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class SilverRun:
     Attributes:
         bronze: all rows, pinned to one version.
         partitions: how many the topic has.
-        path: silver's folder.
+        target: the table to fold into.
         side: silver's memory.
         is_comparison: silver was folded from another bronze table, so this one may know less of a key than silver does.
         check_lease: raises when the table is another run's by now.
@@ -44,7 +44,7 @@ class SilverRun:
     schemas: SchemaFiles
     bronze: DataFrame
     partitions: int
-    path: str
+    target: SilverTarget
     side: SideTable
     settings: TableConfig
     run_id: str
@@ -55,7 +55,7 @@ class SilverRun:
     def silver(self, keys: Sequence[str] = ()) -> Table:
         """Silver's table; `keys` matter to the write that creates it."""
         statistics = (*keys, BATCH, "__source_ts_ms")
-        return silver_table(self.spark, self.path, self.settings.silver[0], statistics=statistics)
+        return self.target.open(self.spark, statistics=statistics)
 
     @property
     def truncates(self) -> Literal["soft", "hard"]:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from cdc_lake.config import Config, kafka_address
 from cdc_lake.errors import InfrastructureError
 from cdc_lake.layers.bronze import unread
-from cdc_lake.layers.run import open_silver, select_landed, table_path
+from cdc_lake.layers.run import select_landed, silver_targets, table_path
 from cdc_lake.metrics.report import Report
 from cdc_lake.session import build_session
 from cdc_lake.sources.kafka import Broker, Kafka, TopicLog
@@ -100,11 +100,9 @@ def status(
         bronze = DeltaLakeTable(spark, table_path(config, "bronze", topic))
         landed = bronze.progress()
         assert landed is not None, "a bronze table is created with progress"
-        folded = open_silver(spark, config, topic).progress()
-        found.tables += [
-            _of_bronze(topic, bronze, landed, logs.get(topic), broker),
-            _of_silver(topic, bronze, landed, folded),
-        ]
+        found.tables.append(_of_bronze(topic, bronze, landed, logs.get(topic), broker))
+        for target in silver_targets(config, topic):
+            found.tables.append(_of_silver(target.name, bronze, landed, target.open(spark).progress()))
     for one in found.tables:
         one.last_run = runs.get((one.layer, one.table))
     return found
@@ -130,11 +128,11 @@ def _of_bronze(
     return found
 
 
-def _of_silver(topic: str, bronze: DeltaLakeTable, landed: Progress, folded: Progress | None) -> TableStatus:
+def _of_silver(name: str, bronze: DeltaLakeTable, landed: Progress, folded: Progress | None) -> TableStatus:
     source = bronze.id()
     reached = folded.sources.get(source, 0) if folded else 0
     found = TableStatus(
-        table=topic, layer="silver", commit=folded.commit if folded else None, consumed={"bronze": reached}
+        table=name, layer="silver", commit=folded.commit if folded else None, consumed={"bronze": reached}
     )
     if reached >= landed.commit:
         found.behind_records, found.behind_seconds = 0, 0.0

@@ -18,7 +18,7 @@ from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError
 from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.rows import place
-from cdc_lake.layers.run import open_silver, select_landed, table_path
+from cdc_lake.layers.run import select_landed, silver_targets, table_path
 from cdc_lake.layers.silver_batch import Batch, SilverRun
 from cdc_lake.layers.silver_fold import Folding
 from cdc_lake.metrics.report import TableReport
@@ -88,7 +88,8 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
     bronze = DeltaLakeTable(spark, table_path(config, "bronze", topic))
     rows = bronze.read(as_of=bronze.version()).select(*BRONZE)
     text = _known_key(topic, rows, key)
-    silver = open_silver(spark, config, topic).progress()
+    target = silver_targets(config, topic)[0]
+    silver = target.open(spark).progress()
     reached = silver.sources.get(bronze.id(), 0) if silver else 0
     # What the settings would refuse is told as it would be if they did not.
     settings = config.table(topic).model_copy(update={"truncates_across_partitions": True})
@@ -99,8 +100,8 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
         schemas=SchemaFiles(storage, config.lake.root),
         bronze=rows,
         partitions=1,
-        path=table_path(config, "silver", topic),
-        side=SideTable(spark, table_path(config, "side", topic)),
+        target=target,
+        side=SideTable(spark, target.side),
         settings=settings,
         run_id="",
         done=TableReport(table=topic),

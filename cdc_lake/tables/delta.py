@@ -78,16 +78,24 @@ class DeltaLakeTable:
         path: its folder or URL.
         partition_by: columns that the first write partitions it by.
         statistics: columns that files are skipped by, for the first write.
+        properties: the table's, which win over our own defaults; a merge sets those that are others there.
     """
 
     def __init__(
-        self, spark: SparkSession, path: str, *, partition_by: Sequence[str] = (), statistics: Sequence[str] = ()
+        self,
+        spark: SparkSession,
+        path: str,
+        *,
+        partition_by: Sequence[str] = (),
+        statistics: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path
         self._spark = spark
         self._storage = Storage(spark)
         self._partition_by = tuple(partition_by)
         self._statistics = tuple(statistics)
+        self._properties = dict(properties or {})
 
     def exists(self) -> bool:
         """See `Table`."""
@@ -198,7 +206,7 @@ class DeltaLakeTable:
     def _save(self, writer: DataFrameWriter, progress: Progress) -> Commit:
         if not self.exists():
             statistics = {"delta.dataSkippingStatsColumns": ",".join(map(quoted, self._statistics))}
-            writer = writer.options(**PROPERTIES, **(statistics if self._statistics else {}))
+            writer = writer.options(**{**PROPERTIES, **self._properties}, **(statistics if self._statistics else {}))
             if self._partition_by:
                 writer = writer.partitionBy(*self._partition_by)
         with self._committing(progress):
@@ -209,6 +217,7 @@ class DeltaLakeTable:
         """See `Table`."""
         if not self.exists():
             return self.append(changes.where(~F.col(DELETE)).drop(*_OF_A_CHANGE), progress)
+        self._set_properties()
         same_key = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
         columns = [name for name in changes.columns if name not in _OF_A_CHANGE]
         there = set(self.read().columns)
@@ -230,6 +239,20 @@ class DeltaLakeTable:
         with self._committing(progress):
             merge.execute()
         return self._committed(progress)
+
+    def _set_properties(self) -> None:
+        """Set the properties that are others there, in a commit of its own."""
+        if not self._properties:
+            return
+        stored = self._snapshot().metadata().configuration()
+        changed = {
+            name: value
+            for name, value in self._properties.items()
+            if not stored.contains(name) or stored.apply(name) != value
+        }
+        if changed:
+            listed = ", ".join(f"'{name}' = '{value}'" for name, value in changed.items())
+            self._spark.sql(f"ALTER TABLE delta.{quoted(self.path)} SET TBLPROPERTIES ({listed})").collect()
 
     def advance(self, progress: Progress) -> Commit:
         """See `Table`."""

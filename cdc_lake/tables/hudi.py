@@ -7,7 +7,7 @@ operation resurrect rows, or make tables that nobody can read. docs/decisions/hu
 
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -77,12 +77,16 @@ class HudiTable:
         spark: the session that reads and writes it.
         path: its folder or URL.
         kind: of table, for the first write.
+        properties: Hudi's settings for each write; they win over our own defaults.
     """
 
-    def __init__(self, spark: SparkSession, path: str, *, kind: HudiType = "cow") -> None:
+    def __init__(
+        self, spark: SparkSession, path: str, *, kind: HudiType = "cow", properties: Mapping[str, str] | None = None
+    ) -> None:
         self.path = path
         self._spark = spark
         self._kind = kind
+        self._properties = dict(properties or {})
         self._storage = Storage(spark)
 
     def differing_settings(self) -> str | None:
@@ -181,6 +185,7 @@ class HudiTable:
         settings = {
             **_SETTINGS,
             **_SETTINGS_OF[self._kind],
+            **self._properties,
             "hoodie.table.name": self.path.rstrip("/").rpartition("/")[2],
             "hoodie.datasource.write.table.type": TABLE_TYPES[self._kind],
             "hoodie.datasource.write.operation": operation,

@@ -30,8 +30,8 @@ def silver_table(spark: SparkSession, path: str, wanted: SilverTable, *, statist
     if Storage(spark).exists(f"{path}/{_MARKS[other]}"):
         raise _another(path, f"a {other} table", wanted)
     if wanted.format == "delta":
-        return DeltaLakeTable(spark, path, statistics=statistics)
-    table = HudiTable(spark, path, kind=wanted.type or "cow")
+        return DeltaLakeTable(spark, path, statistics=statistics, properties=wanted.properties)
+    table = HudiTable(spark, path, kind=wanted.type or "cow", properties=wanted.properties)
     if (differing := table.differing_settings()) is not None:
         raise _another(path, f"a hudi table whose {differing}", wanted)
     return table

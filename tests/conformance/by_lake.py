@@ -180,9 +180,9 @@ def _due_text(number: int) -> str:
     return f"decodable after batch {number}"
 
 
-def silver_rows(root: Path, topic: str) -> list[dict[str, Any]]:
+def silver_rows(root: Path, topic: str, layer: str = "silver") -> list[dict[str, Any]]:
     """The rows of a topic's silver table as delta-rs or hudi-rs reads them; none if there is no table."""
-    path = root / "silver" / topic.replace(".", "/")
+    path = root / layer / topic.replace(".", "/")
     rows: list[dict[str, Any]] = []
     if (path / ".hoodie").exists():
         rows = pa.Table.from_batches(HudiTableBuilder.from_base_uri(str(path)).build().read()).to_pylist()

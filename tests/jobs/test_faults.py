@@ -9,23 +9,26 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pytest
 from bronze_of_fakes import MAX_ROWS, servers
+from conformance.by_lake import silver_rows
 from deltalake import DeltaTable
 from events import TABLE
 from pyspark.sql import SparkSession
 from submitting import CHECKOUT, PROGRAMS, SMALL_JVM
 
-from cdc_lake.config import Config, GoldConfig, LakeConfig, LeaseConfig, TableConfig
+from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, LeaseConfig, SilverTable, TableConfig
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.gold import run_gold
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.metrics.report import TableReport
+from cdc_lake.tables.hudi import HudiTable
 
 FOLDER = TABLE.replace(".", "/")
 BATCHES = 3
@@ -44,11 +47,11 @@ Run = Callable[..., TableReport]
 def run(spark: SparkSession) -> Run:
     """Run a layer of a lake in this process."""
 
-    def of(layer: str, root: Path, **lease: Any) -> TableReport:
+    def of(layer: str, root: Path, *, held_in: SilverTable = TABLE_TYPES["delta"], **lease: Any) -> TableReport:
         config = Config(
             lake=LakeConfig(root=str(root)),
             lease=LeaseConfig(**lease),
-            defaults=TableConfig(deletes="hard", max_rows=MAX_ROWS),
+            defaults=TableConfig(silver=(held_in,), deletes="hard", max_rows=MAX_ROWS),
         )
         if layer == "silver":
             return run_silver(config, [TABLE], spark).tables[0]
@@ -156,13 +159,17 @@ class Driver:
         """Let it go on."""
         os.killpg(self._process.pid, signal.SIGCONT)
 
+    def kill(self) -> None:
+        """End it where it is, its JVM too."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(30)
+
     def __enter__(self) -> "Driver":
         return self
 
     def __exit__(self, *_: object) -> None:
         if not self.has_ended:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(30)
+            self.kill()
 
 
 @contextmanager
@@ -206,6 +213,99 @@ def test_a_killed_run_is_made_good_by_the_next(
     assert after.error is None
     assert content(lake, layer) == undisturbed[layer]
     assert content(lake, layer).commits == list(range(1, BATCHES + 1))
+
+
+IN_A_WRITE, IN_A_COMPACTION = "*commit.inflight", "*.compaction.inflight"
+"""What stands on Hudi's timeline meanwhile."""
+OFTEN = {"hoodie.compact.inline.max.delta.commits": "1"}
+"""A compaction after each commit."""
+
+
+def in_hudi(kind: Literal["cow", "mor"]) -> SilverTable:
+    return SilverTable(format="hudi", type=kind, properties=OFTEN if kind == "mor" else {})
+
+
+def driver_on(held_in: SilverTable, root: Path, failpoint: str = "") -> Driver:
+    variable = f"[{held_in.model_dump_json(exclude_none=True)}]"
+    return Driver("silver", root, failpoint, CDC_LAKE__DEFAULTS__SILVER=variable)
+
+
+def is_under_way(timeline: Path, at: str) -> bool:
+    """Whether anything of this kind was begun and is not completed."""
+    begun = {one.name.split(".")[0] for one in timeline.glob(at)}
+    return bool(begun - {one.name.split("_")[0] for one in timeline.glob("*_*")})
+
+
+def wait_until(driver: Driver, is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline and not driver.has_ended, driver.said
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("kind", "at"),
+    [
+        ("mor", IN_A_WRITE),
+        *(
+            pytest.param(kind, at, marks=pytest.mark.deep)
+            for kind, at in [
+                *product(("cow", "mor"), ("silver.after_plan", "silver.after_side", "silver.after_merge")),
+                *(("cow", IN_A_WRITE), ("mor", IN_A_COMPACTION)),
+            ]
+        ),
+    ],
+)
+def test_a_run_on_hudi_that_is_killed_is_made_good_by_the_next(
+    run: Run, landed: Path, undisturbed: dict[str, Content], tmp_path: Path, kind: Literal["cow", "mor"], at: str
+) -> None:
+    root = Path(shutil.copytree(landed, tmp_path / "lake"))
+    held_in = in_hudi(kind)
+    timeline = root / "silver" / FOLDER / ".hoodie" / "timeline"
+    failpoint = f"{at}:batch=2:kill9" if at.startswith("silver.") else ""
+    with driver_on(held_in, root, failpoint) as driver:
+        if not failpoint:
+            # The first batch is there, so it is in the second one's, or in what comes of it.
+            wait_until(driver, lambda: bool(list(timeline.glob("*_*commit"))))
+            wait_until(driver, lambda: is_under_way(timeline, at))
+            driver.kill()
+        assert driver.ended() in (KILLED, -signal.SIGKILL), driver.said
+
+    after = run("silver", root, held_in=held_in)
+
+    assert after.error is None and after.batches > 0
+    found = [{name: row[name] for name in row if not name.startswith("_hoodie_")} for row in silver_rows(root, TABLE)]
+    assert all(row.pop("__key") for row in found)
+    assert sorted(json.dumps(row, default=str, sort_keys=True) for row in found) == undisturbed["silver"].rows
+    assert not [one for one in timeline.glob("*.inflight") if is_under_way(timeline, one.name)]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", ["cow", "mor"])
+def test_a_reader_beside_a_run_on_hudi_sees_whole_versions_only(
+    landed: Path, tmp_path: Path, spark: SparkSession, kind: Literal["cow", "mor"]
+) -> None:
+    root = Path(shutil.copytree(landed, tmp_path / "lake"))
+
+    def state(rows: Iterable[Mapping[str, Any]]) -> frozenset[tuple[Any, ...]]:
+        return frozenset((row["id"], row["__batch"], row["__kafka"]["offset"]) for row in rows)
+
+    seen = set()
+    with driver_on(in_hudi(kind), root) as driver:
+        while not driver.has_ended:
+            try:
+                seen.add(state(silver_rows(root, TABLE)))
+            except Exception:
+                assert not any(seen)  # there may be no table yet
+        assert driver.ended() == 0, driver.said
+
+    table = HudiTable(spark, str(root / "silver" / FOLDER), kind=kind)
+    timeline = Path(table.path, ".hoodie", "timeline")
+    versions = sorted({int(one.name.split("_")[0]) for one in timeline.glob("*_*commit")})
+    whole = {state(row.asDict(recursive=True) for row in table.read(version).collect()) for version in versions}
+    assert len(whole) == BATCHES
+    assert state(silver_rows(root, TABLE)) in seen
+    assert seen - {frozenset()} <= whole
 
 
 @pytest.mark.deep

@@ -257,3 +257,18 @@ def test_a_restore_brings_back_the_progress_in_a_new_epoch(spark: SparkSession, 
     table.merge(changes(spark, row(1, 30)), ["id"], step(2, epoch=1))
     assert held(table) == {1: (30, None)}
     assert [row["n"] for row in read_back(table)] == [30]
+
+
+def test_properties_win_over_our_defaults(spark: SparkSession, tmp_path: Path) -> None:
+    wanted = SilverTable(
+        format="hudi",
+        type="mor",
+        properties={"hoodie.compact.inline.max.delta.commits": "2", "hoodie.index.type": "BLOOM"},
+    )
+    table = silver_table(spark, str(tmp_path / "table"), wanted)
+    for commit in range(1, 4):
+        table.merge(changes(spark, row(1, commit), row(2)), ["id"], step(commit))
+
+    timeline = Path(table.path, ".hoodie", "timeline")
+    assert len(list(timeline.glob("*.compaction.requested"))) == 1
+    assert table.read().count() == 2

@@ -374,3 +374,21 @@ def test_every_reader_of_delta_can_read_the_table(spark: SparkSession, table: De
     assert details["properties"]["delta.enableDeletionVectors"] == "false"
     assert details["properties"]["delta.dataSkippingStatsColumns"] == "`id`"
     assert DeltaTable(table.path).to_pyarrow_table()["id"].to_pylist() == [2]
+
+
+def test_properties_win_over_our_defaults_and_follow_the_settings(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+
+    def merged(commit: int, interval: str) -> dict[str, str]:
+        table = DeltaLakeTable(spark, path, properties={"delta.checkpointInterval": interval})
+        change = spark.createDataFrame([(1, commit, None, [], False)], CHANGE)
+        table.merge(change, ["id"], bronze(commit))
+        properties: dict[str, str] = DeltaTable(path).metadata().configuration
+        return properties
+
+    first, second = merged(1, "7"), merged(2, "9")
+
+    assert (first["delta.checkpointInterval"], second["delta.checkpointInterval"]) == ("7", "9")
+    assert first["delta.enableDeletionVectors"] == second["delta.enableDeletionVectors"] == "false"
+    progress = DeltaLakeTable(spark, path).progress()
+    assert progress is not None and progress.commit == 2
