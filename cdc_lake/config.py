@@ -210,16 +210,15 @@ _PROPERTIES: Mapping[str, frozenset[str]] = {
     ),
     "hudi": frozenset(
         {
-            *("hoodie.bucket.index.num.buckets", "hoodie.index.type", "hoodie.parquet.compression.codec"),
             *("hoodie.clean.commits.retained", "hoodie.keep.max.commits", "hoodie.keep.min.commits"),
             *("hoodie.clustering.inline", "hoodie.clustering.inline.max.commits"),
             *("hoodie.compact.inline", "hoodie.compact.inline.max.delta.commits"),
-            *("hoodie.parquet.max.file.size", "hoodie.parquet.small.file.limit"),
-            *("hoodie.write.auto.upgrade", "hoodie.write.table.version"),
+            *("hoodie.parquet.compression.codec", "hoodie.parquet.max.file.size", "hoodie.parquet.small.file.limit"),
         }
     ),
 }
-"""What of an engine's own settings a table may have otherwise: nothing that decides which rows are right."""
+"""What of an engine's own settings a table may have otherwise: nothing that decides which rows are right, as Hudi's
+index does once there are any."""
 
 
 class SilverTable(Model):
@@ -229,7 +228,6 @@ class SilverTable(Model):
     type: Literal["cow", "mor"] | None = Field(
         default=None, description="Of hudi: copy-on-write, if nothing is said, or merge-on-read."
     )
-
     properties: dict[str, str] = Field(
         default_factory=dict, description="The engine's own settings of the table, from a list."
     )

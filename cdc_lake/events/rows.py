@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import KAFKA, SILVER_META, quoted
+from cdc_lake.columns import DELETE, KAFKA, KEEP, KEY, SILVER_META, quoted
 from cdc_lake.errors import UnsupportedError
 from cdc_lake.events import framing
 from cdc_lake.events.decode import Decoded, WriterSchema, with_decoded_keys, with_decoded_values
@@ -16,6 +16,8 @@ from cdc_lake.events.moves import move_of
 from cdc_lake.events.schemas import Tree, twins
 from cdc_lake.events.types import mapping
 from cdc_lake.events.unavailable import can_be_unavailable, unavailable
+
+_RESERVED = frozenset((*SILVER_META, KEY, KEEP, DELETE))
 
 
 @dataclass(frozen=True)
@@ -193,8 +195,9 @@ def check_names(table: str, columns: Collection[str]) -> None:
     """
     todo = "rename it at the source"
     for name in columns:
-        if name in SILVER_META:
-            raise UnsupportedError(f"{table}.{name}", "a source column has the name of one of the toolkit's own", todo)
+        if name in _RESERVED or name.startswith("_hoodie_"):
+            what = "a source column has the name of one of the toolkit's own, or of Hudi's"
+            raise UnsupportedError(f"{table}.{name}", what, todo)
     if both := twins(columns):
         reason = f"it differs from `{both[0]}` in upper and lower case only"
         raise UnsupportedError(f"{table}.{both[1]}", reason, todo)

@@ -263,7 +263,7 @@ def test_properties_win_over_our_defaults(spark: SparkSession, tmp_path: Path) -
     wanted = SilverTable(
         format="hudi",
         type="mor",
-        properties={"hoodie.compact.inline.max.delta.commits": "2", "hoodie.index.type": "BLOOM"},
+        properties={"hoodie.compact.inline.max.delta.commits": "2", "hoodie.parquet.compression.codec": "zstd"},
     )
     table = silver_table(spark, str(tmp_path / "table"), wanted)
     for commit in range(1, 4):

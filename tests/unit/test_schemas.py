@@ -8,9 +8,11 @@ import fastavro
 import pytest
 from events import FLAT_METADATA, decimal, envelope_schema, flat_schema
 
+from cdc_lake.errors import UnsupportedError
 from cdc_lake.events.arrival import Schemas
 from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.envelope import row_fields, shape_of
+from cdc_lake.events.rows import check_names
 from cdc_lake.events.schemas import (
     MAX_TEXT_BYTES,
     SchemaError,
@@ -110,6 +112,12 @@ def test_schemas_that_mean_the_same_have_one_tree() -> None:
     tags |= {"default": None}
 
     assert parse(json.dumps(told)) == parse(json.dumps(plain))
+
+
+@pytest.mark.parametrize("name", ["__op", "__key", "__keep", "__delete", "_hoodie_record_key"])
+def test_a_column_named_like_one_of_ours_or_of_hudi_s_is_refused(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"a.b.{name}: a source column has the name of one of"):
+        check_names("a.b", ["id", name])
 
 
 def test_connect_s_names_stay() -> None:
