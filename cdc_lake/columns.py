@@ -61,6 +61,8 @@ KEEP = "__keep"
 """Column of a change: names of the columns in which the stored row's value stays."""
 DELETE = "__delete"
 """Column of a change: whether the row goes."""
+HUDI_PREFIX = "_hoodie_"
+"""How the columns begin that are Hudi's own."""
 
 SIDE = {
     "kind": "string",

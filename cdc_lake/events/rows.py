@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import DELETE, KAFKA, KEEP, KEY, SILVER_META, quoted
+from cdc_lake.columns import DELETE, HUDI_PREFIX, KAFKA, KEEP, KEY, SILVER_META, quoted
 from cdc_lake.errors import UnsupportedError
 from cdc_lake.events import framing
 from cdc_lake.events.decode import Decoded, WriterSchema, with_decoded_keys, with_decoded_values
@@ -195,7 +195,7 @@ def check_names(table: str, columns: Collection[str]) -> None:
     """
     todo = "rename it at the source"
     for name in columns:
-        if name in _RESERVED or name.startswith("_hoodie_"):
+        if name in _RESERVED or name.startswith(HUDI_PREFIX):
             what = "a source column has the name of one of the toolkit's own, or of Hudi's"
             raise UnsupportedError(f"{table}.{name}", what, todo)
     if both := twins(columns):

@@ -51,9 +51,9 @@ class SilverTarget:
     path: str
     side: str
 
-    def open(self, spark: SparkSession, *, statistics: Sequence[str] = ()) -> Table:
+    def open(self, spark: SparkSession) -> Table:
         """The table; see `tables.silver`."""
-        return silver_table(spark, self.path, self.held_in, statistics=statistics)
+        return silver_table(spark, self.path, self.held_in)
 
 
 def silver_targets(config: Config, topic: str) -> list[SilverTarget]:

@@ -80,14 +80,15 @@ class _Silver:
         bronze = DeltaLakeTable(spark, table_path(self.config, "bronze", target.topic))
         landed = bronze.progress()
         assert landed is not None, "a bronze table is created with progress"
-        progress = _progress(target.open(spark), done)
+        silver = target.open(spark)
+        progress = _progress(silver, done)
         source = bronze.id()
         run = SilverRun(
             spark=spark,
             schemas=self.schemas,
             bronze=bronze.read(as_of=bronze.version()).select(*BRONZE),
             partitions=len(landed.position),
-            target=target,
+            silver=silver,
             side=SideTable(spark, target.side),
             settings=self.config.table(target.topic),
             run_id=self.run_id,
@@ -114,7 +115,7 @@ def _follow(run: SilverRun, progress: Progress | None, source: str, landed: Prog
     reached = progress.sources.get(source, 0) if progress else 0
     if not done.batches:
         done.consumed_from = {source: reached}
-        done.version_before = run.silver().version() if progress else None
+        done.version_before = run.silver.version() if progress else None
     if run.is_comparison:
         done.warn(
             "silver does not know this bronze table, or how far it was folded: all of it is compared with silver, key "
@@ -125,7 +126,7 @@ def _follow(run: SilverRun, progress: Progress | None, source: str, landed: Prog
         # In one go when compared: a key folded again from a part of bronze would step back.
         last, rows = (newest, None) if run.is_comparison else _next_batch(run, first, landed)
         with planned_for(run.spark, rows=rows):
-            stored_bytes = run.silver().size() if progress else 0
+            stored_bytes = run.silver.size() if progress else 0
         with planned_for(run.spark, rows=rows, stored_bytes=stored_bytes):
             progress = _fold_batch(run, first, last, progress, source)
         if progress is not None:
@@ -134,7 +135,7 @@ def _follow(run: SilverRun, progress: Progress | None, source: str, landed: Prog
             break
         first = last + 1  # nothing yet to make a table of
     done.consumed_to = {source: reached}
-    done.version_after = run.silver().version() if progress else None
+    done.version_after = run.silver.version() if progress else None
     return progress is not None and reached < newest
 
 
@@ -188,7 +189,7 @@ def _commit(batch: Batch, following: Progress) -> Progress | None:
         following = following.model_copy(update=now)
         failpoints.reach("silver.after_side", batch=commit)
         run.check_lease()
-        following = run.silver(keys).merge(result, keys, following).progress
+        following = run.silver.merge(result, keys, following).progress
         failpoints.reach("silver.after_merge", batch=commit)
     run.done.count(events=batch.counts.total, **counts, stale=outcome.decided.stale, refolded=outcome.refolded)
     for warning in batch.warnings(happened):
@@ -202,7 +203,7 @@ def _move_on(run: SilverRun, progress: Progress | None, following: Progress) -> 
         return None
     with run.done.phase("write"):
         run.check_lease()
-        return run.silver().advance(following).progress
+        return run.silver.advance(following).progress
 
 
 def _progress(silver: Table, done: TableReport) -> Progress | None:

@@ -1,6 +1,6 @@
 """One batch of silver: a range of bronze's batches, and what can be said of it before any of it is decoded."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.changes import fold, memory
 from cdc_lake.changes.whole_table import Mark, Place, Truncate, WholeTable, is_mark, whole_table
-from cdc_lake.columns import BATCH, SILVER_META, SNAPSHOT_ENTRY, TRUNCATED_ENTRY
+from cdc_lake.columns import SILVER_META, SNAPSHOT_ENTRY, TRUNCATED_ENTRY
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import RefusedError, UnsupportedError
 from cdc_lake.events.decode import WriterSchema
@@ -18,7 +18,6 @@ from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.moves import has_move_headers
 from cdc_lake.events.rows import Layout, check_names, events, large_columns, layout_of, merge_columns, place
 from cdc_lake.events.types import plain_type
-from cdc_lake.layers.run import SilverTarget
 from cdc_lake.layers.written import named
 from cdc_lake.metrics.report import TableReport
 from cdc_lake.sources.schemas import SchemaFiles
@@ -34,7 +33,7 @@ class SilverRun:
     Attributes:
         bronze: all rows, pinned to one version.
         partitions: how many the topic has.
-        target: the table to fold into.
+        silver: the table to fold into.
         side: silver's memory.
         is_comparison: silver was folded from another bronze table, so this one may know less of a key than silver does.
         check_lease: raises when the table is another run's by now.
@@ -44,18 +43,13 @@ class SilverRun:
     schemas: SchemaFiles
     bronze: DataFrame
     partitions: int
-    target: SilverTarget
+    silver: Table
     side: SideTable
     settings: TableConfig
     run_id: str
     done: TableReport
     is_comparison: bool
     check_lease: Callable[[], None]
-
-    def silver(self, keys: Sequence[str] = ()) -> Table:
-        """Silver's table; `keys` matter to the write that creates it."""
-        statistics = (*keys, BATCH, "__source_ts_ms")
-        return self.target.open(self.spark, statistics=statistics)
 
     @property
     def truncates(self) -> Literal["soft", "hard"]:
@@ -192,7 +186,7 @@ class Batch:
     @cached_property
     def silver(self) -> DataFrame:
         """The table as it is before this batch."""
-        return self.run.silver().read()
+        return self.run.silver.read()
 
     @cached_property
     def stored_columns(self) -> dict[str, str]:
@@ -215,7 +209,7 @@ class Batch:
         keys = [run.schemas.by_fingerprint(name) for name in key_schemas]
         values = [named(run.schemas.by_fingerprint(name), run.settings) for name in value_schemas]
         known_keys = self.progress.keys if self.progress else ()
-        found = layout_of(run.done.table, keys, values).held_as(run.silver().held_as)
+        found = layout_of(run.done.table, keys, values).held_as(run.silver.held_as)
         layout = _layout(run.done.table, found, self.stored_columns, known_keys)
         large = large_columns(values, run.settings.null_means_keep) - layout.keys.keys()
         return Schemas(keys, values, frames, layout, {n: kind for n, kind in layout.columns.items() if n in large})

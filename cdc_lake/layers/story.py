@@ -89,8 +89,9 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
     rows = bronze.read(as_of=bronze.version()).select(*BRONZE)
     text = _known_key(topic, rows, key)
     target = silver_targets(config, topic)[0]
-    silver = target.open(spark).progress()
-    reached = silver.sources.get(bronze.id(), 0) if silver else 0
+    silver = target.open(spark)
+    progress = silver.progress()
+    reached = progress.sources.get(bronze.id(), 0) if progress else 0
     # What the settings would refuse is told as it would be if they did not.
     settings = config.table(topic).model_copy(update={"truncates_across_partitions": True})
     if settings.truncates == "refuse":
@@ -100,7 +101,7 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
         schemas=SchemaFiles(storage, config.lake.root),
         bronze=rows,
         partitions=1,
-        target=target,
+        silver=silver,
         side=SideTable(spark, target.side),
         settings=settings,
         run_id="",

@@ -77,7 +77,7 @@ class DeltaLakeTable:
         spark: the session that reads and writes it.
         path: its folder or URL.
         partition_by: columns that the first write partitions it by.
-        statistics: columns that files are skipped by, for the first write.
+        statistics: columns that files are skipped by, for the first write; if that is a merge, besides its keys.
         properties: the table's, which win over our own defaults; a merge sets those that are others there.
     """
 
@@ -203,10 +203,11 @@ class DeltaLakeTable:
         """See `Table`."""
         return self._save(rows.drop(KEY).write.mode("overwrite").option("overwriteSchema", "true"), progress)
 
-    def _save(self, writer: DataFrameWriter, progress: Progress) -> Commit:
+    def _save(self, writer: DataFrameWriter, progress: Progress, *, keys: Sequence[str] = ()) -> Commit:
         if not self.exists():
-            statistics = {"delta.dataSkippingStatsColumns": ",".join(map(quoted, self._statistics))}
-            writer = writer.options(**{**PROPERTIES, **self._properties}, **(statistics if self._statistics else {}))
+            columns = dict.fromkeys((*keys, *self._statistics))
+            statistics = {"delta.dataSkippingStatsColumns": ",".join(map(quoted, columns))} if columns else {}
+            writer = writer.options(**{**PROPERTIES, **self._properties}, **statistics)
             if self._partition_by:
                 writer = writer.partitionBy(*self._partition_by)
         with self._committing(progress):
@@ -216,7 +217,8 @@ class DeltaLakeTable:
     def merge(self, changes: DataFrame, keys: Sequence[str], progress: Progress) -> Commit:
         """See `Table`."""
         if not self.exists():
-            return self.append(changes.where(~F.col(DELETE)).drop(*_OF_A_CHANGE), progress)
+            rows = changes.where(~F.col(DELETE)).drop(*_OF_A_CHANGE)
+            return self._save(rows.write.mode("append"), progress, keys=keys)
         self._set_properties()
         same_key = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
         columns = [name for name in changes.columns if name not in _OF_A_CHANGE]

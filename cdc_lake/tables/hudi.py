@@ -14,19 +14,17 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from cdc_lake.columns import DELETE, KEEP, KEY, quoted
+from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, quoted
 from cdc_lake.errors import NoProgressError, TableLockedError, UnsupportedError
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit
 from cdc_lake.tables.progress import METADATA_KEY, Progress
 
 HudiType = Literal["cow", "mor"]
-TABLE_TYPES = {"cow": "COPY_ON_WRITE", "mor": "MERGE_ON_READ"}
+_TYPES = {"cow": "COPY_ON_WRITE", "mor": "MERGE_ON_READ"}
 METADATA_FOLDER = ".hoodie"
 _PROPERTIES_FILE = f"{METADATA_FOLDER}/hoodie.properties"
-OWN_PREFIX = "_hoodie_"
-"""How Hudi's own columns begin."""
-GOES = "_hoodie_is_deleted"
+_GOES = f"{HUDI_PREFIX}is_deleted"
 """Hudi's own mark of a row that is to go; a column of every table, false in the rows that are there."""
 _TABLE_ID = f"{METADATA_KEY}.table"
 _SMALL = re.compile(r"\b(tinyint|smallint)(?=[,>]|$)")
@@ -97,7 +95,7 @@ class HudiTable:
         lines = self._storage.read_text(file).splitlines()
         said = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
         wanted = {
-            "hoodie.table.type": TABLE_TYPES[self._kind],
+            "hoodie.table.type": _TYPES[self._kind],
             "hoodie.record.merge.mode": _SETTINGS["hoodie.write.record.merge.mode"],
             "hoodie.table.recordkey.fields": KEY,
         }
@@ -134,18 +132,19 @@ class HudiTable:
     def read(self, as_of: int | None = None) -> DataFrame:
         """See `Table`."""
         rows = self._rows(as_of)
-        return rows.select(*(quoted(name) for name in rows.columns if name != KEY and not name.startswith(OWN_PREFIX)))
+        return rows.select(*(quoted(name) for name in rows.columns if name != KEY and not name.startswith(HUDI_PREFIX)))
 
     def merge(self, changes: DataFrame, keys: Sequence[str], progress: Progress) -> Commit:
         """See `Table`."""
-        changes = changes.persist()
+        changes.persist()
         try:
             is_new = not self.exists()
+            rows = changes
             if is_new:
-                changes = changes.where(~F.col(DELETE))
-            elif not changes.where(F.size(KEEP) > 0).isEmpty():
-                changes = self._with_kept(changes, keys)
-            rows = changes.withColumn(GOES, F.col(DELETE)).drop(KEEP, DELETE)
+                rows = rows.where(~F.col(DELETE))
+            elif not rows.where(F.size(KEEP) > 0).isEmpty():
+                rows = self._with_kept(rows, keys)
+            rows = rows.withColumn(_GOES, F.col(DELETE)).drop(KEEP, DELETE)
             return self._save(rows, "bulk_insert" if is_new else "upsert", progress)
         finally:
             changes.unpersist()
@@ -153,12 +152,13 @@ class HudiTable:
     def overwrite(self, rows: DataFrame, progress: Progress) -> Commit:
         """See `Table`."""
         operation = "insert_overwrite_table" if self.exists() else "bulk_insert"
-        return self._save(rows.withColumn(GOES, F.lit(False)), operation, progress)
+        return self._save(rows.withColumn(_GOES, F.lit(False)), operation, progress)
 
     def advance(self, progress: Progress) -> Commit:
         """See `Table`."""
         nothing = self._rows().where(F.lit(False))
-        return self._save(nothing.drop(*_own_columns(nothing)), "upsert", progress)
+        own = (name for name in nothing.columns if name.startswith(HUDI_PREFIX) and name != _GOES)
+        return self._save(nothing.drop(*own), "upsert", progress)
 
     def _with_kept(self, changes: DataFrame, keys: Sequence[str]) -> DataFrame:
         """Fill in the stored values that stay: Hudi replaces whole rows."""
@@ -187,7 +187,7 @@ class HudiTable:
             **_SETTINGS_OF[self._kind],
             **self._properties,
             "hoodie.table.name": self.path.rstrip("/").rpartition("/")[2],
-            "hoodie.datasource.write.table.type": TABLE_TYPES[self._kind],
+            "hoodie.datasource.write.table.type": _TYPES[self._kind],
             "hoodie.datasource.write.operation": operation,
             # Only an overwrite comes with other columns than the table has and more.
             "hoodie.datasource.write.schema.allow.auto.evolution.column.drop": "true",
@@ -295,7 +295,3 @@ def _check_names(path: str, kind: DataType) -> None:
         _check_names(path, kind.elementType)
     elif isinstance(kind, MapType):
         _check_names(path, kind.valueType)
-
-
-def _own_columns(rows: DataFrame) -> list[str]:
-    return [name for name in rows.columns if name.startswith(OWN_PREFIX) and name != GOES]

@@ -1,9 +1,8 @@
 """Which engine holds a silver table."""
 
-from collections.abc import Sequence
-
 from pyspark.sql import SparkSession
 
+from cdc_lake.columns import BATCH
 from cdc_lake.config import SilverTable
 from cdc_lake.errors import ConfigError
 from cdc_lake.storage import Storage
@@ -16,12 +15,11 @@ TABLE_FOLDERS = tuple(_MARKS.values())
 """What a table's folder holds; one of these."""
 
 
-def silver_table(spark: SparkSession, path: str, wanted: SilverTable, *, statistics: Sequence[str] = ()) -> Table:
+def silver_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table:
     """A silver table by path.
 
     Args:
         wanted: its format and type.
-        statistics: columns that files are skipped by, for the first write.
 
     Raises:
         ConfigError: there is a table of another format or type.
@@ -30,7 +28,7 @@ def silver_table(spark: SparkSession, path: str, wanted: SilverTable, *, statist
     if Storage(spark).exists(f"{path}/{_MARKS[other]}"):
         raise _another(path, f"a {other} table", wanted)
     if wanted.format == "delta":
-        return DeltaLakeTable(spark, path, statistics=statistics, properties=wanted.properties)
+        return DeltaLakeTable(spark, path, statistics=(BATCH, "__source_ts_ms"), properties=wanted.properties)
     table = HudiTable(spark, path, kind=wanted.type or "cow", properties=wanted.properties)
     if (differing := table.differing_settings()) is not None:
         raise _another(path, f"a hudi table whose {differing}", wanted)

@@ -183,11 +183,17 @@ def _due_text(number: int) -> str:
 def silver_rows(root: Path, topic: str, layer: str = "silver") -> list[dict[str, Any]]:
     """The rows of a topic's silver table as delta-rs or hudi-rs reads them; none if there is no table."""
     path = root / layer / topic.replace(".", "/")
-    rows: list[dict[str, Any]] = []
     if (path / ".hoodie").exists():
-        rows = pa.Table.from_batches(HudiTableBuilder.from_base_uri(str(path)).build().read()).to_pylist()
-    elif DeltaTable.is_deltatable(str(path)):
+        return hudi_rows(str(path))
+    rows: list[dict[str, Any]] = []
+    if DeltaTable.is_deltatable(str(path)):
         rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    return rows
+
+
+def hudi_rows(path: str) -> list[dict[str, Any]]:
+    """The rows of a Hudi table as hudi-rs reads them."""
+    rows: list[dict[str, Any]] = pa.Table.from_batches(HudiTableBuilder.from_base_uri(path).build().read()).to_pylist()
     return rows
 
 

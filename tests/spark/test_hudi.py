@@ -4,9 +4,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any, get_args
 
-import pyarrow as pa
 import pytest
-from hudi import HudiTableBuilder
+from conformance.by_lake import hudi_rows
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -44,9 +43,7 @@ def held(table: HudiTable, as_of: int | None = None) -> dict[int, tuple[Any, ...
 
 def read_back(table: HudiTable) -> list[dict[str, Any]]:
     """What hudi-rs reads."""
-    batches = HudiTableBuilder.from_base_uri(table.path).build().read()
-    rows: list[dict[str, Any]] = pa.Table.from_batches(batches).to_pylist()
-    return rows
+    return hudi_rows(table.path)
 
 
 @pytest.fixture(params=get_args(HudiType))
@@ -69,6 +66,17 @@ def test_a_merge_creates_updates_keeps_deletes_and_inserts(spark: SparkSession, 
     assert table.progress() == second.progress == step(2, nonce=second.progress.nonce)
     assert table.version() == second.version > first.version
     assert table.read().columns == ["id", "n", "text"]
+
+
+def test_no_merge_leaves_its_changes_in_memory(spark: SparkSession, table: HudiTable) -> None:
+    def persisted() -> int:
+        return int(spark.sparkContext._jsc.getPersistentRDDs().size())
+
+    before = persisted()
+    table.merge(changes(spark, row(1, 10, "a"), gone(2)), ["id"], step(1))
+    table.merge(changes(spark, (1, 11, None, ["text"], False)), ["id"], step(2))
+
+    assert persisted() == before
 
 
 def test_what_was_deleted_comes_back_only_as_it_is_written_again(spark: SparkSession, table: HudiTable) -> None:
