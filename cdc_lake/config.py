@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, Va
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cdc_lake.errors import ConfigError
+from cdc_lake.partitioning import PartitionField
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 EMBEDDED = "embedded"
@@ -228,6 +229,17 @@ class SilverTable(Model):
     type: Literal["cow", "mor"] | None = Field(
         default=None, description="Of hudi: copy-on-write, if nothing is said, or merge-on-read."
     )
+    partition_by: tuple[str, ...] = Field(
+        default=(),
+        description="What to partition by: a column, year, month, day or hour of one, bucket(n, column). Cannot be "
+        "changed once there is a table.",
+    )
+    buckets: int | None = Field(
+        default=None,
+        gt=0,
+        description="Of hudi: so many file groups a partition, a row's told by its key (Hudi's bucket index), where no "
+        "row can change its partition. Cannot be changed once there is a table.",
+    )
     properties: dict[str, str] = Field(
         default_factory=dict, description="The engine's own settings of the table, from a list."
     )
@@ -236,11 +248,20 @@ class SilverTable(Model):
     def _fits_its_format(self) -> Self:
         if self.format == "delta" and self.type is not None:
             raise ValueError("only tables of format hudi have a `type`")
+        if self.format == "delta" and self.buckets is not None:
+            raise ValueError("only tables of format hudi have `buckets`; see bucket(n, column) in `partition_by`")
+        if len({field.name for field in self.partitions}) < len(self.partition_by):
+            raise ValueError("`partition_by` says the same twice")
         for name in self.properties.keys() - _PROPERTIES[self.format]:
             near = difflib.get_close_matches(name, sorted(_PROPERTIES[self.format]), n=1, cutoff=0.5)
             meant = f" (did you mean `{near[0]}`?)" if near else ""
             raise ValueError(f"`{name}` is no property that a table of format {self.format} may have{meant}")
         return self
+
+    @property
+    def partitions(self) -> tuple[PartitionField, ...]:
+        """What `partition_by` says."""
+        return tuple(map(PartitionField.parse, self.partition_by))
 
     @property
     def kind(self) -> str:

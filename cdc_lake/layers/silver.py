@@ -89,6 +89,7 @@ class _Silver:
             bronze=bronze.read(as_of=bronze.version()).select(*BRONZE),
             partitions=len(landed.position),
             silver=silver,
+            held_in=target.held_in,
             side=SideTable(spark, target.side),
             settings=self.config.table(target.topic),
             run_id=self.run_id,

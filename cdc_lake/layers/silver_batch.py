@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from cdc_lake.changes import fold, memory
 from cdc_lake.changes.whole_table import Mark, Place, Truncate, WholeTable, is_mark, whole_table
 from cdc_lake.columns import SILVER_META, SNAPSHOT_ENTRY, TRUNCATED_ENTRY
-from cdc_lake.config import TableConfig
+from cdc_lake.config import SilverTable, TableConfig
 from cdc_lake.errors import RefusedError, UnsupportedError
 from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.envelope import TRUNCATE
@@ -22,6 +22,7 @@ from cdc_lake.layers.written import named
 from cdc_lake.metrics.report import TableReport
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.tables import Table
+from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import Progress, SidePin
 from cdc_lake.tables.side import SideTable
 
@@ -34,6 +35,7 @@ class SilverRun:
         bronze: all rows, pinned to one version.
         partitions: how many the topic has.
         silver: the table to fold into.
+        held_in: what the settings say of it.
         side: silver's memory.
         is_comparison: silver was folded from another bronze table, so this one may know less of a key than silver does.
         check_lease: raises when the table is another run's by now.
@@ -44,6 +46,7 @@ class SilverRun:
     bronze: DataFrame
     partitions: int
     silver: Table
+    held_in: SilverTable
     side: SideTable
     settings: TableConfig
     run_id: str
@@ -211,6 +214,7 @@ class Batch:
         known_keys = self.progress.keys if self.progress else ()
         found = layout_of(run.done.table, keys, values).held_as(run.silver.held_as)
         layout = _layout(run.done.table, found, self.stored_columns, known_keys)
+        check_partitions(run.done.table, run.held_in, layout.columns, layout.keys)
         large = large_columns(values, run.settings.null_means_keep) - layout.keys.keys()
         return Schemas(keys, values, frames, layout, {n: kind for n, kind in layout.columns.items() if n in large})
 

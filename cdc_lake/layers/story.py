@@ -102,6 +102,7 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
         bronze=rows,
         partitions=1,
         silver=silver,
+        held_in=target.held_in,
         side=SideTable(spark, target.side),
         settings=settings,
         run_id="",

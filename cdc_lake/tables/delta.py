@@ -21,8 +21,10 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import DELETE, KEEP, KEY, quoted
 from cdc_lake.errors import NoProgressError, TableLockedError
+from cdc_lake.partitioning import PartitionField
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit
+from cdc_lake.tables.partitions import partition_columns, with_partitions
 from cdc_lake.tables.progress import Progress
 
 LOG_FOLDER = "_delta_log"
@@ -76,8 +78,10 @@ class DeltaLakeTable:
     Args:
         spark: the session that reads and writes it.
         path: its folder or URL.
-        partition_by: columns that the first write partitions it by.
-        statistics: columns that files are skipped by, for the first write; if that is a merge, besides its keys.
+        partition_by: columns of the rows that the first write partitions it by.
+        partitions: what it partitions them by in columns of their own, which `read` leaves out.
+        statistics: columns that files are skipped by, for the first write; if that is a merge, besides its keys and
+            what it is partitioned by.
         properties: the table's, which win over our own defaults; a merge sets those that are others there.
     """
 
@@ -87,13 +91,15 @@ class DeltaLakeTable:
         path: str,
         *,
         partition_by: Sequence[str] = (),
+        partitions: Sequence[PartitionField] = (),
         statistics: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path
         self._spark = spark
         self._storage = Storage(spark)
-        self._partition_by = tuple(partition_by)
+        self._partitions = tuple(partitions)
+        self._partition_by = (*partition_by, *(field.name for field in partitions))
         self._statistics = tuple(statistics)
         self._properties = dict(properties or {})
 
@@ -113,6 +119,13 @@ class DeltaLakeTable:
     def size(self) -> int:
         """Bytes of the newest version's files."""
         return int(self._snapshot().sizeInBytes())
+
+    def partitioned_by(self) -> tuple[str, ...]:
+        """The columns that it is partitioned by; none of a table that does not exist."""
+        if not self.exists():
+            return ()
+        names = self._snapshot().metadata().partitionColumns()
+        return tuple(names.apply(number) for number in range(names.size()))
 
     def held_as(self, kind: str) -> str:
         """See `Table`."""
@@ -180,6 +193,9 @@ class DeltaLakeTable:
 
     def read(self, as_of: int | None = None) -> DataFrame:
         """See `Table`."""
+        return self._rows(as_of).drop(*(field.name for field in self._partitions))
+
+    def _rows(self, as_of: int | None = None) -> DataFrame:
         reader = self._spark.read.format("delta")
         if as_of is not None:
             reader = reader.option("versionAsOf", as_of)
@@ -201,13 +217,14 @@ class DeltaLakeTable:
 
     def overwrite(self, rows: DataFrame, progress: Progress) -> Commit:
         """See `Table`."""
-        return self._save(rows.drop(KEY).write.mode("overwrite").option("overwriteSchema", "true"), progress)
+        rows = with_partitions(rows.drop(KEY), self._partitions)
+        return self._save(rows.write.mode("overwrite").option("overwriteSchema", "true"), progress)
 
-    def _save(self, writer: DataFrameWriter, progress: Progress, *, keys: Sequence[str] = ()) -> Commit:
+    def _save(self, writer: DataFrameWriter, progress: Progress, *, statistics: Sequence[str] = ()) -> Commit:
         if not self.exists():
-            columns = dict.fromkeys((*keys, *self._statistics))
-            statistics = {"delta.dataSkippingStatsColumns": ",".join(map(quoted, columns))} if columns else {}
-            writer = writer.options(**{**PROPERTIES, **self._properties}, **statistics)
+            columns = ",".join(map(quoted, dict.fromkeys((*statistics, *self._statistics))))
+            skipping = {"delta.dataSkippingStatsColumns": columns} if columns else {}
+            writer = writer.options(**{**PROPERTIES, **self._properties}, **skipping)
             if self._partition_by:
                 writer = writer.partitionBy(*self._partition_by)
         with self._committing(progress):
@@ -217,26 +234,31 @@ class DeltaLakeTable:
     def merge(self, changes: DataFrame, keys: Sequence[str], progress: Progress) -> Commit:
         """See `Table`."""
         if not self.exists():
-            rows = changes.where(~F.col(DELETE)).drop(*_OF_A_CHANGE)
-            return self._save(rows.write.mode("append"), progress, keys=keys)
+            rows = with_partitions(changes.where(~F.col(DELETE)).drop(*_OF_A_CHANGE), self._partitions)
+            own = [field.column for field in self._partitions if field.column in rows.columns]
+            return self._save(rows.write.mode("append"), progress, statistics=[*keys, *own])
         self._set_properties()
         same_key = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
         columns = [name for name in changes.columns if name not in _OF_A_CHANGE]
         there = set(self.read().columns)
-        inserted: dict[str, str | Column] = {quoted(name): F.col(f"s.{quoted(name)}") for name in columns}
-        updated: dict[str, str | Column] = {
-            quoted(name): self._kept_or_new(name) if name in there else F.col(f"s.{quoted(name)}")
-            for name in columns
-            if name not in keys
-        }
+
+        def sent(name: str) -> Column:
+            return F.col(f"s.{quoted(name)}")
+
+        def becomes(name: str) -> Column:
+            return self._kept_or_new(name) if name in there and name not in keys else sent(name)
+
+        inserted = {name: sent(name) for name in columns} | partition_columns(self._partitions, columns, sent)
+        updated = {name: becomes(name) for name in columns if name not in keys}
+        updated |= partition_columns(self._partitions, columns, becomes)
         merge = (
             DeltaTable.forPath(self._spark, self.path)
             .alias("t")
             .merge(changes.alias("s"), same_key)
             .withSchemaEvolution()
             .whenMatchedDelete(f"s.{DELETE}")
-            .whenMatchedUpdate(set=updated)
-            .whenNotMatchedInsert(f"NOT s.{DELETE}", values=inserted)
+            .whenMatchedUpdate(set={quoted(name): value for name, value in updated.items()})
+            .whenNotMatchedInsert(f"NOT s.{DELETE}", values={quoted(name): value for name, value in inserted.items()})
         )
         with self._committing(progress):
             merge.execute()
@@ -258,7 +280,7 @@ class DeltaLakeTable:
 
     def advance(self, progress: Progress) -> Commit:
         """See `Table`."""
-        return self.append(self.read().limit(0), progress)
+        return self.append(self._rows().limit(0), progress)
 
     @staticmethod
     def _kept_or_new(name: str) -> Column:

@@ -15,9 +15,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, quoted
-from cdc_lake.errors import NoProgressError, TableLockedError, UnsupportedError
+from cdc_lake.errors import ConfigError, NoProgressError, TableLockedError, UnsupportedError
+from cdc_lake.partitioning import PartitionField, joint_name
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit
+from cdc_lake.tables.partitions import with_one_partition
 from cdc_lake.tables.progress import METADATA_KEY, Progress
 
 HudiType = Literal["cow", "mor"]
@@ -27,6 +29,7 @@ _PROPERTIES_FILE = f"{METADATA_FOLDER}/hoodie.properties"
 _GOES = f"{HUDI_PREFIX}is_deleted"
 """Hudi's own mark of a row that is to go; a column of every table, false in the rows that are there."""
 _TABLE_ID = f"{METADATA_KEY}.table"
+_BUCKETS = f"{METADATA_KEY}.buckets"
 _SMALL = re.compile(r"\b(tinyint|smallint)(?=[,>]|$)")
 _WRITTEN = frozenset({"commit", "deltacommit", "replacecommit"})
 """The actions on a timeline that write rows."""
@@ -40,8 +43,9 @@ _SETTINGS = {
     "hoodie.write.record.merge.mode": "COMMIT_TIME_ORDERING",
     # The key's canonical text: an empty key is refused by Hudi, and its own text of several columns is ambiguous.
     "hoodie.datasource.write.recordkey.field": KEY,
-    "hoodie.datasource.write.partitionpath.field": "",
-    "hoodie.datasource.write.keygenerator.class": "org.apache.hudi.keygen.NonpartitionedKeyGenerator",
+    "hoodie.datasource.write.hive_style_partitioning": "true",
+    # Values with a slash, or what else a folder's name does not take.
+    "hoodie.datasource.write.partitionpath.urlencode": "true",
     "hoodie.datasource.write.commitmeta.key.prefix": METADATA_KEY,
     "hoodie.table.timeline.timezone": "UTC",
     # So many versions can be read back; the timeline has to be a little longer.
@@ -60,11 +64,13 @@ class _Written(NamedTuple):
     """A commit of ours.
 
     Attributes:
+        buckets: how many a partition has; none where rows are looked up.
         restores: how often the table was restored since.
     """
 
     progress: Progress
     table_id: str
+    buckets: int | None
     restores: int
 
 
@@ -75,15 +81,28 @@ class HudiTable:
         spark: the session that reads and writes it.
         path: its folder or URL.
         kind: of table, for the first write.
+        partitions: what the table is partitioned by, in one column of its own, which `read` leaves out: only Hudi's
+            ComplexKeyGenerator and CustomKeyGenerator know several, and what they write is not read everywhere.
+        buckets: file groups of a partition; if none is given, rows are looked up, in as many groups as are needed.
         properties: Hudi's settings for each write; they win over our own defaults.
     """
 
     def __init__(
-        self, spark: SparkSession, path: str, *, kind: HudiType = "cow", properties: Mapping[str, str] | None = None
+        self,
+        spark: SparkSession,
+        path: str,
+        *,
+        kind: HudiType = "cow",
+        partitions: Sequence[PartitionField] = (),
+        buckets: int | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path
         self._spark = spark
         self._kind = kind
+        self._partitions = tuple(partitions)
+        self._partition = joint_name(partitions) if partitions else ""
+        self._buckets = buckets
         self._properties = dict(properties or {})
         self._storage = Storage(spark)
 
@@ -98,8 +117,9 @@ class HudiTable:
             "hoodie.table.type": _TYPES[self._kind],
             "hoodie.record.merge.mode": _SETTINGS["hoodie.write.record.merge.mode"],
             "hoodie.table.recordkey.fields": KEY,
+            "hoodie.table.partition.fields": self._partition,
         }
-        other = (f"{name} is {said.get(name)}" for name, value in wanted.items() if said.get(name) != value)
+        other = (f"{name} is {said.get(name)}" for name, value in wanted.items() if said.get(name, "") != value)
         return next(other, None)
 
     def exists(self) -> bool:
@@ -131,8 +151,8 @@ class HudiTable:
 
     def read(self, as_of: int | None = None) -> DataFrame:
         """See `Table`."""
-        rows = self._rows(as_of)
-        return rows.select(*(quoted(name) for name in rows.columns if name != KEY and not name.startswith(HUDI_PREFIX)))
+        rows = self._rows(as_of).drop(KEY, self._partition)
+        return rows.select(*(quoted(name) for name in rows.columns if not name.startswith(HUDI_PREFIX)))
 
     def merge(self, changes: DataFrame, keys: Sequence[str], progress: Progress) -> Commit:
         """See `Table`."""
@@ -145,7 +165,7 @@ class HudiTable:
             elif not rows.where(F.size(KEEP) > 0).isEmpty():
                 rows = self._with_kept(rows, keys)
             rows = rows.withColumn(_GOES, F.col(DELETE)).drop(KEEP, DELETE)
-            return self._save(rows, "bulk_insert" if is_new else "upsert", progress)
+            return self._save(rows, "bulk_insert" if is_new else "upsert", progress, keys=keys)
         finally:
             changes.unpersist()
 
@@ -174,17 +194,19 @@ class HudiTable:
 
         return joined.select(*(value(name) for name in changes.columns))
 
-    def _save(self, rows: DataFrame, operation: str, progress: Progress) -> Commit:
+    def _save(self, rows: DataFrame, operation: str, progress: Progress, *, keys: Sequence[str] = ()) -> Commit:
+        rows = with_one_partition(rows, self._partitions)
         _check_names(self.path, rows.schema)
         # Hudi takes a new column only if it may be null; and what never was may be so in a later batch.
         may_be_null = [
             F.when(F.lit(True), F.col(quoted(field.name)).cast(_nullable(field.dataType))).alias(field.name)
             for field in rows.schema
         ]
-        table_id = uuid.uuid4().hex if operation == "bulk_insert" else self._known().table_id
+        table_id = uuid.uuid4().hex if operation == "bulk_insert" else self._same_buckets().table_id
         settings = {
             **_SETTINGS,
             **_SETTINGS_OF[self._kind],
+            **self._placing(keys),
             **self._properties,
             "hoodie.table.name": self.path.rstrip("/").rpartition("/")[2],
             "hoodie.datasource.write.table.type": _TYPES[self._kind],
@@ -193,9 +215,41 @@ class HudiTable:
             "hoodie.datasource.write.schema.allow.auto.evolution.column.drop": "true",
             METADATA_KEY: progress.to_metadata(),
             _TABLE_ID: table_id,
+            _BUCKETS: str(self._buckets or ""),
         }
         rows.select(*may_be_null).write.format("hudi").options(**settings).mode("append").save(self.path)
         return self._committed(progress)
+
+    def _placing(self, keys: Sequence[str]) -> dict[str, str]:
+        """The settings of where a row is put, and found again.
+
+        Args:
+            keys: the primary key, as far as rows are changed.
+        """
+        generator = "Simple" if self._partitions else "Nonpartitioned"
+        if self._buckets:
+            index = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": str(self._buckets)}
+        elif all(field.column in keys for field in self._partitions):
+            index = {"hoodie.index.type": "SIMPLE"}
+        else:
+            index = {"hoodie.index.type": "GLOBAL_SIMPLE", "hoodie.simple.index.update.partition.path": "true"}
+        return {
+            "hoodie.datasource.write.partitionpath.field": self._partition,
+            "hoodie.datasource.write.keygenerator.class": f"org.apache.hudi.keygen.{generator}KeyGenerator",
+            **index,
+        }
+
+    def _same_buckets(self) -> _Written:
+        """The newest commit of ours, which must have as many: a row is where their number says."""
+        known = self._known()
+        if known.buckets != self._buckets:
+            raise ConfigError(
+                self.path,
+                f"the table has {known.buckets or 'no'} buckets, and the settings say {self._buckets or 'none'}",
+                "set `buckets` of the table's `silver` back, or move the folder and its side table away: silver is "
+                "then made anew from bronze",
+            )
+        return known
 
     def _committed(self, progress: Progress) -> Commit:
         """Read back what stands in the table now; Hudi has no fence against a second writer, only our lease."""
@@ -231,7 +285,8 @@ class HudiTable:
             said = timeline.readCommitMetadata(instant).getExtraMetadata()
             progress = Progress.from_metadata(said.get(METADATA_KEY))
             if progress is not None:
-                return _Written(progress, said.get(_TABLE_ID), restores)
+                buckets = said.get(_BUCKETS)
+                return _Written(progress, said.get(_TABLE_ID), int(buckets) if buckets else None, restores)
         if not written:
             return None
         raise NoProgressError(

@@ -28,15 +28,33 @@ def silver_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table:
     if Storage(spark).exists(f"{path}/{_MARKS[other]}"):
         raise _another(path, f"a {other} table", wanted)
     if wanted.format == "delta":
-        return DeltaLakeTable(spark, path, statistics=(BATCH, "__source_ts_ms"), properties=wanted.properties)
-    table = HudiTable(spark, path, kind=wanted.type or "cow", properties=wanted.properties)
-    if (differing := table.differing_settings()) is not None:
+        delta = DeltaLakeTable(
+            spark,
+            path,
+            partitions=wanted.partitions,
+            statistics=(BATCH, "__source_ts_ms"),
+            properties=wanted.properties,
+        )
+        names = tuple(field.name for field in wanted.partitions)
+        if (found := delta.partitioned_by()) != names and delta.exists():
+            raise _another(path, f"a delta table with the partitions ({', '.join(found)})", wanted)
+        return delta
+    hudi = HudiTable(
+        spark,
+        path,
+        kind=wanted.type or "cow",
+        partitions=wanted.partitions,
+        buckets=wanted.buckets,
+        properties=wanted.properties,
+    )
+    if (differing := hudi.differing_settings()) is not None:
         raise _another(path, f"a hudi table whose {differing}", wanted)
-    return table
+    return hudi
 
 
 def _another(path: str, found: str, wanted: SilverTable) -> ConfigError:
-    name = " ".join(filter(None, (wanted.format, wanted.type)))
+    by = f"partitioned by ({', '.join(wanted.partition_by)})" if wanted.partition_by else None
+    name = " ".join(filter(None, (wanted.format, wanted.type, by)))
     return ConfigError(
         path,
         f"there is {found}, and the settings say {name}",

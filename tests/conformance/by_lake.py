@@ -9,7 +9,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from events import FakeRegistry
 from fakes import FakeBroker
-from hudi import HudiTableBuilder
+from hudi import HudiReadOptions, HudiTableBuilder
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
@@ -180,20 +180,22 @@ def _due_text(number: int) -> str:
     return f"decodable after batch {number}"
 
 
-def silver_rows(root: Path, topic: str, layer: str = "silver") -> list[dict[str, Any]]:
+def silver_rows(root: Path, topic: str, layer: str = "silver", as_of: int | None = None) -> list[dict[str, Any]]:
     """The rows of a topic's silver table as delta-rs or hudi-rs reads them; none if there is no table."""
     path = root / layer / topic.replace(".", "/")
     if (path / ".hoodie").exists():
-        return hudi_rows(str(path))
+        return hudi_rows(str(path), as_of)
     rows: list[dict[str, Any]] = []
     if DeltaTable.is_deltatable(str(path)):
-        rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+        rows = DeltaTable(str(path), version=as_of).to_pyarrow_table().to_pylist()
     return rows
 
 
-def hudi_rows(path: str) -> list[dict[str, Any]]:
+def hudi_rows(path: str, as_of: int | None = None) -> list[dict[str, Any]]:
     """The rows of a Hudi table as hudi-rs reads them."""
-    rows: list[dict[str, Any]] = pa.Table.from_batches(HudiTableBuilder.from_base_uri(path).build().read()).to_pylist()
+    options = HudiReadOptions() if as_of is None else HudiReadOptions().with_as_of_timestamp(str(as_of))
+    batches = HudiTableBuilder.from_base_uri(path).build().read(options)
+    rows: list[dict[str, Any]] = pa.Table.from_batches(batches).to_pylist()
     return rows
 
 

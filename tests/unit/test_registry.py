@@ -260,9 +260,9 @@ def test_a_redirect_is_not_followed(server: FakeServer) -> None:
         assert not elsewhere.seen
 
 
-def test_a_registry_that_does_not_listen_is_bad_infrastructure(server: FakeServer) -> None:
-    registry = client(server, attempts=1)
-    server.socket.close()
+def test_a_registry_that_does_not_listen_is_bad_infrastructure() -> None:
+    with serving(FakeServer()) as server:
+        registry = client(server, attempts=1)
 
     with pytest.raises(InfrastructureError, match="does not answer"):
         registry.check()

@@ -1,0 +1,74 @@
+"""What `partition_by` may say."""
+
+import pytest
+
+from cdc_lake.config import SilverTable
+from cdc_lake.errors import ConfigError
+from cdc_lake.partitioning import PartitionField, joint_name
+from cdc_lake.tables.partitions import check_partitions
+
+COLUMNS = {"id": "int", "paid": "timestamp", "born": "date", "tags": "array<string>", "raw": "binary", "text": "string"}
+
+
+@pytest.mark.parametrize(
+    ("expression", "field", "name"),
+    [
+        ("nationality", PartitionField("nationality"), "partition_nationality"),
+        ("year(born)", PartitionField("born", "year"), "partition_born_year"),
+        (" month( paid ) ", PartitionField("paid", "month"), "partition_paid_month"),
+        ("bucket(16,id)", PartitionField("id", "bucket", 16), "partition_id_bucket_16"),
+        ("a column", PartitionField("a column"), "partition_a column"),
+    ],
+)
+def test_an_expression_names_a_column_and_a_part_of_it(expression: str, field: PartitionField, name: str) -> None:
+    assert PartitionField.parse(expression) == field
+    assert field.name == name
+
+
+@pytest.mark.parametrize("expression", ["", "week(paid)", "bucket(0, id)", "bucket(id)", "month()", "month(paid"])
+def test_another_expression_is_refused_in_words(expression: str) -> None:
+    with pytest.raises(ValueError, match=r"is none of: a column, year\(column\)"):
+        SilverTable(partition_by=(expression,))
+
+
+def test_several_levels_have_a_name_together() -> None:
+    fields = SilverTable(partition_by=("text", "month(paid)")).partitions
+
+    assert joint_name(fields) == "partition_text_paid_month"
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"partition_by": ("text", "text")}, "says the same twice"),
+        ({"buckets": 4}, "only tables of format hudi have `buckets`"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(settings: dict[str, object], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        SilverTable(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("held_in", "more", "what"),
+    [
+        (SilverTable(partition_by=("txt",)), {}, "names `txt`, and there is no such column"),
+        (SilverTable(partition_by=("month(text)",)), {}, "has month of `text`, which is string"),
+        (SilverTable(partition_by=("tags",)), {}, "has `tags`, which is array<string>"),
+        (SilverTable(partition_by=("bucket(2, raw)",)), {}, "has bucket of `raw`, which is binary"),
+        (SilverTable(partition_by=("text",)), {"partition_text": "int"}, "has a column partition_text"),
+        (SilverTable(format="hudi", buckets=4, partition_by=("text",)), {}, "`text`, which partitions go by, is not"),
+    ],
+)
+def test_a_table_that_cannot_be_partitioned_so_is_refused(
+    held_in: SilverTable, more: dict[str, str], what: str
+) -> None:
+    with pytest.raises(ConfigError, match=what):
+        check_partitions("a.table", held_in, COLUMNS | more, ["id"])
+
+
+def test_what_can_be_is_taken_and_so_is_a_table_of_which_only_the_keys_are_known() -> None:
+    wanted = SilverTable(partition_by=("text", "year(born)", "hour(paid)", "bucket(3, id)"))
+
+    check_partitions("a.table", wanted, COLUMNS, ["id"])
+    check_partitions("a.table", wanted, {"id": "int"}, ["id"])
