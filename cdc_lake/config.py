@@ -240,6 +240,11 @@ class SilverTable(Model):
         description="Of hudi: so many file groups a partition, a row's told by its key (Hudi's bucket index), where no "
         "row can change its partition. Cannot be changed once there is a table.",
     )
+    table_version: Literal[6] | None = Field(
+        default=None,
+        description="Of hudi: 6 for readers from before Hudi 1.0, such as Athena's; if nothing is said, the newest that "
+        "the Hudi in use writes. Cannot be changed once there is a table.",
+    )
     properties: dict[str, str] = Field(
         default_factory=dict, description="The engine's own settings of the table, from a list."
     )
@@ -248,8 +253,8 @@ class SilverTable(Model):
     def _fits_its_format(self) -> Self:
         if self.format == "delta" and self.type is not None:
             raise ValueError("only tables of format hudi have a `type`")
-        if self.format == "delta" and self.buckets is not None:
-            raise ValueError("only tables of format hudi have `buckets`; see bucket(n, column) in `partition_by`")
+        if self.format == "delta" and (self.buckets, self.table_version) != (None, None):
+            raise ValueError("only tables of format hudi have `buckets` and a `table_version`")
         if len({field.name for field in self.partitions}) < len(self.partition_by):
             raise ValueError("`partition_by` says the same twice")
         for name in self.properties.keys() - _PROPERTIES[self.format]:

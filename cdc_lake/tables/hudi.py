@@ -58,6 +58,14 @@ _SETTINGS_OF = {
     # Nobody else compacts; and a reader merges at most so many logs.
     "mor": {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "10"},
 }
+_SAID = {"hoodie.record.merge.mode": _SETTINGS["hoodie.write.record.merge.mode"]}
+_OLD = {"hoodie.write.table.version": "6", "hoodie.write.auto.upgrade": "false"}
+_SAID_OF_OLD = {
+    "hoodie.table.version": _OLD["hoodie.write.table.version"],
+    # What the merge mode was called before there were any.
+    "hoodie.compaction.payload.class": "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload",
+}
+"""Of Hudi's own settings in a table's folder, which say who decides; of the format for old readers, too."""
 
 
 class _Written(NamedTuple):
@@ -84,6 +92,7 @@ class HudiTable:
         partitions: what the table is partitioned by, in one column of its own, which `read` leaves out: only Hudi's
             ComplexKeyGenerator and CustomKeyGenerator know several, and what they write is not read everywhere.
         buckets: file groups of a partition; if none is given, rows are looked up, in as many groups as are needed.
+        table_version: of Hudi's format; the newest that it writes, unless given.
         properties: Hudi's settings for each write; they win over our own defaults.
     """
 
@@ -95,6 +104,7 @@ class HudiTable:
         kind: HudiType = "cow",
         partitions: Sequence[PartitionField] = (),
         buckets: int | None = None,
+        table_version: Literal[6] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path
@@ -103,6 +113,7 @@ class HudiTable:
         self._partitions = tuple(partitions)
         self._partition = joint_name(partitions) if partitions else ""
         self._buckets = buckets
+        self._is_old = table_version is not None
         self._properties = dict(properties or {})
         self._storage = Storage(spark)
 
@@ -115,7 +126,7 @@ class HudiTable:
         said = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
         wanted = {
             "hoodie.table.type": _TYPES[self._kind],
-            "hoodie.record.merge.mode": _SETTINGS["hoodie.write.record.merge.mode"],
+            **(_SAID_OF_OLD if self._is_old else _SAID),
             "hoodie.table.recordkey.fields": KEY,
             "hoodie.table.partition.fields": self._partition,
         }
@@ -207,6 +218,7 @@ class HudiTable:
             **_SETTINGS,
             **_SETTINGS_OF[self._kind],
             **self._placing(keys),
+            **(_OLD if self._is_old else {}),
             **self._properties,
             "hoodie.table.name": self.path.rstrip("/").rpartition("/")[2],
             "hoodie.datasource.write.table.type": _TYPES[self._kind],

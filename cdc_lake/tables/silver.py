@@ -45,6 +45,7 @@ def silver_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table:
         kind=wanted.type or "cow",
         partitions=wanted.partitions,
         buckets=wanted.buckets,
+        table_version=wanted.table_version,
         properties=wanted.properties,
     )
     if (differing := hudi.differing_settings()) is not None:

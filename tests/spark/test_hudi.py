@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.config import SilverTable
 from cdc_lake.errors import ConfigError, NoProgressError, TableLockedError, UnsupportedError
+from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.hudi import HudiTable, HudiType
 from cdc_lake.tables.progress import Progress
@@ -37,7 +38,7 @@ def gone(number: int) -> tuple[int, int | None, str | None, list[str], bool]:
     return number, None, None, [], True
 
 
-def held(table: HudiTable, as_of: int | None = None) -> dict[int, tuple[Any, ...]]:
+def held(table: Table, as_of: int | None = None) -> dict[int, tuple[Any, ...]]:
     return {row["id"]: (row["n"], row["text"]) for row in table.read(as_of).collect()}
 
 
@@ -246,6 +247,25 @@ def test_a_hudi_table_of_somebody_else_is_refused(spark: SparkSession, tmp_path:
 
     with pytest.raises(ConfigError, match=r"whose hoodie\.\S+ is \w+, and the settings say hudi"):
         silver_table(spark, path, SilverTable(format="hudi"))
+
+
+@pytest.mark.parametrize("kind", get_args(HudiType))
+def test_a_table_for_old_readers_holds_the_same_rows(spark: SparkSession, tmp_path: Path, kind: HudiType) -> None:
+    path = str(tmp_path / "table")
+    often = {"hoodie.compact.inline.max.delta.commits": "2"}
+    wanted = SilverTable(format="hudi", type=kind, table_version=6, properties=often)
+    table = silver_table(spark, path, wanted)
+    assert isinstance(table, HudiTable)
+    table.merge(changes(spark, row(1, 10, "a"), row(2), row(3)), ["id"], step(1))
+    for commit in range(2, 6):  # past a compaction
+        table.merge(changes(spark, (1, commit, None, ["text"], False), gone(2), row(4)), ["id"], step(commit))
+    table.merge(changes(spark, row(2, 7)), ["id"], step(6))
+
+    assert held(silver_table(spark, path, wanted)) == {1: (5, "a"), 2: (7, None), 3: (0, None), 4: (0, None)}
+    assert {row["id"]: (row["n"], row["text"]) for row in read_back(table)} == held(table)
+    assert "hoodie.table.version=6" in Path(path, ".hoodie", "hoodie.properties").read_text().splitlines()
+    with pytest.raises(ConfigError, match=r"hoodie.record.merge.mode is None, and the settings say hudi"):
+        silver_table(spark, path, wanted.model_copy(update={"table_version": None}))
 
 
 def test_a_restore_brings_back_the_progress_in_a_new_epoch(spark: SparkSession, table: HudiTable) -> None:

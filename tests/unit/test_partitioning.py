@@ -41,7 +41,7 @@ def test_several_levels_have_a_name_together() -> None:
     ("settings", "what"),
     [
         ({"partition_by": ("text", "text")}, "says the same twice"),
-        ({"buckets": 4}, "only tables of format hudi have `buckets`"),
+        ({"buckets": 4}, "only tables of format hudi have `buckets` and"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(settings: dict[str, object], what: str) -> None:
