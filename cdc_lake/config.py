@@ -242,8 +242,8 @@ class SilverTable(Model):
     )
     table_version: Literal[6] | None = Field(
         default=None,
-        description="Of hudi: 6 for readers from before Hudi 1.0, such as Athena's; if nothing is said, the newest that "
-        "the Hudi in use writes. Cannot be changed once there is a table.",
+        description="Of hudi: 6 for readers from before Hudi 1.0, such as Athena's; if nothing is said, the newest "
+        "that the Hudi in use writes. Cannot be changed once there is a table.",
     )
     properties: dict[str, str] = Field(
         default_factory=dict, description="The engine's own settings of the table, from a list."

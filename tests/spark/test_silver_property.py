@@ -64,6 +64,8 @@ class Run:
             if index in self.log.late
         }
         """By late record, the batch after which it can be decoded; null: never."""
+        self.compaction = rng.choice(("1", "10"))
+        """After how many commits Hudi merges its logs: after each, or not within one run."""
 
     def expected(self) -> dict[Hashable, Found]:
         """What the reference makes of it."""
@@ -87,7 +89,11 @@ class Run:
         topic = Topic(COLUMNS, flat=self.is_flat)
         broker, registry = FakeBroker(), topic.registry
         broker.add_partitions(topic.table, 2)
-        table = TableConfig(silver=(TABLE_TYPES[table_type],), **self.settings, on_log_reset="warn")
+        held_in = TABLE_TYPES[table_type]
+        if table_type == "hudi-mor":
+            properties = {"hoodie.compact.inline.max.delta.commits": self.compaction}
+            held_in = held_in.model_copy(update={"properties": properties})
+        table = TableConfig(silver=(held_in,), **self.settings, on_log_reset="warn")
         config = Config(lake=LakeConfig(root=str(root)), defaults=table)
         for number, batch in enumerate(self.batches):
             for index in batch:
