@@ -30,8 +30,8 @@ test-deep: setup ## Run the tests that are too long for every change (hours)
 	pytest -m deep
 
 conformance: setup ## Check silver against every log of the conformance kit, in every way of cutting it
-	for deletes in hard soft; do for split in none each all-pairs; do \
-		python -m tests.conformance --table-type delta --deletes $$deletes --split $$split; done; done
+	for type in delta hudi-cow hudi-mor; do for deletes in hard soft; do for split in none each all-pairs; do \
+		python -m tests.conformance --table-type $$type --deletes $$deletes --split $$split; done; done; done
 
 soak: setup ## Run bronze and silver without end, for ten minutes: what they hold must not grow
 	pytest -m deep -s tests/e2e/test_soak.py
@@ -39,7 +39,7 @@ soak: setup ## Run bronze and silver without end, for ten minutes: what they hol
 bench-landing: setup ## Measure what bronze costs beside the least that any landing does (7 minutes)
 	python -m benchmarks.landing
 
-bench-tables: setup ## Measure silver in Delta beside Hudi's two table types (8 minutes)
+bench-tables: setup ## Measure silver in Delta beside Hudi's table types
 	python -m benchmarks.tables
 
 bench-quick: setup ## Measure a million events beside the textbook way (12 minutes)

@@ -12,16 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.log import ORDERS
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from cdc_lake.config import TableType
 
+BUCKETS = 4
 Take = Callable[[Sequence[str]], None]
 
 
-def cdc_lake(folder: Path, *, has_silver: bool = True, table_type: "TableType" = "delta") -> Take:
-    """Our own bronze and silver as they come, in one application."""
+def cdc_lake(
+    folder: Path, *, has_silver: bool = True, table_type: "TableType" = "delta", buckets: int | None = None
+) -> Take:
+    """Our own bronze and silver as they come, in one application; the large table in buckets, if asked."""
     from cdc_lake.config import TABLE_TYPES, Config, KafkaConfig, LakeConfig, RegistryConfig, TableConfig
     from cdc_lake.layers.bronze import run_bronze
     from cdc_lake.layers.silver import run_silver
@@ -32,6 +37,7 @@ def cdc_lake(folder: Path, *, has_silver: bool = True, table_type: "TableType" =
         registry=RegistryConfig(url=os.environ["BENCH_REGISTRY"]),
         lake=LakeConfig(root=str(folder)),
         defaults=TableConfig(silver=(TABLE_TYPES[table_type],)),
+        tables={ORDERS: TableConfig(silver=(TABLE_TYPES[table_type].model_copy(update={"buckets": buckets}),))},
     )
     workers = Workers(config.run.parallel)
     workers.spark("benchmark")
@@ -174,6 +180,7 @@ PIPELINES: Mapping[str, Callable[[Path], Take]] = {
 IN_HUDI: Mapping[str, Callable[[Path], Take]] = {
     "hudi-cow": lambda folder: cdc_lake(folder, table_type="hudi-cow"),
     "hudi-mor": lambda folder: cdc_lake(folder, table_type="hudi-mor"),
+    "mor-buckets": lambda folder: cdc_lake(folder, table_type="hudi-mor", buckets=BUCKETS),
 }
 """Our own pipeline with silver in Hudi."""
 CONTENDERS: Mapping[str, Callable[[Path], Take]] = {

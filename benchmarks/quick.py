@@ -124,11 +124,7 @@ class Contender:
         """What its table of a topic holds."""
         if self.name not in ALL_OURS:
             return DeltaTable(str(self._folder / topic)).to_pyarrow_table()
-        path = str(self._folder / "silver" / topic.replace(".", "/"))
-        if self.name == OURS:
-            rows = DeltaTable(path).to_pyarrow_table()
-        else:
-            rows = pa.Table.from_batches(HudiTableBuilder.from_base_uri(path).build().read())
+        rows = silver_rows(silver_folder(self._folder, topic))
         return rows.filter(pc.invert(rows["__deleted"]))
 
     def wait(self) -> None:
@@ -145,6 +141,18 @@ class Contender:
         process = psutil.Process(self._process.pid)
         times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
         return sum(time.user + time.system + time.children_user + time.children_system for time in times)
+
+
+def silver_folder(lake: Path, topic: str) -> Path:
+    """The folder of a topic's silver in a lake of ours."""
+    return lake / "silver" / topic.replace(".", "/")
+
+
+def silver_rows(folder: Path) -> pa.Table:
+    """What delta-rs or hudi-rs reads there."""
+    if (folder / ".hoodie").exists():
+        return pa.Table.from_batches(HudiTableBuilder.from_base_uri(str(folder)).build().read())
+    return DeltaTable(str(folder)).to_pyarrow_table()
 
 
 def steps(log: Log, sizes: Sizes) -> Iterator[Step]:

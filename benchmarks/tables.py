@@ -4,11 +4,26 @@ What is sent, and how it is measured and checked, is as in `benchmarks.quick`.
 """
 
 import time
+from pathlib import Path
 
 from benchmarks.contender import IN_HUDI
-from benchmarks.quick import OURS, Sizes, measure, servers, show
+from benchmarks.log import ORDERS
+from benchmarks.quick import OURS, Sizes, measure, servers, show, silver_folder, silver_rows
 
 SIZES = Sizes(snapshot=300_000, steady_batches=4, small_tables=8)
+
+
+def show_files(name: str, folder: Path) -> None:
+    """Print what the large table has become: files with those of older versions, and how long all of it is read."""
+    files = [file for file in folder.rglob("*") if file.is_file() and not file.name.endswith(".crc")]
+    data = [file for file in files if ".parquet" in file.suffixes or ".log" in file.name]
+    size = sum(file.stat().st_size for file in data) / 1e6
+    seconds = []
+    for _ in range(3):
+        started = time.monotonic()
+        silver_rows(folder)
+        seconds.append(time.monotonic() - started)
+    print(f"{name}: {len(data)} files of data, {size:.0f} MB; read in {min(seconds):.2f} s; {len(files)} files in all")
 
 
 def main() -> None:
@@ -16,6 +31,8 @@ def main() -> None:
     started = time.monotonic()
     with servers() as (folder, addresses):
         outcome = measure(folder, addresses, SIZES, (OURS, *IN_HUDI))
+        for name in (OURS, *IN_HUDI):
+            show_files(name, silver_folder(folder / name, ORDERS))
     show(outcome)
     print(f"{time.monotonic() - started:.0f} s in all")
     if wrong := {name: number for name, number in outcome.wrong.items() if number}:
