@@ -22,6 +22,21 @@ class Commit:
     progress: Progress
 
 
+@dataclass(frozen=True)
+class Version:
+    """One of a table's versions.
+
+    Attributes:
+        version: as `Table.read` takes it.
+        at_ms: when it was committed, in milliseconds since 1970.
+        progress: what its commit carries; none of those that others made, such as maintenance.
+    """
+
+    version: int
+    at_ms: int
+    progress: Progress | None
+
+
 class Table(Protocol):
     """A table whose commits carry progress."""
 
@@ -54,6 +69,9 @@ class Table(Protocol):
 
     def read(self, as_of: int | None = None) -> DataFrame:
         """The rows, of the newest version or of `as_of`."""
+
+    def history(self) -> list[Version]:
+        """The versions that the engine still knows of, the newest first."""
 
     def overwrite(self, rows: DataFrame, progress: Progress) -> Commit:
         """Put rows in the place of all there are, in one commit; the first creates the table.

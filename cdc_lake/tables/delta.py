@@ -23,7 +23,7 @@ from cdc_lake.columns import DELETE, KEEP, KEY, quoted
 from cdc_lake.errors import NoProgressError, TableLockedError
 from cdc_lake.partitioning import PartitionField
 from cdc_lake.storage import Storage
-from cdc_lake.tables import Commit
+from cdc_lake.tables import Commit, Version
 from cdc_lake.tables.partitions import partition_columns, with_partitions
 from cdc_lake.tables.progress import Progress
 
@@ -194,6 +194,15 @@ class DeltaLakeTable:
     def read(self, as_of: int | None = None) -> DataFrame:
         """See `Table`."""
         return self._rows(as_of).drop(*(field.name for field in self._partitions))
+
+    def history(self) -> list[Version]:
+        """See `Table`. The files of versions behind a vacuum are gone all the same."""
+        known = DeltaTable.forPath(self._spark, self.path).history()
+        at_ms = F.unix_millis("timestamp")
+        return [
+            Version(version, at, Progress.from_metadata(said))
+            for version, at, said in known.select("version", at_ms, "userMetadata").collect()
+        ]
 
     def _rows(self, as_of: int | None = None) -> DataFrame:
         reader = self._spark.read.format("delta")

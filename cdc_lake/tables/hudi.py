@@ -8,6 +8,7 @@ operation resurrect rows, or make tables that nobody can read. docs/decisions/hu
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -18,7 +19,7 @@ from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, quoted
 from cdc_lake.errors import ConfigError, NoProgressError, TableLockedError, UnsupportedError
 from cdc_lake.partitioning import PartitionField, joint_name
 from cdc_lake.storage import Storage
-from cdc_lake.tables import Commit
+from cdc_lake.tables import Commit, Version
 from cdc_lake.tables.partitions import with_one_partition
 from cdc_lake.tables.progress import METADATA_KEY, Progress
 
@@ -164,6 +165,20 @@ class HudiTable:
         """See `Table`."""
         rows = self._rows(as_of).drop(KEY, self._partition)
         return rows.select(*(quoted(name) for name in rows.columns if not name.startswith(HUDI_PREFIX)))
+
+    def history(self) -> list[Version]:
+        """See `Table`. Those that were cleaned away are left out."""
+        timeline = self._timeline()
+        found: list[Version] = []
+        oldest = ""
+        for instant in self._instants(timeline):
+            action, at = instant.getAction(), instant.requestedTime()
+            if action == "clean":
+                oldest = oldest or timeline.readCleanMetadata(instant).getEarliestCommitToRetain() or ""
+            elif action in _WRITTEN and at >= oldest:
+                said = timeline.readCommitMetadata(instant).getExtraMetadata()
+                found.append(Version(int(at), _milliseconds(at), Progress.from_metadata(said.get(METADATA_KEY))))
+        return found
 
     def merge(self, changes: DataFrame, keys: Sequence[str], progress: Progress) -> Commit:
         """See `Table`."""
@@ -330,6 +345,12 @@ class HudiTable:
         instants = timeline.getReverseOrderedInstants().iterator()
         while instants.hasNext():
             yield instants.next()
+
+
+def _milliseconds(instant: str) -> int:
+    """When an instant of the timeline was, `20261122192503833`; ours are UTC."""
+    moment = datetime.strptime(instant[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+    return int(moment.timestamp()) * 1000 + int(instant[14:] or 0)
 
 
 def _nullable(kind: DataType) -> DataType:

@@ -1,5 +1,6 @@
 """A Hudi table whose commits carry progress, of both types: what is written is what another engine reads."""
 
+import time
 from datetime import date
 from pathlib import Path
 from typing import Any, get_args
@@ -7,6 +8,7 @@ from typing import Any, get_args
 import pytest
 from conformance.by_lake import hudi_rows
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -266,6 +268,26 @@ def test_a_table_for_old_readers_holds_the_same_rows(spark: SparkSession, tmp_pa
     assert "hoodie.table.version=6" in Path(path, ".hoodie", "hoodie.properties").read_text().splitlines()
     with pytest.raises(ConfigError, match=r"hoodie.record.merge.mode is None, and the settings say hudi"):
         silver_table(spark, path, wanted.model_copy(update={"table_version": None}))
+
+
+def test_the_history_names_the_versions_that_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
+    few = {"hoodie.clean.commits.retained": "2", "hoodie.keep.min.commits": "3", "hoodie.keep.max.commits": "4"}
+    table = HudiTable(spark, str(tmp_path / "table"), kind="cow", properties=few)
+    commits = [table.merge(changes(spark, row(1, number)), ["id"], step(number)) for number in range(1, 6)]
+
+    known = table.history()
+
+    assert [(one.version, one.progress) for one in known] == [
+        (one.version, one.progress) for one in reversed(commits[-len(known) :])
+    ]
+    assert len(known) == 2
+    assert {one.version: held(table, one.version) for one in known} == {
+        commits[-1].version: {1: (5, None)},
+        commits[-2].version: {1: (4, None)},
+    }
+    assert all(abs(one.at_ms / 1000 - time.time()) < 600 for one in known)
+    with pytest.raises(IllegalArgumentException, match="Cleaner cleaned up the timestamp"):
+        held(table, commits[0].version)
 
 
 def test_a_restore_brings_back_the_progress_in_a_new_epoch(spark: SparkSession, table: HudiTable) -> None:

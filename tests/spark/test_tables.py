@@ -76,6 +76,17 @@ def test_rows_and_progress_are_one_commit(spark: SparkSession, table: DeltaLakeT
     assert Progress.from_metadata(infos["userMetadata"]) == second
 
 
+def test_the_history_names_all_versions(spark: SparkSession, table: DeltaLakeTable) -> None:
+    commits = [table.append(rows(spark, number), bronze(number)) for number in (1, 2)]
+    spark.sql(f"OPTIMIZE delta.`{table.path}`").collect()
+
+    optimized, *ours = table.history()
+
+    assert (optimized.version, optimized.progress) == (2, None)
+    assert [(one.version, one.progress) for one in ours] == [(one.version, one.progress) for one in reversed(commits)]
+    assert all(abs(one.at_ms / 1000 - datetime.now(UTC).timestamp()) < 600 for one in ours)
+
+
 def test_progress_survives_the_commits_of_others(spark: SparkSession, table: DeltaLakeTable) -> None:
     table.append(rows(spark, 1), bronze(1))
     ours = bronze(2)
