@@ -215,7 +215,8 @@ def test_a_killed_run_is_made_good_by_the_next(
     assert content(lake, layer).commits == list(range(1, BATCHES + 1))
 
 
-IN_A_WRITE, IN_A_COMPACTION = "*commit.inflight", "*.compaction.inflight"
+IN_A_WRITE = {"cow": "*[0-9].inflight", "mor": "*.deltacommit.inflight"}
+IN_A_COMPACTION = "*.compaction.inflight"
 """What stands on Hudi's timeline meanwhile."""
 OFTEN = {"hoodie.compact.inline.max.delta.commits": "1"}
 """A compaction after each commit."""
@@ -246,12 +247,12 @@ def wait_until(driver: Driver, is_so: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("kind", "at"),
     [
-        ("mor", IN_A_WRITE),
+        ("mor", IN_A_WRITE["mor"]),
         *(
             pytest.param(kind, at, marks=pytest.mark.deep)
             for kind, at in [
                 *product(("cow", "mor"), ("silver.after_plan", "silver.after_side", "silver.after_merge")),
-                *(("cow", IN_A_WRITE), ("mor", IN_A_COMPACTION)),
+                *(("cow", IN_A_WRITE["cow"]), ("mor", IN_A_COMPACTION)),
             ]
         ),
     ],
@@ -296,8 +297,9 @@ def test_a_reader_beside_a_run_on_hudi_sees_whole_versions_only(
         while not driver.has_ended:
             try:
                 seen.add(state(silver_rows(root, TABLE)))
-            except Exception:
-                assert not any(seen)  # there may be no table yet
+            except Exception as problem:
+                # There may be no table yet; and into a local folder Hudi writes what a commit says in place.
+                assert not any(seen) or "Commit metadata error" in str(problem)
         assert driver.ended() == 0, driver.said
 
     table = HudiTable(spark, str(root / "silver" / FOLDER), kind=kind)
