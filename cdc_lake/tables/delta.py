@@ -120,10 +120,10 @@ class DeltaLakeTable:
         """Bytes of the newest version's files."""
         return int(self._snapshot().sizeInBytes())
 
-    def partitioned_by(self) -> tuple[str, ...]:
-        """The columns that it is partitioned by; none of a table that does not exist."""
+    def partitioned_by(self) -> tuple[str, ...] | None:
+        """The columns that it is partitioned by; nothing known of a table that does not exist."""
         if not self.exists():
-            return ()
+            return None
         names = self._snapshot().metadata().partitionColumns()
         return tuple(names.apply(number) for number in range(names.size()))
 

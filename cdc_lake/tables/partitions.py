@@ -33,7 +33,7 @@ def check_partitions(table: str, held_in: SilverTable, columns: Mapping[str, str
     """
     todo = "mend `partition_by` in the `silver` of this table's settings"
     fields = held_in.partitions
-    if clash := columns.keys() & {joint_name(fields), *(field.name for field in fields)}:
+    if clash := fields and columns.keys() & {joint_name(fields), *(field.name for field in fields)}:
         raise ConfigError(table, f"the source has a column {min(clash)}, which is what partitions would be in", todo)
     for field in fields:
         if held_in.buckets and field.column not in keys:

@@ -35,8 +35,8 @@ def silver_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table:
             statistics=(BATCH, "__source_ts_ms"),
             properties=wanted.properties,
         )
-        names = tuple(field.name for field in wanted.partitions)
-        if (found := delta.partitioned_by()) != names and delta.exists():
+        found = delta.partitioned_by()
+        if found is not None and found != tuple(field.name for field in wanted.partitions):
             raise _another(path, f"a delta table with the partitions ({', '.join(found)})", wanted)
         return delta
     hudi = HudiTable(

@@ -106,6 +106,15 @@ def test_rows_may_be_placed_by_their_keys_alone(spark: SparkSession, path: str, 
     assert {row["id"]: row["text"] for row in table.read().collect()} == expected
 
 
+def test_delta_finds_the_files_by_the_source_s_own_column(spark: SparkSession, path: str) -> None:
+    table = silver_table(spark, path, partitioned("delta", "month(at)"))
+    table.merge(changes(spark, (1, "a", JANUARY), (2, "b", FEBRUARY), (3, "c", None)), ["id"], step(1))
+
+    (file,) = table.read().where("at > '2026-01-31'").inputFiles()
+
+    assert "partition_at_month=2026-02" in file
+
+
 def test_an_overwrite_keeps_the_partitions_and_the_versions_before(
     spark: SparkSession, path: str, table_type: TableType
 ) -> None:

@@ -72,3 +72,4 @@ def test_what_can_be_is_taken_and_so_is_a_table_of_which_only_the_keys_are_known
 
     check_partitions("a.table", wanted, COLUMNS, ["id"])
     check_partitions("a.table", wanted, {"id": "int"}, ["id"])
+    check_partitions("a.table", SilverTable(), COLUMNS | {"partition_": "int", "partition_text": "int"}, ["id"])
