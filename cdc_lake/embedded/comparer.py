@@ -448,7 +448,9 @@ def _hudi_rows(path: str) -> ds.Dataset:
     """All rows of a Hudi table, without Hudi's own columns."""
     from hudi import HudiTableBuilder
 
-    rows = pa.Table.from_batches(HudiTableBuilder.from_base_uri(path).build().read())
+    table = HudiTableBuilder.from_base_uri(path).build()
+    batches = table.read()
+    rows = pa.Table.from_batches(batches) if batches else table.get_schema_with_meta_fields().empty_table()
     return ds.dataset(rows.select([name for name in rows.column_names if not name.startswith("_hoodie_")]))
 
 

@@ -5,7 +5,6 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from events import FakeRegistry
 from fakes import FakeBroker
@@ -195,8 +194,7 @@ def hudi_rows(path: str, as_of: int | None = None) -> list[dict[str, Any]]:
     """The rows of a Hudi table as hudi-rs reads them."""
     options = HudiReadOptions() if as_of is None else HudiReadOptions().with_as_of_timestamp(str(as_of))
     batches = HudiTableBuilder.from_base_uri(path).build().read(options)
-    rows: list[dict[str, Any]] = pa.Table.from_batches(batches).to_pylist()
-    return rows
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def found_in(row: Mapping[str, Any], columns: Iterable[str], first_partition: int = 0) -> Found:

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.config import SilverTable
+from cdc_lake.embedded import comparer
 from cdc_lake.errors import ConfigError, NoProgressError, TableLockedError, UnsupportedError
 from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
@@ -94,6 +95,15 @@ def test_what_was_deleted_comes_back_only_as_it_is_written_again(spark: SparkSes
     assert held(table) == {2: (15, None)}
     assert [row["n"] for row in read_back(table)] == [15]
     assert table.progress() is not None
+
+
+def test_a_table_without_rows_is_read_as_such(spark: SparkSession, table: HudiTable) -> None:
+    table.merge(changes(spark, row(1, 10, "a"), row(2)), ["id"], step(1))
+    table.merge(changes(spark, gone(1), gone(2)), ["id"], step(2))
+
+    assert (held(table), read_back(table)) == ({}, [])
+    assert set(comparer._hudi_rows(table.path).schema.names) >= {"id", "n", "text"}
+    assert comparer._hudi_rows(table.path).count_rows() == 0
 
 
 def test_progress_advances_without_rows(spark: SparkSession, table: HudiTable) -> None:
