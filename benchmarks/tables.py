@@ -8,20 +8,20 @@ from pathlib import Path
 
 from benchmarks.contender import IN_HUDI
 from benchmarks.log import ORDERS
-from benchmarks.quick import OURS, Sizes, measure, servers, show, silver_folder, silver_rows
+from benchmarks.quick import OURS, Sizes, by_spark, measure, servers, show, silver_folder
 
 SIZES = Sizes(snapshot=300_000, steady_batches=4, small_tables=8)
 
 
 def show_files(name: str, folder: Path) -> None:
-    """Print what the large table has become: files with those of older versions, and how long all of it is read."""
+    """Print what the large table has become: files with those of older versions, and how long Spark reads all of it."""
     files = [file for file in folder.rglob("*") if file.is_file() and not file.name.endswith(".crc")]
     data = [file for file in files if ".parquet" in file.suffixes or ".log" in file.name]
     size = sum(file.stat().st_size for file in data) / 1e6
     seconds = []
     for _ in range(3):
         started = time.monotonic()
-        silver_rows(folder)
+        by_spark(folder).write.format("noop").mode("overwrite").save()
         seconds.append(time.monotonic() - started)
     print(f"{name}: {len(data)} files of data, {size:.0f} MB; read in {min(seconds):.2f} s; {len(files)} files in all")
 

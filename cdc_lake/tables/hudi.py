@@ -49,6 +49,8 @@ _SETTINGS = {
     "hoodie.datasource.write.partitionpath.urlencode": "true",
     "hoodie.datasource.write.commitmeta.key.prefix": METADATA_KEY,
     "hoodie.table.timeline.timezone": "UTC",
+    # Half a megabyte in each file, for an index that is not used.
+    "hoodie.parquet.bloom.filter.enabled": "false",
     # So many versions can be read back; the timeline has to be a little longer.
     "hoodie.clean.commits.retained": "50",
     "hoodie.keep.min.commits": "60",
