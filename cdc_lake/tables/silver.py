@@ -19,10 +19,10 @@ def silver_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table:
     """A silver table by path.
 
     Args:
-        wanted: its format and type.
+        wanted: what the settings say of it.
 
     Raises:
-        ConfigError: there is a table of another format or type.
+        ConfigError: there is a table of another format or type, with other partitions, or not one of ours.
     """
     other = next(format for format in _MARKS if format != wanted.format)
     if Storage(spark).exists(f"{path}/{_MARKS[other]}"):

@@ -179,14 +179,18 @@ def _due_text(number: int) -> str:
     return f"decodable after batch {number}"
 
 
-def silver_rows(root: Path, topic: str, layer: str = "silver", as_of: int | None = None) -> list[dict[str, Any]]:
+def silver_rows(root: Path, topic: str, layer: str = "silver") -> list[dict[str, Any]]:
     """The rows of a topic's silver table as delta-rs or hudi-rs reads them; none if there is no table."""
-    path = root / layer / topic.replace(".", "/")
-    if (path / ".hoodie").exists():
-        return hudi_rows(str(path), as_of)
+    return table_rows(str(root / layer / topic.replace(".", "/")))
+
+
+def table_rows(path: str, as_of: int | None = None) -> list[dict[str, Any]]:
+    """The rows of the table in a folder as delta-rs or hudi-rs reads them; none if there is no table."""
+    if Path(path, ".hoodie").exists():
+        return hudi_rows(path, as_of)
     rows: list[dict[str, Any]] = []
-    if DeltaTable.is_deltatable(str(path)):
-        rows = DeltaTable(str(path), version=as_of).to_pyarrow_table().to_pylist()
+    if DeltaTable.is_deltatable(path):
+        rows = DeltaTable(path, version=as_of).to_pyarrow_table().to_pylist()
     return rows
 
 

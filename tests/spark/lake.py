@@ -17,6 +17,7 @@ from cdc_lake.layers.silver import run_silver
 from cdc_lake.layers.written import SIDES, look_over
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.progress import Progress
 
 
 def decided(spark: SparkSession, registry: FakeRegistry, records: Sequence[Record], **framings: Any) -> DataFrame:
@@ -29,6 +30,11 @@ def decided(spark: SparkSession, registry: FakeRegistry, records: Sequence[Recor
 def by_offset(rows: DataFrame) -> list[Row]:
     """The rows, collected in the order of their offsets."""
     return rows.orderBy("offset").collect()
+
+
+def step(commit: int, **more: Any) -> Progress:
+    """The progress of a silver commit."""
+    return Progress(layer="silver", run_id="a run", commit=commit, sources={"bronze": commit}, **more)
 
 
 class Lake:

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 from conformance.by_lake import hudi_rows
+from lake import step
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
@@ -18,14 +19,9 @@ from cdc_lake.errors import ConfigError, NoProgressError, TableLockedError, Unsu
 from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.hudi import HudiTable, HudiType
-from cdc_lake.tables.progress import Progress
 from cdc_lake.tables.silver import silver_table
 
 CHANGE = "id int, n int, text string, __key string, __keep array<string>, __delete boolean"
-
-
-def step(commit: int, **more: Any) -> Progress:
-    return Progress(layer="silver", run_id="a run", commit=commit, sources={"bronze": commit}, **more)
 
 
 def changes(spark: SparkSession, *rows: tuple[int, int | None, str | None, list[str], bool]) -> DataFrame:

@@ -6,17 +6,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from conformance.by_lake import hudi_rows, silver_rows
-from deltalake import DeltaTable
+from conformance.by_lake import table_rows
 from events import OPTIONAL_STRING, PLACEHOLDER, START_MS, Record, Topic
-from lake import Lake
+from lake import Lake, step
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, SilverTable, TableConfig, TableType
 from cdc_lake.errors import ConfigError
 from cdc_lake.layers.run import silver_targets
 from cdc_lake.layers.silver import run_silver
-from cdc_lake.tables.progress import Progress
 from cdc_lake.tables.silver import silver_table
 
 CHANGE = "id int, text string, at timestamp, __key string, __keep array<string>, __delete boolean, __batch bigint, "
@@ -28,22 +26,11 @@ TEXTS = ["a/b", "a=b", "%41", "", "..", None, "ü 日本", "x" * 300, "American"
 Held = dict[int, tuple[Any, ...]]
 
 
-def step(commit: int) -> Progress:
-    return Progress(layer="silver", run_id="a run", commit=commit, sources={"bronze": commit})
-
-
 def changes(
     spark: SparkSession, *rows: tuple[int, str | None, datetime | None], keep: tuple[str, ...] = (), goes: bool = False
 ) -> DataFrame:
     found = [(number, text, at, f'{{"id": {number}}}', list(keep), goes, 1, 1) for number, text, at in rows]
     return spark.createDataFrame(found, CHANGE)
-
-
-def read_back(path: str) -> list[dict[str, Any]]:
-    if Path(path, ".hoodie").exists():
-        return hudi_rows(path)
-    found: list[dict[str, Any]] = DeltaTable(path).to_pyarrow_table().to_pylist()
-    return found
 
 
 @pytest.fixture
@@ -79,7 +66,7 @@ def test_a_row_is_there_once_and_where_its_values_say(
     assert {row["id"]: (row["text"], row["at"]) for row in found} == expected
     assert len(found) == len(expected)
     assert table.read().columns == ["id", "text", "at", "__batch", "__source_ts_ms"]
-    others = read_back(path)
+    others = table_rows(path)
     assert {row["id"]: (row["text"], row["at"] and row["at"].replace(tzinfo=None)) for row in others} == expected
     assert len(others) == len(expected)
 
@@ -96,8 +83,8 @@ def test_rows_may_be_placed_by_their_keys_alone(spark: SparkSession, path: str, 
     expected = {number: "a" for number in range(8)} | {0: "b", 8: "c"}
     del expected[1]
     assert {row["id"]: row["text"] for row in table.read().collect()} == expected
-    assert {row["id"]: row["text"] for row in read_back(path)} == expected
-    assert table.read().count() == len(read_back(path)) == len(expected)
+    assert {row["id"]: row["text"] for row in table_rows(path)} == expected
+    assert table.read().count() == len(table_rows(path)) == len(expected)
     assert {file.name[:8] for file in Path(path).glob("*.parquet")} == {"00000000", "00000001"}
     for others in (3, None):
         other = silver_table(spark, path, wanted.model_copy(update={"buckets": others}))
@@ -125,7 +112,7 @@ def test_an_overwrite_keeps_the_partitions_and_the_versions_before(
     table.merge(changes(spark, (2, "d", FEBRUARY)), ["id"], step(3))
 
     assert [(row["id"], row["text"]) for row in table.read().collect()] == [(2, "d")]
-    assert [(row["id"], row["text"]) for row in read_back(path)] == [(2, "d")]
+    assert [(row["id"], row["text"]) for row in table_rows(path)] == [(2, "d")]
     assert {row["id"]: row["text"] for row in table.read(before).collect()} == {1: "a", 2: "b"}
 
 
@@ -138,7 +125,6 @@ def test_a_table_with_other_partitions_is_refused(spark: SparkSession, path: str
             silver_table(spark, path, partitioned(table_type, *others))
 
 
-LAYERS = {"delta": "silver", "hudi-cow": "silver_hudi_cow", "hudi-mor": "silver_hudi_mor"}
 ARTIST = 299
 
 
@@ -217,7 +203,7 @@ def test_one_artist_at_six_instants(
     for table_type, target in targets.items():
         table, instants = target.open(spark), versions[table_type]
         assert lives([row.asDict() for row in table.read(at).collect()] for at in instants) == expected
-        by_others = [silver_rows(tmp_path, topic.table, LAYERS[table_type], at) for at in instants]
+        by_others = [table_rows(target.path, at) for at in instants]
         assert lives(by_others) == expected
         places = {row["id"]: row["partition_nationality"] for row in by_others[-1]}
         assert places.get(ARTIST) == (at_last and at_last[1])
