@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,7 @@ from cdc_lake.metrics.report import Report
 if TYPE_CHECKING:
     from cdc_lake.layers.turns import Workers
 
-app = typer.Typer(help="Run a layer: bring its tables up to date.", no_args_is_help=True)
+app = typer.Typer(help="Run a layer: bring its tables up to date; or maintain them.", no_args_is_help=True)
 
 _GRACE_SECONDS = 20.0
 """Told to end, a run may take so long for the batches that are under way; then they are given up."""
@@ -123,6 +124,32 @@ def gold(
         return run_gold(settings, model, workers=workers)
 
     _run(layer, config, _How(parallel, continuous, interval, as_json))
+
+
+class _Layer(StrEnum):
+    bronze = "bronze"
+    silver = "silver"
+    gold = "gold"
+
+
+@app.command()
+def maintain(
+    table: Annotated[list[str], typer.Option("--table", help="Topic name or glob, of gold a model's; repeatable.")],
+    layer: Annotated[_Layer, typer.Option("--layer", help="Whose tables.")] = _Layer.silver,
+    config: ConfigFile = None,
+    parallel: Parallel = None,
+    continuous: Continuous = False,
+    interval: Interval = 3600.0,
+    as_json: Json = False,
+) -> None:
+    """Put a layer's small files and logs together; remove files that no version needs."""
+
+    def work(settings: Config, workers: "Workers") -> Report:
+        from cdc_lake.layers.maintain import run_maintain
+
+        return run_maintain(settings, table, layer=layer.value, workers=workers)
+
+    _run(work, config, _How(parallel, continuous, interval, as_json))
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def run_bronze(
         broker,
         logs,
         SchemaFiles(storage, config.lake.root, registry),
-        Leases(config, storage, report),
+        Leases(config, storage, report.run_id, report.layer),
         accept_loss,
         quarantine_unknown_ids,
         report.run_id,

@@ -55,7 +55,7 @@ def run_gold(
     chosen = {name: read_model(folder / f"{name}.sql") for name in names}
     workers = workers or Workers(spark=spark)
     storage = Storage(workers.spark("cdc_lake gold"))
-    leases = Leases(config, storage, report)
+    leases = Leases(config, storage, report.run_id, report.layer)
     folded = [path.replace("/", ".") for path in storage.folders(f"{config.lake.root}/silver", *TABLE_FOLDERS)]
     workers.each_table(report, names, _Gold(config, chosen, folded, leases, report.run_id), leases=leases)
     failpoints.reach("gold.before_report")

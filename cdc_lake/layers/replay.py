@@ -53,7 +53,7 @@ def replay_quarantined(
     workers = Workers(spark=spark)
     storage = Storage(workers.spark("cdc_lake bronze"))
     schemas = SchemaFiles(storage, config.lake.root, registry)
-    leases = Leases(config, storage, report)
+    leases = Leases(config, storage, report.run_id, report.layer)
 
     work = _Replay(config, schemas, leases, report.run_id)
     workers.each_table(report, select_landed(config, storage, tables), work, leases=leases)

@@ -89,24 +89,29 @@ def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) 
     return list(found)
 
 
-def select_landed(config: Config, storage: Storage, patterns: Sequence[str]) -> list[str]:
-    """The topics with a bronze table that `patterns` name.
+def select_landed(config: Config, storage: Storage, patterns: Sequence[str], layer: str = "bronze") -> list[str]:
+    """The topics with a bronze table that `patterns` name; or the models with a gold one.
 
     Raises:
         UnknownTableError: a pattern fits none.
     """
-    root = f"{config.lake.root}/bronze"
+    root = f"{config.lake.root}/{layer}"
     there = [folder.replace("/", ".") for folder in storage.folders(root, LOG_FOLDER)]
-    return select(patterns, there, f"table in {root}", "run the bronze job first")
+    return select(patterns, there, f"table in {root}", f"run the {layer} job first")
 
 
 class Leases:
-    """The leases of one run, one for each table while it is worked on; none at all if the settings say so."""
+    """The leases of one run, one for each table while it is worked on; none at all if the settings say so.
 
-    def __init__(self, config: Config, storage: Storage, report: Report) -> None:
+    Args:
+        layer: whose tables they are.
+    """
+
+    def __init__(self, config: Config, storage: Storage, run_id: str, layer: str) -> None:
         self._config = config
         self._storage = storage
-        self._report = report
+        self._run_id = run_id
+        self._layer = layer
         self._held: dict[str, Lease] = {}
 
     @contextmanager
@@ -119,8 +124,8 @@ class Leases:
         if not self._config.lease.enabled:
             yield
             return
-        folder = table_path(self._config, f"_leases/{self._report.layer}", table)
-        with Lease(self._storage, folder, table, self._report.run_id, self._config.lease.seconds) as lease:
+        folder = table_path(self._config, f"_leases/{self._layer}", table)
+        with Lease(self._storage, folder, table, self._run_id, self._config.lease.seconds) as lease:
             self._held[table] = lease
             try:
                 yield

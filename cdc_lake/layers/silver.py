@@ -42,7 +42,7 @@ def run_silver(
     report = Report(layer="silver")
     workers = workers or Workers(spark=spark)
     storage = Storage(workers.spark("cdc_lake silver"))
-    leases = Leases(config, storage, report)
+    leases = Leases(config, storage, report.run_id, report.layer)
     topics = select_landed(config, storage, tables)
     targets = {target.name: target for topic in topics for target in silver_targets(config, topic)}
     silver = _Silver(config, targets, SchemaFiles(storage, config.lake.root), leases, report.run_id)

@@ -77,7 +77,7 @@ class Report(BaseModel):
     """What a run did."""
 
     run_id: str = Field(default_factory=lambda: uuid.uuid4().hex)
-    layer: Literal["bronze", "silver", "gold"]
+    layer: Literal["bronze", "silver", "gold", "maintain"]
     started_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     ended_at: datetime | None = None
     tables: list[TableReport] = []

@@ -108,3 +108,16 @@ class Table(Protocol):
         Raises:
             TableLockedError: another run has committed first.
         """
+
+    def maintain(self) -> dict[str, int]:
+        """Put small files and logs together, and remove the files that no version needs that can still be read.
+
+        The rows, and what the table has consumed, stay the same.
+
+        Returns:
+            What was done, by name: `files_written` in the place of smaller ones, `bytes_removed`. Nothing of what the
+            engine does with each commit.
+
+        Raises:
+            TableLockedError: another run has committed meanwhile.
+        """

@@ -39,6 +39,8 @@ PROPERTIES = {
 A version that the log still names can be read and restored: vacuum keeps files as long as the log keeps commits. A
 checkpoint every 20 commits: a run every 10 s makes one every 200 s, and a reader opens at most 20 commits after it.
 """
+_PUT_TOGETHER = {"optimize.minFileSize": str(128 << 20), "optimize.maxFileSize": str(128 << 20)}
+"""Delta's own, a gigabyte, is a gigabyte that a merge copies for one row."""
 _OF_A_CHANGE = (KEY, KEEP, DELETE)
 USER_METADATA = "commitInfo.userMetadata"
 CONFLICTS = (
@@ -62,13 +64,18 @@ def commit_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterato
         spark: the session that commits.
         settings: by what follows `spark.databricks.delta.` in their names.
     """
-    names = {f"spark.databricks.delta.{name}": value for name, value in settings.items()}
-    for name, value in names.items():
+    with _set(spark, {f"spark.databricks.delta.{name}": value for name, value in settings.items()}):
+        yield
+
+
+@contextmanager
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    for name, value in settings.items():
         spark.conf.set(name, value)
     try:
         yield
     finally:
-        for name in names:
+        for name in settings:
             spark.conf.unset(name)
 
 
@@ -203,6 +210,34 @@ class DeltaLakeTable:
             Version(version, at, Progress.from_metadata(said))
             for version, at, said in known.select("version", at_ms, "userMetadata").collect()
         ]
+
+    def maintain(self) -> dict[str, int]:
+        """See `Table`: OPTIMIZE, then VACUUM, which removes what the table's retention lets go.
+
+        The commit of it carries no progress: what was read before it might be older than what another run has
+        committed in between, for an append is no conflict to it.
+        """
+        table = DeltaTable.forPath(self._spark, self.path)
+        try:
+            with commit_settings(self._spark, _PUT_TOGETHER):
+                written = table.optimize().executeCompaction().select("metrics.numFilesAdded").head()
+        except CONFLICTS as exc:
+            raise TableLockedError(
+                self.path,
+                "another run committed while its files were put together",
+                "its files are as they were; run again once the other has ended",
+            ) from exc
+        assert written is not None, "OPTIMIZE tells what it did"
+        return {"files_written": written[0], "bytes_removed": self.vacuum()}
+
+    def vacuum(self) -> int:
+        """Remove the files that no version needs within the table's retention; their bytes."""
+        before = self._storage.size(self.path)
+        # Else it lists one folder in 10,000 tasks.
+        tasks = str(4 * self._spark.sparkContext.defaultParallelism)
+        with _set(self._spark, {"spark.sql.sources.parallelPartitionDiscovery.parallelism": tasks}):
+            DeltaTable.forPath(self._spark, self.path).vacuum()
+        return max(before - self._storage.size(self.path), 0)
 
     def _rows(self, as_of: int | None = None) -> DataFrame:
         reader = self._spark.read.format("delta")

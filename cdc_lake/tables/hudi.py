@@ -34,6 +34,8 @@ _BUCKETS = f"{METADATA_KEY}.buckets"
 _SMALL = re.compile(r"\b(tinyint|smallint)(?=[,>]|$)")
 _WRITTEN = frozenset({"commit", "deltacommit", "replacecommit"})
 """The actions on a timeline that write rows."""
+_LOG = ".log."
+"""In the names of the files that merge-on-read writes beside the others."""
 _READ = {
     # Its statistics are read through Spark's cache: inside a plan that is itself being cached, that is a deadlock.
     "hoodie.metadata.enable": "false",
@@ -61,6 +63,7 @@ _SETTINGS_OF = {
     # Nobody else compacts; and a reader merges at most so many logs.
     "mor": {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "10"},
 }
+_COMPACT_NOW = {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "1"}
 _SAID = {"hoodie.record.merge.mode": _SETTINGS["hoodie.write.record.merge.mode"]}
 _OLD = {"hoodie.write.table.version": "6", "hoodie.write.auto.upgrade": "false"}
 _SAID_OF_OLD = {
@@ -165,8 +168,40 @@ class HudiTable:
 
     def read(self, as_of: int | None = None) -> DataFrame:
         """See `Table`."""
-        rows = self._rows(as_of).drop(KEY, self._partition)
-        return rows.select(*(quoted(name) for name in rows.columns if not name.startswith(HUDI_PREFIX)))
+        return self._shown(self._rows({} if as_of is None else {"as.of.instant": str(as_of)}))
+
+    def read_optimized(self) -> DataFrame:
+        """The rows as of the last compaction, by Hudi's read-optimised query: quicker, because no logs are merged.
+
+        In copy-on-write, and where there are no logs, the newest ones.
+        """
+        return self._shown(self._rows({"hoodie.datasource.query.type": "read_optimized"}))
+
+    def read_since(self, version: int) -> DataFrame:
+        """The rows written after a version, as they are now, by Hudi's incremental query; only their files are read.
+
+        Rows that went since are not among them.
+
+        Args:
+            version: one of `history`.
+
+        Raises:
+            UnsupportedError: it was cleaned away; what followed it cannot be told any more.
+        """
+        known = [one.version for one in self.history()]
+        if version not in known:
+            raise UnsupportedError(
+                self.path,
+                f"what was written since version {version} cannot be told: the table knows versions from {known[-1]} "
+                f"to {known[0]}",
+                "read all rows, or since one of those; hoodie.clean.commits.retained says how many are kept",
+            )
+        incremental = {
+            "hoodie.datasource.query.type": "incremental",
+            "hoodie.datasource.read.begin.instanttime": str(version),
+        }
+        # The commit itself is among them in table version 8, and not in 6.
+        return self._shown(self._rows(incremental).where(F.col("_hoodie_commit_time") > str(version)))
 
     def history(self) -> list[Version]:
         """See `Table`. Those that were cleaned away are left out."""
@@ -204,9 +239,35 @@ class HudiTable:
 
     def advance(self, progress: Progress) -> Commit:
         """See `Table`."""
+        return self._save(self._nothing(), "upsert", progress)
+
+    def maintain(self) -> dict[str, int]:
+        """See `Table`: merges logs into their files. Each commit cleans, and fills up small files, by itself."""
+        progress = self.progress()
+        assert progress is not None, "the table exists"
+        if not self._has_logs():
+            return {}
+        # Hudi compacts after a commit: one without rows, which says again what the table has consumed.
+        self._save(self._nothing(), "upsert", progress, more=_COMPACT_NOW)
+        stats = self._timeline().readCommitMetadata(self._newest()).getWriteStats()
+        return {"files_written": len(stats)}
+
+    def _has_logs(self) -> bool:
+        """Whether changes were written beside their files, and not yet into them."""
+        timeline = self._timeline()
+        for instant in self._instants(timeline):
+            if instant.getAction() in _WRITTEN - {"deltacommit"}:
+                return False
+            if instant.getAction() == "deltacommit":
+                stats = timeline.readCommitMetadata(instant).getWriteStats()
+                if any(_LOG in stat.getPath() for stat in stats):
+                    return True
+        return False
+
+    def _nothing(self) -> DataFrame:
+        """No rows of the table, as they are written."""
         nothing = self._rows().where(F.lit(False))
-        own = (name for name in nothing.columns if name.startswith(HUDI_PREFIX) and name != _GOES)
-        return self._save(nothing.drop(*own), "upsert", progress)
+        return nothing.drop(*(name for name in nothing.columns if name.startswith(HUDI_PREFIX) and name != _GOES))
 
     def _with_kept(self, changes: DataFrame, keys: Sequence[str]) -> DataFrame:
         """Fill in the stored values that stay: Hudi replaces whole rows."""
@@ -222,7 +283,15 @@ class HudiTable:
 
         return joined.select(*(value(name) for name in changes.columns))
 
-    def _save(self, rows: DataFrame, operation: str, progress: Progress, *, keys: Sequence[str] = ()) -> Commit:
+    def _save(
+        self,
+        rows: DataFrame,
+        operation: str,
+        progress: Progress,
+        *,
+        keys: Sequence[str] = (),
+        more: Mapping[str, str] | None = None,
+    ) -> Commit:
         rows = with_one_partition(rows, self._partitions)
         _check_names(self.path, rows.schema)
         # Hudi takes a new column only if it may be null; and what never was may be so in a later batch.
@@ -237,6 +306,7 @@ class HudiTable:
             **self._placing(keys),
             **(_OLD if self._is_old else {}),
             **self._properties,
+            **(more or {}),
             "hoodie.table.name": self.path.rstrip("/").rpartition("/")[2],
             "hoodie.datasource.write.table.type": _TYPES[self._kind],
             "hoodie.datasource.write.operation": operation,
@@ -291,11 +361,15 @@ class HudiTable:
             )
         return Commit(self.version(), found)
 
-    def _rows(self, as_of: int | None = None) -> DataFrame:
-        reader = self._spark.read.format("hudi").options(**_READ)
-        if as_of is not None:
-            reader = reader.option("as.of.instant", str(as_of))
-        return reader.load(self.path)
+    def _rows(self, query: Mapping[str, str] | None = None) -> DataFrame:
+        return self._spark.read.format("hudi").options(**_READ, **(query or {})).load(self.path)
+
+    def _shown(self, rows: DataFrame) -> DataFrame:
+        """Without Hudi's columns and ours."""
+        own = (KEY, self._partition)
+        return rows.select(
+            *(quoted(name) for name in rows.columns if not name.startswith(HUDI_PREFIX) and name not in own)
+        )
 
     def _known(self) -> _Written:
         found = self._ours()

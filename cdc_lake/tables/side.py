@@ -94,6 +94,18 @@ class SideTable:
             id=self._table.id(), version=version, kinds=_in_order(row["kind"] for row in kept), swept_ms=at_ms
         )
 
+    def vacuum(self, pin: SidePin | None) -> int:
+        """Remove the files that no version needs that silver may be restored to; their bytes.
+
+        Args:
+            pin: the last commit's. Where a run left something beyond it, nothing is removed: what is pinned is not the
+                newest version then, and old enough its files would go.
+
+        Raises:
+            DataLossError: the pinned table is not there any more.
+        """
+        return self._table.vacuum() if pin is not None and self._newest(pin) == pin.version else 0
+
     def _merge(self, entries: DataFrame) -> None:
         values: dict[str, str | Column] = {name: f"s.{name}" for name in SIDE}
         (

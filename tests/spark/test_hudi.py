@@ -296,6 +296,32 @@ def test_the_history_names_the_versions_that_can_be_read(spark: SparkSession, tm
         held(table, commits[0].version)
 
 
+@pytest.mark.parametrize("kind", get_args(HudiType))
+@pytest.mark.parametrize("version", [None, 6])
+def test_what_was_written_since_a_version_is_read_alone(
+    spark: SparkSession, tmp_path: Path, kind: HudiType, version: Any
+) -> None:
+    often = {"hoodie.compact.inline.max.delta.commits": "4"}
+    table = HudiTable(spark, str(tmp_path / "table"), kind=kind, table_version=version, properties=often)
+
+    def since(version: int) -> dict[int, int]:
+        return {row["id"]: row["n"] for row in table.read_since(version).collect()}
+
+    versions = [
+        table.merge(changes(spark, row(1, 1), row(2, 1), row(3, 1)), ["id"], step(1)).version,
+        table.merge(changes(spark, row(1, 2), row(4, 2)), ["id"], step(2)).version,
+        table.merge(changes(spark, gone(2), row(5, 3)), ["id"], step(3)).version,
+        table.merge(changes(spark, row(4, 4)), ["id"], step(4)).version,  # and a compaction
+        table.advance(step(5)).version,
+    ]
+
+    assert [since(version) for version in versions] == [{1: 2, 4: 4, 5: 3}, {4: 4, 5: 3}, {4: 4}, {}, {}]
+    assert table.read_since(versions[0]).columns == ["id", "n", "text"]
+    assert {row["id"]: row["n"] for row in table.read_optimized().collect()} == {1: 2, 3: 1, 4: 4, 5: 3}
+    with pytest.raises(UnsupportedError, match=f"the table knows versions from {versions[0]} to {versions[-1]}"):
+        table.read_since(versions[0] - 1)
+
+
 def test_a_restore_brings_back_the_progress_in_a_new_epoch(spark: SparkSession, table: HudiTable) -> None:
     first = table.merge(changes(spark, row(1, 10)), ["id"], step(1))
     spark.sql(f"CREATE TABLE to_be_restored USING hudi LOCATION '{table.path}'")

@@ -1,5 +1,6 @@
 """One topic's silver in several tables: the same rows in each, each with progress and a memory of its own."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,37 @@ def test_each_table_holds_the_same_rows(spark: SparkSession, tmp_path: Path, top
     found = status(config(tmp_path), ["*"], spark, broker=lake.broker).tables
     assert [one.table for one in found] == [topic.table, *(f"{topic.table}{kind}" for kind in LAYERS)]
     assert {one.behind_records for one in found} == {0}
+
+
+def test_a_record_that_cannot_be_placed_changes_no_table(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+    """No key at all, and one that is no Avro."""
+    lake = Lake(spark, tmp_path, topic)
+    lake.land([change(topic, 1, "c", 1, "one")])
+    run_silver(config(tmp_path), [topic.table], spark)
+    good = change(topic, 2, "u", 1, "bad")
+    landed = lake.land([topic.record(None, good.value), topic.record(b"\0\0", good.value)])
+
+    report = run_silver(config(tmp_path), [topic.table], spark)
+
+    assert landed.rows["quarantined"] == 2
+    assert outcomes(report) == {f"{topic.table}{kind}": None for kind in LAYERS}
+    assert [rows(tmp_path, topic, layer) for layer in LAYERS.values()] == [{1: (1, "one", "c")}] * len(LAYERS)
+
+
+def test_a_key_of_other_columns_stops_each_table_and_changes_none(
+    spark: SparkSession, tmp_path: Path, topic: Topic
+) -> None:
+    lake = Lake(spark, tmp_path, topic)
+    lake.land([change(topic, 1, "c", 1, "one")])
+    run_silver(config(tmp_path), [topic.table], spark)
+    other = Topic({"n": OPTIONAL_INT, "body": OPTIONAL_STRING}, keys={"code": "int"}, registry=topic.registry)
+    lake.land([replace(change(other, 2, "u", 1, "two"), offset=1)])
+
+    report = run_silver(config(tmp_path), [topic.table], spark)
+
+    assert outcomes(report) == {f"{topic.table}{kind}": "CDC-203" for kind in LAYERS}
+    assert all(done.error and "primary key" in done.error.message for done in report.tables)
+    assert [rows(tmp_path, topic, layer) for layer in LAYERS.values()] == [{1: (1, "one", "c")}] * len(LAYERS)
 
 
 def test_a_table_that_fails_leaves_the_others_alone(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:

@@ -43,7 +43,7 @@ def run(spark: SparkSession, tmp_path: Path) -> Callable[..., Report]:
 
     def over(doing: Doing, workers: Workers | None = None) -> Report:
         report = Report(layer="silver")
-        leases = Leases(Config(lake=LakeConfig(root=str(tmp_path))), Storage(spark), report)
+        leases = Leases(Config(lake=LakeConfig(root=str(tmp_path))), Storage(spark), report.run_id, report.layer)
         (workers or Workers(spark=spark)).each_table(report, list(doing.waiting), doing, leases=leases)
         return report
 

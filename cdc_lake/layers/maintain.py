@@ -1,0 +1,100 @@
+"""Maintenance: what many small commits leave behind is put together, and what no version needs any more removed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.sql import SparkSession
+
+from cdc_lake.config import Config
+from cdc_lake.layers.run import Leases, end_report, select_landed, silver_targets, table_path
+from cdc_lake.layers.turns import Workers
+from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.storage import Storage
+from cdc_lake.tables import Table
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.side import SideTable
+
+Layer = Literal["bronze", "silver", "gold"]
+
+
+def run_maintain(
+    config: Config,
+    tables: Sequence[str],
+    spark: SparkSession | None = None,
+    *,
+    layer: Layer = "silver",
+    workers: Workers | None = None,
+) -> Report:
+    """Maintain a layer's tables, each under its lease: a run of the layer meanwhile ends with exit code 40 for it.
+
+    Args:
+        config: the settings.
+        tables: topic names or globs; of gold the models'.
+        spark: the session; made when there is none.
+        layer: whose tables; silver's with their side tables.
+        workers: who does it; one, in the calling thread, when there are none.
+
+    Raises:
+        UnknownTableError: a name or glob fits no table.
+        InstallationError: Spark cannot be started with what is installed.
+    """
+    report = Report(layer="maintain")
+    workers = workers or Workers(spark=spark)
+    storage = Storage(workers.spark("cdc_lake maintain"))
+    leases = Leases(config, storage, report.run_id, layer)
+    work = _Maintain(_kept(config, storage, layer, tables), leases.check)
+    workers.each_table(report, list(work.tables), work, leases=leases)
+    end_report(storage, config, report, unless_idle=workers.is_continuous)
+    return report
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A table, and where its side table is, if it has one."""
+
+    open: Callable[[SparkSession], Table]
+    side: str | None = None
+
+
+def _kept(config: Config, storage: Storage, layer: Layer, tables: Sequence[str]) -> Mapping[str, _Kept]:
+    if layer != "silver":
+        names = select_landed(config, storage, tables, layer)
+        return {name: _Kept(_delta(table_path(config, layer, name))) for name in names}
+    topics = select_landed(config, storage, tables)
+    targets = [target for topic in topics for target in silver_targets(config, topic)]
+    return {target.name: _Kept(target.open, target.side) for target in targets}
+
+
+def _delta(path: str) -> Callable[[SparkSession], Table]:
+    return lambda spark: DeltaLakeTable(spark, path)
+
+
+@dataclass(frozen=True)
+class _Maintain:
+    """The work; what there is to do only a turn can say."""
+
+    tables: Mapping[str, _Kept]
+    check_lease: Callable[[str], None]
+
+    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
+        """See `Work`."""
+        return None
+
+    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+        """See `Work`."""
+        kept = self.tables[done.table]
+        table = kept.open(spark)
+        if not table.exists():
+            return False
+        done.version_before = table.version()
+        self.check_lease(done.table)
+        with done.phase("maintain"):
+            done.count(**table.maintain())
+        if kept.side is not None:
+            progress = table.progress()
+            with done.phase("side"):
+                done.count(bytes_removed=SideTable(spark, kept.side).vacuum(progress.side if progress else None))
+        done.version_after = table.version()
+        done.status = "ok" if any(done.rows.values()) else "unchanged"
+        return False

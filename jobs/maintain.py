@@ -1,0 +1,6 @@
+"""spark-submit jobs/maintain.py --table pagila.public.film --layer silver"""
+
+from cdc_lake.cli.app import main
+
+if __name__ == "__main__":
+    main("run", "maintain")

@@ -1,0 +1,151 @@
+"""Maintenance: the same rows in fewer files, and a fold that goes on as if nothing had been."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conformance.by_lake import table_rows
+from events import OPTIONAL_STRING, START_MS, Record, Topic
+from lake import Lake
+from pyspark.sql import SparkSession
+
+from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, SilverTable, TableConfig
+from cdc_lake.errors import UnknownTableError
+from cdc_lake.layers.maintain import Layer, run_maintain
+from cdc_lake.layers.run import silver_targets
+from cdc_lake.layers.silver import run_silver
+from cdc_lake.metrics.report import TableReport
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.hudi import HudiTable
+from cdc_lake.tables.side import SideTable
+
+AT_ONCE = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+SELDOM = {"hoodie.compact.inline.max.delta.commits": "100"}
+
+
+def config(root: Path, *silver: SilverTable) -> Config:
+    return Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(silver=silver, deletes="hard"))
+
+
+def maintained(spark: SparkSession, settings: Config, layer: Layer = "silver") -> dict[str, TableReport]:
+    report = run_maintain(settings, ["*"], spark, layer=layer)
+    assert report.exit_code == 0, report
+    return {done.table: done for done in report.tables}
+
+
+@pytest.fixture
+def topic() -> Topic:
+    return Topic({"text": OPTIONAL_STRING})
+
+
+def change(topic: Topic, lsn: int, op: str, key: int, text: str | None = None) -> Record:
+    return topic.change(op, key, {"text": text}, lsn=lsn, ts_ms=START_MS + lsn)
+
+
+def held(rows: list[dict[str, Any]]) -> dict[int, str]:
+    return {row["id"]: row["text"] for row in rows}
+
+
+def test_the_rows_stay_and_the_fold_goes_on(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+    lake = Lake(spark, tmp_path, topic)
+    properties: dict[str, dict[str, str]] = {"delta": AT_ONCE, "hudi-cow": {}, "hudi-mor": SELDOM}
+    settings = config(
+        tmp_path, *(held.model_copy(update={"properties": properties[name]}) for name, held in TABLE_TYPES.items())
+    )
+    targets = silver_targets(settings, topic.table)
+
+    def fold(*records: Record) -> None:
+        lake.land(records)
+        assert run_silver(settings, [topic.table], spark).exit_code == 0
+
+    fold(*(change(topic, number, "c", number, "first") for number in range(1, 6)))
+    fold(change(topic, 6, "u", 1, "second"), change(topic, 7, "d", 2))
+    fold(change(topic, 8, "c", 6, "first"))
+    expected = {1: "second", 3: "first", 4: "first", 5: "first", 6: "first"}
+    progress = [target.open(spark).progress() for target in targets]
+
+    done = list(maintained(spark, settings).values())
+
+    assert [held(table_rows(target.path)) for target in targets] == [expected] * 3
+    assert [target.open(spark).progress() for target in targets] == progress
+    assert [(one.status, one.rows.get("files_written")) for one in done] == [("ok", 1), ("unchanged", None), ("ok", 1)]
+    assert done[0].rows["bytes_removed"] > 0
+    assert {one.status for one in maintained(spark, settings).values()} == {"unchanged"}
+
+    fold(change(topic, 3, "u", 2, "sent again, behind its delete"), change(topic, 9, "u", 3, "third"))
+    assert [held(table_rows(target.path)) for target in targets] == [expected | {3: "third"}] * 3
+
+
+def test_a_compaction_takes_what_the_read_optimized_view_lacks(
+    spark: SparkSession, tmp_path: Path, topic: Topic
+) -> None:
+    """Compaction in a job of its own: `hoodie.compact.inline: false`, and `maintain`."""
+    lake = Lake(spark, tmp_path, topic)
+    own = SilverTable(format="hudi", type="mor", properties={"hoodie.compact.inline": "false"})
+    settings = config(tmp_path, own)
+    table = silver_targets(settings, topic.table)[0].open(spark)
+    assert isinstance(table, HudiTable)
+    for number, text in enumerate(["first", "second"]):
+        lake.land([change(topic, number, "cu"[number], 1, text)])
+        run_silver(settings, [topic.table], spark)
+
+    assert [row["text"] for row in table.read().collect()] == ["second"]
+    assert [row["text"] for row in table.read_optimized().collect()] == ["first"]
+    maintained(spark, settings)
+    assert [row["text"] for row in table.read_optimized().collect()] == ["second"]
+
+
+def test_bronze_is_folded_on_after_its_files_were_put_together(
+    spark: SparkSession, tmp_path: Path, topic: Topic
+) -> None:
+    lake = Lake(spark, tmp_path, topic)
+    settings = config(tmp_path, SilverTable())
+    for number in range(1, 5):
+        lake.land([change(topic, number, "c", number, "landed")])
+        if number == 2:
+            lake.fold()
+
+    done = maintained(spark, settings, "bronze")[topic.table]
+    lake.land([change(topic, 5, "u", 4, "landed later")])
+    folded = lake.fold()
+
+    assert done.rows["files_written"] == 1
+    assert folded.rows["applied"] == 2
+    assert held(table_rows(lake.silver.path)) == dict.fromkeys(range(1, 4), "landed") | {4: "landed later"}
+
+
+def test_a_side_table_keeps_what_silver_names_where_a_run_died_beyond_it(
+    spark: SparkSession, tmp_path: Path, topic: Topic
+) -> None:
+    lake = Lake(spark, tmp_path, topic, deletes="hard")
+    lake.take([change(topic, 1, "c", 1), change(topic, 2, "c", 2)], [change(topic, 3, "d", 1)])
+    progress = lake.silver.progress()
+    assert progress is not None
+    path = f"{tmp_path}/side/{topic.table.replace('.', '/')}"
+    side = SideTable(spark, path)
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = '0 seconds')")
+
+    assert progress.side is not None
+    assert side.vacuum(progress.side) == 0  # that ALTER is a version beyond silver's
+    pinned = progress.side.model_copy(update={"version": DeltaLakeTable(spark, path).version()})
+    before = side.read(pinned).collect()
+    spark.sql(f"DELETE FROM delta.`{path}`").collect()
+    assert side.vacuum(pinned) == 0
+    assert side.read(pinned).collect() == before
+
+
+def test_a_table_that_is_being_written_is_left_alone_and_an_unknown_one_named(
+    spark: SparkSession, tmp_path: Path, topic: Topic
+) -> None:
+    lake = Lake(spark, tmp_path, topic)
+    lake.land([change(topic, 1, "c", 1)])
+    lease = tmp_path / "_leases" / "bronze" / topic.table.replace(".", "/") / f"{99:012}.json"
+    lease.parent.mkdir(parents=True, exist_ok=True)
+    lease.write_text('{"run_id": "another", "host": "elsewhere", "pid": 1, "since_ms": 0, "until_ms": 99999999999999}')
+    before = lake.bronze.version()
+
+    report = run_maintain(config(tmp_path, SilverTable()), ["*"], spark, layer="bronze")
+
+    assert (report.exit_code, lake.bronze.version()) == (40, before)
+    with pytest.raises(UnknownTableError, match=r"there is no such table in .*gold"):
+        run_maintain(config(tmp_path, SilverTable()), ["revenue"], spark, layer="gold")
