@@ -256,12 +256,14 @@ class HudiTable:
         """Whether changes were written beside their files, and not yet into them."""
         timeline = self._timeline()
         for instant in self._instants(timeline):
-            if instant.getAction() in _WRITTEN - {"deltacommit"}:
+            if instant.getAction() not in _WRITTEN:
+                continue
+            commit = timeline.readCommitMetadata(instant)
+            if any(_LOG in stat.getPath() for stat in commit.getWriteStats()):
+                return True
+            # A compaction, or an overwrite; a clustering may have left some as they were.
+            if instant.getAction() != "deltacommit" and commit.getOperationType().name() != "CLUSTER":
                 return False
-            if instant.getAction() == "deltacommit":
-                stats = timeline.readCommitMetadata(instant).getWriteStats()
-                if any(_LOG in stat.getPath() for stat in stats):
-                    return True
         return False
 
     def _nothing(self) -> DataFrame:

@@ -341,6 +341,20 @@ def test_a_restore_brings_back_the_progress_in_a_new_epoch(spark: SparkSession, 
     assert [row["n"] for row in read_back(table)] == [30]
 
 
+@pytest.mark.parametrize("kind", get_args(HudiType))
+def test_clustering_keeps_rows_and_progress(spark: SparkSession, tmp_path: Path, kind: HudiType) -> None:
+    often = {"hoodie.clustering.inline": "true", "hoodie.clustering.inline.max.commits": "2"}
+    table = HudiTable(spark, str(tmp_path / "table"), kind=kind, properties=often)
+    for commit in range(1, 4):
+        known = table.merge(changes(spark, row(1, commit), row(10 + commit, commit)), ["id"], step(commit)).progress
+        assert known.commit == commit
+    table.merge(changes(spark, gone(11)), ["id"], step(4))
+
+    assert [one.progress is None for one in table.history()].count(True) == 2
+    assert held(table) == {1: (3, None), 12: (2, None), 13: (3, None)}
+    assert {row["id"]: row["n"] for row in read_back(table)} == {1: 3, 12: 2, 13: 3}
+
+
 def test_properties_win_over_our_defaults(spark: SparkSession, tmp_path: Path) -> None:
     wanted = SilverTable(
         format="hudi",
