@@ -124,10 +124,14 @@ def with_suspicion(events: DataFrame) -> DataFrame:
     ).drop("is_stale_here", "last_order")
 
 
-def without_void(events: DataFrame) -> DataFrame:
+def without_void(events: DataFrame, *, keeps_behind: bool) -> DataFrame:
     """Take out the `missing` events that find nothing missing: their key was seen in the snapshot, or has no row.
 
     Those of suspect keys are left to `rejected_events`.
+
+    Args:
+        keeps_behind: those stay that stand in the log before what the stored row shows: what it was then, only its
+            whole history tells.
 
     Columns in and out: `with_suspicion`'s.
     """
@@ -140,7 +144,10 @@ def without_void(events: DataFrame) -> DataFrame:
     finds = is_missing & ~F.col("seen.gone") & (F.col("seen.at") < F.col("since"))
     marked = marked.withColumn("finds", F.coalesce(finds, F.lit(False)))
     first = F.min(F.when(F.col("finds"), F.col(KAFKA))).over(W.partitionBy("key", "seen.at"))
-    marked = marked.withColumn("is_void", is_missing & ~(F.col("finds") & (F.col(KAFKA) == first)))
+    is_void = is_missing & ~(F.col("finds") & (F.col(KAFKA) == first))
+    if keeps_behind:
+        is_void = is_void & ~_is_behind()
+    marked = marked.withColumn("is_void", is_void)
     return marked.where(F.col("is_suspect") | ~F.col("is_void")).drop("seen", "finds", "is_void")
 
 
@@ -193,7 +200,6 @@ def decisions(events: DataFrame) -> DataFrame:
     at_mark = F.when(_order_mark().isNotNull(), F.col(KAFKA))
     at_upsert = F.when(is_upsert(F.col("op")), F.col(KAFKA))
     is_own = ~F.col("op").isin(*WHOLE_TABLE_OPS)
-    is_behind = F.col("is_late") | (F.col(KAFKA) <= F.col(STORED_KAFKA))
     decided = marked.groupBy("key").agg(
         F.max_by("pk", KAFKA).alias("pk"),
         F.max_by(F.struct("op", "snapshot", KAFKA, ORDER), KAFKA).alias("winner"),
@@ -203,11 +209,14 @@ def decisions(events: DataFrame) -> DataFrame:
         F.count(F.when(is_own, 1)).alias("own_count"),
         F.count(F.when(is_own & F.col("is_new"), 1)).alias("new_count"),
         *(F.max(name).alias(name) for name in ("is_suspect", "is_compared", "is_reset")),
-        F.coalesce(F.max(F.col("is_new") & is_behind & (F.col("op") != MISSING)), F.lit(False)).alias(
-            "is_out_of_order"
-        ),
+        F.coalesce(F.max(F.col("is_new") & (F.col("is_late") | _is_behind())), F.lit(False)).alias("is_out_of_order"),
     )
     return decided.where((F.col("own_count") > 0) | F.col(STORED_DELETED).isNotNull()).drop("own_count")
+
+
+def _is_behind() -> Column:
+    """Whether an event stands in the log before what the stored row shows, or is it."""
+    return F.coalesce(F.col(KAFKA) <= F.col(STORED_KAFKA), F.lit(False))
 
 
 def is_delete(op: Column) -> Column:

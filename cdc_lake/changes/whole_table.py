@@ -83,6 +83,7 @@ def whole_table(
     truncates: Iterable[Truncate],
     marks: Iterable[Mark],
     *,
+    earlier: Iterable[Mark] = (),
     truncated: Truncate | None = None,
     snapshot: Place | None = None,
 ) -> WholeTable:
@@ -90,23 +91,40 @@ def whole_table(
 
     Args:
         truncates, marks: of a stretch of the log, in any order.
+        earlier: the marks that were read before, where some of these may stand before them in the log; else what is
+            remembered says enough.
         truncated, snapshot: what is remembered from before it.
     """
     in_order = sorted(truncates)
     for one in in_order:
         if truncated is None or not is_stale(one.order, truncated.order):
             truncated = one
-    missing: list[Missing] = []
-    unpaired = 0
+    known = [*earlier, *([Mark(snapshot, _STARTS[0])] if snapshot else [])]
+    before, after = _snapshots(known), _snapshots([*known, *marks])
+    missing = [one for one in after.ended if one not in before.ended]
+    return WholeTable(in_order, missing, truncated, after.begun, max(after.unpaired_ends - before.unpaired_ends, 0))
+
+
+class _Snapshots(NamedTuple):
+    """The snapshots that marks make: those that ended, the start of one that has not, and ends without a start."""
+
+    ended: Sequence[Missing]
+    begun: Place | None
+    unpaired_ends: int
+
+
+def _snapshots(marks: Iterable[Mark]) -> _Snapshots:
+    ended: list[Missing] = []
+    begun, unpaired = None, 0
     for mark in sorted(marks):
         if mark.marker in _STARTS:
-            snapshot = mark.place
-        elif snapshot is None:
+            begun = mark.place
+        elif begun is None:
             unpaired += 1
         else:
-            missing.append(Missing(mark.place, snapshot))
-            snapshot = None
-    return WholeTable(in_order, missing, truncated, snapshot, unpaired)
+            ended.append(Missing(mark.place, begun))
+            begun = None
+    return _Snapshots(ended, begun, unpaired)
 
 
 def with_whole_table(

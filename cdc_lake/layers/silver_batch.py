@@ -69,6 +69,7 @@ class Counts:
     paired_tombstones: int
     truncates: int
     marks: int
+    late_marks: int
     moves: int
     untimed: int
     written: Row
@@ -120,6 +121,7 @@ class Batch:
             F.count("tombstone_of"),
             F.count(F.when(F.col("op") == TRUNCATE, 1)),
             F.count(F.when(is_mark(F.col("snapshot")), 1)),
+            F.count(F.when(is_mark(F.col("snapshot")) & F.col("late"), 1)),
             F.count(F.when(is_half, 1)),
             F.count(F.when(is_untimed, 1)),
             schemas_and_frames(),
@@ -149,14 +151,21 @@ class Batch:
     @cached_property
     def happened_to_all(self) -> WholeTable:
         """The truncates and completed snapshots of this batch."""
-        before = self.remembered_of_all
-        if not (self.counts.truncates or self.counts.marks):
+        before, counts = self.remembered_of_all, self.counts
+        if not (counts.truncates or counts.marks):
             return before
-        return self.whole_table_of(self.rows, truncated=before.truncated, snapshot=before.snapshot)
+        truncates, marks = self._of_all(self.rows)
+        earlier: list[Mark] = []
+        if marks and (counts.late_marks or self.run.partitions > 1):
+            _, earlier = self._of_all(self.history().where(F.col("batch") < self.first))
+        return whole_table(truncates, marks, earlier=earlier, truncated=before.truncated, snapshot=before.snapshot)
 
-    def whole_table_of(
-        self, rows: DataFrame, *, truncated: Truncate | None = None, snapshot: Place | None = None
-    ) -> WholeTable:
+    @property
+    def ever_happened_to_all(self) -> WholeTable:
+        """The truncates and completed snapshots of all of bronze up to this batch."""
+        return whole_table(*self._of_all(self.history()), snapshot=self.remembered_of_all.snapshot)
+
+    def _of_all(self, rows: DataFrame) -> tuple[list[Truncate], list[Mark]]:
         settings = self.run.settings
         is_truncate = F.col("op") == TRUNCATE
         is_wanted = is_truncate | (is_mark(F.col("snapshot")) & F.lit(settings.remove_missing_after_snapshot))
@@ -166,7 +175,7 @@ class Batch:
         marks = [Mark(Place(*r["place"]), r["snapshot"]) for r in found if r["op"] != TRUNCATE]
         if truncates:
             self._check_truncates(len(truncates))
-        return whole_table(truncates, marks, truncated=truncated, snapshot=snapshot)
+        return truncates, marks
 
     def _check_truncates(self, number: int) -> None:
         settings, table = self.run.settings, self.run.done.table

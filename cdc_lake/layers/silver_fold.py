@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.changes import fold, memory, moves
 from cdc_lake.changes.rows import changes, values, with_heirs
-from cdc_lake.changes.whole_table import WholeTable, is_mark, with_whole_table
+from cdc_lake.changes.whole_table import WholeTable, with_whole_table
 from cdc_lake.columns import (
     AWAITING_ENTRY,
     DELETED,
@@ -23,7 +23,6 @@ from cdc_lake.columns import (
     quoted,
 )
 from cdc_lake.errors import DataLossError
-from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.key import canonical_text
 from cdc_lake.events.moves import has_move_headers, move_of
 from cdc_lake.events.rows import Layout, place
@@ -118,7 +117,7 @@ class Folding:
         """Decide, and where any event does not count, decide without it; unless keys are to be folded again anyway."""
         marked = fold.with_suspicion(self._marked())
         if self.happened.missing:
-            marked = fold.without_void(marked)
+            marked = fold.without_void(marked, keeps_behind=self.again is None and self.batch.progress is not None)
         first = Decided.of(marked)
         is_for_nothing = first.is_out_of_order and self.again is None and self.batch.progress is not None
         if not first.is_suspect or is_for_nothing:
@@ -368,7 +367,7 @@ def _folded_again(batch: Batch, keys: DataFrame, decided: Decided) -> "Folded":
     old, fresh, behind = batch.history().join(keys, "key", how="left_semi"), batch.rows, 0
     if batch.run.is_comparison:
         keys, old, fresh, behind = _from_their_starts(batch, keys, old, decided)
-    of_all = batch.whole_table_of(batch.history().where((F.col("op") == TRUNCATE) | is_mark(F.col("snapshot"))))
+    of_all = batch.ever_happened_to_all
     rows = fresh.join(keys, "key", how="left_anti").unionByName(old)
     ((found,),) = rows.agg(schemas_and_frames()).collect()
     schemas = batch.schemas_of(

@@ -48,3 +48,19 @@ def test_an_end_without_a_start_is_counted_and_removes_nothing() -> None:
 
     assert found.missing == [Missing(at(6), since=at(5))]
     assert found.unpaired_ends == 2
+
+
+def test_an_end_that_comes_late_ends_the_snapshot_before_it_and_leaves_the_next_one_begun() -> None:
+    found = whole_table([], [Mark(at(4), "last")], earlier=[Mark(at(2), "first"), Mark(at(5), "first")], snapshot=at(5))
+
+    assert found.missing == [Missing(at(4), since=at(2))]
+    assert found.snapshot == at(5)
+
+
+def test_only_what_late_marks_change_has_happened() -> None:
+    earlier = [Mark(at(2), "first"), Mark(at(4), "last"), Mark(at(5), "last")]
+
+    found = whole_table([], [Mark(at(3), "first"), Mark(at(7), "first")], earlier=earlier)
+
+    assert found.missing == [Missing(at(4), since=at(3))]
+    assert (found.snapshot, found.unpaired_ends) == (at(7), 0)
