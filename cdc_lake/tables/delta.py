@@ -235,9 +235,22 @@ class DeltaLakeTable:
         before = self._storage.size(self.path)
         # Else it lists one folder in 10,000 tasks.
         tasks = str(4 * self._spark.sparkContext.defaultParallelism)
-        with _set(self._spark, {"spark.sql.sources.parallelPartitionDiscovery.parallelism": tasks}):
+        listing = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": tasks}
+        with _set(self._spark, listing), self._prints_to_stderr():
             DeltaTable.forPath(self._spark, self.path).vacuum()
         return max(before - self._storage.size(self.path), 0)
+
+    @contextmanager
+    def _prints_to_stderr(self) -> Iterator[None]:
+        """VACUUM prints what it did, where `--json` promises nothing but reports."""
+        jvm: Any = self._spark._jvm
+        console = getattr(getattr(jvm.scala, "Console$"), "MODULE$")
+        before = console.out()
+        console.setOutDirect(jvm.java.lang.System.err)
+        try:
+            yield
+        finally:
+            console.setOutDirect(before)
 
     def _rows(self, as_of: int | None = None) -> DataFrame:
         reader = self._spark.read.format("delta")

@@ -90,7 +90,7 @@ def tables(lake: Path) -> list[Path]:
     return [log.parent.relative_to(lake) for log in lake.rglob("_delta_log")]
 
 
-def test_bronze_then_silver_end_with_0_print_their_reports_and_keep_them(
+def test_bronze_silver_and_maintain_end_with_0_print_their_reports_and_keep_them(
     submit: Submit, stack: Stack, topic: str, lake: Path
 ) -> None:
     servers = {"CDC_LAKE__STACK__FOLDER": str(stack.folder)}
@@ -105,6 +105,11 @@ def test_bronze_then_silver_end_with_0_print_their_reports_and_keep_them(
     kept = {report["layer"]: report for report in map(read_json, (lake / "_runs").glob("*.json"))}
     assert kept == {"bronze": bronze.report, "silver": silver.report}
     assert "Traceback" not in bronze.said + silver.said
+
+    maintained = submit("maintain", "--table", topic, "--json")
+
+    assert (maintained.code, maintained.report["tables"][0]["status"]) == (0, "unchanged"), maintained.said
+    assert "Deleted" not in maintained.out, "standard output is for reports, and VACUUM prints"
     assert sorted(map(str, tables(lake))) == ["bronze/submitted/public/thing", "silver/submitted/public/thing"]
 
 
