@@ -157,7 +157,8 @@ class Batch:
         truncates, marks = self._of_all(self.rows)
         earlier: list[Mark] = []
         if marks and (counts.late_marks or self.run.partitions > 1):
-            _, earlier = self._of_all(self.history().where(F.col("batch") < self.first))
+            before_it = self.history().where((F.col("batch") < self.first) & is_mark(F.col("snapshot")))
+            _, earlier = self._of_all(before_it)
         return whole_table(truncates, marks, earlier=earlier, truncated=before.truncated, snapshot=before.snapshot)
 
     @property
@@ -166,6 +167,7 @@ class Batch:
         return whole_table(*self._of_all(self.history()), snapshot=self.remembered_of_all.snapshot)
 
     def _of_all(self, rows: DataFrame) -> tuple[list[Truncate], list[Mark]]:
+        """The truncates among bronze's rows, and the markers, if the settings make anything of them."""
         settings = self.run.settings
         is_truncate = F.col("op") == TRUNCATE
         is_wanted = is_truncate | (is_mark(F.col("snapshot")) & F.lit(settings.remove_missing_after_snapshot))
