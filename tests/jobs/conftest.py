@@ -36,7 +36,7 @@ def submit(lake: Path, tmp_path: Path) -> Submit:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         return Ended(done.returncode, done.stdout, done.stderr)
