@@ -59,8 +59,8 @@ clean: ## Remove the environment and all that runs leave here (not the jar cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 lock: $(STAMP) ## Choose the newest allowed versions anew and write requirements/*.txt
-	$(COMPILE) --extra spark35 --extra demo --extra dev pyproject.toml --output-file requirements/local.txt
-	$(COMPILE) --extra spark41 --extra demo --extra dev pyproject.toml --output-file requirements/spark41.txt
+	$(COMPILE) --extra spark35 --extra demo --extra notebooks --extra dev pyproject.toml --output-file requirements/local.txt
+	$(COMPILE) --extra spark41 --extra demo --extra notebooks --extra dev pyproject.toml --output-file requirements/spark41.txt
 	printf 'setuptools\nuv\n' | $(COMPILE) --constraint requirements/local.txt - --output-file requirements/uv.txt
 
 $(STAMP): pyproject.toml requirements/uv.txt requirements/local.txt
