@@ -373,6 +373,11 @@ class TableConfig(Model):
     decoded: bool = Field(
         default=False, description="Bronze holds typed `before` and `after` beside the bytes, for people who read it."
     )
+    expectations: tuple[Expectation, ...] = Field(
+        default=(),
+        description="What rows are to be. Each event is judged for itself before it is folded into silver; one that "
+        "tells nothing of a column (a placeholder) meets what is said of it.",
+    )
     on_error: Literal["quarantine", "stop"] = Field(
         default="quarantine",
         description="What a record that cannot be read does: it is set aside, or the run stops before it commits.",
@@ -388,6 +393,8 @@ class TableConfig(Model):
         kinds = [table.kind for table in self.silver]
         if len(set(kinds)) < len(kinds):
             raise ValueError("`silver` names the same format and type twice")
+        if len({one.name for one in self.expectations}) < len(self.expectations):
+            raise ValueError("two of `expectations` have the same name")
         return self
 
 
