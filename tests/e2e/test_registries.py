@@ -14,8 +14,8 @@ from cdc_lake.config import Config, RegistryConfig
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.jars import Jar, cache_folder, fetch
-from cdc_lake.sources.registries import open_registry
-from cdc_lake.sources.registry import RegisteredSchema, Registry
+from cdc_lake.registries import open_registry
+from cdc_lake.registries.registry import RegisteredSchema, Registry
 
 VERSION_2 = Jar(
     ("apicurio",),

@@ -9,7 +9,7 @@ import httpx2 as httpx
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient, SchemaRegistryError
 
 from cdc_lake.errors import ConfigError
-from cdc_lake.sources.registries.access import (
+from cdc_lake.registries.access import (
     BACKOFF_SECONDS,
     MAX_ANSWER_BYTES,
     MAX_BACKOFF_SECONDS,
@@ -18,7 +18,7 @@ from cdc_lake.sources.registries.access import (
     Endpoint,
     Patience,
 )
-from cdc_lake.sources.registry import UUID, RegisteredSchema, referenced_texts, self_contained
+from cdc_lake.registries.registry import UUID, RegisteredSchema, referenced_texts, self_contained
 
 _ID = re.compile(r"[0-9]{1,10}")
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 from cdc_lake.errors import ConfigError
-from cdc_lake.sources.registries.access import Anonymous, Credentials, Endpoint, HttpClient, Patience
-from cdc_lake.sources.registry import RegisteredSchema, referenced_texts, self_contained
+from cdc_lake.registries.access import Anonymous, Credentials, Endpoint, HttpClient, Patience
+from cdc_lake.registries.registry import RegisteredSchema, referenced_texts, self_contained
 
 _NAMESPACES = {"auto": ("contentId", "globalId"), "content": ("contentId",), "global": ("globalId",)}
 _IDS = {"contentId": r"[0-9]{1,19}", "globalId": r"[0-9]{1,19}", "contentHash": r"[0-9A-Fa-f]{1,128}"}
