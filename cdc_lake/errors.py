@@ -6,7 +6,8 @@
     │   ├── InstallationError                 jars, Java or Spark missing, damaged or of the wrong version
     │   ├── UnsupportedError                  legal input this version does not handle yet
     │   ├── RefusedError                      legal input that the table's settings refuse
-    │   └── ModelError                        a gold model's file is wrong: its header or its SQL
+    │   ├── ModelError                        a gold model's file is wrong: its header or its SQL
+    │   └── IncompatibleSchemaError           an Avro schema does not fit the columns, or the version before it
     ├── InfrastructureError          exit 10  broker, registry or server does not answer; try again later
     ├── DataLossError                exit 20  records are gone, or the source's log is not the one we knew
     │   └── NoProgressError                   no commit that is left says what the table has consumed
@@ -77,6 +78,12 @@ class ModelError(ConfigError):
     """A gold model's file is wrong: its header is not one, or Spark does not take its SQL."""
 
     code = "CDC-205"
+
+
+class IncompatibleSchemaError(ConfigError):
+    """An Avro schema does not fit the columns, or the version registered before it; nothing was sent."""
+
+    code = "CDC-206"
 
 
 class InfrastructureError(CdcLakeError):

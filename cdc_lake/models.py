@@ -13,7 +13,7 @@ import hashlib
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import Field, ValidationError, field_validator
@@ -26,6 +26,25 @@ _TODO = "see `Gold` in docs/design.md"
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")]
 Topic = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]+$")]
+
+
+class TopicSink(Model):
+    """A topic that says what the model's table says: a record for a row that changed, a tombstone for one that went."""
+
+    topic: Topic = Field(description="Its name.")
+    framing: Literal["id4", "id8", "headers", "bare"] = Field(
+        default="id4",
+        description="How records name their schema: a zero byte and 4 or 8 bytes of id, Apicurio's headers, or not.",
+    )
+    compatibility: Literal["backward", "forward", "full", "none"] = Field(
+        default="backward",
+        description="What new versions of the value's schema have to be where the registry asks nothing.",
+    )
+    create: bool = Field(default=True, description="Create the topic when there is none; else that is an error.")
+    partitions: int = Field(default=1, ge=1, description="Of a topic that is created.")
+    replication: int | None = Field(
+        default=None, ge=1, description="Of the same; the broker's own default when not said."
+    )
 
 
 class Header(Model):

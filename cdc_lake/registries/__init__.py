@@ -1,9 +1,16 @@
 """The registries, one file each, and what they share (`access`)."""
 
+from typing import TYPE_CHECKING
+
 from cdc_lake.config import Config, registry_address
-from cdc_lake.errors import InstallationError
+from cdc_lake.errors import InstallationError, UnsupportedError
 from cdc_lake.registries.access import access_to
 from cdc_lake.registries.registry import Registry
+from cdc_lake.registries.subjects import Subjects
+
+if TYPE_CHECKING:
+    from cdc_lake.registries.apicurio import ApicurioRegistry
+    from cdc_lake.registries.confluent import ConfluentRegistry
 
 
 def open_registry(config: Config) -> Registry:
@@ -13,16 +20,33 @@ def open_registry(config: Config) -> Registry:
         ConfigError: the settings do not say how to reach it, or would give credentials away.
         InstallationError: the client it takes is not installed.
     """
-    settings = config.registry
-    # Each brings a client of its own along, which takes its time to import.
-    if settings.type == "glue":
+    if config.registry.type == "glue":
         try:
             from cdc_lake.registries.glue import GlueRegistry
         except ModuleNotFoundError as exc:
             todo = "install cdc-lake with its extra `aws`"
             raise InstallationError("registry.type: glue", f"{exc.name} is not installed", todo) from exc
-        return GlueRegistry(settings)
+        return GlueRegistry(config.registry)
+    return _by_http(config)
+
+
+def open_subjects(config: Config) -> Subjects:
+    """The same for who registers schemas.
+
+    Raises:
+        ConfigError: the settings do not say how to reach it, or would give credentials away.
+        UnsupportedError: it is of a type that this version does not register in.
+    """
+    if config.registry.type == "glue":
+        todo = "use `apicurio`, `confluent` or `ccompat`"
+        raise UnsupportedError("registry.type: glue", "schemas are read from Glue, and never registered there", todo)
+    return _by_http(config)
+
+
+def _by_http(config: Config) -> "ApicurioRegistry | ConfluentRegistry":
+    settings = config.registry
     endpoint, credentials = access_to(settings, registry_address(config))
+    # Each brings a client of its own along, which takes its time to import.
     if settings.type == "apicurio":
         from cdc_lake.registries.apicurio import ApicurioRegistry
 
