@@ -54,6 +54,7 @@ class Header(Model):
     description: str = Field(default="", description="What a row says, for people.")
     keys: tuple[str, ...] = Field(min_length=1, description="Columns of the result: no two rows share them all.")
     sources: dict[Name, Topic] = Field(min_length=1, description="What the SQL calls a silver table: its topic.")
+    topic: TopicSink | None = Field(default=None, description="A topic that the table is sent to, too.")
 
     @field_validator("keys", "sources")
     @classmethod

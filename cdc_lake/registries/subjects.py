@@ -40,6 +40,10 @@ class Subjects(Protocol):
     not answer, or not as a registry.
     """
 
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """See `Registry`."""
+
     def subjects(self) -> list[str]:
         """The subjects there are, sorted."""
 
@@ -72,6 +76,18 @@ class Subjects(Protocol):
         """
 
 
+def changes(subject: str, before: Version, text: str) -> list[str]:
+    """What a text has otherwise than a version of its subject, in words; nothing if the layout is the same.
+
+    Raises:
+        IncompatibleSchemaError: one of them cannot be read.
+    """
+    try:
+        return differences(parse(before.text), parse(text))
+    except SchemaError as exc:
+        raise IncompatibleSchemaError(subject, str(exc), f"see its version {before.number}, and ours") from exc
+
+
 def check_compatible(subjects: Subjects, subject: str, text: str) -> None:
     """See that a text can be the next version of a subject; nothing is registered.
 
@@ -84,31 +100,30 @@ def check_compatible(subjects: Subjects, subject: str, text: str) -> None:
     before = subjects.version(subject)
     if before is None:
         return
-    try:
-        changes = differences(parse(before.text), parse(text))
-    except SchemaError as exc:
-        raise IncompatibleSchemaError(subject, str(exc), "see the file, and what the registry has") from exc
-    if subject.endswith(KEY_SUFFIX) and changes:
-        what = f"the key's schema is another than its version {before.number}: {'; '.join(changes)}"
+    changed = changes(subject, before, text)
+    if subject.endswith(KEY_SUFFIX) and changed:
+        what = f"the key's schema is another than its version {before.number}: {'; '.join(changed)}"
         todo = "keep the key's columns and types, or send to another topic: the same key would have other bytes"
         raise IncompatibleSchemaError(subject, what, todo)
     problems = subjects.problems(subject, text)
     if problems is not None:
-        raise incompatible(subject, problems, changes)
+        raise incompatible(subject, problems, changed)
 
 
-def key_version(subjects: Subjects, subject: str, text: str) -> Version:
-    """The oldest version of a key's subject with a text's layout; registered now, if there is none.
+def registered(subjects: Subjects, subject: str, text: str) -> Version:
+    """The version of a subject that a compatible text is: of a value the one with this text, registered if need be.
 
-    A later one may have another comment, and so another id, which would give the same key other bytes.
+    Of a key the oldest with the same layout: a later one may have another comment, and so another id, which would give
+    the same key other bytes.
 
     Raises:
         IncompatibleSchemaError: the subject's level does not allow it.
     """
-    for number in subjects.versions(subject):
-        found = subjects.version(subject, number)
-        if found is not None and not differences(parse(found.text), parse(text)):
-            return found
+    if subject.endswith(KEY_SUFFIX):
+        for number in subjects.versions(subject):
+            found = subjects.version(subject, number)
+            if found is not None and not changes(subject, found, text):
+                return found
     return subjects.register(subject, text)
 
 

@@ -25,7 +25,7 @@ from cdc_lake.registries.subjects import (
     Subjects,
     Version,
     check_compatible,
-    key_version,
+    registered,
 )
 from cdc_lake.sinks.avro import TopicSchemas, body, frame_headers, framed, required, topic_schemas
 
@@ -40,9 +40,7 @@ _PRODUCER = {
     "kafka.linger.ms": "20",
 }
 _CLIENT_ERROR = re.compile(r"org\.apache\.kafka\.common\.(?:errors\.)?(\w+)(?:Exception|Error)")
-_REFUSALS = frozenset(
-    {"RecordTooLarge", "TopicAuthorization", "ClusterAuthorization", "InvalidConfiguration", "Config"}
-)
+_REFUSALS = frozenset({"RecordTooLarge", "TopicAuthorization", "ClusterAuthorization", "InvalidConfiguration"})
 
 
 class KafkaSink:
@@ -78,10 +76,14 @@ class KafkaSink:
 
         Raises:
             IncompatibleSchemaError: the columns do not fit the schemas, or these the versions before them.
+            UnsupportedError: the registry's readers do not know the frame.
             ConfigError: the registry refuses the credentials, or there is no topic and it is not to be created.
             InfrastructureError: broker or registry do not answer.
         """
         topic = self._settings.topic
+        if self._settings.framing == "headers" and "id" in self._subjects.namespaces:
+            what = "only Apicurio's deserializers know headers with a schema's number"
+            raise UnsupportedError(f"topic {topic}", what, "set `framing: id4`, or registry.type to `apicurio`")
         schemas = topic_schemas(spark, columns, keys, topic, self._by_hand, doc=doc)
         self._is_there()
         if self._subjects.version(f"{topic}{VALUE_SUFFIX}") is not None:
@@ -120,12 +122,9 @@ class KafkaSink:
 
     def _registered(self, schemas: TopicSchemas) -> "_Sides":
         topic = self._settings.topic
-        key = key_version(self._subjects, f"{topic}{KEY_SUFFIX}", schemas.key)
-        value = self._subjects.register(f"{topic}{VALUE_SUFFIX}", schemas.value)
+        key = registered(self._subjects, f"{topic}{KEY_SUFFIX}", schemas.key)
+        value = registered(self._subjects, f"{topic}{VALUE_SUFFIX}", schemas.value)
         self._hold_to_level()
-        if self._settings.framing == "headers" and value.kind == "id":
-            what = "only Apicurio's own serializers know headers with a schema's number"
-            raise UnsupportedError(topic, what, "set `framing: id4`, or registry.type to `apicurio`")
         return _Sides(key, value)
 
     def _hold_to_level(self) -> None:
@@ -194,9 +193,7 @@ class KafkaSink:
         return ConfigError(f"topic {self._settings.topic}", f"the broker refuses it ({why})", todo)
 
     def _down(self, why: str) -> InfrastructureError:
-        todo = (
-            "see that it runs and can be reached from here, then run again: the batch is sent again from its beginning"
-        )
+        todo = "see that it runs and can be reached from here, then run again: the batch is sent again as a whole"
         return InfrastructureError(f"Kafka at {self._bootstrap_servers}", f"it does not answer ({why})", todo)
 
 

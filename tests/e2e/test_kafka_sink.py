@@ -208,11 +208,11 @@ def test_a_new_column_is_a_new_version_that_old_consumers_read_and_no_key_change
 
     sink.send(wider, keys=["id"], batch=2, doc="now with a comment")
 
-    first, _, last = place.records()
+    *before, last = place.records()
     assert place.upserted() == {(1,): {"id": 1, "kind": "c", "more": 5}, (2,): {"id": 2, "kind": "b"}}
     assert place.upserted(old)[1,] == {"id": 1, "kind": "c"}
-    assert first.key() == last.key()
-    assert first.value()[:5] != last.value()[:5]
+    assert last.key() in [record.key() for record in before]
+    assert last.value()[:5] not in [record.value()[:5] for record in before]
 
 
 @pytest.mark.parametrize("kind", ["ccompat", "apicurio"])
