@@ -279,6 +279,8 @@ def test_a_broker_that_is_down_is_told_apart_from_a_topic_that_is_not_there(plac
         place.sink(create=False).send(rows, keys=["id"], batch=1)
     with pytest.raises(ConfigError, match="INVALID_REPLICATION_FACTOR"):
         place.sink(replication=3).send(rows, keys=["id"], batch=1)
+    with pytest.raises(ConfigError, match="RecordTooLarge"):
+        place.sink().send(rows.withColumn("kind", F.expr("repeat('x', 2000000)")), keys=["id"], batch=1)
     with pytest.raises(UnsupportedError, match="framing: id4"):
         place.sink("ccompat", framing="headers").send(rows, keys=["id"], batch=1)
 
