@@ -20,8 +20,9 @@ def kafka_sink(config: Config, settings: TopicSink) -> KafkaSink:
     """The sink of a topic, with the settings' broker, registry and schemas written by hand.
 
     Raises:
-        ConfigError: the settings do not say how to reach the registry.
+        ConfigError: the settings do not say how to reach the registry, or it refuses the credentials.
         UnsupportedError: schemas are not registered in one of its type.
+        InfrastructureError: it does not answer.
     """
     address, timeout = kafka_address(config), config.kafka.timeout_seconds
     return KafkaSink(settings, address, timeout, open_subjects(config), Path(config.gold.schemas))

@@ -31,16 +31,19 @@ def open_registry(config: Config) -> Registry:
 
 
 def open_subjects(config: Config) -> Subjects:
-    """The same for who registers schemas.
+    """The same for who registers schemas. It is seen to answer.
 
     Raises:
-        ConfigError: the settings do not say how to reach it, or would give credentials away.
+        ConfigError: the settings do not say how to reach it, or would give credentials away; or it refuses them.
         UnsupportedError: it is of a type that this version does not register in.
+        InfrastructureError: it does not answer.
     """
     if config.registry.type == "glue":
         todo = "use `apicurio`, `confluent` or `ccompat`"
         raise UnsupportedError("registry.type: glue", "schemas are read from Glue, and never registered there", todo)
-    return _by_http(config)
+    subjects = _by_http(config)
+    subjects.check()
+    return subjects
 
 
 def _by_http(config: Config) -> "ApicurioRegistry | ConfluentRegistry":

@@ -76,20 +76,22 @@ class ApicurioRegistry:
     def subjects(self) -> list[str]:
         """See `Subjects`."""
         parameter, name = ("groupId", "artifactId") if self._is_newest else ("group", "id")
-        return sorted(found[name] for found in self._listed(f"search/artifacts?{parameter}=default", "artifacts") or [])
+        found = self._listed("search/artifacts", "artifacts", f"{parameter}=default&")
+        return sorted(self._part(artifact, name) for artifact in found)
 
     def versions(self, subject: str) -> list[str]:
         """See `Subjects`."""
-        return [str(found["version"]) for found in self._versions(subject)]
+        return [str(self._part(found, "version")) for found in self._versions(subject)]
 
     def version(self, subject: str, number: str | None = None) -> Version | None:
         """See `Subjects`."""
-        there = [found for found in self._versions(subject) if number in (None, str(found["version"]))]
-        if not there:
+        there = {str(self._part(found, "version")): found for found in self._versions(subject)}
+        newest = next(reversed(there), None)
+        found = there.get(number or newest or "")
+        if found is None:
             return None
-        path = _path("artifact", f"default/{quote(subject, safe='')}/{there[-1]['version']}")
-        text = None if path is None else self._content(path, "artifact")
-        return None if text is None else self._numbered(there[-1], text)
+        text = self._content(f"{_artifact(subject)}/versions/{quote(str(found['version']), safe='')}", "artifact")
+        return None if text is None else self._numbered(found, text)
 
     def level(self, subject: str) -> Level:
         """See `Subjects`."""
@@ -97,7 +99,7 @@ class ApicurioRegistry:
         for rules in (f"{_artifact(subject)}/rules", *group, "admin/rules"):
             rule = self._http.get_json(f"{self._base}/{rules}/{_COMPATIBILITY}")
             if rule is not None:
-                found: Level = rule["config"]
+                found: Level = self._part(rule, "config")
                 return found
         return "NONE"
 
@@ -133,36 +135,43 @@ class ApicurioRegistry:
             status, answer = self._http.send("POST", f"{path}?ifExists=RETURN_OR_UPDATE", text, known_as)
         if status >= _BAD_REQUEST:
             raise incompatible(subject, self._said(status, answer, path))
-        return self._numbered(answer["version"] if self._is_newest else answer, text)
+        return self._numbered(self._part(answer, "version") if self._is_newest else answer, text)
 
     def _versions(self, subject: str) -> list[dict[str, Any]]:
         """What the registry says of an artifact's versions, the oldest first."""
-        found = self._listed(f"{_artifact(subject)}/versions?", "versions")
-        return sorted(found or [], key=lambda version: int(version["globalId"]))
+        found = self._listed(f"{_artifact(subject)}/versions", "versions")
+        return sorted(found, key=lambda version: int(self._part(version, "globalId")))
 
-    def _listed(self, path: str, what: str) -> list[dict[str, Any]] | None:
-        """All pages of a listing; none if there is no such thing."""
+    def _listed(self, path: str, what: str, query: str = "") -> list[dict[str, Any]]:
+        """All pages of a listing; nothing, if there is no such thing."""
         found: list[dict[str, Any]] = []
         while True:
-            page = self._http.get_json(f"{self._base}/{path}&limit={_PAGE}&offset={len(found)}")
-            if page is None:
-                return None
-            found.extend(page[what])
-            if len(page[what]) < _PAGE:
+            page = self._http.get_json(f"{self._base}/{path}?{query}limit={_PAGE}&offset={len(found)}")
+            listed = [] if page is None else self._part(page, what)
+            found.extend(listed)
+            if len(listed) < _PAGE:
                 return found
 
     def _numbered(self, found: dict[str, Any], text: str) -> Version:
         kind: Literal["contentId", "globalId"] = "contentId" if self._is_newest else "globalId"
         if self._ids != "auto":
             kind = "contentId" if self._ids == "content" else "globalId"
-        return Version(str(found["version"]), text, kind, int(found[kind]))
+        return Version(str(self._part(found, "version")), text, kind, int(self._part(found, kind)))
 
     def _said(self, status: int, answer: Any, path: str) -> list[str]:
         """Why the registry did not take a text."""
         if status not in (_BAD_REQUEST, _CONFLICT, _UNPROCESSABLE):
             raise self._endpoint.failed(status, path)
-        causes = [f"{cause['description']} at {cause['context']}" for cause in answer.get("causes") or []]
-        return causes or [answer.get("title") or answer.get("message") or f"it answered {status}"]
+        said = answer if isinstance(answer, dict) else {}
+        causes = [f"{cause.get('description')} at {cause.get('context')}" for cause in said.get("causes") or []]
+        return causes or [str(said.get("title") or said.get("message") or f"it answered {status}")]
+
+    def _part(self, answer: Any, name: str) -> Any:
+        """A part of an answer, which has to be there."""
+        try:
+            return answer[name]
+        except (KeyError, TypeError) as exc:
+            raise self._endpoint.down("its answer is not what a registry answers") from exc
 
     @property
     def _is_newest(self) -> bool:

@@ -102,11 +102,11 @@ class ConfluentRegistry:
         named = quote(self._in_context(subject), safe="")
         path = f"compatibility/subjects/{named}/versions?verbose=true"
 
-        def compatibility() -> Any:  # the client's own question drops what the registry says
-            return self._client._rest_client.post(path, body={"schema": text, "schemaType": "AVRO"})
+        def compatibility() -> list[str] | None:  # the client's own question drops what the registry says
+            answer = self._client._rest_client.post(path, body={"schema": text, "schemaType": "AVRO"})
+            return None if answer["is_compatible"] else [str(one) for one in answer.get("messages") or []]
 
-        answer = self._send(subject, compatibility)
-        return None if answer is None or answer["is_compatible"] else [str(one) for one in answer.get("messages") or []]
+        return self._send(subject, compatibility)
 
     def register(self, subject: str, text: str) -> Version:
         """See `Subjects`."""

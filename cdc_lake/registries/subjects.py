@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from cdc_lake.errors import IncompatibleSchemaError
-from cdc_lake.events.schemas import SchemaError, differences, parse
+from cdc_lake.events.schemas import SchemaError, Tree, differences, parse
 
 KEY_SUFFIX, VALUE_SUFFIX = "-key", "-value"
 """Behind a topic's name they make its subjects."""
@@ -42,6 +42,9 @@ class Subjects(Protocol):
 
     @property
     def namespaces(self) -> tuple[str, ...]:
+        """See `Registry`."""
+
+    def check(self) -> None:
         """See `Registry`."""
 
     def subjects(self) -> list[str]:
@@ -80,12 +83,9 @@ def changes(subject: str, before: Version, text: str) -> list[str]:
     """What a text has otherwise than a version of its subject, in words; nothing if the layout is the same.
 
     Raises:
-        IncompatibleSchemaError: one of them cannot be read.
+        IncompatibleSchemaError: one of them is no schema.
     """
-    try:
-        return differences(parse(before.text), parse(text))
-    except SchemaError as exc:
-        raise IncompatibleSchemaError(subject, str(exc), f"see its version {before.number}, and ours") from exc
+    return differences(_tree(f"{subject}, version {before.number}", before.text), _tree(subject, text))
 
 
 def check_compatible(subjects: Subjects, subject: str, text: str) -> None:
@@ -99,6 +99,7 @@ def check_compatible(subjects: Subjects, subject: str, text: str) -> None:
     """
     before = subjects.version(subject)
     if before is None:
+        _tree(subject, text)  # of a new subject a registry takes anything
         return
     changed = changes(subject, before, text)
     if subject.endswith(KEY_SUFFIX) and changed:
@@ -140,3 +141,10 @@ def incompatible(subject: str, problems: Sequence[str], changes: Sequence[str] =
         f"the registry does not take the schema as its next version: {''.join(f'{one}; ' for one in changes)}{said}",
         "keep the columns' types and add or drop only columns that may be null, or send to another topic",
     )
+
+
+def _tree(where: str, text: str) -> Tree:
+    try:
+        return parse(text)
+    except SchemaError as exc:
+        raise IncompatibleSchemaError(where, str(exc), "write a schema in Avro that says all of itself") from exc

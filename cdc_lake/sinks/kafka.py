@@ -39,6 +39,8 @@ _PRODUCER = {
     "kafka.compression.type": "lz4",
     "kafka.linger.ms": "20",
 }
+_MISFIT = re.compile(r"avro\.IncompatibleSchemaException:\s+Cannot convert SQL field '([^']+)'")
+"""What Spark says of a text that is no symbol of an enum, or of bytes of another length; with the value."""
 _CLIENT_ERROR = re.compile(r"org\.apache\.kafka\.common\.(?:errors\.)?(\w+)(?:Exception|Error)")
 _REFUSALS = frozenset({"RecordTooLarge", "TopicAuthorization", "ClusterAuthorization", "InvalidConfiguration"})
 
@@ -183,10 +185,15 @@ class KafkaSink:
         try:
             records.write.format("kafka").options(**options).save()
         except Py4JJavaError as exc:
-            found = _CLIENT_ERROR.search(str(exc))
-            if found is None:
-                raise
-            raise (self._refused if found[1] in _REFUSALS else self._down)(found[1]) from exc
+            if found := _MISFIT.search(str(exc)):
+                what = (
+                    f"a value of the column `{found[1]}` is none that its schema has; a part of the batch may be sent"
+                )
+                todo = "mend the query, or the schema that was written by hand"
+                raise IncompatibleSchemaError(f"topic {self._settings.topic}", what, todo) from exc
+            if found := _CLIENT_ERROR.search(str(exc)):
+                raise (self._refused if found[1] in _REFUSALS else self._down)(found[1]) from exc
+            raise
 
     def _refused(self, why: str) -> ConfigError:
         todo = "see the topic's settings at the broker, and those of the model's header"

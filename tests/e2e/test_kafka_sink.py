@@ -261,6 +261,9 @@ def test_schemas_written_by_hand_are_used_and_have_to_fit_the_columns(place: Pla
     value = write("value", kind=enum, id="int")
     with pytest.raises(IncompatibleSchemaError, match="`kind` is null in 1 rows"):
         sink.send(things(spark, {1: "a", 2: None}), keys=["id"], batch=1)
+    with pytest.raises(IncompatibleSchemaError, match="a value of the column `kind` is none") as caught:
+        sink.send(things(spark, {1: "secret"}), keys=["id"], batch=1)
+    assert "secret" not in str(caught.value)
 
     sink.send(things(spark, {1: "a"}, gone=[2]), keys=["id"], batch=1)
 

@@ -83,6 +83,9 @@ def test_schemas_written_by_hand_are_registered_once_they_are_compatible(desk: D
     desk.write("key", ("id", ["null", "int"]))
     assert "the same key would have other bytes" in desk.fails(IncompatibleSchemaError, "check", key)
 
+    (desk.folder / "schemas" / "wrong-value.avsc").write_text('{"type": "nothing"}')
+    assert "wrong-value: the schema names the type" in desk.fails(IncompatibleSchemaError, "register", "wrong-*")
+
     listed = {row["subject"]: row for row in json.loads(desk.says("list", "--json"))}
     assert (listed[value]["version"], listed[value]["compatibility"]) == ("1", "FULL")
     assert listed[key]["compatibility"] == "NONE"

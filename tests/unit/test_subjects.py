@@ -17,6 +17,8 @@ COMPATIBLE = "/compatibility/subjects/t-value/versions?verbose=true"
 
 
 def subjects(server: FakeServer, **more: Any) -> Subjects:
+    server.answer("/schemas/types", (200, ["AVRO"]))
+    server.answer("/apis/registry/v3/search/artifacts?limit=1", (200, {"artifacts": []}))
     settings = RegistryConfig(type=more.pop("type", "confluent"), url=server.url, timeout_seconds=5, attempts=1, **more)
     return open_subjects(Config(registry=settings))
 
@@ -50,11 +52,25 @@ def test_a_registry_that_fails_is_down_and_one_that_refuses_us_is_a_setting(serv
         registered(subjects(server), "t-value", INT)
 
     server.required = {"Bearer other"}
-    with pytest.raises(ConfigError, match="refuses the credentials"):
-        subjects(server).versions("t-value")
+    for kind in ("confluent", "apicurio"):
+        with pytest.raises(ConfigError, match="refuses the credentials"):
+            subjects(server, type=kind)
+
+
+def test_an_answer_that_no_registry_would_give_is_a_registry_that_is_down(server: FakeServer) -> None:
+    server.answer(COMPATIBLE, (200, {"never": "mind"}))
+    artifact = "/apis/registry/v3/groups/default/artifacts/t-value"
+    server.answer(f"{artifact}/versions?limit=500&offset=0", (200, {"never": "mind"}))
+    server.answer(f"{artifact}/versions?dryRun=true", (418, "a teapot"))
     apicurio = subjects(server, type="apicurio")
-    with pytest.raises(ConfigError, match="refuses the credentials"):
-        apicurio.versions("t-value")
+
+    for question in (
+        lambda: subjects(server).problems("t-value", INT),
+        lambda: apicurio.versions("t-value"),
+        lambda: apicurio.problems("t-value", INT),
+    ):
+        with pytest.raises(InfrastructureError):
+            question()
 
 
 def test_subjects_of_a_context_are_called_without_it(server: FakeServer) -> None:
