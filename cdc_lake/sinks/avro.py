@@ -88,9 +88,7 @@ def topic_schemas(
     """
     key, value = (written_by_hand(folder, f"{topic}{suffix}") for suffix in (KEY_SUFFIX, VALUE_SUFFIX))
     if key is not None:
-        wanted = {name.casefold() for name in keys}
-        key_columns = StructType([column for column in columns if column.name.casefold() in wanted])
-        check_fits(spark, key_columns, key, str(folder / f"{topic}{KEY_SUFFIX}.avsc"))
+        check_fits(spark, StructType(_keys(columns, keys)), key, str(folder / f"{topic}{KEY_SUFFIX}.avsc"))
     if value is not None:
         check_fits(spark, columns, value, str(folder / f"{topic}{VALUE_SUFFIX}.avsc"))
     if key is not None and value is not None:
@@ -103,8 +101,8 @@ def derived_schemas(columns: StructType, keys: Sequence[str], topic: str, *, doc
     """The schemas that follow from columns: records `Key` and `Value` in a namespace named after the topic.
 
     Key columns are required; any other is a union with null whose default is null, whatever Spark thinks of it: what a
-    plan says of nulls changes with the query, and a schema must not. The key's text holds names and types only, so that
-    no comment ever gives a key other bytes.
+    plan says of nulls changes with the query, and a schema must not. The key's text holds names and types only, in the
+    order of `keys`, so that neither a comment nor the query's order of columns gives a key other bytes.
 
     Args:
         keys: the columns that make the key, in any case.
@@ -114,8 +112,7 @@ def derived_schemas(columns: StructType, keys: Sequence[str], topic: str, *, doc
         IncompatibleSchemaError: a column has a name or a type that Avro has not.
     """
     namespace = ".".join(_identifier(part) for part in topic.split("."))
-    wanted = {key.casefold() for key in keys}
-    key_columns = [column for column in columns if column.name.casefold() in wanted]
+    key_columns = _keys(columns, keys)
     key_fields = [_field(column, f"{namespace}.Key.", "") for column in key_columns]
     value_fields = [
         (_field if column in key_columns else _optional)(column, f"{namespace}.Value.", "") | _doc(column)
@@ -191,6 +188,12 @@ def frame_headers(framing: str, side: Side, kind: str, schema_id: int) -> dict[s
     if framing != _HEADERS:
         return {}
     return {f"apicurio.{side}.{kind}": schema_id.to_bytes(8, "big"), f"apicurio.{side}.encoding": b"BINARY"}
+
+
+def _keys(columns: StructType, keys: Sequence[str]) -> list[StructField]:
+    """The columns that make the key, in the order of `keys`."""
+    by_name = {column.name.casefold(): column for column in columns}
+    return [by_name[key.casefold()] for key in keys]
 
 
 def _field(column: StructField, name: str, where: str) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def test_confluent_s_deserializer_reads_every_type_as_it_is(place: Place, spark:
     assert place.sink(kind).send(rows.withColumn(GONE, F.lit(False)), keys=["name", "id"], batch=7, doc="things") == 3
 
     sent = place.upserted()
-    assert sent == {(row["id"], row["name"]): expected(row.asDict(recursive=True)) for row in rows.collect()}
+    assert sent == {(row["name"], row["id"]): expected(row.asDict(recursive=True)) for row in rows.collect()}
     assert {headers(record)[BATCH_HEADER] for record in place.records()} == {b"7"}
     assert json.loads(place.text("value"))["doc"] == "things"
 

@@ -33,6 +33,13 @@ def test_what_spark_thinks_of_nulls_changes_no_schema_and_a_comment_no_key() -> 
     assert [field["doc"] for field in json.loads(described.value)["fields"]] == ["which", "why"]
 
 
+def test_the_order_of_the_query_s_columns_changes_no_key() -> None:
+    one, other = (derived_schemas(columns(*map(column, names)), ["b", "a"], "t") for names in ("abc", "cab"))
+
+    assert one.key == other.key
+    assert [field["name"] for field in json.loads(one.key)["fields"]] == ["b", "a"]
+
+
 def test_records_are_named_after_topic_and_place_so_that_no_two_are_alike() -> None:
     inner = columns(column("b", columns(column("x"))))
     schemas = derived_schemas(columns(column("id"), column("a", inner), column("a_b", inner)), ["id"], "gold.2.f-r")
