@@ -61,6 +61,8 @@ KEEP = "__keep"
 """Column of a change: names of the columns in which the stored row's value stays."""
 DELETE = "__delete"
 """Column of a change: whether the row goes."""
+GONE = "__gone"
+"""Column of a row that is sent to a topic: whether it went, so that only its key counts."""
 HUDI_PREFIX = "_hoodie_"
 """How the columns begin that are Hudi's own."""
 

@@ -194,6 +194,9 @@ class GoldConfig(Model):
     """The tables that are made from silver by SQL."""
 
     models: str = Field(default="gold", description="Folder of their models, a file <name>.sql for each.")
+    schemas: str = Field(
+        default="schemas", description="Folder of the topics' schemas that are written by hand: <subject>.avsc."
+    )
 
 
 class StackConfig(Model):
@@ -496,7 +499,9 @@ def load_config(path: str | Path | None = None) -> Config:
 
 def _resolved(config: Config, folder: Path) -> Config:
     lake = config.lake.model_copy(update={"root": _absolute(config.lake.root, folder)})
-    gold = config.gold.model_copy(update={"models": _absolute(config.gold.models, folder)})
+    gold = config.gold.model_copy(
+        update={name: _absolute(getattr(config.gold, name), folder) for name in ("models", "schemas")}
+    )
     stack = config.stack.model_copy(update={"folder": _absolute(config.stack.folder, folder)})
     registry = _registry_resolved(config.registry, folder)
     tables = {
