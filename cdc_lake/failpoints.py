@@ -28,6 +28,8 @@ POINTS: Mapping[str, tuple[str, ...]] = {
     "silver.before_report": (),
     "gold.after_plan": ("batch",),
     "gold.after_overwrite": ("batch",),
+    "gold.after_merge": ("batch",),
+    "gold.after_send": ("batch",),
     "gold.before_report": (),
 }
 """Every point, and what it can be narrowed to: `batch` is the commit number of the table that is written."""

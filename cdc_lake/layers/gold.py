@@ -7,7 +7,7 @@ changes of silver touch.
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from operator import and_, or_
 from pathlib import Path
 
@@ -22,11 +22,14 @@ from cdc_lake.joins import joined
 from cdc_lake.layers.expected import is_met, judge
 from cdc_lake.layers.gold_groups import Groups, touched
 from cdc_lake.layers.gold_query import Query, Source, in_our_words
+from cdc_lake.layers.gold_topic import is_due, send_due
 from cdc_lake.layers.run import Leases, end_report, select, silver_targets, table_path
+from cdc_lake.layers.topics import kafka_sink
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.models import EVERYTHING, GoldModel, model_names, read_model
 from cdc_lake.session import planned_for, sibling
+from cdc_lake.sinks.kafka import KafkaSink
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit, Table
 from cdc_lake.tables.partitions import check_partitions
@@ -86,7 +89,9 @@ class _Gold:
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
-        return None if _compared(self._run(spark, done)).has_changed else 0
+        run = self._run(spark, done)
+        compared = _compared(run)
+        return None if compared.has_changed or is_due(run.model.header, compared.before) else 0
 
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
@@ -96,12 +101,19 @@ class _Gold:
             stored_bytes = sum(source.silver.size() for source in {s.id: s for s in compared.sources.values()}.values())
             with planned_for(run.session, rows=stored_bytes // _BYTES_OF_A_ROW):
                 commit = _refresh(run, compared)
-            done.status, done.batches = "ok", 1
-            done.consumed_to, done.version_after = commit.progress.sources, commit.version
+            _note(done, commit)
+        if run.sink is not None and is_due(run.model.header, compared.gold.progress()):
+            with done.phase("send"):
+                _note(done, send_due(compared.gold, run.model.header, run.sink, self.run_id, done))
         return False
 
     def _run(self, session: SparkSession, done: TableReport) -> "_Run":
         return _Run(session, self.config, self.models[done.table], self.folded, self.leases, self.run_id, done)
+
+
+def _note(done: TableReport, commit: Commit) -> None:
+    done.status, done.batches = "ok", 1
+    done.consumed_to, done.version_after = commit.progress.sources, commit.version
 
 
 @dataclass(frozen=True)
@@ -124,6 +136,12 @@ class _Run:
     @property
     def query(self) -> Query:
         return Query(self.session, self.model)
+
+    @cached_property
+    def sink(self) -> KafkaSink | None:
+        """The topic that the table is sent to, if it is."""
+        topic = self.model.header.topic
+        return kafka_sink(self.config, topic) if topic else None
 
 
 @dataclass(frozen=True)
@@ -198,6 +216,7 @@ def _following(run: _Run, before: Progress | None, sources: Iterable[Source]) ->
         sources={table: source.progress.commit for table, source in read.items()},
         epochs={table: source.progress.epoch for table, source in read.items()},
         versions={table: source.version for table, source in read.items()},
+        sent=before.sent if before else {},
         model=run.model.fingerprint,
     )
 
@@ -210,12 +229,15 @@ def _refresh(run: _Run, compared: _Compared) -> Commit:
             be.
         KeyConstraintError: the result has a null or a repeated key.
         ExpectationError: the result does not meet what the model says that stops it.
+        IncompatibleSchemaError: its topic cannot take it.
     """
     query, model = run.query, run.model
     with run.done.phase("plan"):
         views = {alias: source.rows() for alias, source in compared.sources.items()}
         result = query.ask(model.text, views, "its SQL")
         _check_columns(run, result)
+        if run.sink is not None:
+            run.sink.check(run.session, result.schema, keys=model.header.keys, doc=model.header.description)
         groups = _groups(run, compared, result)
     if groups is None:
         return _make_anew(run, compared, result)

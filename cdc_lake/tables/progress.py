@@ -51,6 +51,20 @@ class Gap(BaseModel):
     end: int | None
 
 
+class Sent(BaseModel):
+    """How far a gold table was sent to a topic.
+
+    Attributes:
+        commit: all rows up to this commit of the table were sent.
+        is_whole: else not even that: the first sending began at this commit, and nobody knows how far it came.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    commit: int
+    is_whole: bool
+
+
 class Progress(BaseModel):
     """The progress a commit carries, and who made it.
 
@@ -66,6 +80,7 @@ class Progress(BaseModel):
             commit number.
         epochs: gold: id of each silver table read -> its epoch; a RESTORE of silver changes its rows and no number.
         versions: gold: id of each silver table read -> the version of it that was read.
+        sent: gold: topic -> how far the table was sent to it.
         model: gold: the fingerprint of the model.
         keys: silver: the primary key's columns, sorted.
         side: silver: its side table as it belongs to this commit; none before the first entry.
@@ -87,6 +102,7 @@ class Progress(BaseModel):
     sources: dict[str, int] = {}
     epochs: dict[str, int] = {}
     versions: dict[str, int] = {}
+    sent: dict[str, Sent] = {}
     model: str = ""
     keys: tuple[str, ...] = ()
     side: SidePin | None = None

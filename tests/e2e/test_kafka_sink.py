@@ -2,8 +2,7 @@
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -12,21 +11,16 @@ from uuid import uuid4
 import fastavro
 import pytest
 import requests
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient, ConfigResource
-from confluent_kafka.schema_registry import SchemaRegistryClient
-from confluent_kafka.schema_registry.avro import AvroDeserializer
-from confluent_kafka.serialization import MessageField, SerializationContext
+from places import Place
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import GONE
-from cdc_lake.config import Config, RegistryConfig
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.errors import ConfigError, IncompatibleSchemaError, InfrastructureError, UnsupportedError
-from cdc_lake.models import TopicSink
-from cdc_lake.registries import open_subjects
-from cdc_lake.sinks.kafka import BATCH_HEADER, KafkaSink
+from cdc_lake.sinks.kafka import BATCH_HEADER
 
 EVERY_TYPE = """
 SELECT id, concat('ä', id) AS name, id = 1 AS is_first, cast(id AS smallint) AS small, id * 1099511627776 AS big,
@@ -38,72 +32,6 @@ SELECT id, concat('ä', id) AS name, id = 1 AS is_first, cast(id AS smallint) AS
   cast(null AS string) AS nothing
 FROM VALUES 1, 2, 3 AS t(id)
 """
-
-
-@dataclass(frozen=True)
-class Place:
-    """The servers, and a topic of a test's own.
-
-    Attributes:
-        by_hand: the folder of schemas.
-    """
-
-    stack: Stack
-    topic: str
-    by_hand: Path
-
-    def sink(self, kind: str = "apicurio", **more: Any) -> KafkaSink:
-        """A sink with a kind of registry, settings of the topic, and maybe other servers."""
-        path = "/apis/ccompat/v7" if kind == "ccompat" else ""
-        url = more.pop("url", f"{self.stack.endpoints['registry']}{path}")
-        kafka = more.pop("kafka", self.stack.endpoints["kafka"])
-        subjects = open_subjects(Config(registry=RegistryConfig(type=kind, url=url, attempts=1)))
-        return KafkaSink(TopicSink(topic=self.topic, **more), kafka, 3, subjects, self.by_hand)
-
-    def records(self) -> list[Message]:
-        """All records of the topic, by partition and offset."""
-        consumer = Consumer({"bootstrap.servers": self.stack.endpoints["kafka"], "group.id": "nobody"})
-        try:
-            partitions = consumer.list_topics(self.topic, timeout=10).topics[self.topic].partitions
-            found = []
-            for partition in sorted(partitions):
-                place = TopicPartition(self.topic, partition, 0)
-                _, end = consumer.get_watermark_offsets(place, timeout=10)
-                consumer.assign([place])
-                at = 0
-                while at < end:
-                    record = consumer.poll(10)
-                    assert record is not None
-                    assert not record.error(), record.error()
-                    found.append(record)
-                    at = record.offset() + 1
-            return found
-        finally:
-            consumer.close()
-
-    def deserializer(self, side: str, reader: str | None = None) -> Callable[[bytes | None], Any]:
-        client = SchemaRegistryClient({"url": f"{self.stack.endpoints['registry']}/apis/ccompat/v7"})
-        read = AvroDeserializer(client, reader)
-        field = MessageField.KEY if side == "key" else MessageField.VALUE
-        return lambda data: read(data, SerializationContext(self.topic, field))
-
-    def upserted(self, reader: str | None = None) -> dict[Any, Any]:
-        """What a consumer has that puts each value under its key and takes out those of tombstones."""
-        key, value = self.deserializer("key"), self.deserializer("value", reader)
-        table: dict[Any, Any] = {}
-        for record in self.records():
-            name = tuple(key(record.key()).values())
-            if record.value() is None:
-                table.pop(name, None)
-            else:
-                table[name] = value(record.value())
-        return table
-
-    def text(self, side: str, version: str = "latest") -> str:
-        """A schema as Confluent's interface has it."""
-        url = f"{self.stack.endpoints['registry']}/apis/ccompat/v7/subjects/{self.topic}-{side}/versions/{version}"
-        text: str = requests.get(url, timeout=10).json()["schema"]
-        return text
 
 
 @pytest.fixture

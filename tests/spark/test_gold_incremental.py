@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lake import step
 from pyspark.sql import DataFrame, Row, SparkSession
+from silver_by_hand import Change, SilverByHand
 
 from cdc_lake.columns import SILVER_META
 from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, SilverTable, TableConfig, TableType
@@ -93,7 +93,6 @@ FROM sale LEFT JOIN store ON store.store_id = sale.store_id GROUP BY 1
 """,
 }
 """Every kind: outer and inner joins, sliding windows, ranks, what is not there, days, a map, rejected rows."""
-Change = dict[int, tuple[Any, ...] | None]
 
 
 class Lake:
@@ -117,28 +116,10 @@ class Lake:
         )
 
     def change(self, topic: str, rows: Change, *, soft: bool = False) -> None:
-        """Bring rows to a new state, or delete them, in one commit of silver's."""
-        width = len(COLUMNS[topic].split(", "))
-        full = [
-            (*(row or (number, *[None] * (width - 1))), row is None, row is None and not soft)
-            for number, row in rows.items()
-        ]
-        kinds = f"{COLUMNS[topic]}, __deleted boolean, __delete boolean"
-        self.merge(topic, self._spark.createDataFrame(full, kinds))
+        SilverByHand(self._spark, self.config, COLUMNS).change(topic, rows, soft=soft)
 
     def merge(self, topic: str, rows: DataFrame) -> None:
-        """One commit of silver's; of the columns behind the source's those that are given."""
-        (target,) = silver_targets(self.config, topic)
-        silver = target.open(self._spark)
-        progress = silver.progress()
-        commit = progress.commit + 1 if progress else 1
-        key = COLUMNS[topic].split()[0]
-        known = {"__deleted": "false", "__delete": "false"} | {name: name for name in rows.columns}
-        known |= {"__batch": str(commit), "__key": f"to_json(struct({key}))", "__keep": "array()"}
-        kinds = SILVER_META | {"__key": "string", "__keep": "array<string>", "__delete": "boolean"}
-        meta = (f"CAST({known.get(name, 'null')} AS {kind}) AS {name}" for name, kind in kinds.items())
-        source = (column.split()[0] for column in COLUMNS[topic].split(", "))
-        silver.merge(rows.selectExpr(*source, *meta), [key], step(commit, keys=(key,)))
+        SilverByHand(self._spark, self.config, COLUMNS).merge(topic, rows)
 
     def refresh(self) -> dict[str, TableReport]:
         report = run_gold(self.config, ["*"], self._spark)

@@ -1,0 +1,105 @@
+"""A gold table's way to its topic, at least once.
+
+The table is committed first. What is due then are the rows of every key that any commit has touched since the last one
+whose rows were all sent, and it stays due until a commit says that they were: `sent` in the table's progress.
+"""
+
+import uuid
+from collections.abc import Sequence
+from functools import reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from cdc_lake import failpoints
+from cdc_lake.columns import GONE, quoted
+from cdc_lake.errors import ExpiredError
+from cdc_lake.joins import joined
+from cdc_lake.metrics.report import TableReport
+from cdc_lake.models import Header
+from cdc_lake.sinks.kafka import KafkaSink
+from cdc_lake.tables import Commit, Table
+from cdc_lake.tables.progress import Progress, Sent
+
+
+def is_due(header: Header, progress: Progress | None) -> bool:
+    """Whether there is anything that may not have been sent."""
+    if header.topic is None or progress is None:
+        return header.topic is not None
+    return progress.sent.get(header.topic.topic) != Sent(commit=progress.commit, is_whole=True)
+
+
+def send_due(gold: Table, header: Header, sink: KafkaSink, run_id: str, done: TableReport) -> Commit:
+    """Send what is due, and commit that it was sent.
+
+    Raises:
+        IncompatibleSchemaError, ConfigError, InfrastructureError: see `KafkaSink.send`.
+        TableLockedError: another run has committed meanwhile; it sends again what is due then.
+    """
+    progress, topic = gold.progress(), header.topic
+    assert progress is not None and topic is not None, "the table was made, and has a topic"
+    if topic.topic not in progress.sent:
+        # Else keys that are sent now, and gone before this comes to its end, would be nobody's.
+        progress = gold.advance(_noted(progress, topic.topic, run_id, is_whole=False)).progress
+    rows = due(gold, header.keys, progress.sent[topic.topic], done).persist()
+    try:
+        sent = sink.send(rows, keys=header.keys, batch=progress.commit, doc=header.description)
+    finally:
+        rows.unpersist()
+    failpoints.reach("gold.after_send", batch=progress.commit)
+    done.count(sent=sent)
+    return gold.advance(_noted(progress, topic.topic, run_id, is_whole=True))
+
+
+def _noted(progress: Progress, topic: str, run_id: str, *, is_whole: bool) -> Progress:
+    commit = progress.commit + 1
+    own = {"run_id": run_id, "nonce": uuid.uuid4().hex, "commit": commit}
+    return progress.model_copy(update={**own, "sent": {topic: Sent(commit=commit, is_whole=is_whole)}})
+
+
+def due(gold: Table, keys: Sequence[str], sent: Sent, done: TableReport) -> DataFrame:
+    """The rows to send: the table's columns, and `__gone`, whether there is no row of this key any more.
+
+    While a topic cannot be reached its table stays as it is, so few commits are ever due at once.
+    """
+    rows = gold.read().withColumn(GONE, F.lit(False))
+    try:
+        touched = _touched(gold, keys, sent.commit)
+    except ExpiredError as error:
+        done.warn(
+            f"all rows are sent again, because {error.what}; of keys that went since, consumers are not told: let them "
+            "read an emptied topic anew"
+        )
+        return rows
+    gone = joined(touched, rows, keys, "left_anti").withColumn(GONE, F.lit(True))
+    there = joined(rows, touched, keys, "left_semi") if sent.is_whole else rows
+    return there.unionByName(gone, allowMissingColumns=True)
+
+
+def _touched(gold: Table, keys: Sequence[str], since: int) -> DataFrame:
+    """The keys that any commit behind `since` touched.
+
+    Raises:
+        ExpiredError: the table has let go of what they changed.
+    """
+    history = gold.history()
+    start = next((one.version for one in history if one.progress and one.progress.commit == since), None)
+    if start is None:
+        what = f"commit {since}, the last that was sent, is not known any more"
+        raise ExpiredError(gold.id(), what, "name a newer one")
+    versions = [one.version for one in history if one.version >= start]
+    named = [_keys_apart(*gold.differing(*pair), keys) for pair in zip(versions[1:], versions, strict=False)]
+    nothing = gold.read().select(*map(quoted, keys)).limit(0)
+    return reduce(DataFrame.unionByName, named, nothing).distinct().localCheckpoint()
+
+
+def _keys_apart(before: DataFrame, after: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """The keys whose rows differ; where rows cannot be compared, all."""
+    names = [quoted(name) for name in keys]
+    if before.schema.simpleString() != after.schema.simpleString() or "map<" in after.schema.simpleString():
+        return before.select(*names).unionByName(after.select(*names))
+    was, is_now = (
+        joined(rows, others, rows.columns, "left_anti").select(*names)
+        for rows, others in ((before, after), (after, before))
+    )
+    return was.unionByName(is_now)
