@@ -15,8 +15,8 @@ ROWS = (
     ("sources", "tables", "catalogs", "sinks", "metrics", "session", "versions"),
     ("storage", "jars", "java", "models", "registries"),
     ("events", "changes"),
-    ("config", "failpoints"),
-    ("columns", "errors", "joins", "literals", "partitioning"),
+    ("config", "failpoints", "joins"),
+    ("columns", "errors", "literals", "partitioning"),
 )
 """From top to bottom: a room knows the rows below its own."""
 KNOWN_NEIGHBOURS = {("jobs", "cli"), ("session", "versions"), ("jars", "java")}
