@@ -6,12 +6,14 @@
     │   ├── InstallationError                 jars, Java or Spark missing, damaged or of the wrong version
     │   ├── UnsupportedError                  legal input this version does not handle yet
     │   ├── RefusedError                      legal input that the table's settings refuse
-    │   └── ModelError                        a gold model's file is wrong: its header or its SQL
+    │   ├── ModelError                        a gold model's file is wrong: its header or its SQL
+    │   └── ForeignEntryError                 the catalog has an entry of that name that is not ours
     ├── InfrastructureError          exit 10  broker, registry or server does not answer; try again later
     ├── DataLossError                exit 20  records are gone, or the source's log is not the one we knew
     │   └── NoProgressError                   no commit that is left says what the table has consumed
     ├── QualityGateError             exit 30  too much was quarantined
-    │   └── KeyConstraintError                a gold model's result has a null or a repeated key
+    │   ├── KeyConstraintError                a gold model's result has a null or a repeated key
+    │   └── CatalogDriftError                 the catalog says other than the tables
     └── TableLockedError             exit 40  another run is writing this table, or has written it
 
 A message reads `where: what; what to do`. A bad *record* is never an error: it becomes a quarantined row.
@@ -79,6 +81,12 @@ class ModelError(ConfigError):
     code = "CDC-205"
 
 
+class ForeignEntryError(ConfigError):
+    """The catalog has an entry of that name that is not of this table; it was left as it is."""
+
+    code = "CDC-206"
+
+
 class InfrastructureError(CdcLakeError):
     """A server does not answer. Nothing was committed; the same run can be repeated."""
 
@@ -111,6 +119,12 @@ class KeyConstraintError(QualityGateError):
     """The result of a gold model has a null or a repeated key; the table was left as it was."""
 
     code = "CDC-501"
+
+
+class CatalogDriftError(QualityGateError):
+    """What the catalog says of the tables is not what they are."""
+
+    code = "CDC-502"
 
 
 class TableLockedError(CdcLakeError):

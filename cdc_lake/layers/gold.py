@@ -17,6 +17,7 @@ from cdc_lake import failpoints
 from cdc_lake.columns import DELETED, SILVER_META, quoted
 from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, KeyConstraintError, ModelError, NoProgressError
+from cdc_lake.layers.catalog import keep_in_step
 from cdc_lake.layers.run import Leases, end_report, select, silver_targets, table_path
 from cdc_lake.layers.turns import Workers, first_line
 from cdc_lake.metrics.report import Report, TableReport
@@ -58,6 +59,7 @@ def run_gold(
     leases = Leases(config, storage, report.run_id, report.layer)
     folded = [path.replace("/", ".") for path in storage.folders(f"{config.lake.root}/silver", *TABLE_FOLDERS)]
     workers.each_table(report, names, _Gold(config, chosen, folded, leases, report.run_id), leases=leases)
+    keep_in_step(config, report, workers.spark("cdc_lake gold"))
     failpoints.reach("gold.before_report")
     end_report(storage, config, report, unless_idle=workers.is_continuous)
     return report
