@@ -63,8 +63,9 @@ class HiveCatalog:
         with self._client() as client:
             if database not in client.getAllDatabases():
                 return {}
-            wanted = self._list(client.getAllTables(database) if names is None else names)
-            return {table.getTableName(): _listing(table) for table in client.getTableObjectsByName(database, wanted)}
+            there = client.getAllTables(database)
+            # One by one: to ask for several, Hive's client wants a session of Hive's.
+            return {name: _listing(client.getTable(database, name)) for name in there if names is None or name in names}
 
     def put(self, entry: Entry) -> None:
         """See `Catalog`: a Hudi table by Hudi's own sync."""
