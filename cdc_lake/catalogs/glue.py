@@ -65,11 +65,9 @@ class GlueCatalog:
         with self._in_our_words():
             if self._or_nothing(self._glue.get_database, Name=entry.database) is None:
                 self._glue.create_database(DatabaseInput={"Name": entry.database})
+            found = self.found(entry.database, entry.names)
             for listing in self.listings(entry):
-                write = (
-                    self._glue.update_table if self._table(entry.database, listing.name) else self._glue.create_table
-                )
-                write(DatabaseName=entry.database, TableInput=_table_input(listing))
+                self._put_table(listing, found.get(listing.name))
                 if listing.partition_by:
                     self._put_partitions(listing, entry.partitions)
 
@@ -79,7 +77,7 @@ class GlueCatalog:
             self._or_nothing(self._glue.delete_table, DatabaseName=database, Name=name)
 
     def _put_table(self, wanted: Listing, found: Listing | None) -> None:
-        """Create or update it, if it says otherwise: each update makes a version. What others say of it stays."""
+        """Create or update it, if it says otherwise: each update makes a version. Parameters of others stay."""
         if found is None:
             self._glue.create_table(DatabaseName=wanted.database, TableInput=_table_input(wanted))
         elif differences(wanted, found) or wanted.parameters.items() - found.parameters.items():

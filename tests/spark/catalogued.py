@@ -8,8 +8,10 @@ from events import OPTIONAL_INT, START_MS, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
+from cdc_lake.catalogs import Entry
 from cdc_lake.config import CatalogConfig, Config, GoldConfig, LakeConfig, SilverTable, TableConfig
 from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.layers.catalog import _Look
 from cdc_lake.layers.gold import run_gold
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.metrics.report import Report, TableReport
@@ -74,9 +76,18 @@ class CataloguedLake:
         if layer == "bronze":
             registry = self._topics[0].registry
             return run_bronze(self.config, ["*"], self._spark, broker=self._broker, registry=registry)
-        return run_gold(self.config, ["*"], self._spark) if layer == "gold" else run_silver(self.config, ["*"], self._spark)
+        return (
+            run_gold(self.config, ["*"], self._spark)
+            if layer == "gold"
+            else run_silver(self.config, ["*"], self._spark)
+        )
 
     def rows(self, kind: str) -> dict[int, dict[str, Any]]:
         """Silver's rows by key, read by delta-rs or hudi-rs."""
         layer = "silver" if kind == "delta" else f"silver_{kind}"
         return {row["id"]: row for row in silver_rows(self.root, self.topic, layer)}
+
+
+def entries(spark: SparkSession, lake: CataloguedLake) -> list[Entry]:
+    """What the catalog is told of the lake's tables."""
+    return _Look(lake.config, ["*"], (), spark).entries

@@ -2,7 +2,7 @@
 
     python reading_by_name.py thrift://127.0.0.1:9083
 
-Each line of its input is a query; each line it prints is a JSON array, its rows.
+Each line of its input is a query, which it answers by a line `rows: …`, a JSON array.
 """
 
 import json
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+
+_ROWS = "rows: "
 
 
 class Reader:
@@ -27,7 +29,9 @@ class Reader:
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(f"{query}\n")
         self._process.stdin.flush()
-        rows: list[dict[str, Any]] = json.loads(self._process.stdout.readline())
+        # Hudi prints what it thinks of the JVM, whoever asked.
+        answer = next(line for line in self._process.stdout if line.startswith(_ROWS))
+        rows: list[dict[str, Any]] = json.loads(answer.removeprefix(_ROWS))
         return rows
 
     def rows(self, table: str) -> dict[int, dict[str, Any]]:
@@ -65,7 +69,7 @@ def main(uri: str, folder: str) -> None:
     spark = builder.getOrCreate()
     for query in sys.stdin:
         rows = spark.sql(query).toJSON().collect()
-        print(f"[{','.join(rows)}]", flush=True)
+        print(f"{_ROWS}[{','.join(rows)}]", flush=True)
 
 
 if __name__ == "__main__":
