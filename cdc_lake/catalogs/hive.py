@@ -110,7 +110,7 @@ class HiveCatalog:
         settings = {
             "hoodie.datasource.meta.sync.base.path": entry.path,
             f"{sync}.mode": "hms",
-            f"{sync}.metastore.uris": self._conf.get(_URIS, ""),
+            **({f"{sync}.metastore.uris": uris} if (uris := self._conf.get(_URIS, "")) else {}),
             f"{sync}.database": entry.database,
             f"{sync}.table": entry.name,
             f"{sync}.partition_fields": ",".join(entry.partition_by),
