@@ -20,6 +20,11 @@ _URIS = "hive.metastore.uris"
 _FACTORY = "hive.metastore.client.factory.class"
 _DOWN = ("TTransportException", "java.net.", "Could not connect to meta store")
 
+_OTHER_COLUMNS = "types incompatible with the existing columns"
+"""A metastore takes columns behind those that it knows, and no other types in their places."""
+_ENTRY_ALONE = False, True
+"""Of dropping a table: files stay, and one that is not there is no error."""
+
 
 class HiveCatalog:
     """A metastore's databases and tables; see `cdc_lake.catalogs.Catalog`.
@@ -87,8 +92,7 @@ class HiveCatalog:
         """See `Catalog`."""
         with self._client() as client:
             if database in client.getAllDatabases():
-                delete_data, ignore_unknown = False, True
-                client.dropTable(database, name, delete_data, ignore_unknown)
+                client.dropTable(database, name, *_ENTRY_ALONE)
 
     def _put_as_listed(self, entry: Entry) -> None:
         """Create what is not there, and alter what says otherwise: of Hudi the comments, which its sync lacks."""
@@ -97,8 +101,17 @@ class HiveCatalog:
                 if found is None:
                     client.createTable(self._table(self._api.Table(), wanted))
                 elif differences(wanted, found):
-                    stored = client.getTable(entry.database, wanted.name)
-                    client.alter_table(entry.database, wanted.name, self._table(stored, wanted))
+                    self._alter(client, wanted)
+
+    def _alter(self, client: Any, wanted: Listing) -> None:
+        stored = client.getTable(wanted.database, wanted.name)
+        try:
+            client.alter_table(wanted.database, wanted.name, self._table(stored, wanted))
+        except Py4JJavaError as exc:
+            if _OTHER_COLUMNS not in str(exc):
+                raise
+            client.dropTable(wanted.database, wanted.name, *_ENTRY_ALONE)
+            client.createTable(self._table(self._api.Table(), wanted))
 
     def _side_by_side(self, entry: Entry) -> list[tuple[Listing, Listing | None]]:
         found = self.found(entry.database, entry.names)

@@ -75,11 +75,11 @@ def keep_in_step(config: Config, report: Report, spark: SparkSession) -> None:
             continue
         with done.phase("catalog"):
             mark, error = _mark(config, report.layer, done.table), told.of(report.layer, done.table)
-        if error is None:
-            storage.remove(mark)
-        else:
+        if error is not None:
             done.warn(f"catalog: behind: {error}")
             storage.write_once(mark, str(error))
+        elif done.table in behind:
+            storage.remove(mark)
 
 
 def check_catalog(

@@ -40,12 +40,12 @@ class CataloguedLake:
         self._broker = FakeBroker()
         self._sent = 0
         self.root = root / "lake"
-        models = root / "models"
-        models.mkdir(parents=True)
-        (models / "per_kind.sql").write_text(f"{GOLD}SELECT kind, count(*) AS things FROM thing GROUP BY kind\n")
+        self._models = root / "models"
+        self._models.mkdir(parents=True)
+        self.model("SELECT kind, count(*) AS things FROM thing GROUP BY kind")
         self.config = Config(
             lake=LakeConfig(root=str(self.root)),
-            gold=GoldConfig(models=str(models)),
+            gold=GoldConfig(models=str(self._models)),
             catalog=catalog,
             defaults=TableConfig(**{"silver": tuple(SILVER.values()), **settings}),
         )
@@ -53,6 +53,10 @@ class CataloguedLake:
     @property
     def topic(self) -> str:
         return self._topics[0].table
+
+    def model(self, sql: str) -> None:
+        """What the gold table is made of."""
+        (self._models / "per_kind.sql").write_text(f"{GOLD}{sql}\n")
 
     def add_column(self, name: str) -> None:
         """From now on records have it."""

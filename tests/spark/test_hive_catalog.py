@@ -8,13 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 from catalogued import DATABASES, CataloguedLake, entries
+from moto.server import ThreadedMotoServer
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 from reading_by_name import Reader, reading
 from typer.testing import CliRunner
 
+from cdc_lake.catalogs import differences
+from cdc_lake.catalogs.glue import GlueCatalog
 from cdc_lake.catalogs.hive import HiveCatalog
 from cdc_lake.cli.app import app
 from cdc_lake.config import CatalogConfig
@@ -93,8 +97,8 @@ def drift(lake: CataloguedLake, spark: SparkSession) -> dict[str, list[str]]:
     return {one.entry: one.differences for one in check_catalog(lake.config, ["*"], (), spark).drifted}
 
 
-def raw(spark: SparkSession, catalog: HiveCatalog, database: str, name: str, **changed: Any) -> None:
-    """Change an entry by hand, as somebody with a client of the metastore would."""
+def by_hand(spark: SparkSession, catalog: HiveCatalog, database: str, name: str, **changed: Any) -> str:
+    """Change an entry, as somebody with a client of the metastore would; the name of its last column before."""
     conf = catalog._conf
     client = spark._jvm.org.apache.hadoop.hive.metastore.HiveMetaStoreClient(conf)  # type: ignore[union-attr]
     try:
@@ -102,12 +106,13 @@ def raw(spark: SparkSession, catalog: HiveCatalog, database: str, name: str, **c
         storage = table.getSd()
         if "location" in changed:
             storage.setLocation(changed["location"])
-        if "without" in changed:
-            for column in [one for one in storage.getCols() if one.getName() == changed["without"]]:
-                storage.getCols().remove(column)
+        last = storage.getCols()[len(storage.getCols()) - 1]
+        if "without_last" in changed:
+            storage.getCols().remove(last)
         if "parameters" in changed:
             table.setParameters(changed["parameters"])
         client.alter_table(database, name, table)
+        return str(last.getName())
     finally:
         client.close()
 
@@ -125,18 +130,15 @@ def test_a_session_that_knows_only_the_metastore_reads_equal_rows(
 
     assert seen() == wanted()
     assert len(seen()["delta"]) == 2
+    lake.add_column("later")
     lake.send(1, n=10, kind="a")
     lake.send(3, n=3, kind="a partition of its own")
+    lake.send(4, n=4, kind="b", later=40)
     lake.run()
 
     assert seen() == wanted()
     # What a compaction has not yet put into files is not in read-optimised rows.
     assert of_the_source(reader.rows("pagila_silver_hudi_mor.thing_ro"))[1]["n"] == 1
-    lake.add_column("later")
-    lake.send(4, n=4, kind="b", later=40)
-    lake.run()
-
-    assert seen() == wanted()
     assert seen()["hudi_cow"][4] == {"id": 4, "n": 4, "kind": "b", "later": 40}
     assert {row["kind"]: row["things"] for row in reader.ask("SELECT * FROM gold.per_kind")} == {
         "a": 1,
@@ -147,6 +149,48 @@ def test_a_session_that_knows_only_the_metastore_reads_equal_rows(
     partitions = reader.ask("SHOW PARTITIONS pagila_silver_hudi_mor.thing_rt")
     assert len(partitions) == 3
     assert drift(lake, spark) == {}
+
+
+def test_glue_is_told_the_same_as_the_metastore(
+    spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    moto.start()
+    try:
+        endpoint = "http://{}:{}".format(*moto.get_host_and_port())
+        settings = CatalogConfig(type="glue", region="eu-central-1", endpoint=endpoint)
+        in_glue = lake.config.model_copy(update={"catalog": settings})
+        assert {one.differences[0] for one in sync_catalog(in_glue, ["*"], (), spark).entries} == {"missing"}
+        assert check_catalog(in_glue, ["*"], (), spark).drifted == []
+
+        glue = GlueCatalog(settings)
+        for database in (*DATABASES.values(), "pagila_bronze", "gold"):
+            ours, theirs = glue.found(database), catalog.found(database)
+            assert ours.keys() == theirs.keys()
+            for name, listing in ours.items():
+                assert differences(theirs[name], listing) == []
+                assert listing.serde == theirs[name].serde
+                assert said(listing.parameters) == said(theirs[name].parameters)
+        client = boto3.client("glue", region_name="eu-central-1", endpoint_url=endpoint)
+        listed = client.get_partitions(DatabaseName="pagila_silver_hudi_mor", TableName="thing_rt")["Partitions"]
+        values = {f"partition_kind={one['Values'][0]}" for one in listed}
+        assert values == set(next(one for one in entries(spark, lake) if one.kind == "hudi_mor").partitions)
+    finally:
+        moto.stop()
+
+
+def test_a_gold_table_that_is_made_of_other_columns_is_listed_with_these(
+    lake: CataloguedLake, catalog: HiveCatalog, reader: Reader
+) -> None:
+    lake.model("SELECT max(n) AS most, kind FROM thing GROUP BY kind")
+    (done,) = lake.run("gold").values()
+
+    assert done.warnings == []
+    assert [column.name for column in catalog.found("gold")["per_kind"].columns] == ["most", "kind"]
+    reader.ask("REFRESH TABLE gold.per_kind")
+    assert {row["kind"] for row in reader.ask("SELECT most, kind FROM gold.per_kind")} >= {"a", "b"}
 
 
 def test_columns_have_the_sources_comments(catalog: HiveCatalog) -> None:
@@ -189,15 +233,15 @@ def test_a_hudi_table_is_listed_as_hudis_own_sync_lists_it(
             wanted.output_format,
             wanted.serialization_library,
         )
-        assert json_parts(there.parameters) == json_parts(wanted.parameters)
+        assert said(there.parameters) == said(wanted.parameters)
 
 
-def json_parts(parameters: Mapping[str, str]) -> dict[str, Any]:
+def said(parameters: Mapping[str, str]) -> dict[str, Any]:
     """What a table's parameters say, but for the clock and the time of the commit, with JSON read."""
     parts = sorted((name for name in parameters if ".schema.part." in name), key=lambda name: int(name.split(".")[-1]))
     kept = {name: value for name, value in parameters.items() if name.startswith(("spark.", "cdc_lake.", "EXTERNAL"))}
     text = "".join(kept.pop(name) for name in parts)
-    return {**kept, "schema": json.loads(text)}
+    return {**kept, "schema": json.loads(text or "null")}
 
 
 @pytest.mark.parametrize("kind", list(DATABASES))
@@ -208,14 +252,15 @@ def test_drift_made_by_hand_is_found_and_mended(
     names = ["thing", "thing_ro", "thing_rt"] if kind == "hudi_mor" else ["thing"]
     listed = [f"{database}.{name}" for name in names]
     rows = of_the_source(reader.rows(listed[0]))
-    for name in names:
-        raw(spark, catalog, database, name, without="n")
-    assert drift(lake, spark) == {entry: ["columns missing: n"] for entry in listed}
+    lost = [by_hand(spark, catalog, database, name, without_last=True) for name in names]
+    assert drift(lake, spark) == {
+        entry: [f"columns missing: {column}"] for entry, column in zip(listed, lost, strict=True)
+    }
     sync_catalog(lake.config, ["*"], (), spark)
     assert drift(lake, spark) == {}
 
     elsewhere = f"file:{lake.root}/silver"
-    raw(spark, catalog, database, names[0], location=elsewhere)
+    by_hand(spark, catalog, database, names[0], location=elsewhere)
     assert drift(lake, spark) == {listed[0]: [f"location is {elsewhere}"]}
     sync_catalog(lake.config, ["*"], (), spark)
     assert drift(lake, spark) == {}
@@ -231,7 +276,7 @@ def test_an_entry_of_something_else_is_left_alone(
     spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog
 ) -> None:
     before = catalog.found("pagila_silver", ["thing"])["thing"]
-    raw(spark, catalog, "pagila_silver", "thing", location="file:/somebody/elses", parameters={"EXTERNAL": "TRUE"})
+    by_hand(spark, catalog, "pagila_silver", "thing", location="file:/somebody/elses", parameters={"EXTERNAL": "TRUE"})
 
     report = sync_catalog(lake.config, ["*"], ["silver"], spark)
     with pytest.raises(ForeignEntryError):
@@ -240,7 +285,7 @@ def test_an_entry_of_something_else_is_left_alone(
     assert [one.error.code for one in report.entries if one.error] == [ForeignEntryError.code]
     assert catalog.found("pagila_silver", ["thing"])["thing"].location == "file:/somebody/elses"
     assert set(catalog.found("pagila_silver_hudi_mor")) == {"thing", "thing_ro", "thing_rt"}
-    raw(spark, catalog, "pagila_silver", "thing", location=before.location, parameters=dict(before.parameters))
+    by_hand(spark, catalog, "pagila_silver", "thing", location=before.location, parameters=dict(before.parameters))
 
 
 def test_what_is_dropped_is_the_entry_alone(

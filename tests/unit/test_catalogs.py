@@ -2,9 +2,11 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import FakeBroker
 from pydantic import ValidationError
 from pyspark.sql.types import (
     ArrayType,
@@ -21,9 +23,10 @@ from pyspark.sql.types import (
 from cdc_lake.catalogs import Column, Entry, check_is_ours, differences, plain_location
 from cdc_lake.catalogs.listings import delta_listing, hudi_listings
 from cdc_lake.catalogs.naming import check_names, names_of
-from cdc_lake.config import CatalogConfig
+from cdc_lake.config import CatalogConfig, Config, LakeConfig, StackConfig, endpoints_file, metastore_address
 from cdc_lake.errors import ConfigError, ForeignEntryError
 from cdc_lake.events.comments import column_comments
+from cdc_lake.layers.bronze import run_bronze
 
 SCHEMA = StructType(
     [
@@ -96,6 +99,33 @@ def test_two_tables_of_one_name_are_refused_with_both(tables: dict[str, Any]) ->
 
     check_names(settings(table="{schema}_{table}", layers=["bronze"]), "silver", tables)
     check_names(CatalogConfig(), "silver", tables)
+
+
+def test_a_run_of_two_tables_of_one_name_ends_before_it_starts(tmp_path: Path) -> None:
+    broker = FakeBroker()
+    for topic in ("shop.public.film", "shop.other.film"):
+        broker.add_partitions(topic, 1)
+    config = Config(lake=LakeConfig(root=str(tmp_path)), catalog=settings())
+
+    with pytest.raises(ConfigError, match=r"both would be `shop_bronze\.film` in the catalog"):
+        run_bronze(config, ["shop.*"], broker=broker)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("addresses", "todo"), [(None, "cdc-lake stack up"), ({"kafka": "127.0.0.1:1"}, "cdc-lake stack up --metastore")]
+)
+def test_an_embedded_metastore_has_to_be_there(tmp_path: Path, addresses: dict[str, str] | None, todo: str) -> None:
+    config = Config(stack=StackConfig(folder=str(tmp_path)), catalog=settings(type="hive", uri="embedded"))
+    if addresses is not None:
+        endpoints_file(tmp_path).write_text(json.dumps(addresses))
+
+    with pytest.raises(ConfigError, match=todo):
+        metastore_address(config)
+    endpoints_file(tmp_path).write_text(json.dumps({"metastore": "thrift://127.0.0.1:9083"}))
+    assert metastore_address(config) == "thrift://127.0.0.1:9083"
+    assert metastore_address(Config(catalog=settings(type="hive"))) is None
 
 
 def test_a_delta_table_is_listed_with_its_columns_or_with_one_for_all() -> None:
