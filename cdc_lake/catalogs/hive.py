@@ -18,8 +18,7 @@ from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 
 _URIS = "hive.metastore.uris"
 _FACTORY = "hive.metastore.client.factory.class"
-_DOWN = ("TTransportException", "java.net.", "Could not connect to meta store")
-
+_DOWN = ("TTransportException", "ConnectException", "SocketTimeoutException", "UnknownHostException")
 _OTHER_COLUMNS = "types incompatible with the existing columns"
 """A metastore takes columns behind those that it knows, and no other types in their places."""
 _ENTRY_ALONE = False, True

@@ -230,12 +230,12 @@ def _entry(config: Config, spark: SparkSession, held: _Held) -> Entry | None:
 
 
 def _commented(schema: StructType, comments: Mapping[str, str]) -> StructType:
+    """The columns with their comments, and without what else an engine notes of them."""
+    said = {field.name: comments.get(field.name) or field.metadata.get("comment") for field in schema}
     return StructType(
         [
-            StructField(field.name, field.dataType, metadata={"comment": comments[field.name]})
-            if field.name in comments
-            else field
-            for field in schema
+            StructField(field.name, field.dataType, metadata={"comment": comment} if comment else {})
+            for field, comment in zip(schema, said.values(), strict=True)
         ]
     )
 
