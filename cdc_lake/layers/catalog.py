@@ -231,13 +231,12 @@ def _entry(config: Config, spark: SparkSession, held: _Held) -> Entry | None:
 
 def _commented(schema: StructType, comments: Mapping[str, str]) -> StructType:
     """The columns with their comments, and without what else an engine notes of them."""
-    said = {field.name: comments.get(field.name) or field.metadata.get("comment") for field in schema}
-    return StructType(
-        [
-            StructField(field.name, field.dataType, metadata={"comment": comment} if comment else {})
-            for field, comment in zip(schema, said.values(), strict=True)
-        ]
-    )
+
+    def commented(field: StructField) -> StructField:
+        comment = comments.get(field.name) or field.metadata.get("comment")
+        return StructField(field.name, field.dataType, metadata={"comment": comment} if comment else {})
+
+    return StructType([commented(field) for field in schema])
 
 
 def _comments(config: Config, spark: SparkSession, topic: str) -> dict[str, str]:
