@@ -7,12 +7,14 @@
     │   ├── UnsupportedError                  legal input this version does not handle yet
     │   ├── RefusedError                      legal input that the table's settings refuse
     │   ├── ModelError                        a gold model's file is wrong: its header or its SQL
+    │   ├── ExpiredError                      the table has let go of the version asked for
     │   └── ForeignEntryError                 the catalog has an entry of that name that is not ours
     ├── InfrastructureError          exit 10  broker, registry or server does not answer; try again later
     ├── DataLossError                exit 20  records are gone, or the source's log is not the one we knew
     │   └── NoProgressError                   no commit that is left says what the table has consumed
     ├── QualityGateError             exit 30  too much was quarantined
     │   ├── KeyConstraintError                a gold model's result has a null or a repeated key
+    │   ├── ExpectationError                  rows are not what they were expected to be
     │   └── CatalogDriftError                 the catalog says other than the tables
     └── TableLockedError             exit 40  another run is writing this table, or has written it
 
@@ -81,10 +83,16 @@ class ModelError(ConfigError):
     code = "CDC-205"
 
 
+class ExpiredError(ConfigError):
+    """The table has let go of the version asked for."""
+
+    code = "CDC-206"
+
+
 class ForeignEntryError(ConfigError):
     """The catalog has an entry of that name that is not of this table; it was left as it is."""
 
-    code = "CDC-206"
+    code = "CDC-207"
 
 
 class InfrastructureError(CdcLakeError):
@@ -121,10 +129,16 @@ class KeyConstraintError(QualityGateError):
     code = "CDC-501"
 
 
+class ExpectationError(QualityGateError):
+    """Rows are not what they were expected to be, and the expectation stops the run; nothing was written."""
+
+    code = "CDC-502"
+
+
 class CatalogDriftError(QualityGateError):
     """What the catalog says of the tables is not what they are."""
 
-    code = "CDC-502"
+    code = "CDC-503"
 
 
 class TableLockedError(CdcLakeError):

@@ -7,6 +7,7 @@ mark in the lake (`<root>/_catalog/<layer>/<table>`); the next run tells it agai
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import BaseModel
 from pyspark.sql import SparkSession
@@ -20,12 +21,14 @@ from cdc_lake.errors import CdcLakeError, InfrastructureError
 from cdc_lake.events.comments import column_comments
 from cdc_lake.layers.run import landed, select, silver_targets, table_path
 from cdc_lake.metrics.report import Failure, Report
+from cdc_lake.models import model_names, read_model
 from cdc_lake.partitioning import joint_name
 from cdc_lake.session import build_session
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.silver import gold_table
 
 logger = logging.getLogger(__name__)
 
@@ -166,6 +169,9 @@ def _held(config: Config, layer: str, name: str) -> _Held:
         target = next(one for one in silver_targets(config, name.partition("@")[0]) if one.name == name)
         return _Held(layer, name, target.path, target.held_in, target.open)
     path = table_path(config, layer, name)
+    if layer == "gold":
+        wanted = read_model(Path(config.gold.models) / f"{name}.sql").header.table
+        return _Held(layer, name, path, wanted, lambda spark: gold_table(spark, path, wanted))
     return _Held(layer, name, path, SilverTable(), lambda spark: DeltaLakeTable(spark, path))
 
 
@@ -309,10 +315,13 @@ class _Look:
 
 
 def _there(config: Config, storage: Storage, layer: str) -> list[str]:
-    """The tables of a layer by their names in reports; of silver some may not be there yet."""
-    if layer != "silver":
-        return landed(config, storage, layer)
-    return [target.name for topic in landed(config, storage, "bronze") for target in silver_targets(config, topic)]
+    """The tables of a layer by their names in reports; of silver and gold some may not be there yet."""
+    if layer == "gold":
+        return model_names(Path(config.gold.models))
+    topics = landed(config, storage)
+    if layer == "bronze":
+        return topics
+    return [target.name for topic in topics for target in silver_targets(config, topic)]
 
 
 def _said(entry: Entry, name: str, said: list[str]) -> EntryReport:

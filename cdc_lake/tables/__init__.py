@@ -80,6 +80,19 @@ class Table(Protocol):
     def history(self) -> list[Version]:
         """The versions that the engine still knows of, the newest first."""
 
+    def differing(self, since: int, until: int) -> tuple[DataFrame, DataFrame]:
+        """The rows of two versions, as far as they are in files that only one of them has.
+
+        Among them are rows that both versions have: whoever needs the others only leaves those out. The rows of a
+        version that is no more than files put together are all alike.
+
+        Args:
+            since, until: two of `history`.
+
+        Raises:
+            ExpiredError: the engine has let one of them go.
+        """
+
     def overwrite(self, rows: DataFrame, progress: Progress) -> Commit:
         """Put rows in the place of all there are, in one commit; the first creates the table.
 
