@@ -6,6 +6,7 @@ is down (docs/design.md, "Catalogs").
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -194,7 +195,15 @@ class HiveCatalog:
 
 
 def _is_more_than_comments(wanted: Listing, found: Listing | None) -> bool:
-    return any(not said.endswith("comment") for said in differences(wanted, found))
+    """Whether anything else differs."""
+    return bool(differences(_without_comments(wanted), found and _without_comments(found)))
+
+
+def _without_comments(listing: Listing) -> Listing:
+    columns, partition_by = (
+        tuple(replace(column, comment="") for column in some) for some in (listing.columns, listing.partition_by)
+    )
+    return replace(listing, columns=columns, partition_by=partition_by)
 
 
 def _listing(table: Any) -> Listing:
