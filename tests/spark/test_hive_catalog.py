@@ -343,7 +343,8 @@ def test_the_command_line_ends_with_30_on_drift(
 ) -> None:
     file = tmp_path / "cdc-lake.yml"
     file.write_text(
-        f"lake: {{root: {lake.root}}}\ncatalog: {{type: hive, uri: '{server.address}'}}\ndefaults:\n  silver:\n"
+        f"lake: {{root: {lake.root}}}\ngold: {{models: {lake.config.gold.models}}}\n"
+        f"catalog: {{type: hive, uri: '{server.address}'}}\ndefaults:\n  silver:\n"
         "    - {format: delta, partition_by: [kind]}\n    - {format: hudi, type: cow}\n"
         "    - {format: hudi, type: mor, partition_by: [kind]}\n"
     )
