@@ -8,9 +8,11 @@ from. Relative paths in it start at the folder that holds the file.
 import difflib
 import json
 import os
+import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from string import Formatter
 from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
@@ -199,6 +201,70 @@ class GoldConfig(Model):
     )
 
 
+def _metastore(value: str) -> str:
+    servers = value.split(",")
+    if value != EMBEDDED and not all(re.fullmatch(r"thrift://[^\s/:@]+:\d+", server) for server in servers):
+        raise ValueError("write `thrift://host:port`, several separated by commas, or `embedded`")
+    return value
+
+
+def _template(*names: str) -> AfterValidator:
+    def check(value: str) -> str:
+        try:
+            asked = {name for _, name, _, _ in Formatter().parse(value) if name is not None}
+        except ValueError as exc:
+            raise ValueError(f"this is not a template ({exc})") from exc
+        if unknown := asked - set(names):
+            raise ValueError(
+                f"there is no {{{min(unknown)}}}: it may have {', '.join(f'{{{name}}}' for name in names)}"
+            )
+        return value
+
+    return AfterValidator(check)
+
+
+Layer = Literal["bronze", "silver", "gold"]
+
+
+class CatalogConfig(Model):
+    """Where other engines find the tables by name."""
+
+    type: Literal["none", "hive", "glue"] = Field(
+        default="none", description="hive: a Hive metastore, or what a cluster has in its place; glue: AWS Glue."
+    )
+    uri: Annotated[str, AfterValidator(_metastore)] | None = Field(
+        default=None,
+        description="Of hive: `thrift://host:port`, several separated by commas, or `embedded`; if nothing is said, "
+        "what the cluster's hive-site.xml says.",
+    )
+    region: str | None = Field(default=None, description="Of glue; AWS' usual places when there is none.")
+    endpoint: HttpUrl | None = Field(default=None, description="Of glue, where it is not AWS' own.")
+    timeout_seconds: float = Field(default=10.0, gt=0, description="For one question.")
+    layers: tuple[Layer, ...] = Field(
+        default=("bronze", "silver", "gold"), description="Whose tables the catalog is told of."
+    )
+    database: Annotated[str, _template("prefix", "schema", "layer")] = Field(
+        default="{prefix}_{layer}", description="Of a topic's tables: {prefix}, {schema}, {layer}."
+    )
+    table: Annotated[str, _template("prefix", "schema", "table", "layer")] = Field(
+        default="{table}", description="The name of a topic's table there: {prefix}, {schema}, {table}, {layer}."
+    )
+    gold_database: str = Field(default="gold", min_length=1, description="Of the gold tables, named as their models.")
+    delta_columns: bool = Field(
+        default=True,
+        description="Of glue: list the columns of Delta tables, as Lake Formation and views need it; without, one "
+        "column that stands for all, and readers look into the table's log.",
+    )
+
+    @model_validator(mode="after")
+    def _fits_its_type(self) -> Self:
+        if self.uri and self.type != "hive":
+            raise ValueError("only a catalog of type `hive` has a `uri`")
+        if (self.region or self.endpoint) and self.type != "glue":
+            raise ValueError("only a catalog of type `glue` has a `region` or an `endpoint`")
+        return self
+
+
 class StackConfig(Model):
     """The embedded servers of `cdc-lake stack` and `cdc-lake demo`."""
 
@@ -224,6 +290,9 @@ _PROPERTIES: Mapping[str, frozenset[str]] = {
 }
 """What of an engine's own settings a table may have otherwise: nothing that decides which rows are right, as Hudi's
 index does once there are any."""
+
+
+Kind = Literal["delta", "hudi_cow", "hudi_mor"]
 
 
 class SilverTable(Model):
@@ -273,9 +342,11 @@ class SilverTable(Model):
         return tuple(map(PartitionField.parse, self.partition_by))
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind:
         """Its format and type in a word."""
-        return self.format if self.format == "delta" else f"{self.format}_{self.type or 'cow'}"
+        if self.format == "delta":
+            return "delta"
+        return "hudi_mor" if self.type == "mor" else "hudi_cow"
 
 
 TableType = Literal["delta", "hudi-cow", "hudi-mor"]
@@ -429,6 +500,7 @@ class Config(BaseSettings):
     registry: RegistryConfig = RegistryConfig()
     lake: LakeConfig = LakeConfig()
     gold: GoldConfig = GoldConfig()
+    catalog: CatalogConfig = CatalogConfig()
     stack: StackConfig = StackConfig()
     lease: LeaseConfig = LeaseConfig()
     run: RunConfig = RunConfig()
@@ -575,6 +647,11 @@ def registry_address(config: Config) -> str:
     return f"{url}/apis/ccompat/v7" if (config.registry.url, config.registry.type) == (EMBEDDED, "ccompat") else url
 
 
+def metastore_address(config: Config) -> str | None:
+    """The metastore's addresses, with `embedded` looked up; none where the cluster's own settings say."""
+    return config.catalog.uri and _address(config, config.catalog.uri, "metastore")
+
+
 def endpoints_file(stack_folder: str | Path) -> Path:
     """Where a running embedded stack writes its addresses, as one JSON object of strings."""
     return Path(stack_folder) / "endpoints.json"
@@ -590,7 +667,13 @@ def _address(config: Config, value: str, server: str) -> str:
             f"no embedded servers have been started in {config.stack.folder}",
             "run `cdc-lake stack up`, or set the address in the configuration file",
         )
-    address: str = json.loads(file.read_text(encoding="utf-8"))[server]
+    address: str | None = json.loads(file.read_text(encoding="utf-8")).get(server)
+    if address is None:
+        raise ConfigError(
+            f"{server}: embedded",
+            f"the embedded servers in {config.stack.folder} were started without one",
+            f"run `cdc-lake stack down`, then `cdc-lake stack up --{server}`",
+        )
     return address
 
 

@@ -8,13 +8,15 @@
     │   ├── RefusedError                      legal input that the table's settings refuse
     │   ├── ModelError                        a gold model's file is wrong: its header or its SQL
     │   ├── ExpiredError                      the table has let go of the version asked for
+    │   ├── ForeignEntryError                 the catalog has an entry of that name that is not ours
     │   └── IncompatibleSchemaError           an Avro schema does not fit the columns, or the version before it
     ├── InfrastructureError          exit 10  broker, registry or server does not answer; try again later
     ├── DataLossError                exit 20  records are gone, or the source's log is not the one we knew
     │   └── NoProgressError                   no commit that is left says what the table has consumed
     ├── QualityGateError             exit 30  too much was quarantined
     │   ├── KeyConstraintError                a gold model's result has a null or a repeated key
-    │   └── ExpectationError                  rows are not what they were expected to be
+    │   ├── ExpectationError                  rows are not what they were expected to be
+    │   └── CatalogDriftError                 the catalog says other than the tables
     └── TableLockedError             exit 40  another run is writing this table, or has written it
 
 A message reads `where: what; what to do`. A bad *record* is never an error: it becomes a quarantined row.
@@ -88,6 +90,12 @@ class ExpiredError(ConfigError):
     code = "CDC-206"
 
 
+class ForeignEntryError(ConfigError):
+    """The catalog has an entry of that name that is not of this table; it was left as it is."""
+
+    code = "CDC-207"
+
+
 class IncompatibleSchemaError(ConfigError):
     """An Avro schema does not fit the columns, or the version registered before it; nothing was sent."""
 
@@ -132,6 +140,12 @@ class ExpectationError(QualityGateError):
     """Rows are not what they were expected to be, and the expectation stops the run; nothing was written."""
 
     code = "CDC-502"
+
+
+class CatalogDriftError(QualityGateError):
+    """What the catalog says of the tables is not what they are."""
+
+    code = "CDC-503"
 
 
 class TableLockedError(CdcLakeError):

@@ -17,11 +17,14 @@ Folder = Annotated[Path | None, typer.Option(help="Their data and logs. Else: `s
 
 
 @app.command()
-def up(folder: Folder = None) -> None:
+def up(
+    folder: Folder = None,
+    metastore: Annotated[bool, typer.Option("--metastore", help="Start a Hive metastore, too.")] = False,
+) -> None:
     """Start the servers and leave them running. Data of an earlier start is there again."""
     stack = _stack(folder)
     started = time.monotonic()
-    stack.start(detach=True)
+    stack.start(detach=True, metastore=metastore)
     print(f"up after {time.monotonic() - started:.1f} s, in {stack.folder}")
     _print_status(stack)
 

@@ -1,4 +1,4 @@
-"""The process that owns the servers of one stack: `python -m cdc_lake.embedded.keeper <folder>`.
+"""The process that owns the servers of one stack: `python -m cdc_lake.embedded.keeper <folder> [metastore]`.
 
 The servers are its children and end with it, however it ends. It ends on SIGTERM, and when its standard input closes,
 which happens when the process that started it ends; a byte there sets it free of that process.
@@ -20,6 +20,7 @@ from cdc_lake.config import endpoints_file
 from cdc_lake.embedded.apicurio import Apicurio
 from cdc_lake.embedded.connect import Connect
 from cdc_lake.embedded.kafka import Kafka
+from cdc_lake.embedded.metastore import Metastore
 from cdc_lake.embedded.ports import choose_ports
 from cdc_lake.embedded.postgres import Postgres
 from cdc_lake.embedded.server import Server, Site, tail
@@ -67,14 +68,17 @@ class _Kept:
 
 
 class Keeper:
-    """Starts the servers of a stack, watches over them and stops them."""
+    """Starts the servers of a stack, watches over them and stops them.
 
-    def __init__(self, site: Site) -> None:
+    Args:
+        more: the servers that only some stacks have.
+    """
+
+    def __init__(self, site: Site, more: Iterable[Server] = ()) -> None:
         self._site = site
         # The registry comes first: it takes longest and needs no preparation.
-        self._kept = {
-            server.name: _Kept(server) for server in (Apicurio(site), Kafka(site), Postgres(site), Connect(site))
-        }
+        servers = (Apicurio(site), Kafka(site), Postgres(site), Connect(site), *more)
+        self._kept = {server.name: _Kept(server) for server in servers}
         self._is_leashed = True
         self._is_asked_to_stop = False
 
@@ -194,8 +198,11 @@ class Keeper:
         StackRecord(os.getpid(), servers, failure).write(self._site.folder)
 
 
-def main(folder: Path) -> int:
+def main(folder: Path, *more: str) -> int:
     """Keep the stack of `folder`.
+
+    Args:
+        more: `metastore`, to have one.
 
     Returns:
         The exit code of the process.
@@ -206,7 +213,8 @@ def main(folder: Path) -> int:
     with lock:
         try:
             jars = read_lock(lock_file(EMBEDDED_PROFILE))
-            failure = Keeper(Site(folder, choose_ports(folder), find_java(), jars, cache_folder())).run()
+            site = Site(folder, choose_ports(folder), find_java(), jars, cache_folder())
+            failure = Keeper(site, [Metastore(site)] if Metastore.name in more else []).run()
         except Exception as exc:
             traceback.print_exc()
             failure = Failure(
@@ -234,4 +242,4 @@ def _await_end(group: Iterable[_Kept], seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))

@@ -10,7 +10,7 @@ from cdc_lake.embedded.server import HOST
 from cdc_lake.embedded.state import write_json
 from cdc_lake.errors import InfrastructureError
 
-PORTS = ("postgres", "kafka", "kafka_controller", "registry", "connect")
+PORTS = ("postgres", "kafka", "kafka_controller", "registry", "connect", "metastore")
 
 _RANGE = range(20_000, 32_000)
 """Below what the kernel hands out to outgoing connections, which could take a port while its server is down."""

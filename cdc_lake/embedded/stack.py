@@ -15,6 +15,7 @@ import psutil
 
 from cdc_lake.config import endpoints_file
 from cdc_lake.embedded.keeper import ANOTHER_KEEPS_IT
+from cdc_lake.embedded.metastore import Metastore
 from cdc_lake.embedded.server import tail
 from cdc_lake.embedded.state import ServerRecord, ServerState, forget_record, is_kept, read_record
 from cdc_lake.errors import InfrastructureError
@@ -63,7 +64,8 @@ class Stack:
 
     @property
     def endpoints(self) -> dict[str, str]:
-        """The addresses of `postgres` (a libpq URL), `kafka` (host:port), `registry` and `connect` (URLs).
+        """The addresses of `postgres` (a libpq URL), `kafka` (host:port), `registry` and `connect` (URLs); of
+        `metastore` where there is one.
 
         Raises:
             InfrastructureError: the servers are not running.
@@ -74,11 +76,12 @@ class Stack:
         addresses: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
         return addresses
 
-    def start(self, *, detach: bool) -> None:
+    def start(self, *, detach: bool, metastore: bool = False) -> None:
         """Start the servers and return when all are healthy. If they run already, so be it.
 
         Args:
             detach: let them go on when this process ends; else they end with it, whatever ends it.
+            metastore: start a Hive metastore, too.
 
         Raises:
             InstallationError: a jar or Java is missing.
@@ -92,7 +95,7 @@ class Stack:
             return
         forget_record(self.folder)
         endpoints_file(self.folder).unlink(missing_ok=True)
-        keeper = self._spawn_keeper()
+        keeper = self._spawn_keeper(*([Metastore.name] if metastore else []))
         try:
             self._await_start(keeper)
         except BaseException:
@@ -139,11 +142,11 @@ class Stack:
         kept = is_kept(self.folder)
         return [_status(server, kept) for server in record.servers]
 
-    def _spawn_keeper(self) -> subprocess.Popen[bytes]:
+    def _spawn_keeper(self, *more: str) -> subprocess.Popen[bytes]:
         leash, self._leash = os.pipe()
         with (self.folder / "logs" / "keeper.log").open("ab") as log:
             keeper = subprocess.Popen(
-                [sys.executable, "-m", "cdc_lake.embedded.keeper", str(self.folder)],
+                [sys.executable, "-m", "cdc_lake.embedded.keeper", str(self.folder), *more],
                 stdin=leash,
                 stdout=log,
                 stderr=log,

@@ -24,6 +24,7 @@ from cdc_lake.events.arrival import (
 from cdc_lake.events.explain import reason
 from cdc_lake.events.framing import body
 from cdc_lake.failpoints import reach
+from cdc_lake.layers.catalog import check_catalog_names, keep_in_step
 from cdc_lake.layers.run import Leases, end_report, select, table_path
 from cdc_lake.layers.turns import Workers
 from cdc_lake.layers.written import Written, look_over, typed_row, written_with
@@ -75,6 +76,7 @@ def run_bronze(
     broker = broker or Broker(kafka_address(config), config.kafka.timeout_seconds)
     todo = "see --table, and that the connector writes to this broker"
     topics = select(tables, broker.topics(), f"topic on {broker.bootstrap_servers}", todo)
+    check_catalog_names(config, report.layer, topics)
     logs = broker.logs(topics)
     registry = registry or answering_registry(config)
     workers = workers or Workers(spark=spark)
@@ -90,6 +92,7 @@ def run_bronze(
         report.run_id,
     )
     workers.each_table(report, topics, bronze, leases=bronze.leases)
+    keep_in_step(config, report, workers.spark("cdc_lake bronze"))
     reach("bronze.before_report")
     end_report(storage, config, report, unless_idle=workers.is_continuous)
     return report

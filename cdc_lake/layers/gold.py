@@ -19,6 +19,7 @@ from cdc_lake.columns import DELETE, KEEP, KEY, quoted
 from cdc_lake.config import Config
 from cdc_lake.errors import ExpiredError, KeyConstraintError, ModelError, NoProgressError
 from cdc_lake.joins import joined
+from cdc_lake.layers.catalog import keep_in_step
 from cdc_lake.layers.expected import is_met, judge
 from cdc_lake.layers.gold_groups import Groups, touched
 from cdc_lake.layers.gold_query import Query, Source, in_our_words
@@ -68,6 +69,7 @@ def run_gold(
     leases = Leases(config, storage, report.run_id, report.layer)
     folded = [path.replace("/", ".") for path in storage.folders(f"{config.lake.root}/silver", *TABLE_FOLDERS)]
     workers.each_table(report, names, _Gold(config, chosen, folded, leases, report.run_id), leases=leases)
+    keep_in_step(config, report, workers.spark("cdc_lake gold"))
     failpoints.reach("gold.before_report")
     end_report(storage, config, report, unless_idle=workers.is_continuous)
     return report

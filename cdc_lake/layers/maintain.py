@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from pyspark.sql import SparkSession
 
-from cdc_lake.config import Config
+from cdc_lake.config import Config, Layer
 from cdc_lake.layers.run import Leases, end_report, select_landed, silver_targets, table_path
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport
@@ -14,8 +13,6 @@ from cdc_lake.storage import Storage
 from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.side import SideTable
-
-Layer = Literal["bronze", "silver", "gold"]
 
 
 def run_maintain(

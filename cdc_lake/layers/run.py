@@ -95,9 +95,14 @@ def select_landed(config: Config, storage: Storage, patterns: Sequence[str], lay
     Raises:
         UnknownTableError: a pattern fits none.
     """
-    root = f"{config.lake.root}/{layer}"
-    there = [folder.replace("/", ".") for folder in storage.folders(root, LOG_FOLDER)]
-    return select(patterns, there, f"table in {root}", f"run the {layer} job first")
+    return select(
+        patterns, landed(config, storage, layer), f"table in {config.lake.root}/{layer}", f"run the {layer} job first"
+    )
+
+
+def landed(config: Config, storage: Storage, layer: str = "bronze") -> list[str]:
+    """The topics with a bronze table; or the models with a gold one."""
+    return [folder.replace("/", ".") for folder in storage.folders(f"{config.lake.root}/{layer}", LOG_FOLDER)]
 
 
 class Leases:

@@ -10,6 +10,7 @@ from cdc_lake import failpoints
 from cdc_lake.columns import BATCH, BRONZE
 from cdc_lake.config import Config
 from cdc_lake.errors import NoProgressError
+from cdc_lake.layers.catalog import check_catalog_names, keep_in_step
 from cdc_lake.layers.run import Leases, SilverTarget, end_report, select_landed, silver_targets, table_path
 from cdc_lake.layers.silver_batch import Batch, SilverRun
 from cdc_lake.layers.silver_fold import folded
@@ -46,7 +47,9 @@ def run_silver(
     topics = select_landed(config, storage, tables)
     targets = {target.name: target for topic in topics for target in silver_targets(config, topic)}
     silver = _Silver(config, targets, SchemaFiles(storage, config.lake.root), leases, report.run_id)
+    check_catalog_names(config, report.layer, targets)
     workers.each_table(report, list(silver.targets), silver, leases=leases)
+    keep_in_step(config, report, workers.spark("cdc_lake silver"))
     failpoints.reach("silver.before_report")
     end_report(storage, config, report, unless_idle=workers.is_continuous)
     return report

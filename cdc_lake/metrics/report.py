@@ -20,6 +20,11 @@ class Failure(BaseModel):
     exit_code: int
     retryable: bool
 
+    @classmethod
+    def of(cls, error: CdcLakeError) -> "Failure":
+        """What an error says."""
+        return cls(code=error.code, message=str(error), exit_code=error.exit_code, retryable=error.retryable)
+
 
 class TableReport(BaseModel):
     """What a run did to one table.
@@ -72,7 +77,7 @@ class TableReport(BaseModel):
     def fail(self, error: CdcLakeError) -> None:
         """Note the error that ended this table's run."""
         self.status = "failed"
-        self.error = Failure(code=error.code, message=str(error), exit_code=error.exit_code, retryable=error.retryable)
+        self.error = Failure.of(error)
 
 
 class Report(BaseModel):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from cdc_lake.tables.progress import Progress
 
@@ -66,6 +67,12 @@ class Table(Protocol):
             NoProgressError: the table has commits, and none that is left carries progress.
             UnsupportedError: the progress is of another version of cdc_lake.
         """
+
+    def schema(self) -> StructType:
+        """All columns as they are stored: the engine's own, and those that it is partitioned by, too."""
+
+    def partition_folders(self) -> list[str]:
+        """The partitions by the names of their folders, where readers have to be told of them; else none."""
 
     def read(self, as_of: int | None = None) -> DataFrame:
         """The rows, of the newest version or of `as_of`."""

@@ -21,6 +21,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from cdc_lake.columns import DELETE, KEEP, KEY, quoted
 from cdc_lake.errors import ExpiredError, NoProgressError, TableLockedError
@@ -200,6 +201,14 @@ class DeltaLakeTable:
         history = DeltaTable.forPath(self._spark, self.path).history()
         row = history.where((F.col("version") < version) & (F.col("timestamp") <= until)).agg(F.max("version")).first()
         return -1 if row is None or row[0] is None else int(row[0])
+
+    def schema(self) -> StructType:
+        """See `Table`."""
+        return self._rows().schema
+
+    def partition_folders(self) -> list[str]:
+        """See `Table`: the log says which file is of which partition."""
+        return []
 
     def read(self, as_of: int | None = None) -> DataFrame:
         """See `Table`."""

@@ -171,6 +171,14 @@ class HudiTable:
         found = self._ours()
         return found and found.progress.model_copy(update={"epoch": found.progress.epoch + found.restores})
 
+    def schema(self) -> StructType:
+        """See `Table`."""
+        return self._rows().schema
+
+    def partition_folders(self) -> list[str]:
+        """See `Table`: of its one partition column, `partition_x=a`."""
+        return [name for name in self._storage.names(self.path) if name.startswith(f"{self._partition}=")]
+
     def read(self, as_of: int | None = None) -> DataFrame:
         """See `Table`."""
         return self._shown(self._rows({} if as_of is None else {"as.of.instant": str(as_of)}))

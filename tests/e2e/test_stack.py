@@ -76,8 +76,9 @@ def test_a_connector_that_cannot_run_says_why(stack: Stack) -> None:
 
 
 def test_data_and_addresses_outlive_a_stop_and_a_killed_keeper_takes_the_servers_with_it(own_stack: Stack) -> None:
-    own_stack.start(detach=False)
+    own_stack.start(detach=False, metastore=True)
     addresses = own_stack.endpoints
+    assert set(addresses) == NAMES | {"metastore"}
     with psycopg.connect(addresses["postgres"]) as connection:
         connection.execute("create table kept as select 1 as id")
     own_stack.stop()
@@ -86,7 +87,7 @@ def test_data_and_addresses_outlive_a_stop_and_a_killed_keeper_takes_the_servers
     with pytest.raises(InfrastructureError, match="cdc-lake stack up"):
         _ = own_stack.endpoints
 
-    own_stack.start(detach=False)
+    own_stack.start(detach=False, metastore=True)
     assert own_stack.endpoints == addresses
     with psycopg.connect(addresses["postgres"]) as connection:
         assert connection.execute("select id from kept").fetchone() == (1,)

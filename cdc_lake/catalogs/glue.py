@@ -1,0 +1,216 @@
+"""AWS Glue's data catalog, by boto3, which the extra `aws` brings: from anywhere, without Spark's help."""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import boto3
+from botocore.config import Config as ClientConfig
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+
+from cdc_lake.catalogs import Column, Entry, Listing, differences
+from cdc_lake.catalogs.listings import delta_listing, hudi_listings
+from cdc_lake.config import CatalogConfig
+from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
+
+_MISSING = "EntityNotFoundException"
+_REFUSALS = re.compile(r"AccessDenied|UnrecognizedClient|Signature|Token|Unauthorized|OptInRequired")
+_WRONG = re.compile(r"InvalidInput|Validation")
+_CREATED_AT_ONCE, _DELETED_AT_ONCE = 100, 25
+_ATTEMPTS = 4
+
+
+class GlueCatalog:
+    """Glue's databases and tables; see `cdc_lake.catalogs.Catalog`.
+
+    Args:
+        settings: those of the catalog. Credentials come from where AWS' own tools look for them.
+    """
+
+    def __init__(self, settings: CatalogConfig) -> None:
+        self._where = f"AWS Glue{f' in {settings.region}' if settings.region else ''}"
+        self._with_delta_columns = settings.delta_columns
+        with self._in_our_words():
+            self._glue: Any = boto3.Session().client(
+                "glue",
+                region_name=settings.region,
+                endpoint_url=settings.endpoint,
+                config=ClientConfig(
+                    connect_timeout=settings.timeout_seconds,
+                    read_timeout=settings.timeout_seconds,
+                    retries={"total_max_attempts": _ATTEMPTS, "mode": "standard"},
+                ),
+            )
+
+    def listings(self, entry: Entry) -> tuple[Listing, ...]:
+        """See `Catalog`. Athena knows S3 by one name only."""
+        entry = replace(entry, path=re.sub(r"^s3[an]://", "s3://", entry.path))
+        if entry.kind == "delta":
+            return (delta_listing(entry, with_columns=self._with_delta_columns),)
+        return hudi_listings(entry)
+
+    def found(self, database: str, names: Collection[str] | None = None) -> dict[str, Listing]:
+        """See `Catalog`."""
+        with self._in_our_words():
+            if names is None:
+                tables = self._all("get_tables", "TableList", DatabaseName=database)
+            else:
+                tables = [one for name in names if (one := self._table(database, name))]
+            return {table["Name"]: _listing(table) for table in tables}
+
+    def put(self, entry: Entry) -> None:
+        """See `Catalog`."""
+        with self._in_our_words():
+            if self._or_nothing(self._glue.get_database, Name=entry.database) is None:
+                self._glue.create_database(DatabaseInput={"Name": entry.database})
+            found = self.found(entry.database, entry.names)
+            for listing in self.listings(entry):
+                self._put_table(listing, found.get(listing.name))
+                if listing.partition_by:
+                    self._put_partitions(listing, entry.partitions)
+
+    def drop(self, database: str, name: str) -> None:
+        """See `Catalog`."""
+        with self._in_our_words():
+            self._or_nothing(self._glue.delete_table, DatabaseName=database, Name=name)
+
+    def _put_table(self, wanted: Listing, found: Listing | None) -> None:
+        """Create or update it, if it says otherwise: each update makes a version. Parameters of others stay."""
+        if found is None:
+            self._glue.create_table(DatabaseName=wanted.database, TableInput=_table_input(wanted))
+        elif differences(wanted, found) or wanted.parameters.items() - found.parameters.items():
+            kept = replace(wanted, parameters={**found.parameters, **wanted.parameters})
+            self._glue.update_table(DatabaseName=wanted.database, TableInput=_table_input(kept))
+
+    def _put_partitions(self, listing: Listing, folders: Sequence[str]) -> None:
+        """List these partitions, with the table's columns, and no others."""
+        place = {"DatabaseName": listing.database, "TableName": listing.name}
+        wanted = {(folder.partition("=")[2],): _partition_input(listing, folder) for folder in folders}
+        there = {tuple(one["Values"]): one for one in self._all("get_partitions", "Partitions", **place)}
+        new = [one for values, one in wanted.items() if values not in there]
+        gone = [list(values) for values in there if values not in wanted]
+        changed = [
+            {"PartitionValueList": list(values), "PartitionInput": one}
+            for values, one in wanted.items()
+            if values in there and not _is_same(one, there[values])
+        ]
+        for some in _in_parts(new, _CREATED_AT_ONCE):
+            self._complete(self._glue.batch_create_partition(**place, PartitionInputList=some))
+        for some in _in_parts(changed, _CREATED_AT_ONCE):
+            self._complete(self._glue.batch_update_partition(**place, Entries=some))
+        for some in _in_parts(gone, _DELETED_AT_ONCE):
+            found = [{"Values": values} for values in some]
+            self._complete(self._glue.batch_delete_partition(**place, PartitionsToDelete=found))
+
+    def _complete(self, answer: Mapping[str, Any]) -> None:
+        for error in answer.get("Errors", ()):
+            code = error.get("ErrorDetail", error).get("ErrorCode", "no code")
+            raise self._failed(code, f"partition {error.get('PartitionValues')}")
+
+    def _table(self, database: str, name: str) -> dict[str, Any] | None:
+        found = self._or_nothing(self._glue.get_table, DatabaseName=database, Name=name)
+        table: dict[str, Any] | None = found and found["Table"]
+        return table
+
+    def _all(self, operation: str, what: str, **place: str) -> list[dict[str, Any]]:
+        pages = self._glue.get_paginator(operation).paginate(**place)
+        return self._or_nothing(lambda: [one for page in pages for one in page[what]]) or []
+
+    @staticmethod
+    def _or_nothing(ask: Callable[..., Any], **arguments: Any) -> Any:
+        try:
+            return ask(**arguments)
+        except ClientError as exc:
+            if exc.response["Error"]["Code"] == _MISSING:
+                return None
+            raise
+
+    @contextmanager
+    def _in_our_words(self) -> Iterator[None]:
+        try:
+            yield
+        except ClientError as exc:
+            error = exc.response.get("Error", {})
+            raise self._failed(error.get("Code", "no code"), error.get("Message", "")) from exc
+        except (NoCredentialsError, PartialCredentialsError) as exc:
+            raise self._failed("AccessDenied", type(exc).__name__) from exc
+        except BotoCoreError as exc:
+            todo = "see catalog.region and catalog.endpoint, and that it can be reached from here; then run again"
+            raise InfrastructureError(self._where, f"it does not answer ({type(exc).__name__})", todo) from exc
+
+    def _failed(self, code: str, said: str) -> CdcLakeError:
+        if _REFUSALS.search(code):
+            todo = (
+                "see that AWS' tools find credentials here, and that they allow glue:Get…, Create…, Update… and Delete…"
+            )
+            return ConfigError(self._where, f"it refuses the credentials ({said or code})", todo)
+        if _WRONG.search(code):
+            return CdcLakeError(self._where, f"it does not take an entry ({code}: {said})", "see docs/catalogs.md")
+        return InfrastructureError(self._where, f"it answered {code}", "run again")
+
+
+def _table_input(listing: Listing) -> dict[str, Any]:
+    return {
+        "Name": listing.name,
+        "TableType": "EXTERNAL_TABLE",
+        "Parameters": dict(listing.parameters),
+        "PartitionKeys": _columns(listing.partition_by),
+        "StorageDescriptor": _storage(listing, listing.location),
+    }
+
+
+def _partition_input(listing: Listing, folder: str) -> dict[str, Any]:
+    storage = _storage(listing, f"{listing.location}/{folder}")
+    return {"Values": [folder.partition("=")[2]], "StorageDescriptor": storage}
+
+
+def _storage(listing: Listing, location: str) -> dict[str, Any]:
+    return {
+        "Columns": _columns(listing.columns),
+        "Location": location,
+        "InputFormat": listing.input_format,
+        "OutputFormat": listing.output_format,
+        "SerdeInfo": {
+            "SerializationLibrary": listing.serialization_library,
+            "Parameters": dict(listing.serde),
+        },
+    }
+
+
+def _columns(columns: Sequence[Column]) -> list[dict[str, str]]:
+    return [
+        {"Name": one.name, "Type": one.type, **({"Comment": one.comment} if one.comment else {})} for one in columns
+    ]
+
+
+def _in_parts(values: Sequence[Any], size: int) -> Iterator[list[Any]]:
+    for at in range(0, len(values), size):
+        yield list(values[at : at + size])
+
+
+def _is_same(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    storage = found["StorageDescriptor"]
+    return all(storage.get(name) == value for name, value in wanted["StorageDescriptor"].items())
+
+
+def _listing(table: Mapping[str, Any]) -> Listing:
+    storage = table.get("StorageDescriptor", {})
+    serde = storage.get("SerdeInfo", {})
+    return Listing(
+        database=table["DatabaseName"],
+        name=table["Name"],
+        location=storage.get("Location", ""),
+        columns=_as_columns(storage.get("Columns", ())),
+        partition_by=_as_columns(table.get("PartitionKeys", ())),
+        parameters=table.get("Parameters", {}),
+        serde=serde.get("Parameters", {}),
+        input_format=storage.get("InputFormat", ""),
+        output_format=storage.get("OutputFormat", ""),
+        serialization_library=serde.get("SerializationLibrary", ""),
+    )
+
+
+def _as_columns(found: Sequence[Mapping[str, str]]) -> tuple[Column, ...]:
+    return tuple(Column(one["Name"], one.get("Type", ""), one.get("Comment", "")) for one in found)

@@ -1,0 +1,227 @@
+"""A Hive metastore, by Hive's own client, which Spark brings along; on EMR with Glue in its place that is Glue's.
+
+Not by the session's catalog: a session whose catalog is a metastore asks it whatever is done, and waits for it when it
+is down (docs/design.md, "Catalogs").
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from cdc_lake.catalogs import PATH, Column, Entry, Listing, differences
+from cdc_lake.catalogs.listings import delta_listing, hudi_listings
+from cdc_lake.config import CatalogConfig
+from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
+
+_URIS = "hive.metastore.uris"
+_FACTORY = "hive.metastore.client.factory.class"
+_DOWN = ("TTransportException", "ConnectException", "SocketTimeoutException", "UnknownHostException")
+_OTHER_COLUMNS = "types incompatible with the existing columns"
+"""A metastore takes columns behind those that it knows, and no other types in their places."""
+_ENTRY_ALONE = False, True
+"""Of dropping a table: files stay, and one that is not there is no error."""
+
+
+class HiveCatalog:
+    """A metastore's databases and tables; see `cdc_lake.catalogs.Catalog`.
+
+    Args:
+        spark: a session, in whose JVM the client is.
+        uris: of the metastore; what the cluster's settings say, if nothing is given.
+
+    Raises:
+        ConfigError: nothing says where it is.
+    """
+
+    def __init__(self, spark: SparkSession, settings: CatalogConfig, uris: str | None) -> None:
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._api = jvm.org.apache.hadoop.hive.metastore.api
+        kind = jvm.java.lang.Class.forName("org.apache.hadoop.hive.conf.HiveConf")
+        self._conf = jvm.org.apache.hadoop.hive.conf.HiveConf(spark._jsc.hadoopConfiguration(), kind)
+        self._hive = jvm.org.apache.hadoop.hive.ql.metadata.Hive
+        if uris:
+            self._conf.set(_URIS, uris)
+        self._where = self._conf.get(_URIS, "") or "the cluster's catalog"
+        if not self._conf.get(_URIS, "") and not self._conf.get(_FACTORY, ""):
+            todo = "set `catalog.uri`, or run where hive-site.xml names a metastore"
+            raise ConfigError("catalog", "nothing says where the metastore is", todo)
+        # Hive's own are ten minutes, and three times three attempts a second apart.
+        for name, value in (
+            ("hive.metastore.client.socket.timeout", f"{settings.timeout_seconds * 1000:.0f}ms"),
+            ("hive.metastore.connect.retries", "1"),
+            ("hive.metastore.failure.retries", "0"),
+            ("hive.metastore.client.connect.retry.delay", "0s"),
+        ):
+            self._conf.set(name, value)
+
+    def listings(self, entry: Entry) -> tuple[Listing, ...]:
+        """See `Catalog`."""
+        return (delta_listing(entry),) if entry.kind == "delta" else hudi_listings(entry)
+
+    def found(self, database: str, names: Collection[str] | None = None) -> dict[str, Listing]:
+        """See `Catalog`."""
+        with self._client() as client:
+            if database not in client.getAllDatabases():
+                return {}
+            there = client.getAllTables(database)
+            # One by one: to ask for several, Hive's client wants a session of Hive's.
+            return {name: _listing(client.getTable(database, name)) for name in there if names is None or name in names}
+
+    def put(self, entry: Entry) -> None:
+        """See `Catalog`: a Hudi table by Hudi's own sync."""
+        with self._client() as client:
+            if entry.database not in client.getAllDatabases():
+                client.createDatabase(self._api.Database(entry.database, None, None, self._map({})))
+        if entry.kind == "delta":
+            self._put_as_listed(entry)
+            return
+        self._sync_hudi(entry)
+        if any(_is_more_than_comments(*pair) for pair in self._side_by_side(entry)):
+            # What Hudi's sync leaves as it is when somebody has changed it by hand.
+            for name in entry.names:
+                self.drop(entry.database, name)
+            self._sync_hudi(entry)
+        self._put_as_listed(entry)
+
+    def drop(self, database: str, name: str) -> None:
+        """See `Catalog`."""
+        with self._client() as client:
+            if database in client.getAllDatabases():
+                client.dropTable(database, name, *_ENTRY_ALONE)
+
+    def _put_as_listed(self, entry: Entry) -> None:
+        """Create what is not there, and alter what says otherwise: of Hudi the comments, which its sync lacks."""
+        with self._client() as client:
+            for wanted, found in self._side_by_side(entry):
+                if found is None:
+                    client.createTable(self._table(self._api.Table(), wanted))
+                elif differences(wanted, found):
+                    self._alter(client, wanted)
+
+    def _alter(self, client: Any, wanted: Listing) -> None:
+        stored = client.getTable(wanted.database, wanted.name)
+        try:
+            client.alter_table(wanted.database, wanted.name, self._table(stored, wanted))
+        except Py4JJavaError as exc:
+            if _OTHER_COLUMNS not in str(exc):
+                raise
+            client.dropTable(wanted.database, wanted.name, *_ENTRY_ALONE)
+            client.createTable(self._table(self._api.Table(), wanted))
+
+    def _side_by_side(self, entry: Entry) -> list[tuple[Listing, Listing | None]]:
+        found = self.found(entry.database, entry.names)
+        return [(wanted, found.get(wanted.name)) for wanted in self.listings(entry)]
+
+    def _sync_hudi(self, entry: Entry) -> None:
+        sync = "hoodie.datasource.hive_sync"
+        extractor = "MultiPartKeysValueExtractor" if entry.partition_by else "NonPartitionedExtractor"
+        settings = {
+            "hoodie.datasource.meta.sync.base.path": entry.path,
+            f"{sync}.mode": "hms",
+            **({f"{sync}.metastore.uris": uris} if (uris := self._conf.get(_URIS, "")) else {}),
+            f"{sync}.database": entry.database,
+            f"{sync}.table": entry.name,
+            f"{sync}.partition_fields": ",".join(entry.partition_by),
+            f"{sync}.partition_extractor_class": f"org.apache.hudi.hive.{extractor}",
+            f"{sync}.support_timestamp": "true",
+            f"{sync}.table_properties": f"{PATH}={entry.path}",
+        }
+        properties = self._jvm.java.util.Properties()
+        for name, value in settings.items():
+            properties.setProperty(name, value)
+        with self._in_our_words():
+            tool = self._jvm.org.apache.hudi.hive.HiveSyncTool(properties, self._conf)
+            try:
+                tool.syncHoodieTable()
+            finally:
+                tool.close()
+
+    def _table(self, table: Any, listing: Listing) -> Any:
+        """A table of Hive's client with what a listing says; what else stands in it stays."""
+        storage = table.getSd() or self._api.StorageDescriptor()
+        serde = storage.getSerdeInfo() or self._api.SerDeInfo()
+        serde.setSerializationLib(listing.serialization_library)
+        serde.setParameters(self._map({**dict(serde.getParameters() or {}), **listing.serde}))
+        storage.setSerdeInfo(serde)
+        storage.setCols(self._columns(listing.columns))
+        storage.setLocation(listing.location)
+        storage.setInputFormat(listing.input_format)
+        storage.setOutputFormat(listing.output_format)
+        table.setDbName(listing.database)
+        table.setTableName(listing.name)
+        table.setTableType("EXTERNAL_TABLE")
+        table.setSd(storage)
+        table.setPartitionKeys(self._columns(listing.partition_by))
+        table.setParameters(self._map({**dict(table.getParameters() or {}), **listing.parameters}))
+        return table
+
+    def _columns(self, columns: Collection[Column]) -> Any:
+        return self._list(self._api.FieldSchema(one.name, one.type, one.comment) for one in columns)
+
+    def _list(self, values: Any) -> Any:
+        found = self._jvm.java.util.ArrayList()
+        for value in values:
+            found.add(value)
+        return found
+
+    def _map(self, values: Mapping[str, str]) -> Any:
+        found = self._jvm.java.util.HashMap()
+        for name, value in values.items():
+            found.put(name, value)
+        return found
+
+    @contextmanager
+    def _client(self) -> Iterator[Any]:
+        with self._in_our_words():
+            # By way of Hive's session, because a cluster may have put another client in there.
+            yield self._hive.get(self._conf).getMSC()
+
+    @contextmanager
+    def _in_our_words(self) -> Iterator[None]:
+        try:
+            yield
+        except Py4JJavaError as exc:
+            self._hive.closeCurrent()
+            said = str(exc.java_exception.toString()).splitlines()[0][:300]
+            if any(sign in str(exc) for sign in _DOWN):
+                todo = "see that it runs and `catalog.uri` is its address; then run again"
+                raise InfrastructureError(self._where, "the metastore does not answer", todo) from exc
+            raise CdcLakeError(self._where, f"the metastore refuses: {said}", "see docs/catalogs.md") from exc
+
+
+def _is_more_than_comments(wanted: Listing, found: Listing | None) -> bool:
+    """Whether anything else differs."""
+    return bool(differences(_without_comments(wanted), found and _without_comments(found)))
+
+
+def _without_comments(listing: Listing) -> Listing:
+    columns, partition_by = (
+        tuple(replace(column, comment="") for column in some) for some in (listing.columns, listing.partition_by)
+    )
+    return replace(listing, columns=columns, partition_by=partition_by)
+
+
+def _listing(table: Any) -> Listing:
+    storage = table.getSd()
+    serde = storage.getSerdeInfo()
+    return Listing(
+        database=table.getDbName(),
+        name=table.getTableName(),
+        location=storage.getLocation() or "",
+        columns=_as_columns(storage.getCols()),
+        partition_by=_as_columns(table.getPartitionKeys()),
+        parameters=dict(table.getParameters() or {}),
+        serde=dict(serde.getParameters() or {}),
+        input_format=storage.getInputFormat() or "",
+        output_format=storage.getOutputFormat() or "",
+        serialization_library=serde.getSerializationLib() or "",
+    )
+
+
+def _as_columns(found: Any) -> tuple[Column, ...]:
+    return tuple(Column(one.getName(), one.getType(), one.getComment() or "") for one in found)

@@ -1,0 +1,95 @@
+"""`cdc-lake catalog`: what a Hive metastore or AWS Glue says of the tables."""
+
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from cdc_lake.cli.look import Json
+from cdc_lake.cli.run import ConfigFile
+from cdc_lake.config import load_config
+from cdc_lake.errors import CatalogDriftError, worst_exit_code
+
+if TYPE_CHECKING:
+    from cdc_lake.layers.catalog import CatalogReport
+
+app = typer.Typer(
+    help="The tables by name in a Hive metastore or AWS Glue; `catalog.type` says in which.", no_args_is_help=True
+)
+
+
+class _Layer(StrEnum):
+    bronze = "bronze"
+    silver = "silver"
+    gold = "gold"
+
+
+Tables = Annotated[
+    list[str] | None, typer.Option("--table", help="Topic name or glob, of gold a model's; repeatable. Else all.")
+]
+Layers = Annotated[
+    list[_Layer] | None, typer.Option("--layer", help="Whose tables; repeatable. Else those of catalog.layers.")
+]
+
+
+@app.command()
+def sync(table: Tables = None, layer: Layers = None, config: ConfigFile = None, as_json: Json = False) -> None:
+    """Make the catalog say what the tables are."""
+    settings = load_config(config)
+    from cdc_lake.layers.catalog import sync_catalog
+
+    report = sync_catalog(settings, table or ["*"], layer or ())
+    _tell(report, as_json, unchanged="in step", changed="mended: ")
+    raise typer.Exit(worst_exit_code(one.error.exit_code for one in report.entries if one.error))
+
+
+@app.command()
+def check(table: Tables = None, layer: Layers = None, config: ConfigFile = None, as_json: Json = False) -> None:
+    """Say what the catalog says otherwise than the tables are; exit code 30 if anything. Nothing is changed."""
+    settings = load_config(config)
+    from cdc_lake.layers.catalog import check_catalog
+
+    report = check_catalog(settings, table or ["*"], layer or ())
+    _tell(report, as_json, unchanged="in step", changed="")
+    if report.drifted:
+        raise CatalogDriftError(
+            "catalog", f"{len(report.drifted)} entries are not as the tables are", "run `cdc-lake catalog sync`"
+        )
+
+
+@app.command()
+def drop(
+    table: Annotated[list[str], typer.Option("--table", help="Topic name or glob, of gold a model's; repeatable.")],
+    layer: Layers = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Take tables out of the catalog. Their files stay."""
+    settings = load_config(config)
+    from cdc_lake.layers.catalog import drop_from_catalog
+
+    _tell(drop_from_catalog(settings, table, layer or ()), as_json, unchanged="taken out", changed="taken out: ")
+
+
+def _tell(report: "CatalogReport", as_json: bool, *, unchanged: str, changed: str) -> None:
+    for message in dict.fromkeys(_errors(report)):
+        print(message, file=sys.stderr)
+    if as_json:
+        print(report.model_dump_json())
+        return
+    shown = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in ("entry", "layer", "table", "state"):
+        shown.add_column(heading, overflow="fold")
+    for one in report.entries:
+        said = f"{changed}{'; '.join(one.differences)}" if one.differences else unchanged
+        shown.add_row(one.entry, one.layer, one.table, f"error {one.error.code}" if one.error else said)
+    Console(highlight=False).print(shown)
+
+
+def _errors(report: "CatalogReport") -> Sequence[str]:
+    return [f"error {one.error.code} {one.error.message}" for one in report.entries if one.error]

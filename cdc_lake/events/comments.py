@@ -1,0 +1,48 @@
+"""What a source says of its columns in the schemas of its records, for people."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+_IMAGES = ("before", "after")
+_COMMENT = "__debezium.source.column.comment"
+_TYPE = "__debezium.source.column.type"
+
+
+def column_comments(text: str) -> dict[str, str]:
+    """The comments of a table's columns, by name, as far as there are any; else the source's type if it is named.
+
+    Debezium sends comments with `include.schema.comments`, types with `column.propagate.source.type`.
+
+    Args:
+        text: the schema of a value, an envelope or a flattened row; of one that is not Avro nothing is known.
+    """
+    schema = json.loads(text)
+    fields = _fields(schema)
+    images = [row for name in _IMAGES if name in fields for row in _records(fields[name]["type"])]
+    said = {name: _said(field) for name, field in (_fields(images[0]) if images else fields).items()}
+    return {name: comment for name, comment in said.items() if comment}
+
+
+def _fields(schema: Any) -> dict[str, Any]:
+    found = schema.get("fields", []) if isinstance(schema, dict) else []
+    return {field["name"]: field for field in found if isinstance(field, dict) and "name" in field}
+
+
+def _records(kind: Any) -> Iterator[Any]:
+    """The record that a field's type spells out; the second of two images only names it."""
+    branches: Iterable[Any] = kind if isinstance(kind, list) else [kind]
+    return (branch for branch in branches if isinstance(branch, dict) and branch.get("type") == "record")
+
+
+def _said(field: Any) -> str:
+    kinds = field["type"] if isinstance(field["type"], list) else [field["type"]]
+    described = [kind for kind in kinds if isinstance(kind, dict)]
+    parameters = [kind.get("connect.parameters", {}) for kind in described]
+    candidates = (
+        *(of.get(_COMMENT) for of in parameters),
+        field.get("doc"),
+        *(kind.get("connect.doc") for kind in described),
+        *(of.get(_TYPE) for of in parameters),
+    )
+    return next((one for one in candidates if isinstance(one, str) and one), "")

@@ -1,0 +1,333 @@
+"""The catalog kept in step with the tables: told at the end of each run, and looked at, mended and emptied by command.
+
+A table's commit never waits for the catalog. One that is down, or refuses, is a warning in the table's report and a
+mark in the lake (`<root>/_catalog/<layer>/<table>`); the next run tells it again.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from cdc_lake.catalogs import PATH, Catalog, Entry, check_is_ours, differences, is_below, open_catalog
+from cdc_lake.catalogs.naming import check_names, names_of
+from cdc_lake.config import Config, SilverTable
+from cdc_lake.errors import CdcLakeError, InfrastructureError
+from cdc_lake.events.comments import column_comments
+from cdc_lake.layers.run import landed, select, silver_targets, table_path
+from cdc_lake.metrics.report import Failure, Report
+from cdc_lake.models import model_names, read_model
+from cdc_lake.partitioning import joint_name
+from cdc_lake.session import build_session
+from cdc_lake.sources.schemas import SchemaFiles
+from cdc_lake.storage import Storage
+from cdc_lake.tables import Table
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.silver import gold_table
+
+logger = logging.getLogger(__name__)
+
+_NEAR_BATCHES = 16
+"""The newest schema of a topic's values is looked for in so many of bronze's newest batches first."""
+
+
+class EntryReport(BaseModel):
+    """What became of a table's entries, or what they are like.
+
+    Attributes:
+        entry: database and name.
+        differences: what the catalog says otherwise, or said before it was mended; none if nothing.
+        error: why it could not be mended.
+    """
+
+    layer: str
+    table: str
+    entry: str
+    differences: list[str] = []
+    error: Failure | None = None
+
+
+class CatalogReport(BaseModel):
+    """What a catalog says of the tables."""
+
+    entries: list[EntryReport] = []
+
+    @property
+    def drifted(self) -> list[EntryReport]:
+        """The entries that say otherwise."""
+        return [one for one in self.entries if one.differences]
+
+
+def keep_in_step(config: Config, report: Report, spark: SparkSession) -> None:
+    """Tell the catalog of the tables that a run committed to, and of those that it could not be told of before.
+
+    Whatever happens here, it is a warning in the table's report: `catalog: behind: …`.
+    """
+    if config.catalog.type == "none" or report.layer not in config.catalog.layers:
+        return
+    storage = Storage(spark)
+    behind = set(storage.names(_mark(config, report.layer)))
+    told = _Told(config, spark)
+    for done in report.tables:
+        if done.status != "ok" and done.table not in behind:
+            continue
+        with done.phase("catalog"):
+            mark, error = _mark(config, report.layer, done.table), told.of(report.layer, done.table)
+        if error is not None:
+            done.warn(f"catalog: behind: {error}")
+            storage.write_once(mark, str(error))
+        elif done.table in behind:
+            storage.remove(mark)
+
+
+def check_catalog(
+    config: Config, tables: Sequence[str], layers: Collection[str] = (), spark: SparkSession | None = None
+) -> CatalogReport:
+    """Compare the catalog with the tables; nothing is changed.
+
+    Args:
+        tables: topic names or globs; of gold the models'.
+        layers: whose tables; those of the settings, if none are given.
+
+    Raises:
+        UnknownTableError: a name or glob fits no table.
+        ConfigError: two tables have the same name there; or there is no catalog.
+        InfrastructureError: it does not answer.
+    """
+    look = _Look(config, tables, layers, spark)
+    return CatalogReport(entries=[*look.compared(), *look.surplus()])
+
+
+def sync_catalog(
+    config: Config, tables: Sequence[str], layers: Collection[str] = (), spark: SparkSession | None = None
+) -> CatalogReport:
+    """Make the catalog say what the tables are: entries are made and mended, and surplus ones are taken out.
+
+    Args, Raises: see `check_catalog`. An entry that cannot be mended has its error; the others are mended.
+    """
+    look = _Look(config, tables, layers, spark)
+    report = CatalogReport(entries=[*look.compared(), *look.surplus()])
+    for entry in look.entries:
+        try:
+            _put(look.catalog, entry)
+            look.storage.remove(_mark(config, entry.layer, entry.table))
+        except InfrastructureError:
+            raise
+        except CdcLakeError as error:
+            for one in report.entries:
+                if (one.layer, one.table) == (entry.layer, entry.table):
+                    one.error = Failure.of(error)
+    for one in look.surplus():
+        look.catalog.drop(*one.entry.split("."))
+    return report
+
+
+def drop_from_catalog(
+    config: Config, tables: Sequence[str], layers: Collection[str] = (), spark: SparkSession | None = None
+) -> CatalogReport:
+    """Take the entries of tables out of the catalog, and surplus ones; files stay.
+
+    Args, Raises: see `check_catalog`.
+
+    Raises:
+        ForeignEntryError: an entry is of something else; nothing was taken out.
+    """
+    look = _Look(config, tables, layers, spark)
+    for entry in look.entries:
+        check_is_ours(entry, look.found[entry.database])
+    there = [(entry, name) for entry in look.entries for name in entry.names if name in look.found[entry.database]]
+    report = CatalogReport(entries=[*(_said(entry, name, []) for entry, name in there), *look.surplus()])
+    for one in report.entries:
+        look.catalog.drop(*one.entry.split("."))
+    return report
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A table of the lake, which may not be there yet."""
+
+    layer: str
+    table: str
+    path: str
+    held_in: SilverTable
+    open: Callable[[SparkSession], Table]
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        """The columns that readers are told of."""
+        fields = self.held_in.partitions
+        return (joint_name(fields),) if fields and self.held_in.format == "hudi" else ()
+
+
+def _held(config: Config, layer: str, name: str) -> _Held:
+    if layer == "silver":
+        target = next(one for one in silver_targets(config, name.partition("@")[0]) if one.name == name)
+        return _Held(layer, name, target.path, target.held_in, target.open)
+    path = table_path(config, layer, name)
+    if layer == "gold":
+        wanted = read_model(Path(config.gold.models) / f"{name}.sql").header.table
+        return _Held(layer, name, path, wanted, lambda spark: gold_table(spark, path, wanted))
+    return _Held(layer, name, path, SilverTable(), lambda spark: DeltaLakeTable(spark, path))
+
+
+def check_catalog_names(config: Config, layer: str, tables: Collection[str]) -> None:
+    """See that no two tables have the same name in the catalog, if the settings name one.
+
+    Raises:
+        ConfigError: two have.
+    """
+    check_names(config.catalog, layer, {name: _held(config, layer, name).held_in.kind for name in tables})
+
+
+class _Told:
+    """Tells the catalog of one table after the other; once it does not answer, it is not asked again."""
+
+    def __init__(self, config: Config, spark: SparkSession) -> None:
+        self._config = config
+        self._spark = spark
+        self._catalog: Catalog | None = None
+        self._down: InfrastructureError | None = None
+
+    def of(self, layer: str, table: str) -> Exception | None:
+        """Tell it of a table; what hindered it."""
+        if self._down is not None:
+            return self._down
+        try:
+            self._catalog = self._catalog or open_catalog(self._config, self._spark)
+            entry = _entry(self._config, self._spark, _held(self._config, layer, table))
+            if entry is not None:
+                _put(self._catalog, entry)
+        except Exception as error:
+            logger.debug("%s", table, exc_info=True)
+            self._down = error if isinstance(error, InfrastructureError) else None
+            return error
+        return None
+
+
+def _put(catalog: Catalog, entry: Entry) -> None:
+    """List a table as it is now, unless something else is listed by its names."""
+    check_is_ours(entry, catalog.found(entry.database, entry.names))
+    catalog.put(entry)
+
+
+def _entry(config: Config, spark: SparkSession, held: _Held) -> Entry | None:
+    """What the catalog is to be told of a table; nothing where there is none yet."""
+    table = held.open(spark)
+    if not table.exists():
+        return None
+    database, name = names_of(config.catalog, held.layer, held.table)
+    comments = _comments(config, spark, held.table.partition("@")[0]) if held.layer == "silver" else {}
+    return Entry(
+        table=held.table,
+        layer=held.layer,
+        database=database,
+        name=name,
+        kind=held.held_in.kind,
+        path=held.path,
+        schema=_commented(table.schema(), comments),
+        partition_by=held.partition_by,
+        partitions=tuple(table.partition_folders()),
+    )
+
+
+def _commented(schema: StructType, comments: Mapping[str, str]) -> StructType:
+    """The columns with their comments, and without what else an engine notes of them."""
+
+    def commented(field: StructField) -> StructField:
+        comment = comments.get(field.name) or field.metadata.get("comment")
+        return StructField(field.name, field.dataType, metadata={"comment": comment} if comment else {})
+
+    return StructType([commented(field) for field in schema])
+
+
+def _comments(config: Config, spark: SparkSession, topic: str) -> dict[str, str]:
+    """What the source says of a topic's columns in the newest schema of its values."""
+    bronze = DeltaLakeTable(spark, table_path(config, "bronze", topic))
+    progress = bronze.progress()
+    assert progress is not None, "silver is folded from bronze"
+    written = bronze.read().where((F.col("status") == "ok") & F.col("value_schema").isNotNull())
+    newest = F.max_by("value_schema", F.struct("batch", "log_ts", "partition", "offset"))
+    for since in (progress.commit - _NEAR_BATCHES, 0):
+        found = written.where(F.col("batch") > since).agg(newest).collect()[0][0]
+        if found is not None:
+            files = SchemaFiles(Storage(spark), config.lake.root)
+            return column_comments(files.by_fingerprint(found).text)
+    return {}
+
+
+class _Look:
+    """The tables asked for beside what the catalog says.
+
+    Attributes:
+        entries: what it should say, of the tables that there are.
+        found: everything that is listed in their databases.
+    """
+
+    def __init__(
+        self, config: Config, tables: Sequence[str], layers: Collection[str], spark: SparkSession | None
+    ) -> None:
+        layers = layers or config.catalog.layers
+        spark = spark or build_session("cdc_lake catalog")
+        self.storage = Storage(spark)
+        self.catalog = open_catalog(config, spark)
+        there = {layer: _there(config, self.storage, layer) for layer in layers}
+        for layer, names in there.items():
+            check_catalog_names(config, layer, names)
+        topics = list(dict.fromkeys(name.partition("@")[0] for names in there.values() for name in names))
+        asked = set(select(tables, topics, f"table in {config.lake.root}", "run the bronze job first"))
+        found = (
+            _entry(config, spark, _held(config, layer, name))
+            for layer, names in there.items()
+            for name in names
+            if name.partition("@")[0] in asked
+        )
+        self.entries = [entry for entry in found if entry is not None]
+        self.found = {database: self.catalog.found(database) for database in {one.database for one in self.entries}}
+        self._root = config.lake.root
+        self._is_all = asked == set(topics) and set(layers) >= set(config.catalog.layers)
+
+    def compared(self) -> list[EntryReport]:
+        """Each entry, and what the catalog says otherwise."""
+        return [
+            _said(entry, wanted.name, differences(wanted, self.found[entry.database].get(wanted.name)))
+            for entry in self.entries
+            for wanted in self.catalog.listings(entry)
+        ]
+
+    def surplus(self) -> list[EntryReport]:
+        """Entries of ours that are of no table any more; only told when all tables were asked for."""
+        if not self._is_all:
+            return []
+        wanted = {(entry.database, name) for entry in self.entries for name in entry.names}
+        return [
+            EntryReport(
+                layer="", table=listing.parameters[PATH], entry=listing.full_name, differences=["no such table"]
+            )
+            for listings in self.found.values()
+            for listing in listings.values()
+            if is_below(listing.parameters.get(PATH, ""), self._root) and (listing.database, listing.name) not in wanted
+        ]
+
+
+def _there(config: Config, storage: Storage, layer: str) -> list[str]:
+    """The tables of a layer by their names in reports; of silver and gold some may not be there yet."""
+    if layer == "gold":
+        return model_names(Path(config.gold.models))
+    topics = landed(config, storage)
+    if layer == "bronze":
+        return topics
+    return [target.name for topic in topics for target in silver_targets(config, topic)]
+
+
+def _said(entry: Entry, name: str, said: list[str]) -> EntryReport:
+    return EntryReport(layer=entry.layer, table=entry.table, entry=f"{entry.database}.{name}", differences=said)
+
+
+def _mark(config: Config, layer: str, table: str = "") -> str:
+    """Where it is noted that the catalog is behind: for a table, or the folder of all of a layer."""
+    return f"{config.lake.root}/_catalog/{layer}/{table}".rstrip("/")

@@ -1,0 +1,33 @@
+"""docs/catalogs.md names every setting of the catalog with its default, and its examples are accepted."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cdc_lake.config import CatalogConfig, load_config
+
+PAGE = (Path(__file__).parents[2] / "docs" / "catalogs.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+SETTINGS = dict(re.findall(r"^\| `catalog\.(\w+)` \| ([^|]*) \|", PAGE, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", CatalogConfig.model_fields)
+def test_every_setting_is_there_with_its_default(name: str) -> None:
+    default = CatalogConfig.model_fields[name].default
+    words = {None: "none", True: "true", ("bronze", "silver", "gold"): "all"}
+    said = words.get(default, f"{default:g}" if isinstance(default, float) else f"`{default}`")
+
+    assert SETTINGS[name] == said
+
+
+def test_nothing_else_is() -> None:
+    assert set(SETTINGS) - {"type"} < set(CatalogConfig.model_fields)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_are_accepted(example: str, tmp_path: Path) -> None:
+    file = tmp_path / "cdc-lake.yml"
+    file.write_text(example, encoding="utf-8")
+
+    assert load_config(file).catalog.type != "none"

@@ -1,0 +1,242 @@
+"""What tables are called in a catalog, how they are listed there, and what is said of entries that say otherwise."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import FakeBroker
+from pydantic import ValidationError
+from pyspark.sql.types import (
+    ArrayType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from cdc_lake.catalogs import Column, Entry, check_is_ours, differences, plain_location
+from cdc_lake.catalogs.listings import delta_listing, hudi_listings
+from cdc_lake.catalogs.naming import check_names, names_of
+from cdc_lake.config import CatalogConfig, Config, LakeConfig, StackConfig, endpoints_file, metastore_address
+from cdc_lake.errors import ConfigError, ForeignEntryError
+from cdc_lake.events.comments import column_comments
+from cdc_lake.layers.bronze import run_bronze
+
+SCHEMA = StructType(
+    [
+        StructField("Id", IntegerType(), metadata={"comment": "the key"}),
+        StructField("paid", DecimalType(5, 2)),
+        StructField("at", TimestampType()),
+        StructField("local", TimestampNTZType()),
+        StructField("tags", ArrayType(StructType([StructField("n", LongType())]))),
+        StructField("partition_at_month", StringType()),
+    ]
+)
+FILM = Entry("shop.public.film", "silver", "shop_silver", "film", "delta", "/lake/silver/shop/public/film", SCHEMA)
+HUDI = replace(FILM, kind="hudi_mor", partition_by=("partition_at_month",))
+
+
+def settings(**more: Any) -> CatalogConfig:
+    return CatalogConfig(**{"type": "glue", **more})
+
+
+@pytest.mark.parametrize(
+    ("layer", "table", "wanted"),
+    [
+        ("silver", "pagila.public.film", ("pagila_silver", "film")),
+        ("bronze", "pagila.public.film", ("pagila_bronze", "film")),
+        ("silver", "pagila.public.film@hudi_mor", ("pagila_silver_hudi_mor", "film")),
+        ("silver", "My-Shop.Sales.Order-Line", ("my_shop_silver", "order_line")),
+        ("silver", "server.db.dbo.film", ("server_silver", "film")),
+        ("bronze", "film", ("film_bronze", "film")),
+        ("gold", "Film_Revenue", ("gold", "film_revenue")),
+    ],
+)
+def test_a_table_is_called_what_hive_and_athena_take(layer: str, table: str, wanted: tuple[str, str]) -> None:
+    assert names_of(settings(), layer, table) == wanted
+
+
+def test_templates_say_what_it_is_called() -> None:
+    chosen = settings(database="lake", table="{layer}_{prefix}_{schema}_{table}", gold_database="marts")
+
+    assert names_of(chosen, "silver", "s.db.dbo.film") == ("lake", "silver_s_db_dbo_film")
+    assert names_of(chosen, "gold", "revenue") == ("marts", "revenue")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"table": "{tabel}"},
+        {"database": "{table}"},
+        {"table": "{"},
+        {"type": "hive", "uri": "http://metastore:9083"},
+        {"uri": "thrift://metastore:9083"},
+        {"type": "hive", "region": "eu-central-1"},
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        settings(**wrong)
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"shop.public.film": "delta", "shop.other.film": "delta"},
+        {"shop.public.a-b": "delta", "shop.public.a_b": "delta"},
+        {"shop.public.film": "hudi_mor", "shop.public.film_rt": "hudi_cow"},
+    ],
+)
+def test_two_tables_of_one_name_are_refused_with_both(tables: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=" and ".join(tables)):
+        check_names(settings(), "silver", tables)
+
+    check_names(settings(table="{schema}_{table}", layers=["bronze"]), "silver", tables)
+    check_names(CatalogConfig(), "silver", tables)
+
+
+def test_a_run_of_two_tables_of_one_name_ends_before_it_starts(tmp_path: Path) -> None:
+    broker = FakeBroker()
+    for topic in ("shop.public.film", "shop.other.film"):
+        broker.add_partitions(topic, 1)
+    config = Config(lake=LakeConfig(root=str(tmp_path)), catalog=settings())
+
+    with pytest.raises(ConfigError, match=r"both would be `shop_bronze\.film` in the catalog"):
+        run_bronze(config, ["shop.*"], broker=broker)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("addresses", "todo"), [(None, "cdc-lake stack up"), ({"kafka": "127.0.0.1:1"}, "cdc-lake stack up --metastore")]
+)
+def test_an_embedded_metastore_has_to_be_there(tmp_path: Path, addresses: dict[str, str] | None, todo: str) -> None:
+    config = Config(stack=StackConfig(folder=str(tmp_path)), catalog=settings(type="hive", uri="embedded"))
+    if addresses is not None:
+        endpoints_file(tmp_path).write_text(json.dumps(addresses))
+
+    with pytest.raises(ConfigError, match=todo):
+        metastore_address(config)
+    endpoints_file(tmp_path).write_text(json.dumps({"metastore": "thrift://127.0.0.1:9083"}))
+    assert metastore_address(config) == "thrift://127.0.0.1:9083"
+    assert metastore_address(Config(catalog=settings(type="hive"))) is None
+
+
+def test_a_delta_table_is_listed_with_its_columns_or_with_one_for_all() -> None:
+    listing = delta_listing(FILM)
+
+    assert listing.columns == (
+        Column("id", "int", "the key"),
+        Column("paid", "decimal(5,2)"),
+        Column("at", "timestamp"),
+        Column("local", "timestamp"),
+        Column("tags", "array<struct<n:bigint>>"),
+        Column("partition_at_month", "string"),
+    )
+    assert delta_listing(FILM, with_columns=False).columns == (Column("col", "array<string>"),)
+    assert listing.parameters["spark.sql.sources.provider"] == "delta"
+    assert listing.serde == {"path": FILM.path, "serialization.format": "1"}
+
+
+def test_a_merge_on_read_table_is_listed_thrice() -> None:
+    listings = {one.name: one for one in hudi_listings(HUDI)}
+
+    is_realtime = {name: "Realtime" in one.input_format for name, one in listings.items()}
+    assert is_realtime == {"film": True, "film_ro": False, "film_rt": True}
+    assert [one.serde["hoodie.query.as.ro.table"] for one in listings.values()] == ["false", "true", "false"]
+    assert listings["film"].partition_by == (Column("partition_at_month", "string"),)
+    assert "partition_at_month" not in [column.name for column in listings["film"].columns]
+
+
+def test_a_schema_longer_than_a_parameter_is_cut() -> None:
+    wide = StructType([StructField(f"column_{number}", StringType()) for number in range(200)])
+    (listing,) = hudi_listings(replace(HUDI, kind="hudi_cow", schema=wide, partition_by=()))
+
+    count = int(listing.parameters["spark.sql.sources.schema.numParts"])
+    parts = [listing.parameters[f"spark.sql.sources.schema.part.{number}"] for number in range(count)]
+    assert count > 1 and max(map(len, parts)) <= 4000
+    assert StructType.fromJson(json.loads("".join(parts))) == wide
+
+
+def test_what_is_listed_otherwise_is_said() -> None:
+    wanted = delta_listing(FILM)
+    first, second, *others = wanted.columns
+
+    def said(**changed: Any) -> list[str]:
+        return differences(wanted, replace(wanted, **changed))
+
+    assert said() == []
+    assert said(location="file:/lake/silver/shop/public/film/") == []
+    assert differences(wanted, None) == ["missing"]
+    assert said(location="/elsewhere") == ["location is /elsewhere"]
+    assert said(columns=(first, *others)) == ["columns missing: paid"]
+    assert said(columns=(*wanted.columns, Column("x", "int"))) == ["columns too many: x"]
+    assert said(columns=(first, replace(second, type="string"), *others)) == ["paid is string"]
+    assert said(columns=(replace(first, comment=""), second, *others)) == ["id has another comment"]
+    assert said(columns=(second, first, *others)) == ["columns in another order"]
+    assert said(parameters={"spark.sql.sources.provider": "hudi"}) == [f"format is hudi {wanted.input_format}"]
+
+
+def test_an_entry_of_something_else_is_refused_and_one_of_ours_that_was_moved_is_not() -> None:
+    ours = delta_listing(FILM)
+
+    check_is_ours(FILM, {"film": replace(ours, location="/elsewhere")})
+    check_is_ours(FILM, {"film": replace(ours, parameters={})})
+    with pytest.raises(ForeignEntryError, match=r"shop_silver\.film: the catalog lists /elsewhere"):
+        check_is_ours(FILM, {"film": replace(ours, location="/elsewhere", parameters={})})
+    other_lake = delta_listing(replace(FILM, path="/other/silver/shop/public/film"))
+    with pytest.raises(ForeignEntryError):
+        check_is_ours(FILM, {"film": other_lake})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("/a/b", "file:/a/b"),
+        ("file:///a/b/", "file:/a/b"),
+        ("s3a://bucket/a", "s3://bucket/a"),
+        ("hdfs:/a", "hdfs:///a"),
+    ],
+)
+def test_a_location_is_the_same_by_other_names(one: str, other: str) -> None:
+    assert plain_location(one) == plain_location(other)
+    assert plain_location(one) != plain_location(f"{other}b")
+
+
+def described(name: str, kind: str, **more: str) -> dict[str, Any]:
+    return {"name": name, "type": ["null", {"type": kind, **more}], "default": None}
+
+
+def test_comments_are_read_off_the_schema_of_the_values() -> None:
+    row = {
+        "type": "record",
+        "name": "Value",
+        "fields": [
+            {"name": "id", "type": "int"},
+            {"name": "name", "type": "string", "doc": "what it is called"},
+            described("length", "int", **{"connect.doc": "minutes"}),
+            described("rate", "bytes", **{"connect.parameters": {"__debezium.source.column.type": "NUMERIC"}}),  # type: ignore[arg-type]
+            described("at", "long", **{"connect.parameters": {"__debezium.source.column.comment": "when"}}),  # type: ignore[arg-type]
+        ],
+    }
+    envelope = {
+        "type": "record",
+        "name": "Envelope",
+        "namespace": "shop.public.film",
+        "fields": [
+            {"name": "before", "type": ["null", row], "default": None},
+            {"name": "after", "type": ["null", "Value"], "default": None},
+            {"name": "op", "type": "string", "doc": "not a column"},
+        ],
+    }
+    wanted = {"name": "what it is called", "length": "minutes", "rate": "NUMERIC", "at": "when"}
+
+    assert column_comments(json.dumps(envelope)) == wanted
+    assert column_comments(json.dumps(row)) == wanted
+    assert column_comments(json.dumps({"format": "connect", "schema": "{}"})) == {}
