@@ -165,9 +165,11 @@ def read_model(file: Path) -> GoldModel:
     """Read a model and check its header.
 
     Raises:
-        ModelError: there is no header, it is not YAML, a key of it is missing, unknown or wrong, or it names another
-            file.
+        ModelError: there is no such file, or no header in it, it is not YAML, a key of it is missing, unknown or wrong,
+            or it names another file.
     """
+    if not file.is_file():
+        raise ModelError(str(file), "there is no such model", "see `gold.models` in the settings")
     text = file.read_text(encoding="utf-8")
     lines = takewhile(lambda line: line.startswith(_MARK), text.splitlines())
     try:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, Layer
-from cdc_lake.layers.run import Leases, end_report, select_landed, silver_targets, table_path
+from cdc_lake.layers.run import Leases, end_report, open_gold, select_landed, silver_targets, table_path
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.storage import Storage
@@ -57,14 +58,14 @@ class _Kept:
 def _kept(config: Config, storage: Storage, layer: Layer, tables: Sequence[str]) -> Mapping[str, _Kept]:
     if layer != "silver":
         names = select_landed(config, storage, tables, layer)
-        return {name: _Kept(_delta(table_path(config, layer, name))) for name in names}
+        return {name: _Kept(partial(open_gold if layer == "gold" else _open_bronze, config, name)) for name in names}
     topics = select_landed(config, storage, tables)
     targets = [target for topic in topics for target in silver_targets(config, topic)]
     return {target.name: _Kept(target.open, target.side) for target in targets}
 
 
-def _delta(path: str) -> Callable[[SparkSession], Table]:
-    return lambda spark: DeltaLakeTable(spark, path)
+def _open_bronze(config: Config, name: str, spark: SparkSession) -> Table:
+    return DeltaLakeTable(spark, table_path(config, "bronze", name))
 
 
 @dataclass(frozen=True)

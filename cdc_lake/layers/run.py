@@ -7,17 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, SilverTable
 from cdc_lake.errors import ConfigError, UnknownTableError
 from cdc_lake.metrics.report import Report
+from cdc_lake.models import read_model
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Table
-from cdc_lake.tables.delta import LOG_FOLDER
 from cdc_lake.tables.lease import Lease
-from cdc_lake.tables.silver import silver_table
+from cdc_lake.tables.silver import TABLE_FOLDERS, gold_table, silver_table
 
 _TOPIC = re.compile(r"[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_-]+)*")
 
@@ -102,7 +103,17 @@ def select_landed(config: Config, storage: Storage, patterns: Sequence[str], lay
 
 def landed(config: Config, storage: Storage, layer: str = "bronze") -> list[str]:
     """The topics with a bronze table; or the models with a gold one."""
-    return [folder.replace("/", ".") for folder in storage.folders(f"{config.lake.root}/{layer}", LOG_FOLDER)]
+    return [folder.replace("/", ".") for folder in storage.folders(f"{config.lake.root}/{layer}", *TABLE_FOLDERS)]
+
+
+def open_gold(config: Config, name: str, spark: SparkSession) -> Table:
+    """A model's table, which may not be there yet.
+
+    Raises:
+        ModelError: there is no such model, or its header is wrong.
+    """
+    wanted = read_model(Path(config.gold.models) / f"{name}.sql").header.table
+    return gold_table(spark, table_path(config, "gold", name), wanted)
 
 
 class Leases:

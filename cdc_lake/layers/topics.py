@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cdc_lake.config import Config, kafka_address
-from cdc_lake.layers.run import select, select_landed, table_path
+from cdc_lake.layers.run import open_gold, select, select_landed
 from cdc_lake.models import GoldModel, TopicSink, model_names, read_model
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import KEY_SUFFIX, VALUE_SUFFIX
@@ -13,7 +13,6 @@ from cdc_lake.session import build_session
 from cdc_lake.sinks.avro import topic_schemas
 from cdc_lake.sinks.kafka import KafkaSink
 from cdc_lake.storage import Storage
-from cdc_lake.tables.delta import DeltaLakeTable
 
 
 def kafka_sink(config: Config, settings: TopicSink) -> KafkaSink:
@@ -81,7 +80,7 @@ def _derived(config: Config, models: Mapping[str, GoldModel]) -> dict[str, Wante
     for name, model in models.items():
         header = model.header
         assert header.topic is not None, "a model of a subject has a topic"
-        columns = DeltaLakeTable(spark, table_path(config, "gold", name)).read().schema
+        columns = open_gold(config, name, spark).read().schema
         folder, topic = Path(config.gold.schemas), header.topic.topic
         schemas = topic_schemas(spark, columns, header.keys, topic, folder, doc=header.description)
         for suffix, text in ((KEY_SUFFIX, schemas.key), (VALUE_SUFFIX, schemas.value)):

@@ -56,7 +56,7 @@ def test_settings_that_do_not_go_together_are_refused(settings: dict[str, object
         (SilverTable(partition_by=("month(text)",)), {}, "has month of `text`, which is string"),
         (SilverTable(partition_by=("tags",)), {}, "has `tags`, which is array<string>"),
         (SilverTable(partition_by=("bucket(2, raw)",)), {}, "has bucket of `raw`, which is binary"),
-        (SilverTable(partition_by=("text",)), {"partition_text": "int"}, "has a column partition_text"),
+        (SilverTable(partition_by=("text",)), {"partition_text": "int"}, "there is a column partition_text"),
         (SilverTable(format="hudi", buckets=4, partition_by=("text",)), {}, "`text`, which partitions go by, is not"),
     ],
 )
