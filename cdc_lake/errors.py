@@ -6,7 +6,9 @@
     │   ├── InstallationError                 jars, Java or Spark missing, damaged or of the wrong version
     │   ├── UnsupportedError                  legal input this version does not handle yet
     │   ├── RefusedError                      legal input that the table's settings refuse
-    │   └── ModelError                        a gold model's file is wrong: its header or its SQL
+    │   ├── ModelError                        a gold model's file is wrong: its header or its SQL
+    │   ├── ExpiredError                      the table has let go of the version asked for
+    │   └── TimeTravelError                   bronze cannot tell a table as of the source time or offset asked for
     ├── InfrastructureError          exit 10  broker, registry or server does not answer; try again later
     ├── DataLossError                exit 20  records are gone, or the source's log is not the one we knew
     │   └── NoProgressError                   no commit that is left says what the table has consumed
@@ -77,6 +79,18 @@ class ModelError(ConfigError):
     """A gold model's file is wrong: its header is not one, or Spark does not take its SQL."""
 
     code = "CDC-205"
+
+
+class ExpiredError(ConfigError):
+    """The table has let go of the version asked for."""
+
+    code = "CDC-206"
+
+
+class TimeTravelError(ConfigError):
+    """Bronze cannot tell the table as of the source time or offset asked for."""
+
+    code = "CDC-208"
 
 
 class InfrastructureError(CdcLakeError):

@@ -100,6 +100,18 @@ def select_landed(config: Config, storage: Storage, patterns: Sequence[str], lay
     return select(patterns, there, f"table in {root}", f"run the {layer} job first")
 
 
+def select_one(config: Config, storage: Storage, table: str, layer: str = "bronze") -> str:
+    """The one topic with a bronze table, or model with a gold one, that a name or glob names.
+
+    Raises:
+        UnknownTableError: it fits none, or several.
+    """
+    found = select_landed(config, storage, [table], layer)
+    if len(found) > 1:
+        raise UnknownTableError(table, f"it names {len(found)} tables: {', '.join(found)}", "name one of them")
+    return found[0]
+
+
 class Leases:
     """The leases of one run, one for each table while it is worked on; none at all if the settings say so.
 

@@ -1,9 +1,11 @@
 """A table in Delta Lake."""
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote
 
 from delta.exceptions import (
     ConcurrentAppendException,
@@ -16,6 +18,7 @@ from delta.exceptions import (
     ProtocolChangedException,
 )
 from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
@@ -210,6 +213,24 @@ class DeltaLakeTable:
             Version(version, at, Progress.from_metadata(said))
             for version, at, said in known.select("version", at_ms, "userMetadata").collect()
         ]
+
+    def has(self, version: int) -> bool:
+        """See `Table`. Deletion vectors are not looked for, where the table has any."""
+        try:
+            files = self._rows(version).inputFiles()
+        except AnalysisException:  # the log does not have it, or not all that it builds on
+            return False
+        others = set(files).difference(self._rows().inputFiles())
+        return all(self._storage.exists(unquote(file)) for file in others)
+
+    def version_at(self, at_ms: int) -> int | None:
+        """See `Table`, by the time that each commit says. A log may have hundreds of thousands: few are read."""
+        found = bisect_right(range(self.version() + 1), at_ms, key=self._committed_ms) - 1
+        return found if found >= 0 and self._committed_ms(found) >= 0 else None
+
+    def _committed_ms(self, version: int) -> int:
+        """When a commit was made; before all others, if the log does not know any more."""
+        return int((self.commit_info(version) or {}).get("timestamp", -1))
 
     def maintain(self) -> dict[str, int]:
         """See `Table`: OPTIMIZE, then VACUUM, which removes what the table's retention lets go.
