@@ -8,18 +8,26 @@ docs/time_travel.md has more. What is behind the functions, Spark above all, is 
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import cdc_lake.changes as _room  # noqa: F401  # first: loaded later, it would stand in the function's place
-from cdc_lake.points import Offset, Point, SourceTime
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cdc_lake.config import Config
     from cdc_lake.layers.story import Story
+    from cdc_lake.points import Offset, Point, SourceTime
 
-__all__ = ["Offset", "Point", "SourceTime", "changes", "load_config", "read", "story"]
+__all__ = ["Offset", "SourceTime", "changes", "load_config", "read", "story"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("Offset", "SourceTime"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from cdc_lake import points
+
+    return getattr(points, name)
 
 
 def load_config(path: str | Path | None = None) -> "Config":
@@ -38,7 +46,7 @@ def read(
     table: str,
     *,
     layer: Literal["bronze", "silver", "gold"] = "silver",
-    as_of: Point | None = None,
+    as_of: "Point | None" = None,
     config: "Config | None" = None,
 ) -> "DataFrame":
     """A table, now or as it was.
@@ -70,7 +78,7 @@ def read(
 
 
 def changes(
-    spark: "SparkSession", table: str, *, since: Point, until: Point | None = None, config: "Config | None" = None
+    spark: "SparkSession", table: str, *, since: "Point", until: "Point | None" = None, config: "Config | None" = None
 ) -> "DataFrame":
     """What became of a silver table's rows between two points.
 

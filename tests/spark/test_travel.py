@@ -11,13 +11,17 @@ import pytest
 from conformance.by_lake import table_rows
 from events import OPTIONAL_INT, OPTIONAL_STRING, PLACEHOLDER, START_MS, Record, Topic
 from lake import Lake, step
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 import cdc_lake
+from cdc_lake import Offset, SourceTime
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, SilverTable, TableConfig, TableType
-from cdc_lake.errors import ExpiredError
+from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownTableError
 from cdc_lake.layers.run import SilverTarget, silver_targets
 from cdc_lake.layers.silver import run_silver
+from cdc_lake.points import Point
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.progress import Progress
 
 COLUMNS = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
 TABLE = "pagila.public.thing"
@@ -60,6 +64,25 @@ def written(spark: SparkSession, target: SilverTarget) -> tuple[list[int], list[
         versions.append(table.merge(spark.createDataFrame(rows, kind), ["id"], progress).version)
         times.append(datetime.now(UTC))
     return versions, times
+
+
+def life(topic: Topic) -> list[list[Record]]:
+    """What is sent before each of the states: a snapshot of three rows, and what became of them."""
+
+    def sent(op: str, key: int, n: int, body: str | None, second: float, marker: str | None = None) -> Record:
+        ms = round(1000 * second)
+        return topic.change(op, key, {"n": n, "body": body}, lsn=100 + ms, ts_ms=START_MS + ms, snapshot=marker)
+
+    return [
+        [sent("r", 1, 1, "one", 0, "first"), sent("r", 2, 2, "two", 0.5, "true"), sent("r", 3, 3, None, 1, "last")],
+        [sent("u", 1, 10, PLACEHOLDER, 2), sent("c", 4, 4, "four", 3)],
+        [sent("d", 2, 0, None, 4), topic.tombstone(2), sent("u", 3, 30, "three", 4)],
+        [sent("c", 2, 20, None, 5), sent("u", 3, 31, PLACEHOLDER, 6)],
+    ]
+
+
+def second(number: float) -> SourceTime:
+    return SourceTime(datetime.fromtimestamp(START_MS / 1000 + number, UTC))
 
 
 @pytest.mark.parametrize("table_type", get_args(TableType))
@@ -109,19 +132,139 @@ def test_a_version_that_is_gone_is_an_error_at_once_and_says_what_is_there(
             cdc_lake.read(spark, TABLE, as_of=point, config=settings)
 
 
-def life(topic: Topic) -> list[list[Record]]:
-    """What is sent before each of the states: a snapshot of three rows, and what became of them."""
+def test_what_no_version_held_is_folded_from_bronze(spark: SparkSession, tmp_path: Path) -> None:
+    topic = Topic(COLUMNS)
+    lake, settings = Lake(spark, tmp_path, topic), config(tmp_path, deletes="hard")
+    lake.land([record for records in life(topic) for record in records])
+    wanted = {
+        "the snapshot's first row": (Offset({0: 1}), {1: STATES[0][1]}),
+        "the delete, and not its tombstone": (Offset({0: 6}), {key: row for key, row in STATES[1].items() if key != 2}),
+        "the snapshot's end": (second(1), STATES[0]),
+        "of two in one second both": (second(4), STATES[2]),
+        "one of two of a commit": (second(5), STATES[3] | {3: STATES[2][3]}),
+    }
 
-    def sent(op: str, key: int, n: int, body: str | None, second: float, marker: str | None = None) -> Record:
-        ms = round(1000 * second)
-        return topic.change(op, key, {"n": n, "body": body}, lsn=100 + ms, ts_ms=START_MS + ms, snapshot=marker)
+    found = {name: at(spark, settings, topic.table, point) for name, (point, _) in wanted.items()}
 
-    return [
-        [sent("r", 1, 1, "one", 0, "first"), sent("r", 2, 2, "two", 0.5, "true"), sent("r", 3, 3, None, 1, "last")],
-        [sent("u", 1, 10, PLACEHOLDER, 2), sent("c", 4, 4, "four", 3)],
-        [sent("d", 2, 0, None, 4), topic.tombstone(2), sent("u", 3, 30, "three", 4)],
-        [sent("c", 2, 20, None, 5), sent("u", 3, 31, PLACEHOLDER, 6)],
+    assert found == {name: rows for name, (_, rows) in wanted.items()}
+    rows = cdc_lake.read(spark, topic.table, as_of=second(2), config=settings)
+    lake.fold()
+    assert rows.dtypes == cdc_lake.read(spark, topic.table, config=settings).dtypes
+    assert {row["__batch"] for row in rows.collect()} == {None}
+    untold: list[tuple[SourceTime | Offset, str]] = [
+        (second(0.999), r"it can be told from 2023-11-14T22:13:21.000Z on"),
+        (Offset({0: 0}), "bronze has no event of a row up to"),
+        (Offset({0: 11}), r"has reached: \{0: 10\}"),
+        (Offset({}), "name all partitions"),
+        (Offset({0: 1, 1: 0}), "name all partitions"),
     ]
+    for point, what in untold:
+        with pytest.raises(TimeTravelError, match=what):
+            cdc_lake.read(spark, topic.table, as_of=point, config=settings)
+
+
+def applied(state: Rows, changes: Iterable[Row]) -> Rows:
+    """What changes make of a state, each seen to fit it."""
+    found, seen = dict(state), set[tuple[int, str]]()
+    for row in sorted(changes, key=lambda row: str(row["_change_type"]) == "update_postimage"):
+        key, kind, values = row["id"], row["_change_type"], (row["n"], row["body"])
+        assert (key, kind) not in seen
+        seen.add((key, kind))
+        if kind in ("delete", "update_preimage"):
+            assert found.pop(key) == values
+        else:
+            assert kind in ("insert", "update_postimage") and key not in found
+            assert (kind == "insert") is (key not in state)
+            found[key] = values
+    assert {key for key, kind in seen if kind == "update_preimage"} == {
+        key for key, kind in seen if kind == "update_postimage"
+    }
+    assert all(state[key] != found[key] for key, kind in seen if kind == "update_postimage")
+    return found
+
+
+def changes(spark: SparkSession, settings: Config, since: Point, until: Point | None = None) -> list[Row]:
+    return cdc_lake.changes(spark, TABLE, since=since, until=until, config=settings).collect()
+
+
+@pytest.mark.parametrize("table_type", get_args(TableType))
+def test_changes_make_of_one_version_another(spark: SparkSession, tmp_path: Path, table_type: TableType) -> None:
+    settings = config(tmp_path, TABLE_TYPES[table_type])
+    versions, times = written(spark, *silver_targets(settings, TABLE))
+
+    found = changes(spark, settings, versions[0])
+
+    assert applied(STATES[0], found) == STATES[2]
+    assert sorted((row["id"], row["_change_type"]) for row in found) == [
+        *((1, "update_postimage"), (1, "update_preimage"), (2, "delete")),
+        *((3, "update_postimage"), (3, "update_preimage"), (4, "insert")),
+    ]
+    assert applied(STATES[2], changes(spark, settings, versions[2], times[2])) == STATES[1]
+    assert changes(spark, settings, times[3], versions[2]) == []
+
+
+def test_changes_between_points_that_no_version_held(spark: SparkSession, tmp_path: Path) -> None:
+    """Soft deletes are deletes; what was written again as it was, maps included, is no change."""
+    topic = Topic(COLUMNS | {"extra": ["null", {"type": "map", "values": "string"}]})
+    lake, settings = Lake(spark, tmp_path, topic), config(tmp_path, deletes="soft")
+    lake.land([record for records in life(topic) for record in records])
+    again = {"n": 4, "body": "four", "extra": {"a": "1", "b": "2"}}
+    turned = again | {"extra": {"b": "2", "a": "1"}}
+    for number, row in enumerate((again, turned, turned | {"extra": {"a": "2", "b": "1"}})):
+        lake.land([topic.change("u", 4, row, lsn=9000 + number, ts_ms=START_MS + 9000)])
+
+    assert applied(STATES[0], changes(spark, settings, second(1), second(4))) == STATES[2]
+    assert applied(STATES[1], changes(spark, settings, second(3), Offset({0: 10}))) == STATES[3]
+    assert changes(spark, settings, Offset({0: 11}), Offset({0: 12})) == []
+    extra = [row["extra"] for row in changes(spark, settings, Offset({0: 12}), second(9))]
+    assert extra == [{"a": "1", "b": "2"}, {"a": "2", "b": "1"}]
+
+
+@pytest.mark.parametrize(
+    ("point", "what"),
+    [
+        (datetime(2026, 11, 23), "a time without a zone is another one on every machine"),
+        ("2026-11-23T12:00:00", "a time without a zone"),
+        ("yesterday", "'yesterday': this is no time"),
+        (1.5, "1.5: this is no time"),
+    ],
+)
+def test_what_is_no_point_is_told_so(spark: SparkSession, tmp_path: Path, point: Any, what: str) -> None:
+    table = tmp_path / "gold" / "revenue"
+    spark.range(1).write.format("delta").save(str(table))
+
+    with pytest.raises(ConfigError, match=what):
+        cdc_lake.read(spark, "revenue", layer="gold", as_of=point, config=config(tmp_path))
+    with pytest.raises(ConfigError, match="write Offset"):
+        Offset(point)
+
+
+def test_bronze_and_gold_are_read_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
+    topic, settings = Topic(COLUMNS), config(tmp_path)
+    lake = Lake(spark, tmp_path, topic)
+    first, second_batch, *_ = life(topic)
+    lake.land(first)
+    between = datetime.now(UTC)
+    lake.land(second_batch)
+    gold = DeltaLakeTable(spark, f"{tmp_path}/gold/revenue")
+    for number in (1, 2):
+        gold.overwrite(spark.range(number), Progress(layer="gold", run_id="", commit=number))
+
+    def count(name: str, layer: Any, as_of: Point | None) -> int:
+        return cdc_lake.read(spark, name, layer=layer, as_of=as_of, config=settings).count()
+
+    assert [count(TABLE, "bronze", point) for point in (0, between, 1, None)] == [3, 3, 5, 5]
+    assert [count("revenue", "gold", point) for point in (0, None)] == [1, 2]
+    with pytest.raises(ConfigError, match="gold is not told as of a SourceTime"):
+        count("revenue", "gold", second(1))
+    for name, layer, what in (
+        ("pagila.public.thin", "bronze", f"the nearest: {TABLE}"),
+        ("pagila.public.thin", "silver", f"the nearest: {TABLE}"),
+        (TABLE, "silver", "silver has not yet"),
+        (f"{TABLE}@hudi_mor", "silver", f"the settings hold silver of it in {TABLE}"),
+    ):
+        with pytest.raises(UnknownTableError, match=what):
+            count(name, layer, None)
 
 
 @pytest.mark.deep
