@@ -27,6 +27,7 @@ EMBEDDED = "embedded"
 Framing = Literal["auto", "id4", "id8", "glue", "glue-zlib", "single-object", "bare", "json", "csv", "string"]
 Limit = Annotated[str, Field(pattern=r"^(\d+|\d{1,2}(\.\d+)?%|100%)$", coerce_numbers_to_str=True)]
 """A number of records, or a share of them."""
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")]
 
 
 def _reference(value: str) -> str:
@@ -281,6 +282,17 @@ TABLE_TYPES: Mapping[TableType, SilverTable] = {
     "hudi-mor": SilverTable(format="hudi", type="mor"),
 }
 """All there are, by a short name."""
+
+
+class Expectation(Model):
+    """What rows are expected to be."""
+
+    name: Name
+    holds: str = Field(description="An SQL condition; a row meets it unless it is false.")
+    on_fail: Literal["warn", "reject", "stop"] = Field(
+        default="warn",
+        description="What a row does that does not meet it: it is counted, left out, or nothing is written (exit 30).",
+    )
 
 
 class TableConfig(Model):

@@ -13,7 +13,8 @@
     ├── DataLossError                exit 20  records are gone, or the source's log is not the one we knew
     │   └── NoProgressError                   no commit that is left says what the table has consumed
     ├── QualityGateError             exit 30  too much was quarantined
-    │   └── KeyConstraintError                a gold model's result has a null or a repeated key
+    │   ├── KeyConstraintError                a gold model's result has a null or a repeated key
+    │   └── ExpectationError                  rows are not what they were expected to be
     └── TableLockedError             exit 40  another run is writing this table, or has written it
 
 A message reads `where: what; what to do`. A bad *record* is never an error: it becomes a quarantined row.
@@ -125,6 +126,12 @@ class KeyConstraintError(QualityGateError):
     """The result of a gold model has a null or a repeated key; the table was left as it was."""
 
     code = "CDC-501"
+
+
+class ExpectationError(QualityGateError):
+    """Rows are not what they were expected to be, and the expectation stops the run; nothing was written."""
+
+    code = "CDC-502"
 
 
 class TableLockedError(CdcLakeError):

@@ -1,41 +1,48 @@
-"""Gold: a table for each SQL model, made anew from silver when silver or the model has changed."""
+"""Gold: a table for each SQL model, brought up to date when silver or the model has changed.
+
+It is made anew as a whole, or, where the model says which groups a source's rows are part of, only the groups that
+changes of silver touch.
+"""
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from pathlib import Path
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake import failpoints
-from cdc_lake.columns import DELETED, SILVER_META, quoted
+from cdc_lake.columns import DELETE, KEEP, KEY, quoted
 from cdc_lake.config import Config
-from cdc_lake.errors import CdcLakeError, KeyConstraintError, ModelError, NoProgressError
+from cdc_lake.errors import ExpiredError, KeyConstraintError, ModelError, NoProgressError
+from cdc_lake.joins import joined
+from cdc_lake.layers.expected import is_met, judge
+from cdc_lake.layers.gold_groups import Groups, touched
+from cdc_lake.layers.gold_query import Query, Source, in_our_words
 from cdc_lake.layers.run import Leases, end_report, select, silver_targets, table_path
-from cdc_lake.layers.turns import Workers, first_line
+from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport
-from cdc_lake.models import GoldModel, model_names, read_model
-from cdc_lake.session import sibling
+from cdc_lake.models import EVERYTHING, GoldModel, model_names, read_model
+from cdc_lake.session import planned_for, sibling
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit, Table
-from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import Progress
-from cdc_lake.tables.silver import TABLE_FOLDERS
+from cdc_lake.tables.silver import TABLE_FOLDERS, gold_table
 
 _NOT_IN_NAMES = set(" ,;{}()\n\t=")
 """What Delta takes in no column's name."""
+_BYTES_OF_A_ROW = 100
+"""About; for guessing how much work a refresh is."""
 
 
 def run_gold(
     config: Config, models: Sequence[str], spark: SparkSession | None = None, *, workers: Workers | None = None
 ) -> Report:
-    """Make the tables of models anew where silver, or the model, has changed since.
+    """Bring the tables of models up to date where silver, or the model, has changed since.
 
     Args:
         config: the settings.
@@ -86,7 +93,9 @@ class _Gold:
         run = self._run(sibling(spark), done)
         compared = _compared(run)
         if compared.has_changed:
-            commit = _make(run, compared)
+            stored_bytes = sum(source.silver.size() for source in {s.id: s for s in compared.sources.values()}.values())
+            with planned_for(run.session, rows=stored_bytes // _BYTES_OF_A_ROW):
+                commit = _refresh(run, compared)
             done.status, done.batches = "ok", 1
             done.consumed_to, done.version_after = commit.progress.sources, commit.version
         return False
@@ -112,25 +121,9 @@ class _Run:
     run_id: str
     done: TableReport
 
-
-@dataclass(frozen=True)
-class _Source:
-    """A silver table, pinned.
-
-    Attributes:
-        id: the table's.
-        progress: what it carries.
-        version: the one that is read.
-    """
-
-    silver: Table
-    id: str
-    progress: Progress
-    version: int
-
-    def rows(self) -> DataFrame:
-        """What a model sees of it: the rows that are not deleted, in the source's columns."""
-        return self.silver.read(as_of=self.version).where(~F.col(DELETED).eqNullSafe(True)).drop(*SILVER_META)
+    @property
+    def query(self) -> Query:
+        return Query(self.session, self.model)
 
 
 @dataclass(frozen=True)
@@ -138,18 +131,24 @@ class _Compared:
     """What a model's table is made from, beside what it would be made from now.
 
     Attributes:
-        has_changed: whether it is another model, or other sources, or there is no table yet.
+        before: what the table's newest commit says; none if there is no table yet.
     """
 
-    gold: DeltaLakeTable
-    sources: Mapping[str, _Source]
+    gold: Table
+    sources: Mapping[str, Source]
+    before: Progress | None
     following: Progress
-    has_changed: bool
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether it is another model, or other sources, or there is no table yet."""
+        one, other = self.before, self.following
+        return one is None or (one.sources, one.epochs, one.model) != (other.sources, other.epochs, other.model)
 
 
 def _compared(run: _Run) -> _Compared:
-    done = run.done
-    gold = DeltaLakeTable(run.session, table_path(run.config, "gold", run.model.header.name))
+    done, header = run.done, run.model.header
+    gold = gold_table(run.session, table_path(run.config, "gold", header.name), header.table)
     with done.phase("plan"):
         # Before the sources: then a run that commits in between is noticed, not overwritten from an older silver.
         before = _progress(gold, done)
@@ -157,30 +156,10 @@ def _compared(run: _Run) -> _Compared:
         following = _following(run, before, sources.values())
         done.version_before = done.version_after = gold.version() if before else None
     done.consumed_from = done.consumed_to = before.sources if before else {}
-    is_same = before is not None and _is_made_from_the_same(before, following)
-    return _Compared(gold, sources, following, not is_same)
+    return _Compared(gold, sources, before, following)
 
 
-def _make(run: _Run, compared: _Compared) -> Commit:
-    """Put the model's result in the place of all rows, in one commit."""
-    done, model, following = run.done, run.model, compared.following
-    with done.phase("plan"):
-        rows = _result(run, compared.sources).persist()
-    try:
-        with done.phase("check"), _in_our_words(model):
-            count = _checked(rows, model)
-        failpoints.reach("gold.after_plan", batch=following.commit)
-        run.leases.check(done.table)
-        with done.phase("write"), _in_our_words(model):
-            commit = compared.gold.overwrite(rows, following)
-        failpoints.reach("gold.after_overwrite", batch=following.commit)
-    finally:
-        rows.unpersist()
-    done.count(written=count)
-    return commit
-
-
-def _progress(gold: DeltaLakeTable, done: TableReport) -> Progress | None:
+def _progress(gold: Table, done: TableReport) -> Progress | None:
     """What gold was made from; nothing known, if there are commits and none says so."""
     try:
         return gold.progress()
@@ -189,100 +168,200 @@ def _progress(gold: DeltaLakeTable, done: TableReport) -> Progress | None:
         return Progress(layer="gold", run_id="", commit=gold.version() + 1)  # no commit of ours had a higher number
 
 
-def _sources(run: _Run) -> dict[str, _Source]:
-    """The model's sources by alias, each pinned to one version; a table with several aliases is pinned once.
+def _sources(run: _Run) -> dict[str, Source]:
+    """The model's silver tables by alias, each pinned to one version; a table with several aliases is pinned once.
 
     Raises:
         UnknownTableError: silver does not have one; the message names the nearest.
     """
-    header, root = run.model.header, f"{run.config.lake.root}/silver"
+    topics_of, root = run.model.header.topics, f"{run.config.lake.root}/silver"
     todo = f"run the silver job first, or mend `sources` in {run.model.file}"
-    topics = select(list(header.sources.values()), run.folded, f"table in {root}", todo)
+    topics = select(list(topics_of.values()), run.folded, f"table in {root}", todo)
     pinned = {topic: _pinned(silver_targets(run.config, topic)[0].open(run.session)) for topic in topics}
-    return {alias: pinned[topic] for alias, topic in header.sources.items()}
+    return {alias: pinned[topic] for alias, topic in topics_of.items()}
 
 
-def _pinned(silver: Table) -> _Source:
+def _pinned(silver: Table) -> Source:
     # In this order a commit in between is read although it is not in the progress, and then once more: never missed.
     progress = silver.progress()
     assert progress is not None, "a silver table is created with progress"
-    return _Source(silver, silver.id(), progress, silver.version())
+    return Source(silver, silver.id(), progress, silver.version())
 
 
-def _following(run: _Run, before: Progress | None, sources: Iterable[_Source]) -> Progress:
-    read = {source.id: source.progress for source in sources}
+def _following(run: _Run, before: Progress | None, sources: Iterable[Source]) -> Progress:
+    read = {source.id: source for source in sources}
     return Progress(
         layer="gold",
         run_id=run.run_id,
         epoch=before.epoch if before else 0,
         commit=before.commit + 1 if before else 1,
-        sources={table: progress.commit for table, progress in read.items()},
-        epochs={table: progress.epoch for table, progress in read.items()},
+        sources={table: source.progress.commit for table, source in read.items()},
+        epochs={table: source.progress.epoch for table, source in read.items()},
+        versions={table: source.version for table, source in read.items()},
         model=run.model.fingerprint,
     )
 
 
-def _is_made_from_the_same(one: Progress, other: Progress) -> bool:
-    return (one.sources, one.epochs, one.model) == (other.sources, other.epochs, other.model)
-
-
-def _result(run: _Run, sources: Mapping[str, _Source]) -> DataFrame:
-    """What the model's query says, not yet computed.
+def _refresh(run: _Run, compared: _Compared) -> Commit:
+    """Bring the table up to date, in one commit.
 
     Raises:
-        ModelError: it is not a query, Spark does not take it, or its columns are not what they have to be.
+        ModelError: a query of the model is not one, Spark does not take it, or its columns are not what they have to
+            be.
+        KeyConstraintError: the result has a null or a repeated key.
+        ExpectationError: the result does not meet what the model says that stops it.
     """
-    session, model = run.session, run.model
-    for alias, source in sources.items():
-        source.rows().createOrReplaceTempView(alias)
-    # What a query reads by a path is in no progress.
-    session.conf.set("spark.sql.runSQLOnFiles", "false")
-    with _in_our_words(model):
-        parser = session._jsparkSession.sessionState().sqlParser()
-        parser.parsePlan(model.text)  # any one statement
-        try:
-            parser.parseQuery(model.text)
-        except ParseException as exc:
-            todo = "a model is one SELECT or WITH query, and the job writes its result"
-            raise ModelError(str(model.file), "its SQL is a statement that is not a query", todo) from exc
-        rows = session.sql(model.text)
-    _check_columns(rows.columns, model)
-    return rows
+    query, model = run.query, run.model
+    with run.done.phase("plan"):
+        views = {alias: source.rows() for alias, source in compared.sources.items()}
+        result = query.ask(model.text, views, "its SQL")
+        _check_columns(run, result)
+        groups = _groups(run, compared, result)
+    if groups is None:
+        return _make_anew(run, compared, result)
+    with run.done.phase("plan"):
+        run.done.count(groups=groups.number)
+        if (window := model.header.window) is not None:
+            views[window.source] = groups.in_window(views[window.source], window)
+            result = query.ask(model.text, views, "its SQL")
+    return _make_again(run, compared, groups, groups.among(result))
 
 
-def _check_columns(columns: Sequence[str], model: GoldModel) -> None:
-    """See that the result has the keys, and names that Delta takes: of a wrong one it does not say which it is.
+def _groups(run: _Run, compared: _Compared, result: DataFrame) -> Groups | None:
+    """The groups to make again; none when the whole table is to be made anew."""
+    header, before = run.model.header, compared.before
+    if header.refresh == "full" or before is None or before.model != compared.following.model:
+        return None
+    if before.versions.keys() != compared.following.versions.keys():
+        return None
+    changed = {alias for alias, source in compared.sources.items() if before.versions[source.id] != source.version}
+    if any(header.touched[alias] == EVERYTHING for alias in changed):
+        return None
+    if _held(compared.gold, result) != dict(compared.gold.read().dtypes):
+        return None
+    if not changed:  # a restore brought back what was read, or nothing but progress moved
+        return Groups.of(result.select(*map(quoted, header.made_together)).limit(0), result)
+    try:
+        return Groups.of(touched(run.query, compared.sources, before.versions), result)
+    except ExpiredError as error:
+        run.done.warn(f"made anew as a whole: {error}")
+        return None
+
+
+def _held(gold: Table, result: DataFrame) -> dict[str, str]:
+    return {name: gold.held_as(kind) for name, kind in result.dtypes}
+
+
+def _make_anew(run: _Run, compared: _Compared, result: DataFrame) -> Commit:
+    """Put the model's result in the place of all rows."""
+    rows = result.persist()
+    try:
+        rows, count = _checked(run, rows)
+        _ready(run, compared)
+        with run.done.phase("write"), in_our_words(run.model):
+            commit = compared.gold.overwrite(_with_key(rows, run.model), compared.following)
+    finally:
+        result.unpersist()
+    failpoints.reach("gold.after_overwrite", batch=compared.following.commit)
+    run.done.count(written=count)
+    return commit
+
+
+def _make_again(run: _Run, compared: _Compared, groups: Groups, result: DataFrame) -> Commit:
+    """Put the model's result for some groups in the place of their rows."""
+    made = result.persist()
+    gold, keys = compared.gold, run.model.header.keys
+    try:
+        rows, _ = _checked(run, made)
+        stored = groups.among(gold.read())
+        if not set(groups.names) <= set(keys):
+            _check_apart(run, rows, groups.beside(gold.read()))
+        with run.done.phase("check"), in_our_words(run.model):
+            vanished = joined(stored, rows, keys, "left_anti")
+            new = rows if _has_map(rows) else joined(rows, stored, rows.columns, "left_anti")
+            changes = _changes(new, vanished, run.model).persist()
+            counts = {row[DELETE]: row["count"] for row in changes.groupBy(DELETE).count().collect()}
+        _ready(run, compared)
+        with run.done.phase("write"), in_our_words(run.model):
+            following = compared.following
+            commit = gold.merge(changes, keys, following) if counts else gold.advance(following)
+        changes.unpersist()
+    finally:
+        made.unpersist()
+    failpoints.reach("gold.after_merge", batch=compared.following.commit)
+    run.done.count(written=counts.get(False, 0), removed=counts.get(True, 0))
+    return commit
+
+
+def _ready(run: _Run, compared: _Compared) -> None:
+    failpoints.reach("gold.after_plan", batch=compared.following.commit)
+    run.leases.check(run.done.table)
+
+
+def _with_key(rows: DataFrame, model: GoldModel) -> DataFrame:
+    """Rows with their key's text behind, by which an engine may find them."""
+    keys = F.struct(*map(quoted, model.header.keys))
+    return rows.withColumn(KEY, F.to_json(keys, {"ignoreNullFields": "false"}))
+
+
+def _changes(new: DataFrame, vanished: DataFrame, model: GoldModel) -> DataFrame:
+    """Rows as `Table.merge` takes them: those that are new or others now, and those that go."""
+    both = new.withColumn(DELETE, F.lit(False)).unionByName(vanished.withColumn(DELETE, F.lit(True)))
+    return _with_key(both, model).withColumn(KEEP, F.array().cast("array<string>"))
+
+
+def _has_map(rows: DataFrame) -> bool:
+    """Spark does not compare maps."""
+    return any("map<" in kind for _, kind in rows.dtypes)
+
+
+def _check_columns(run: _Run, rows: DataFrame) -> None:
+    """See that the result has the keys and groups, can be partitioned as the model says, and has names that Delta
+    takes: of a wrong one it does not say which it is.
 
     Raises:
         ModelError: it does not.
+        ConfigError: it cannot be partitioned.
     """
+    model, columns = run.model, rows.columns
     unnamed = [name for name in columns if set(name) & _NOT_IN_NAMES]
     if unnamed:
         what = f"columns of the result need a name of letters and digits: {', '.join(unnamed)}"
         raise ModelError(str(model.file), what, "name them with AS")
     there = {name.casefold() for name in columns}
-    for key in model.header.keys:
-        if key.casefold() not in there:
-            near = difflib.get_close_matches(key, columns, n=1, cutoff=0.5) or columns
-            what = f"`keys`: the result has no column `{key}`; the nearest: {', '.join(near)}"
-            raise ModelError(str(model.file), what, "select it, or mend `keys`")
+    for setting, names in (("keys", model.header.keys), ("groups", model.header.groups)):
+        for name in names:
+            if name.casefold() not in there:
+                near = difflib.get_close_matches(name, columns, n=1, cutoff=0.5) or columns
+                what = f"`{setting}`: the result has no column `{name}`; the nearest: {', '.join(near)}"
+                raise ModelError(str(model.file), what, f"select it, or mend `{setting}`")
+    held_in, keys = model.header.table, model.header.keys
+    check_partitions(str(model.file), held_in, dict(rows.dtypes), keys, "mend `partition_by` in the model's `table`")
 
 
-def _checked(rows: DataFrame, model: GoldModel) -> int:
-    """How many rows there are, once their keys are seen to be what the header says.
+def _checked(run: _Run, rows: DataFrame) -> tuple[DataFrame, int]:
+    """The rows that are not rejected, and how many they are, once all is seen to be what the header says.
 
     Raises:
         KeyConstraintError: a key is null, or stands in several rows.
+        ExpectationError: rows do not meet what is to stop the run.
     """
-    names = model.header.keys
-    keys = [F.col(quoted(name)) for name in names]
-    has_null = reduce(or_, (key.isNull() for key in keys))
-    by_key = rows.groupBy(*keys).agg(F.count("*").alias("__rows"))
-    found = by_key.agg(
-        F.sum("__rows").alias("rows"),
-        F.sum(F.when(has_null, F.col("__rows"))).alias("nulls"),
-        F.count_if(F.col("__rows") > 1).alias("repeated"),
-    ).collect()[0]
+    model = run.model
+    names, expectations = model.header.keys, model.header.expectations
+    with run.done.phase("check"), in_our_words(model):
+        if expectations:
+            unmet = rows.agg(*(F.count_if(~is_met(one)).alias(one.name) for one in expectations)).collect()[0]
+            judge(run.done, expectations, unmet.asDict())
+        rejecting = (is_met(one) for one in expectations if one.on_fail == "reject")
+        kept = rows.where(reduce(and_, rejecting, F.lit(True)))
+        keys = [F.col(quoted(name)) for name in names]
+        has_null = reduce(or_, (key.isNull() for key in keys))
+        by_key = kept.groupBy(*keys).agg(F.count("*").alias("__rows"))
+        found = by_key.agg(
+            F.sum("__rows").alias("rows"),
+            F.sum(F.when(has_null, F.col("__rows"))).alias("nulls"),
+            F.count_if(F.col("__rows") > 1).alias("repeated"),
+        ).collect()[0]
     if found["nulls"] or found["repeated"]:
         raise KeyConstraintError(
             model.header.name,
@@ -290,21 +369,22 @@ def _checked(rows: DataFrame, model: GoldModel) -> int:
             f"{found['repeated']} keys stand in several rows; nothing was written",
             f"mend the query, or name in `keys` what tells its rows apart ({model.file})",
         )
-    return found["rows"] or 0
+    return kept, found["rows"] or 0
 
 
-@contextmanager
-def _in_our_words(model: GoldModel) -> Iterator[None]:
-    """Tell what Spark says of a model with the model's file.
+def _check_apart(run: _Run, rows: DataFrame, others: DataFrame) -> None:
+    """See that no key stands in a group that was made again and in another.
 
     Raises:
-        ModelError: Spark does not take the SQL, or Delta the result.
-        CdcLakeError: Spark failed at it; it may have been the SQL or not.
+        KeyConstraintError: one does.
     """
-    try:
-        yield
-    except PySparkException as exc:
-        raise ModelError(str(model.file), f"Spark says: {first_line(exc)}", "mend the SQL") from exc
-    except Py4JJavaError as exc:
-        todo = "mend the SQL if it is that; else run again with --debug to see where"
-        raise CdcLakeError(str(model.file), f"Spark failed: {first_line(exc)}", todo) from exc
+    header = run.model.header
+    with run.done.phase("check"), in_our_words(run.model):
+        repeated = joined(rows, others, header.keys, "left_semi").count()
+    if repeated:
+        raise KeyConstraintError(
+            header.name,
+            f"{repeated} keys ({', '.join(header.keys)}) stand in several rows, of different groups "
+            f"({', '.join(header.made_together)}); nothing was written",
+            f"mend the query or `touched`, or name in `keys` what tells its rows apart ({run.model.file})",
+        )

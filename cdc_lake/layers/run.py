@@ -100,15 +100,14 @@ def select_landed(config: Config, storage: Storage, patterns: Sequence[str], lay
     return select(patterns, there, f"table in {root}", f"run the {layer} job first")
 
 
-def select_one(config: Config, storage: Storage, table: str, layer: str = "bronze") -> str:
-    """The one topic with a bronze table, or model with a gold one, that a name or glob names.
+def only_one(found: Sequence[str], pattern: str) -> str:
+    """The one name that a pattern named.
 
     Raises:
-        UnknownTableError: it fits none, or several.
+        UnknownTableError: there are several.
     """
-    found = select_landed(config, storage, [table], layer)
     if len(found) > 1:
-        raise UnknownTableError(table, f"it names {len(found)} tables: {', '.join(found)}", "name one of them")
+        raise UnknownTableError(pattern, f"it names {len(found)} tables: {', '.join(found)}", "name one of them")
     return found[0]
 
 

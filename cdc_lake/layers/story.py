@@ -18,7 +18,7 @@ from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError
 from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.rows import place
-from cdc_lake.layers.run import select_one, silver_targets, table_path
+from cdc_lake.layers.run import only_one, select_landed, silver_targets, table_path
 from cdc_lake.layers.silver_batch import Batch, SilverRun, looking
 from cdc_lake.layers.silver_fold import Folding
 from cdc_lake.session import build_session
@@ -81,7 +81,7 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
     """
     spark = spark or build_session("cdc_lake story")
     storage = Storage(spark)
-    topic = select_one(config, storage, table)
+    topic = only_one(select_landed(config, storage, [table]), table)
     bronze = DeltaLakeTable(spark, table_path(config, "bronze", topic))
     rows = bronze.read(as_of=bronze.version()).select(*BRONZE)
     text = _known_key(topic, rows, key)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 from operator import and_, or_
+from pathlib import Path
 from typing import Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,14 +22,16 @@ from cdc_lake.columns import BATCH, BRONZE, DELETE, DELETED, KAFKA_TYPE, KEEP, K
 from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownTableError
 from cdc_lake.events.rows import place
-from cdc_lake.layers.run import SilverTarget, select_one, silver_targets, table_path
+from cdc_lake.layers.run import SilverTarget, only_one, select, select_landed, silver_targets, table_path
 from cdc_lake.layers.silver_batch import Batch, looking
 from cdc_lake.layers.silver_fold import folded
+from cdc_lake.models import model_names, read_model
 from cdc_lake.points import Offset, Point, SourceTime, iso, milliseconds
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.silver import gold_table
 
 Layer = Literal["bronze", "silver", "gold"]
 CHANGE_TYPE = "_change_type"
@@ -45,15 +48,30 @@ def read(
     if isinstance(as_of, SourceTime | Offset):
         todo = "name a version or a time, or read silver"
         raise ConfigError(table, f"{layer} is not told as of a {type(as_of).__name__}", todo)
-    name = select_one(config, Storage(spark), table, layer)
-    stored = DeltaLakeTable(spark, table_path(config, layer, name))
-    return stored.read(_version(stored, name, as_of))
+    stored = _bronze(config, table, spark) if layer == "bronze" else _gold(config, table, spark)
+    return stored.read(_version(stored, table, as_of))
 
 
 def changes(config: Config, table: str, spark: SparkSession, *, since: Point, until: Point | None = None) -> DataFrame:
     """See `cdc_lake.changes`."""
-    silver = _Silver.of(config, table, spark)
-    return _differences(silver.at(since), silver.at(until))
+    return _differences(*_Silver.of(config, table, spark).between(since, until))
+
+
+def _bronze(config: Config, table: str, spark: SparkSession) -> DeltaLakeTable:
+    topic = only_one(select_landed(config, Storage(spark), [table]), table)
+    return DeltaLakeTable(spark, table_path(config, "bronze", topic))
+
+
+def _gold(config: Config, table: str, spark: SparkSession) -> Table:
+    folder = Path(config.gold.models)
+    name = only_one(
+        select([table], model_names(folder), f"model in {folder}", "see `gold.models` in the settings"), table
+    )
+    held_in = read_model(folder / f"{name}.sql").header.table
+    gold = gold_table(spark, table_path(config, "gold", name), held_in)
+    if not gold.exists():
+        raise UnknownTableError(name, "there is a model, and no table yet", "run the gold job first")
+    return gold
 
 
 @dataclass(frozen=True)
@@ -94,19 +112,30 @@ class _Silver:
         """The table at a point; now, if there is none."""
         if isinstance(point, SourceTime | Offset):
             return self._folded(point)
+        silver, keys = self._table()
+        return _State(silver.read(_version(silver, self.name, point)), keys)
+
+    def between(self, since: Point, until: Point | None) -> tuple[_State, _State]:
+        """The table at two points; where both are versions, of what both have only as much as cannot be told apart."""
+        if isinstance(since, SourceTime | Offset) or isinstance(until, SourceTime | Offset):
+            return self.at(since), self.at(until)
+        silver, keys = self._table()
+        one, other = (_version(silver, self.name, point) for point in (since, until))
+        states = [_State(rows, keys) for rows in silver.differing(min(one, other), max(one, other))]
+        return (states[0], states[1]) if one <= other else (states[1], states[0])
+
+    def _table(self) -> tuple[Table, Sequence[str]]:
+        """The table, and its primary key."""
         silver = self.target.open(self.spark)
         progress = silver.progress()
         if progress is None:
-            topic = select_one(self.config, Storage(self.spark), self.target.topic)
-            raise UnknownTableError(
-                self.name, f"bronze has {topic}, and silver has not yet", "run the silver job first"
-            )
-        return _State(silver.read(_version(silver, self.name, point)), progress.keys)
+            _bronze(self.config, self.target.topic, self.spark)  # names the nearest, if there is none either
+            raise UnknownTableError(self.name, "bronze has it, and silver has not yet", "run the silver job first")
+        return silver, progress.keys
 
     def _folded(self, point: SourceTime | Offset) -> _State:
         """The fold of bronze's events up to a point."""
-        topic = select_one(self.config, Storage(self.spark), self.target.topic)
-        bronze = DeltaLakeTable(self.spark, table_path(self.config, "bronze", topic))
+        topic, bronze = self.target.topic, _bronze(self.config, self.target.topic, self.spark)
         landed = bronze.progress()
         assert landed is not None, "a bronze table is created with progress"
         rows = bronze.read(as_of=bronze.version()).select(*BRONZE).where(F.col("status") == "ok")

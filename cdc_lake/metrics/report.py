@@ -32,6 +32,7 @@ class TableReport(BaseModel):
             gold `{silver table id: commit}`.
         consumed_to: progress after, likewise.
         rows: counts by name; they close (`check_sum`).
+        unmet: by expectation, how many rows or events did not meet it; zeros too.
         seconds: by phase.
         warnings: what the operator should know although the run went on.
     """
@@ -44,6 +45,7 @@ class TableReport(BaseModel):
     version_after: int | None = None
     batches: int = 0
     rows: dict[str, int] = {}
+    unmet: dict[str, int] = {}
     seconds: dict[str, float] = {}
     warnings: list[str] = []
     error: Failure | None = None

@@ -86,6 +86,19 @@ class Table(Protocol):
             None if none was, as far as the engine still knows. Whether it can be read, `has` says.
         """
 
+    def differing(self, since: int, until: int) -> tuple[DataFrame, DataFrame]:
+        """The rows of two versions, as far as they are in files that only one of them has.
+
+        Among them are rows that both versions have: whoever needs the others only leaves those out. The rows of a
+        version that is no more than files put together are all alike.
+
+        Args:
+            since, until: two of `history`.
+
+        Raises:
+            ExpiredError: the engine has let one of them go.
+        """
+
     def overwrite(self, rows: DataFrame, progress: Progress) -> Commit:
         """Put rows in the place of all there are, in one commit; the first creates the table.
 

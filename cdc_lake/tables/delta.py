@@ -2,7 +2,7 @@
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
@@ -18,12 +18,13 @@ from delta.exceptions import (
     ProtocolChangedException,
 )
 from delta.tables import DeltaTable
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import DELETE, KEEP, KEY, quoted
-from cdc_lake.errors import NoProgressError, TableLockedError
+from cdc_lake.errors import ExpiredError, NoProgressError, TableLockedError
 from cdc_lake.partitioning import PartitionField
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit, Version
@@ -231,6 +232,51 @@ class DeltaLakeTable:
     def _committed_ms(self, version: int) -> int:
         """When a commit was made; before all others, if the log does not know any more."""
         return int((self.commit_info(version) or {}).get("timestamp", -1))
+
+    def differing(self, since: int, until: int) -> tuple[DataFrame, DataFrame]:
+        """See `Table`. With deletion vectors, whose files differ by what beside them says, all rows."""
+        before, after = self._at(since), self._at(until)
+        gone, new = dict[str, bool](), dict[str, bool]()
+        for version in range(since + 1, until + 1):
+            for action in self._actions(version):
+                if (removed := action.get("remove")) and new.pop(removed["path"], None) is None:
+                    gone[removed["path"]] = "deletionVector" in removed
+                if (added := action.get("add")) and gone.pop(added["path"], None) is None:
+                    new[added["path"]] = "deletionVector" in added
+        if any((*gone.values(), *new.values())):
+            return before, after
+        return self._in_files(gone, before), self._in_files(new, after)
+
+    def _at(self, version: int) -> DataFrame:
+        try:
+            return self.read(as_of=version)
+        except (PySparkException, Py4JJavaError) as exc:
+            raise self._expired(f"version {version} cannot be read any more") from exc
+
+    def _actions(self, version: int) -> Iterator[dict[str, Any]]:
+        """What a commit did; a RESTORE may remove files and add them again."""
+        try:
+            text = self._storage.read_text(f"{self.path}/{LOG_FOLDER}/{version:020d}.json")
+        except Py4JJavaError as exc:
+            raise self._expired(f"what version {version} changed is not known any more") from exc
+        return map(json.loads, text.splitlines())
+
+    def _in_files(self, names: Collection[str], like: DataFrame) -> DataFrame:
+        """The rows of data files, in the columns of a version that has them."""
+        if not names:
+            return like.where(F.lit(False))
+        paths = [name if ":/" in name else f"{self.path}/{name}" for name in map(unquote, names)]
+        try:
+            # Each is a file: what its folders say is no column of ours.
+            found = self._spark.read.schema(like.schema).option("recursiveFileLookup", "true").parquet(*paths)
+        except PySparkException as exc:
+            raise self._expired(f"of {len(paths)} files that it had at first some were vacuumed") from exc
+        return found.select(*map(quoted, like.columns))
+
+    def _expired(self, what: str) -> ExpiredError:
+        return ExpiredError(
+            self.path, what, "read a newer version; delta.deletedFileRetentionDuration says how long they are kept"
+        )
 
     def maintain(self) -> dict[str, int]:
         """See `Table`: OPTIMIZE, then VACUUM, which removes what the table's retention lets go.

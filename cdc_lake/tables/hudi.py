@@ -9,6 +9,8 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
 from typing import Any, Literal, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -16,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, quoted
-from cdc_lake.errors import ConfigError, NoProgressError, TableLockedError, UnsupportedError
+from cdc_lake.errors import ConfigError, ExpiredError, NoProgressError, TableLockedError, UnsupportedError
 from cdc_lake.partitioning import PartitionField, joint_name
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit, Version
@@ -63,6 +65,9 @@ _SETTINGS_OF = {
     # Nobody else compacts; and a reader merges at most so many logs.
     "mor": {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "10"},
 }
+_FILE = f"{HUDI_PREFIX}file_name"
+_MOST_GROUPS = 64
+"""More are not told apart when rows are read: a condition has its price, too."""
 _COMPACT_NOW = {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "1"}
 _SAID = {"hoodie.record.merge.mode": _SETTINGS["hoodie.write.record.merge.mode"]}
 _OLD = {"hoodie.write.table.version": "6", "hoodie.write.auto.upgrade": "false"}
@@ -186,22 +191,53 @@ class HudiTable:
             version: one of `history`.
 
         Raises:
-            UnsupportedError: it was cleaned away; what followed it cannot be told any more.
+            ExpiredError: it was cleaned away; what followed it cannot be told any more.
         """
-        known = [one.version for one in self.history()]
-        if version not in known:
-            raise UnsupportedError(
-                self.path,
-                f"what was written since version {version} cannot be told: the table knows versions from {known[-1]} "
-                f"to {known[0]}",
-                "read all rows, or since one of those; hoodie.clean.commits.retained says how many are kept",
-            )
+        self._check_readable(version)
         incremental = {
             "hoodie.datasource.query.type": "incremental",
             "hoodie.datasource.read.begin.instanttime": str(version),
         }
         # The commit itself is among them in table version 8, and not in 6.
         return self._shown(self._rows(incremental).where(F.col("_hoodie_commit_time") > str(version)))
+
+    def differing(self, since: int, until: int) -> tuple[DataFrame, DataFrame]:
+        """See `Table`. Hudi's files of one group follow each other, and each row names its file."""
+        groups = self._groups_written(since, until)
+        is_in_one: Column | None = None
+        if groups is not None and len(groups) <= _MOST_GROUPS:
+            named = (F.col(_FILE).startswith(group) for group in sorted(groups))
+            is_in_one = reduce(or_, named, F.lit(False))
+        before, after = (self._rows({"as.of.instant": str(version)}) for version in (since, until))
+        if is_in_one is not None:
+            before, after = before.where(is_in_one), after.where(is_in_one)
+        return self._shown(before), self._shown(after)
+
+    def _groups_written(self, since: int, until: int) -> set[str] | None:
+        """The ids of the file groups written after a version; none where groups were put in the place of others.
+
+        Raises:
+            ExpiredError: one of the versions was cleaned away.
+        """
+        self._check_readable(since, until)
+        timeline = self._timeline()
+        groups: set[str] = set()
+        for instant in self._instants(timeline):
+            if instant.getAction() not in _WRITTEN or not since < int(instant.requestedTime()) <= until:
+                continue
+            if instant.getAction() == "replacecommit":
+                return None
+            groups.update(stat.getFileId() for stat in timeline.readCommitMetadata(instant).getWriteStats())
+        return groups
+
+    def _check_readable(self, *versions: int) -> None:
+        known = [one.version for one in self.history()]
+        if missing := set(versions) - set(known):
+            raise ExpiredError(
+                self.path,
+                f"there is no version {min(missing)} (any more): those from {known[-1]} to {known[0]} can be read",
+                "name one of these; hoodie.clean.commits.retained says how many are kept",
+            )
 
     def history(self) -> list[Version]:
         """See `Table`. Those that were cleaned away are left out."""

@@ -21,24 +21,30 @@ _LONGEST = 64
 """Characters of a partition's name: a folder's has at most 255 bytes, and an escaped character takes three."""
 
 
-def check_partitions(table: str, held_in: SilverTable, columns: Mapping[str, str], keys: Collection[str]) -> None:
-    """See that a source table can be partitioned as the settings say.
+def check_partitions(
+    table: str,
+    held_in: SilverTable,
+    columns: Mapping[str, str],
+    keys: Collection[str],
+    todo: str = "mend `partition_by` in the `silver` of this table's settings",
+) -> None:
+    """See that a table can be partitioned as the settings say.
 
     Args:
-        columns: its columns, name to Spark type.
+        columns: its columns, name to Spark type, without our own.
         keys: of the primary key. Where there are no others yet, nothing is known of the rest.
+        todo: what to do if it cannot.
 
     Raises:
         ConfigError: there is no such column, or it has no such part; or there are `buckets`, and rows could leave them.
     """
-    todo = "mend `partition_by` in the `silver` of this table's settings"
     fields = held_in.partitions
     if clash := fields and columns.keys() & {joint_name(fields), *(field.name for field in fields)}:
-        raise ConfigError(table, f"the source has a column {min(clash)}, which is what partitions would be in", todo)
+        raise ConfigError(table, f"there is a column {min(clash)}, which is what partitions would be in", todo)
     for field in fields:
         if held_in.buckets and field.column not in keys:
             what = f"`buckets` find a row by its key alone, and `{field.column}`, which partitions go by, is not in it"
-            raise ConfigError(table, what, "leave `buckets` out of the `silver` of this table's settings")
+            raise ConfigError(table, what, f"leave `buckets` out, or {todo}")
         kind = columns.get(field.column)
         if kind is None:
             if columns.keys() > set(keys):

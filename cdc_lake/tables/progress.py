@@ -65,7 +65,8 @@ class Progress(BaseModel):
         sources: silver: id of the bronze table -> the last batch folded in; gold: id of each silver table read -> its
             commit number.
         epochs: gold: id of each silver table read -> its epoch; a RESTORE of silver changes its rows and no number.
-        model: gold: the fingerprint of the model's text.
+        versions: gold: id of each silver table read -> the version of it that was read.
+        model: gold: the fingerprint of the model.
         keys: silver: the primary key's columns, sorted.
         side: silver: its side table as it belongs to this commit; none before the first entry.
         kinds: bronze: `<side>.<frame>` -> the kind of id that the numbers in its frames are, once that is settled.
@@ -85,6 +86,7 @@ class Progress(BaseModel):
     log_ts: dict[int, int] = {}
     sources: dict[str, int] = {}
     epochs: dict[str, int] = {}
+    versions: dict[str, int] = {}
     model: str = ""
     keys: tuple[str, ...] = ()
     side: SidePin | None = None

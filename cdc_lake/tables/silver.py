@@ -1,4 +1,6 @@
-"""Which engine holds a silver table."""
+"""Which engine holds a table of silver or gold."""
+
+from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
@@ -24,20 +26,33 @@ def silver_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table:
     Raises:
         ConfigError: there is a table of another format or type, with other partitions, or not one of ours.
     """
+    todo = (
+        "set `silver` of the table back, or move the folder and its side table away: silver is then made anew from "
+        "bronze"
+    )
+    return _table(spark, path, wanted, todo, statistics=(BATCH, "__source_ts_ms"))
+
+
+def gold_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table:
+    """A gold table by path; see `silver_table`.
+
+    Args:
+        wanted: what the model says of it.
+    """
+    return _table(spark, path, wanted, "set `table` of the model back, or move the folder away: it is then made anew")
+
+
+def _table(spark: SparkSession, path: str, wanted: SilverTable, todo: str, *, statistics: Sequence[str] = ()) -> Table:
     other = next(format for format in _MARKS if format != wanted.format)
     if Storage(spark).exists(f"{path}/{_MARKS[other]}"):
-        raise _another(path, f"a {other} table", wanted)
+        raise _another(path, f"a {other} table", wanted, todo)
     if wanted.format == "delta":
         delta = DeltaLakeTable(
-            spark,
-            path,
-            partitions=wanted.partitions,
-            statistics=(BATCH, "__source_ts_ms"),
-            properties=wanted.properties,
+            spark, path, partitions=wanted.partitions, statistics=statistics, properties=wanted.properties
         )
         found = delta.partitioned_by()
         if found is not None and found != tuple(field.name for field in wanted.partitions):
-            raise _another(path, f"a delta table with the partitions ({', '.join(found)})", wanted)
+            raise _another(path, f"a delta table with the partitions ({', '.join(found)})", wanted, todo)
         return delta
     hudi = HudiTable(
         spark,
@@ -49,16 +64,11 @@ def silver_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table:
         properties=wanted.properties,
     )
     if (differing := hudi.differing_settings()) is not None:
-        raise _another(path, f"a hudi table whose {differing}", wanted)
+        raise _another(path, f"a hudi table whose {differing}", wanted, todo)
     return hudi
 
 
-def _another(path: str, found: str, wanted: SilverTable) -> ConfigError:
+def _another(path: str, found: str, wanted: SilverTable, todo: str) -> ConfigError:
     by = f"partitioned by ({', '.join(wanted.partition_by)})" if wanted.partition_by else None
     name = " ".join(filter(None, (wanted.format, wanted.type, by)))
-    return ConfigError(
-        path,
-        f"there is {found}, and the settings say {name}",
-        "set `silver` of the table back, or move the folder and its side table away: silver is then made anew from "
-        "bronze",
-    )
+    return ConfigError(path, f"there is {found}, and the settings say {name}", todo)

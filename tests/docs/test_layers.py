@@ -16,7 +16,7 @@ ROWS = (
     ("storage", "jars", "java", "models"),
     ("events", "changes"),
     ("config", "failpoints"),
-    ("columns", "errors", "literals", "partitioning"),
+    ("columns", "errors", "joins", "literals", "partitioning"),
 )
 """From top to bottom: a room knows the rows below its own."""
 KNOWN_NEIGHBOURS = {("jobs", "cli"), ("session", "versions"), ("jars", "java")}

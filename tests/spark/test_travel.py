@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from conformance.by_lake import table_rows
@@ -15,7 +15,7 @@ from pyspark.sql import Row, SparkSession
 
 import cdc_lake
 from cdc_lake import Offset, SourceTime
-from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, SilverTable, TableConfig, TableType
+from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, SilverTable, TableConfig, TableType
 from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownTableError
 from cdc_lake.layers.run import SilverTarget, silver_targets
 from cdc_lake.layers.silver import run_silver
@@ -85,8 +85,32 @@ def second(number: float) -> SourceTime:
     return SourceTime(datetime.fromtimestamp(START_MS / 1000 + number, UTC))
 
 
-@pytest.mark.parametrize("table_type", get_args(TableType))
-def test_a_version_is_read_by_its_number_and_by_its_time(
+def applied(state: Rows, changes: Iterable[Row]) -> Rows:
+    """What changes make of a state, each seen to fit it."""
+    found, seen = dict(state), set[tuple[int, str]]()
+    for row in sorted(changes, key=lambda row: str(row["_change_type"]) == "update_postimage"):
+        key, kind, values = row["id"], row["_change_type"], (row["n"], row["body"])
+        assert (key, kind) not in seen
+        seen.add((key, kind))
+        if kind in ("delete", "update_preimage"):
+            assert found.pop(key) == values
+        else:
+            assert kind in ("insert", "update_postimage") and key not in found
+            assert (kind == "insert") is (key not in state)
+            found[key] = values
+    assert {key for key, kind in seen if kind == "update_preimage"} == {
+        key for key, kind in seen if kind == "update_postimage"
+    }
+    assert all(state[key] != found[key] for key, kind in seen if kind == "update_postimage")
+    return found
+
+
+def changes(spark: SparkSession, settings: Config, since: Point, until: Point | None = None) -> list[Row]:
+    return cdc_lake.changes(spark, TABLE, since=since, until=until, config=settings).collect()
+
+
+@pytest.mark.parametrize("table_type", ["delta", "hudi-mor", pytest.param("hudi-cow", marks=pytest.mark.deep)])
+def test_versions_are_read_by_number_and_by_time_and_differ_by_their_changes(
     spark: SparkSession, tmp_path: Path, table_type: TableType
 ) -> None:
     settings = config(tmp_path, TABLE_TYPES[table_type])
@@ -100,8 +124,17 @@ def test_a_version_is_read_by_its_number_and_by_its_time(
         with pytest.raises(ExpiredError, match=what):
             cdc_lake.read(spark, TABLE, as_of=gone, config=settings)
 
+    found = changes(spark, settings, versions[0])
+    assert applied(STATES[0], found) == STATES[2]
+    assert sorted((row["id"], row["_change_type"]) for row in found) == [
+        *((1, "update_postimage"), (1, "update_preimage"), (2, "delete")),
+        *((3, "update_postimage"), (3, "update_preimage"), (4, "insert")),
+    ]
+    assert applied(STATES[2], changes(spark, settings, versions[2], times[2])) == STATES[1]
+    assert changes(spark, settings, times[3], versions[2]) == []
 
-@pytest.mark.parametrize("how", ["vacuum", "log cleanup", "clean"])
+
+@pytest.mark.parametrize("how", ["vacuum", "clean", pytest.param("log cleanup", marks=pytest.mark.deep)])
 def test_a_version_that_is_gone_is_an_error_at_once_and_says_what_is_there(
     spark: SparkSession, tmp_path: Path, how: str
 ) -> None:
@@ -163,55 +196,16 @@ def test_what_no_version_held_is_folded_from_bronze(spark: SparkSession, tmp_pat
             cdc_lake.read(spark, topic.table, as_of=point, config=settings)
 
 
-def applied(state: Rows, changes: Iterable[Row]) -> Rows:
-    """What changes make of a state, each seen to fit it."""
-    found, seen = dict(state), set[tuple[int, str]]()
-    for row in sorted(changes, key=lambda row: str(row["_change_type"]) == "update_postimage"):
-        key, kind, values = row["id"], row["_change_type"], (row["n"], row["body"])
-        assert (key, kind) not in seen
-        seen.add((key, kind))
-        if kind in ("delete", "update_preimage"):
-            assert found.pop(key) == values
-        else:
-            assert kind in ("insert", "update_postimage") and key not in found
-            assert (kind == "insert") is (key not in state)
-            found[key] = values
-    assert {key for key, kind in seen if kind == "update_preimage"} == {
-        key for key, kind in seen if kind == "update_postimage"
-    }
-    assert all(state[key] != found[key] for key, kind in seen if kind == "update_postimage")
-    return found
-
-
-def changes(spark: SparkSession, settings: Config, since: Point, until: Point | None = None) -> list[Row]:
-    return cdc_lake.changes(spark, TABLE, since=since, until=until, config=settings).collect()
-
-
-@pytest.mark.parametrize("table_type", get_args(TableType))
-def test_changes_make_of_one_version_another(spark: SparkSession, tmp_path: Path, table_type: TableType) -> None:
-    settings = config(tmp_path, TABLE_TYPES[table_type])
-    versions, times = written(spark, *silver_targets(settings, TABLE))
-
-    found = changes(spark, settings, versions[0])
-
-    assert applied(STATES[0], found) == STATES[2]
-    assert sorted((row["id"], row["_change_type"]) for row in found) == [
-        *((1, "update_postimage"), (1, "update_preimage"), (2, "delete")),
-        *((3, "update_postimage"), (3, "update_preimage"), (4, "insert")),
-    ]
-    assert applied(STATES[2], changes(spark, settings, versions[2], times[2])) == STATES[1]
-    assert changes(spark, settings, times[3], versions[2]) == []
-
-
 def test_changes_between_points_that_no_version_held(spark: SparkSession, tmp_path: Path) -> None:
     """Soft deletes are deletes; what was written again as it was, maps included, is no change."""
     topic = Topic(COLUMNS | {"extra": ["null", {"type": "map", "values": "string"}]})
     lake, settings = Lake(spark, tmp_path, topic), config(tmp_path, deletes="soft")
-    lake.land([record for records in life(topic) for record in records])
+    records = [record for records in life(topic) for record in records]
     again = {"n": 4, "body": "four", "extra": {"a": "1", "b": "2"}}
     turned = again | {"extra": {"b": "2", "a": "1"}}
     for number, row in enumerate((again, turned, turned | {"extra": {"a": "2", "b": "1"}})):
-        lake.land([topic.change("u", 4, row, lsn=9000 + number, ts_ms=START_MS + 9000)])
+        records.append(topic.change("u", 4, row, lsn=9000 + number, ts_ms=START_MS + 9000))
+    lake.land(records)
 
     assert applied(STATES[0], changes(spark, settings, second(1), second(4))) == STATES[2]
     assert applied(STATES[1], changes(spark, settings, second(3), Offset({0: 10}))) == STATES[3]
@@ -230,18 +224,21 @@ def test_changes_between_points_that_no_version_held(spark: SparkSession, tmp_pa
     ],
 )
 def test_what_is_no_point_is_told_so(spark: SparkSession, tmp_path: Path, point: Any, what: str) -> None:
-    table = tmp_path / "gold" / "revenue"
-    spark.range(1).write.format("delta").save(str(table))
+    spark.range(1).write.format("delta").save(f"{tmp_path}/bronze/thing")
 
     with pytest.raises(ConfigError, match=what):
-        cdc_lake.read(spark, "revenue", layer="gold", as_of=point, config=config(tmp_path))
+        cdc_lake.read(spark, "thing", layer="bronze", as_of=point, config=config(tmp_path))
     with pytest.raises(ConfigError, match="write Offset"):
         Offset(point)
 
 
 def test_bronze_and_gold_are_read_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
-    topic, settings = Topic(COLUMNS), config(tmp_path)
+    topic = Topic(COLUMNS)
     lake = Lake(spark, tmp_path, topic)
+    (tmp_path / "revenue.sql").write_text(
+        f"-- name: revenue\n-- keys: [id]\n-- sources: {{t: {TABLE}}}\nSELECT id FROM t"
+    )
+    settings = config(tmp_path).model_copy(update={"gold": GoldConfig(models=str(tmp_path))})
     first, second_batch, *_ = life(topic)
     lake.land(first)
     between = datetime.now(UTC)

@@ -1,0 +1,162 @@
+"""The groups of a gold model that changes of its sources touch, and how they narrow what is read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import and_, or_
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from cdc_lake.columns import quoted
+from cdc_lake.errors import ModelError
+from cdc_lake.joins import joined
+from cdc_lake.layers.gold_query import Query, Source, in_our_words, seen
+from cdc_lake.models import Window
+from cdc_lake.tables.images import AFTER, BEFORE, IMAGE, images
+
+_MOST_NAMED = 10_000
+"""Groups that are brought to the driver to be named in conditions, by which files are skipped."""
+_MOST_RANGES = 32
+_UNORDERED = ("array<", "map<", "struct<", "binary", "boolean", "float", "double")
+
+
+def touched(query: Query, sources: Mapping[str, Source], since: Mapping[str, int]) -> DataFrame:
+    """The groups that differ, or may, from what they were.
+
+    A changed row touches the groups that it was part of, among the sources as they were, and those that it is part of,
+    among the sources as they are. Whatever a group is made of, it is made of the same rows as before if none of them is
+    of a changed row in either.
+
+    Args:
+        sources: by what the model calls them.
+        since: by a silver table's id the version that gold was made from.
+
+    Returns:
+        The group's columns, each group once.
+
+    Raises:
+        ExpiredError: a silver table has let that version go.
+        ModelError: a query of `touched` is wrong.
+    """
+    changed = {alias: source for alias, source in sources.items() if since[source.id] != source.version}
+    of_each = {alias: _images(source, since[source.id]).persist() for alias, source in changed.items()}
+    try:
+        was = {alias: source.rows_before(since[source.id]) for alias, source in sources.items()}
+        is_now = {alias: source.rows() for alias, source in sources.items()}
+        named = [
+            _named(query, alias, {**world, alias: seen(rows.where(F.col(IMAGE) == image).drop(IMAGE))})
+            for alias, rows in of_each.items()
+            for image, world in ((BEFORE, was), (AFTER, is_now))
+        ]
+        with in_our_words(query.model):
+            return reduce(DataFrame.unionByName, named).distinct().localCheckpoint()
+    finally:
+        for rows in of_each.values():
+            rows.unpersist()
+
+
+def _images(source: Source, since: int) -> DataFrame:
+    return images(source.silver, source.progress.keys, since, source.version)
+
+
+def _named(query: Query, alias: str, views: Mapping[str, DataFrame]) -> DataFrame:
+    """The groups that one source's rows name."""
+    header = query.model.header
+    found = query.ask(header.touched[alias], views, f"`touched` of {alias}")
+    there = {name.casefold() for name in found.columns}
+    if missing := [name for name in header.made_together if name.casefold() not in there]:
+        what = f"`touched` of {alias} has no column {', '.join(missing)}, which `groups` (else `keys`) names"
+        raise ModelError(str(query.model.file), what, "select it under that name")
+    return found.select(*map(quoted, header.made_together))
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Touched groups.
+
+    Attributes:
+        rows: their columns, in the types of the model's result.
+        names: the columns.
+        number: how many there are.
+    """
+
+    rows: DataFrame
+    names: Sequence[str]
+    number: int
+
+    @classmethod
+    def of(cls, rows: DataFrame, result: DataFrame) -> "Groups":
+        """Groups in the types of the columns that they are compared with."""
+        kinds = dict(result.select(*map(quoted, rows.columns)).dtypes)
+        typed = rows.select(*(F.col(quoted(name)).cast(kind).alias(name) for name, kind in kinds.items()))
+        typed = typed.distinct().localCheckpoint()
+        return cls(typed, list(kinds), typed.count())
+
+    def among(self, rows: DataFrame) -> DataFrame:
+        """The rows of these groups."""
+        return joined(rows.where(self._condition), self.rows, self.names, "left_semi")
+
+    def beside(self, rows: DataFrame) -> DataFrame:
+        """The rows of all other groups."""
+        return joined(rows, self.rows, self.names, "left_anti")
+
+    def in_window(self, rows: DataFrame, window: Window) -> DataFrame:
+        """Of a source's rows those whose time lies within the groups' windows."""
+        starts = self._values.get(window.start)
+        if starts is None or None in starts:
+            return rows
+        time = F.col(quoted(window.time))
+        moments = (
+            (self._literal(window.start, first).cast("timestamp"), self._literal(window.start, last).cast("timestamp"))
+            for first, last in _ranges(sorted(starts))
+        )
+        length = F.expr(f"INTERVAL {window.length}")
+        return rows.where(reduce(or_, ((time >= first) & (time < last + length) for first, last in moments)))
+
+    @property
+    def _condition(self) -> Column:
+        """What all rows of these groups meet, in words by which Spark skips files."""
+        return reduce(and_, map(self._within, self._values), F.lit(True))
+
+    def _within(self, name: str) -> Column:
+        values, column = self._values[name], F.col(quoted(name))
+        ranges = (
+            column.between(self._literal(name, first), self._literal(name, last))
+            for first, last in _ranges(sorted(values - {None}))
+        )
+        return reduce(or_, [*ranges, *([column.isNull()] if None in values else [])])
+
+    @cached_property
+    def _kinds(self) -> dict[str, str]:
+        return dict(self.rows.dtypes)
+
+    @cached_property
+    def _values(self) -> dict[str, set[Any]]:
+        """The values of each column that has an order; none at all where there are too many, or no groups.
+
+        Timestamps are microseconds since 1970: as Python has them, an hour of autumn is there twice.
+        """
+        names = [name for name in self.names if not self._kinds[name].startswith(_UNORDERED)]
+        if not 0 < self.number <= _MOST_NAMED:
+            return {}
+        columns = (F.unix_micros(name) if self._kinds[name] == "timestamp" else F.col(quoted(name)) for name in names)
+        found = self.rows.select(*columns).collect()
+        return {name: {row[place] for row in found} for place, name in enumerate(names)}
+
+    def _literal(self, name: str, value: Any) -> Column:
+        literal = F.lit(value)
+        return F.timestamp_micros(literal) if self._kinds[name] == "timestamp" else literal.cast(self._kinds[name])
+
+
+def _ranges(values: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Sorted values in a few ranges, apart where the gaps between them are widest, if that can be told."""
+    ends = list(range(1, len(values)))
+    if len(values) > _MOST_RANGES and not isinstance(values[0], str):
+        ends.sort(key=lambda number: values[number] - values[number - 1], reverse=True)
+        ends = sorted(ends[: _MOST_RANGES - 1])
+    elif len(values) > _MOST_RANGES:
+        ends = ends[:: -(-len(values) // _MOST_RANGES)]
+    starts = [0, *ends]
+    return [(values[start], values[end - 1]) for start, end in zip(starts, [*ends, len(values)], strict=True) if values]

@@ -1,0 +1,119 @@
+"""What a gold model's queries see: its sources, each at one version, under the names that it gave them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import ParseException, PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc_lake.columns import DELETED, SILVER_META, quoted
+from cdc_lake.errors import CdcLakeError, ModelError
+from cdc_lake.layers.turns import first_line
+from cdc_lake.models import GoldModel
+from cdc_lake.tables import Table
+from cdc_lake.tables.images import as_columns_of
+from cdc_lake.tables.progress import Progress
+
+
+@dataclass(frozen=True)
+class Source:
+    """A silver table, pinned.
+
+    Attributes:
+        id: the table's.
+        progress: what it carries.
+        version: the one that is read.
+    """
+
+    silver: Table
+    id: str
+    progress: Progress
+    version: int
+
+    def rows(self) -> DataFrame:
+        """What a model sees of it."""
+        return seen(self.silver.read(as_of=self.version))
+
+    def rows_before(self, version: int) -> DataFrame:
+        """What a model saw of it, in the columns of now."""
+        now = self.silver.read(as_of=self.version)
+        return seen(as_columns_of(now, self.silver.read(as_of=version)))
+
+
+def seen(rows: DataFrame) -> DataFrame:
+    """Of silver's rows those that are not deleted, in the source's columns."""
+    return rows.where(~F.col(DELETED).eqNullSafe(True)).drop(*SILVER_META)
+
+
+@dataclass(frozen=True)
+class Query:
+    """Asks a model's queries.
+
+    Attributes:
+        session: its own, because the names of its sources are nobody else's.
+    """
+
+    session: SparkSession
+    model: GoldModel
+
+    def ask(self, text: str, views: Mapping[str, DataFrame], what: str) -> DataFrame:
+        """What a query says of these rows, not yet computed.
+
+        Args:
+            text: the query.
+            views: the rows of the model's topics, by the names that it gave them.
+            what: which query it is, for messages.
+
+        Raises:
+            ModelError: it is not a query, or Spark does not take it.
+        """
+        for alias, rows in {**views, **self._files()}.items():
+            rows.createOrReplaceTempView(alias)
+        # What a query reads by a path is in no progress.
+        self.session.conf.set("spark.sql.runSQLOnFiles", "false")
+        with in_our_words(self.model):
+            parser = self.session._jsparkSession.sessionState().sqlParser()
+            parser.parsePlan(text)  # any one statement
+            try:
+                parser.parseQuery(text)
+            except ParseException as exc:
+                todo = "a model is one SELECT or WITH query, and the job writes its result"
+                raise ModelError(str(self.model.file), f"{what} is a statement that is not a query", todo) from exc
+            return self.session.sql(text)
+
+    def _files(self) -> dict[str, DataFrame]:
+        found = {}
+        for alias, source in self.model.header.files.items():
+            texts = ", ".join(f"{quoted(name)} string" for name in source.columns)
+            rows = self.session.createDataFrame(list(self.model.files[alias]), texts)
+            with in_our_words(self.model):
+                typed = (_typed(source.file, name, kind).alias(name) for name, kind in source.columns.items())
+                found[alias] = rows.select(*typed)
+        return found
+
+
+def _typed(file: str, name: str, kind: str) -> Column:
+    """A text as the type that its column is said to have."""
+    text = F.col(quoted(name))
+    wrong = F.raise_error(F.concat(F.lit(f"{file}: no {kind} in the column {name}: "), text))
+    return F.coalesce(text.cast(kind), F.when(text.isNotNull(), wrong).cast(kind))
+
+
+@contextmanager
+def in_our_words(model: GoldModel) -> Iterator[None]:
+    """Tell what Spark says of a model with the model's file.
+
+    Raises:
+        ModelError: Spark does not take the SQL, or the engine the result.
+        CdcLakeError: Spark failed at it; it may have been the SQL or not.
+    """
+    try:
+        yield
+    except PySparkException as exc:
+        raise ModelError(str(model.file), f"Spark says: {first_line(exc)}", "mend the SQL") from exc
+    except Py4JJavaError as exc:
+        todo = "mend the SQL if it is that; else run again with --debug to see where"
+        raise CdcLakeError(str(model.file), f"Spark failed: {first_line(exc)}", todo) from exc

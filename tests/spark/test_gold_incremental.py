@@ -1,0 +1,210 @@
+"""Gold's incremental refresh: whatever changes in silver, it says what making the table anew would say."""
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lake import step
+from pyspark.sql import Row, SparkSession
+
+from cdc_lake.columns import SILVER_META
+from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, TableConfig, TableType
+from cdc_lake.layers.gold import run_gold
+from cdc_lake.layers.run import silver_targets
+from cdc_lake.metrics.report import TableReport
+from cdc_lake.tables.silver import gold_table
+
+SALE, STORE = "shop.public.sale", "shop.public.store"
+COLUMNS = {
+    SALE: "id int, store_id int, sold_at timestamp, amount decimal(9,2)",
+    STORE: "store_id int, region string",
+}
+START = datetime(2026, 10, 25, tzinfo=UTC)
+
+SOURCES = f"""\
+-- sources:
+--   sale: {SALE}
+--   store: {STORE}
+"""
+MODELS = {
+    "per_store": """\
+-- keys: [store_id]
+-- touched:
+--   sale: SELECT store_id FROM sale
+--   store: SELECT store_id FROM store
+SELECT store.store_id, store.region, count(sale.id) AS sales, coalesce(sum(sale.amount), 0) AS amount
+FROM store LEFT JOIN sale ON sale.store_id = store.store_id
+GROUP BY store.store_id, store.region
+""",
+    "sliding": """\
+-- keys: [region, window_start]
+-- touched:
+--   sale: |
+--     SELECT coalesce(region, 'Unassigned') AS region, window(sold_at, '10 minutes', '5 minutes').start AS window_start
+--     FROM sale LEFT JOIN store ON store.store_id = sale.store_id
+--   store: |
+--     SELECT region, window(sold_at, '10 minutes', '5 minutes').start AS window_start
+--     FROM sale JOIN store ON store.store_id = sale.store_id
+--     UNION ALL
+--     SELECT 'Unassigned', window(sold_at, '10 minutes', '5 minutes').start
+--     FROM sale JOIN store ON store.store_id = sale.store_id
+-- window: {source: sale, time: sold_at, start: window_start, length: 10 minutes}
+SELECT region, window.start AS window_start, window.end AS window_end, sum(amount) AS amount, count(*) AS sales
+FROM (
+  SELECT coalesce(region, 'Unassigned') AS region, window(sold_at, '10 minutes', '5 minutes') AS window, amount
+  FROM sale LEFT JOIN store ON store.store_id = sale.store_id
+)
+GROUP BY region, window
+""",
+    "best_of_region": """\
+-- keys: [id]
+-- groups: [region]
+-- touched:
+--   sale: SELECT region FROM sale JOIN store ON store.store_id = sale.store_id
+--   store: SELECT region FROM store
+SELECT id, region, amount FROM (
+  SELECT sale.id, region, amount, row_number() OVER (PARTITION BY region ORDER BY amount DESC, id) AS place
+  FROM sale JOIN store ON store.store_id = sale.store_id
+) WHERE place <= 2
+""",
+    "unsold": """\
+-- keys: [store_id]
+-- touched:
+--   sale: SELECT store_id FROM sale
+--   store: SELECT store_id FROM store
+SELECT store_id, region FROM store WHERE NOT EXISTS (SELECT 1 FROM sale WHERE sale.store_id = store.store_id)
+""",
+    "per_day": """\
+-- keys: [day]
+-- touched:
+--   sale: SELECT to_date(sold_at) AS day FROM sale
+--   store: everything
+-- window: {source: sale, time: sold_at, start: day, length: 1 day}
+-- expectations:
+--   - {name: some, holds: sales > 1, on_fail: reject}
+SELECT to_date(sold_at) AS day, count(*) AS sales, map('most', max(amount)) AS best
+FROM sale LEFT JOIN store ON store.store_id = sale.store_id GROUP BY 1
+""",
+}
+"""Every kind: outer and inner joins, sliding windows, ranks, what is not there, days, a map, rejected rows."""
+Change = dict[int, tuple[Any, ...] | None]
+
+
+class Lake:
+    """A lake whose silver tables change by merges of the product's own, and the models, incremental."""
+
+    def __init__(self, spark: SparkSession, root: Path, table_type: TableType, models: Sequence[str]) -> None:
+        held_in = TABLE_TYPES[table_type]
+        self.models = root / "gold"
+        self.models.mkdir()
+        kind = f", type: {held_in.type}" if held_in.type else ""
+        for name in models:
+            header = (
+                f"-- name: {name}\n-- refresh: incremental\n-- table: {{format: {held_in.format}{kind}}}\n{SOURCES}"
+            )
+            (self.models / f"{name}.sql").write_text(header + MODELS[name])
+        self._spark = spark
+        self.config = Config(
+            lake=LakeConfig(root=str(root / "lake")),
+            gold=GoldConfig(models=str(self.models)),
+            defaults=TableConfig(silver=(held_in,)),
+        )
+
+    def change(self, topic: str, rows: Change, *, soft: bool = False) -> None:
+        """Bring rows to a new state, or delete them, in one commit of silver's."""
+        (target,) = silver_targets(self.config, topic)
+        silver = target.open(self._spark)
+        progress = silver.progress()
+        commit = progress.commit + 1 if progress else 1
+        key = COLUMNS[topic].split()[0]
+        width = len(COLUMNS[topic].split(", "))
+        meta = ", ".join(f"{name} {kind}" for name, kind in SILVER_META.items())
+        full = [
+            (
+                *(row or (number, *[None] * (width - 1))),
+                *(
+                    commit if name == "__batch" else (row is None) if name == "__deleted" else None
+                    for name in SILVER_META
+                ),
+                f'{{"{key}":{number}}}',
+                [],
+                row is None and not soft,
+            )
+            for number, row in rows.items()
+        ]
+        kinds = f"{COLUMNS[topic]}, {meta}, __key string, __keep array<string>, __delete boolean"
+        silver.merge(self._spark.createDataFrame(full, kinds), [key], step(commit, keys=(key,)))
+
+    def refresh(self) -> dict[str, TableReport]:
+        report = run_gold(self.config, ["*"], self._spark)
+        assert report.exit_code == 0, report
+        return {done.table: done for done in report.tables}
+
+    def rows(self, name: str) -> list[tuple[Any, ...]]:
+        """Gold's, sorted."""
+        path = f"{self.config.lake.root}/gold/{name}"
+        return in_order(gold_table(self._spark, path, self.config.defaults.silver[0]).read().collect())
+
+    def expected(self, name: str) -> list[tuple[Any, ...]]:
+        """What the model's query says of silver as a whole."""
+        session = self._spark.newSession()
+        for alias, topic in {"sale": SALE, "store": STORE}.items():
+            silver = silver_targets(self.config, topic)[0].open(session).read()
+            silver.where("NOT __deleted").drop(*SILVER_META).createOrReplaceTempView(alias)
+        header = MODELS[name].rpartition("-- ")[2].partition("\n")[0]
+        rows = session.sql(MODELS[name].rpartition("-- ")[2].partition("\n")[2])
+        return in_order(rows.where("sales > 1" if "sales > 1" in header else "true").collect())
+
+
+def in_order(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in rows), key=repr)
+
+
+def sale(rng: random.Random, number: int) -> tuple[Any, ...]:
+    moment = START + timedelta(minutes=rng.choice((0, 3, 5, 11, 1439, 1500, 4000)))
+    return number, rng.choice((1, 2, 3, 4, 9, None)), moment, Decimal(rng.randrange(1, 400)) / 4
+
+
+def batch(rng: random.Random, topic: str, size: int) -> Change:
+    if topic == SALE:
+        return {n: sale(rng, n) if rng.random() < 0.8 else None for n in rng.sample(range(40), size)}
+    return {
+        n: (n, rng.choice(("north", "south", None))) if rng.random() < 0.8 else None
+        for n in rng.sample(range(1, 5), size)
+    }
+
+
+def check(spark: SparkSession, root: Path, table_type: TableType, seed: int, models: Sequence[str]) -> None:
+    """Change silver at random and refresh, until each model was made again in part three times."""
+    rng = random.Random(seed)
+    lake = Lake(spark, root, table_type, models)
+    lake.change(SALE, {n: sale(rng, n) for n in range(30)})
+    lake.change(STORE, {n: (n, "north") for n in range(1, 4)})
+    partly = dict.fromkeys(models, 0)
+    while min(partly.values()) < 3:
+        done = lake.refresh()
+        for name in models:
+            assert lake.rows(name) == lake.expected(name), (seed, name)
+            partly[name] += "groups" in done[name].rows
+        for topic in rng.choice(((SALE,), (SALE, STORE), (SALE, SALE))):
+            lake.change(topic, batch(rng, topic, rng.randrange(1, 4)), soft=rng.random() < 0.5)
+
+
+@pytest.mark.parametrize(("table_type", "model"), [("delta", "sliding"), ("hudi-mor", "best_of_region")])
+def test_what_is_made_again_is_what_is_made_anew(
+    spark: SparkSession, tmp_path: Path, table_type: TableType, model: str
+) -> None:
+    check(spark, tmp_path, table_type, seed=1, models=[model])
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("table_type", TABLE_TYPES)
+def test_models_of_every_kind_made_again_are_what_they_are_made_anew(
+    spark: SparkSession, tmp_path: Path, table_type: TableType, seed: int
+) -> None:
+    check(spark, tmp_path, table_type, seed, list(MODELS))
