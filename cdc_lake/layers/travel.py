@@ -21,6 +21,7 @@ from cdc_lake.changes.whole_table import is_end
 from cdc_lake.columns import BATCH, BRONZE, DELETE, DELETED, KAFKA_TYPE, KEEP, KEY, SILVER_META, quoted
 from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownTableError
+from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.rows import place
 from cdc_lake.layers.run import SilverTarget, only_one, select, select_landed, silver_targets, table_path
 from cdc_lake.layers.silver_batch import Batch, looking
@@ -225,7 +226,8 @@ def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) ->
     is_row = (F.col("op") == _SNAPSHOT_OP) & ~F.col("snapshot").eqNullSafe(_INCREMENTAL)
     first_end = F.min(F.when(is_end(F.col("snapshot")), place()))
     first_other = F.min(F.when(~is_row, place()))
-    found = rows.where(F.col("key").isNotNull() | (F.col("op") == "t")).agg(
+    of_rows = rows.where(F.col("tombstone_of").isNull() & (F.col("key").isNotNull() | (F.col("op") == TRUNCATE)))
+    found = of_rows.agg(
         F.coalesce(first_end, first_other).alias("end"),
         F.max(is_row & F.col("snapshot").isNotNull()).alias("is_marked"),
         F.min(_told_ms()).alias("first_ms"),
