@@ -120,9 +120,8 @@ class Told:
 def snapshot_of(connector: Any) -> Log:
     """A snapshot of one row, before all other logs of a shared table: from its end on every time can be told."""
     first = Arrival(op="r", snapshot="last", ts=0, kafka_timestamp=0)
-    return Log(
-        log="snapshot", why="The table's first snapshot.", events=[first], rows=[{"last": 1}], connector=connector
-    )
+    why = "The table's first snapshot."
+    return Log(log=f"snapshot-{connector}", why=why, events=[first], rows=[{"last": 1}], connector=connector)
 
 
 def _read_by(number: int) -> Callable[[Copy], list[Event]]:
