@@ -38,6 +38,8 @@ Layer = Literal["bronze", "silver", "gold"]
 CHANGE_TYPE = "_change_type"
 """Column of `changes`; its values, too, are those of Delta's change data feed."""
 _SNAPSHOT_OP, _INCREMENTAL = "r", "incremental"
+_TODO = "name one of these"
+_TODO_OF_SILVER = f"{_TODO}, or a SourceTime or an Offset: bronze still has what is gone here"
 
 
 def read(
@@ -77,7 +79,7 @@ def _gold(config: Config, table: str, spark: SparkSession) -> Table:
 
 @dataclass(frozen=True)
 class _State:
-    """A silver table at a point.
+    """A silver table at a point, or the rows of it that may differ from another's.
 
     Attributes:
         keys: its primary key.
@@ -114,14 +116,14 @@ class _Silver:
         if isinstance(point, SourceTime | Offset):
             return self._folded(point)
         silver, keys = self._table()
-        return _State(silver.read(_version(silver, self.name, point)), keys)
+        return _State(silver.read(_version(silver, self.name, point, _TODO_OF_SILVER)), keys)
 
     def between(self, since: Point, until: Point | None) -> tuple[_State, _State]:
         """The table at two points; where both are versions, of what both have only as much as cannot be told apart."""
         if isinstance(since, SourceTime | Offset) or isinstance(until, SourceTime | Offset):
             return self.at(since), self.at(until)
         silver, keys = self._table()
-        one, other = (_version(silver, self.name, point) for point in (since, until))
+        one, other = (_version(silver, self.name, point, _TODO_OF_SILVER) for point in (since, until))
         states = [_State(rows, keys) for rows in silver.differing(min(one, other), max(one, other))]
         return (states[0], states[1]) if one <= other else (states[1], states[0])
 
@@ -162,8 +164,11 @@ class _Silver:
         return _State(found.withColumn(BATCH, F.lit(None).cast("bigint")), list(outcome.layout.keys))
 
 
-def _version(table: Table, name: str, as_of: int | datetime | str | None) -> int:
+def _version(table: Table, name: str, as_of: int | datetime | str | None, todo: str = _TODO) -> int:
     """The version that a point names.
+
+    Args:
+        todo: what is said where it is gone.
 
     Raises:
         ConfigError: it is no point, or a time without a zone.
@@ -182,12 +187,7 @@ def _version(table: Table, name: str, as_of: int | datetime | str | None) -> int
         known = table.history()[::-1]
         there = known[bisect_left(known, True, key=lambda one: table.has(one.version)) :]
         first, last = (f"{one.version} ({iso(one.at_ms)})" for one in (there[0], there[-1]))
-        raise ExpiredError(
-            name,
-            f"{what}: there are versions {first} to {last}",
-            "name one of these; what the source or Kafka had before, a SourceTime or an Offset may still tell from "
-            "bronze",
-        )
+        raise ExpiredError(name, f"{what}: there are versions {first} to {last}", todo)
     return version
 
 

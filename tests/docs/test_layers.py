@@ -15,7 +15,7 @@ ROWS = (
     ("sources", "tables", "catalogs", "sinks", "metrics", "session", "versions"),
     ("storage", "jars", "java", "models"),
     ("events", "changes"),
-    ("config", "failpoints"),
+    ("config", "failpoints", "points"),
     ("columns", "errors", "joins", "literals", "partitioning"),
 )
 """From top to bottom: a room knows the rows below its own."""

@@ -214,24 +214,6 @@ def test_changes_between_points_that_no_version_held(spark: SparkSession, tmp_pa
     assert extra == [{"a": "1", "b": "2"}, {"a": "2", "b": "1"}]
 
 
-@pytest.mark.parametrize(
-    ("point", "what"),
-    [
-        (datetime(2026, 11, 23), "a time without a zone is another one on every machine"),
-        ("2026-11-23T12:00:00", "a time without a zone"),
-        ("yesterday", "'yesterday': this is no time"),
-        (1.5, "1.5: this is no time"),
-    ],
-)
-def test_what_is_no_point_is_told_so(spark: SparkSession, tmp_path: Path, point: Any, what: str) -> None:
-    spark.range(1).write.format("delta").save(f"{tmp_path}/bronze/thing")
-
-    with pytest.raises(ConfigError, match=what):
-        cdc_lake.read(spark, "thing", layer="bronze", as_of=point, config=config(tmp_path))
-    with pytest.raises(ConfigError, match="write Offset"):
-        Offset(point)
-
-
 def test_bronze_and_gold_are_read_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
     topic = Topic(COLUMNS)
     lake = Lake(spark, tmp_path, topic)
