@@ -291,7 +291,7 @@ def _only(source: Source, globs: Sequence[str]) -> Source:
         gold={
             model: query
             for model, query in source.gold.items()
-            if chosen.keys() >= set(read_model(CHECKOUT / "conf" / "gold" / f"{model}.sql").header.sources.values())
+            if chosen.keys() >= set(read_model(CHECKOUT / "conf" / "gold" / f"{model}.sql").header.topics.values())
         },
     )
 
@@ -349,6 +349,7 @@ def _play(source: Source, jobs: Jobs, stack: Stack, result: DemoResult, say: Say
             say(f"the {layer} job, while the tables change")
             with result.part(layer):
                 jobs.submit(layer, "--table", source.pattern)
+        _make_gold(source, jobs, result, say, "gold", "while the tables change")
     result.transactions = done.total()
     with result.part("rest"):
         sample.wait_until_sent(source.dsn, source.name, _SENT_SECONDS, signal_table=source.signal_table)
@@ -356,9 +357,13 @@ def _play(source: Source, jobs: Jobs, stack: Stack, result: DemoResult, say: Say
         say(f"the {layer} job, after {result.transactions} transactions")
         with result.part(f"{layer} again"):
             jobs.submit(layer, "--table", source.pattern)
+    _make_gold(source, jobs, result, say, "gold again", f"after {result.transactions} transactions")
+
+
+def _make_gold(source: Source, jobs: Jobs, result: DemoResult, say: Say, part: str, when: str) -> None:
     if source.gold:
-        say("the gold job")
-        with result.part("gold"):
+        say(f"the gold job, {when}")
+        with result.part(part):
             jobs.submit("gold", *(flag for model in source.gold for flag in ("--model", model)))
 
 

@@ -35,6 +35,14 @@ GOLD: Final = {
             JOIN city USING (city_id) WHERE city.country_id = country.country_id) AS customers
         FROM country WHERE country_id IN (SELECT country_id FROM city JOIN address USING (city_id)
             JOIN customer USING (address_id))""",
+    "films_by_rating": "SELECT film_id, title, rating::text, rental_rate, replacement_cost FROM film",
+    "sales_by_region": """
+        SELECT CASE store_id WHEN 1 THEN 'Lethbridge' ELSE 'Unassigned' END AS region, window_start,
+            window_start + interval '10 min' AS window_end, sum(amount) AS amount, count(*) AS payments
+        FROM payment JOIN rental USING (rental_id) JOIN inventory USING (inventory_id), LATERAL (VALUES
+            (date_bin('5 min', payment_date, '2022-01-01 UTC')),
+            (date_bin('5 min', payment_date, '2022-01-01 UTC') - interval '5 min')) AS windows (window_start)
+        GROUP BY 1, 2""",
 }
 """What the tables of conf/gold must hold, asked of the source, in words of its own."""
 

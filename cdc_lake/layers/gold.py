@@ -239,6 +239,8 @@ def _groups(run: _Run, compared: _Compared, result: DataFrame) -> Groups | None:
         return None
     if _held(compared.gold, result) != dict(compared.gold.read().dtypes):
         return None
+    if not all(source.progress.keys for source in compared.sources.values()):
+        return None  # silver, made by hand or mended, does not say yet what tells its rows apart
     if not changed:  # a restore brought back what was read, or nothing but progress moved
         return Groups.of(result.select(*map(quoted, header.made_together)).limit(0), result)
     try:

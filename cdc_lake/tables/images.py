@@ -1,12 +1,13 @@
 """What became of silver's rows between two versions: how they were, and how they are."""
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import BATCH, quoted
-from cdc_lake.joins import joined
 from cdc_lake.tables import Table
 
 IMAGE = "__image"
@@ -31,11 +32,13 @@ def images(silver: Table, keys: Sequence[str], since: int, until: int) -> DataFr
     """
     before, after = silver.differing(since, until)
     before = as_columns_of(after, before)
-
     # A commit's number is never used twice, so rows that share it and their key are the same.
-    same = [*keys, BATCH]
-    was = joined(before, after, same, "left_anti").withColumn(IMAGE, F.lit(BEFORE))
-    return was.unionByName(joined(after, before, same, "left_anti").withColumn(IMAGE, F.lit(AFTER)))
+    same = (F.col(f"b.{quoted(name)}").eqNullSafe(F.col(f"a.{quoted(name)}")) for name in (*keys, BATCH))
+    was, is_now = (rows.select(F.struct("*").alias("row"), *map(quoted, (*keys, BATCH))) for rows in (before, after))
+    both = was.alias("b").join(is_now.alias("a"), reduce(and_, same), "full")
+    alone = both.where(F.col("b.row").isNull() | F.col("a.row").isNull())
+    image = F.when(F.col("a.row").isNull(), BEFORE).otherwise(AFTER).alias(IMAGE)
+    return alone.select(F.coalesce("b.row", "a.row").alias("row"), image).select("row.*", IMAGE)
 
 
 def as_columns_of(wanted: DataFrame, rows: DataFrame) -> DataFrame:

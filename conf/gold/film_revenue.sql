@@ -8,6 +8,19 @@
 --   inventory: pagila.public.inventory
 --   rental: pagila.public.rental
 --   payment: pagila.public.payment
+-- refresh: incremental
+-- groups: [film_id]
+-- touched:
+--   film: SELECT film_id FROM film
+--   film_category: SELECT film_id FROM film_category
+--   category: SELECT film_id FROM category JOIN film_category ON film_category.category_id = category.category_id
+--   inventory: SELECT film_id FROM inventory
+--   rental: SELECT film_id FROM rental JOIN inventory ON inventory.inventory_id = rental.inventory_id
+--   payment: |
+--     SELECT inventory.film_id
+--     FROM payment
+--     JOIN rental ON rental.rental_id = payment.rental_id
+--     JOIN inventory ON inventory.inventory_id = rental.inventory_id
 
 WITH paid AS (
   SELECT inventory.film_id, count(DISTINCT rental.rental_id) AS paid_rentals, sum(payment.amount) AS revenue

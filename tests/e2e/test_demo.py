@@ -93,7 +93,8 @@ def test_the_demo_says_what_it_did(result: dict[str, Any]) -> None:
     assert result["too_few"] == {}
     assert result["transactions"] >= ENOUGH
     assert list(result["parts"]) == [
-        *("start", "load", "snapshot", "bronze", "silver", "rest", "bronze again", "silver again", "gold", "compare")
+        *("start", "load", "snapshot", "bronze", "silver", "gold"),
+        *("rest", "bronze again", "silver again", "gold again", "compare"),
     ]
     assert 0 < sum(result["parts"].values()) <= result["seconds"] + 1
     assert 1 << 29 < result["peak_rss_bytes"] < 8 << 30

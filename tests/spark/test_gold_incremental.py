@@ -1,7 +1,9 @@
 """Gold's incremental refresh: whatever changes in silver, it says what making the table anew would say."""
 
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -9,10 +11,10 @@ from typing import Any
 
 import pytest
 from lake import step
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from cdc_lake.columns import SILVER_META
-from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, TableConfig, TableType
+from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, SilverTable, TableConfig, TableType
 from cdc_lake.layers.gold import run_gold
 from cdc_lake.layers.run import silver_targets
 from cdc_lake.metrics.report import TableReport
@@ -116,28 +118,27 @@ class Lake:
 
     def change(self, topic: str, rows: Change, *, soft: bool = False) -> None:
         """Bring rows to a new state, or delete them, in one commit of silver's."""
+        width = len(COLUMNS[topic].split(", "))
+        full = [
+            (*(row or (number, *[None] * (width - 1))), row is None, row is None and not soft)
+            for number, row in rows.items()
+        ]
+        kinds = f"{COLUMNS[topic]}, __deleted boolean, __delete boolean"
+        self.merge(topic, self._spark.createDataFrame(full, kinds))
+
+    def merge(self, topic: str, rows: DataFrame) -> None:
+        """One commit of silver's; of the columns behind the source's those that are given."""
         (target,) = silver_targets(self.config, topic)
         silver = target.open(self._spark)
         progress = silver.progress()
         commit = progress.commit + 1 if progress else 1
         key = COLUMNS[topic].split()[0]
-        width = len(COLUMNS[topic].split(", "))
-        meta = ", ".join(f"{name} {kind}" for name, kind in SILVER_META.items())
-        full = [
-            (
-                *(row or (number, *[None] * (width - 1))),
-                *(
-                    commit if name == "__batch" else (row is None) if name == "__deleted" else None
-                    for name in SILVER_META
-                ),
-                f'{{"{key}":{number}}}',
-                [],
-                row is None and not soft,
-            )
-            for number, row in rows.items()
-        ]
-        kinds = f"{COLUMNS[topic]}, {meta}, __key string, __keep array<string>, __delete boolean"
-        silver.merge(self._spark.createDataFrame(full, kinds), [key], step(commit, keys=(key,)))
+        known = {"__deleted": "false", "__delete": "false"} | {name: name for name in rows.columns}
+        known |= {"__batch": str(commit), "__key": f"to_json(struct({key}))", "__keep": "array()"}
+        kinds = SILVER_META | {"__key": "string", "__keep": "array<string>", "__delete": "boolean"}
+        meta = (f"CAST({known.get(name, 'null')} AS {kind}) AS {name}" for name, kind in kinds.items())
+        source = (column.split()[0] for column in COLUMNS[topic].split(", "))
+        silver.merge(rows.selectExpr(*source, *meta), [key], step(commit, keys=(key,)))
 
     def refresh(self) -> dict[str, TableReport]:
         report = run_gold(self.config, ["*"], self._spark)
@@ -208,3 +209,51 @@ def test_models_of_every_kind_made_again_are_what_they_are_made_anew(
     spark: SparkSession, tmp_path: Path, table_type: TableType, seed: int
 ) -> None:
     check(spark, tmp_path, table_type, seed, list(MODELS))
+
+
+@contextmanager
+def counted(spark: SparkSession) -> Iterator[dict[str, int]]:
+    """What Spark's tasks read and write meanwhile."""
+
+    def so_far() -> Counter[str]:
+        nothing = spark.sparkContext._gateway.new_array(spark._jvm.double, 0)
+        stages = spark._jsc.sc().statusStore().stageList(None, False, False, nothing, None)
+        found: Counter[str] = Counter()
+        for number in range(stages.size()):
+            found["rows read"] += stages.apply(number).inputRecords()
+            found["bytes written"] += stages.apply(number).outputBytes()
+        return found
+
+    found: dict[str, int] = {}
+    before = so_far()
+    yield found
+    spark._jsc.sc().listenerBus().waitUntilEmpty()
+    found.update(so_far() - before)
+
+
+def test_what_a_refresh_reads_and_writes_is_of_the_size_of_the_change(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path, "delta", ["per_day"])
+    model = lake.models / "per_day.sql"
+    model.write_text(model.read_text().replace("{format: delta}", "{partition_by: [month(day)]}"))
+    by_month = TableConfig(silver=(SilverTable(partition_by=("month(sold_at)",)),))
+    lake.config = lake.config.model_copy(update={"defaults": by_month})
+    every_36_minutes = (
+        "CAST(id AS int) AS id",
+        "CAST(id % 5 AS int) AS store_id",
+        f"timestamp'{START:%Y-%m-%d}' + make_dt_interval(0, 0, CAST(id * 36 AS int)) AS sold_at",
+        "CAST(1 AS decimal(9,2)) AS amount",
+    )
+    lake.merge(SALE, spark.range(60_000).selectExpr(*every_36_minutes))
+    lake.change(STORE, {number: (number, "north") for number in range(4)})
+
+    with counted(spark) as full:
+        lake.refresh()
+    lake.merge(
+        SALE, spark.range(59_900, 60_000).selectExpr(*every_36_minutes[:-1], "CAST(2 AS decimal(9,2)) AS amount")
+    )
+    with counted(spark) as again:
+        done = lake.refresh()["per_day"]
+
+    assert done.rows == {"groups": 3, "written": 3, "removed": 0}
+    assert again["rows read"] * 10 < full["rows read"], (again, full)
+    assert again["bytes written"] * 10 < full["bytes written"], (again, full)
