@@ -51,26 +51,31 @@ class Told:
             defaults=TableConfig(silver=(TABLE_TYPES[table_type],), deletes=deletes, on_log_reset="warn"),
             tables={copy.topic: TableConfig(**copy.log.settings) for copy in self.copies if copy.log.settings},
         )
-        self._lake = Lake(spark, self._config, self.copies, shape)
+        self._versions: dict[str, list[int]] = {copy.topic: [] for copy in self.copies}
+        lake = Lake(spark, self._config, self.copies, shape)
+        for number in range(max(len(copy.batches) for copy in self.copies)):
+            lake.take_batch(number)
+            for topic, found in self._versions.items():
+                silver = silver_targets(self._config, topic)[0].open(spark)
+                found.append(silver.version() if silver.exists() else -1)
+        assert not lake.failures
+
+    def points(self) -> Iterator[Result]:
+        """All that there are."""
+        yield from self.commits()
+        yield from self.offsets()
+        yield from self.source_times()
 
     def commits(self) -> Iterator[Result]:
-        """Every commit of silver, read by its version when all were made."""
-        versions: dict[str, list[int]] = {copy.topic: [] for copy in self.copies}
-        for number in range(max(len(copy.batches) for copy in self.copies)):
-            self._lake.take_batch(number)
-            for topic, found in versions.items():
-                silver = silver_targets(self._config, topic)[0].open(self._spark)
-                found.append(silver.version() if silver.exists() else -1)
-        assert not self._lake.failures
-        for topic, found in versions.items():
+        """Every commit of silver, by its version."""
+        for topic, found in self._versions.items():
             for number, version in enumerate(found):
                 if version >= 0:
                     yield from self._compared(topic, version, f"commit {number}", _read_by(number))
 
     def offsets(self) -> Iterator[Result]:
         """Every number of events of each log, as offsets."""
-        self._land()
-        for topic in self._topics():
+        for topic in self._versions:
             copies = [copy for copy in self.copies if copy.topic == topic]
             for count in range(max(len(copy.log.events) for copy in copies) + 1):
                 positions: dict[int, int] = {}
@@ -81,8 +86,7 @@ class Told:
 
     def source_times(self) -> Iterator[Result]:
         """Every source time of the logs, and a millisecond before the first."""
-        self._land()
-        for topic in self._topics():
+        for topic in self._versions:
             copies = [copy for copy in self.copies if copy.topic == topic]
             of_all = [event for copy in copies for event in _in_log_order(copy)]
             times = {_told_ms(*event) for event in of_all}
@@ -90,14 +94,6 @@ class Told:
                 point = cdc_lake.SourceTime(datetime.fromtimestamp(ms / 1000, UTC))
                 is_known = ms >= _known_ms(of_all)
                 yield from self._compared(topic, point, f"at {ms - START_MS} ms", _happened_by(ms), is_known=is_known)
-
-    def _land(self) -> None:
-        for number in range(max(len(copy.batches) for copy in self.copies)):
-            self._lake.take_batch(number)
-        assert not self._lake.failures
-
-    def _topics(self) -> list[str]:
-        return list(dict.fromkeys(copy.topic for copy in self.copies))
 
     def _compared(
         self, topic: str, point: Any, name: str, part: Callable[[Copy], list[Event]], *, is_known: bool = True

@@ -31,28 +31,25 @@ def test_a_few_logs_at_each_of_their_offsets(spark: SparkSession, tmp_path: Path
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("what", ["commits", "offsets", "source_times"])
 @pytest.mark.parametrize(("table_type", "deletes", "shape"), WAYS)
 def test_all_logs_that_share_a_table(
-    spark: SparkSession, tmp_path: Path, table_type: TableType, deletes: Deletes, shape: Shape, what: str
+    spark: SparkSession, tmp_path: Path, table_type: TableType, deletes: Deletes, shape: Shape
 ) -> None:
-    is_each = what == "commits"
-    told = Told(spark, tmp_path, shared(), table_type=table_type, deletes=deletes, shape=shape, is_each=is_each)
+    told = Told(spark, tmp_path, shared(), table_type=table_type, deletes=deletes, shape=shape, is_each=True)
 
-    results = dict(getattr(told, what)())
+    results = dict(told.points())
 
     assert {name: lines for name, lines in results.items() if lines} == {}
-    assert len(results) > 500
+    assert len(results) > 2000
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("what", ["offsets", "source_times"])
 @pytest.mark.parametrize("deletes", get_args(Deletes))
-def test_all_logs_with_tables_of_their_own(spark: SparkSession, tmp_path: Path, deletes: Deletes, what: str) -> None:
+def test_all_logs_with_tables_of_their_own(spark: SparkSession, tmp_path: Path, deletes: Deletes) -> None:
     logs = [log for log in load() if log.has_own_table]
     told = Told(spark, tmp_path, logs, table_type="delta", deletes=deletes, shape="envelope")
 
-    results = dict(getattr(told, what)())
+    results = dict(told.points())
 
     assert {name: lines for name, lines in results.items() if lines} == {}
-    assert len(results) > 100
+    assert len(results) > 300
