@@ -20,6 +20,7 @@ def shared() -> list[Log]:
     return [*(snapshot_of(connector) for connector in dict.fromkeys(log.connector for log in logs)), *logs]
 
 
+@pytest.mark.deep
 def test_a_few_logs_at_each_of_their_offsets(spark: SparkSession, tmp_path: Path) -> None:
     logs = [log for log in load() if log.log in FEW]
     told = Told(spark, tmp_path, logs, table_type="delta", deletes="hard", shape="envelope")

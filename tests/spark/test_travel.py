@@ -207,7 +207,6 @@ def test_changes_between_points_that_no_version_held(spark: SparkSession, tmp_pa
         records.append(topic.change("u", 4, row, lsn=9000 + number, ts_ms=START_MS + 9000))
     lake.land(records)
 
-    assert applied(STATES[0], changes(spark, settings, second(1), second(4))) == STATES[2]
     assert applied(STATES[1], changes(spark, settings, second(3), Offset({0: 10}))) == STATES[3]
     assert changes(spark, settings, Offset({0: 11}), Offset({0: 12})) == []
     extra = [row["extra"] for row in changes(spark, settings, Offset({0: 12}), second(9))]
