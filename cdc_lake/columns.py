@@ -61,6 +61,8 @@ KEEP = "__keep"
 """Column of a change: names of the columns in which the stored row's value stays."""
 DELETE = "__delete"
 """Column of a change: whether the row goes."""
+GONE = "__gone"
+"""Column of a row that is sent to a topic: whether it went, so that only its key counts."""
 HUDI_PREFIX = "_hoodie_"
 """How the columns begin that are Hudi's own."""
 
@@ -78,13 +80,14 @@ SIDE = {
 }
 """A silver table's memory: one entry per (kind, id); `kind` is one of `SIDE_KINDS`, the rest depends on it.
 
-`id` is the key's text, the move's, or empty. `key` is the key concerned. `awaits` names a move whose image an entry
-lacks. `image` holds large values as JSON by column name, `__unavailable` the names of those that are missing even
-there. `__batch` is silver's commit number, `at_ms` when it was made.
+`id` is the key's text, the move's, the place of a rejected event, or empty. `key` is the key concerned. `awaits` names
+a move whose image an entry lacks. `image` holds large values as JSON by column name, or what a rejected event did not
+meet, `__unavailable` the names of those values that are missing even there. `__batch` is silver's commit number,
+`at_ms` when it was made.
 """
 DELETED_ENTRY, MOVED_ENTRY, AWAITING_ENTRY = "deleted", "moved", "awaiting"
-TRUNCATED_ENTRY, SNAPSHOT_ENTRY = "truncated", "snapshot"
-SIDE_KINDS = (DELETED_ENTRY, MOVED_ENTRY, AWAITING_ENTRY, TRUNCATED_ENTRY, SNAPSHOT_ENTRY)
+TRUNCATED_ENTRY, SNAPSHOT_ENTRY, REJECTED_ENTRY = "truncated", "snapshot", "rejected"
+SIDE_KINDS = (DELETED_ENTRY, MOVED_ENTRY, AWAITING_ENTRY, TRUNCATED_ENTRY, SNAPSHOT_ENTRY, REJECTED_ENTRY)
 
 
 def quoted(name: str) -> str:

@@ -194,6 +194,9 @@ class GoldConfig(Model):
     """The tables that are made from silver by SQL."""
 
     models: str = Field(default="gold", description="Folder of their models, a file <name>.sql for each.")
+    schemas: str = Field(
+        default="schemas", description="Folder of the topics' schemas that are written by hand: <subject>.avsc."
+    )
 
 
 class StackConfig(Model):
@@ -373,6 +376,11 @@ class TableConfig(Model):
     decoded: bool = Field(
         default=False, description="Bronze holds typed `before` and `after` beside the bytes, for people who read it."
     )
+    expectations: tuple[Expectation, ...] = Field(
+        default=(),
+        description="What rows are to be. Each event is judged for itself before it is folded into silver; one that "
+        "tells nothing of a column (a placeholder) meets what is said of it.",
+    )
     on_error: Literal["quarantine", "stop"] = Field(
         default="quarantine",
         description="What a record that cannot be read does: it is set aside, or the run stops before it commits.",
@@ -388,6 +396,8 @@ class TableConfig(Model):
         kinds = [table.kind for table in self.silver]
         if len(set(kinds)) < len(kinds):
             raise ValueError("`silver` names the same format and type twice")
+        if len({one.name for one in self.expectations}) < len(self.expectations):
+            raise ValueError("two of `expectations` have the same name")
         return self
 
 
@@ -489,7 +499,9 @@ def load_config(path: str | Path | None = None) -> Config:
 
 def _resolved(config: Config, folder: Path) -> Config:
     lake = config.lake.model_copy(update={"root": _absolute(config.lake.root, folder)})
-    gold = config.gold.model_copy(update={"models": _absolute(config.gold.models, folder)})
+    gold = config.gold.model_copy(
+        update={name: _absolute(getattr(config.gold, name), folder) for name in ("models", "schemas")}
+    )
     stack = config.stack.model_copy(update={"folder": _absolute(config.stack.folder, folder)})
     registry = _registry_resolved(config.registry, folder)
     tables = {

@@ -8,7 +8,8 @@
     │   ├── RefusedError                      legal input that the table's settings refuse
     │   ├── ModelError                        a gold model's file is wrong: its header or its SQL
     │   ├── ExpiredError                      the table has let go of the version asked for
-    │   └── TimeTravelError                   bronze cannot tell a table as of the source time or offset asked for
+    │   ├── TimeTravelError                   bronze cannot tell a table as of the source time or offset asked for
+    │   └── IncompatibleSchemaError           an Avro schema does not fit the columns, or the version before it
     ├── InfrastructureError          exit 10  broker, registry or server does not answer; try again later
     ├── DataLossError                exit 20  records are gone, or the source's log is not the one we knew
     │   └── NoProgressError                   no commit that is left says what the table has consumed
@@ -92,6 +93,12 @@ class TimeTravelError(ConfigError):
     """Bronze cannot tell the table as of the source time or offset asked for."""
 
     code = "CDC-208"
+
+
+class IncompatibleSchemaError(ConfigError):
+    """An Avro schema does not fit the columns, or the version registered before it; nothing was sent."""
+
+    code = "CDC-209"
 
 
 class InfrastructureError(CdcLakeError):

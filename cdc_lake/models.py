@@ -49,6 +49,25 @@ class Window(Model):
     length: Interval = Field(description="How long it is, as in `10 minutes`.")
 
 
+class TopicSink(Model):
+    """A topic that says what the model's table says: a record for a row that changed, a tombstone for one that went."""
+
+    topic: Topic = Field(description="Its name.")
+    framing: Literal["id4", "id8", "headers", "bare"] = Field(
+        default="id4",
+        description="How records name their schema: a zero byte and 4 or 8 bytes of id, Apicurio's headers, or not.",
+    )
+    compatibility: Literal["backward", "forward", "full", "none"] = Field(
+        default="backward",
+        description="What new versions of the value's schema have to be where the registry asks nothing.",
+    )
+    create: bool = Field(default=True, description="Create the topic when there is none; else that is an error.")
+    partitions: int = Field(default=1, ge=1, description="Of a topic that is created.")
+    replication: int | None = Field(
+        default=None, ge=1, description="Of the same; the broker's own default when not said."
+    )
+
+
 class Header(Model):
     """What a model's file says of it."""
 
@@ -72,6 +91,7 @@ class Header(Model):
     window: Window | None = None
     expectations: tuple[Expectation, ...] = Field(default=(), description="What rows of the result are to be.")
     table: SilverTable = Field(default=SilverTable(), description="What the table is held in, as silver's.")
+    topic: TopicSink | None = Field(default=None, description="A topic that the table is sent to, too.")
 
     @field_validator("keys", "sources", "groups")
     @classmethod

@@ -33,6 +33,8 @@ SPARK_DEFAULTS = {
     # Hudi's files do not say who wrote them, so that Spark refuses their old dates; and its arrays would have no nulls.
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.hadoop.parquet.avro.write-old-list-structure": "false",
+    # Or a topic's record with a date before 1582 fails.
+    "spark.sql.avro.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.join.preferSortMergeJoin": "false",
@@ -54,6 +56,7 @@ REQUIRED = {
     "spark.sql.parquet.datetimeRebaseModeInRead",
     "spark.sql.parquet.datetimeRebaseModeInWrite",
     "spark.hadoop.parquet.avro.write-old-list-structure",
+    "spark.sql.avro.datetimeRebaseModeInWrite",
 }
 """What a result depends on, or whether there is one, and so cannot be chosen."""
 

@@ -16,8 +16,8 @@ from cdc_lake.embedded.ports import choose_ports
 from cdc_lake.embedded.server import Site
 from cdc_lake.jars import EMBEDDED_PROFILE, Jar, cache_folder, lock_file, read_lock
 from cdc_lake.java import find_java
-from cdc_lake.sources.registries import open_registry
-from cdc_lake.sources.registry import RegisteredSchema
+from cdc_lake.registries import open_registry
+from cdc_lake.registries.registry import RegisteredSchema
 
 _START_SECONDS = 120
 

@@ -10,7 +10,7 @@ from typing import Any
 import wire
 from wire import avro as body
 
-from cdc_lake.sources.registry import RegisteredSchema
+from cdc_lake.registries.registry import RegisteredSchema
 
 TABLE = "pagila.public.thing"
 START_MS = 1_700_000_000_000
@@ -143,7 +143,7 @@ def framed(schema_id: int, avro: bytes) -> bytes:
 
 
 class FakeRegistry:
-    """A fake: a schema registry in memory, as `cdc_lake.sources.registry.Registry` asks for one."""
+    """A fake: a schema registry in memory, as `cdc_lake.registries.registry.Registry` asks for one."""
 
     name = "fake"
     namespaces = ("contentId",)

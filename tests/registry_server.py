@@ -33,6 +33,7 @@ class FakeServer(ThreadingHTTPServer):
         delay_seconds: how long each answer takes.
         token_seconds: what it says of a token's life, and how long each of its tokens is taken.
         client: who gets tokens, `id:secret`.
+        sent: path and body of every POST and PUT.
     """
 
     daemon_threads = True
@@ -50,6 +51,7 @@ class FakeServer(ThreadingHTTPServer):
         self.token_seconds = 60.0
         self.client = "lake:s3cret"
         self.forms: list[dict[str, list[str]]] = []
+        self.sent: list[tuple[str, str]] = []
         self._tokens: dict[str, float] = {}
 
     @property
@@ -96,8 +98,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._note()
         form = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.server.sent.append((self.path, form))
         scripted = self.server.answers.get(self.path)
         self._answer(*(scripted[0] if scripted else self.server.token(self.headers["Authorization"], form)))
+
+    do_PUT = do_POST
 
     def _note(self) -> None:
         self.server.asked[self.path] += 1

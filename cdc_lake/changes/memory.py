@@ -2,7 +2,7 @@
 
 A row that is gone must still be known as deleted, or an older event that comes again would bring it back. Entries:
 `deleted`, one per key whose row went; `truncated`, the last truncate; `snapshot`, the start of one that has not ended;
-`moved` and `awaiting`, see `cdc_lake.changes.moves`.
+`rejected`, an event that did not meet what rows are to be; `moved` and `awaiting`, see `cdc_lake.changes.moves`.
 """
 
 from collections.abc import Iterable
@@ -20,6 +20,7 @@ from cdc_lake.columns import (
     KAFKA_TYPE,
     ORDER,
     ORDER_TYPE,
+    REJECTED_ENTRY,
     SIDE,
     SNAPSHOT_ENTRY,
     TRUNCATED_ENTRY,
@@ -41,6 +42,20 @@ def deleted_entries(decided: DataFrame, *, deletes: Literal["soft", "hard"]) -> 
         *("key", ORDER),
         F.col("winner")[KAFKA].alias(KAFKA),
         (~is_delete(op)).alias(DELETE),
+    )
+
+
+def rejected_entries(rejected: DataFrame) -> DataFrame:
+    """The events that were rejected.
+
+    Columns in: `key`, `__kafka`, `unmet`. Columns out: `kind`, `id`, `key`, `__kafka`, `image`, `__delete`.
+    """
+    return rejected.select(
+        F.lit(REJECTED_ENTRY).alias("kind"),
+        F.to_json(KAFKA).alias("id"),
+        *("key", KAFKA),
+        F.to_json("unmet").alias("image"),
+        F.lit(False).alias(DELETE),
     )
 
 

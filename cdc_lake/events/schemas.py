@@ -122,6 +122,50 @@ def connect_name(tree: Tree) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def is_nullable(tree: Tree) -> bool:
+    """Whether a value may be null."""
+    return tree["type"] == "null" or any(branch["type"] == "null" for branch in tree.get("branches", ()))
+
+
+def type_name(tree: Tree) -> str:
+    """What a type is called in messages."""
+    inner = non_null(tree)
+    if is_decimal(inner):
+        return f"decimal({inner['precision']},{inner.get('scale', 0)})"
+    return str(inner.get("logicalType") or inner.get("name") or inner["type"])
+
+
+def differences(before: Tree, after: Tree, where: str = "") -> list[str]:
+    """What a later schema has otherwise than an earlier one, in words; nothing when the trees are equal.
+
+    Args:
+        where: the way to these trees from the top.
+    """
+    one, other = non_null(before), non_null(after)
+    found = []
+    if is_nullable(before) != is_nullable(after):
+        found.append(f"`{where}` {'may be null now' if is_nullable(after) else 'may no longer be null'}")
+    if one == other:
+        return found
+    if one["type"] == other["type"] == "record":
+        if one["name"] != other["name"]:
+            found.append(f"the record `{one['name']}` is called `{other['name']}` now")
+        old, new = fields(one), fields(other)
+        for name in old | new:
+            path = f"{where}.{name}" if where else name
+            if name not in new:
+                found.append(f"`{path}` is gone")
+            elif name not in old:
+                found.append(f"`{path}` is new, {type_name(new[name])}")
+            else:
+                found.extend(differences(old[name], new[name], path))
+        return found or [f"the order of the fields{f' of `{where}`' if where else ''} has changed"]
+    for part in ("items", "values"):
+        if part in one and part in other:
+            return [*found, *differences(one[part], other[part], f"{where}[]")]
+    return [*found, f"`{where}` was {type_name(one)} and is {type_name(other)} now"]
+
+
 def is_decimal(tree: Tree) -> bool:
     """Whether the bytes are an unscaled decimal."""
     is_named = tree["type"] in ("bytes", "fixed") and tree.get("logicalType") == "decimal"

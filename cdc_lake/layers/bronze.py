@@ -28,10 +28,10 @@ from cdc_lake.layers.run import Leases, end_report, select, table_path
 from cdc_lake.layers.turns import Workers
 from cdc_lake.layers.written import Written, look_over, typed_row, written_with
 from cdc_lake.metrics.report import Report, TableReport, check_sum
+from cdc_lake.registries import open_registry
+from cdc_lake.registries.registry import Registry
 from cdc_lake.session import planned_for
 from cdc_lake.sources.kafka import Broker, Kafka, Span, TopicLog
-from cdc_lake.sources.registries import open_registry
-from cdc_lake.sources.registry import Registry
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable

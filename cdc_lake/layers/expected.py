@@ -2,12 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import Column
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from cdc_lake.columns import KAFKA
 from cdc_lake.config import Expectation
-from cdc_lake.errors import ExpectationError
+from cdc_lake.errors import ConfigError, ExpectationError
+from cdc_lake.layers.turns import first_line
 from cdc_lake.metrics.report import TableReport
+
+UNMET = "unmet"
 
 
 def is_met(expectation: Expectation) -> Column:
@@ -31,3 +36,34 @@ def judge(done: TableReport, expectations: Sequence[Expectation], unmet: Mapping
             todo = "nothing was written: mend the rows at their source, or set `on_fail` to warn or reject"
             raise ExpectationError(done.table, what, todo)
         done.warn(f"{what}{'; they are left out' if one.on_fail == 'reject' else ''}")
+
+
+def with_unmet(events: DataFrame, expectations: Sequence[Expectation], table: str) -> DataFrame:
+    """The events that do not meet every expectation.
+
+    Args:
+        events: `events()`' columns; of those without a row nothing is expected, nor of what a row does not tell.
+        table: whose they are, for the message.
+
+    Columns out: `key`, `__kafka`, `unmet` array<string>, the names of the expectations.
+
+    Raises:
+        ConfigError: a condition is none of the table's columns.
+    """
+    rows = events.where(F.col("row").isNotNull()).select(
+        F.struct("key", KAFKA, "unavailable").alias("__event"), "row.*"
+    )
+    unmet = [F.when(~_met_or_unknown(rows, one, table), one.name) for one in expectations]
+    found = rows.select(F.col("__event.key"), F.col(f"__event.{KAFKA}"), F.array_compact(F.array(*unmet)).alias(UNMET))
+    return found.where(F.size(UNMET) > 0)
+
+
+def _met_or_unknown(rows: DataFrame, one: Expectation, table: str) -> Column:
+    try:
+        plan = rows.where(one.holds)._jdf.queryExecution().analyzed()
+    except PySparkException as exc:
+        todo = "mend `expectations` in this table's settings"
+        raise ConfigError(f"{table}: {one.name}", f"Spark says: {first_line(exc)}", todo) from exc
+    read = plan.condition().references().toSeq()
+    names = F.array(*(F.lit(read.apply(number).name()) for number in range(read.size())))
+    return is_met(one) | F.arrays_overlap(F.col("__event.unavailable"), names.cast("array<string>"))

@@ -15,7 +15,7 @@ from cdc_lake.layers.run import Leases, end_report, select_landed
 from cdc_lake.layers.turns import Workers
 from cdc_lake.layers.written import look_over, typed_row, written_with
 from cdc_lake.metrics.report import Report, TableReport
-from cdc_lake.sources.registry import Registry
+from cdc_lake.registries.registry import Registry
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable

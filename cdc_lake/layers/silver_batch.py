@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.changes import fold, memory
 from cdc_lake.changes.whole_table import Mark, Place, Truncate, WholeTable, is_mark, whole_table
-from cdc_lake.columns import SILVER_META, SNAPSHOT_ENTRY, TRUNCATED_ENTRY
+from cdc_lake.columns import KAFKA, REJECTED_ENTRY, SILVER_META, SNAPSHOT_ENTRY, TRUNCATED_ENTRY
 from cdc_lake.config import Config, SilverTable, TableConfig
 from cdc_lake.errors import RefusedError, UnsupportedError
 from cdc_lake.events.decode import WriterSchema
@@ -18,6 +18,7 @@ from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.moves import has_move_headers
 from cdc_lake.events.rows import Layout, check_names, events, large_columns, layout_of, merge_columns, place
 from cdc_lake.events.types import plain_type
+from cdc_lake.layers.expected import UNMET, judge, with_unmet
 from cdc_lake.layers.run import SilverTarget
 from cdc_lake.layers.written import named
 from cdc_lake.metrics.report import TableReport
@@ -190,14 +191,14 @@ class Batch:
         truncates, marks = self._of_all(self.rows)
         earlier: list[Mark] = []
         if marks and (counts.late_marks or self.run.partitions > 1):
-            before_it = self.history().where((F.col("batch") < self.first) & is_mark(F.col("snapshot")))
+            before_it = self._landed().where((F.col("batch") < self.first) & is_mark(F.col("snapshot")))
             _, earlier = self._of_all(before_it)
         return whole_table(truncates, marks, earlier=earlier, truncated=before.truncated, snapshot=before.snapshot)
 
     @property
     def ever_happened_to_all(self) -> WholeTable:
         """The truncates and completed snapshots of all of bronze up to this batch."""
-        return whole_table(*self._of_all(self.history()), snapshot=self.remembered_of_all.snapshot)
+        return whole_table(*self._of_all(self._landed()), snapshot=self.remembered_of_all.snapshot)
 
     def _of_all(self, rows: DataFrame) -> tuple[list[Truncate], list[Mark]]:
         """The truncates among bronze's rows, and the markers, if the settings make anything of them."""
@@ -265,12 +266,56 @@ class Batch:
     def _last_key_schema(self) -> list[str]:
         """Truncates have no key: the one of the events before them."""
         newest = F.max_by("key_schema", F.when(F.col("key_schema").isNotNull(), F.col("batch")))
-        found = self.history().agg(newest).collect()
+        found = self._landed().agg(newest).collect()
         return [found[0][0]] if found[0][0] else []
 
-    def history(self) -> DataFrame:
+    @cached_property
+    def unmet(self) -> DataFrame | None:
+        """The new events that are not what they are expected to be, `expected.with_unmet`'s columns; none if all are.
+
+        Raises:
+            ConfigError: a condition is none.
+            ExpectationError: some do not meet one that is to stop the run.
+        """
+        expectations, done = self.run.settings.expectations, self.run.done
+        if not expectations or self.schemas is None:
+            return None
+        sent = self.events(self.rows, self.schemas, has_moves=self.counts.moves > 0)
+        unmet = with_unmet(sent, expectations, done.table).localCheckpoint()
+        numbers = unmet.select(F.explode(UNMET).alias("name")).groupBy("name").count().collect()
+        judge(done, expectations, {one.name: 0 for one in expectations} | {name: number for name, number in numbers})
+        return unmet if numbers else None
+
+    @cached_property
+    def rejected(self) -> DataFrame | None:
+        """Those of them that do not count, `unmet`'s columns; none if all count."""
+        if self.unmet is None:
+            return None
+        rejecting = [one.name for one in self.run.settings.expectations if one.on_fail == "reject"]
+        found = self.unmet.where(F.arrays_overlap(UNMET, F.array(*map(F.lit, rejecting)).cast("array<string>")))
+        return None if found.isEmpty() else found
+
+    @property
+    def accepted(self) -> DataFrame:
+        """The batch's rows without those of rejected events."""
+        return self._without_rejected(self.rows)
+
+    def _without_rejected(self, rows: DataFrame) -> DataFrame:
+        if self.rejected is not None:
+            rows = rows.join(self.rejected.select(KAFKA), place() == F.col(KAFKA), "left_anti")
+        return rows
+
+    def _landed(self) -> DataFrame:
         """All of bronze up to this batch."""
         return self.run.bronze.where((F.col("batch") <= self.last) & (F.col("status") == "ok"))
+
+    def history(self) -> DataFrame:
+        """All of bronze up to this batch that counts: nothing that was rejected."""
+        rows = self._landed()
+        if self.remembers(REJECTED_ENTRY):
+            entries = self.remembered.where(F.col("kind") == REJECTED_ENTRY).select(KAFKA)
+            rows = rows.join(entries, place() == F.col(KAFKA), "left_anti")
+        return self._without_rejected(rows)
 
     def events(self, rows: DataFrame, schemas: Schemas, *, has_moves: bool) -> DataFrame:
         """The typed events among bronze's rows, without truncates; see `events.rows.events`."""

@@ -36,7 +36,7 @@ _RESET_KEYS = 10
 def folded(batch: Batch) -> "Folded":
     """Fold the batch; keys whose events stand in the log before what silver shows, from all of bronze."""
     assert batch.schemas is not None
-    happened = batch.events(batch.rows, batch.schemas, has_moves=batch.counts.moves > 0)
+    happened = batch.events(batch.accepted, batch.schemas, has_moves=batch.counts.moves > 0)
     decided = Folding(batch, batch.schemas, happened, batch.happened_to_all, None).decided()
     again = _to_fold_again(batch, decided, happened)
     if again is None:
@@ -234,6 +234,7 @@ class Folded:
             "superseded": self.decided.events - self.decided.keys + self.decided.stale,
             "paired_tombstones": counts.paired_tombstones,
             "truncates": counts.truncates,
+            "rejected": self.batch.rejected.count() if self.batch.rejected is not None else 0,
         }
 
     def changes(self, commit: int) -> DataFrame:
@@ -298,6 +299,8 @@ class Folded:
         before, after = batch.remembered_of_all, batch.happened_to_all
         if (before.truncated, before.snapshot) != (after.truncated, after.snapshot):
             parts.append(memory.whole_table_entries(run.spark, before, after))
+        if batch.rejected is not None:
+            parts.append(memory.rejected_entries(batch.rejected))
         if self.moved is not None:
             parts.append(moves.entries(*self.moved, batch.remembered, list(self.schemas.large)))
         if not parts:
@@ -364,7 +367,7 @@ def _with_relatives(batch: Batch, keys: DataFrame) -> DataFrame:
 
 
 def _folded_again(batch: Batch, keys: DataFrame, decided: Decided) -> "Folded":
-    old, fresh, behind = batch.history().join(keys, "key", how="left_semi"), batch.rows, 0
+    old, fresh, behind = batch.history().join(keys, "key", how="left_semi"), batch.accepted, 0
     if batch.run.is_comparison:
         keys, old, fresh, behind = _from_their_starts(batch, keys, old, decided)
     of_all = batch.ever_happened_to_all
@@ -398,7 +401,7 @@ def _from_their_starts(
     can, cannot = known.where("can"), known.where(~F.col("can"))
     old = old.join(can.select("key", "start"), "key").where(place() >= F.col("start")).drop("start")
     is_behind = F.coalesce(place() <= F.col("shown"), F.lit(False))
-    marked = batch.rows.join(cannot.select("key", "shown"), "key", how="left").withColumn("is_behind", is_behind)
+    marked = batch.accepted.join(cannot.select("key", "shown"), "key", how="left").withColumn("is_behind", is_behind)
     number = cannot.count()
     if number:
         batch.run.done.warn(

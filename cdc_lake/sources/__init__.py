@@ -1,1 +1,1 @@
-"""Where records and their schemas come from: the broker, the registry, the lake's own schema files."""
+"""Where records and their schemas come from: the broker, the lake's own schema files."""

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from cdc_lake.errors import InfrastructureError
 from cdc_lake.events.decode import WriterSchema, schema_text
-from cdc_lake.sources.registry import RegisteredSchema, Registry
+from cdc_lake.registries.registry import RegisteredSchema, Registry
 from cdc_lake.storage import Storage
 
 _EMBEDDED = "embedded"

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import DELETE, SIDE, SIDE_KINDS
+from cdc_lake.columns import DELETE, REJECTED_ENTRY, SIDE, SIDE_KINDS
 from cdc_lake.errors import DataLossError, TableLockedError
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import CONFLICTS, PROPERTIES, USER_METADATA, DeltaLakeTable, commit_settings
@@ -63,7 +63,7 @@ class SideTable:
             pin: the last commit's; none before the first entry.
             entries: `columns.SIDE` and `__delete` (whether the entry goes), at most one row per (kind, id).
             at_ms: when this is, ms.
-            memory_days: entries that are older by their `at_ms` go too, once a day.
+            memory_days: entries that are older by their `at_ms` go too, once a day; not those of rejected events.
 
         Returns:
             The pin for the next commit of silver; the same one when there is nothing to write.
@@ -120,7 +120,8 @@ class SideTable:
 
     def _rewrite(self, pin: SidePin | None, entries: DataFrame, *, forget_before_ms: int) -> None:
         """The table then holds what the pin says, without what is old, and the entries; in few files."""
-        kept = self.read(pin).where(F.col("at_ms") >= forget_before_ms).join(entries, ["kind", "id"], "left_anti")
+        stays = (F.col("at_ms") >= forget_before_ms) | (F.col("kind") == REJECTED_ENTRY)
+        kept = self.read(pin).where(stays).join(entries, ["kind", "id"], "left_anti")
         rows = kept.unionByName(entries.where(~F.col(DELETE)).select(*SIDE))
         rows.write.format("delta").mode("overwrite").options(**PROPERTIES, overwriteSchema="true").save(self.path)
 

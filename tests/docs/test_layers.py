@@ -13,7 +13,7 @@ ROWS = (
     ("cli", "jobs"),
     ("layers", "ops", "embedded"),
     ("sources", "tables", "catalogs", "sinks", "metrics", "session", "versions"),
-    ("storage", "jars", "java", "models"),
+    ("storage", "jars", "java", "models", "registries"),
     ("events", "changes"),
     ("config", "failpoints", "points"),
     ("columns", "errors", "joins", "literals", "partitioning"),

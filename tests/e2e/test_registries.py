@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import fastavro
 import pytest
@@ -12,10 +13,10 @@ from apicurio_server import ApicurioServer, register
 
 from cdc_lake.config import Config, RegistryConfig
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.errors import ConfigError, InfrastructureError
+from cdc_lake.errors import ConfigError, IncompatibleSchemaError, InfrastructureError
 from cdc_lake.jars import Jar, cache_folder, fetch
-from cdc_lake.sources.registries import open_registry
-from cdc_lake.sources.registry import RegisteredSchema, Registry
+from cdc_lake.registries import open_registry, open_subjects
+from cdc_lake.registries.registry import RegisteredSchema, Registry
 
 VERSION_2 = Jar(
     ("apicurio",),
@@ -158,3 +159,35 @@ def test_an_interface_that_is_not_there_is_a_wrong_setting(version_3: str, kind:
         opened(kind, f"{version_3}{path}").check()
 
     assert "registry.url" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"), [("apicurio", ""), ("apicurio", "/apis/registry/v2"), ("ccompat", "/apis/ccompat/v7")]
+)
+def test_a_subject_s_versions_are_registered_once_and_held_to_its_level(address: str, kind: str, path: str) -> None:
+    def text(*fields: tuple[str, Any]) -> str:
+        content = [{"name": name, "type": its_type, "default": None} for name, its_type in fields]
+        return json.dumps({**TOWN, "fields": [*TOWN["fields"], *content]})
+
+    registry = open_subjects(Config(registry=RegistryConfig(type=kind, url=f"{address}{path}", attempts=2)))
+    subject = f"{uuid4().hex[:8]}-value"
+    first, second, wrong = text(), text(("zip", ["null", "int"])), text(("zip", ["null", "string"]))
+    assert (registry.versions(subject), registry.version(subject)) == ([], None)
+    assert (registry.level(subject), registry.problems(subject, first)) == ("NONE", None)
+
+    one = registry.register(subject, first)
+    registry.set_level(subject, "FORWARD")
+    registry.set_level(subject, "FULL")
+    assert registry.problems(subject, second) is None
+    two = registry.register(subject, second)
+
+    assert one.id != two.id
+    assert (registry.register(subject, first), registry.register(subject, second)) == (one, two)
+    assert registry.level(subject) == "FULL"
+    assert registry.problems(subject, wrong) is not None
+    with pytest.raises(IncompatibleSchemaError, match=subject):
+        registry.register(subject, wrong)
+    assert registry.versions(subject) == ["1", "2"]
+    assert (registry.version(subject, "1"), registry.version(subject)) == (one, two)
+    assert registry.version(subject, "3") is None
+    assert subject in registry.subjects()

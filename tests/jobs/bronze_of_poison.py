@@ -17,7 +17,7 @@ from sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Shelf, event, row
 
 from cdc_lake.config import load_config
 from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.sources.registry import RegisteredSchema
+from cdc_lake.registries.registry import RegisteredSchema
 
 GOOD, EACH = 10_000, 3
 """How many good records, and how many of each kind of poison."""

@@ -14,7 +14,7 @@ from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.metrics.report import TableReport
-from cdc_lake.sources.registry import RegisteredSchema
+from cdc_lake.registries.registry import RegisteredSchema
 from cdc_lake.tables.delta import DeltaLakeTable
 
 TABLE = wire.Table(

@@ -9,7 +9,7 @@ import wire
 from pyspark.sql import Row, SparkSession
 from sent import ENVELOPE, TABLE, Lake, Shelf, check_life, event, life, row
 
-from cdc_lake.sources.registry import RegisteredSchema
+from cdc_lake.registries.registry import RegisteredSchema
 
 PLAIN = {"key_framing": "json", "value_framing": "json"}
 FLAT = wire.Unwrap(("op", "source.ts_ms", "lsn"))

@@ -12,7 +12,7 @@ from recordings import RECORDED, row_of, told, value_of
 from sent import Lake, Shelf
 
 from cdc_lake.events.schemas import inline
-from cdc_lake.sources.registry import RegisteredSchema
+from cdc_lake.registries.registry import RegisteredSchema
 
 TOPIC = "shop.public.item"
 COLUMNS = ("id", "name", "kind", "price", "stock", "sold", "is_new", "code", "note", "tags")

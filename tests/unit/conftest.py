@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from registry_server import FakeServer, serving
 
-from cdc_lake.sources.registries import access
+from cdc_lake.registries import access
 
 
 @pytest.fixture

@@ -84,6 +84,7 @@ def test_the_file_in_the_working_directory_is_found(tmp_path: Path) -> None:
 
 def test_the_folder_of_the_gold_models_is_beside_the_file_unless_it_says_where(tmp_path: Path) -> None:
     assert load_config(written(tmp_path, "")).gold.models == str(tmp_path / "gold")
+    assert load_config(written(tmp_path, "")).gold.schemas == str(tmp_path / "schemas")
     assert load_config(written(tmp_path, "gold: {models: ../sql}")).gold.models == str(tmp_path.parent / "sql")
 
 

@@ -8,10 +8,10 @@ from registry_server import FakeServer, a_record, serving
 
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.events.schemas import fields, parse
-from cdc_lake.sources.registries import confluent
-from cdc_lake.sources.registries.access import Endpoint
-from cdc_lake.sources.registries.confluent import ConfluentRegistry
-from cdc_lake.sources.registry import RegisteredSchema
+from cdc_lake.registries import confluent
+from cdc_lake.registries.access import Endpoint
+from cdc_lake.registries.confluent import ConfluentRegistry
+from cdc_lake.registries.registry import RegisteredSchema
 
 GUID = "89791762-2336-4186-9674-299b90a802e2"
 IN_CONTEXT = "subject=%3A.eu%3A"

@@ -13,9 +13,9 @@ from registry_server import FakeServer
 
 from cdc_lake.config import Config, RegistryConfig
 from cdc_lake.errors import ConfigError, InfrastructureError, InstallationError
-from cdc_lake.sources.registries import open_registry
-from cdc_lake.sources.registries.glue import GlueRegistry
-from cdc_lake.sources.registry import RegisteredSchema
+from cdc_lake.registries import open_registry
+from cdc_lake.registries.glue import GlueRegistry
+from cdc_lake.registries.registry import RegisteredSchema
 
 TEXT = '{"type":"record","name":"R","fields":[{"name":"v","type":"int"}]}'
 ANY_ID = str(uuid.UUID(int=7, version=4))
@@ -114,7 +114,7 @@ def test_no_credentials_and_no_region_are_wrong_settings(server: FakeServer, mon
 
 
 def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "cdc_lake.sources.registries.glue")
+    monkeypatch.delitem(sys.modules, "cdc_lake.registries.glue")
     real = builtins.__import__
 
     def without_boto3(name: str, *rest: Any) -> Any:

@@ -5,10 +5,10 @@ from registry_server import FakeServer, a_record, serving
 
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.events.schemas import SchemaError, fields, parse
-from cdc_lake.sources.registries import access
-from cdc_lake.sources.registries.access import Endpoint, Patience
-from cdc_lake.sources.registries.apicurio import ApicurioRegistry
-from cdc_lake.sources.registry import RegisteredSchema
+from cdc_lake.registries import access
+from cdc_lake.registries.access import Endpoint, Patience
+from cdc_lake.registries.apicurio import ApicurioRegistry
+from cdc_lake.registries.registry import RegisteredSchema
 
 V3 = "/apis/registry/v3"
 V2 = "/apis/registry/v2"

@@ -10,8 +10,8 @@ from registry_server import TOKEN_PATH, Certificates, FakeServer, serving
 
 from cdc_lake.config import Config, load_config
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
-from cdc_lake.sources.registries import access, open_registry
-from cdc_lake.sources.registry import RegisteredSchema, Registry
+from cdc_lake.registries import access, open_registry
+from cdc_lake.registries.registry import RegisteredSchema, Registry
 from cdc_lake.sources.schemas import SchemaFiles
 
 CANARY = "canary-7f3a"

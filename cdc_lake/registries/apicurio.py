@@ -6,13 +6,15 @@ followed here, the same way for every kind of id.
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 from cdc_lake.errors import ConfigError
-from cdc_lake.sources.registries.access import Anonymous, Credentials, Endpoint, HttpClient, Patience
-from cdc_lake.sources.registry import RegisteredSchema, referenced_texts, self_contained
+from cdc_lake.registries.access import Anonymous, Credentials, Endpoint, HttpClient, Patience
+from cdc_lake.registries.registry import RegisteredSchema, referenced_texts, self_contained
+from cdc_lake.registries.subjects import Level, Version, incompatible
 
 _NAMESPACES = {"auto": ("contentId", "globalId"), "content": ("contentId",), "global": ("globalId",)}
 _IDS = {"contentId": r"[0-9]{1,19}", "globalId": r"[0-9]{1,19}", "contentHash": r"[0-9A-Fa-f]{1,128}"}
@@ -22,6 +24,9 @@ _VERSION = re.compile(r"(?!latest$)(?!\.*$)[A-Za-z0-9._+-]{1,256}")
 _VERSIONED_PATH = re.compile(r"(.*)/apis/registry/(v[23])")
 _JSON_SCHEMA_KEYS = frozenset({"$schema", "$id", "$ref", "properties", "oneOf", "anyOf", "allOf"})
 _JSON_SCHEMA_TYPES = ("object", "integer", "number")
+_COMPATIBILITY = "COMPATIBILITY"
+_BAD_REQUEST, _NOT_FOUND, _CONFLICT, _UNPROCESSABLE = 400, 404, 409, 422
+_PAGE = 500
 _PROTOBUF = re.compile(r"^\s*(syntax|edition|package|import|option|message|enum)\b", re.MULTILINE)
 
 
@@ -44,6 +49,7 @@ class ApicurioRegistry:
         ids: Literal["auto", "content", "global"] = "auto",
     ) -> None:
         self.namespaces = _NAMESPACES[ids]
+        self._ids = ids
         versioned = _VERSIONED_PATH.fullmatch(endpoint.url)
         self._version = versioned[2] if versioned else None
         self._endpoint = replace(endpoint, url=versioned[1]) if versioned else endpoint
@@ -66,6 +72,110 @@ class ApicurioRegistry:
             f"there is no Apicurio Registry ({self._version or 'neither v3 nor v2'})",
             "see registry.url, which is without `/apis` or up to `/apis/registry/v2` or `v3`, and registry.type",
         )
+
+    def subjects(self) -> list[str]:
+        """See `Subjects`."""
+        parameter, name = ("groupId", "artifactId") if self._is_newest else ("group", "id")
+        found = self._listed("search/artifacts", "artifacts", f"{parameter}=default&")
+        return sorted(self._part(artifact, name) for artifact in found)
+
+    def versions(self, subject: str) -> list[str]:
+        """See `Subjects`."""
+        return [str(self._part(found, "version")) for found in self._versions(subject)]
+
+    def version(self, subject: str, number: str | None = None) -> Version | None:
+        """See `Subjects`."""
+        there = {str(self._part(found, "version")): found for found in self._versions(subject)}
+        newest = next(reversed(there), None)
+        found = there.get(number or newest or "")
+        if found is None:
+            return None
+        text = self._content(f"{_artifact(subject)}/versions/{quote(str(found['version']), safe='')}", "artifact")
+        return None if text is None else self._numbered(found, text)
+
+    def level(self, subject: str) -> Level:
+        """See `Subjects`."""
+        group = ["groups/default/rules"] if self._is_newest else []
+        for rules in (f"{_artifact(subject)}/rules", *group, "admin/rules"):
+            rule = self._http.get_json(f"{self._base}/{rules}/{_COMPATIBILITY}")
+            if rule is not None:
+                found: Level = self._part(rule, "config")
+                return found
+        return "NONE"
+
+    def set_level(self, subject: str, level: Level) -> None:
+        """See `Subjects`."""
+        rules = f"{self._base}/{_artifact(subject)}/rules"
+        rule = {"ruleType" if self._is_newest else "type": _COMPATIBILITY, "config": level}
+        status, _ = self._http.send("POST", rules, rule)
+        if status == _CONFLICT:  # there is one
+            status, _ = self._http.send("PUT", f"{rules}/{_COMPATIBILITY}", rule)
+        if status >= _BAD_REQUEST:
+            raise self._endpoint.failed(status, rules)
+
+    def problems(self, subject: str, text: str) -> Sequence[str] | None:
+        """See `Subjects`."""
+        path = f"{self._base}/{_artifact(subject)}"
+        if self._is_newest:
+            status, answer = self._http.send("POST", f"{path}/versions?dryRun=true", _content(text))
+        else:
+            status, answer = self._http.send("PUT", f"{path}/test", text)
+        if status < _BAD_REQUEST or status == _NOT_FOUND:
+            return None
+        return self._said(status, answer, path)
+
+    def register(self, subject: str, text: str) -> Version:
+        """See `Subjects`."""
+        path = f"{self._base}/groups/default/artifacts"
+        if self._is_newest:
+            artifact = {"artifactId": subject, "artifactType": "AVRO", "firstVersion": _content(text)}
+            status, answer = self._http.send("POST", f"{path}?ifExists=FIND_OR_CREATE_VERSION", artifact)
+        else:
+            known_as = {"X-Registry-ArtifactId": subject, "X-Registry-ArtifactType": "AVRO"}
+            status, answer = self._http.send("POST", f"{path}?ifExists=RETURN_OR_UPDATE", text, known_as)
+        if status >= _BAD_REQUEST:
+            raise incompatible(subject, self._said(status, answer, path))
+        return self._numbered(self._part(answer, "version") if self._is_newest else answer, text)
+
+    def _versions(self, subject: str) -> list[dict[str, Any]]:
+        """What the registry says of an artifact's versions, the oldest first."""
+        found = self._listed(f"{_artifact(subject)}/versions", "versions")
+        return sorted(found, key=lambda version: int(self._part(version, "globalId")))
+
+    def _listed(self, path: str, what: str, query: str = "") -> list[dict[str, Any]]:
+        """All pages of a listing; nothing, if there is no such thing."""
+        found: list[dict[str, Any]] = []
+        while True:
+            page = self._http.get_json(f"{self._base}/{path}?{query}limit={_PAGE}&offset={len(found)}")
+            listed = [] if page is None else self._part(page, what)
+            found.extend(listed)
+            if len(listed) < _PAGE:
+                return found
+
+    def _numbered(self, found: dict[str, Any], text: str) -> Version:
+        kind: Literal["contentId", "globalId"] = "contentId" if self._is_newest else "globalId"
+        if self._ids != "auto":
+            kind = "contentId" if self._ids == "content" else "globalId"
+        return Version(str(self._part(found, "version")), text, kind, int(self._part(found, kind)))
+
+    def _said(self, status: int, answer: Any, path: str) -> list[str]:
+        """Why the registry did not take a text."""
+        if status not in (_BAD_REQUEST, _CONFLICT, _UNPROCESSABLE):
+            raise self._endpoint.failed(status, path)
+        said = answer if isinstance(answer, dict) else {}
+        causes = [f"{cause.get('description')} at {cause.get('context')}" for cause in said.get("causes") or []]
+        return causes or [str(said.get("title") or said.get("message") or f"it answered {status}")]
+
+    def _part(self, answer: Any, name: str) -> Any:
+        """A part of an answer, which has to be there."""
+        try:
+            return answer[name]
+        except (KeyError, TypeError) as exc:
+            raise self._endpoint.down("its answer is not what a registry answers") from exc
+
+    @property
+    def _is_newest(self) -> bool:
+        return self._base.endswith("v3")
 
     def _look_up(self, path: str, kind: str) -> RegisteredSchema | None:
         text = self._content(path, kind)
@@ -91,7 +201,7 @@ class ApicurioRegistry:
             raise self._endpoint.down("its references are not what a registry answers") from exc
 
     def _content(self, path: str, kind: str) -> str | None:
-        is_version = kind == "artifact" and self._base.endswith("v3")
+        is_version = kind == "artifact" and self._is_newest
         return self._http.get(f"{self._base}/{path}/content" if is_version else f"{self._base}/{path}")
 
     @property
@@ -116,6 +226,14 @@ class ApicurioRegistry:
             not _JSON_SCHEMA_KEYS.isdisjoint(content) or content.get("type") in (None, *_JSON_SCHEMA_TYPES)
         )
         return "JSON" if is_json else "AVRO"
+
+
+def _artifact(subject: str) -> str:
+    return f"groups/default/artifacts/{quote(subject, safe='')}"
+
+
+def _content(text: str) -> dict[str, Any]:
+    return {"content": {"content": text, "contentType": "application/json"}}
 
 
 def _path(kind: str, schema_id: str) -> str | None:

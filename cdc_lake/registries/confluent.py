@@ -1,15 +1,16 @@
 """Confluent's Schema Registry, and others that answer as it does, by Confluent's own client."""
 
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 import httpx2 as httpx
+from confluent_kafka.schema_registry import RegisteredSchema as RegisteredVersion
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient, SchemaRegistryError
 
-from cdc_lake.errors import ConfigError
-from cdc_lake.sources.registries.access import (
+from cdc_lake.errors import ConfigError, InfrastructureError
+from cdc_lake.registries.access import (
     BACKOFF_SECONDS,
     MAX_ANSWER_BYTES,
     MAX_BACKOFF_SECONDS,
@@ -18,9 +19,12 @@ from cdc_lake.sources.registries.access import (
     Endpoint,
     Patience,
 )
-from cdc_lake.sources.registry import UUID, RegisteredSchema, referenced_texts, self_contained
+from cdc_lake.registries.registry import UUID, RegisteredSchema, referenced_texts, self_contained
+from cdc_lake.registries.subjects import Level, Version, incompatible
 
 _ID = re.compile(r"[0-9]{1,10}")
+_NOT_TAKEN = (409, 422)
+"""What a schema is answered that is incompatible, or none."""
 
 T = TypeVar("T")
 
@@ -69,6 +73,57 @@ class ConfluentRegistry:
                 "there is no registry that answers as Confluent's does (404 for schemas/types)",
                 "see registry.url, of Apicurio's ccompat up to `/apis/ccompat/v7`, and registry.type",
             )
+
+    def subjects(self) -> list[str]:
+        """See `Subjects`."""
+        found = self._ask(self._client.get_subjects, subject_prefix=self._context) or []
+        return sorted(name.removeprefix(self._context or "") for name in found)
+
+    def versions(self, subject: str) -> list[str]:
+        """See `Subjects`."""
+        return [str(number) for number in self._ask(self._client.get_versions, self._in_context(subject)) or []]
+
+    def version(self, subject: str, number: str | None = None) -> Version | None:
+        """See `Subjects`."""
+        found = self._ask(self._client.get_version, self._in_context(subject), number or "latest")
+        return None if found is None else self._numbered(found, self._text(found.schema))
+
+    def level(self, subject: str) -> Level:
+        """See `Subjects`."""
+        get = self._client.get_compatibility
+        return cast(Level, self._ask(get, self._in_context(subject)) or self._ask(get) or "NONE")
+
+    def set_level(self, subject: str, level: Level) -> None:
+        """See `Subjects`."""
+        self._ask(self._client.set_compatibility, self._in_context(subject), level)
+
+    def problems(self, subject: str, text: str) -> Sequence[str] | None:
+        """See `Subjects`."""
+        named = quote(self._in_context(subject), safe="")
+        path = f"compatibility/subjects/{named}/versions?verbose=true"
+
+        def compatibility() -> list[str] | None:  # the client's own question drops what the registry says
+            answer = self._client._rest_client.post(path, body={"schema": text, "schemaType": "AVRO"})
+            return None if answer["is_compatible"] else [str(one) for one in answer.get("messages") or []]
+
+        return self._send(subject, compatibility)
+
+    def register(self, subject: str, text: str) -> Version:
+        """See `Subjects`."""
+        named, schema = self._in_context(subject), Schema(text, "AVRO")
+        self._send(subject, self._client.register_schema, named, schema)
+        found = self._ask(self._client.lookup_schema, named, schema)
+        if found is None:
+            raise self._endpoint.down(f"it does not have the schema of {subject} that it was just given")
+        return self._numbered(found, text)
+
+    def _in_context(self, subject: str) -> str:
+        return f"{self._context or ''}{subject}"
+
+    def _numbered(self, found: RegisteredVersion, text: str) -> Version:
+        if found.schema_id is None:
+            raise self._endpoint.down("its answer is not what a registry answers")
+        return Version(str(found.version), text, "id", found.schema_id)
 
     def _look_up(self, get: Callable[..., Schema], *what: Any) -> RegisteredSchema | None:
         schema = self._ask(get, *what)
@@ -120,6 +175,16 @@ class ConfluentRegistry:
             raise self._endpoint.down(f"it does not answer ({type(exc).__name__})") from exc
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as exc:
             raise self._endpoint.down("its answer is not what a registry answers") from exc
+
+    def _send(self, subject: str, question: Callable[..., T], *what: Any) -> T | None:
+        """The same of a question that holds a schema, which the registry may not take."""
+        try:
+            return self._ask(question, *what)
+        except InfrastructureError as exc:
+            said = exc.__cause__
+            if isinstance(said, SchemaRegistryError) and said.http_status_code in _NOT_TAKEN:
+                raise incompatible(subject, [said.error_message]) from said
+            raise
 
     def _opened(self) -> SchemaRegistryClient:
         endpoint = self._endpoint

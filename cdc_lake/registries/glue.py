@@ -16,8 +16,8 @@ from botocore.exceptions import (
 
 from cdc_lake.config import EMBEDDED, RegistryConfig
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
-from cdc_lake.sources.registries.access import Patience, proxy_address
-from cdc_lake.sources.registry import UUID, RegisteredSchema
+from cdc_lake.registries.access import Patience, proxy_address
+from cdc_lake.registries.registry import UUID, RegisteredSchema
 
 _NO_SCHEMA = "00000000-0000-0000-0000-000000000000"
 _MISSING = "EntityNotFoundException"

@@ -72,7 +72,7 @@ class Endpoint:
         return ConfigError(
             f"{self.name} at {self.url}",
             f"it refuses the credentials ({status} for {path})",
-            "see registry.auth, and that they may read schemas; nothing was committed",
+            "see registry.auth, and what they may read and write there; nothing was committed",
         )
 
     def failed(self, status: int, path: str) -> CdcLakeError:
@@ -239,6 +239,27 @@ class HttpClient:
         text = self.get(path)
         return None if text is None else self._json(text)
 
+    def send(
+        self, method: str, path: str, content: object, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """Send a text, or else JSON, to a path below the endpoint's: the status, and the JSON that answers.
+
+        Statuses from 400 on are the caller's to read, but for those of credentials and of servers that are down.
+
+        Raises:
+            ConfigError: the credentials are refused.
+            InfrastructureError: there is no answer, or not one of use.
+        """
+        url = f"{self._endpoint.url}/{path}"
+        body = content if isinstance(content, str) else json.dumps(content)
+        how = {"Content-Type": "application/json", **(headers or {})}
+        status, text = self._request(method, url, body, how)
+        if status == requests.codes.unauthorized and self._credentials.renew():
+            status, text = self._request(method, url, body, how)
+        if status in _REFUSALS or status >= requests.codes.server_error:
+            raise self._endpoint.failed(status, path)
+        return status, self._json(text) if text else None
+
     def post_form(self, form: Mapping[str, str]) -> Any:
         """The JSON that answers a form sent to the endpoint itself.
 
@@ -259,13 +280,20 @@ class HttpClient:
         except (ValueError, RecursionError) as exc:
             raise self._endpoint.down("its answer is not JSON, so something else answers there") from exc
 
-    def _request(self, method: str, url: str, form: Mapping[str, str] | None = None) -> tuple[int, str]:
+    def _request(
+        self,
+        method: str,
+        url: str,
+        body: str | Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, str]:
         proxy = self._endpoint.proxy.get_secret_value() if self._endpoint.proxy else None
         try:
             with self._session.request(
                 method,
                 url,
-                data=form,
+                data=body.encode() if isinstance(body, str) else body,
+                headers=headers,
                 timeout=self._endpoint.timeout_seconds,
                 allow_redirects=False,
                 stream=True,

@@ -1,8 +1,7 @@
 """The schema registry: the schema behind an id.
 
 A number in a frame means nothing by itself: Apicurio's *content ids* and *global ids* and Confluent's ids count
-separately, and an id looked up as one of another kind often names another table's schema. So an id has a kind. The
-registries themselves are in `registries`, a file each.
+separately, and an id looked up as one of another kind often names another table's schema. So an id has a kind.
 """
 
 import re

@@ -1,0 +1,89 @@
+"""Gold's topics: what they are sent by, and the schemas that they are to have."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdc_lake.config import Config, kafka_address
+from cdc_lake.layers.run import select, select_landed, table_path
+from cdc_lake.models import GoldModel, TopicSink, model_names, read_model
+from cdc_lake.registries import open_subjects
+from cdc_lake.registries.subjects import KEY_SUFFIX, VALUE_SUFFIX
+from cdc_lake.session import build_session
+from cdc_lake.sinks.avro import topic_schemas
+from cdc_lake.sinks.kafka import KafkaSink
+from cdc_lake.storage import Storage
+from cdc_lake.tables.delta import DeltaLakeTable
+
+
+def kafka_sink(config: Config, settings: TopicSink) -> KafkaSink:
+    """The sink of a topic, with the settings' broker, registry and schemas written by hand.
+
+    Raises:
+        ConfigError: the settings do not say how to reach the registry, or it refuses the credentials.
+        UnsupportedError: schemas are not registered in one of its type.
+        InfrastructureError: it does not answer.
+    """
+    address, timeout = kafka_address(config), config.kafka.timeout_seconds
+    return KafkaSink(settings, address, timeout, open_subjects(config), Path(config.gold.schemas))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A schema that a subject is to have.
+
+    Attributes:
+        origin: the file that it stands in, or the model from whose table it follows.
+    """
+
+    subject: str
+    text: str
+    origin: str
+
+
+def wanted(config: Config, patterns: Sequence[str]) -> list[Wanted]:
+    """The schemas of the subjects that `patterns` (names or globs) name: written by hand, or those of models' topics.
+
+    Raises:
+        UnknownTableError: a pattern fits none, or the table of a model that is asked for is not there yet.
+        ModelError: the header of a model is wrong.
+        IncompatibleSchemaError: Avro has no such columns, or a schema written by hand does not fit them.
+    """
+    files = {file.stem: file for file in sorted(Path(config.gold.schemas).glob("*.avsc"))}
+    models = _by_subject(config)
+    todo = f"write it to {config.gold.schemas}/<subject>.avsc, or give a model a `topic`"
+    names = select(patterns, sorted({*files, *models}), "schema", todo)
+    derived = _derived(config, {models[name].header.name: models[name] for name in names if name not in files})
+    return [
+        Wanted(name, files[name].read_text(encoding="utf-8"), str(files[name])) if name in files else derived[name]
+        for name in names
+    ]
+
+
+def _by_subject(config: Config) -> dict[str, GoldModel]:
+    folder = Path(config.gold.models)
+    models = [read_model(folder / f"{name}.sql") for name in model_names(folder)]
+    return {
+        f"{model.header.topic.topic}{suffix}": model
+        for model in models
+        if model.header.topic
+        for suffix in (KEY_SUFFIX, VALUE_SUFFIX)
+    }
+
+
+def _derived(config: Config, models: Mapping[str, GoldModel]) -> dict[str, Wanted]:
+    """The schemas that follow from models' tables, by subject."""
+    if not models:
+        return {}
+    spark = build_session("cdc_lake schemas")
+    select_landed(config, Storage(spark), list(models), "gold")
+    found = {}
+    for name, model in models.items():
+        header = model.header
+        assert header.topic is not None, "a model of a subject has a topic"
+        columns = DeltaLakeTable(spark, table_path(config, "gold", name)).read().schema
+        folder, topic = Path(config.gold.schemas), header.topic.topic
+        schemas = topic_schemas(spark, columns, header.keys, topic, folder, doc=header.description)
+        for suffix, text in ((KEY_SUFFIX, schemas.key), (VALUE_SUFFIX, schemas.value)):
+            found[f"{topic}{suffix}"] = Wanted(f"{topic}{suffix}", text, f"model {name}")
+    return found

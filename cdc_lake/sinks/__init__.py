@@ -1,0 +1,1 @@
+"""Where a table's rows go besides the lake: topics."""

@@ -1,0 +1,121 @@
+"""What rows are expected to be: each event is judged for itself, so that it does not matter how the log is cut."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from events import OPTIONAL_INT, OPTIONAL_STRING, PLACEHOLDER, START_MS, Record, Topic
+from lake import Lake
+from pyspark.sql import SparkSession
+
+from cdc_lake.config import Config, LakeConfig, TableConfig
+from cdc_lake.errors import ExpectationError
+from cdc_lake.layers.silver import run_silver
+
+COLUMNS = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
+POSITIVE = {"name": "positive", "holds": "n > 0", "on_fail": "reject"}
+WITH_BODY = {"name": "with_body", "holds": "body IS NOT NULL", "on_fail": "reject"}
+
+
+@pytest.fixture
+def topic() -> Topic:
+    return Topic(COLUMNS)
+
+
+def change(topic: Topic, lsn: int, key: int, n: int | None, body: str | None = "x", **more: Any) -> Record:
+    op = more.pop("op", "u")
+    return topic.change(op, key, {"n": n, "body": body}, lsn=lsn, ts_ms=START_MS + lsn, **more)
+
+
+def rejected(root: Path, topic: Topic) -> dict[int, list[str]]:
+    """By offset what an event does not meet, as the side table has it."""
+    entries = DeltaTable(str(root / "side" / topic.table.replace(".", "/"))).to_pyarrow_table().to_pylist()
+    return {row["__kafka"]["offset"]: json.loads(row["image"]) for row in entries if row["kind"] == "rejected"}
+
+
+@pytest.mark.parametrize("size", [4, 9])
+def test_a_rejected_event_never_was_however_the_log_is_cut(
+    spark: SparkSession, tmp_path: Path, topic: Topic, size: int
+) -> None:
+    records = [
+        change(topic, 1, 1, 10, op="c"),
+        change(topic, 2, 1, -1),  # 1@1 is rejected: the row keeps what it had
+        change(topic, 3, 2, -5, op="c"),  # so is the insert: there is no row
+        change(topic, 4, 1, None),  # a null is not false
+        change(topic, 5, 1, 12, PLACEHOLDER),  # a value that was not sent meets what is said of it
+        change(topic, 6, 3, -1, None, op="c"),  # fails both
+        change(topic, 7, 2, 6),
+        topic.change("d", 1, None, lsn=8, ts_ms=START_MS + 8),  # of a delete nothing is expected
+        change(topic, 9, 1, 1, "again", op="c"),
+    ]
+    lake = Lake(spark, tmp_path, topic, expectations=(POSITIVE, WITH_BODY), deletes="hard")
+
+    rows = lake.take(*(records[start : start + size] for start in range(0, len(records), size)))
+
+    assert {key: (row["n"], row["body"]) for key, row in rows.items()} == {1: (1, "again"), 2: (6, "x")}
+    assert rejected(tmp_path, topic) == {1: ["positive"], 2: ["positive"], 5: ["positive", "with_body"]}
+
+
+def test_the_report_says_how_many_and_its_sum_closes(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+    lake = Lake(spark, tmp_path, topic, expectations=(POSITIVE, {"name": "small", "holds": "n < 100"}))
+    lake.land([change(topic, 1, 1, 1000, op="c"), change(topic, 2, 1, -1), change(topic, 3, 2, 5, op="c")])
+
+    done = lake.fold()
+
+    assert done.rows["events"] == 3 == done.rows["applied"] + done.rows["superseded"] + done.rows["rejected"]
+    assert (done.rows["rejected"], done.unmet) == (1, {"positive": 1, "small": 1})
+    assert done.warnings == [
+        "1 rows do not meet the expectation `positive`: n > 0; they are left out",
+        "1 rows do not meet the expectation `small`: n < 100",
+    ]
+    assert lake.rows()[1]["n"] == 1000
+
+
+def test_a_key_that_is_folded_again_is_folded_without_what_was_rejected(
+    spark: SparkSession, tmp_path: Path, topic: Topic
+) -> None:
+    lake = Lake(spark, tmp_path, topic, expectations=(POSITIVE,))
+    at = [{"timestamp_ms": START_MS + number} for number in range(9)]
+    lake.take(
+        [change(topic, 1, 1, 10, op="c", **at[1]), change(topic, 4, 1, -4, partition=1, **at[4])],
+        [change(topic, 5, 1, 50, PLACEHOLDER, **at[5])],
+    )
+    lake.land([change(topic, 3, 1, 30, "late", partition=1, **at[3])])
+
+    done = lake.fold()
+
+    assert done.rows["refolded"] == 1
+    assert (lake.rows()[1]["n"], lake.rows()[1]["body"]) == (50, "late")
+
+
+def test_what_stops_the_run_leaves_the_table_as_it_was(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+    stopping = {"name": "positive", "holds": "n > 0", "on_fail": "stop"}
+    lake = Lake(spark, tmp_path, topic, expectations=(stopping,))
+    lake.take([change(topic, 1, 1, 10, op="c")])
+    lake.land([change(topic, 2, 1, -1), change(topic, 3, 1, 5)])
+    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(expectations=(stopping,)))
+
+    (done,) = run_silver(config, [topic.table], spark).tables
+
+    assert done.error is not None
+    assert (done.error.code, done.error.exit_code) == (ExpectationError.code, 30)
+    assert (
+        f"{topic.table}: 1 rows do not meet the expectation `positive`: n > 0; nothing was written"
+        in done.error.message
+    )
+    assert lake.silver.version() == 0
+    assert lake.rows()[1]["n"] == 10
+
+
+def test_a_condition_on_what_is_no_column_is_told(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+    Lake(spark, tmp_path, topic).land([change(topic, 1, 1, 10, op="c")])
+    wrong = {"name": "big", "holds": "nn > 0"}
+    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(expectations=(wrong,)))
+
+    (done,) = run_silver(config, [topic.table], spark).tables
+
+    assert done.error is not None
+    assert (done.error.code, done.error.exit_code) == ("CDC-200", 2)
+    assert f"{topic.table}: big: Spark says: [UNRESOLVED_COLUMN" in done.error.message

@@ -1,0 +1,107 @@
+"""Registering schemas at servers that answer as Confluent's does, and what of Glue is not supported."""
+
+import json
+from typing import Any
+
+import pytest
+from registry_server import FakeServer, a_record
+
+from cdc_lake.config import Config, RegistryConfig
+from cdc_lake.errors import ConfigError, IncompatibleSchemaError, InfrastructureError, UnsupportedError
+from cdc_lake.registries import open_subjects
+from cdc_lake.registries.subjects import Subjects, check_compatible, registered
+
+INT, LONG = (json.dumps(a_record("Value", kind)) for kind in ("int", "long"))
+OF_VALUE = "/subjects/t-value/versions"
+COMPATIBLE = "/compatibility/subjects/t-value/versions?verbose=true"
+
+
+def subjects(server: FakeServer, **more: Any) -> Subjects:
+    server.answer("/schemas/types", (200, ["AVRO"]))
+    server.answer("/apis/registry/v3/search/artifacts?limit=1", (200, {"artifacts": []}))
+    settings = RegistryConfig(type=more.pop("type", "confluent"), url=server.url, timeout_seconds=5, attempts=1, **more)
+    return open_subjects(Config(registry=settings))
+
+
+def version(text: str, number: int = 1, schema_id: int = 7) -> tuple[int, dict[str, Any]]:
+    return 200, {"subject": "t-value", "version": number, "id": schema_id, "schema": text}
+
+
+def test_why_a_version_is_refused_is_told_in_the_registry_s_words_and_ours(server: FakeServer) -> None:
+    server.answer(f"{OF_VALUE}/latest?deleted=false", version(LONG))
+    server.answer(COMPATIBLE, (200, {"is_compatible": False, "messages": ["READER_FIELD_TYPE", "at v"]}))
+
+    with pytest.raises(
+        IncompatibleSchemaError, match=r"t-value: .*`v` was long and is int now; .*READER_FIELD_TYPE; at v"
+    ):
+        check_compatible(subjects(server), "t-value", INT)
+
+    assert json.loads(dict(server.sent)[COMPATIBLE]) == {"schema": INT, "schemaType": "AVRO"}
+
+
+def test_a_version_that_is_refused_only_when_it_is_registered_is_the_same_error(server: FakeServer) -> None:
+    server.answer(f"{OF_VALUE}?normalize=False", (409, {"error_code": 409, "message": "not that one"}))
+
+    with pytest.raises(IncompatibleSchemaError, match="not that one"):
+        registered(subjects(server), "t-value", INT)
+
+
+def test_a_registry_that_fails_is_down_and_one_that_refuses_us_is_a_setting(server: FakeServer) -> None:
+    server.answer(f"{OF_VALUE}?normalize=False", (503, {}))
+    with pytest.raises(InfrastructureError):
+        registered(subjects(server), "t-value", INT)
+
+    server.required = {"Bearer other"}
+    for kind in ("confluent", "apicurio"):
+        with pytest.raises(ConfigError, match="refuses the credentials"):
+            subjects(server, type=kind)
+
+
+def test_an_answer_that_no_registry_would_give_is_a_registry_that_is_down(server: FakeServer) -> None:
+    server.answer(COMPATIBLE, (200, {"never": "mind"}))
+    artifact = "/apis/registry/v3/groups/default/artifacts/t-value"
+    server.answer(f"{artifact}/versions?limit=500&offset=0", (200, {"never": "mind"}))
+    server.answer(f"{artifact}/versions?dryRun=true", (418, "a teapot"))
+    apicurio = subjects(server, type="apicurio")
+
+    for question in (
+        lambda: subjects(server).problems("t-value", INT),
+        lambda: apicurio.versions("t-value"),
+        lambda: apicurio.problems("t-value", INT),
+    ):
+        with pytest.raises(InfrastructureError):
+            question()
+
+
+def test_subjects_of_a_context_are_called_without_it(server: FakeServer) -> None:
+    server.answer(
+        "/subjects?deleted=false&deleted_only=false&offset=0&limit=-1&subjectPrefix=%3A.eu%3A", (200, [":.eu:t"])
+    )
+    server.answer("/config/%3A.eu%3At", (200, {"compatibilityLevel": "FULL"}))
+
+    found = subjects(server, context="eu")
+
+    assert found.subjects() == ["t"]
+    assert found.level("t") == "FULL"
+
+
+def test_the_registry_s_own_level_is_that_of_subjects_without_one(server: FakeServer) -> None:
+    server.answer("/config", (200, {"compatibilityLevel": "FORWARD"}))
+
+    assert subjects(server).level("t-value") == "FORWARD"
+
+
+def test_a_key_keeps_the_oldest_id_of_its_layout(server: FakeServer) -> None:
+    again = json.dumps(json.loads(INT) | {"doc": "now with a comment"})
+    listed = "/subjects/t-key/versions?deleted=false&deleted_only=false&offset=0&limit=-1"
+    server.answer(listed, (200, [1, 2, 3]))
+    for number, text in enumerate((LONG, INT, again), 1):
+        server.answer(f"/subjects/t-key/versions/{number}?deleted=false", version(text, number, 10 * number))
+
+    assert registered(subjects(server), "t-key", again).id == 20
+    assert not server.sent
+
+
+def test_nothing_is_registered_in_glue() -> None:
+    with pytest.raises(UnsupportedError, match="never registered"):
+        open_subjects(Config(registry=RegistryConfig(type="glue", region="eu-central-1")))
