@@ -19,7 +19,7 @@ from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, SilverT
 from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownTableError
 from cdc_lake.layers.run import SilverTarget, silver_targets
 from cdc_lake.layers.silver import run_silver
-from cdc_lake.points import Point
+from cdc_lake.points import Point, milliseconds
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
 
@@ -261,3 +261,14 @@ def test_every_commit_of_three_tables_side_by_side(spark: SparkSession, tmp_path
     for target in targets:
         assert [at(spark, settings, target.name, version) for version in versions[target.name]] == STATES
         assert [held(table_rows(target.path, version)) for version in versions[target.name]] == STATES
+
+
+@pytest.mark.deep
+def test_the_time_of_a_version_in_hudi_s_old_format(spark: SparkSession, tmp_path: Path) -> None:
+    settings = config(tmp_path, TABLE_TYPES["hudi-mor"].model_copy(update={"table_version": 6}))
+    (target,) = silver_targets(settings, TABLE)
+    versions, times = written(spark, target)
+
+    found = [target.open(spark).version_at(milliseconds(time)) for time in times]
+
+    assert found == [None, *versions]
