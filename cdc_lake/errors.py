@@ -9,6 +9,7 @@
     │   ├── ModelError                        a gold model's file is wrong: its header or its SQL
     │   ├── ExpiredError                      the table has let go of the version asked for
     │   ├── ForeignEntryError                 the catalog has an entry of that name that is not ours
+    │   ├── TimeTravelError                   bronze cannot tell a table as of the source time or offset asked for
     │   └── IncompatibleSchemaError           an Avro schema does not fit the columns, or the version before it
     ├── InfrastructureError          exit 10  broker, registry or server does not answer; try again later
     ├── DataLossError                exit 20  records are gone, or the source's log is not the one we knew
@@ -94,6 +95,12 @@ class ForeignEntryError(ConfigError):
     """The catalog has an entry of that name that is not of this table; it was left as it is."""
 
     code = "CDC-207"
+
+
+class TimeTravelError(ConfigError):
+    """Bronze cannot tell the table as of the source time or offset asked for."""
+
+    code = "CDC-208"
 
 
 class IncompatibleSchemaError(ConfigError):

@@ -79,6 +79,11 @@ def is_mark(snapshot: Column) -> Column:
     return snapshot.isin(*_STARTS, *_ENDS)
 
 
+def is_end(snapshot: Column) -> Column:
+    """Whether a snapshot marker ends a snapshot of the table."""
+    return snapshot.isin(*_ENDS)
+
+
 def whole_table(
     truncates: Iterable[Truncate],
     marks: Iterable[Mark],

@@ -116,6 +116,17 @@ def open_gold(config: Config, name: str, spark: SparkSession) -> Table:
     return gold_table(spark, table_path(config, "gold", name), wanted)
 
 
+def only_one(found: Sequence[str], pattern: str) -> str:
+    """The one name that a pattern named.
+
+    Raises:
+        UnknownTableError: there are several.
+    """
+    if len(found) > 1:
+        raise UnknownTableError(pattern, f"it names {len(found)} tables: {', '.join(found)}", "name one of them")
+    return found[0]
+
+
 class Leases:
     """The leases of one run, one for each table while it is worked on; none at all if the settings say so.
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from cdc_lake.changes import fold, memory
 from cdc_lake.changes.whole_table import Mark, Place, Truncate, WholeTable, is_mark, whole_table
 from cdc_lake.columns import KAFKA, REJECTED_ENTRY, SILVER_META, SNAPSHOT_ENTRY, TRUNCATED_ENTRY
-from cdc_lake.config import SilverTable, TableConfig
+from cdc_lake.config import Config, SilverTable, TableConfig
 from cdc_lake.errors import RefusedError, UnsupportedError
 from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.envelope import TRUNCATE
@@ -19,9 +19,11 @@ from cdc_lake.events.moves import has_move_headers
 from cdc_lake.events.rows import Layout, check_names, events, large_columns, layout_of, merge_columns, place
 from cdc_lake.events.types import plain_type
 from cdc_lake.layers.expected import UNMET, judge, with_unmet
+from cdc_lake.layers.run import SilverTarget
 from cdc_lake.layers.written import named
 from cdc_lake.metrics.report import TableReport
 from cdc_lake.sources.schemas import SchemaFiles
+from cdc_lake.storage import Storage
 from cdc_lake.tables import Table
 from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import Progress, SidePin
@@ -60,6 +62,37 @@ class SilverRun:
         """What a truncate does to rows."""
         chosen = self.settings.truncates
         return chosen if chosen in ("soft", "hard") else self.settings.deletes
+
+
+def looking(
+    config: Config,
+    target: SilverTarget,
+    spark: SparkSession,
+    *,
+    bronze: DataFrame,
+    partitions: int,
+    settings: TableConfig,
+) -> SilverRun:
+    """A run in which nothing is written, for those who want to see what bronze's rows fold to.
+
+    Args:
+        target: the silver table that they would be folded into.
+        bronze, partitions, settings: see `SilverRun`.
+    """
+    return SilverRun(
+        spark=spark,
+        schemas=SchemaFiles(Storage(spark), config.lake.root),
+        bronze=bronze,
+        partitions=partitions,
+        silver=target.open(spark),
+        held_in=target.held_in,
+        side=SideTable(spark, target.side),
+        settings=settings,
+        run_id="",
+        done=TableReport(table=target.topic),
+        is_comparison=False,
+        check_lease=lambda: None,
+    )
 
 
 @dataclass(frozen=True)

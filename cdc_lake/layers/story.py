@@ -18,15 +18,12 @@ from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError
 from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.rows import place
-from cdc_lake.layers.run import select_landed, silver_targets, table_path
-from cdc_lake.layers.silver_batch import Batch, SilverRun
+from cdc_lake.layers.run import only_one, select_landed, silver_targets, table_path
+from cdc_lake.layers.silver_batch import Batch, SilverRun, looking
 from cdc_lake.layers.silver_fold import Folding
-from cdc_lake.metrics.report import TableReport
 from cdc_lake.session import build_session
-from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.side import SideTable
 
 _At = tuple[tuple[Any, ...], str]
 Verdict = Literal["decides", "counts", "lost", "paired", "quarantined", "not folded yet"]
@@ -84,32 +81,18 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
     """
     spark = spark or build_session("cdc_lake story")
     storage = Storage(spark)
-    (topic,) = select_landed(config, storage, [table])[:1]
+    topic = only_one(select_landed(config, storage, [table]), table)
     bronze = DeltaLakeTable(spark, table_path(config, "bronze", topic))
     rows = bronze.read(as_of=bronze.version()).select(*BRONZE)
     text = _known_key(topic, rows, key)
     target = silver_targets(config, topic)[0]
-    silver = target.open(spark)
-    progress = silver.progress()
-    reached = progress.sources.get(bronze.id(), 0) if progress else 0
     # What the settings would refuse is told as it would be if they did not.
     settings = config.table(topic).model_copy(update={"truncates_across_partitions": True})
     if settings.truncates == "refuse":
         settings = settings.model_copy(update={"truncates": "as_deletes"})
-    run = SilverRun(
-        spark=spark,
-        schemas=SchemaFiles(storage, config.lake.root),
-        bronze=rows,
-        partitions=1,
-        silver=silver,
-        held_in=target.held_in,
-        side=SideTable(spark, target.side),
-        settings=settings,
-        run_id="",
-        done=TableReport(table=topic),
-        is_comparison=False,
-        check_lease=lambda: None,
-    )
+    run = looking(config, target, spark, bronze=rows, partitions=1, settings=settings)
+    progress = run.silver.progress()
+    reached = progress.sources.get(bronze.id(), 0) if progress else 0
     events, left_out = _told(run, text, reached)
     return Story(table=topic, key=text, events=events, left_out=left_out)
 

@@ -80,6 +80,19 @@ class Table(Protocol):
     def history(self) -> list[Version]:
         """The versions that the engine still knows of, the newest first."""
 
+    def has(self, version: int) -> bool:
+        """Whether a version can be read, all of its files included."""
+
+    def version_at(self, at_ms: int) -> int | None:
+        """The newest version that was committed at or before a time.
+
+        Args:
+            at_ms: milliseconds since 1970.
+
+        Returns:
+            None if none was, as far as the engine still knows. Whether it can be read, `has` says.
+        """
+
     def differing(self, since: int, until: int) -> tuple[DataFrame, DataFrame]:
         """The rows of two versions, as far as they are in files that only one of them has.
 

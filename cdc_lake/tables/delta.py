@@ -1,6 +1,7 @@
 """A table in Delta Lake."""
 
 import json
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +19,7 @@ from delta.exceptions import (
 )
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -222,6 +223,24 @@ class DeltaLakeTable:
             Version(version, at, Progress.from_metadata(said))
             for version, at, said in known.select("version", at_ms, "userMetadata").collect()
         ]
+
+    def has(self, version: int) -> bool:
+        """See `Table`. Deletion vectors are not looked for, where the table has any."""
+        try:
+            files = self._rows(version).inputFiles()
+        except AnalysisException:  # the log does not have it, or not all that it builds on
+            return False
+        others = set(files).difference(self._rows().inputFiles())
+        return all(self._storage.exists(unquote(file)) for file in others)
+
+    def version_at(self, at_ms: int) -> int | None:
+        """See `Table`, by the time that each commit says. A log may have hundreds of thousands: few are read."""
+        found = bisect_right(range(self.version() + 1), at_ms, key=self._committed_ms) - 1
+        return found if found >= 0 and self._committed_ms(found) >= 0 else None
+
+    def _committed_ms(self, version: int) -> int:
+        """When a commit was made; before all others, if the log does not know any more."""
+        return int((self.commit_info(version) or {}).get("timestamp", -1))
 
     def differing(self, since: int, until: int) -> tuple[DataFrame, DataFrame]:
         """See `Table`. With deletion vectors, whose files differ by what beside them says, all rows."""

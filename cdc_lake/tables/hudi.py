@@ -258,8 +258,27 @@ class HudiTable:
                 oldest = oldest or timeline.readCleanMetadata(instant).getEarliestCommitToRetain() or ""
             elif action in _WRITTEN and at >= oldest:
                 said = timeline.readCommitMetadata(instant).getExtraMetadata()
-                found.append(Version(int(at), _milliseconds(at), Progress.from_metadata(said.get(METADATA_KEY))))
+                progress = Progress.from_metadata(said.get(METADATA_KEY))
+                found.append(Version(int(at), self._completed_ms(instant), progress))
         return found
+
+    def _completed_ms(self, instant: Any) -> int:
+        """When a commit was there to be read, seconds after it was begun, which is what an instant is called by."""
+        if not self._is_old:
+            return _milliseconds(instant.getCompletionTime())
+        # Only its file's time says so, and Hudi tells that in the zone of the JVM.
+        file = f"{self.path}/{METADATA_FOLDER}/{instant.requestedTime()}.{instant.getAction()}"
+        completed = self._storage.modified_ms(file)
+        assert completed is not None, "it is on the timeline"
+        return completed
+
+    def has(self, version: int) -> bool:
+        """See `Table`."""
+        return any(one.version == version for one in self.history())
+
+    def version_at(self, at_ms: int) -> int | None:
+        """See `Table`."""
+        return next((one.version for one in self.history() if one.at_ms <= at_ms), None)
 
     def merge(self, changes: DataFrame, keys: Sequence[str], progress: Progress) -> Commit:
         """See `Table`."""

@@ -54,13 +54,13 @@ def results_by_lake(
     Args:
         root: the lake's folder, empty.
     """
-    copies = list(_copies([log for log in logs if shape in log.shapes], split))
+    copies = list(copies_of([log for log in logs if shape in log.shapes], split))
     config = Config(
         lake=LakeConfig(root=str(root)),
         defaults=TableConfig(silver=(TABLE_TYPES[table_type],), deletes=deletes, on_log_reset="warn"),
         tables={copy.topic: TableConfig(**copy.log.settings) for copy in copies if copy.log.settings},
     )
-    lake = _Lake(spark, config, copies, shape)
+    lake = Lake(spark, config, copies, shape)
     for number in range(max((len(copy.batches) for copy in copies), default=0)):
         lake.take_batch(number)
     tables = {topic: silver_rows(root, topic) for topic in dict.fromkeys(copy.topic for copy in copies)}
@@ -76,10 +76,11 @@ def _lines(
     code, message = failure or (None, "")
     if code != copy.log.stops:
         return [message[:300] if code else f"must stop with {copy.log.stops}"]
-    return [] if code else differences(copy.log, expected_rows(copy.log, deletes), _rows_of(copy, rows))
+    return [] if code else differences(copy.log, expected_rows(copy.log, deletes), rows_of(copy, rows))
 
 
-def _copies(logs: Sequence[Log], split: Split) -> Iterable[Copy]:
+def copies_of(logs: Sequence[Log], split: Split) -> Iterable[Copy]:
+    """The logs in every way that they are cut, and where each is put."""
     partitions: Counter[str] = Counter()
     for log in logs:
         for number, batches in enumerate(cuts(log, split), 1):
@@ -89,7 +90,7 @@ def _copies(logs: Sequence[Log], split: Split) -> Iterable[Copy]:
             partitions[topic] += max(event.partition for event in log.events) + 1
 
 
-class _Lake:
+class Lake:
     """A lake of all copies; a table that failed is left alone."""
 
     def __init__(self, spark: SparkSession, config: Config, copies: Sequence[Copy], shape: Shape) -> None:
@@ -215,7 +216,8 @@ def found_in(row: Mapping[str, Any], columns: Iterable[str], first_partition: in
     )
 
 
-def _rows_of(copy: Copy, rows: Iterable[Mapping[str, Any]]) -> dict[Hashable, Found]:
+def rows_of(copy: Copy, rows: Iterable[Mapping[str, Any]]) -> dict[Hashable, Found]:
+    """A copy's own rows of its table, by key."""
     keys = copy.log.keys
     found: dict[Hashable, Found] = {}
     for row in rows:

@@ -1,6 +1,6 @@
 """What the plain Python reference makes of a log."""
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 
 import reference
 
@@ -34,14 +34,28 @@ def rows_by_reference(log: Log, deletes: Deletes) -> dict[Hashable, Found]:
     Raises:
         reference.Refused: the settings refuse a truncate.
     """
-    settings = dict(log.settings)
-    settings["remove_missing"] = settings.pop("remove_missing_after_snapshot", False)
-    null_means_keep = settings.pop("null_means_keep", ())
-    events = [
+    return folded(log, events_of(log), deletes)
+
+
+def events_of(log: Log) -> list[reference.Event]:
+    """The log's events as the reference takes them, in order of arrival, without those that are lost."""
+    null_means_keep = log.settings.get("null_means_keep", ())
+    return [
         _event(log, number, offset, null_means_keep)
         for number, offset in enumerate(log.offsets())
         if not log.events[number].lost
     ]
+
+
+def folded(log: Log, events: Iterable[reference.Event], deletes: Deletes) -> dict[Hashable, Found]:
+    """The rows that some events of the log make.
+
+    Raises:
+        reference.Refused: the settings refuse a truncate.
+    """
+    settings = dict(log.settings)
+    settings["remove_missing"] = settings.pop("remove_missing_after_snapshot", False)
+    settings.pop("null_means_keep", None)
     rows = reference.fold(events, list(log.table_columns), deletes=deletes, **settings)
     return {
         key: Found(

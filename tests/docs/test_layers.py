@@ -15,7 +15,7 @@ ROWS = (
     ("sources", "tables", "catalogs", "sinks", "metrics", "session", "versions"),
     ("storage", "jars", "java", "models", "registries"),
     ("events", "changes"),
-    ("config", "failpoints", "joins"),
+    ("config", "failpoints", "joins", "points"),
     ("columns", "errors", "literals", "partitioning"),
 )
 """From top to bottom: a room knows the rows below its own."""

@@ -5,9 +5,10 @@ delta-rs the tables. Each test leaves the lake up to date with the source.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -15,8 +16,10 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 from deltalake import DeltaTable
+from pyarrow import parquet
 from pyspark.sql import SparkSession
 
+import cdc_lake
 from cdc_lake.config import Config, load_config
 from cdc_lake.embedded import sample, tap
 from cdc_lake.embedded.comparer import compare
@@ -194,6 +197,29 @@ def test_no_placeholder_is_in_silver(story: Story, stream: tap.StreamStats, tabl
     text = repr(story.lake.rows("silver", table))
 
     assert [form for form in forms_of_the_placeholder() if form in text] == []
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("table", KEYS)
+def test_every_commit_is_told_by_its_version_and_by_the_offsets_it_had_read(
+    story: Story, tmp_path: Path, table: str
+) -> None:
+    lake, key = story.lake, KEYS[table]
+    bronze, silver = (DeltaLakeTable(lake.spark, lake.path(layer, table)) for layer in ("bronze", "silver"))
+    reached = {v.progress.commit: v.progress.position for v in bronze.history() if v.progress}
+    commits = {v.version: v.progress for v in silver.history() if v.progress}
+
+    def live(rows: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        return {row[key]: {k: v for k, v in row.items() if k != "__batch"} for row in rows if not row["__deleted"]}
+
+    assert len(commits) >= 2
+    for version, progress in commits.items():
+        expected = live(DeltaTable(lake.path("silver", table), version=version).to_pyarrow_table().to_pylist())
+        (batch,) = progress.sources.values()
+        for number, point in enumerate((version, cdc_lake.Offset(reached[batch]))):
+            path = tmp_path / f"{version}-{number}"
+            cdc_lake.read(lake.spark, topic(table), as_of=point, config=lake.config).write.parquet(str(path))
+            assert live(parquet.read_table(path).to_pylist()) == expected
 
 
 def test_runs_with_nothing_new_change_nothing_and_say_so(story: Story) -> None:

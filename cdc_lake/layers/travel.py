@@ -1,0 +1,297 @@
+"""Time travel: a table as it was at a point of its life, and what changed between two of them.
+
+A version, or the time of a commit, is read from the table itself. What the source's clock or Kafka's offsets name, no
+version need ever have held: it is folded anew from bronze, by silver's own fold.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+from operator import and_, or_
+from pathlib import Path
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import MapType, StructField, StructType
+
+from cdc_lake.changes.whole_table import is_end
+from cdc_lake.columns import BATCH, BRONZE, DELETE, DELETED, KAFKA_TYPE, KEEP, KEY, SILVER_META, quoted
+from cdc_lake.config import Config
+from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownTableError
+from cdc_lake.events.envelope import TRUNCATE
+from cdc_lake.events.rows import place
+from cdc_lake.layers.run import SilverTarget, only_one, select, select_landed, silver_targets, table_path
+from cdc_lake.layers.silver_batch import Batch, looking
+from cdc_lake.layers.silver_fold import folded
+from cdc_lake.models import model_names, read_model
+from cdc_lake.points import Offset, Point, SourceTime, iso, milliseconds
+from cdc_lake.storage import Storage
+from cdc_lake.tables import Table
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.silver import gold_table
+
+Layer = Literal["bronze", "silver", "gold"]
+CHANGE_TYPE = "_change_type"
+"""Column of `changes`; its values, too, are those of Delta's change data feed."""
+_SNAPSHOT_OP, _INCREMENTAL = "r", "incremental"
+_TODO = "name one of these"
+_TODO_OF_SILVER = f"{_TODO}, or a SourceTime or an Offset: bronze still has what is gone here"
+
+
+def read(
+    config: Config, table: str, spark: SparkSession, *, layer: Layer = "silver", as_of: Point | None = None
+) -> DataFrame:
+    """See `cdc_lake.read`."""
+    if layer == "silver":
+        return _Silver.of(config, table, spark).at(as_of).rows
+    if isinstance(as_of, SourceTime | Offset):
+        todo = "name a version or a time, or read silver"
+        raise ConfigError(table, f"{layer} is not told as of a {type(as_of).__name__}", todo)
+    stored = _bronze(config, table, spark) if layer == "bronze" else _gold(config, table, spark)
+    return stored.read(_version(stored, table, as_of))
+
+
+def changes(config: Config, table: str, spark: SparkSession, *, since: Point, until: Point | None = None) -> DataFrame:
+    """See `cdc_lake.changes`."""
+    return _differences(*_Silver.of(config, table, spark).between(since, until))
+
+
+def _bronze(config: Config, table: str, spark: SparkSession) -> DeltaLakeTable:
+    topic = only_one(select_landed(config, Storage(spark), [table]), table)
+    return DeltaLakeTable(spark, table_path(config, "bronze", topic))
+
+
+def _gold(config: Config, table: str, spark: SparkSession) -> Table:
+    folder = Path(config.gold.models)
+    name = only_one(
+        select([table], model_names(folder), f"model in {folder}", "see `gold.models` in the settings"), table
+    )
+    held_in = read_model(folder / f"{name}.sql").header.table
+    gold = gold_table(spark, table_path(config, "gold", name), held_in)
+    if not gold.exists():
+        raise UnknownTableError(name, "there is a model, and no table yet", "run the gold job first")
+    return gold
+
+
+@dataclass(frozen=True)
+class _State:
+    """A silver table at a point, or the rows of it that may differ from another's.
+
+    Attributes:
+        keys: its primary key.
+    """
+
+    rows: DataFrame
+    keys: Sequence[str]
+
+
+@dataclass(frozen=True)
+class _Silver:
+    """A silver table, and bronze's that it is folded from.
+
+    Attributes:
+        name: as it was asked for.
+    """
+
+    spark: SparkSession
+    config: Config
+    name: str
+    target: SilverTarget
+
+    @classmethod
+    def of(cls, config: Config, name: str, spark: SparkSession) -> "_Silver":
+        topic = name.partition("@")[0]
+        targets = {target.name: target for target in silver_targets(config, topic)}
+        if name not in targets:
+            what = f"the settings hold silver of it in {', '.join(targets)}"
+            raise UnknownTableError(name, what, "name one of these")
+        return cls(spark, config, name, targets[name])
+
+    def at(self, point: Point | None) -> _State:
+        """The table at a point; now, if there is none."""
+        if isinstance(point, SourceTime | Offset):
+            return self._folded(point)
+        silver, keys = self._table()
+        return _State(silver.read(_version(silver, self.name, point, _TODO_OF_SILVER)), keys)
+
+    def between(self, since: Point, until: Point | None) -> tuple[_State, _State]:
+        """The table at two points; where both are versions, of what both have only as much as cannot be told apart."""
+        if isinstance(since, SourceTime | Offset) or isinstance(until, SourceTime | Offset):
+            return self.at(since), self.at(until)
+        silver, keys = self._table()
+        one, other = (_version(silver, self.name, point, _TODO_OF_SILVER) for point in (since, until))
+        states = [_State(rows, keys) for rows in silver.differing(min(one, other), max(one, other))]
+        return (states[0], states[1]) if one <= other else (states[1], states[0])
+
+    def _table(self) -> tuple[Table, Sequence[str]]:
+        """The table, and its primary key."""
+        silver = self.target.open(self.spark)
+        progress = silver.progress()
+        if progress is None:
+            _bronze(self.config, self.target.topic, self.spark)  # names the nearest, if there is none either
+            raise UnknownTableError(self.name, "bronze has it, and silver has not yet", "run the silver job first")
+        return silver, progress.keys
+
+    def _folded(self, point: SourceTime | Offset) -> _State:
+        """The fold of bronze's events up to a point."""
+        topic, bronze = self.target.topic, _bronze(self.config, self.target.topic, self.spark)
+        landed = bronze.progress()
+        assert landed is not None, "a bronze table is created with progress"
+        rows = bronze.read(as_of=bronze.version()).select(*BRONZE).where(F.col("status") == "ok")
+        if isinstance(point, Offset):
+            rows = rows.where(_is_before(point, landed, topic))
+        else:
+            _check_snapshot_has_ended(rows, point, topic)
+            rows = rows.where(_told_ms() <= point.ms)
+        run = looking(
+            self.config,
+            self.target,
+            self.spark,
+            bronze=rows,
+            partitions=len(landed.position),
+            settings=self.config.table(topic),
+        )
+        batch = Batch(run, 1, landed.commit, None, rows)
+        if batch.schemas is None:
+            raise TimeTravelError(topic, f"bronze has no event of a row up to {point}", "name a later point")
+        outcome = folded(batch)
+        found = outcome.changes(landed.commit).where(~F.col(DELETE)).drop(KEY, KEEP, DELETE)
+        # It is no commit of silver's.
+        return _State(found.withColumn(BATCH, F.lit(None).cast("bigint")), list(outcome.layout.keys))
+
+
+def _version(table: Table, name: str, as_of: int | datetime | str | None, todo: str = _TODO) -> int:
+    """The version that a point names.
+
+    Args:
+        todo: what is said where it is gone.
+
+    Raises:
+        ConfigError: it is no point, or a time without a zone.
+        ExpiredError: there is no such version, or it cannot be read any more.
+    """
+    if as_of is None:
+        return table.version()
+    if isinstance(as_of, int):
+        version, what = as_of, f"version {as_of} is not there, or not any more"
+    else:
+        found = table.version_at(milliseconds(as_of))
+        version = -1 if found is None else found
+        what = f"what it was at {as_of} is not there, or not any more"
+    if version < 0 or not table.has(version):
+        # Oldest first: what is gone is in front.
+        known = table.history()[::-1]
+        there = known[bisect_left(known, True, key=lambda one: table.has(one.version)) :]
+        first, last = (f"{one.version} ({iso(one.at_ms)})" for one in (there[0], there[-1]))
+        raise ExpiredError(name, f"{what}: there are versions {first} to {last}", todo)
+    return version
+
+
+def _is_before(point: Offset, landed: Progress, topic: str) -> Column:
+    """Whether a row of bronze stands before a place in the newest generation of its topic.
+
+    Raises:
+        TimeTravelError: bronze has not read so far, or a partition is not named.
+    """
+    reached = landed.position
+    beyond = [number for number, offset in point.positions.items() if offset > reached.get(number, -1)]
+    if beyond or point.positions.keys() != reached.keys():
+        raise TimeTravelError(
+            topic,
+            f"{point} is no place in each of its partitions that bronze has reached: {dict(sorted(reached.items()))}",
+            "name all partitions, each with the next offset to read, or run the bronze job first",
+        )
+    before = ((F.col("partition") == number) & (F.col("offset") < to) for number, to in point.positions.items())
+    return (F.col("generation") < len(landed.offsets) - 1) | reduce(or_, before, F.lit(False))
+
+
+def _told_ms() -> Column:
+    """When an event happened; what says no time, as lone tombstones, had happened when Kafka got it."""
+    return F.coalesce("source_ts_ms", "log_ts")
+
+
+def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) -> None:
+    """See that the first snapshot of the table had ended by a time: before, only some of its rows are there.
+
+    Where no marker says that it ended, it did before the first event that is none of its rows. Without a snapshot, the
+    first event is what is known first.
+
+    Raises:
+        TimeTravelError: it had not.
+    """
+    is_row = (F.col("op") == _SNAPSHOT_OP) & ~F.col("snapshot").eqNullSafe(_INCREMENTAL)
+    first_end = F.min(F.when(is_end(F.col("snapshot")), place()))
+    first_other = F.min(F.when(~is_row, place()))
+    of_rows = rows.where(F.col("tombstone_of").isNull() & (F.col("key").isNotNull() | (F.col("op") == TRUNCATE)))
+    found = of_rows.agg(
+        F.coalesce(first_end, first_other).alias("end"),
+        F.max(is_row & F.col("snapshot").isNotNull()).alias("is_marked"),
+        F.min(_told_ms()).alias("first_ms"),
+    )
+    ((end, is_marked, first_ms),) = found.collect()
+    if end is None and is_marked:
+        raise TimeTravelError(topic, "its first snapshot has not ended in bronze", "run the bronze job first")
+    of_snapshot = rows.where(is_row)
+    if end is not None:
+        at_end = F.struct(*(F.lit(value).alias(name) for name, value in end.asDict().items())).cast(KAFKA_TYPE)
+        of_snapshot = of_snapshot.where(place() <= at_end)
+    ((ended_ms,),) = of_snapshot.agg(F.max(_told_ms())).collect()
+    known_ms = first_ms if ended_ms is None else ended_ms
+    if known_ms is None or point.ms < known_ms:
+        since = "it has no event" if known_ms is None else f"it can be told from {iso(known_ms)} on"
+        raise TimeTravelError(
+            topic, f"bronze does not know all of the table as of {point.at}: {since}", "name a later time"
+        )
+
+
+def _differences(before: _State, after: _State) -> DataFrame:
+    """What has to be done to the rows of one state so that they are those of another."""
+    was, is_now = (state.rows.where(~F.col(DELETED).eqNullSafe(True)) for state in (before, after))
+    columns = StructType([*is_now.schema, *(field for field in was.schema if field.name not in is_now.columns)])
+    sides = [_as_struct(rows, columns, name) for rows, name in ((was, "was"), (is_now, "is_now"))]
+    same_key = reduce(and_, (_same(StructType([columns[name]]), "was", "is_now") for name in after.keys))
+    old, new = F.col("was"), F.col("is_now")
+    of_source = StructType([field for field in columns if field.name not in SILVER_META])
+    found = (
+        sides[0]
+        .join(sides[1], same_key, "full")
+        .select(
+            F.explode(
+                F.when(old.isNull(), F.array(_change("insert", new)))
+                .when(new.isNull(), F.array(_change("delete", old)))
+                .when(
+                    ~_same(of_source, "was", "is_now"),
+                    F.array(_change("update_preimage", old), _change("update_postimage", new)),
+                )
+            ).alias("change")
+        )
+    )
+    return found.select("change.row.*", F.col("change.type").alias(CHANGE_TYPE))
+
+
+def _as_struct(rows: DataFrame, columns: StructType, name: str) -> DataFrame:
+    """Each row as one struct of these columns, null where it has none of the name."""
+    there = set(rows.columns)
+    values = (
+        (F.col(quoted(field.name)) if field.name in there else F.lit(None)).cast(field.dataType).alias(field.name)
+        for field in columns
+    )
+    return rows.select(F.struct(*values).alias(name))
+
+
+def _same(fields: StructType, one: str, other: str) -> Column:
+    """Whether two structs agree in some of their fields. Maps have no order, and Spark does not compare them."""
+
+    def value(struct: str, field: StructField) -> Column:
+        found = F.col(struct)[field.name]
+        return F.array_sort(F.map_entries(found)) if isinstance(field.dataType, MapType) else found
+
+    return reduce(and_, (value(one, field).eqNullSafe(value(other, field)) for field in fields))
+
+
+def _change(kind: str, row: Column) -> Column:
+    return F.struct(F.lit(kind).alias("type"), row.alias("row"))

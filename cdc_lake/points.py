@@ -1,0 +1,75 @@
+"""Points of a table's life: what `as_of`, `since` and `until` may be."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from cdc_lake.errors import ConfigError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class SourceTime:
+    """What had happened by a time, as the source's clock says.
+
+    Attributes:
+        at: a datetime with a zone, or ISO text with one.
+
+    Raises:
+        ConfigError: it is no time, or has no zone.
+    """
+
+    at: datetime | str
+
+    def __post_init__(self) -> None:
+        milliseconds(self.at)
+
+    @property
+    def ms(self) -> int:
+        """Milliseconds since 1970."""
+        return milliseconds(self.at)
+
+
+@dataclass(frozen=True)
+class Offset:
+    """What stands in the topic before a place in each of its partitions.
+
+    Attributes:
+        positions: partition -> the next offset to read, as consumers commit them; of every partition.
+
+    Raises:
+        ConfigError: these are no numbers by number.
+    """
+
+    positions: Mapping[int, int]
+
+    def __post_init__(self) -> None:
+        given = self.positions
+        if not isinstance(given, Mapping) or not all(type(n) is int for pair in given.items() for n in pair):
+            raise ConfigError("Offset", f"{given!r} is not {{partition: next offset}}", "write Offset({0: 1234})")
+
+
+Point = int | datetime | str | SourceTime | Offset
+"""A version as the engine numbers it, a time of the table's own commits, a source time, or a place in Kafka."""
+
+
+def milliseconds(at: datetime | str) -> int:
+    """A time as milliseconds since 1970, what is below cut off.
+
+    Raises:
+        ConfigError: it is no time, or has no zone.
+    """
+    todo = "write 2026-11-23T12:00:00Z, or a datetime with tzinfo=UTC"
+    try:
+        moment = at if isinstance(at, datetime) else datetime.fromisoformat(at)
+    except (TypeError, ValueError):
+        raise ConfigError(repr(at), "this is no time", todo) from None
+    if moment.tzinfo is None:
+        raise ConfigError(str(at), "a time without a zone is another one on every machine", todo)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def iso(ms: int) -> str:
+    """Milliseconds since 1970 as text that `milliseconds` takes."""
+    return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
