@@ -29,6 +29,8 @@ _TODO = "see `Gold` in docs/design.md"
 
 Topic = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]+$")]
 Interval = Annotated[str, Field(pattern=r"^[1-9][0-9]* (second|minute|hour|day|week)s?$")]
+WATERMARK = "watermark"
+"""The view that a window with a lateness brings along."""
 EVERYTHING = "everything"
 """As what a source's rows name: a change of it concerns all groups."""
 
@@ -47,6 +49,9 @@ class Window(Model):
     time: str = Field(description="Its column that says when.")
     start: str = Field(description="The result's column, one of `groups`, in which the window starts.")
     length: Interval = Field(description="How long it is, as in `10 minutes`.")
+    lateness: Interval | None = Field(
+        default=None, description="How far the view `watermark`, which the query then has, is behind the newest time."
+    )
 
 
 class TopicSink(Model):
@@ -116,6 +121,8 @@ class Header(Model):
             raise ValueError(f"`touched` names {', '.join(sorted(unknown))}, and no topic is called so in `sources`")
         if self.window and (self.window.source not in followed or self.window.start not in self.made_together):
             raise ValueError("`window`: `source` has to be one of `sources` with a topic, `start` one of `groups`")
+        if self.window and self.window.lateness and WATERMARK in map(str.casefold, self.sources):
+            raise ValueError(f"`sources`: with a `lateness`, `{WATERMARK}` is what the query calls the watermark")
         return self
 
     @property

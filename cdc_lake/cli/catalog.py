@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cdc_lake.cli.look import Json
-from cdc_lake.cli.run import ConfigFile
+from cdc_lake.cli.run import ConfigFile, LayerName
 from cdc_lake.config import load_config
 from cdc_lake.errors import CatalogDriftError, worst_exit_code
 
@@ -23,17 +22,11 @@ app = typer.Typer(
 )
 
 
-class _Layer(StrEnum):
-    bronze = "bronze"
-    silver = "silver"
-    gold = "gold"
-
-
 Tables = Annotated[
     list[str] | None, typer.Option("--table", help="Topic name or glob, of gold a model's; repeatable. Else all.")
 ]
 Layers = Annotated[
-    list[_Layer] | None, typer.Option("--layer", help="Whose tables; repeatable. Else those of catalog.layers.")
+    list[LayerName] | None, typer.Option("--layer", help="Whose tables; repeatable. Else those of catalog.layers.")
 ]
 
 

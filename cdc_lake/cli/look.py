@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print it as one line of JSON.")]
 _WIDEST = 60
 """Characters of a value that are shown."""
-_STYLES = {"decides": "bold green", "lost": "dim", "paired": "dim", "quarantined": "red", "not folded yet": "yellow"}
+_STYLES = {
+    "decides": "bold green",
+    "lost": "dim",
+    "paired": "dim",
+    "rejected": "red",
+    "quarantined": "red",
+    "not folded yet": "yellow",
+}
 
 
 def status(

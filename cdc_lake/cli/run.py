@@ -126,7 +126,9 @@ def gold(
     _run(layer, config, _How(parallel, continuous, interval, as_json))
 
 
-class _Layer(StrEnum):
+class LayerName(StrEnum):
+    """As a flag takes it."""
+
     bronze = "bronze"
     silver = "silver"
     gold = "gold"
@@ -135,7 +137,7 @@ class _Layer(StrEnum):
 @app.command()
 def maintain(
     table: Annotated[list[str], typer.Option("--table", help="Topic name or glob, of gold a model's; repeatable.")],
-    layer: Annotated[_Layer, typer.Option("--layer", help="Whose tables.")] = _Layer.silver,
+    layer: Annotated[LayerName, typer.Option("--layer", help="Whose tables.")] = LayerName.silver,
     config: ConfigFile = None,
     parallel: Parallel = None,
     continuous: Continuous = False,

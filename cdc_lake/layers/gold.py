@@ -21,14 +21,14 @@ from cdc_lake.errors import ExpiredError, KeyConstraintError, ModelError, NoProg
 from cdc_lake.joins import joined
 from cdc_lake.layers.catalog import keep_in_step
 from cdc_lake.layers.expected import is_met, judge
-from cdc_lake.layers.gold_groups import Groups, touched
+from cdc_lake.layers.gold_groups import Groups, touched, watermark
 from cdc_lake.layers.gold_query import Query, Source, in_our_words
 from cdc_lake.layers.gold_topic import is_due, send_due
 from cdc_lake.layers.run import Leases, end_report, select, silver_targets, table_path
 from cdc_lake.layers.topics import kafka_sink
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport
-from cdc_lake.models import EVERYTHING, GoldModel, model_names, read_model
+from cdc_lake.models import EVERYTHING, WATERMARK, GoldModel, model_names, read_model
 from cdc_lake.session import planned_for, sibling
 from cdc_lake.sinks.kafka import KafkaSink
 from cdc_lake.storage import Storage
@@ -236,6 +236,9 @@ def _refresh(run: _Run, compared: _Compared) -> Commit:
     query, model = run.query, run.model
     with run.done.phase("plan"):
         views = {alias: source.rows() for alias, source in compared.sources.items()}
+        window = model.header.window
+        if window is not None and window.lateness:
+            views[WATERMARK] = watermark(views[window.source], window)
         result = query.ask(model.text, views, "its SQL")
         _check_columns(run, result)
         if run.sink is not None:
@@ -245,7 +248,7 @@ def _refresh(run: _Run, compared: _Compared) -> Commit:
         return _make_anew(run, compared, result)
     with run.done.phase("plan"):
         run.done.count(groups=groups.number)
-        if (window := model.header.window) is not None:
+        if window is not None:
             views[window.source] = groups.in_window(views[window.source], window)
             result = query.ask(model.text, views, "its SQL")
     return _make_again(run, compared, groups, groups.among(result))
@@ -268,7 +271,7 @@ def _groups(run: _Run, compared: _Compared, result: DataFrame) -> Groups | None:
     if not changed:  # a restore brought back what was read, or nothing but progress moved
         return Groups.of(result.select(*map(quoted, header.made_together)).limit(0), result)
     try:
-        return Groups.of(touched(run.query, compared.sources, before.versions), result)
+        return Groups.of(touched(run.query, compared.sources, before.versions, compared.gold.read()), result)
     except ExpiredError as error:
         run.done.warn(f"made anew as a whole: {error}")
         return None

@@ -22,7 +22,7 @@ _MOST_RANGES = 32
 _UNORDERED = ("array<", "map<", "struct<", "binary", "boolean", "float", "double")
 
 
-def touched(query: Query, sources: Mapping[str, Source], since: Mapping[str, int]) -> DataFrame:
+def touched(query: Query, sources: Mapping[str, Source], since: Mapping[str, int], stored: DataFrame) -> DataFrame:
     """The groups that differ, or may, from what they were.
 
     A changed row touches the groups that it was part of, among the sources as they were, and those that it is part of,
@@ -32,6 +32,7 @@ def touched(query: Query, sources: Mapping[str, Source], since: Mapping[str, int
     Args:
         sources: by what the model calls them.
         since: by a silver table's id the version that gold was made from.
+        stored: gold's rows.
 
     Returns:
         The group's columns, each group once.
@@ -50,6 +51,11 @@ def touched(query: Query, sources: Mapping[str, Source], since: Mapping[str, int
             for alias, rows in of_each.items()
             for image, world in ((BEFORE, was), (AFTER, is_now))
         ]
+        window, groups = query.model.header.window, query.model.header.made_together
+        if window is not None and window.lateness and window.source in changed:
+            named.append(
+                _closing(stored, was[window.source], is_now[window.source], window).select(*map(quoted, groups))
+            )
         with in_our_words(query.model):
             return reduce(DataFrame.unionByName, named).distinct().localCheckpoint()
     finally:
@@ -70,6 +76,21 @@ def _named(query: Query, alias: str, views: Mapping[str, DataFrame]) -> DataFram
         what = f"`touched` of {alias} has no column {', '.join(missing)}, which `groups` (else `keys`) names"
         raise ModelError(str(query.model.file), what, "select it under that name")
     return found.select(*map(quoted, header.made_together))
+
+
+def watermark(rows: DataFrame, window: Window) -> DataFrame:
+    """One row, `at`: the newest time of a window's source less the lateness; null if it has no rows."""
+    return rows.agg((F.max(quoted(window.time)) - F.expr(f"INTERVAL {window.lateness}")).alias("at"))
+
+
+def _closing(stored: DataFrame, was: DataFrame, is_now: DataFrame, window: Window) -> DataFrame:
+    """Gold's rows whose windows end between the watermark as it was and as it is."""
+    before, now = (
+        watermark(rows, window).withColumnRenamed("at", name) for rows, name in ((was, "was"), (is_now, "now"))
+    )
+    end = F.col(f"g.{quoted(window.start)}").cast("timestamp") + F.expr(f"INTERVAL {window.length}")
+    is_between = (end > F.least("m.was", "m.now")) & (end <= F.greatest("m.was", "m.now"))
+    return stored.alias("g").crossJoin(before.crossJoin(now).alias("m")).where(is_between).select("g.*")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError
 from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.rows import place
+from cdc_lake.joins import joined
+from cdc_lake.layers.expected import UNMET
 from cdc_lake.layers.run import only_one, select_landed, silver_targets, table_path
 from cdc_lake.layers.silver_batch import Batch, SilverRun, looking
 from cdc_lake.layers.silver_fold import Folding
@@ -26,7 +28,7 @@ from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 
 _At = tuple[tuple[Any, ...], str]
-Verdict = Literal["decides", "counts", "lost", "paired", "quarantined", "not folded yet"]
+Verdict = Literal["decides", "counts", "lost", "paired", "rejected", "quarantined", "not folded yet"]
 _MOST_EVENTS = 10_000
 
 
@@ -39,7 +41,8 @@ class StoryEvent(BaseModel):
         source_ts_ms: of the source's commit; none when it does not say.
         batch: the bronze commit that brought it; none for what happened to all keys.
         verdict: decides: silver's row is what it says. counts: it did, until a later one. lost: older than what the key
-            had seen. paired: a tombstone that belongs to the delete before it.
+            had seen. paired: a tombstone that belongs to the delete before it. rejected: it is not what the settings
+            expect.
         why: in words.
         changes: by column, what was and what is from here on; texts, null for no value.
     """
@@ -90,6 +93,8 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
     settings = config.table(topic).model_copy(update={"truncates_across_partitions": True})
     if settings.truncates == "refuse":
         settings = settings.model_copy(update={"truncates": "as_deletes"})
+    rejecting = tuple(one for one in settings.expectations if one.on_fail == "reject")
+    settings = settings.model_copy(update={"expectations": rejecting})
     run = looking(config, target, spark, bronze=rows, partitions=1, settings=settings)
     progress = run.silver.progress()
     reached = progress.sources.get(bronze.id(), 0) if progress else 0
@@ -139,7 +144,9 @@ def _told(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEvent], int
     rows = run.bronze.where((own | of_all) & (F.col("status") == "ok"))
     batch = Batch(run, 1, 0, None, rows)
     assert batch.schemas is not None, "the key has an event"
-    sent = batch.events(rows.where(own), batch.schemas, has_moves=True)
+    all_sent = batch.events(rows.where(own), batch.schemas, has_moves=True)
+    rejected = batch.rejected
+    sent = all_sent if rejected is None else joined(all_sent, rejected, [KAFKA], "left_anti")
     decided = Folding(batch, batch.schemas, sent, batch.happened_to_all, None).decided()
     counting = {_at(row): row for row in decided.history.select("op", KAFKA, ORDER).collect()}
     winner = decided.rows.select("winner.*").first()
@@ -151,6 +158,10 @@ def _told(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEvent], int
     aside = run.bronze.where(own & ((F.col("status") == "quarantined") | F.col("tombstone_of").isNotNull()))
     unfolded, more_aside = _first(aside.withColumn(KAFKA, place()))
     told += [(_at(row), _set_aside(row)) for row in unfolded]
+    if rejected is not None:
+        unmet, more_unmet = _first(all_sent.join(rejected.drop("key"), KAFKA))
+        told += [(_at(row), _rejected(row)) for row in unmet]
+        more_aside += more_unmet
     return [event for _, event in sorted(told, key=lambda one: one[0])], more + more_aside
 
 
@@ -233,6 +244,18 @@ def _set_aside(row: Row) -> StoryEvent:
         batch=row["batch"],
         verdict="paired" if is_paired else "quarantined",
         why=f"belongs to the delete at offset {row['tombstone_of']}" if is_paired else row["error"]["message"],
+    )
+
+
+def _rejected(row: Row) -> StoryEvent:
+    """An event that silver was told not to take."""
+    return StoryEvent(
+        place=_place(row[KAFKA]),
+        op=row["op"],
+        source_ts_ms=row["source_ts_ms"],
+        batch=row["batch"],
+        verdict="rejected",
+        why=f"does not meet {', '.join(row[UNMET])}",
     )
 
 

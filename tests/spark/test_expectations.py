@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.errors import ExpectationError
 from cdc_lake.layers.silver import run_silver
+from cdc_lake.layers.story import story
 
 COLUMNS = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
 POSITIVE = {"name": "positive", "holds": "n > 0", "on_fail": "reject"}
@@ -88,6 +89,10 @@ def test_a_key_that_is_folded_again_is_folded_without_what_was_rejected(
 
     assert done.rows["refolded"] == 1
     assert (lake.rows()[1]["n"], lake.rows()[1]["body"]) == (50, "late")
+    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(expectations=(POSITIVE,)))
+    told = {event.source_ts_ms: event for event in story(config, topic.table, "1", spark).events}
+    assert (told[START_MS + 4].verdict, told[START_MS + 4].why) == ("rejected", "does not meet positive")
+    assert [told[START_MS + lsn].verdict for lsn in (1, 3, 5)] == ["counts", "counts", "decides"]
 
 
 def test_what_stops_the_run_leaves_the_table_as_it_was(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from silver_by_hand import Change, SilverByHand
 
@@ -54,8 +55,9 @@ GROUP BY store.store_id, store.region
 --     UNION ALL
 --     SELECT 'Unassigned', window(sold_at, '10 minutes', '5 minutes').start
 --     FROM sale JOIN store ON store.store_id = sale.store_id
--- window: {source: sale, time: sold_at, start: window_start, length: 10 minutes}
-SELECT region, window.start AS window_start, window.end AS window_end, sum(amount) AS amount, count(*) AS sales
+-- window: {source: sale, time: sold_at, start: window_start, length: 10 minutes, lateness: 20 minutes}
+SELECT region, window.start AS window_start, window.end AS window_end, sum(amount) AS amount, count(*) AS sales,
+  window.end <= (SELECT at FROM watermark) AS is_final
 FROM (
   SELECT coalesce(region, 'Unassigned') AS region, window(sold_at, '10 minutes', '5 minutes') AS window, amount
   FROM sale LEFT JOIN store ON store.store_id = sale.store_id
@@ -137,6 +139,7 @@ class Lake:
         for alias, topic in {"sale": SALE, "store": STORE}.items():
             silver = silver_targets(self.config, topic)[0].open(session).read()
             silver.where("NOT __deleted").drop(*SILVER_META).createOrReplaceTempView(alias)
+        session.sql("SELECT max(sold_at) - INTERVAL 20 MINUTES AS at FROM sale").createOrReplaceTempView("watermark")
         header = MODELS[name].rpartition("-- ")[2].partition("\n")[0]
         rows = session.sql(MODELS[name].rpartition("-- ")[2].partition("\n")[2])
         return in_order(rows.where("sales > 1" if "sales > 1" in header else "true").collect())
@@ -190,6 +193,24 @@ def test_models_of_every_kind_made_again_are_what_they_are_made_anew(
     spark: SparkSession, tmp_path: Path, table_type: TableType, seed: int
 ) -> None:
     check(spark, tmp_path, table_type, seed, list(MODELS))
+
+
+def test_where_silver_has_let_go_of_what_gold_was_made_from_it_is_made_anew_and_that_is_said(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path, "delta", ["per_store"])
+    lake.change(SALE, {n: sale(random.Random(n), n) for n in range(9)})
+    lake.change(STORE, {n: (n, "north") for n in range(1, 5)})
+    lake.refresh()
+    lake.change(SALE, {1: None})
+    silver = DeltaTable(f"{lake.config.lake.root}/silver/{SALE.replace('.', '/')}")
+    assert silver.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+
+    done = lake.refresh()["per_store"]
+
+    assert (done.status, "groups" in done.rows) == ("ok", False)
+    assert "made anew as a whole" in done.warnings[0] and "were vacuumed" in done.warnings[0]
+    assert lake.rows("per_store") == lake.expected("per_store")
 
 
 @contextmanager

@@ -109,3 +109,82 @@ def test_the_models_of_a_folder_are_its_sql_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", model_names(CHECKOUT / "conf" / "gold"))
 def test_the_models_that_come_with_the_project_have_headers(name: str) -> None:
     assert read_model(CHECKOUT / "conf" / "gold" / f"{name}.sql").header.description
+
+
+AGAIN = "refresh: incremental"
+TOUCHED = f"{AGAIN}\n-- touched: {{thing: everything}}"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (AGAIN, "`touched` does not say which groups the rows of thing are part of"),
+        ("touched: {thing: everything}", "belong to `refresh: incremental`"),
+        ("window: {source: thing, time: at, start: kind, length: 1 day}", "belong to `refresh: incremental`"),
+        (f"{AGAIN}\n-- touched: {{thing: everything, other: SELECT 1}}", "names other"),
+        (f"{TOUCHED}\n-- groups: [kind, Kind]", "two of the names are the same"),
+        (f"{TOUCHED}\n-- window: {{source: thing}}", "`window.time`"),
+        (f"{TOUCHED}\n-- window: {{source: other, time: at, start: kind, length: 1 day}}", "`source` has to be one of"),
+        (f"{TOUCHED}\n-- window: {{source: thing, time: at, start: day, length: 1 day}}", "`start` one of `groups`"),
+        (f"{TOUCHED}\n-- window: {{source: thing, time: at, start: kind, length: a day}}", "`window.length`"),
+        ("expectations: [{name: some, holds: n > 0, on_fail: cry}]", "`expectations.0.on_fail`"),
+        ("table: {format: hudi, buckets: 0}", "`table.buckets`"),
+        ("topic: {topic: a b}", "`topic.topic`"),
+    ],
+)
+def test_what_does_not_fit_together_is_told(tmp_path: Path, more: str, said: str) -> None:
+    assert said in refused(tmp_path, f"{HEADER}-- {more}\n{SQL}")
+
+
+def test_the_name_of_the_watermark_is_taken_where_there_is_one(tmp_path: Path) -> None:
+    header = HEADER.replace("thing:", "Watermark:") + (
+        "-- refresh: incremental\n-- touched: {Watermark: everything}\n"
+        "-- window: {source: Watermark, time: at, start: kind, length: 1 day, lateness: 1 hour}\n"
+    )
+
+    assert "`watermark` is what the query calls the watermark" in refused(tmp_path, header + SQL)
+
+
+STORES = (
+    "-- sources:\n--   thing: shop.public.thing\n--   store: {file: stores.csv, columns: {id: int, region: string}}\n"
+)
+
+
+def test_a_file_is_read_with_the_model_and_is_part_of_its_fingerprint(tmp_path: Path) -> None:
+    text = HEADER.partition("-- sources")[0] + STORES + SQL
+    (tmp_path / "stores.csv").write_text('region,id\n"North, far",1\n,2\n')
+
+    first = read_model(written(tmp_path, text))
+    (tmp_path / "stores.csv").write_text('region,id\n"North, far",1\n,3\n')
+
+    assert first.files == {"store": [("1", "North, far"), ("2", None)]}
+    assert first.header.topics == {"thing": "shop.public.thing"}
+    assert read_model(first.file).fingerprint != first.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "it cannot be read: [Errno 2]"),
+        (b"id\n1\n", "its lines do not have the columns id, region"),
+        (b"id,region\n1\n", "its lines do not have the columns id, region"),
+        (b"id,region\n1,a,b\n", "its lines do not have the columns id, region"),
+        (b"id,region\n1,\xff\n", "it cannot be read: 'utf-8'"),
+        (b'id,region\n1,"a\n', "it cannot be read: "),
+        (b"x" * (1 << 20) + b"x", "it has 1048577 bytes, and a model's file at most 1048576"),
+    ],
+)
+def test_a_file_that_is_not_what_the_header_says_is_told(tmp_path: Path, content: bytes | None, said: str) -> None:
+    if content is not None:
+        (tmp_path / "stores.csv").write_bytes(content)
+
+    with pytest.raises(ModelError) as caught:
+        read_model(written(tmp_path, HEADER.partition("-- sources")[0] + STORES + SQL))
+
+    assert caught.value.where == str(tmp_path / "stores.csv")
+    assert said in caught.value.what
+
+
+def test_a_model_there_is_not_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"there is no such model; see `gold\.models`"):
+        read_model(tmp_path / "absent.sql")
