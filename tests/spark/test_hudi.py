@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.config import SilverTable
 from cdc_lake.embedded import comparer
-from cdc_lake.errors import ConfigError, NoProgressError, TableLockedError, UnsupportedError
+from cdc_lake.errors import ConfigError, ExpiredError, NoProgressError, TableLockedError, UnsupportedError
 from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.hudi import HudiTable, HudiType
@@ -318,7 +318,7 @@ def test_what_was_written_since_a_version_is_read_alone(
     assert [since(version) for version in versions] == [{1: 2, 4: 4, 5: 3}, {4: 4, 5: 3}, {4: 4}, {}, {}]
     assert table.read_since(versions[0]).columns == ["id", "n", "text"]
     assert {row["id"]: row["n"] for row in table.read_optimized().collect()} == {1: 2, 3: 1, 4: 4, 5: 3}
-    with pytest.raises(UnsupportedError, match=f"the table knows versions from {versions[0]} to {versions[-1]}"):
+    with pytest.raises(ExpiredError, match=f"those from {versions[0]} to {versions[-1]} can be read"):
         table.read_since(versions[0] - 1)
 
 
