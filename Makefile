@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-deep conformance soak bench-landing bench-quick bench-tables record lint clean lock
+.PHONY: help setup demo notebooks test test-deep conformance soak bench-landing bench-quick bench-tables record lint clean lock
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -22,6 +22,9 @@ setup: $(STAMP) ## Make .venv with everything in it, and fetch the jars (a minut
 
 demo: setup ## Run the whole way once: database, change events, tables, proof (TABLE_TYPE=hudi-cow, hudi-mor)
 	cdc-lake demo $(if $(TABLE_TYPE),--table-type $(TABLE_TYPE))
+
+notebooks: setup ## Execute the notebooks on the lake that `make demo` left, and draw the pictures of the docs
+	python -m notebooks
 
 test: setup ## Run all tests, three files of them at a time
 	pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder

@@ -1,0 +1,71 @@
+"""`python -m notebooks [NAME …]`: execute the notebooks, and keep the pictures of cells tagged `picture:<name>`.
+
+A picture is written to docs/pictures/<name>.svg; the executed notebooks to a folder of the lake's, or `--into`.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import jupytext
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+HERE = Path(__file__).parent
+PICTURES = HERE.parent / "docs" / "pictures"
+_MARK, _SVG = "picture:", "image/svg+xml"
+
+
+def execute(file: Path, pictures: Path, into: Path | None = None) -> list[Path]:
+    """Execute a notebook; the pictures written.
+
+    Args:
+        file: in jupytext's percent format.
+        pictures: their folder.
+        into: where the executed notebook is kept, if it is.
+
+    Raises:
+        CellExecutionError: a cell failed; the message has its traceback.
+    """
+    notebook = jupytext.read(file)
+    NotebookClient(
+        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(HERE.parent)}}
+    ).execute()
+    if into is not None:
+        into.mkdir(parents=True, exist_ok=True)
+        jupytext.write(notebook, into / f"{file.stem}.ipynb")
+    found = {
+        tag.removeprefix(_MARK): output["data"][_SVG]
+        for cell in notebook.cells
+        for tag in cell.metadata.get("tags", ())
+        if tag.startswith(_MARK)
+        for output in cell.get("outputs", ())
+        if _SVG in output.get("data", {})
+    }
+    pictures.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, svg in found.items():
+        written.append(pictures / f"{name}.svg")
+        written[-1].write_text(f"{svg.strip()}\n", encoding="utf-8")
+    return written
+
+
+def main() -> int:
+    """The command's."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="of notebooks, without .py; all of them, if none is given")
+    parser.add_argument("--into", type=Path, help="keep the executed notebooks here, as .ipynb")
+    asked = parser.parse_args()
+    names = asked.names or sorted(file.stem for file in HERE.glob("[!_]*.py"))
+    for name in names:
+        try:
+            written = execute(HERE / f"{name}.py", PICTURES, asked.into)
+        except CellExecutionError as error:
+            print(f"{name}: failed\n{error}", file=sys.stderr)
+            return 1
+        print(f"{name}: executed; pictures: {', '.join(file.name for file in written) or 'none'}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+# %% [markdown]
+# # A record that cannot be read
+#
+# It is not lost, and it does not stop the others: it is in bronze with its bytes, the stage at which it failed and the reason. This
+# notebook starts a broker and a registry of its own, so that there is a bad record to look at.
+
+# %%
+import io
+import json
+import tempfile
+from pathlib import Path
+
+import fastavro
+from confluent_kafka import Producer
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
+import cdc_lake
+from cdc_lake.config import Config, KafkaConfig, LakeConfig, RegistryConfig
+from cdc_lake.embedded.stack import Stack
+from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.layers.replay import replay_quarantined
+from cdc_lake.layers.silver import run_silver
+from cdc_lake.session import build_session
+
+folder = Path(tempfile.mkdtemp(prefix="cdc_lake-quarantine-"))
+stack = Stack(folder / "stack")
+stack.start(detach=False)
+spark = build_session("quarantine")
+
+# %% [markdown]
+# A connector writes toys, as Debezium's unwrap transform has them. One record is cut short on its way, and one comes from a program
+# that somebody ran by hand: its schema bears another table's name.
+
+# %%
+TOPIC = "shop.public.toy"
+COLUMNS = [
+    {"name": "id", "type": "int"},
+    {"name": "name", "type": ["null", "string"], "default": None},
+    {"name": "__op", "type": ["null", "string"], "default": None},
+    {"name": "__source_ts_ms", "type": ["null", "long"], "default": None},
+    {"name": "__deleted", "type": ["null", "string"], "default": None},
+]
+registry = SchemaRegistryClient({"url": f"{stack.endpoints['registry']}/apis/ccompat/v7"})
+producer = Producer({"bootstrap.servers": stack.endpoints["kafka"]})
+
+
+def registered(subject: str, name: str, fields: list) -> tuple[int, dict]:
+    schema = {"type": "record", "name": name.rpartition(".")[2], "namespace": name.rpartition(".")[0], "fields": fields}
+    return registry.register_schema(subject, Schema(json.dumps(schema), "AVRO")), schema
+
+
+def framed(registered: tuple[int, dict], row: dict) -> bytes:
+    schema_id, schema = registered
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(schema), row)
+    return b"\0" + schema_id.to_bytes(4, "big") + body.getvalue()
+
+
+keys = registered(f"{TOPIC}-key", f"{TOPIC}.Key", COLUMNS[:1])
+values = registered(f"{TOPIC}-value", f"{TOPIC}.Value", COLUMNS)
+by_hand = registered("somebody-value", "legacy.toys.Value", COLUMNS)
+
+
+def send(
+    number: int, name: str, op: str, ts_ms: int, schema: tuple[int, dict] = values, cut: int | None = None
+) -> None:
+    row = {"id": number, "name": name, "__op": op, "__source_ts_ms": ts_ms, "__deleted": "false"}
+    producer.produce(TOPIC, key=framed(keys, {"id": number}), value=framed(schema, row)[:cut])
+
+
+send(1, "ball", "c", 1_000)
+send(2, "kite", "c", 2_000)
+send(1, "red ball", "u", 3_000, cut=-4)
+send(2, "green kite", "u", 4_000, schema=by_hand)
+producer.flush()
+
+# %% [markdown]
+# ## What bronze makes of it
+
+# %%
+config = Config(
+    kafka=KafkaConfig(bootstrap_servers=stack.endpoints["kafka"]),
+    registry=RegistryConfig(type="ccompat", url=f"{stack.endpoints['registry']}/apis/ccompat/v7"),
+    lake=LakeConfig(root=str(folder / "lake")),
+)
+(done,) = run_bronze(config, [TOPIC], spark).tables
+print(done.status, done.rows)
+run_silver(config, [TOPIC], spark)
+bronze = cdc_lake.read(spark, TOPIC, layer="bronze", config=config)
+for row in bronze.where("status = 'quarantined'").orderBy("offset").collect():
+    print(f"\npartition {row['partition']}, offset {row['offset']}, key {row['key']}")
+    print(f"  at {row['error']['stage']}: {row['error']['code']}: {row['error']['message']}")
+    print(f"  {row['raw_value'].hex(' ')}")
+
+# %% [markdown]
+# Silver goes on with what could be read. Each quarantined record is still a record of its key:
+
+# %%
+cdc_lake.read(spark, TOPIC, config=config).select("id", "name", "__op").orderBy("id").show()
+for event in cdc_lake.story(spark, TOPIC, "1", config=config).events:
+    print(event.place, event.op, event.verdict, event.why)
+
+# %% [markdown]
+# ## The cause is mended, the record comes back
+#
+# The record that was written by hand is wanted after all. `record_names` says that its schema's name may stand in this topic, and a
+# replay decodes what is in quarantine again; no broker is needed for that. Silver puts it at its place in the log, however late it is.
+# The record that was cut short stays where it is.
+
+# %%
+names = config.table(TOPIC).model_copy(update={"record_names": ("legacy.toys",)})
+mended = config.model_copy(update={"tables": {TOPIC: names}})
+(done,) = replay_quarantined(mended, [TOPIC], spark).tables
+print(done.status, done.rows)
+run_silver(mended, [TOPIC], spark)
+cdc_lake.read(spark, TOPIC, config=mended).select("id", "name", "__op").orderBy("id").show()
+
+# %%
+producer = None
+stack.delete()

@@ -1,0 +1,109 @@
+# %% [markdown]
+# # Time travel
+#
+# One film, from its first row to now. Run `make demo` first: it leaves its lake in `.cdc_lake/lake`, and that is all this needs.
+
+# %%
+import json
+from datetime import UTC, datetime
+
+import altair as alt
+from pyspark.sql import functions as F
+
+import cdc_lake
+from cdc_lake.errors import CdcLakeError
+from cdc_lake.layers.run import silver_targets
+from cdc_lake.session import build_session
+
+alt.renderers.enable("svg")
+FILM = "pagila.public.film"
+spark = build_session("time travel")
+
+# %% [markdown]
+# ## A row's life
+#
+# Which film has had the most to tell? Bronze knows: it holds every event that ever arrived.
+
+# %%
+events = cdc_lake.read(spark, FILM, layer="bronze").where("status = 'ok' AND tombstone_of IS NULL")
+busiest = events.where("op IN ('c', 'u', 'd', 'r')").groupBy("key").count().orderBy("count", "key", ascending=[0, 1])
+key = busiest.first()["key"]
+story = cdc_lake.story(spark, FILM, key)
+for event in story.events:
+    changed = ", ".join(
+        f"{name}: {was} → {now}" for name, (was, now) in event.changes.items() if len(f"{was}{now}") < 60
+    )
+    print(f"{event.place:>8}  {event.op}  {event.verdict:8}  {event.why}  {changed}"[:160])
+
+# %% tags=["picture:story"]
+told = [
+    {
+        "time": datetime.fromtimestamp(event.source_ts_ms / 1000, UTC).isoformat(),
+        "op": event.op,
+        "verdict": event.verdict,
+        "changed": ", ".join(event.changes) or "nothing",
+    }
+    for event in story.events
+    if event.source_ts_ms
+]
+alt.Chart(alt.Data(values=told), title=f"The life of {FILM}, key {key}", width=640, height=120).mark_point(
+    filled=True, size=140
+).encode(
+    x=alt.X("time:T", title="source time (UTC)"),
+    y=alt.Y("op:N", title=None),
+    color=alt.Color("verdict:N", title="what became of it"),
+    tooltip=["time:T", "op:N", "verdict:N", "changed:N"],
+)
+
+# %% [markdown]
+# ## Six instants by the source's clock
+#
+# `SourceTime` folds what had happened by then, whatever the batches were that brought it.
+
+# %%
+moments = sorted({event.source_ts_ms for event in story.events if event.source_ts_ms})
+chosen = [moments[round(number * (len(moments) - 1) / 5)] for number in range(6)]
+film_id = json.loads(key)["film_id"]
+COLUMNS = ["title", "rental_rate", "length", "last_update", "__op", "__deleted"]
+for moment in chosen:
+    at = datetime.fromtimestamp(moment / 1000, UTC)
+    rows = cdc_lake.read(spark, FILM, as_of=cdc_lake.SourceTime(at)).where(f"film_id = {film_id}")
+    print(at.isoformat(), [tuple(row) for row in rows.select(*COLUMNS).collect()])
+
+# %% [markdown]
+# ## By the table's own commits, and by the clock of the lake
+#
+# A number is a version, a time is the newest version that was committed by then.
+
+# %%
+silver = silver_targets(cdc_lake.load_config(), FILM)[0].open(spark)
+for version in reversed(silver.history()):
+    committed = datetime.fromtimestamp(version.at_ms / 1000, UTC)
+    by_number = cdc_lake.read(spark, FILM, as_of=version.version)
+    by_time = cdc_lake.read(spark, FILM, as_of=committed)
+    assert by_number.count() == by_time.count()
+    print(
+        version.version, committed.isoformat(), by_number.count(), "rows", version.progress and version.progress.sources
+    )
+
+# %% [markdown]
+# ## By Kafka's offsets
+#
+# `Offset` names the next offset to read of each partition: the table as it was when a consumer stood there.
+
+# %%
+everything = cdc_lake.read(spark, FILM, layer="bronze")
+ends = {part: end + 1 for part, end in everything.groupBy("partition").agg(F.max("offset")).collect()}
+halfway = {partition: end // 2 for partition, end in ends.items()}
+for place in (halfway, ends):
+    rows = cdc_lake.read(spark, FILM, as_of=cdc_lake.Offset(place))
+    print(place, rows.where("NOT __deleted").count(), "films")
+
+# %% [markdown]
+# What cannot be told is an error that says what can.
+
+# %%
+try:
+    cdc_lake.read(spark, FILM, as_of=cdc_lake.SourceTime("2001-01-01T00:00:00Z"))
+except CdcLakeError as error:
+    print(error.code, error)
