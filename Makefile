@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo notebooks test test-deep conformance soak bench-landing bench-quick bench-tables record lint clean lock
+.PHONY: help setup demo notebooks test test-deep conformance soak bench-landing bench-quick bench-tables record lint clean lock package test-cluster test-s3
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -26,8 +26,17 @@ demo: setup ## Run the whole way once: database, change events, tables, proof (T
 notebooks: setup ## Execute the notebooks on the lake that `make demo` left, and draw the pictures of the docs
 	python -m notebooks
 
+package: setup ## Make what a cluster needs in dist/: jobs, Python packages, jars, a plan of what goes where
+	cdc-lake package
+
 test: setup ## Run all tests, three files of them at a time
 	pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+
+test-cluster: setup ## Run the demo from a package, on Spark as it comes and on a cluster that loses a worker (an hour)
+	pytest -m deep -s -v tests/e2e/test_elsewhere.py -k 'package or cluster'
+
+test-s3: setup ## Run the demo with its lake on S3, as moto's server plays it (half an hour)
+	pytest -m deep -s -v tests/e2e/test_elsewhere.py -k s3
 
 test-deep: setup ## Run the tests that are too long for every change (hours)
 	pytest -m deep
@@ -64,6 +73,8 @@ clean: ## Remove the environment and all that runs leave here (not the jar cache
 lock: $(STAMP) ## Choose the newest allowed versions anew and write requirements/*.txt
 	$(COMPILE) --extra spark35 --extra demo --extra notebooks --extra dev pyproject.toml --output-file requirements/local.txt
 	$(COMPILE) --extra spark41 --extra demo --extra notebooks --extra dev pyproject.toml --output-file requirements/spark41.txt
+	for spark in spark35 spark41; do $(COMPILE) --extra $$spark --extra aws --no-emit-package pyspark --no-emit-package py4j \
+		--constraint requirements/$${spark/spark35/local}.txt pyproject.toml --output-file requirements/cluster-$$spark.txt; done
 	printf 'setuptools\nuv\n' | $(COMPILE) --constraint requirements/local.txt - --output-file requirements/uv.txt
 
 $(STAMP): pyproject.toml requirements/uv.txt requirements/local.txt

@@ -475,7 +475,10 @@ class TableConfig(Model):
 class LeaseConfig(Model):
     """A table is written by one run at a time; the others find its lease and end before they work."""
 
-    enabled: bool = Field(default=True, description="Without it a second run is noticed when it commits, not before.")
+    enabled: bool = Field(
+        default=True,
+        description="Without it a second run is noticed when it commits, not before. A lake on S3 has to have it.",
+    )
     seconds: float = Field(default=60.0, gt=0, description="A lease not renewed for so long is free to take.")
 
 
@@ -521,6 +524,14 @@ class Config(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """The environment wins over what `load_config` read from the file; there is no .env file."""
         return env_settings, init_settings
+
+    @model_validator(mode="after")
+    def _has_leases_on_s3(self) -> Self:
+        if not self.lease.enabled and self.lake.root.startswith(("s3:", "s3a:", "s3n:")):
+            raise ValueError(
+                "`lease.enabled`: on S3 two commits of Delta at once would overwrite each other; leave it on"
+            )
+        return self
 
     def table(self, name: str) -> TableConfig:
         """The settings of the table of topic `name`: the defaults, then each glob that fits, in the file's order."""

@@ -30,6 +30,8 @@ LOCKS = CHECKOUT / "conf" / "jars"
 EMBEDDED_PROFILE = "embedded"
 PROFILES = {"3.5": "emr7", "4.1": "spark41"}
 """Spark line -> the profile that fits an environment with that PySpark, unless CDC_LAKE_PROFILE names another."""
+S3A_PROFILES = {"3.5": "spark35-s3a", "4.1": "spark41-s3a"}
+"""Spark line -> the jars by which it reads and writes s3a://, which not everybody needs: they are 270 MB and more."""
 
 _ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """A local session talks to itself only; without these it takes the address that the host's name has."""
@@ -96,9 +98,15 @@ def profile_name() -> str:
     Raises:
         InstallationError: PySpark is missing, or of a line without a profile.
     """
-    asked = os.environ.get("CDC_LAKE_PROFILE")
-    if asked:
-        return asked
+    return os.environ.get("CDC_LAKE_PROFILE") or PROFILES[spark_line()]
+
+
+def spark_line() -> str:
+    """The line of the PySpark that is installed, as `3.5`.
+
+    Raises:
+        InstallationError: PySpark is missing, or of a line without a profile.
+    """
     try:
         spark = version("pyspark")
     except PackageNotFoundError as exc:
@@ -108,7 +116,7 @@ def profile_name() -> str:
         raise InstallationError(
             f"pyspark {spark}", f"there are jars for Spark {' and '.join(PROFILES)} only", "install one of these"
         )
-    return PROFILES[line]
+    return line
 
 
 def lock_file(profile: str) -> Path:
@@ -274,6 +282,12 @@ def write_spark_defaults(jars: Sequence[Jar], cache: Path, settings: Mapping[str
     _write(conf / "spark-env.sh", _spark_env())
     _write(conf / "log4j2.properties", _LOG_SETTINGS)
     return defaults
+
+
+def reads_s3a() -> bool:
+    """Whether every `spark-submit` of this environment knows the jars of s3a://."""
+    defaults = spark_home() / "conf" / "spark-defaults.conf"
+    return defaults.is_file() and "/hadoop-aws-" in defaults.read_text(encoding="utf-8")
 
 
 def without_hudi(settings: Mapping[str, str]) -> dict[str, str]:

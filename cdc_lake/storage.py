@@ -4,9 +4,15 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+
+from cdc_lake import s3
+
+_WHOLE_OBJECTS = (*s3.SCHEMES, "gs")
+"""Of stores where a file is there, whole, once it is closed, and where renaming one is copying it."""
 
 
 class Storage:
@@ -16,6 +22,7 @@ class Storage:
         jvm: Any = spark._jvm
         self._jvm = jvm
         self._conf = spark._jsc.hadoopConfiguration()
+        self._puts: dict[str, s3.ConditionalPuts] = {}
         self._path = jvm.org.apache.hadoop.fs.Path  # once: finding a class takes a call for each dot
 
     def exists(self, path: str) -> bool:
@@ -56,6 +63,9 @@ class Storage:
         """Write a file whose name says what it holds: one that is there already is left as it is."""
         if self.exists(path):
             return
+        if self._scheme(path) in _WHOLE_OBJECTS:
+            self._create(path, text, overwrite=True)
+            return
         written = _beside(path)
         self._create(written, text, overwrite=False)
         self._publish(written, path)
@@ -63,11 +73,15 @@ class Storage:
     def create_exclusively(self, path: str, text: str) -> bool:
         """Write a file that nobody else has written: of several that try at once, one gets true.
 
-        A local folder, HDFS, Azure and Google keep that promise. S3 by way of Hadoop does not: there two that try in
-        the same moment may both get true. A reader may find the file empty for a moment.
+        A reader may find the file empty for a moment.
+
+        Raises:
+            InstallationError: the lake is on S3, and boto3 is not installed.
         """
         local = self._local(path)
         try:
+            if self._scheme(path) in s3.SCHEMES:  # Hadoop's own looks first and puts then
+                return self._conditional_puts(urlsplit(path).netloc).put(path, text)
             if local is None:
                 self._create(path, text, overwrite=False)
             else:  # Hadoop's own looks first and creates then, which is not one step
@@ -129,10 +143,19 @@ class Storage:
         finally:
             stream.close()
 
+    def _conditional_puts(self, bucket: str) -> s3.ConditionalPuts:
+        if bucket not in self._puts:
+            self._puts[bucket] = s3.ConditionalPuts(self._conf, bucket)
+        return self._puts[bucket]
+
+    def _scheme(self, path: str) -> str:
+        scheme: str = self._fs(path).getUri().getScheme()
+        return scheme
+
     def _local(self, path: str) -> Path | None:
         """The path for Python, when it leads into a local folder."""
         fs = self._fs(path)
-        if fs.getUri().getScheme() != "file":
+        if self._scheme(path) != "file":
             return None
         return Path(fs.makeQualified(self._path(path)).toUri().getPath())
 

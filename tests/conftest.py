@@ -1,8 +1,11 @@
 """Fixtures that several folders of tests share."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import requests
+from moto.server import ThreadedMotoServer
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -46,3 +49,27 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     stack.start(detach=False)
     yield stack
     stack.delete()
+
+
+@pytest.fixture
+def aws_of_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Credentials of nobody, and none of whoever runs the tests."""
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+
+
+@pytest.fixture
+def aws(aws_of_nobody: None) -> Iterator[str]:
+    """The address of an AWS that moto plays, with nothing in it."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    requests.post(f"{url}/moto-api/reset", timeout=10)  # what it holds is the process's
+    yield url
+    server.stop()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cdc_lake.cli import catalog, demo, jars, look, run, schemas, stack
+from cdc_lake.cli import catalog, demo, jars, look, package, run, schemas, stack
 from cdc_lake.errors import CdcLakeError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.add_typer(catalog.app, name="catalog")
 app.add_typer(jars.app, name="jars")
 app.add_typer(schemas.app, name="schemas")
 app.command()(demo.demo)
+app.command()(package.package)
 app.command()(look.status)
 app.command()(look.story)
 

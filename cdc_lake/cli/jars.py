@@ -8,13 +8,16 @@ import typer
 from cdc_lake.errors import InstallationError
 from cdc_lake.jars import (
     EMBEDDED_PROFILE,
+    S3A_PROFILES,
     Jar,
     cache_folder,
     fetch,
     lock_file,
     profile_name,
     read_lock,
+    reads_s3a,
     relock,
+    spark_line,
     verify,
     write_spark_defaults,
 )
@@ -31,10 +34,15 @@ Profile = Annotated[
 def fetch_command(
     profile: Profile = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing when nothing had to be fetched.")] = False,
+    s3a: Annotated[
+        bool, typer.Option("--s3a", help="Those of s3a:// too, for a lake on S3; they stay known from then on.")
+    ] = False,
 ) -> None:
     """Fetch what is missing or damaged, and make Spark's jars known to spark-submit."""
     cache = cache_folder()
     for name, jars in _chosen(profile):
+        if name != EMBEDDED_PROFILE and (s3a or reads_s3a()):
+            jars += read_lock(lock_file(S3A_PROFILES[spark_line()]))
         fetched = fetch(jars, cache, progress=lambda text, name=name: print(f"{name}: {text}", flush=True))  # type: ignore[misc]
         if fetched or not quiet:
             print(f"{name}: {len(jars)} jars are there, {fetched} of them new")

@@ -2,12 +2,14 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cdc_lake.config import load_config
-from cdc_lake.embedded.stack import ServerStatus, Stack
+
+if TYPE_CHECKING:
+    from cdc_lake.embedded.stack import ServerStatus, Stack
 
 app = typer.Typer(
     help="Postgres, Kafka, Apicurio Registry and Kafka Connect with Debezium on this machine.", no_args_is_help=True
@@ -50,11 +52,13 @@ def down(
         print(f"stopped; the data stays in {stack.folder}")
 
 
-def _stack(folder: Path | None) -> Stack:
+def _stack(folder: Path | None) -> "Stack":
+    from cdc_lake.embedded.stack import Stack  # the `demo` extra, which a cluster does without
+
     return Stack(folder or Path(load_config().stack.folder))
 
 
-def _print_status(stack: Stack) -> None:
+def _print_status(stack: "Stack") -> None:
     servers = stack.status()
     if not servers:
         print(f"no servers have been started in {stack.folder}")
@@ -62,7 +66,7 @@ def _print_status(stack: Stack) -> None:
         print(_line(server))
 
 
-def _line(server: ServerStatus) -> str:
+def _line(server: "ServerStatus") -> str:
     size = f"{server.rss_bytes / 1e6:4.0f} MB" if server.rss_bytes else ""
     line = f"{server.name:9} {server.state:8} {size:8} {server.address}"
     return f"{line}\n{'':10}{server.note}" if server.note else line

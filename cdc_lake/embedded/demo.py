@@ -35,7 +35,7 @@ from cdc_lake.embedded.shop import ENOUGH, Shop
 from cdc_lake.embedded.stack import Stack, rss_bytes
 from cdc_lake.embedded.tap import StreamStats, observe
 from cdc_lake.embedded.workload import ChangesTo, changing
-from cdc_lake.errors import CdcLakeError, ConfigError
+from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.jars import EMBEDDED_PROFILE, cache_folder, lock_file, profile_name, read_lock, require
 from cdc_lake.models import read_model
 
@@ -46,7 +46,7 @@ DUMP_TRANSACTIONS: Final = 500
 """Those of the workload that knows nothing of its tables, at least."""
 _MARKER = "made-by-cdc-lake-demo"
 _SENT_SECONDS = 120.0
-_SMALL_JVM = "-Dorg.apache.avro.fastread=true -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+SMALL_JVM = "-Dorg.apache.avro.fastread=true -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 """Starts in half the time and pays for it in speed, which a few thousand rows do not need."""
 
 Say = Callable[[str], None]
@@ -86,6 +86,40 @@ class Source:
     def topics(self) -> dict[str, Table]:
         """The tables by the topics that hold their records."""
         return {table.topic(self.name): table for table in self.tables}
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where the jobs run, and where the lake is.
+
+    Attributes:
+        command: what submits a job: `spark-submit`, with its flags.
+        jobs: folder of the jobs' files.
+        config: the configuration file.
+        variables: the jobs' environment, but for `CDC_LAKE__` settings of the demo's own.
+        lake: the lake's root; none for the demo's folder.
+        bring: brings such a lake into a folder, to be read there.
+        tries: a job that fails for want of a server or a node is submitted so often, as a scheduler does.
+    """
+
+    command: Sequence[str]
+    jobs: Path
+    config: Path
+    variables: Mapping[str, str]
+    lake: str | None = None
+    bring: Callable[[Path], None] = lambda folder: None
+    tries: int = 1
+
+
+def here() -> Where:
+    """On this machine, with what is installed beside this Python."""
+    programs = Path(sys.executable).parent
+    return Where(
+        command=(str(programs / "spark-submit"), "--conf", f"spark.driver.extraJavaOptions={SMALL_JVM}"),
+        jobs=CHECKOUT / "jobs",
+        config=CHECKOUT / "conf" / "cdc-lake.yml",
+        variables={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}"},
+    )
 
 
 @dataclass(frozen=True)
@@ -181,6 +215,7 @@ def run_demo(
     dumps: Sequence[Path] = (),
     tables: Sequence[str] = (),
     table_type: TableType = "delta",
+    where: Where | None = None,
     keep: bool,
     say: Say,
 ) -> DemoResult:
@@ -191,6 +226,7 @@ def run_demo(
         dumps: SQL files to load instead of the sample.
         tables: globs of the topics to follow; all when there are none.
         table_type: what silver is held in, one of `config.TABLE_TYPES`.
+        where: the jobs run; here, if that is not given.
         keep: leave the servers running.
         say: told what is going on.
 
@@ -217,10 +253,12 @@ def run_demo(
                 source = _dump(postgres, dumps) if dumps else _sample(postgres)
                 source = _only(source, tables) if tables else source
             result.source, result.left_out = source.name, dict(source.left_out)
-            jobs = Jobs(stack, lake, table_type)
+            where = where or here()
+            jobs = Jobs(where, stack, where.lake or str(lake), table_type)
             _play(source, jobs, stack, result, say)
             say("reading Postgres, Kafka and the tables with other programs, and comparing them")
             with result.part("compare"):
+                where.bring(lake)
                 _judge(source, jobs, stack, lake, result, say)
             if keep:
                 stack.detach()
@@ -303,8 +341,14 @@ class Jobs:
         seconds: spent so far, by topic or model.
     """
 
-    def __init__(self, stack: Stack, lake: Path, table_type: TableType) -> None:
-        self._environment = _job_environment(stack.folder, lake, table_type)
+    def __init__(self, where: Where, stack: Stack, lake: str, table_type: TableType) -> None:
+        self._where = where
+        self._environment = {
+            **where.variables,
+            "CDC_LAKE__STACK__FOLDER": str(stack.folder),
+            "CDC_LAKE__LAKE__ROOT": lake,
+            "CDC_LAKE__DEFAULTS__SILVER": held_in(table_type),
+        }
         self.seconds: dict[str, float] = {}
 
     def submit(self, layer: str, *flags: str) -> None:
@@ -313,12 +357,12 @@ class Jobs:
         Raises:
             CdcLakeError: it failed.
         """
-        command = [
-            *(_program("spark-submit"), "--conf", f"spark.driver.extraJavaOptions={_SMALL_JVM}"),
-            *(str(CHECKOUT / "jobs" / f"{layer}.py"), "--config", str(CHECKOUT / "conf" / "cdc-lake.yml"), "--json"),
-            *flags,
-        ]
-        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+        job, config = str(self._where.jobs / f"{layer}.py"), str(self._where.config)
+        command = [*self._where.command, job, "--config", config, "--json", *flags]
+        for left in reversed(range(self._where.tries)):
+            done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+            if done.returncode != InfrastructureError.exit_code or not left:
+                break
         if done.returncode:
             raise CdcLakeError(
                 f"the {layer} job",
@@ -432,22 +476,6 @@ def _gold_result(dsn: str, model: str, query: str, lake: Path, seconds: float) -
     found = Counter(zip(*columns, strict=True))
     differences = (expected - found) + (found - expected)
     return GoldResult(model, found.total(), expected.total(), differences.total(), round(seconds, 1))
-
-
-def _program(name: str) -> str:
-    """One that is installed beside this Python."""
-    return str(Path(sys.executable).with_name(name))
-
-
-def _job_environment(stack: Path, lake: Path, table_type: TableType) -> dict[str, str]:
-    programs = str(Path(sys.executable).parent)
-    return {
-        **os.environ,
-        "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}",
-        "CDC_LAKE__STACK__FOLDER": str(stack),
-        "CDC_LAKE__LAKE__ROOT": str(lake),
-        "CDC_LAKE__DEFAULTS__SILVER": held_in(table_type),
-    }
 
 
 def held_in(table_type: TableType) -> str:

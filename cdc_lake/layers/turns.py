@@ -24,6 +24,9 @@ from cdc_lake.session import build_session, sibling
 
 logger = logging.getLogger(__name__)
 
+_NODE_LOST = ("ExecutorLostFailure", "FetchFailed", "no longer alive", "Worker lost", "worker lost")
+"""What Spark says when more was on an executor than it makes again by itself; of a checkpoint's block the third."""
+
 
 class Work(Protocol):
     """What a layer does to one of its tables; `spark` is the thread's own session."""
@@ -204,6 +207,12 @@ def _in_our_words(table: str, error: Exception) -> CdcLakeError:
         return InfrastructureError(
             table,
             "the broker stopped answering in the middle of the run",
+            "run again; nothing of this batch was committed",
+        )
+    if any(sign in said for sign in _NODE_LOST):
+        return InfrastructureError(
+            table,
+            f"the cluster lost a node in the middle of a batch: {first_line(error)}",
             "run again; nothing of this batch was committed",
         )
     return CdcLakeError(table, f"Spark failed: {first_line(error)}", "run again with --debug to see where")

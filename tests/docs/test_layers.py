@@ -12,10 +12,10 @@ PACKAGE = CHECKOUT / "cdc_lake"
 ROWS = (
     ("cli", "jobs"),
     ("layers", "ops", "embedded"),
-    ("sources", "tables", "catalogs", "sinks", "metrics", "session", "versions"),
+    ("sources", "tables", "catalogs", "sinks", "metrics", "packaging", "session", "versions"),
     ("storage", "jars", "java", "models", "registries"),
     ("events", "changes"),
-    ("config", "failpoints", "joins", "points"),
+    ("config", "failpoints", "joins", "points", "s3"),
     ("columns", "errors", "literals", "partitioning"),
 )
 """From top to bottom: a room knows the rows below its own."""

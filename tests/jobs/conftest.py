@@ -1,12 +1,36 @@
 """Fixtures of the tests that submit jobs."""
 
+import io
+import json
 import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import fastavro
 import pytest
-from submitting import CHECKOUT, PROGRAMS, SMALL_JVM, Ended, Submit
+import requests
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from submitting import CHECKOUT, PROGRAMS, RECORDS, SMALL_JVM, Ended, Submit
+
+from cdc_lake.embedded.stack import Stack
+
+TOPIC = "submitted.public.thing"
+_KEY = {"type": "record", "name": "Key", "namespace": TOPIC, "fields": [{"name": "id", "type": "int"}]}
+_VALUE = {
+    "type": "record",
+    "name": "Value",
+    "namespace": TOPIC,
+    "fields": [
+        {"name": "id", "type": "int"},
+        {"name": "name", "type": ["null", "string"], "default": None},
+        {"name": "__deleted", "type": ["null", "string"], "default": None},
+        {"name": "__op", "type": ["null", "string"], "default": None},
+        {"name": "__source_ts_ms", "type": ["null", "long"], "default": None},
+    ],
+}
 
 
 @pytest.fixture
@@ -42,3 +66,36 @@ def submit(lake: Path, tmp_path: Path) -> Submit:
         return Ended(done.returncode, done.stdout, done.stderr)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def topic(stack: Stack) -> str:
+    """A topic of a few events, their schemas in the registry."""
+    kafka, registry = stack.endpoints["kafka"], stack.endpoints["registry"]
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(30)
+    ids = [_register(registry, f"{TOPIC}-{side}", schema) for side, schema in (("key", _KEY), ("value", _VALUE))]
+    producer = Producer({"bootstrap.servers": kafka})
+    for number in range(RECORDS):
+        event = {"id": number, "name": f"name {number}", "__deleted": "false", "__op": "c", "__source_ts_ms": number}
+        producer.produce(TOPIC, key=_framed(ids[0], _KEY, event), value=_framed(ids[1], _VALUE, event))
+    assert producer.flush(30) == 0
+    return TOPIC
+
+
+def _register(registry: str, name: str, schema: dict[str, Any]) -> int:
+    content = {"content": json.dumps(schema), "contentType": "application/json"}
+    answer = requests.post(
+        f"{registry}/apis/registry/v3/groups/default/artifacts",
+        json={"artifactId": name, "artifactType": "AVRO", "firstVersion": {"content": content}},
+        timeout=10,
+    )
+    answer.raise_for_status()
+    content_id: int = answer.json()["version"]["contentId"]
+    return content_id
+
+
+def _framed(schema_id: int, schema: dict[str, Any], event: dict[str, Any]) -> bytes:
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(schema), event)
+    return b"\0" + schema_id.to_bytes(4, "big") + body.getvalue()

@@ -11,7 +11,6 @@ from typing import Any
 import boto3
 import pytest
 from catalogued import DATABASES, CataloguedLake, entries
-from moto.server import ThreadedMotoServer
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 from reading_by_name import Reader, reading
@@ -151,33 +150,25 @@ def test_a_session_that_knows_only_the_metastore_reads_equal_rows(
 
 
 def test_glue_is_told_the_same_as_the_metastore(
-    spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog, aws: str
 ) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    moto.start()
-    try:
-        endpoint = "http://{}:{}".format(*moto.get_host_and_port())
-        settings = CatalogConfig(type="glue", region="eu-central-1", endpoint=endpoint)
-        in_glue = lake.config.model_copy(update={"catalog": settings})
-        assert {one.differences[0] for one in sync_catalog(in_glue, ["*"], (), spark).entries} == {"missing"}
-        assert check_catalog(in_glue, ["*"], (), spark).drifted == []
+    settings = CatalogConfig(type="glue", region="eu-central-1", endpoint=aws)
+    in_glue = lake.config.model_copy(update={"catalog": settings})
+    assert {one.differences[0] for one in sync_catalog(in_glue, ["*"], (), spark).entries} == {"missing"}
+    assert check_catalog(in_glue, ["*"], (), spark).drifted == []
 
-        glue = GlueCatalog(settings)
-        for database in (*DATABASES.values(), "pagila_bronze", "gold"):
-            ours, theirs = glue.found(database), catalog.found(database)
-            assert ours.keys() == theirs.keys()
-            for name, listing in ours.items():
-                assert differences(theirs[name], listing) == []
-                assert listing.serde == theirs[name].serde
-                assert said(listing.parameters) == said(theirs[name].parameters)
-        client = boto3.client("glue", region_name="eu-central-1", endpoint_url=endpoint)
-        listed = client.get_partitions(DatabaseName="pagila_silver_hudi_mor", TableName="thing_rt")["Partitions"]
-        values = {f"partition_kind={one['Values'][0]}" for one in listed}
-        assert values == set(next(one for one in entries(spark, lake) if one.kind == "hudi_mor").partitions)
-    finally:
-        moto.stop()
+    glue = GlueCatalog(settings)
+    for database in (*DATABASES.values(), "pagila_bronze", "gold"):
+        ours, theirs = glue.found(database), catalog.found(database)
+        assert ours.keys() == theirs.keys()
+        for name, listing in ours.items():
+            assert differences(theirs[name], listing) == []
+            assert listing.serde == theirs[name].serde
+            assert said(listing.parameters) == said(theirs[name].parameters)
+    client = boto3.client("glue", region_name="eu-central-1", endpoint_url=aws)
+    listed = client.get_partitions(DatabaseName="pagila_silver_hudi_mor", TableName="thing_rt")["Partitions"]
+    values = {f"partition_kind={one['Values'][0]}" for one in listed}
+    assert values == set(next(one for one in entries(spark, lake) if one.kind == "hudi_mor").partitions)
 
 
 def test_a_gold_table_that_is_made_of_other_columns_is_listed_with_these(

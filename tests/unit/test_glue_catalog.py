@@ -2,21 +2,19 @@
 
 import builtins
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
-import requests
-from moto.server import ThreadedMotoServer
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from cdc_lake.catalogs import Entry, differences, open_catalog
 from cdc_lake.catalogs.glue import GlueCatalog
 from cdc_lake.config import CatalogConfig, Config
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, InstallationError
+
+pytestmark = pytest.mark.usefixtures("aws_of_nobody")
 
 REGION = "eu-central-1"
 PATH = "s3a://lake/silver/shop/public/film"
@@ -41,46 +39,23 @@ SPARK_SCHEMA = (
 )
 
 
-@pytest.fixture(autouse=True)
-def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Credentials of nobody, and none of whoever runs the tests."""
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+def catalog(aws: str, **more: Any) -> GlueCatalog:
+    return GlueCatalog(CatalogConfig(type="glue", region=REGION, endpoint=aws, timeout_seconds=5, **more))
 
 
-@pytest.fixture
-def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
-    requests.post(f"{url}/moto-api/reset", timeout=10)  # what it holds is the process's
-    yield url
-    server.stop()
+def client(aws: str) -> Any:
+    return boto3.client("glue", region_name=REGION, endpoint_url=aws)
 
 
-def catalog(endpoint: str, **more: Any) -> GlueCatalog:
-    return GlueCatalog(CatalogConfig(type="glue", region=REGION, endpoint=endpoint, timeout_seconds=5, **more))
-
-
-def client(endpoint: str) -> Any:
-    return boto3.client("glue", region_name=REGION, endpoint_url=endpoint)
-
-
-def table(endpoint: str, name: str = "film") -> dict[str, Any]:
-    found: dict[str, Any] = client(endpoint).get_table(DatabaseName="shop_silver", Name=name)["Table"]
+def table(aws: str, name: str = "film") -> dict[str, Any]:
+    found: dict[str, Any] = client(aws).get_table(DatabaseName="shop_silver", Name=name)["Table"]
     return found
 
 
-def test_a_delta_table_is_what_athena_takes_for_one(endpoint: str) -> None:
-    catalog(endpoint).put(DELTA)
+def test_a_delta_table_is_what_athena_takes_for_one(aws: str) -> None:
+    catalog(aws).put(DELTA)
 
-    found = table(endpoint)
+    found = table(aws)
     assert found["TableType"] == "EXTERNAL_TABLE"
     assert found["Parameters"] == {"EXTERNAL": "TRUE", "spark.sql.sources.provider": "delta", "cdc_lake.path": IN_S3}
     assert found["PartitionKeys"] == []
@@ -96,17 +71,17 @@ def test_a_delta_table_is_what_athena_takes_for_one(endpoint: str) -> None:
     }
 
 
-def test_a_delta_table_may_be_listed_without_its_columns(endpoint: str) -> None:
-    catalog(endpoint, delta_columns=False).put(DELTA)
+def test_a_delta_table_may_be_listed_without_its_columns(aws: str) -> None:
+    catalog(aws, delta_columns=False).put(DELTA)
 
-    assert table(endpoint)["StorageDescriptor"]["Columns"] == [{"Name": "col", "Type": "array<string>"}]
+    assert table(aws)["StorageDescriptor"]["Columns"] == [{"Name": "col", "Type": "array<string>"}]
 
 
 @pytest.mark.parametrize(("name", "is_ro"), [("film", False), ("film_ro", True), ("film_rt", False)])
-def test_a_merge_on_read_table_is_what_hudis_sync_makes_of_it(endpoint: str, name: str, is_ro: bool) -> None:
-    catalog(endpoint).put(HUDI)
+def test_a_merge_on_read_table_is_what_hudis_sync_makes_of_it(aws: str, name: str, is_ro: bool) -> None:
+    catalog(aws).put(HUDI)
 
-    found = table(endpoint, name)
+    found = table(aws, name)
     assert found["Parameters"] == {
         "EXTERNAL": "TRUE",
         "cdc_lake.path": IN_S3,
@@ -126,23 +101,23 @@ def test_a_merge_on_read_table_is_what_hudis_sync_makes_of_it(endpoint: str, nam
         "SerializationLibrary": "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe",
         "Parameters": serde,
     }
-    partitions = client(endpoint).get_partitions(DatabaseName="shop_silver", TableName=name)["Partitions"]
+    partitions = client(aws).get_partitions(DatabaseName="shop_silver", TableName=name)["Partitions"]
     wanted = {value: storage | {"Location": f"{IN_S3}/partition_title={value}"} for value in "ab"}
     assert {one["Values"][0]: one["StorageDescriptor"] for one in partitions} == wanted
 
 
-def test_a_copy_on_write_table_has_one_entry(endpoint: str) -> None:
-    catalog(endpoint).put(replace(HUDI, kind="hudi_cow", partition_by=(), partitions=()))
+def test_a_copy_on_write_table_has_one_entry(aws: str) -> None:
+    catalog(aws).put(replace(HUDI, kind="hudi_cow", partition_by=(), partitions=()))
 
-    found = client(endpoint).get_tables(DatabaseName="shop_silver")["TableList"]
+    found = client(aws).get_tables(DatabaseName="shop_silver")["TableList"]
     assert [one["Name"] for one in found] == ["film"]
     assert found[0]["StorageDescriptor"]["InputFormat"] == "org.apache.hudi.hadoop.HoodieParquetInputFormat"
 
 
-def test_an_added_column_and_other_partitions_are_told_and_what_others_say_stays(endpoint: str) -> None:
-    glue = client(endpoint)
-    catalog(endpoint).put(HUDI)
-    own = table(endpoint, "film_rt")
+def test_an_added_column_and_other_partitions_are_told_and_what_others_say_stays(aws: str) -> None:
+    glue = client(aws)
+    catalog(aws).put(HUDI)
+    own = table(aws, "film_rt")
     kept = {name: own[name] for name in ("Name", "TableType", "PartitionKeys", "StorageDescriptor")}
     glue.update_table(
         DatabaseName="shop_silver", TableInput=kept | {"Parameters": own["Parameters"] | {"owner": "finance"}}
@@ -150,9 +125,9 @@ def test_an_added_column_and_other_partitions_are_told_and_what_others_say_stays
     fields = [*COLUMNS, StructField("length", LongType()), HUDI.schema["partition_title"]]
     later = replace(HUDI, schema=StructType(fields), partitions=("partition_title=b", "partition_title=c"))
 
-    catalog(endpoint).put(later)
+    catalog(aws).put(later)
 
-    found = table(endpoint, "film_rt")
+    found = table(aws, "film_rt")
     columns = found["StorageDescriptor"]["Columns"]
     assert columns[-1] == {"Name": "length", "Type": "bigint"}
     assert found["Parameters"]["owner"] == "finance"
@@ -164,16 +139,16 @@ def test_an_added_column_and_other_partitions_are_told_and_what_others_say_stays
     }
 
 
-def test_what_is_as_it_should_be_is_not_written_again(endpoint: str) -> None:
-    catalog(endpoint).put(DELTA)
-    catalog(endpoint).put(DELTA)
+def test_what_is_as_it_should_be_is_not_written_again(aws: str) -> None:
+    catalog(aws).put(DELTA)
+    catalog(aws).put(DELTA)
 
-    versions = client(endpoint).get_table_versions(DatabaseName="shop_silver", TableName="film")["TableVersions"]
+    versions = client(aws).get_table_versions(DatabaseName="shop_silver", TableName="film")["TableVersions"]
     assert len(versions) == 1
 
 
-def test_what_is_listed_is_found_as_it_was_put_and_dropped_for_good(endpoint: str) -> None:
-    glue = catalog(endpoint)
+def test_what_is_listed_is_found_as_it_was_put_and_dropped_for_good(aws: str) -> None:
+    glue = catalog(aws)
     assert (glue.found("shop_silver"), glue.found("shop_silver", ["film"])) == ({}, {})
     glue.put(HUDI)
 
@@ -186,13 +161,13 @@ def test_what_is_listed_is_found_as_it_was_put_and_dropped_for_good(endpoint: st
     assert glue.found("shop_silver").keys() == {"film", "film_ro"}
 
 
-def test_more_partitions_than_a_question_takes(endpoint: str) -> None:
+def test_more_partitions_than_a_question_takes(aws: str) -> None:
     many = replace(HUDI, kind="hudi_cow", partitions=tuple(f"partition_title={number:03}" for number in range(130)))
-    glue = catalog(endpoint)
+    glue = catalog(aws)
     glue.put(many)
     glue.put(replace(many, partitions=many.partitions[:70]))
 
-    pages = client(endpoint).get_paginator("get_partitions").paginate(DatabaseName="shop_silver", TableName="film")
+    pages = client(aws).get_paginator("get_partitions").paginate(DatabaseName="shop_silver", TableName="film")
     values = [one["Values"][0] for page in pages for one in page["Partitions"]]
     assert sorted(values) == [f"{number:03}" for number in range(70)]
 
@@ -211,8 +186,8 @@ def test_a_catalog_that_does_not_answer_is_infrastructure() -> None:
         ("ValidationException", CdcLakeError),
     ],
 )
-def test_what_glue_refuses_is_told_in_words(endpoint: str, code: str, wanted: type[CdcLakeError]) -> None:
-    error = catalog(endpoint)._failed(code, "because")
+def test_what_glue_refuses_is_told_in_words(aws: str, code: str, wanted: type[CdcLakeError]) -> None:
+    error = catalog(aws)._failed(code, "because")
 
     assert type(error) is wanted
     assert "AWS Glue" in str(error)

@@ -3,7 +3,6 @@
 import builtins
 import sys
 import uuid
-from pathlib import Path
 from typing import Any
 
 import boto3
@@ -20,17 +19,7 @@ from cdc_lake.registries.registry import RegisteredSchema
 TEXT = '{"type":"record","name":"R","fields":[{"name":"v","type":"int"}]}'
 ANY_ID = str(uuid.UUID(int=7, version=4))
 
-
-@pytest.fixture(autouse=True)
-def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Credentials of nobody, and none of whoever runs the tests."""
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+pytestmark = pytest.mark.usefixtures("aws_of_nobody")
 
 
 def client(**more: Any) -> GlueRegistry:

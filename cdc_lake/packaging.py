@@ -1,0 +1,205 @@
+"""What is sent to a cluster: the jobs with their configuration, their Python packages, their jars, and a plan of it.
+
+A node needs Spark and Python 3.11, and nothing of this package: the archive `environment.tar.gz` holds it with all that
+it depends on, compiled wheels included, and `environment/bin/python` starts the node's Python with that.
+"""
+
+import gzip
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from cdc_lake.config import CHECKOUT
+from cdc_lake.errors import InstallationError
+from cdc_lake.jars import S3A_PROFILES, cache_folder, fetch, lock_file, read_lock, sha256, spark_line
+
+Arch = Literal["x86_64", "aarch64"]
+Place = Literal["cluster", "emr"]
+PLAN = "upload.json"
+ENVIRONMENT = "environment.tar.gz"
+PYTHON = "3.11"
+_PLATFORM = "manylinux_2_28"
+"""Of the wheels: Amazon Linux 2023, Debian 12 and what is newer have its glibc."""
+_BROUGHT_BY_EMR = ("io.delta", "org.apache.hudi")
+"""Groups of jars that EMR has in builds of its own, beside which others break."""
+_START = """#!/bin/sh
+# Starts this node's Python with cdc_lake and the packages it needs.
+lib="$(cd "$(dirname "$0")/../lib" && pwd)"
+for python in python{version} python3; do
+  if "$python" -c 'import sys; sys.exit(sys.version_info[:2] != {numbers})' 2>/dev/null; then
+    PYTHONPATH="$lib${{PYTHONPATH:+:$PYTHONPATH}}" exec "$python" "$@"
+  fi
+done
+echo "cdc_lake: no Python {version} on the PATH of $(hostname); install it on every node" >&2
+exit 127
+"""
+
+
+class Artifact(BaseModel):
+    """One file of a package.
+
+    Attributes:
+        path: below the package's folder, and below the place it is uploaded to.
+        size: in bytes.
+        sha256: in hex.
+        on: where it is needed: a cluster of plain Spark, EMR.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    path: str
+    size: int
+    sha256: str
+    on: tuple[Place, ...]
+
+
+class Plan(BaseModel):
+    """What a package holds: the content of its `upload.json`.
+
+    Attributes:
+        version: of cdc_lake.
+        profile: whose jars, a file of conf/jars.
+        spark: the line of Spark that they are for.
+        arch: the nodes' processors.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    version: str
+    profile: str
+    spark: str
+    python: str
+    arch: Arch
+    files: tuple[Artifact, ...]
+
+    def needed_on(self, place: Place) -> list[Artifact]:
+        """The files that one kind of cluster needs."""
+        return [file for file in self.files if place in file.on]
+
+
+def build(
+    into: Path, profile: str, *, arch: Arch = "x86_64", s3a: bool = False, progress: Callable[[str], None]
+) -> Plan:
+    """Make a package of this checkout, in the place of the one that was there.
+
+    Args:
+        into: the package's folder.
+        profile: the jars'; of the line of Spark that is installed here.
+        arch: the nodes' processors.
+        s3a: bring the jars of s3a:// too, which EMR and many clusters have.
+        progress: is told, in a few words, what is being done.
+
+    Raises:
+        ConfigError: there is no such profile.
+        InstallationError: something cannot be had; or this is no checkout.
+    """
+    if not (CHECKOUT / "pyproject.toml").is_file():
+        raise InstallationError(
+            str(CHECKOUT), "a package is made from a checkout of cdc_lake", "clone it, and run `make package` there"
+        )
+    spark = spark_line()
+    jars = read_lock(lock_file(profile))
+    for_s3a = read_lock(lock_file(S3A_PROFILES[spark])) if s3a else ()
+    not_on_emr = {jar.path(Path()).name for jar in jars if jar.group in _BROUGHT_BY_EMR}
+    not_on_emr |= {jar.path(Path()).name for jar in for_s3a}
+    jars += for_s3a
+    fetch(jars, cache_folder(), progress)
+    into.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".package-", dir=into.parent) as work:
+        made = Path(work) / "package"
+        made.mkdir()
+        progress("building the wheel")
+        _run("uv", "build", "--wheel", "--no-build-isolation", "--out-dir", str(made), str(CHECKOUT))
+        (made / ".gitignore").unlink(missing_ok=True)
+        (wheel,) = made.glob("*.whl")
+        progress(f"installing what it needs, for Python {PYTHON} on {arch}")
+        _environment(made / ENVIRONMENT, wheel, f"cluster-spark{spark.replace('.', '')}.txt", arch, Path(work))
+        for jar in jars:
+            _copy(jar.path(cache_folder()), made / "jars" / jar.path(Path()).name)
+        for folder in ("jobs", "conf"):
+            for file in _sources(CHECKOUT / folder):
+                _copy(CHECKOUT / file, made / file)
+        _copy(lock_file(profile), made / "jars.lock")
+        plan = Plan(
+            version=wheel.name.split("-")[1],
+            profile=profile,
+            spark=spark,
+            python=PYTHON,
+            arch=arch,
+            files=tuple(_artifacts(made, not_on_emr)),
+        )
+        (made / PLAN).write_text(plan.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        shutil.rmtree(into, ignore_errors=True)
+        made.rename(into)
+    return plan
+
+
+def _environment(archive: Path, wheel: Path, lock: str, arch: Arch, work: Path) -> None:
+    lib = work / "environment" / "lib"
+    into = ("uv", "pip", "install", "--no-config", "--quiet", "--link-mode", "copy", "--target", str(lib), "--no-deps")
+    platform = ("--python-platform", f"{arch}-{_PLATFORM}", "--python-version", PYTHON, "--only-binary", ":all:")
+    _run(*into, *platform, "--require-hashes", "--requirement", str(CHECKOUT / "requirements" / lock))
+    _run(*into, *platform, str(wheel))
+    shutil.rmtree(lib / "bin", ignore_errors=True)  # commands that name this machine's Python
+    (lib / ".lock").unlink(missing_ok=True)
+    start = work / "environment" / "bin" / "python"
+    start.parent.mkdir()
+    numbers = f"({PYTHON.replace('.', ', ')})"
+    start.write_text(_START.format(version=PYTHON, numbers=numbers), encoding="utf-8")
+    start.chmod(0o755)
+    _pack(work / "environment", archive)
+
+
+def _pack(folder: Path, archive: Path) -> None:
+    """Write a tar.gz that is the same, byte for byte, if the files are."""
+
+    def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+        entry.uid = entry.gid = entry.mtime = 0
+        entry.uname = entry.gname = ""
+        entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
+        return entry
+
+    with (
+        archive.open("wb") as file,
+        gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as zipped,
+        tarfile.open(fileobj=zipped, mode="w") as tar,
+    ):
+        for path in sorted(folder.rglob("*")):
+            if path.name not in ("direct_url.json", "uv_cache.json", "RECORD"):  # where this machine had it from, when
+                tar.add(path, path.relative_to(folder), recursive=False, filter=plain)
+
+
+def _artifacts(folder: Path, not_on_emr: set[str]) -> Iterator[Artifact]:
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        on: tuple[Place, ...] = ("cluster",) if path.name in not_on_emr else ("cluster", "emr")
+        name = path.relative_to(folder).as_posix()
+        yield Artifact(path=name, size=path.stat().st_size, sha256=sha256(path), on=on)
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts and file.suffix != ".lock":
+            yield file.relative_to(CHECKOUT)
+
+
+def _copy(file: Path, to: Path) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(file, to)
+
+
+def _run(*command: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    except FileNotFoundError as exc:
+        raise InstallationError(command[0], "it is not on PATH", "run `make setup`, and use its environment") from exc
+    if done.returncode:
+        said = done.stdout.strip().splitlines() or ["it said nothing"]
+        raise InstallationError(" ".join(command[:3]), f"it failed: {said[-1]}", f"try it by hand: {' '.join(command)}")

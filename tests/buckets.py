@@ -1,0 +1,68 @@
+"""A lake in a bucket of S3, which moto's server plays."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+
+from cdc_lake.jars import S3A_PROFILES, cache_folder, fetch, lock_file, read_lock, spark_line
+
+LAKE = "s3a://lake/lake"
+_REGION = "eu-central-1"
+
+
+def s3a_jars() -> str:
+    """The jars of s3a://, for a class path; fetched if they are not there yet."""
+    jars = read_lock(lock_file(S3A_PROFILES[spark_line()]))
+    fetch(jars, cache_folder())
+    return ":".join(str(jar.path(cache_folder())) for jar in jars)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The bucket `lake`, empty at first.
+
+    Attributes:
+        endpoint: the server's address.
+    """
+
+    endpoint: str
+
+    def __post_init__(self) -> None:
+        self.client.create_bucket(Bucket="lake", CreateBucketConfiguration={"LocationConstraint": _REGION})
+
+    @property
+    def client(self) -> Any:
+        return boto3.client("s3", endpoint_url=self.endpoint, region_name=_REGION)
+
+    @property
+    def flags(self) -> list[str]:
+        """Of `spark-submit`: the jars, and Hadoop's settings."""
+        values = {
+            "endpoint": self.endpoint,
+            "endpoint.region": _REGION,
+            "path.style.access": "true",
+            "connection.ssl.enabled": "false",
+            "access.key": "nobody",
+            "secret.key": "nothing",
+            "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+        }
+        settings = (f"spark.hadoop.fs.s3a.{name}={value}" for name, value in values.items())
+        return [
+            *("--conf", f"spark.driver.extraClassPath={s3a_jars()}"),
+            *(part for setting in settings for part in ("--conf", setting)),
+        ]
+
+    def names(self) -> list[str]:
+        """Of all objects."""
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket="lake")
+        return [found["Key"] for page in pages for found in page.get("Contents", ())]
+
+    def bring(self, folder: Path) -> None:
+        """Copy the lake into a folder, where readers that share no code with the jobs find it."""
+        for name in self.names():
+            if not name.endswith("/"):
+                to = folder / name.removeprefix("lake/")
+                to.parent.mkdir(parents=True, exist_ok=True)
+                self.client.download_file("lake", name, str(to))

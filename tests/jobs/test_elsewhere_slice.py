@@ -1,0 +1,128 @@
+"""The jobs from a package on a cluster that loses a worker, and with the lake on S3: a few rows of what
+tests/e2e/test_elsewhere.py does with the demo.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from buckets import LAKE, Bucket
+from conformance.by_lake import table_rows
+from plain_spark import PlainSpark, cluster, losing_a_worker, remove
+from submitting import RECORDS, Submit
+
+from cdc_lake.config import TABLE_TYPES
+from cdc_lake.embedded.stack import Stack
+from cdc_lake.jars import sha256
+
+ALL_TYPES = json.dumps([held_in.model_dump(exclude_none=True) for held_in in TABLE_TYPES.values()])
+MODEL = """-- name: names
+-- keys: [id]
+-- sources: {thing: submitted.public.thing}
+SELECT id, name FROM thing
+"""
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainSpark]:
+    folder = tmp_path_factory.mktemp("plain")
+    yield PlainSpark.make(folder)
+    remove(folder)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> str:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "names.sql").write_text(MODEL, encoding="utf-8")
+    return str(tmp_path / "models")
+
+
+def assert_all_is_there(lake: Path, *layers: str) -> None:
+    """Silver's tables and gold have every record, as readers that are not Spark see them."""
+    expected = {(number, f"name {number}") for number in range(RECORDS)}
+    for layer in layers:
+        found = table_rows(str(lake / layer / "submitted" / "public" / "thing"))
+        assert {(row["id"], row["name"]) for row in found} == expected, layer
+        assert len(found) == RECORDS
+    assert {(row["id"], row["name"]) for row in table_rows(str(lake / "gold" / "names"))} == expected
+
+
+def test_a_package_says_what_it_holds(plain: PlainSpark) -> None:
+    plan = plain.plan
+    there = {path.relative_to(plain.package).as_posix() for path in plain.package.rglob("*") if path.is_file()}
+
+    assert {file.path: file.sha256 for file in plan.files} == {
+        name: sha256(plain.package / name) for name in there - {"upload.json"}
+    }
+    only_on_clusters = {file.path.split("/")[1].split("-")[0] for file in plan.files if file.on == ("cluster",)}
+    assert only_on_clusters == {"delta", "hudi"}
+    assert {file.path for file in plan.needed_on("emr")} >= {
+        "jobs/bronze.py",
+        "environment.tar.gz",
+        "conf/cdc-lake.yml",
+    }
+
+
+def test_a_node_without_its_python_says_so(plain: PlainSpark, tmp_path: Path) -> None:
+    (tmp_path / "dirname").symlink_to("/usr/bin/dirname")
+    (tmp_path / "hostname").symlink_to("/usr/bin/hostname")
+
+    ended = subprocess.run(
+        [str(plain.folder / "environment" / "bin" / "python"), "-c", ""],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+
+    assert ended.returncode == 127
+    assert "no Python 3.11 on the PATH" in ended.stderr
+
+
+def test_a_package_on_a_cluster_that_loses_a_worker(
+    plain: PlainSpark, stack: Stack, topic: str, lake: Path, models: str
+) -> None:
+    def submit(layer: str, *flags: str, tries: int = 1) -> dict[str, Any]:
+        settings = {"LAKE__ROOT": lake, "STACK__FOLDER": stack.folder, "GOLD__MODELS": models, "RUN__PARALLEL": 1}
+        command = [*where.command, str(where.jobs / f"{layer}.py"), "--config", str(where.config), "--json", *flags]
+        environment = {**where.variables, **{f"CDC_LAKE__{name}": str(value) for name, value in settings.items()}}
+        for _ in range(tries):
+            ended = subprocess.run(command, env=environment, cwd=lake.parent, capture_output=True, text=True)
+            if ended.returncode != 10:
+                break
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        report: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+        return report
+
+    with cluster(plain) as on:
+        where = plain.where(on.master, "--executor-memory", "1g")
+        assert submit("bronze", "--table", topic)["tables"][0]["rows"]["ok"] == RECORDS
+        with losing_a_worker(on, lake / "silver") as seen:
+            submit("silver", "--table", topic, tries=2)
+        submit("gold", "--model", "names")
+
+    assert seen, "no worker was lost"
+    assert_all_is_there(lake, "silver")
+    assert not os.path.exists(lake.parent / "environment"), "the package was unpacked where it was submitted from"
+
+
+def test_a_lake_on_s3(submit: Submit, stack: Stack, topic: str, aws: str, models: str, tmp_path: Path) -> None:
+    bucket = Bucket(aws)
+    settings = {
+        "CDC_LAKE__STACK__FOLDER": str(stack.folder),
+        "CDC_LAKE__LAKE__ROOT": LAKE,
+        "CDC_LAKE__GOLD__MODELS": models,
+        "CDC_LAKE__DEFAULTS__SILVER": ALL_TYPES,
+    }
+    for layer, *which in (("bronze", "--table", topic), ("silver", "--table", topic), ("gold", "--model", "names")):
+        ended = submit(layer, *which, before=bucket.flags, **settings)
+        assert ended.code == 0, ended.said
+
+    bucket.bring(tmp_path / "brought")
+    assert_all_is_there(tmp_path / "brought", "silver", "silver_hudi_cow", "silver_hudi_mor")
+    kinds = {name.split("/")[1] for name in bucket.names()}
+    assert kinds >= {"bronze", "silver", "gold", "_schemas", "_runs", "_leases"}
+    assert not [name for name in bucket.names() if name.endswith(".tmp")]

@@ -1,0 +1,89 @@
+"""Objects that one of several creates, by moto's server; and what a lake on S3 does not do without."""
+
+import builtins
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import boto3
+import pytest
+
+from cdc_lake.config import Config, LakeConfig, LeaseConfig
+from cdc_lake.errors import InstallationError
+from cdc_lake.s3 import ConditionalPuts
+
+PLACE = "s3a://lake/_leases/silver/shop/film/000000000001.json"
+
+
+class Conf:
+    """Hadoop's configuration, as far as it is asked."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        return self._values.get(name, default)
+
+
+def conf(endpoint: str, **others: str) -> Conf:
+    values = {"endpoint": endpoint, "path.style.access": "true", "access.key": "nobody", "secret.key": "nothing"}
+    return Conf(
+        {f"fs.s3a.{name}": value for name, value in {**values, "endpoint.region": "eu-central-1"}.items()} | others
+    )
+
+
+@pytest.fixture
+def store(aws: str) -> str:
+    """The address of an S3 with a bucket."""
+    at = {"LocationConstraint": "eu-central-1"}
+    client(aws).create_bucket(Bucket="lake", CreateBucketConfiguration=at)
+    return aws
+
+
+def client(store: str) -> Any:
+    return boto3.client("s3", endpoint_url=store, region_name="eu-central-1")
+
+
+def test_of_two_one_creates_it(store: str) -> None:
+    one, other = (ConditionalPuts(conf(store), "lake") for _ in range(2))
+
+    assert [one.put(PLACE, "mine"), other.put(PLACE, "theirs")] == [True, False]
+    key = PLACE.removeprefix("s3a://lake/")
+    assert client(store).get_object(Bucket="lake", Key=key)["Body"].read() == b"mine"
+
+
+def test_a_bucket_has_settings_of_its_own(store: str) -> None:
+    its_own = {"fs.s3a.bucket.lake.endpoint": store.removeprefix("http://")}
+    without_tls = {"fs.s3a.connection.ssl.enabled": "false"}
+
+    assert ConditionalPuts(conf("http://127.0.0.1:1", **its_own, **without_tls), "lake").put(PLACE, "mine")
+
+
+def test_a_bucket_that_is_not_there_is_an_error_with_the_path(store: str) -> None:
+    with pytest.raises(OSError, match=r"s3a://elsewhere/one\.json: .*NoSuchBucket"):
+        ConditionalPuts(conf(store), "elsewhere").put("s3a://elsewhere/one.json", "mine")
+
+
+def test_without_boto3_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *others: Any) -> Any:
+        if name.startswith("boto"):
+            raise ImportError(name)
+        return real(name, *others)
+
+    for name in [name for name in sys.modules if name.split(".")[0] in ("boto3", "botocore")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", without)
+
+    with pytest.raises(InstallationError, match=r"pip install 'cdc-lake\[aws\]'"):
+        ConditionalPuts(conf("http://127.0.0.1:1"), "lake")
+
+
+@pytest.mark.parametrize("root", ["s3://bucket/lake", "s3a://bucket/lake"])
+def test_a_lake_on_s3_has_leases(root: str) -> None:
+    with pytest.raises(ValueError, match=r"lease\.enabled.*on S3"):
+        Config(lake=LakeConfig(root=root), lease=LeaseConfig(enabled=False))
+
+    assert Config(lake=LakeConfig(root=root)).lease.enabled
+    assert not Config(lake=LakeConfig(root="/lake"), lease=LeaseConfig(enabled=False)).lease.enabled
