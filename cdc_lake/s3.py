@@ -3,7 +3,7 @@
 from typing import Any
 from urllib.parse import urlsplit
 
-from cdc_lake.errors import InstallationError
+from cdc_lake import aws
 
 SCHEMES = ("s3", "s3a", "s3n")
 """Of paths that lead into S3: Hadoop's, and EMR's own."""
@@ -20,6 +20,10 @@ class ConditionalPuts:
     Args:
         conf: Hadoop's configuration.
         bucket: whose settings (`fs.s3a.bucket.<bucket>.…`) win over those of all.
+
+    Raises:
+        InstallationError: boto3 is not installed.
+        ConfigError: nothing says which region.
     """
 
     def __init__(self, conf: Any, bucket: str) -> None:
@@ -27,44 +31,36 @@ class ConditionalPuts:
             found: str | None = conf.get(f"fs.s3a.bucket.{bucket}.{name}", conf.get(f"fs.s3a.{name}"))
             return found
 
-        try:
-            import boto3
-            from botocore.config import Config
-        except ImportError as exc:
-            raise InstallationError(
-                "boto3", "a lake on S3 needs it: a lease is an object put once", "pip install 'cdc-lake[aws]'"
-            ) from exc
         endpoint = setting("endpoint")
         if endpoint and "://" not in endpoint:
             endpoint = f"{'http' if setting('connection.ssl.enabled') == 'false' else 'https'}://{endpoint}"
-        style = "path" if setting("path.style.access") == "true" else "auto"
-        self._client = boto3.client(
+        self._client = aws.client(
             "s3",
+            setting("endpoint.region"),
+            path_style=setting("path.style.access") == "true",
             endpoint_url=endpoint or None,
-            region_name=setting("endpoint.region"),
             aws_access_key_id=setting("access.key"),
             aws_secret_access_key=setting("secret.key"),
             aws_session_token=setting("session.token"),
-            config=Config(s3={"addressing_style": style}),
         )
 
     def put(self, path: str, text: str) -> bool:
-        """Create an object; false if it is there already."""
-        from botocore.exceptions import BotoCoreError, ClientError
+        """Create an object; false if it is there already.
+
+        Raises:
+            ConfigError: the credentials are missing, or do not allow it.
+            InfrastructureError: the store does not answer, or has no such bucket.
+        """
+        from botocore.exceptions import ClientError
 
         url = urlsplit(path)
-        try:
-            self._client.put_object(
-                Bucket=url.netloc,
-                Key=url.path.lstrip("/"),
-                Body=text.encode(),
-                IfNoneMatch="*",
-                ContentType="text/plain",
-            )
-        except ClientError as exc:
-            if exc.response["Error"]["Code"] in _THERE:
-                return False
-            raise OSError(f"{path}: {exc}") from exc
-        except BotoCoreError as exc:
-            raise OSError(f"{path}: {exc}") from exc
+        with aws.in_our_words(path):
+            try:
+                self._client.put_object(
+                    Bucket=url.netloc, Key=url.path.lstrip("/"), Body=text.encode(), IfNoneMatch="*"
+                )
+            except ClientError as exc:
+                if exc.response["Error"]["Code"] in _THERE:
+                    return False
+                raise
         return True

@@ -9,7 +9,7 @@ import boto3
 import pytest
 
 from cdc_lake.config import Config, LakeConfig, LeaseConfig
-from cdc_lake.errors import InstallationError
+from cdc_lake.errors import InfrastructureError, InstallationError
 from cdc_lake.s3 import ConditionalPuts
 
 PLACE = "s3a://lake/_leases/silver/shop/film/000000000001.json"
@@ -60,7 +60,7 @@ def test_a_bucket_has_settings_of_its_own(store: str) -> None:
 
 
 def test_a_bucket_that_is_not_there_is_an_error_with_the_path(store: str) -> None:
-    with pytest.raises(OSError, match=r"s3a://elsewhere/one\.json: .*NoSuchBucket"):
+    with pytest.raises(InfrastructureError, match=r"s3a://elsewhere/one\.json: .*NoSuchBucket"):
         ConditionalPuts(conf(store), "elsewhere").put("s3a://elsewhere/one.json", "mine")
 
 
@@ -69,7 +69,7 @@ def test_without_boto3_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 
     def without(name: str, *others: Any) -> Any:
         if name.startswith("boto"):
-            raise ImportError(name)
+            raise ModuleNotFoundError(name)
         return real(name, *others)
 
     for name in [name for name in sys.modules if name.split(".")[0] in ("boto3", "botocore")]:
