@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -29,6 +30,8 @@ _PLATFORM = "manylinux_2_28"
 """Of the wheels: Amazon Linux 2023, Debian 12 and what is newer have its glibc."""
 _BROUGHT_BY_EMR = ("io.delta", "org.apache.hudi")
 """Groups of jars that EMR has in builds of its own, beside which others break."""
+_ONLY_ON_EMR = ("conf.zip", "emr/", "jars/aws-msk-iam-auth")
+_BOOTSTRAP = "cdc_lake/emr/bootstrap.sh"
 _START = """#!/bin/sh
 # Starts this node's Python with cdc_lake and the packages it needs.
 lib="$(cd "$(dirname "$0")/../lib" && pwd)"
@@ -107,9 +110,8 @@ def build(
     spark = spark_line()
     jars = read_lock(lock_file(profile))
     for_s3a = read_lock(lock_file(S3A_PROFILES[spark])) if s3a else ()
-    not_on_emr = {jar.path(Path()).name for jar in jars if jar.group in _BROUGHT_BY_EMR}
-    not_on_emr |= {jar.path(Path()).name for jar in for_s3a}
-    jars += for_s3a
+    only_on_clusters = [*(jar for jar in jars if jar.group in _BROUGHT_BY_EMR), *for_s3a]
+    jars += (*for_s3a, *read_lock(lock_file("msk")))
     fetch(jars, cache_folder(), progress)
     into.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".package-", dir=into.parent) as work:
@@ -126,14 +128,17 @@ def build(
         for folder in ("jobs", "conf"):
             for file in _sources(CHECKOUT / folder):
                 _copy(CHECKOUT / file, made / file)
-        _copy(lock_file(profile), made / "jars.lock")
+        lines = "".join(f"{jar.coordinates} {jar.sha256}\n" for jar in jars)
+        (made / "jars.lock").write_text(lines, encoding="utf-8")
+        _copy(CHECKOUT / _BOOTSTRAP, made / "emr" / "bootstrap.sh")
+        _zip(made / "conf", made / "conf.zip")
         plan = Plan(
             version=wheel.name.split("-")[1],
             profile=profile,
             spark=spark,
             python=PYTHON,
             arch=arch,
-            files=tuple(_artifacts(made, not_on_emr)),
+            files=tuple(_artifacts(made, {jar.path(Path()).name for jar in only_on_clusters})),
         )
         (made / PLAN).write_text(plan.model_dump_json(indent=2) + "\n", encoding="utf-8")
         shutil.rmtree(into, ignore_errors=True)
@@ -176,10 +181,20 @@ def _pack(folder: Path, archive: Path) -> None:
                 tar.add(path, path.relative_to(folder), recursive=False, filter=plain)
 
 
-def _artifacts(folder: Path, not_on_emr: set[str]) -> Iterator[Artifact]:
+def _zip(folder: Path, archive: Path) -> None:
+    """Write a zip of a folder's content that is the same, byte for byte, if the files are."""
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            entry = zipfile.ZipInfo(path.relative_to(folder).as_posix())
+            entry.external_attr = 0o644 << 16
+            zipped.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
+
+
+def _artifacts(folder: Path, only_on_clusters: set[str]) -> Iterator[Artifact]:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        on: tuple[Place, ...] = ("cluster",) if path.name in not_on_emr else ("cluster", "emr")
         name = path.relative_to(folder).as_posix()
+        on: tuple[Place, ...] = ("cluster",) if path.name in only_on_clusters else ("cluster", "emr")
+        on = ("emr",) if name.startswith(_ONLY_ON_EMR) else on
         yield Artifact(path=name, size=path.stat().st_size, sha256=sha256(path), on=on)
 
 
