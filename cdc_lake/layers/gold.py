@@ -135,7 +135,7 @@ class _Run:
     run_id: str
     done: TableReport
 
-    @property
+    @cached_property
     def query(self) -> Query:
         return Query(self.session, self.model)
 

@@ -1,6 +1,7 @@
 """The groups of a gold model that changes of its sources touch, and how they narrow what is read."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import and_, or_
@@ -42,20 +43,22 @@ def touched(query: Query, sources: Mapping[str, Source], since: Mapping[str, int
         ModelError: a query of `touched` is wrong.
     """
     changed = {alias: source for alias, source in sources.items() if since[source.id] != source.version}
-    of_each = {alias: _images(source, since[source.id]).persist() for alias, source in changed.items()}
+    of_each = {source.id: _images(source, since[source.id]).persist() for source in changed.values()}
     try:
-        was = {alias: source.rows_before(since[source.id]) for alias, source in sources.items()}
         is_now = {alias: source.rows() for alias, source in sources.items()}
+        was = {**is_now, **{alias: source.rows_before(since[source.id]) for alias, source in changed.items()}}
         named = [
-            _named(query, alias, {**world, alias: seen(rows.where(F.col(IMAGE) == image).drop(IMAGE))})
-            for alias, rows in of_each.items()
-            for image, world in ((BEFORE, was), (AFTER, is_now))
+            _named(query, alias, {**world, alias: seen(rows.drop(IMAGE))})
+            for alias, source in changed.items()
+            for rows, world in _asked(query, alias, of_each[source.id], changed, was, is_now)
         ]
         window, groups = query.model.header.window, query.model.header.made_together
         if window is not None and window.lateness and window.source in changed:
             named.append(
                 _closing(stored, was[window.source], is_now[window.source], window).select(*map(quoted, groups))
             )
+        if not named:  # versions that hold the same rows
+            return stored.select(*map(quoted, groups)).limit(0)
         with in_our_words(query.model):
             return reduce(DataFrame.unionByName, named).distinct().localCheckpoint()
     finally:
@@ -65,6 +68,30 @@ def touched(query: Query, sources: Mapping[str, Source], since: Mapping[str, int
 
 def _images(source: Source, since: int) -> DataFrame:
     return images(source.silver, source.progress.keys, since, source.version)
+
+
+def _asked(
+    query: Query,
+    alias: str,
+    rows: DataFrame,
+    changed: Iterable[str],
+    was: Mapping[str, DataFrame],
+    is_now: Mapping[str, DataFrame],
+) -> Iterator[tuple[DataFrame, Mapping[str, DataFrame]]]:
+    """The images of one source's changed rows, each beside the other sources that it stood or stands among.
+
+    Planning is most of a small refresh: what there is none of is not asked for, and a question about one source alone
+    is asked once.
+    """
+    others = (other for other in changed if other != alias)
+    text = query.model.header.touched[alias]
+    there = {row[IMAGE] for row in rows.select(IMAGE).distinct().collect()}
+    if not any(re.search(rf"\b{re.escape(other)}\b", text, re.IGNORECASE) for other in others):
+        yield from [(rows, is_now)] if there else []
+        return
+    for image, world in ((BEFORE, was), (AFTER, is_now)):
+        if image in there:
+            yield rows.where(F.col(IMAGE) == image), world
 
 
 def _named(query: Query, alias: str, views: Mapping[str, DataFrame]) -> DataFrame:

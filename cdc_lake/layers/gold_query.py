@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import ParseException, PySparkException
@@ -70,7 +71,7 @@ class Query:
         Raises:
             ModelError: it is not a query, or Spark does not take it.
         """
-        for alias, rows in {**views, **self._files()}.items():
+        for alias, rows in {**views, **self._files}.items():
             rows.createOrReplaceTempView(alias)
         # What a query reads by a path is in no progress.
         self.session.conf.set("spark.sql.runSQLOnFiles", "false")
@@ -84,6 +85,7 @@ class Query:
                 raise ModelError(str(self.model.file), f"{what} is a statement that is not a query", todo) from exc
             return self.session.sql(text)
 
+    @cached_property
     def _files(self) -> dict[str, DataFrame]:
         found = {}
         for alias, source in self.model.header.files.items():
