@@ -2,14 +2,15 @@
 
 Precedence: flag > environment (`CDC_LAKE__KAFKA__BOOTSTRAP_SERVERS=…`) > file > default. The file is `--config`, else
 `CDC_LAKE_CONFIG`, else `conf/cdc-lake.yml` in the working directory, else the one of the checkout this package runs
-from. Relative paths in it start at the folder that holds the file.
+from. Relative paths in it start at the folder that holds the file. Instead of a file it may be a parameter of AWS'
+Parameter Store, `ssm:NAME`; then they start at `conf` in the working directory, where a job has the package's conf/.
 """
 
 import difflib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from string import Formatter
@@ -17,9 +18,19 @@ from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from cdc_lake import aws
 from cdc_lake.errors import ConfigError
 from cdc_lake.partitioning import PartitionField
 
@@ -32,10 +43,21 @@ Limit = Annotated[str, Field(pattern=r"^(\d+|\d{1,2}(\.\d+)?%|100%)$", coerce_nu
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")]
 
 
+_SSM = "ssm:"
+_REFERENCES = ("env:", "file:", _SSM, "secretsmanager:")
+
+
+def is_reference(value: str) -> bool:
+    """Whether a setting says where a secret is, and is not the value itself."""
+    return value.startswith(_REFERENCES)
+
+
 def _reference(value: str) -> str:
-    kind, _, place = value.partition(":")
-    if kind not in ("env", "file") or not place:
-        raise ValueError("write where the secret is, not the secret: `env:NAME` for a variable, `file:PATH` for a file")
+    if not is_reference(value) or value in _REFERENCES:
+        raise ValueError(
+            "write where the secret is, not the secret: `env:NAME` for a variable, `file:PATH` for a file, `ssm:NAME` "
+            "or `secretsmanager:NAME` for one that AWS keeps"
+        )
     return value
 
 
@@ -71,7 +93,7 @@ def _header_name(value: str) -> str:
 
 
 def _proxy(value: str) -> str:
-    if value.startswith(("env:", "file:")):
+    if is_reference(value):
         return _reference(value)
     if "@" in urlsplit(value).netloc:
         raise ValueError("a proxy's address with a password is a secret: write `env:NAME` or `file:PATH`")
@@ -79,7 +101,7 @@ def _proxy(value: str) -> str:
 
 
 SecretReference = Annotated[str, AfterValidator(_reference)]
-"""Where a secret is, `env:NAME` or `file:PATH`; `secret` looks it up."""
+"""Where a secret is: `env:NAME`, `file:PATH`, `ssm:NAME` or `secretsmanager:NAME`; `secret` looks it up."""
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 
 
@@ -93,20 +115,38 @@ class KafkaConfig(Model):
     """The broker that bronze reads."""
 
     bootstrap_servers: str = Field(default=EMBEDDED, description="host:port, comma separated, or `embedded`.")
+    auth: Literal["none", "aws_msk_iam"] = Field(
+        default="none", description="aws_msk_iam: Amazon MSK, by the IAM role that the job runs as."
+    )
+    region: str | None = Field(
+        default=None, description="Of aws_msk_iam, where it is not in the name of the first broker."
+    )
     timeout_seconds: float = Field(default=10.0, gt=0, description="How long a broker may take to answer one question.")
+
+    @model_validator(mode="after")
+    def _region_is_known(self) -> Self:
+        if self.auth == "aws_msk_iam" and self.msk_region is None:
+            raise ValueError("no name of a broker of Amazon MSK says its region: set `region`")
+        return self
+
+    @property
+    def msk_region(self) -> str | None:
+        """The region of the brokers, where they are Amazon's."""
+        found = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", self.bootstrap_servers)
+        return self.region or (found and found[1])
 
 
 class BasicAuth(Model):
     """A user and a password, or an API key and its secret."""
 
     user: str = Field(description="Or the API key.")
-    password: SecretReference = Field(description="`env:NAME` or `file:PATH`.")
+    password: SecretReference = Field(description="A reference.")
 
 
 class BearerAuth(Model):
     """A token that someone else keeps fresh."""
 
-    token: SecretReference = Field(description="`env:NAME` or `file:PATH`; read again when the registry refuses it.")
+    token: SecretReference = Field(description="A reference; read again when the registry refuses it.")
 
 
 class OAuth(Model):
@@ -114,7 +154,7 @@ class OAuth(Model):
 
     token_url: HttpUrl = Field(description="The provider's token endpoint.")
     client_id: str
-    client_secret: SecretReference = Field(description="`env:NAME` or `file:PATH`.")
+    client_secret: SecretReference = Field(description="A reference.")
     scope: str | None = Field(default=None, description="Several are separated by spaces.")
 
 
@@ -169,7 +209,7 @@ class RegistryConfig(Model):
         default_factory=dict, description="Sent along, such as Confluent Cloud's `target-sr-cluster`. No secrets."
     )
     proxy: Annotated[str, AfterValidator(_proxy)] | None = Field(
-        default=None, description="Its address, or `env:NAME` or `file:PATH` of it if it holds a password."
+        default=None, description="Its address, or a reference to it if it holds a password."
     )
     region: str | None = Field(default=None, description="Of glue; AWS' usual places when there is none.")
     timeout_seconds: float = Field(default=10.0, gt=0, description="For one request.")
@@ -485,6 +525,136 @@ class RunConfig(Model):
     parallel: int = Field(default=4, ge=1, description="Tables worked on side by side in one application.")
 
 
+def _s3(value: str) -> str:
+    if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/[\w.=-]+)*/?", value):
+        raise ValueError("write `s3://bucket/prefix`, of letters, digits and `-_.=`")
+    return value.rstrip("/")
+
+
+def _release(value: str) -> str:
+    found = re.fullmatch(r"emr-7\.(\d+)\.\d+", value)
+    if not found or int(found[1]) < 11:
+        raise ValueError(
+            "cdc_lake runs on emr-7.11.0 and later of 7: others have another Spark or Hudi (emr-spark-8 has Spark 4.0)"
+        )
+    return value
+
+
+S3Url = Annotated[str, AfterValidator(_s3)]
+RoleArn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+$")]
+_EMR_SETS = frozenset(
+    {
+        *("spark.jars", "spark.archives", "spark.files", "spark.submit.pyFiles", "spark.submit.deployMode"),
+        *("spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.serializer", "spark.kryo.registrator"),
+        *("spark.driver.cores", "spark.driver.memory", "spark.executor.cores", "spark.executor.memory"),
+        "spark.dynamicAllocation.maxExecutors",
+    }
+)
+
+
+class EmrSize(Model):
+    """How large a driver is."""
+
+    cores: int = Field(default=2, ge=1, description="Of EMR Serverless: 1, 2, 4, 8 or 16.")
+    memory: str = Field(
+        default="6g", pattern=r"^\d+g$", description="Of the JVM; a tenth is added for what is beside it."
+    )
+
+
+class EmrExecutors(EmrSize):
+    """How large an executor is, and how many there are."""
+
+    cores: int = Field(default=4, ge=1, description="Of EMR Serverless: 1, 2, 4, 8 or 16.")
+    memory: str = Field(
+        default="8g", pattern=r"^\d+g$", description="Of the JVM; a tenth is added for what is beside it."
+    )
+    most: int = Field(default=4, ge=1, description="So many at most; Spark asks for as many as there is work for.")
+
+
+class EmrCluster(Model):
+    """EMR on EC2: a cluster that is there, or what a new one is to be."""
+
+    id: str | None = Field(default=None, pattern=r"^j-[A-Z0-9]+$", description="The cluster that steps are sent to.")
+    runtime_roles: bool = Field(
+        default=True,
+        description="Each step has its layer's role, which the cluster's security configuration has to allow; without, "
+        "all have the instance profile.",
+    )
+    on_failure: Literal["CONTINUE", "CANCEL_AND_WAIT", "TERMINATE_CLUSTER"] = Field(
+        default="CONTINUE", description="What the cluster does with the other steps when one fails."
+    )
+    service_role: str | None = Field(default=None, description="Of a new cluster: EMR's own role.")
+    instance_profile: str | None = Field(default=None, description="Of a new cluster: its machines' instance profile.")
+    subnet: str | None = Field(default=None, pattern=r"^subnet-\w+$", description="Of a new cluster.")
+    security_configuration: str | None = Field(default=None, description="Of a new cluster: its name.")
+    primary: str = Field(default="m6i.xlarge", description="Of a new cluster: an instance type with x86-64 processors.")
+    core: str = Field(default="m6i.xlarge", description="The same of the machines that work.")
+    core_count: int = Field(default=2, ge=1, description="How many of them.")
+    parallel_steps: int = Field(default=1, ge=1, le=256, description="Of a new cluster: steps side by side.")
+    idle_seconds: int = Field(
+        default=3600, ge=60, le=604800, description="A new cluster without work for so long ends."
+    )
+    bootstrap: tuple[S3Url, ...] = Field(
+        default=(), description="Of a new cluster: more scripts that each machine runs when it starts."
+    )
+    classifications: dict[str, dict[str, str]] = Field(
+        default_factory=dict, description="Of a new cluster: EMR's configuration classifications, on top of ours."
+    )
+
+
+class EmrServerless(Model):
+    """EMR Serverless: an application that is there, with x86-64 processors."""
+
+    application: str = Field(pattern=r"^[0-9a-z]{1,64}$", description="Its id.")
+
+
+class EmrRoles(Model):
+    """The IAM role that each layer's jobs run as."""
+
+    bronze: RoleArn | None = None
+    silver: RoleArn | None = None
+    gold: RoleArn | None = None
+    maintain: RoleArn | None = None
+
+
+class EmrConfig(Model):
+    """Where and how the jobs run on Amazon EMR; read by `cdc-lake emr` only, not by the jobs."""
+
+    name: str = Field(default="cdc-lake", pattern=r"^[a-zA-Z0-9-]+$", description="What steps and job runs begin with.")
+    region: str = Field(pattern=r"^[a-z0-9-]+$")
+    release: Annotated[str, AfterValidator(_release)] = Field(default="emr-7.13.0", description="EMR's release label.")
+    artifacts: S3Url = Field(description="Where packages are: the files of one are below <artifacts>/<version>.")
+    logs: S3Url | None = Field(default=None, description="Where EMR writes the logs of clusters and job runs.")
+    config: Annotated[str, Field(pattern=r"^ssm:.+$")] | None = Field(
+        default=None, description="Where the jobs find their settings; `ssm:/<name>/config` if nothing is said."
+    )
+    cluster: EmrCluster | None = None
+    serverless: EmrServerless | None = None
+    roles: EmrRoles = EmrRoles()
+    driver: EmrSize = EmrSize()
+    executor: EmrExecutors = EmrExecutors()
+    spark: dict[str, str] = Field(default_factory=dict, description="More of Spark's settings. Anybody can read them.")
+    tags: dict[str, str] = Field(default_factory=dict, description="Of clusters and job runs.")
+
+    @field_validator("spark")
+    @classmethod
+    def _no_secrets(cls, spark: dict[str, str]) -> dict[str, str]:
+        for key in spark:
+            if not key.startswith("spark."):
+                raise ValueError(f"`{key}` is no setting of Spark's: they begin with `spark.`")
+            if key in _EMR_SETS:
+                raise ValueError(f"`{key}` is set by cdc_lake")
+            if re.search(r"(?i)password|secret|token|credential|jaas|access.?key", key):
+                raise ValueError(f"`{key}` would be for everyone to read: secrets are references in the jobs' settings")
+        return spark
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Self:
+        if (self.cluster is None) == (self.serverless is None):
+            raise ValueError("write one of `cluster` (EMR on EC2) and `serverless` (EMR Serverless)")
+        return self
+
+
 class Config(BaseSettings):
     """Everything a run is told. Built by `load_config`."""
 
@@ -504,6 +674,7 @@ class Config(BaseSettings):
     stack: StackConfig = StackConfig()
     lease: LeaseConfig = LeaseConfig()
     run: RunConfig = RunConfig()
+    emr: EmrConfig | None = Field(default=None, description="Amazon EMR; see docs/emr.md.")
     defaults: TableConfig = TableConfig()
     tables: dict[str, TableConfig] = Field(
         default_factory=dict,
@@ -550,23 +721,37 @@ def config_path(path: str | Path | None = None) -> Path:
 def load_config(path: str | Path | None = None) -> Config:
     """Read and check the configuration file; make its paths absolute and its `embedded` addresses real.
 
+    Args:
+        path: of the file, or `ssm:NAME`, a parameter of AWS' Parameter Store.
+
     Raises:
-        ConfigError: the file is missing, is not YAML, or holds an unknown key or a wrong value.
+        ConfigError: the file is missing, is not YAML, or holds an unknown key or a wrong value; or the lake of a
+            parameter's settings is a local folder.
+        InstallationError: boto3 is not installed.
+        InfrastructureError: AWS does not answer.
     """
-    file = config_path(path)
+    asked = str(path or os.environ.get("CDC_LAKE_CONFIG", ""))
+    if asked.startswith(_SSM):
+        where, folder, text = asked, Path("conf").resolve(), aws.parameter(asked.removeprefix(_SSM))
+    else:
+        file = config_path(path)
+        where, folder, text = str(file), file.parent, file.read_text(encoding="utf-8")
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        content = yaml.safe_load(text) or {}
     except yaml.YAMLError as exc:
-        raise ConfigError(str(file), f"this is not YAML: {exc}", "mend the file") from exc
+        raise ConfigError(where, f"this is not YAML: {exc}", "mend the file") from exc
     if not isinstance(content, dict):
-        raise ConfigError(str(file), "the file must hold keys and values", "see the README's configuration chapter")
+        raise ConfigError(where, "the file must hold keys and values", "see the README's configuration chapter")
     try:
         config = Config(**content)
     except ValidationError as exc:
         raise ConfigError(
-            str(file), in_words(exc, Config), "mend the file, or the CDC_LAKE__ variable of that name"
+            where, in_words(exc, Config), "mend the file, or the CDC_LAKE__ variable of that name"
         ) from exc
-    return _resolved(config, file.parent)
+    if asked.startswith(_SSM) and "://" not in config.lake.root:
+        what = "`lake.root` is a local folder, and the machine that reads these settings will be gone"
+        raise ConfigError(where, what, "write an address, such as s3://bucket/lake")
+    return _resolved(config, folder)
 
 
 def _resolved(config: Config, folder: Path) -> Config:
@@ -617,15 +802,25 @@ def _absolute(path: str, folder: Path) -> str:
     return path if "://" in path else str((folder / path).resolve())
 
 
+_LOOK_UP: Mapping[str, Callable[[str], str]] = {
+    "env": lambda name: os.environ[name],
+    "file": lambda path: Path(path).read_text(encoding="utf-8"),
+    "ssm": aws.parameter,
+    "secretsmanager": aws.managed_secret,
+}
+
+
 def secret(reference: str) -> SecretStr:
     """What a reference stands for, looked up now.
 
     Raises:
         ConfigError: there is nothing.
+        InstallationError: it is AWS' to keep, and boto3 is not installed.
+        InfrastructureError: AWS does not answer.
     """
     kind, _, place = reference.partition(":")
     try:
-        value = os.environ[place] if kind == "env" else Path(place).read_text(encoding="utf-8")
+        value = _LOOK_UP[kind](place)
     except KeyError as exc:
         raise ConfigError(reference, "the environment has no such variable", "set it for this run") from exc
     except (OSError, UnicodeDecodeError) as exc:

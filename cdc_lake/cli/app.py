@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cdc_lake.cli import catalog, demo, jars, look, run, schemas, stack
+from cdc_lake.cli import catalog, demo, emr, jars, look, run, schemas, stack
 from cdc_lake.errors import CdcLakeError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.add_typer(run.app, name="run")
 app.add_typer(stack.app, name="stack")
 app.add_typer(catalog.app, name="catalog")
+app.add_typer(emr.app, name="emr")
 app.add_typer(jars.app, name="jars")
 app.add_typer(schemas.app, name="schemas")
 app.command()(demo.demo)

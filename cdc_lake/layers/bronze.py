@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from cdc_lake.brokers import broker_login
 from cdc_lake.columns import BRONZE_STATISTICS
 from cdc_lake.config import Config, TableConfig, kafka_address
 from cdc_lake.errors import DataLossError, NoProgressError, QualityGateError
@@ -73,7 +74,7 @@ def run_bronze(
         InstallationError: Spark cannot be started with what is installed.
     """
     report = Report(layer="bronze")
-    broker = broker or Broker(kafka_address(config), config.kafka.timeout_seconds)
+    broker = broker or Broker(kafka_address(config), config.kafka.timeout_seconds, broker_login(config.kafka))
     todo = "see --table, and that the connector writes to this broker"
     topics = select(tables, broker.topics(), f"topic on {broker.bootstrap_servers}", todo)
     check_catalog_names(config, report.layer, topics)

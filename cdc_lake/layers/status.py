@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from cdc_lake.brokers import broker_login
 from cdc_lake.config import Config, kafka_address
 from cdc_lake.errors import InfrastructureError
 from cdc_lake.layers.bronze import unread
@@ -85,7 +86,7 @@ def status(
     Raises:
         UnknownTableError: a name or glob fits no bronze table.
     """
-    broker = broker or Broker(kafka_address(config), config.kafka.timeout_seconds)
+    broker = broker or Broker(kafka_address(config), config.kafka.timeout_seconds, broker_login(config.kafka))
     spark = spark or build_session("cdc_lake status")
     storage = Storage(spark)
     topics = select_landed(config, storage, tables)

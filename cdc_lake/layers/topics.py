@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cdc_lake.brokers import broker_login
 from cdc_lake.config import Config, kafka_address
 from cdc_lake.layers.run import open_gold, select, select_landed
 from cdc_lake.models import GoldModel, TopicSink, model_names, read_model
@@ -24,7 +25,8 @@ def kafka_sink(config: Config, settings: TopicSink) -> KafkaSink:
         InfrastructureError: it does not answer.
     """
     address, timeout = kafka_address(config), config.kafka.timeout_seconds
-    return KafkaSink(settings, address, timeout, open_subjects(config), Path(config.gold.schemas))
+    by_hand, login = Path(config.gold.schemas), broker_login(config.kafka)
+    return KafkaSink(settings, address, timeout, open_subjects(config), by_hand, login)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from requests.adapters import HTTPAdapter
 from requests.utils import get_environ_proxies
 from urllib3.util import Retry
 
-from cdc_lake.config import RegistryConfig, TlsConfig, secret
+from cdc_lake.config import RegistryConfig, TlsConfig, is_reference, secret
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 
 MAX_ANSWER_BYTES = 8 << 20
@@ -378,7 +378,7 @@ def proxy_address(proxy: str | None) -> SecretStr | None:
     """
     if proxy is None:
         return None
-    address = secret(proxy) if proxy.startswith(("env:", "file:")) else SecretStr(proxy)
+    address = secret(proxy) if is_reference(proxy) else SecretStr(proxy)
     try:
         url = urlsplit(address.get_secret_value())
         is_address = url.scheme in ("http", "https") and bool(url.hostname) and (url.port or 1) > 0

@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from cdc_lake.brokers import BrokerLogin
 from cdc_lake.columns import GONE, quoted
 from cdc_lake.errors import ConfigError, IncompatibleSchemaError, InfrastructureError, UnsupportedError
 from cdc_lake.events.schemas import fields, parse
@@ -54,17 +55,25 @@ class KafkaSink:
         timeout_seconds: for one question to the broker.
         subjects: the registry.
         by_hand: folder of schemas written by hand, `<subject>.avsc`; those that are not there are derived.
+        login: how the broker knows who asks.
     """
 
     def __init__(
-        self, settings: TopicSink, bootstrap_servers: str, timeout_seconds: float, subjects: Subjects, by_hand: Path
+        self,
+        settings: TopicSink,
+        bootstrap_servers: str,
+        timeout_seconds: float,
+        subjects: Subjects,
+        by_hand: Path,
+        login: BrokerLogin | None = None,
     ) -> None:
         self._settings = settings
         self._bootstrap_servers = bootstrap_servers
         self._timeout = timeout_seconds
         self._subjects = subjects
         self._by_hand = by_hand
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+        self._login = login or BrokerLogin()
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0, **self._login.client})
 
     def check(self, spark: SparkSession, columns: StructType, *, keys: Sequence[str], doc: str = "") -> TopicSchemas:
         """See that rows of such columns can be sent; the texts that they would be sent with.
@@ -181,6 +190,7 @@ class KafkaSink:
             "kafka.max.block.ms": timeout_ms,
             "kafka.request.timeout.ms": timeout_ms,
             "topic": self._settings.topic,
+            **self._login.options,
         }
         try:
             records.write.format("kafka").options(**options).save()

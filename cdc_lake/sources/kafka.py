@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicColle
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from pyspark.sql import DataFrame, SparkSession
 
+from cdc_lake.brokers import BrokerLogin
 from cdc_lake.errors import InfrastructureError
 
 _INTERNAL_PREFIXES = ("__", "_connect_", "_schemas")
@@ -84,12 +85,14 @@ class Broker:
     Args:
         bootstrap_servers: host:port, comma separated.
         timeout_seconds: for one question.
+        login: how it knows who asks.
     """
 
-    def __init__(self, bootstrap_servers: str, timeout_seconds: float) -> None:
+    def __init__(self, bootstrap_servers: str, timeout_seconds: float, login: BrokerLogin | None = None) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._timeout = timeout_seconds
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+        self._login = login or BrokerLogin()
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0, **self._login.client})
 
     def topics(self) -> list[str]:
         """See `Kafka`."""
@@ -134,6 +137,7 @@ class Broker:
             "startingOffsets": json.dumps({topic: {str(p): span.start for p, span in spans.items()}}),
             "endingOffsets": json.dumps({topic: {str(p): span.end for p, span in spans.items()}}),
             **_FETCH,
+            **self._login.options,
         }
         return spark.read.format("kafka").options(**options).load()
 
@@ -146,6 +150,7 @@ class Broker:
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "log_level": 0,
+                **self._login.client,
             }
         )
         found: dict[int, int] = {}

@@ -11,15 +11,15 @@ PACKAGE = CHECKOUT / "cdc_lake"
 
 ROWS = (
     ("cli", "jobs"),
-    ("layers", "ops", "embedded"),
+    ("layers", "ops", "embedded", "emr"),
     ("sources", "tables", "catalogs", "sinks", "metrics", "session", "versions"),
-    ("storage", "jars", "java", "models", "registries"),
+    ("storage", "jars", "java", "models", "registries", "brokers"),
     ("events", "changes"),
-    ("config", "failpoints", "joins", "points"),
+    ("config", "aws", "failpoints", "joins", "points"),
     ("columns", "errors", "literals", "partitioning"),
 )
 """From top to bottom: a room knows the rows below its own."""
-KNOWN_NEIGHBOURS = {("jobs", "cli"), ("session", "versions"), ("jars", "java")}
+KNOWN_NEIGHBOURS = {("jobs", "cli"), ("session", "versions"), ("jars", "java"), ("config", "aws")}
 """Who may know whom on the same row."""
 ROW_OF = {room: number for number, row in enumerate(ROWS) for room in row}
 

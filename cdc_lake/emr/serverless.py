@@ -1,0 +1,120 @@
+"""EMR Serverless: a job is a job run of an application."""
+
+import re
+from typing import Any
+
+from cdc_lake.aws import client, in_our_words
+from cdc_lake.config import EmrConfig
+from cdc_lake.emr.model import PYTHON, RunState, Submission, in_utc, role_of, shell_line
+
+_NEWEST = 20
+_PLAIN = re.compile(r"[\w.,:/=#@%+-]+")
+"""Values that come through whatever way the text of parameters is split."""
+
+
+class Serverless:
+    """An application that takes job runs; see `cdc_lake.emr.Target`.
+
+    Args:
+        settings: of EMR, with `serverless`.
+    """
+
+    def __init__(self, settings: EmrConfig) -> None:
+        assert settings.serverless is not None, "whoever chooses this target has looked"
+        self._settings = settings
+        self._application = settings.serverless.application
+
+    def request(self, job: Submission) -> dict[str, Any]:
+        """See `Target`: of StartJobRun."""
+        settings = _settings(job)
+        plain = {name: value for name, value in settings.items() if _PLAIN.fullmatch(value)}
+        others = {name: value for name, value in settings.items() if name not in plain}
+        overrides = {
+            **({"applicationConfiguration": [_spark_defaults(others)]} if others else {}),
+            **({"monitoringConfiguration": _logs(self._settings.logs)} if self._settings.logs else {}),
+        }
+        return {
+            "applicationId": self._application,
+            "executionRoleArn": role_of(job),
+            "name": job.name,
+            "jobDriver": {
+                "sparkSubmit": {
+                    "entryPoint": job.entry,
+                    "entryPointArguments": list(job.arguments),
+                    "sparkSubmitParameters": " ".join(f"--conf {name}={value}" for name, value in plain.items()),
+                }
+            },
+            **({"configurationOverrides": overrides} if overrides else {}),
+            **({"tags": dict(self._settings.tags)} if self._settings.tags else {}),
+            # Without it a run ends after twelve hours.
+            **({"executionTimeoutMinutes": 0} if job.is_endless else {}),
+        }
+
+    def line(self, job: Submission) -> str:
+        """See `Target`."""
+        request = self.request(job)
+        timeout = request.get("executionTimeoutMinutes")
+        flags = {
+            "--region": self._settings.region,
+            "--application-id": request["applicationId"],
+            "--execution-role-arn": request["executionRoleArn"],
+            "--name": request["name"],
+            "--job-driver": request["jobDriver"],
+            "--configuration-overrides": request.get("configurationOverrides"),
+            "--tags": request.get("tags"),
+            "--execution-timeout-minutes": None if timeout is None else str(timeout),
+        }
+        return shell_line("aws emr-serverless start-job-run", flags)
+
+    def submit(self, job: Submission) -> str:
+        """See `Target`."""
+        request, emr = self.request(job), client("emr-serverless", self._settings.region)
+        with in_our_words(f"application {self._application}"):
+            return str(emr.start_job_run(**request)["jobRunId"])
+
+    def states(self, *ids: str) -> list[RunState]:
+        """See `Target`."""
+        emr, place = client("emr-serverless", self._settings.region), {"applicationId": self._application}
+        if not ids:
+            with in_our_words(f"application {self._application}"):
+                return [_state(run) for run in emr.list_job_runs(**place, maxResults=_NEWEST)["jobRuns"]]
+        found = []
+        for one in ids:
+            with in_our_words(f"job run {one} of application {self._application}"):
+                found.append(_state(emr.get_job_run(**place, jobRunId=one)["jobRun"]))
+        return found
+
+
+def _settings(job: Submission) -> dict[str, str]:
+    return {
+        "spark.archives": ",".join(job.archives),
+        "spark.jars": ",".join(job.jars),
+        "spark.emr-serverless.driverEnv.PYSPARK_DRIVER_PYTHON": PYTHON,
+        "spark.emr-serverless.driverEnv.PYSPARK_PYTHON": PYTHON,
+        "spark.executorEnv.PYSPARK_PYTHON": PYTHON,
+        **{f"spark.emr-serverless.driverEnv.{name}": value for name, value in job.variables.items()},
+        **job.settings,
+    }
+
+
+def _spark_defaults(settings: dict[str, str]) -> dict[str, Any]:
+    return {"classification": "spark-defaults", "properties": settings}
+
+
+def _logs(url: str) -> dict[str, Any]:
+    return {"s3MonitoringConfiguration": {"logUri": f"{url}/"}}
+
+
+def _state(run: dict[str, Any]) -> RunState:
+    state, details = run["state"], run.get("stateDetails") or ""
+    return RunState(
+        id=run.get("jobRunId") or run["id"],
+        name=run.get("name") or "",
+        state=state,
+        started_at=in_utc(run.get("startedAt") or run.get("createdAt")),
+        ended_at=in_utc(run.get("endedAt") or run.get("updatedAt")) if state in _ENDED else None,
+        why=details if state == "FAILED" else "",
+    )
+
+
+_ENDED = ("SUCCESS", "FAILED", "CANCELLED")

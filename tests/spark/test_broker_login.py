@@ -1,0 +1,31 @@
+"""A login reaches Java's Kafka client: Spark refuses a setting of it by name, which shows that it was told."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import IllegalArgumentException
+from pyspark.sql import SparkSession
+
+from cdc_lake.brokers import BrokerLogin
+from cdc_lake.models import TopicSink
+from cdc_lake.sinks.kafka import KafkaSink
+from cdc_lake.sources.kafka import Broker, Span
+
+NOWHERE = "127.0.0.1:9"
+
+
+def test_bronzes_reader_is_told(spark: SparkSession) -> None:
+    broker = Broker(NOWHERE, 1, BrokerLogin(java={"key.deserializer": "any"}))
+
+    with pytest.raises(IllegalArgumentException, match=r"key\.deserializer"):
+        broker.read(spark, "t", {0: Span(0, 1)}).printSchema()
+
+
+def test_golds_writer_is_told(spark: SparkSession) -> None:
+    nobody: Any = None
+    login = BrokerLogin(java={"key.serializer": "any"})
+    sink = KafkaSink(TopicSink(topic="t"), NOWHERE, 1, nobody, Path("none"), login)
+
+    with pytest.raises(IllegalArgumentException, match=r"key\.serializer"):
+        sink._produce(spark.sql("SELECT binary('k') AS key, binary('v') AS value"))

@@ -1,0 +1,199 @@
+"""Settings and secrets that AWS keeps, by moto."""
+
+import builtins
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from moto import mock_aws
+
+from cdc_lake.aws import client, in_our_words
+from cdc_lake.config import load_config, secret
+from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, InstallationError
+
+CANARY = "canary-41bd"
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A working directory, and credentials of nobody at an AWS of the process's own."""
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "CDC_LAKE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    monkeypatch.chdir(tmp_path)
+    with mock_aws():
+        yield
+
+
+def stored(text: str, name: str = "/lake/config", kind: str = "SecureString") -> str:
+    boto3.client("ssm").put_parameter(Name=name, Value=text, Type=kind)
+    return f"ssm:{name}"
+
+
+def managed(text: str | bytes) -> str:
+    kind = "SecretString" if isinstance(text, str) else "SecretBinary"
+    boto3.client("secretsmanager").create_secret(Name="lake/registry", **{kind: text})
+    return "secretsmanager:lake/registry"
+
+
+@pytest.mark.parametrize("kind", ["String", "SecureString"])
+def test_settings_are_read_from_a_parameter(kind: str, tmp_path: Path) -> None:
+    name = stored("lake: {root: 's3://b/lake'}\nregistry: {attempts: 9, tls: {ca: ca.pem}}", kind=kind)
+
+    config = load_config(name)
+
+    assert (config.lake.root, config.registry.attempts) == ("s3://b/lake", 9)
+    assert config.gold.models == str(tmp_path / "conf" / "gold")
+    assert config.registry.tls.ca == str(tmp_path / "conf" / "ca.pem")
+
+
+def test_the_environment_may_name_the_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_LAKE_CONFIG", stored("lake: {root: 's3://b/lake'}"))
+    monkeypatch.setenv("CDC_LAKE__REGISTRY__ATTEMPTS", "7")
+
+    assert (load_config().lake.root, load_config().registry.attempts) == ("s3://b/lake", 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lake: {root: here}", "`lake.root` is a local folder"),
+        ("run: {parallel: 2}", "`lake.root` is a local folder"),
+        ("lake: {roots: 's3://b'}", "`lake.roots` is not a known key (did you mean `root`?)"),
+        ("- a", "must hold keys and values"),
+        ("a: [", "this is not YAML"),
+    ],
+)
+def test_a_parameter_that_does_not_say_it_right_is_named(text: str, said: str) -> None:
+    name = stored(text)
+
+    with pytest.raises(ConfigError) as caught:
+        load_config(name)
+
+    assert str(caught.value).startswith("ssm:/lake/config: ")
+    assert said in str(caught.value)
+
+
+def test_a_parameter_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"ssm:/nowhere: there is no such thing; see its name, and the region"):
+        load_config("ssm:/nowhere")
+
+
+def test_secrets_are_looked_up_where_aws_keeps_them() -> None:
+    parameter, whole = (
+        stored(f"{CANARY}\n", "/lake/password"),
+        managed(f'{{"user": "u", "password": "{CANARY}", "n": 5}}'),
+    )
+
+    assert secret(parameter).get_secret_value() == CANARY
+    assert secret(f"{whole}#password").get_secret_value() == CANARY
+    assert secret(f"{whole}#n").get_secret_value() == "5"
+    assert secret(whole).get_secret_value().startswith("{")
+    arn = boto3.client("secretsmanager").describe_secret(SecretId="lake/registry")["ARN"]
+    assert secret(f"secretsmanager:{arn}#user").get_secret_value() == "u"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "said"),
+    [
+        (f'{{"password": "{CANARY}"}}', "#pasword", "it is no JSON object with `pasword`"),
+        (CANARY, "#password", "it is no JSON object with `password`"),
+        (f'["{CANARY}"]', "#password", "it is no JSON object with `password`"),
+        (CANARY.encode(), "", "it is binary"),
+    ],
+)
+def test_a_secret_that_is_not_as_its_reference_says_is_told_without_it(text: str | bytes, key: str, said: str) -> None:
+    place = managed(text)
+
+    with pytest.raises(ConfigError) as caught:
+        secret(f"{place}{key}")
+
+    assert f"secretsmanager:lake/registry{key}: {said}" in str(caught.value)
+    error: BaseException | None = caught.value
+    while error:
+        assert CANARY not in str(error)
+        error = error.__cause__
+
+
+def test_references_to_what_aws_keeps_are_taken_for_references(tmp_path: Path) -> None:
+    file = tmp_path / "cdc-lake.yml"
+    file.write_text(
+        "registry: {auth: {basic: {user: u, password: 'secretsmanager:lake/registry#password'}}, proxy: 'ssm:/proxy'}"
+    )
+
+    registry = load_config(file).registry
+
+    assert registry.auth is not None
+    assert registry.auth.basic is not None
+    assert (registry.auth.basic.password, registry.proxy) == ("secretsmanager:lake/registry#password", "ssm:/proxy")
+
+
+def test_without_a_region_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+
+    with pytest.raises(ConfigError, match="nothing says which region; set AWS_DEFAULT_REGION"):
+        load_config("ssm:/lake/config")
+
+
+def test_aws_that_does_not_answer_is_infrastructure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+
+    with pytest.raises(InfrastructureError, match=r"ssm:/lake/config: AWS does not answer \(EndpointConnectionError\)"):
+        load_config("ssm:/lake/config")
+
+
+@pytest.mark.parametrize(
+    ("code", "wanted"),
+    [
+        ("AccessDeniedException", ConfigError),
+        ("ExpiredTokenException", ConfigError),
+        ("InvalidRequestException", ConfigError),
+        ("ResourceNotFoundException", ConfigError),
+        ("ThrottlingException", InfrastructureError),
+        ("InternalServerError", InfrastructureError),
+    ],
+)
+def test_what_aws_answers_is_told_in_words(code: str, wanted: type[CdcLakeError]) -> None:
+    with pytest.raises(CdcLakeError, match=r"^here: ") as caught, in_our_words("here"):
+        raise ClientError({"Error": {"Code": code, "Message": "because"}}, "Ask")
+
+    assert type(caught.value) is wanted
+
+
+def test_a_request_that_is_none_is_a_defect_of_ours() -> None:
+    with pytest.raises(CdcLakeError, match="this is a defect of cdc_lake") as caught, in_our_words("here"):
+        client("ssm").get_parameter(Nam="x")
+
+    assert type(caught.value) is CdcLakeError
+
+
+def test_without_credentials_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_") and "KEY" in name]:
+        monkeypatch.delenv(name)
+
+    with pytest.raises(ConfigError, match=r"ssm:/lake/config: there are no credentials \(NoCredentialsError\)"):
+        load_config("ssm:/lake/config")
+
+
+def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def absent(name: str, *args: Any, **more: Any) -> Any:
+        if name == "boto3":
+            raise ModuleNotFoundError("No module named 'boto3'", name="boto3")
+        return real(name, *args, **more)
+
+    monkeypatch.delitem(sys.modules, "boto3")
+    monkeypatch.setattr(builtins, "__import__", absent)
+    with pytest.raises(InstallationError, match=r"cdc-lake\[aws\]"):
+        load_config("ssm:/lake/config")
