@@ -12,6 +12,7 @@ resource "aws_ssm_parameter" "config" {
   value = join("\n", compact([
     templatefile("${path.module}/config.yml", {
       kafka         = var.kafka_bootstrap_servers
+      kafka_auth    = var.msk_cluster_arn == "" ? "none" : "aws_msk_iam"
       registry_type = var.registry_type
       registry_url  = var.registry_url
       lake_bucket   = var.lake_bucket

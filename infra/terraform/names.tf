@@ -32,6 +32,7 @@ locals {
     artifacts     = "arn:${local.partition}:s3:::${local.buckets.artifacts}"
     logs          = "arn:${local.partition}:s3:::${local.buckets.logs}"
     parameter     = "arn:${local.partition}:ssm:${var.region}:${local.account}:parameter${local.parameter}"
+    secrets       = "arn:${local.partition}:ssm:${var.region}:${local.account}:parameter/${var.name}/secrets"
     glue          = "arn:${local.partition}:glue:${var.region}:${local.account}"
     topic         = "arn:${local.partition}:sns:${var.region}:${local.account}:${local.topic_name}"
     msk           = var.msk_cluster_arn

@@ -125,9 +125,10 @@ variable "artifacts_version" {
 }
 
 variable "jars" {
-  description = "The jars in its folder `jars` that EMR does not bring: those of conf/jars/emr7.lock without Delta and Hudi."
+  description = "The jars in its folder `jars` that EMR does not bring: those of conf/jars/emr7.lock without Delta and Hudi, and msk.lock."
   type        = list(string)
   default = [
+    "aws-msk-iam-auth-2.3.5-all.jar",
     "commons-pool2-2.11.1.jar",
     "kafka-clients-3.4.1.jar",
     "spark-avro_2.12-3.5.7.jar",

@@ -48,6 +48,7 @@ def names() -> dict[str, str]:
         "logs": f"arn:aws:s3:::{LAKE}-logs",
         "bucket": f"arn:aws:s3:::{LAKE}",
         "parameter": f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/cdc-lake/config",
+        "secrets": f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/cdc-lake/secrets",
         "glue": f"arn:aws:glue:{REGION}:{ACCOUNT}",
         "topic": f"arn:aws:sns:{REGION}:{ACCOUNT}:cdc-lake-alarms",
         "msk": MSK,

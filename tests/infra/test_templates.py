@@ -17,6 +17,7 @@ from deployments import (
     INFRA,
     LAKE,
     LAYERS,
+    MSK,
     PREFIX,
     REGION,
     ROLE,
@@ -200,10 +201,11 @@ def test_every_bucket_of_cloudformation_is_closed_encrypted_and_versioned_where_
 
 def config_texts() -> list[str]:
     """What stands in the parameter store, by Terraform and by CloudFormation."""
-    made = Stack(RegistryType="glue", RegistryUrl="embedded")
+    made = Stack(RegistryType="glue", RegistryUrl="embedded", MskClusterArn=MSK)
     terraform = filled(
         "config.yml",
         kafka=GIVEN["KafkaBootstrapServers"],
+        kafka_auth="aws_msk_iam",
         registry_type="glue",
         registry_url="embedded",
         lake_bucket=LAKE,
@@ -225,6 +227,8 @@ def test_the_settings_in_the_parameter_store_are_settings(tmp_path: Path) -> Non
     assert terraform == cloudformation
     assert terraform.lake.root == f"s3://{LAKE}"
     assert terraform.kafka.bootstrap_servers == GIVEN["KafkaBootstrapServers"]
+    assert terraform.kafka.auth == "aws_msk_iam"
+    assert Config(**yaml.safe_load(Stack().resources["Config"]["Value"])).kafka.auth == "none"
     assert terraform.defaults.deletes == "hard"
     known = yaml.safe_load((CHECKOUT / "conf" / "cdc-lake.yml").read_text(encoding="utf-8"))
     assert known.keys() - yaml.safe_load(config_texts()[0]).keys() == {"gold", "stack", "tables"}
@@ -293,8 +297,8 @@ def test_a_run_is_the_job_with_its_settings_and_role(job: str) -> None:
 
 
 def test_the_jars_that_are_shipped_are_the_locked_ones_that_emr_does_not_bring() -> None:
-    locked = read_lock(CHECKOUT / "conf" / "jars" / "emr7.lock")
-    wanted = [f"{jar.artifact}-{jar.version}.jar" for jar in locked if not re.match("delta|hudi", jar.artifact)]
+    locked = chain(*(read_lock(CHECKOUT / "conf" / "jars" / f"{name}.lock") for name in ("emr7", "msk")))
+    wanted = [jar.path(Path()).name for jar in locked if not re.match("delta|hudi", jar.artifact)]
     words = json.loads(scheduled("ec2")["bronze"]["Target"]["Input"])["Steps"][0]["HadoopJarStep"]["Args"]
     shipped = words[words.index("--jars") + 1].split(",")
 
