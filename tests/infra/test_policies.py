@@ -1,0 +1,255 @@
+"""Who may do what: least privilege, the same in both languages, and as the code needs it."""
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from itertools import product
+from typing import Any
+
+import pytest
+from deployments import LAKE, LAYERS, MSK, PREFIX, TARGETS, Statement, stack, terraform_layer, terraform_policies
+from policy_lint import complaints, wildcards
+
+from cdc_lake.config import Config, LakeConfig, SilverTable, TableConfig
+from cdc_lake.layers.run import silver_targets, table_path
+from cdc_lake.metrics.report import Report
+
+REASONS = {
+    "OnlyOverTls": "it refuses: everybody, everything, in the bucket that it stands in",
+    "AccountDecides": "a key's policy speaks of that key only; without this statement nobody could administer it",
+    "EncryptAlarms": "a key's policy speaks of that key only",
+    "EncryptFailures": "a key's policy speaks of that key only",
+    "ReadSchemaVersions": "Glue asks for a schema's version by UUID, which has no ARN; it is read only",
+}
+"""Why a statement may have a `*` that is no prefix."""
+TOPIC = f"{PREFIX}.public.film"
+CONFIG = Config(
+    lake=LakeConfig(root=f"arn:aws:s3:::{LAKE}"),
+    defaults=TableConfig(silver=(SilverTable(), SilverTable(format="hudi", type="mor"))),
+)
+DELTA, HUDI = silver_targets(CONFIG, TOPIC)
+BRONZE, GOLD = table_path(CONFIG, "bronze", TOPIC), table_path(CONFIG, "gold", "film_revenue")
+ROOT = CONFIG.lake.root
+PART, LOG = "part-00000.snappy.parquet", "_delta_log/00000000000000000001.json"
+DATA = {
+    "bronze": f"{BRONZE}/{PART}",
+    "silver": f"{DELTA.path}/{PART}",
+    "side": f"{DELTA.side}/{PART}",
+    "silver in Hudi": f"{HUDI.path}/{PART}",
+    "side of it": f"{HUDI.side}/{PART}",
+    "gold": f"{GOLD}/{PART}",
+}
+READS = {
+    "bronze": {"bronze"},
+    "silver": {"bronze", "silver", "side", "silver in Hudi", "side of it"},
+    "gold": {"silver", "gold"},
+    "maintain": set(DATA),
+}
+WRITES = {**READS, "silver": READS["silver"] - {"bronze"}, "gold": {"gold"}}
+SWITCHES = ("msk", "hudi", "glue_registry")
+
+
+def languages(layer: str, **holds: bool) -> Iterator[list[Statement]]:
+    """What each language lets a layer do."""
+    holds = {**dict.fromkeys(SWITCHES, False), **holds}
+    yield terraform_layer(layer, holds)
+    yield stack(**holds).layer(layer)
+
+
+def may(statements: list[Statement], action: str, resource: str) -> bool:
+    return any(
+        one["Effect"] == "Allow" and action in one["Action"] and any(fnmatchcase(resource, r) for r in listed(one))
+        for one in statements
+    )
+
+
+def listed(statement: Statement) -> list[str]:
+    found = statement["Resource"]
+    return [found] if isinstance(found, str) else found
+
+
+def normal(statements: list[Statement]) -> dict[str, Any]:
+    """What statements say by their Sid, whatever the order and the way of writing."""
+    return {one["Sid"]: {key: _sorted(value, key) for key, value in one.items()} for one in statements}
+
+
+def _sorted(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {name: _sorted(one) for name, one in value.items()}
+    if isinstance(value, list) or key in ("Action", "Resource"):
+        return sorted([value] if isinstance(value, str) else value)
+    return value
+
+
+def every_statement() -> Iterator[Statement]:
+    for statements in terraform_policies().values():
+        yield from statements
+    for target in TARGETS:
+        yield from (statement for _, statement in stack(target).statements())
+
+
+def test_no_statement_has_a_wildcard_without_a_reason() -> None:
+    assert complaints(every_statement(), REASONS) == []
+
+
+def test_every_reason_is_needed() -> None:
+    assert {one["Sid"] for one in every_statement() if list(wildcards(one))} == REASONS.keys()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"Action": ["s3:*"]},
+        {"Action": "s3:Get*"},
+        {"Action": ["s3:GetObject", "*"]},
+        {"Resource": "*"},
+        {"Resource": ["arn:aws:s3:::lake/bronze/*", "*"]},
+        {"Resource": "arn:aws:s3:::*"},
+        {"Resource": "arn:aws:s3:::lake/*"},
+        {"Resource": "arn:aws:s3:::lake/*/_delta_log/*"},
+        {"Resource": "arn:aws:iam::123456789012:role/*"},
+        {"Resource": "arn:aws:glue:*:123456789012:table/pagila_silver/*"},
+        {"Principal": "*"},
+        {"Principal": {"AWS": ["*"]}},
+        {"NotAction": ["iam:PassRole"]},
+        {"Sid": ""},
+        {"Effect": "allow"},
+    ],
+    ids=str,
+)
+def test_the_lint_refuses_a_bad_statement(change: Statement) -> None:
+    good = {"Sid": "A", "Effect": "Allow", "Action": ["s3:GetObject"], "Resource": ["arn:aws:s3:::lake/bronze/*"]}
+
+    assert complaints([good], {}) == []
+    assert complaints([good | change], {}) != []
+    assert complaints([good | change], {"A": " "}) != []
+
+
+@pytest.mark.parametrize("holds", [*product((False, True), repeat=3)], ids=str)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_both_languages_let_a_layer_do_the_same(layer: str, holds: tuple[bool, ...]) -> None:
+    terraform, cloudformation = languages(layer, **dict(zip(SWITCHES, holds, strict=True)))
+
+    assert len(normal(terraform)) == len(terraform)
+    assert normal(terraform) == normal(cloudformation)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_both_languages_let_the_others_do_the_same(target: str) -> None:
+    policies, resources = terraform_policies(), stack(target).resources
+    made = {
+        "key": resources["Key"]["KeyPolicy"],
+        "key_alarms": resources["AlarmsKey"]["KeyPolicy"],
+        "bucket": resources["LakePolicy"]["PolicyDocument"],
+        "topic": resources["TopicPolicy"]["PolicyDocument"],
+        f"scheduler_{target}": resources["StartRuns"]["PolicyDocument"],
+        "trust_scheduler": resources["SchedulerRole"]["AssumeRolePolicyDocument"],
+        f"trust_layer_{target}": resources["GoldRole"]["AssumeRolePolicyDocument"],
+    }
+    if target == "ec2":
+        for name, role in (("instance", resources["InstanceRole"]), ("service", resources["ServiceRole"])):
+            made |= {name: role["Policies"][0]["PolicyDocument"], f"trust_{name}": role["AssumeRolePolicyDocument"]}
+
+    for name, document in made.items():
+        assert normal(policies[name]) == normal(document["Statement"]), name
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_reaches_the_tables_that_it_needs_and_no_others(layer: str) -> None:
+    for statements in languages(layer):
+        assert {what for what, file in DATA.items() if may(statements, "s3:GetObject", file)} == READS[layer]
+        assert {what for what, file in DATA.items() if may(statements, "s3:PutObject", file)} == WRITES[layer]
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_only_maintenance_may_remove_data(layer: str) -> None:
+    for statements in languages(layer):
+        gone = {what for what, file in DATA.items() if may(statements, "s3:DeleteObject", file)}
+        assert gone == (set(DATA) if layer == "maintain" else set())
+
+
+def test_hudi_s_writers_remove_data_of_tables_that_may_be_in_hudi() -> None:
+    asked = {layer: list(languages(layer, hudi=True)) for layer in LAYERS}
+    gone = {
+        layer: [{what for what, file in DATA.items() if may(one, "s3:DeleteObject", file)} for one in both]
+        for layer, both in asked.items()
+    }
+
+    assert gone["bronze"] == [set()] * 2
+    assert gone["silver"] == [{"silver", "silver in Hudi"}] * 2
+    assert gone["gold"] == [{"gold"}] * 2
+
+
+@pytest.mark.parametrize(
+    "layer, folders",
+    [("bronze", [BRONZE]), ("silver", [DELTA.path, DELTA.side, HUDI.side]), ("gold", [GOLD]), ("maintain", [BRONZE])],
+)
+def test_what_delta_expires_by_itself_may_go(layer: str, folders: list[str]) -> None:
+    for statements in languages(layer):
+        assert all(may(statements, "s3:DeleteObject", f"{folder}/{LOG}") for folder in folders)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_leases_are_taken_and_left_behind(layer: str) -> None:
+    leases = {
+        "bronze": [table_path(CONFIG, "_leases/bronze", TOPIC)],
+        "silver": [table_path(CONFIG, "_leases/silver", name) for name in (DELTA.name, HUDI.name)],
+        "gold": [table_path(CONFIG, "_leases/gold", "film_revenue")],
+    }
+    own = leases.get(layer, [one for several in leases.values() for one in several])
+    others = [one for several in leases.values() for one in several if one not in own]
+
+    for statements in languages(layer):
+        for action in ("s3:GetObject", "s3:PutObject", "s3:DeleteObject"):
+            assert all(may(statements, action, f"{folder}/000000000001.json") for folder in own)
+            assert not any(may(statements, action, f"{folder}/000000000001.json") for folder in others)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_reports_are_renamed_and_never_removed(layer: str) -> None:
+    report = f"{ROOT}/_runs/{Report(layer='bronze').file_name}"
+
+    for statements in languages(layer):
+        assert may(statements, "s3:PutObject", report)
+        assert may(statements, "s3:DeleteObject", f"{report}.0f0f.tmp")
+        assert not may(statements, "s3:DeleteObject", report)
+
+
+def test_schemas_are_kept_by_bronze_and_read_by_silver() -> None:
+    kept = [f"{ROOT}/_schemas/0f0f.avsc", f"{ROOT}/_schemas/ids/apicurio/content/1/0f0f"]
+    asked = {layer: list(languages(layer)) for layer in LAYERS}
+    for action, layers in {"s3:GetObject": {"bronze", "silver"}, "s3:PutObject": {"bronze"}}.items():
+        for file in kept:
+            assert {layer for layer, both in asked.items() for one in both if may(one, action, file)} == layers
+
+    for statements in asked["bronze"]:
+        assert all(may(statements, "s3:DeleteObject", f"{file}.0f0f.tmp") for file in kept)
+        assert not any(may(statements, "s3:DeleteObject", file) for file in kept)
+
+
+def test_topics_are_read_by_bronze_and_written_by_gold() -> None:
+    topics = {TOPIC: {"bronze"}, "gold.film_revenue": {"gold"}, "other.public.film": set(), "_connect_offsets": set()}
+    asked = {layer: list(languages(layer, msk=True)) for layer in LAYERS}
+    for topic, layers in topics.items():
+        arn = f"{MSK.replace(':cluster/', ':topic/')}/{topic}"
+        describe = {layer for layer, both in asked.items() for s in both if may(s, "kafka-cluster:DescribeTopic", arn)}
+        assert describe == layers
+        assert all(may(s, "kafka-cluster:ReadData", arn) == ("bronze" in layers) for s in asked["bronze"])
+        assert all(may(s, "kafka-cluster:WriteData", arn) == ("gold" in layers) for s in asked["gold"])
+    for layer in ("silver", "maintain"):
+        assert not any("kafka-cluster" in action for both in asked[layer] for one in both for action in one["Action"])
+
+
+@pytest.mark.parametrize("layer", ["bronze", "silver", "gold"])
+def test_a_layer_tells_the_catalog_of_its_own_tables(layer: str) -> None:
+    for statements in languages(layer):
+        for other in ("bronze", "silver", "gold"):
+            table = f"arn:aws:glue:eu-central-1:123456789012:table/{PREFIX}_{other}/film"
+            assert may(statements, "glue:UpdateTable", table) == (other == layer)
+            assert not may(statements, "glue:DeleteTable", table)
+
+
+def test_eventbridge_s_messages_are_not_lost_to_a_condition_that_it_never_meets() -> None:
+    for target in TARGETS:
+        told = [one for _, one in stack(target).statements() if "events.amazonaws.com" in str(one.get("Principal"))]
+        assert {one["Sid"] for one in told} == {"EncryptFailures", "PublishFailures"}
+        assert not any("Condition" in one for one in told)
