@@ -23,16 +23,15 @@ from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownTableError
 from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.rows import place
-from cdc_lake.layers.run import SilverTarget, only_one, select, select_landed, silver_targets, table_path
+from cdc_lake.layers.run import SilverTarget, only_one, open_gold, select, select_landed, silver_targets, table_path
 from cdc_lake.layers.silver_batch import Batch, looking
 from cdc_lake.layers.silver_fold import folded
-from cdc_lake.models import model_names, read_model
+from cdc_lake.models import model_names
 from cdc_lake.points import Offset, Point, SourceTime, iso, milliseconds
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
-from cdc_lake.tables.silver import gold_table
 
 Layer = Literal["bronze", "silver", "gold"]
 CHANGE_TYPE = "_change_type"
@@ -70,8 +69,7 @@ def _gold(config: Config, table: str, spark: SparkSession) -> Table:
     name = only_one(
         select([table], model_names(folder), f"model in {folder}", "see `gold.models` in the settings"), table
     )
-    held_in = read_model(folder / f"{name}.sql").header.table
-    gold = gold_table(spark, table_path(config, "gold", name), held_in)
+    gold = open_gold(config, name, spark)
     if not gold.exists():
         raise UnknownTableError(name, "there is a model, and no table yet", "run the gold job first")
     return gold
