@@ -1,6 +1,7 @@
 """`cdc-lake jars`: what Spark and the embedded servers run on."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,12 +13,12 @@ from cdc_lake.jars import (
     cache_folder,
     fetch,
     lock_file,
-    profile_name,
     read_lock,
     relock,
     verify,
     write_spark_defaults,
 )
+from cdc_lake.versions import PROFILES, profile_name
 
 app = typer.Typer(help="Fetch and check the jars of Spark and of the embedded servers.", no_args_is_help=True)
 
@@ -31,6 +32,9 @@ Profile = Annotated[
 def fetch_command(
     profile: Profile = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing when nothing had to be fetched.")] = False,
+    conf: Annotated[
+        Path | None, typer.Option(help="The folder of spark-defaults.conf, for SPARK_CONF_DIR. Else: PySpark's own.")
+    ] = None,
 ) -> None:
     """Fetch what is missing or damaged, and make Spark's jars known to spark-submit."""
     cache = cache_folder()
@@ -38,10 +42,10 @@ def fetch_command(
         fetched = fetch(jars, cache, progress=lambda text, name=name: print(f"{name}: {text}", flush=True))  # type: ignore[misc]
         if fetched or not quiet:
             print(f"{name}: {len(jars)} jars are there, {fetched} of them new")
-        if name != EMBEDDED_PROFILE:
+        if name in PROFILES:
             from cdc_lake.session import SPARK_DEFAULTS  # imports pyspark, which the other commands do without
 
-            write_spark_defaults(jars, cache, SPARK_DEFAULTS)
+            write_spark_defaults(jars, cache, SPARK_DEFAULTS, conf=conf, java_module=PROFILES[name].java_module)
 
 
 @app.command("verify")
