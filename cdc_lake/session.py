@@ -58,8 +58,10 @@ SPARK_DEFAULTS = {
     "spark.buffer.pageSize": "2m",
     "spark.databricks.delta.delta.log.cacheSize": "64",
     "spark.sql.ui.retainedExecutions": "50",
-    # PySpark 4 tells the JVM for every expression which line of Python made it: five calls instead of one.
+    # Spark 4 notes for every expression which line of code made it: five calls instead of one. And where it has noted
+    # it, PySpark 4.1 cannot tell Delta's errors, whose texts it looks up among its own.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }

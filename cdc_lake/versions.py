@@ -7,7 +7,9 @@ otherwise than another. docs/compatibility.md is made of it.
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,7 +160,7 @@ BROKEN = (
         "truncate in batch mode`",
         "take Delta Lake 3.3.3",
         lambda found, settings: (
-            number(found.delta) == (3, 3, 2) and not _is_amazons(found.delta) and number(found.spark) >= (3, 5, 6)
+            number(found.delta) == (3, 3, 2) and number(found.spark) >= (3, 5, 6) and not _is_amazons(found)
         ),
     ),
     Broken(
@@ -172,11 +174,7 @@ BROKEN = (
         "Delta Lake other than 3.3 with Spark 3.5, older than 4.1 with Spark 4.1",
         "it was made for another Spark",
         "take the version of the profile in docs/compatibility.md",
-        lambda found, settings: (
-            () < number(found.delta) < (3, 3) or number(found.delta) >= (3, 4)
-            if number(found.spark) < (4,)
-            else () < number(found.delta) < (4, 1)
-        ),
+        lambda found, settings: bool(number(found.delta)) and not _is_made_for(found.spark, number(found.delta)),
     ),
     Broken(
         "Hudi before 1.0",
@@ -194,9 +192,7 @@ BROKEN = (
         f"Hudi 1.2 without {HUDI_EXTENSION.rpartition('.')[2]} in {EXTENSIONS}",
         "an incremental query has no rows, and no error says so",
         f"set {EXTENSIONS}={HUDI_EXTENSION},{DELTA_EXTENSION}, or leave it to cdc_lake",
-        lambda found, settings: (
-            number(found.hudi)[:2] == (1, 2) and HUDI_EXTENSION not in settings.get(EXTENSIONS, "").split(",")
-        ),
+        lambda found, settings: number(found.hudi)[:2] == (1, 2) and HUDI_EXTENSION not in settings.get(EXTENSIONS, ""),
     ),
     Broken(
         f"Hudi with a {SERIALIZER} that is not Kryo's",
@@ -285,6 +281,12 @@ def check_jars(spark_jars: str) -> None:
             )
 
 
+def tell_conflicts() -> None:
+    """Have PySpark raise the conflicts of Delta's writers as what they are; Delta 4 waits for a module to be loaded."""
+    with suppress(ModuleNotFoundError):
+        import_module("delta.exceptions.captured")
+
+
 def has_hudi() -> bool:
     """Whether the JVM of this process has Hudi."""
     return _class(HUDI_EXTENSION) is not None
@@ -317,8 +319,13 @@ def _line(spark: str) -> str:
     return ".".join(spark.split(".")[:2])
 
 
-def _is_amazons(text: str | None) -> bool:
-    return "amzn" in (text or "")
+def _is_made_for(spark: str, delta: tuple[int, ...]) -> bool:
+    return delta[:2] == (3, 3) if number(spark) < (4,) else delta >= (4, 1)
+
+
+def _is_amazons(found: Found) -> bool:
+    """Whether it is Amazon EMR's; what the manifests of its jars leave out, its Spark says."""
+    return any("amzn" in (text or "") for text in (found.spark, found.delta))
 
 
 def _version_behind(name: str) -> str | None:

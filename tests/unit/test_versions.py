@@ -14,7 +14,6 @@ from cdc_lake.session import SPARK_DEFAULTS
 from cdc_lake.versions import BROKEN, CATALOG, EXTENSIONS, PROFILES, SERIALIZER, Found, check, number, profile_name
 
 CHECKOUT = Path(__file__).parents[2]
-EMR = Found(spark="3.5.6-amzn-2", scala="2.12.18", java="17", delta="3.3.2-amzn-2", hudi="1.0.2-amzn-2")
 HOODIE_CATALOG = "org.apache.spark.sql.hudi.catalog.HoodieCatalog"
 SPARK35 = {"spark": "3.5.7", "scala": "2.12.18", "java": "17", "delta": "3.3.3", "hudi": "1.0.2"}
 SPARK41 = {"spark": "4.1.1", "scala": "2.13.17", "java": "17", "delta": "4.3.1", "hudi": None}
@@ -105,6 +104,7 @@ def test_every_broken_combination_has_a_case() -> None:
     ("versions", "settings"),
     [
         (SPARK35 | {"delta": "3.3.2", "spark": "3.5.5"}, {}),
+        (SPARK35 | {"delta": "3.3.2", "spark": "3.5.6-amzn-2"}, {}),
         (SPARK41 | {"delta": "4.1.0"}, {}),
         (SPARK41 | {"delta": "4.3.1", "spark": "4.1.4"}, {}),
         (SPARK35, {EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension"}),
