@@ -2,12 +2,15 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo notebooks test test-deep conformance soak bench-landing bench-quick bench-tables record lint clean lock package test-cluster test-s3
+.PHONY: help setup setup-spark41 demo notebooks package test test-cluster test-s3 test-profiles test-deep conformance soak
+.PHONY: bench-landing bench-quick bench-tables record lint clean lock
 
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 STAMP := $(VENV)/.installed
+SPARK41 := .cdc_lake/spark41
+SPARK41_STAMP := $(SPARK41)/.installed
 COMPILE = $(UV) pip compile --no-config --quiet --upgrade --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
@@ -15,7 +18,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 unexport VIRTUAL_ENV
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## Make .venv with everything in it, and fetch the jars (a minute at first, then seconds)
 	@cdc-lake jars fetch --quiet
@@ -29,7 +32,10 @@ notebooks: setup ## Execute the notebooks on the lake that `make demo` left, and
 package: setup ## Make what a cluster needs in dist/: jobs, Python packages, jars, a plan of what goes where
 	cdc-lake package
 
-test: setup ## Run all tests, three files of them at a time
+setup-spark41: setup $(SPARK41_STAMP) ## Make the environment of Spark 4.1 beside it, which `make test` needs
+	@$(SPARK41)/bin/cdc-lake jars fetch --quiet --profile spark41
+
+test: setup setup-spark41 ## Run all tests, three files of them at a time
 	pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test-cluster: setup ## Run the demo from a package, on Spark as it comes and on a cluster that loses a worker (an hour)
@@ -40,6 +46,9 @@ test-s3: setup ## Run the demo with its lake on S3, as moto's server plays it (h
 
 test-deep: setup ## Run the tests that are too long for every change (hours)
 	pytest -m deep
+
+test-profiles: setup setup-spark41 ## Run the suites with the versions of each profile, and write docs/compatibility.md
+	python -m tests.profiles
 
 conformance: setup ## Check silver against every log of the conformance kit, in every way of cutting it
 	for type in delta hudi-cow hudi-mor; do for deletes in hard soft; do for split in none each all-pairs; do \
@@ -84,4 +93,11 @@ $(STAMP): pyproject.toml requirements/uv.txt requirements/local.txt
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/uv.txt
 	$(UV) pip sync --no-config --quiet --require-hashes --no-build-isolation requirements/local.txt
 	$(UV) pip install --no-config --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(SPARK41_STAMP): $(STAMP) requirements/spark41.txt
+	@test -x $(SPARK41)/bin/python || $(UV) venv --no-config --quiet --python $(BIN)/python $(SPARK41)
+	$(UV) pip install --no-config --quiet --python $(SPARK41) --require-hashes --requirement requirements/uv.txt
+	$(UV) pip sync --no-config --quiet --python $(SPARK41) --require-hashes --no-build-isolation requirements/spark41.txt
+	$(UV) pip install --no-config --quiet --python $(SPARK41) --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -30,7 +30,8 @@ from rich.table import Table
 from benchmarks.contender import IN_HUDI, PIPELINES
 from benchmarks.log import ORDERS, Log, small
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.jars import cache_folder, lock_file, profile_name, read_lock
+from cdc_lake.jars import cache_folder, lock_file, read_lock
+from cdc_lake.versions import profile_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
@@ -28,10 +27,6 @@ from cdc_lake.java import JAVA_VERSION, bundled_java_home, find_java
 
 LOCKS = CHECKOUT / "conf" / "jars"
 EMBEDDED_PROFILE = "embedded"
-PROFILES = {"3.5": "emr7", "4.1": "spark41"}
-"""Spark line -> the profile that fits an environment with that PySpark, unless CDC_LAKE_PROFILE names another."""
-S3A_PROFILES = {"3.5": "spark35-s3a", "4.1": "spark41-s3a"}
-"""Spark line -> the jars by which it reads and writes s3a://, which not everybody needs: they are 270 MB and more."""
 
 _ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 """A local session talks to itself only; without these it takes the address that the host's name has."""
@@ -90,33 +85,6 @@ class Jar:
 def cache_folder() -> Path:
     """Where fetched jars are kept, for all checkouts of this user: CDC_LAKE_JARS, else a folder in the user's cache."""
     return Path(os.environ.get("CDC_LAKE_JARS") or "~/.cache/cdc_lake/jars").expanduser().resolve()
-
-
-def profile_name() -> str:
-    """The profile of this environment: CDC_LAKE_PROFILE, else the one of the PySpark that is installed.
-
-    Raises:
-        InstallationError: PySpark is missing, or of a line without a profile.
-    """
-    return os.environ.get("CDC_LAKE_PROFILE") or PROFILES[spark_line()]
-
-
-def spark_line() -> str:
-    """The line of the PySpark that is installed, as `3.5`.
-
-    Raises:
-        InstallationError: PySpark is missing, or of a line without a profile.
-    """
-    try:
-        spark = version("pyspark")
-    except PackageNotFoundError as exc:
-        raise InstallationError("pyspark", "it is not installed", "run `make setup`") from exc
-    line = ".".join(spark.split(".")[:2])
-    if line not in PROFILES:
-        raise InstallationError(
-            f"pyspark {spark}", f"there are jars for Spark {' and '.join(PROFILES)} only", "install one of these"
-        )
-    return line
 
 
 def lock_file(profile: str) -> Path:
@@ -263,14 +231,25 @@ def unpacked(jar: Jar, cache: Path) -> Path:
     return folder
 
 
-def write_spark_defaults(jars: Sequence[Jar], cache: Path, settings: Mapping[str, str]) -> Path:
+def write_spark_defaults(
+    jars: Sequence[Jar],
+    cache: Path,
+    settings: Mapping[str, str],
+    *,
+    conf: Path | None = None,
+    java_module: str | None = None,
+) -> Path:
     """Make the jars, and `settings`, known to every `spark-submit` of this environment.
+
+    Args:
+        conf: the folder to write into, for a `spark-submit` that SPARK_CONF_DIR names it to; PySpark's own, if none.
+        java_module: a module that this Spark wants of its Java.
 
     Returns:
         The file that was written.
     """
-    conf = spark_home() / "conf"
-    conf.mkdir(exist_ok=True)
+    conf = conf or spark_home() / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
     if not any(jar.group == "org.apache.hudi" for jar in jars):
         settings = without_hudi(settings)
     lines = {"spark.jars": ",".join(str(jar.path(cache)) for jar in jars), **_ON_THIS_MACHINE, **settings}
@@ -279,14 +258,14 @@ def write_spark_defaults(jars: Sequence[Jar], cache: Path, settings: Mapping[str
         f"{key} {_property(value)}\n" for key, value in lines.items()
     )
     _write(defaults, text)
-    _write(conf / "spark-env.sh", _spark_env())
+    _write(conf / "spark-env.sh", _spark_env(java_module))
     _write(conf / "log4j2.properties", _LOG_SETTINGS)
     return defaults
 
 
-def reads_s3a() -> bool:
-    """Whether every `spark-submit` of this environment knows the jars of s3a://."""
-    defaults = spark_home() / "conf" / "spark-defaults.conf"
+def reads_s3a(conf: Path | None) -> bool:
+    """Whether every `spark-submit` that reads this folder of settings, else PySpark's, knows the jars of s3a://."""
+    defaults = (conf or spark_home() / "conf") / "spark-defaults.conf"
     return defaults.is_file() and "/hadoop-aws-" in defaults.read_text(encoding="utf-8")
 
 
@@ -451,17 +430,37 @@ def _why_it_failed(said: str) -> tuple[str, str]:
     return "the repository does not have it (404)", "check CDC_LAKE_MAVEN_MIRROR: a mirror may lack it"
 
 
-def _spark_env() -> str:
+def _spark_env(java_module: str | None) -> str:
+    """Chooses the Java, and refuses one that Spark would die of before a job could say so."""
     home = bundled_java_home()
-    if home is None:
-        return "# No Java is installed in this environment.\n"
-    if version("pyspark").startswith("4."):
-        return "# Spark 4 does not start on the Java of this environment, which lacks jdk.incubator.vector.\n"
-    return f"""# Written by `cdc-lake jars fetch`: our own Java serves where there is no Java {JAVA_VERSION}.
+    text = "# Written by `cdc-lake jars fetch`.\n"
+    if home is not None and _has_module(home, java_module):
+        text += f"""# Our own Java serves where there is no Java {JAVA_VERSION}.
 if [ -z "${{JAVA_HOME:-}}" ] && ! java -version 2>&1 | grep -q 'version "{JAVA_VERSION}'; then
   export JAVA_HOME={_quoted(str(home))}
 fi
 """
+    wanted = f"Java {JAVA_VERSION}" + (f" with the module {java_module}" if java_module else "")
+    has_module = f""" && grep -q '^MODULES=.*{re.escape(java_module)}' "$release\"""" if java_module else ""
+    return f"""{text}# What a Java is stands in its file `release`, which takes no time to read.
+java="${{JAVA_HOME:+$JAVA_HOME/bin/java}}"
+java=$(readlink -f "${{java:-$(command -v java)}}")
+if [ -z "$java" ]; then
+  echo "error CDC-202 ${{JAVA_HOME:-Java}}: there is no Java; install {wanted} and point JAVA_HOME at it" >&2
+  exit 2
+fi
+release="${{java%/bin/java}}/release"
+if [ -f "$release" ] && ! {{ grep -q '^JAVA_VERSION="{JAVA_VERSION}[".]' "$release"{has_module}; }}; then
+  echo "error CDC-202 $java: this Spark runs on {wanted}; point JAVA_HOME at a whole Java {JAVA_VERSION}" >&2
+  exit 2
+fi
+unset java release
+"""
+
+
+def _has_module(home: Path, module: str | None) -> bool:
+    said = re.search(r'^MODULES="(.*)"', (home / "release").read_text(encoding="utf-8"), re.MULTILINE)
+    return module is None or (said is not None and module in said.group(1).split())
 
 
 def _quoted(text: str) -> str:

@@ -18,8 +18,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from cdc_lake.config import CHECKOUT
-from cdc_lake.errors import InstallationError
-from cdc_lake.jars import S3A_PROFILES, cache_folder, fetch, lock_file, read_lock, sha256, spark_line
+from cdc_lake.errors import ConfigError, InstallationError
+from cdc_lake.jars import cache_folder, fetch, lock_file, read_lock, sha256
+from cdc_lake.versions import PROFILES
 
 Arch = Literal["x86_64", "aarch64"]
 Place = Literal["cluster", "emr"]
@@ -94,7 +95,7 @@ def build(
 
     Args:
         into: the package's folder.
-        profile: the jars'; of the line of Spark that is installed here.
+        profile: a name of `versions.PROFILES`.
         arch: the nodes' processors.
         s3a: bring the jars of s3a:// too, which EMR and many clusters have.
         progress: is told, in a few words, what is being done.
@@ -107,9 +108,11 @@ def build(
         raise InstallationError(
             str(CHECKOUT), "a package is made from a checkout of cdc_lake", "clone it, and run `make package` there"
         )
-    spark = spark_line()
+    if profile not in PROFILES:
+        raise ConfigError(f"profile {profile}", "there is no such profile", f"they are {', '.join(PROFILES)}")
+    spark = PROFILES[profile].line
     jars = read_lock(lock_file(profile))
-    for_s3a = read_lock(lock_file(S3A_PROFILES[spark])) if s3a else ()
+    for_s3a = read_lock(lock_file(PROFILES[profile].s3a)) if s3a else ()
     only_on_clusters = [*(jar for jar in jars if jar.group in _BROUGHT_BY_EMR), *for_s3a]
     jars += (*for_s3a, *read_lock(lock_file("msk")))
     fetch(jars, cache_folder(), progress)

@@ -13,20 +13,32 @@ from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from cdc_lake.jars import without_hudi
-from cdc_lake.versions import HUDI_CLASS, check_jars, check_java, check_spark, has_class
+from cdc_lake.versions import (
+    CATALOG,
+    DELTA_CATALOG,
+    DELTA_EXTENSION,
+    EXTENSIONS,
+    HUDI_EXTENSION,
+    KRYO,
+    SERIALIZER,
+    check,
+    check_jars,
+    jvm_names,
+    running,
+)
 
 SPARK_DEFAULTS = {
-    "spark.sql.extensions": ",".join(
-        ("org.apache.spark.sql.hudi.HoodieSparkSessionExtension", "io.delta.sql.DeltaSparkSessionExtension")
-    ),
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+    EXTENSIONS: f"{HUDI_EXTENSION},{DELTA_EXTENSION}",
+    CATALOG: DELTA_CATALOG,
+    SERIALIZER: KRYO,
     "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
     "spark.driver.extraJavaOptions": "-Dorg.apache.avro.fastread=true",
     "spark.executor.extraJavaOptions": "-Dorg.apache.avro.fastread=true",
     # Without it Spark 3.5 keeps the partitioning of a checkpoint as an expression, and cannot join it with itself.
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
+    # Spark 4 has it on: a value that cannot be computed, null in Spark 3.5, would end the run.
+    "spark.sql.ansi.enabled": "false",
     # Spark's own default, INT96, is nanoseconds to other readers: years after 2262 do not fit.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
@@ -46,12 +58,17 @@ SPARK_DEFAULTS = {
     "spark.buffer.pageSize": "2m",
     "spark.databricks.delta.delta.log.cacheSize": "64",
     "spark.sql.ui.retainedExecutions": "50",
+    # Spark 4 notes for every expression which line of code made it: five calls instead of one. And where it has noted
+    # it, PySpark 4.1 cannot tell Delta's errors, whose texts it looks up among its own.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 REQUIRED = {
     "spark.sql.adaptive.enabled",
     "spark.sql.session.timeZone",
+    "spark.sql.ansi.enabled",
     "spark.sql.parquet.outputTimestampType",
     "spark.sql.parquet.datetimeRebaseModeInRead",
     "spark.sql.parquet.datetimeRebaseModeInWrite",
@@ -59,18 +76,6 @@ REQUIRED = {
     "spark.sql.avro.datetimeRebaseModeInWrite",
 }
 """What a result depends on, or whether there is one, and so cannot be chosen."""
-
-_JVM_NAMES = (
-    *(f"functions.{name}" for name in ("col", "lit", "when", "coalesce", "struct", "concat", "not", "length")),
-    *("PythonUtils.toSeq", "Column", "PythonRDD", "SparkSession", "scala.Option"),
-    *("java.io.BufferedReader", "java.io.InputStreamReader", "java.util.ArrayList"),
-    *("io.delta.tables.DeltaTable", "org.apache.spark.sql.delta.DeltaLog", "org.apache.hadoop.fs.Path"),
-    *(
-        f"org.apache.spark.sql.catalyst.expressions.{name}"
-        for name in ("UnresolvedNamedLambdaVariable", "LambdaFunction", "ArrayFilter")
-    ),
-)
-"""What this package and PySpark ask the JVM for hundreds of times in a batch."""
 
 _SMALL_ROWS, _SMALL_BYTES = 20_000, 64 << 20
 _SMALL_PLANS = {
@@ -85,17 +90,17 @@ def build_session(app_name: str) -> SparkSession:
     """The session of this process, made with `SPARK_DEFAULTS` where the submission left a setting open.
 
     Raises:
-        InstallationError: Java, Spark or a jar is missing, damaged or of the wrong version.
+        InstallationError: Java, Spark or a jar is missing or damaged, or they are known not to work together.
     """
-    check_spark()
-    check_java()
-    submitted = SparkConf()
+    found = running()
+    submitted = dict(SparkConf().getAll())
+    defaults = SPARK_DEFAULTS if found.hudi else without_hudi(SPARK_DEFAULTS)
+    ours = {key: value for key, value in defaults.items() if key in REQUIRED or key not in submitted}
+    check(found, submitted | ours)
     check_jars(submitted.get("spark.jars", ""))
-    defaults = SPARK_DEFAULTS if has_class(HUDI_CLASS) else without_hudi(SPARK_DEFAULTS)
     builder = SparkSession.builder.appName(app_name)
-    for key, value in defaults.items():
-        if key in REQUIRED or not submitted.contains(key):
-            builder = builder.config(key, value)
+    for key, value in ours.items():
+        builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     _remember_names(spark)
@@ -104,9 +109,9 @@ def build_session(app_name: str) -> SparkSession:
 
 def _remember_names(spark: SparkSession) -> None:
     """Ask the JVM once what these names are. PySpark asks for every expression, and each time every jar is searched."""
-    for path in _JVM_NAMES:
+    for steps in jvm_names(spark.version):
         holder: Any = spark.sparkContext._jvm
-        for name in path.split("."):
+        for name in steps:
             found = getattr(holder, name)
             setattr(holder, name, found)
             holder = found

@@ -6,7 +6,8 @@ from typing import Any
 
 import boto3
 
-from cdc_lake.jars import S3A_PROFILES, cache_folder, fetch, lock_file, read_lock, spark_line
+from cdc_lake.jars import cache_folder, fetch, lock_file, read_lock
+from cdc_lake.versions import PROFILES, profile_name
 
 LAKE = "s3a://lake/lake"
 _REGION = "eu-central-1"
@@ -14,7 +15,7 @@ _REGION = "eu-central-1"
 
 def s3a_jars() -> str:
     """The jars of s3a://, for a class path; fetched if they are not there yet."""
-    jars = read_lock(lock_file(S3A_PROFILES[spark_line()]))
+    jars = read_lock(lock_file(PROFILES[profile_name()].s3a))
     fetch(jars, cache_folder())
     return ":".join(str(jar.path(cache_folder())) for jar in jars)
 

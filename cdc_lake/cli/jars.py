@@ -1,6 +1,7 @@
 """`cdc-lake jars`: what Spark and the embedded servers run on."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,19 +9,17 @@ import typer
 from cdc_lake.errors import InstallationError
 from cdc_lake.jars import (
     EMBEDDED_PROFILE,
-    S3A_PROFILES,
     Jar,
     cache_folder,
     fetch,
     lock_file,
-    profile_name,
     read_lock,
     reads_s3a,
     relock,
-    spark_line,
     verify,
     write_spark_defaults,
 )
+from cdc_lake.versions import PROFILES, profile_name
 
 app = typer.Typer(help="Fetch and check the jars of Spark and of the embedded servers.", no_args_is_help=True)
 
@@ -37,19 +36,22 @@ def fetch_command(
     s3a: Annotated[
         bool, typer.Option("--s3a", help="Those of s3a:// too, for a lake on S3; they stay known from then on.")
     ] = False,
+    conf: Annotated[
+        Path | None, typer.Option(help="The folder of spark-defaults.conf, for SPARK_CONF_DIR. Else: PySpark's own.")
+    ] = None,
 ) -> None:
     """Fetch what is missing or damaged, and make Spark's jars known to spark-submit."""
     cache = cache_folder()
     for name, jars in _chosen(profile):
-        if name != EMBEDDED_PROFILE and (s3a or reads_s3a()):
-            jars += read_lock(lock_file(S3A_PROFILES[spark_line()]))
+        if name in PROFILES and (s3a or reads_s3a(conf)):
+            jars += read_lock(lock_file(PROFILES[name].s3a))
         fetched = fetch(jars, cache, progress=lambda text, name=name: print(f"{name}: {text}", flush=True))  # type: ignore[misc]
         if fetched or not quiet:
             print(f"{name}: {len(jars)} jars are there, {fetched} of them new")
-        if name != EMBEDDED_PROFILE:
+        if name in PROFILES:
             from cdc_lake.session import SPARK_DEFAULTS  # imports pyspark, which the other commands do without
 
-            write_spark_defaults(jars, cache, SPARK_DEFAULTS)
+            write_spark_defaults(jars, cache, SPARK_DEFAULTS, conf=conf, java_module=PROFILES[name].java_module)
 
 
 @app.command("verify")

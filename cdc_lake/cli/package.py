@@ -9,8 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from cdc_lake.jars import profile_name
 from cdc_lake.packaging import PLAN, Plan, build
+from cdc_lake.versions import profile_name
 
 
 class Architecture(StrEnum):

@@ -36,8 +36,9 @@ from cdc_lake.embedded.stack import Stack, rss_bytes
 from cdc_lake.embedded.tap import StreamStats, observe
 from cdc_lake.embedded.workload import ChangesTo, changing
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
-from cdc_lake.jars import EMBEDDED_PROFILE, cache_folder, lock_file, profile_name, read_lock, require
+from cdc_lake.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock, require
 from cdc_lake.models import read_model
+from cdc_lake.versions import profile_name
 
 SEED: Final = 1
 FLOOR: Final = {"updates": 1000, "deletes": 50, "ties": 50, "key_changes": 20, "placeholders": 20}

@@ -109,7 +109,8 @@ def body(data: Column, frame: Column, frames: Collection[str]) -> Column:
     if GLUE_ZLIB in known:
         # Spark has no function that unpacks, so this frame alone, where it occurs, is taken through Python.
         packed = F.when(frame == GLUE_ZLIB, found)
-        return F.coalesce(F.udf(_inflated, "binary")(packed), found)
+        # Without type hints: of a function that has them PySpark 4 wants to know what else they mean.
+        return F.coalesce(F.udf(lambda data: _inflated(data), "binary")(packed), found)
     return found
 
 

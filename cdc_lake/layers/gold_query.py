@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import ParseException, PySparkException
+from pyspark.errors import (
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    ParseException,
+    PySparkException,
+    SparkRuntimeException,
+)
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -17,6 +24,14 @@ from cdc_lake.models import GoldModel
 from cdc_lake.tables import Table
 from cdc_lake.tables.images import as_columns_of
 from cdc_lake.tables.progress import Progress
+
+_WHILE_IT_RUNS = (
+    SparkRuntimeException,
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+)
+"""What a value can do to a query. Spark 3.5 calls all of these `Job aborted`, which PySpark has no class for."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +129,8 @@ def in_our_words(model: GoldModel) -> Iterator[None]:
     """
     try:
         yield
-    except PySparkException as exc:
-        raise ModelError(str(model.file), f"Spark says: {first_line(exc)}", "mend the SQL") from exc
-    except Py4JJavaError as exc:
+    except (*_WHILE_IT_RUNS, Py4JJavaError) as exc:
         todo = "mend the SQL if it is that; else run again with --debug to see where"
         raise CdcLakeError(str(model.file), f"Spark failed: {first_line(exc)}", todo) from exc
+    except PySparkException as exc:
+        raise ModelError(str(model.file), f"Spark says: {first_line(exc)}", "mend the SQL") from exc

@@ -21,6 +21,7 @@ from cdc_lake.errors import CdcLakeError, DataLossError, InfrastructureError
 from cdc_lake.layers.run import Leases
 from cdc_lake.metrics.report import Failure, Report, TableReport
 from cdc_lake.session import build_session, sibling
+from cdc_lake.versions import session_class
 
 logger = logging.getLogger(__name__)
 
@@ -170,8 +171,7 @@ class Workers:
 
 
 def _in_session(spark: SparkSession, serve: Callable[[SparkSession], None]) -> None:
-    assert spark._jvm is not None, "the session runs"
-    spark._jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
+    session_class(spark).setActiveSession(spark._jsparkSession)
     serve(spark)
 
 

@@ -4,6 +4,8 @@ import json
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
+from operator import and_
 from typing import Any
 from urllib.parse import unquote
 
@@ -31,6 +33,9 @@ from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit, Version
 from cdc_lake.tables.partitions import partition_columns, with_partitions
 from cdc_lake.tables.progress import Progress
+from cdc_lake.versions import tell_conflicts
+
+tell_conflicts()
 
 LOG_FOLDER = "_delta_log"
 PROPERTIES = {
@@ -371,7 +376,7 @@ class DeltaLakeTable:
             own = [field.column for field in self._partitions if field.column in rows.columns]
             return self._save(rows.write.mode("append"), progress, statistics=[*keys, *own])
         self._set_properties()
-        same_key = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
+        same_key = reduce(and_, (F.col(f"t.{quoted(key)}").eqNullSafe(F.col(f"s.{quoted(key)}")) for key in keys))
         columns = [name for name in changes.columns if name not in _OF_A_CHANGE]
         there = set(self.read().columns)
 
@@ -389,9 +394,11 @@ class DeltaLakeTable:
             .alias("t")
             .merge(changes.alias("s"), same_key)
             .withSchemaEvolution()
-            .whenMatchedDelete(f"s.{DELETE}")
+            .whenMatchedDelete(F.col(f"s.{DELETE}"))
             .whenMatchedUpdate(set={quoted(name): value for name, value in updated.items()})
-            .whenNotMatchedInsert(f"NOT s.{DELETE}", values={quoted(name): value for name, value in inserted.items()})
+            .whenNotMatchedInsert(
+                ~F.col(f"s.{DELETE}"), values={quoted(name): value for name, value in inserted.items()}
+            )
         )
         with self._committing(progress):
             merge.execute()

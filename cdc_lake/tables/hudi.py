@@ -129,12 +129,17 @@ class HudiTable:
         self._storage = Storage(spark)
 
     def differing_settings(self) -> str | None:
-        """What of the table's own settings is not as this class writes it, in words; none if all is, or it is new."""
+        """What of the table's own settings is not as this class writes it, in words; none if all is, or it is new.
+
+        Raises:
+            UnsupportedError: a newer Hudi has written it, in a format that this one does not know.
+        """
         file = f"{self.path}/{_PROPERTIES_FILE}"
         if not self._storage.exists(file):
             return None
         lines = self._storage.read_text(file).splitlines()
         said = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+        self._check_format(int(said.get("hoodie.table.version", 0)))
         wanted = {
             "hoodie.table.type": _TYPES[self._kind],
             **(_SAID_OF_OLD if self._is_old else _SAID),
@@ -143,6 +148,16 @@ class HudiTable:
         }
         other = (f"{name} is {said.get(name)}" for name, value in wanted.items() if said.get(name, "") != value)
         return next(other, None)
+
+    def _check_format(self, version: int) -> None:
+        jvm: Any = self._spark._jvm
+        known = jvm.org.apache.hudi.common.table.HoodieTableVersion.current().versionCode()
+        if version > known:
+            raise UnsupportedError(
+                self.path,
+                f"a newer Hudi has made it a table of version {version}, and this Hudi knows none above {known}",
+                "run this job with the Hudi that the others run with (docs/compatibility.md)",
+            )
 
     def exists(self) -> bool:
         """See `Table`. A folder in which a first write was cut off holds no table yet."""

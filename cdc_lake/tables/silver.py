@@ -6,11 +6,12 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.columns import BATCH
 from cdc_lake.config import SilverTable
-from cdc_lake.errors import ConfigError
+from cdc_lake.errors import ConfigError, InstallationError
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Table
 from cdc_lake.tables.delta import LOG_FOLDER, DeltaLakeTable
 from cdc_lake.tables.hudi import METADATA_FOLDER, HudiTable
+from cdc_lake.versions import has_hudi
 
 _MARKS = {"delta": LOG_FOLDER, "hudi": METADATA_FOLDER}
 TABLE_FOLDERS = tuple(_MARKS.values())
@@ -25,6 +26,8 @@ def silver_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table:
 
     Raises:
         ConfigError: there is a table of another format or type, with other partitions, or not one of ours.
+        InstallationError: it is to be held in Hudi, which is not there.
+        UnsupportedError: a newer Hudi has written it.
     """
     todo = (
         "set `silver` of the table back, or move the folder and its side table away: silver is then made anew from "
@@ -54,6 +57,10 @@ def _table(spark: SparkSession, path: str, wanted: SilverTable, todo: str, *, st
         if found is not None and found != tuple(field.name for field in wanted.partitions):
             raise _another(path, f"a delta table with the partitions ({', '.join(found)})", wanted, todo)
         return delta
+    if not has_hudi():
+        raise InstallationError(
+            path, "it is held in hudi, and this Spark has no Hudi", "hold it in delta, or take a profile with Hudi"
+        )
     hudi = HudiTable(
         spark,
         path,

@@ -19,7 +19,10 @@ ROWS = (
     ("columns", "errors", "literals", "partitioning"),
 )
 """From top to bottom: a room knows the rows below its own."""
-KNOWN_NEIGHBOURS = {("jobs", "cli"), ("session", "versions"), ("jars", "java"), ("config", "aws"), ("s3", "aws")}
+KNOWN_NEIGHBOURS = {
+    *(("jobs", "cli"), ("session", "versions"), ("tables", "versions"), ("packaging", "versions"), ("jars", "java")),
+    *(("config", "aws"), ("s3", "aws")),
+}
 """Who may know whom on the same row."""
 ROW_OF = {room: number for number, row in enumerate(ROWS) for room in row}
 

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import zipfile
 from decimal import Decimal
 from pathlib import Path
 
@@ -17,9 +18,12 @@ from submitting import CHECKOUT, RECORDS, Submit
 
 from cdc_lake import jars as jars_module
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.jars import Jar, cache_folder, lock_file, profile_name, read_lock, spark_home, write_spark_defaults
+from cdc_lake.jars import Jar, cache_folder, lock_file, read_lock, spark_home, write_spark_defaults
 from cdc_lake.session import SPARK_DEFAULTS
 from cdc_lake.tables.progress import Progress
+from cdc_lake.versions import PROFILES, profile_name
+
+MANIFEST = "META-INF/MANIFEST.MF"
 
 
 @pytest.fixture
@@ -275,5 +279,47 @@ def test_another_java_ends_with_2_and_says_which_is_wanted(submit: Submit, tmp_p
     done = submit("silver", "--table", "t", job=job)
 
     assert done.code == 2
-    assert re.search(r"error CDC-202 Java 21: .*runs on Java 17; .*JAVA_HOME", done.said)
+    assert re.search(
+        r"error CDC-202 a Java that is not 17 \(.* Java 21, .*\): .*; point JAVA_HOME at a Java 17", done.said
+    )
+    assert "Traceback" not in done.said
+
+
+def test_hudi_s_catalog_in_the_place_of_delta_s_ends_with_2_and_says_why(submit: Submit) -> None:
+    catalog = "spark.sql.catalog.spark_catalog"
+
+    done = submit(
+        "silver",
+        *("--table", "t"),
+        before=["--conf", f"{catalog}=org.apache.spark.sql.hudi.catalog.HoodieCatalog"],
+    )
+
+    assert done.code == 2
+    assert f"error CDC-202 HoodieCatalog as {catalog} (Spark {PROFILES[profile_name()].spark}, " in done.said
+    assert (
+        f"Delta tables cannot be reached by name or in SQL; with Delta's catalog Hudi's can, too; set {catalog}="
+        in (done.said)
+    )
+    assert "Traceback" not in done.said
+
+
+def test_a_delta_of_a_version_that_is_broken_here_ends_with_2_and_says_why(
+    submit: Submit, own_jars: dict[str, str], tmp_path: Path
+) -> None:
+    """The right one, which says that it is the other."""
+    jar = jar_of("delta-spark", own_jars)
+    right = jar.rename(tmp_path / "right.jar")
+    with zipfile.ZipFile(right) as read, zipfile.ZipFile(jar, "w") as written:
+        for name in read.namelist():
+            content = read.read(name)
+            written.writestr(name, content.replace(b": 3.3.3", b": 3.3.2") if name == MANIFEST else content)
+
+    done = submit("silver", "--table", "t", **own_jars)
+
+    assert done.code == 2
+    assert re.search(
+        r"error CDC-202 Delta Lake 3\.3\.2 with Spark 3\.5\.6 or newer, .*\(Spark 3\.5\.7, .*Delta Lake 3\.3\.2, .*\): "
+        r".*does not support truncate in batch mode.*; take Delta Lake 3\.3\.3",
+        done.said,
+    )
     assert "Traceback" not in done.said

@@ -28,6 +28,8 @@ from cdc_lake.errors import CatalogDriftError, ForeignEntryError, Infrastructure
 from cdc_lake.java import find_java
 from cdc_lake.layers.catalog import check_catalog, drop_from_catalog, sync_catalog
 
+pytestmark = pytest.mark.hudi
+
 
 class Server:
     """A metastore in a process of its own, which a test may stop and start again."""

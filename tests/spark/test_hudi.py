@@ -1,5 +1,6 @@
 """A Hudi table whose commits carry progress, of both types: what is written is what another engine reads."""
 
+import re
 import time
 from datetime import date
 from pathlib import Path
@@ -246,6 +247,21 @@ def test_a_table_of_another_format_or_type_is_refused(spark: SparkSession, tmp_p
         silver_table(spark, delta, SilverTable(format="hudi"))
     with pytest.raises(ConfigError, match=r"hoodie.table.type is COPY_ON_WRITE, and the settings say hudi mor"):
         silver_table(spark, hudi, SilverTable(format="hudi", type="mor"))
+
+
+def test_a_table_that_a_newer_hudi_has_written_is_refused_before_this_one_reads_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    HudiTable(spark, path).merge(changes(spark, row(1)), ["id"], step(1))
+    properties = tmp_path / "table" / ".hoodie" / "hoodie.properties"
+    newer, replaced = re.subn(r"(?m)^(hoodie\.table\.version)=\d+$", r"\1=99", properties.read_text())
+    assert replaced == 1
+    properties.write_text(newer)
+    properties.with_name(f".{properties.name}.crc").unlink(missing_ok=True)
+
+    with pytest.raises(UnsupportedError, match=r"made it a table of version 99, and this Hudi knows none above [89];"):
+        silver_table(spark, path, SilverTable(format="hudi", type="cow"))
 
 
 def test_a_hudi_table_of_somebody_else_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def held(rows: list[dict[str, Any]]) -> dict[int, str]:
     return {row["id"]: row["text"] for row in rows}
 
 
+@pytest.mark.hudi
 def test_the_rows_stay_and_the_fold_goes_on(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     lake = Lake(spark, tmp_path, topic)
     properties: dict[str, dict[str, str]] = {"delta": AT_ONCE, "hudi-cow": {}, "hudi-mor": SELDOM}
@@ -76,6 +77,7 @@ def test_the_rows_stay_and_the_fold_goes_on(spark: SparkSession, tmp_path: Path,
     assert [held(table_rows(target.path)) for target in targets] == [expected | {3: "third"}] * 3
 
 
+@pytest.mark.hudi
 def test_a_compaction_takes_what_the_read_optimized_view_lacks(
     spark: SparkSession, tmp_path: Path, topic: Topic
 ) -> None:

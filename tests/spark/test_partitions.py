@@ -71,6 +71,7 @@ def test_a_row_is_there_once_and_where_its_values_say(
     assert len(others) == len(expected)
 
 
+@pytest.mark.hudi
 @pytest.mark.parametrize("kind", ["cow", "mor"])
 def test_rows_may_be_placed_by_their_keys_alone(spark: SparkSession, path: str, kind: Any) -> None:
     wanted = SilverTable(format="hudi", type=kind, buckets=2)

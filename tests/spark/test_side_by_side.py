@@ -15,6 +15,8 @@ from cdc_lake.layers.silver import run_silver
 from cdc_lake.layers.status import status
 from cdc_lake.metrics.report import Report
 
+pytestmark = pytest.mark.hudi
+
 LAYERS = {"": "silver", "@hudi_cow": "silver_hudi_cow", "@hudi_mor": "silver_hudi_mor"}
 
 

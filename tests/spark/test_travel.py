@@ -134,7 +134,10 @@ def test_versions_are_read_by_number_and_by_time_and_differ_by_their_changes(
     assert changes(spark, settings, times[3], versions[2]) == []
 
 
-@pytest.mark.parametrize("how", ["vacuum", "clean", pytest.param("log cleanup", marks=pytest.mark.deep)])
+@pytest.mark.parametrize(
+    "how",
+    ["vacuum", pytest.param("clean", marks=pytest.mark.hudi), pytest.param("log cleanup", marks=pytest.mark.deep)],
+)
 def test_a_version_that_is_gone_is_an_error_at_once_and_says_what_is_there(
     spark: SparkSession, tmp_path: Path, how: str
 ) -> None:
@@ -245,6 +248,7 @@ def test_bronze_and_gold_are_read_as_they_were(spark: SparkSession, tmp_path: Pa
             count(name, layer, None)
 
 
+@pytest.mark.hudi
 @pytest.mark.deep
 def test_every_commit_of_three_tables_side_by_side(spark: SparkSession, tmp_path: Path) -> None:
     topic = Topic(COLUMNS)

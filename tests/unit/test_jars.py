@@ -15,7 +15,6 @@ from cdc_lake.jars import (
     Jar,
     fetch,
     lock_file,
-    profile_name,
     read_lock,
     relock,
     require,
@@ -93,17 +92,6 @@ def test_every_lock_file_is_readable_and_lists_no_jar_twice(lock: Path) -> None:
 def test_an_unknown_profile_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean emr7"):
         lock_file("emr8")
-
-
-def test_the_profile_follows_pyspark_unless_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CDC_LAKE_PROFILE", raising=False)
-    monkeypatch.setattr(jars_module, "version", lambda name: "4.1.1")
-    assert profile_name() == "spark41"
-    monkeypatch.setattr(jars_module, "version", lambda name: "3.3.0")
-    with pytest.raises(InstallationError, match=r"pyspark 3\.3\.0"):
-        profile_name()
-    monkeypatch.setenv("CDC_LAKE_PROFILE", "spark35-hudi12")
-    assert profile_name() == "spark35-hudi12"
 
 
 def test_a_missing_jar_sends_the_reader_to_jars_fetch(tmp_path: Path) -> None:
@@ -208,20 +196,70 @@ def test_spark_defaults_name_no_class_of_hudi_where_there_is_no_hudi(spark_folde
     assert lines[4:] == ["spark.sql.extensions io.delta.sql.DeltaSparkSessionExtension", r"spark.odd back\\slash"]
 
 
+SPARK_ENV = '. "$0/spark-env.sh"; printf %s "${JAVA_HOME:-}"'
+
+
+def java_home(conf: Path, path: Path | str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Sources spark-env.sh as spark-submit does, and prints the JAVA_HOME there is then."""
+    environment = {"PATH": f"{path}{os.pathsep}{os.environ['PATH']}", **variables}
+    return subprocess.run(["bash", "-c", SPARK_ENV, str(conf)], env=environment, capture_output=True, text=True)
+
+
 def test_spark_env_brings_java_only_where_there_is_none(spark_folder: Path, tmp_path: Path) -> None:
     write_spark_defaults([jar()], tmp_path, {})
-    script = f". '{spark_folder}/spark-env.sh'; printf %s \"${{JAVA_HOME:-}}\""
-
-    def java_home(path: str, **variables: str) -> str:
-        environment = {"PATH": path, **variables}
-        return subprocess.run(
-            ["/bin/sh", "-c", script], env=environment, check=True, capture_output=True, text=True
-        ).stdout
-
     bundled = str(bundled_java_home())
-    assert java_home(str(tmp_path)) == bundled
-    assert java_home(f"{bundled}/bin:{os.environ['PATH']}") == ""
-    assert java_home(str(tmp_path), JAVA_HOME="/chosen") == "/chosen"
+    other = fake_java(tmp_path / "other", "21.0.2").parent
+    chosen = str(fake_java(tmp_path / "chosen", "17.0.1").parents[1])
+
+    assert java_home(spark_folder, other).stdout == bundled
+    assert java_home(spark_folder, f"{bundled}/bin").stdout == ""
+    assert java_home(spark_folder, other, JAVA_HOME=chosen).stdout == chosen
+    nowhere = java_home(spark_folder, other, JAVA_HOME="/nowhere")
+    assert (nowhere.returncode, nowhere.stdout) == (2, "")
+    assert nowhere.stderr == "error CDC-202 /nowhere: there is no Java; install Java 17 and point JAVA_HOME at it\n"
+
+
+def test_spark_env_refuses_the_java_that_spark_would_die_of(spark_folder: Path, tmp_path: Path) -> None:
+    write_spark_defaults([jar()], tmp_path, {})
+    new, right = (fake_java(tmp_path / version, version).parents[1] for version in ("25.0.3", "17.0.1"))
+    for home in (new, right):
+        (home / "release").write_text(f'JAVA_VERSION="{home.name}"\nMODULES="java.base jdk.zipfs"\n')
+
+    refused = java_home(spark_folder, "", JAVA_HOME=str(new))
+
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        f"error CDC-202 {new}/bin/java: this Spark runs on Java 17; point JAVA_HOME at a whole Java 17\n"
+    )
+    assert java_home(spark_folder, "", JAVA_HOME=str(right)).stdout == str(right)
+
+
+def test_spark_env_of_a_spark_that_wants_a_module_refuses_a_java_without_it(spark_folder: Path, tmp_path: Path) -> None:
+    write_spark_defaults([jar()], tmp_path, {}, java_module="jdk.incubator.vector")
+    small, whole = (fake_java(tmp_path / name, "17.0.1").parents[1] for name in ("small", "whole"))
+    for home, modules in ((small, "java.base"), (whole, "java.base jdk.incubator.vector")):
+        (home / "release").write_text(f'JAVA_VERSION="17.0.1"\nMODULES="{modules}"\n')
+
+    refused = java_home(spark_folder, "", JAVA_HOME=str(small))
+
+    assert refused.returncode == 2
+    assert "this Spark runs on Java 17 with the module jdk.incubator.vector; point JAVA_HOME at a" in refused.stderr
+    assert java_home(spark_folder, "", JAVA_HOME=str(whole)).stdout == str(whole)
+    assert java_home(spark_folder, whole / "bin").stdout == ""
+    assert java_home(spark_folder, small / "bin").returncode == 2  # ours would not do either
+    assert str(bundled_java_home()) not in (spark_folder / "spark-env.sh").read_text()
+
+
+def test_settings_can_be_written_for_another_spark_conf_dir(spark_folder: Path, tmp_path: Path) -> None:
+    written = write_spark_defaults([jar()], tmp_path, SETTINGS, conf=tmp_path / "a" / "conf")
+
+    assert written == tmp_path / "a" / "conf" / "spark-defaults.conf"
+    assert sorted(file.name for file in written.parent.iterdir()) == [
+        "log4j2.properties",
+        "spark-defaults.conf",
+        "spark-env.sh",
+    ]
+    assert not spark_folder.exists()
 
 
 def fake_java(folder: Path, version: str) -> Path:

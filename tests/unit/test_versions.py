@@ -1,26 +1,164 @@
-"""Which Spark is accepted. Java and the jars are looked at by a running JVM: see tests/jobs."""
+"""Which versions go together, given as values. A running JVM's are looked at in tests/jobs."""
 
-import pyspark
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
 import pytest
 
+from cdc_lake import versions as versions_module
 from cdc_lake.errors import InstallationError
-from cdc_lake.jars import PROFILES
-from cdc_lake.versions import check_spark
+from cdc_lake.jars import lock_file, read_lock
+from cdc_lake.session import SPARK_DEFAULTS
+from cdc_lake.versions import BROKEN, CATALOG, EXTENSIONS, PROFILES, SERIALIZER, Found, check, number, profile_name
+
+CHECKOUT = Path(__file__).parents[2]
+HOODIE_CATALOG = "org.apache.spark.sql.hudi.catalog.HoodieCatalog"
+SPARK35 = {"spark": "3.5.7", "scala": "2.12.18", "java": "17", "delta": "3.3.3", "hudi": "1.0.2"}
+SPARK41 = {"spark": "4.1.1", "scala": "2.13.17", "java": "17", "delta": "4.3.1", "hudi": None}
+HUDI12 = SPARK35 | {"hudi": "1.2.0"}
 
 
-@pytest.mark.parametrize("version", [f"{line}.9" for line in PROFILES])
-def test_a_spark_of_a_line_that_was_tried_is_accepted(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr(pyspark, "__version__", version)
-
-    check_spark()
+def found(name: str) -> Found:
+    profile = PROFILES[name]
+    return Found(profile.spark, f"{profile.scala}.1", "17", profile.delta, profile.hudi)
 
 
-@pytest.mark.parametrize("version", ["3.3.0", "3.50.1", "4.0.1", "5.0.0.dev0"])
-def test_any_other_spark_is_refused_and_the_right_ones_are_named(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr(pyspark, "__version__", version)
-
-    with pytest.raises(InstallationError, match=r"works with Spark 3\.5 and 4\.1; install") as caught:
-        check_spark()
-
-    assert str(caught.value).startswith(f"Spark {version}: ")
+def refused(what: Found, settings: Mapping[str, str] | None = None) -> InstallationError:
+    with pytest.raises(InstallationError) as caught:
+        check(what, SPARK_DEFAULTS | dict(settings or {}))
     assert caught.value.exit_code == 2
+    return caught.value
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_profile_is_accepted(name: str) -> None:
+    check(found(name), SPARK_DEFAULTS)
+
+
+@pytest.mark.parametrize("release", range(3))
+def test_what_emr_7_ships_is_accepted_though_its_delta_has_a_number_that_is_broken(release: int) -> None:
+    amazons = {name: f"{version}-amzn-{release}" for name, version in (("delta", "3.3.2"), ("hudi", "1.0.2"))}
+    check(Found(spark=f"3.5.6-amzn-{release}", scala="2.12.18", java="17", **amazons), SPARK_DEFAULTS)
+
+
+def test_emr_7_10_goes_as_long_as_hudi_is_left_out() -> None:
+    versions = {"spark": "3.5.5-amzn-1", "scala": "2.12.18", "java": "17", "delta": "3.3.0-amzn-2"}
+
+    check(Found(**versions, hudi=None), SPARK_DEFAULTS)
+    assert "Hudi before 1.0" in refused(Found(**versions, hudi="0.15.0-amzn-7")).where
+
+
+CASES = (
+    ("Java 24 or newer", SPARK35 | {"java": "25"}, {}, "getSubject is not supported"),
+    ("Java 24 or newer", SPARK41 | {"java": "25"}, {}, "getSubject is not supported"),
+    ("a Java that is not 17", SPARK35 | {"java": "21"}, {}, "nothing here was tried"),
+    ("a Java that is not 17", SPARK35 | {"java": "11"}, {}, "nothing here was tried"),
+    ("Spark 3.5 for Scala 2.13", SPARK35 | {"scala": "2.13.8"}, {}, "for the other one"),
+    ("Delta Lake 3.3.2", SPARK35 | {"delta": "3.3.2"}, {}, "does not support truncate in batch mode"),
+    ("Delta Lake 3.3.2", SPARK35 | {"delta": "3.3.2", "spark": "3.5.6"}, {}, "does not support truncate in batch mode"),
+    ("Delta Lake 4.1.0 or 4.2.0", SPARK41 | {"delta": "4.1.0", "spark": "4.1.2"}, {}, "NoSuchMethodError"),
+    ("Delta Lake 4.1.0 or 4.2.0", SPARK41 | {"delta": "4.2.0", "spark": "4.1.4"}, {}, "NoSuchMethodError"),
+    ("Delta Lake other than 3.3", SPARK35 | {"delta": "3.2.1"}, {}, "made for another Spark"),
+    ("Delta Lake other than 3.3", SPARK35 | {"delta": "4.0.0"}, {}, "made for another Spark"),
+    ("Delta Lake other than 3.3", SPARK41 | {"delta": "4.0.1"}, {}, "made for another Spark"),
+    ("Hudi before 1.0", SPARK35 | {"hudi": "0.15.0"}, {}, "its timeline"),
+    ("Hudi 1.2.0 or older with Spark 4.1", SPARK41 | {"hudi": "1.2.0"}, {}, "parquet-variant"),
+    ("Hudi 1.2.0 or older with Spark 4.1", SPARK41 | {"hudi": "1.0.2"}, {}, "parquet-variant"),
+    (
+        "Hudi 1.2 without HoodieSparkSessionExtension",
+        HUDI12,
+        {EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension"},
+        "has no rows",
+    ),
+    ("Hudi 1.2 without HoodieSparkSessionExtension", HUDI12 | {"hudi": "1.2.1"}, {EXTENSIONS: ""}, "has no rows"),
+    (
+        "Hudi with a spark.serializer",
+        SPARK35,
+        {SERIALIZER: "org.apache.spark.serializer.JavaSerializer"},
+        "every write",
+    ),
+    ("HoodieCatalog as spark.sql.catalog.spark_catalog", SPARK35, {CATALOG: HOODIE_CATALOG}, "by name"),
+)
+
+
+@pytest.mark.parametrize(
+    ("what", "versions", "settings", "why"), CASES, ids=[f"{number}-{case[0]}" for number, case in enumerate(CASES)]
+)
+def test_what_is_known_to_be_broken_is_refused_with_its_reason(
+    what: str, versions: dict[str, str], settings: dict[str, str], why: str
+) -> None:
+    error = refused(Found(**versions), settings)
+
+    assert error.where.startswith(what)
+    assert f"({Found(**versions)})" in error.where
+    assert why in error.what
+
+
+def test_every_broken_combination_has_a_case() -> None:
+    assert [broken.what for broken in BROKEN if not any(broken.what.startswith(case[0]) for case in CASES)] == []
+
+
+@pytest.mark.parametrize(
+    ("versions", "settings"),
+    [
+        (SPARK35 | {"delta": "3.3.2", "spark": "3.5.5"}, {}),
+        (SPARK35 | {"delta": "3.3.2", "spark": "3.5.6-amzn-2"}, {}),
+        (SPARK41 | {"delta": "4.1.0"}, {}),
+        (SPARK41 | {"delta": "4.3.1", "spark": "4.1.4"}, {}),
+        (SPARK35, {EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension"}),
+        (SPARK35 | {"hudi": None}, {SERIALIZER: "org.apache.spark.serializer.JavaSerializer"}),
+        (SPARK35 | {"hudi": "of unknown version"}, {}),
+    ],
+)
+def test_what_is_next_to_it_is_not_refused(versions: dict[str, str], settings: dict[str, str]) -> None:
+    check(Found(**versions), SPARK_DEFAULTS | settings)
+
+
+@pytest.mark.parametrize("spark", ["3.3.0", "3.50.1", "4.0.2-amzn-0", "4.2.1", "5.0.0.dev0"])
+def test_any_other_spark_is_refused_and_the_right_ones_are_named(spark: str) -> None:
+    error = refused(Found(spark, "2.13.16", "17", "4.0.0", "1.1.0"))
+
+    assert re.match(rf"Spark {spark}: cdc_lake works with Spark 3\.5 and 4\.1; install", str(error))
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("3.3.2-amzn-2", (3, 3, 2)), ("1.2.0", (1, 2, 0)), ("17", (17,)), ("of unknown version", ()), (None, ())],
+)
+def test_a_version_is_compared_without_what_a_vendor_adds(text: str | None, numbers: tuple[int, ...]) -> None:
+    assert number(text) == numbers
+
+
+def test_the_profile_follows_pyspark_unless_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CDC_LAKE_PROFILE", raising=False)
+    monkeypatch.setattr(versions_module, "version", lambda name: "4.1.1")
+    assert profile_name() == "spark41"
+    monkeypatch.setattr(versions_module, "version", lambda name: "3.3.0")
+    with pytest.raises(InstallationError, match=r"Spark 3\.3\.0"):
+        profile_name()
+    monkeypatch.setenv("CDC_LAKE_PROFILE", "spark35-hudi12")
+    assert profile_name() == "spark35-hudi12"
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_is_what_its_lock_file_fetches(name: str) -> None:
+    profile = PROFILES[name]
+    jars = {jar.artifact: jar.version for jar in read_lock(lock_file(name))}
+
+    of_delta = {artifact: version for artifact, version in jars.items() if artifact.startswith("delta-spark")}
+    assert set(of_delta.values()) == {profile.delta}
+    assert all(artifact.endswith(f"_{profile.scala}") for artifact in of_delta)
+    assert jars[f"spark-avro_{profile.scala}"] == jars[f"spark-sql-kafka-0-10_{profile.scala}"] == profile.spark
+    assert [version for artifact, version in jars.items() if artifact.startswith("hudi-spark")] == (
+        [profile.hudi] if profile.hudi else []
+    )
+
+
+def test_the_extras_install_what_the_profiles_say() -> None:
+    extras = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+    for name, extra in (("emr7", "spark35"), ("spark41", "spark41")):
+        assert extras[extra] == [f"pyspark=={PROFILES[name].spark}", f"delta-spark=={PROFILES[name].delta}"]
+    assert PROFILES["spark35-hudi12"].spark == PROFILES["emr7"].spark

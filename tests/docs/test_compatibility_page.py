@@ -1,0 +1,17 @@
+"""docs/compatibility.md is what cdc_lake/versions.py says, and what was counted."""
+
+from profiles.page import PAGE, page, read_results
+
+from cdc_lake.versions import PROFILES
+
+
+def test_the_page_is_what_the_versions_and_the_counts_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(read_results()), "run `python -m tests.profiles --page`"
+
+
+def test_every_profile_was_run_and_nothing_failed() -> None:
+    results = read_results()
+
+    assert set(results) == set(PROFILES)
+    assert [(name, suite) for name, found in results.items() for suite, count in found.items() if count.failed] == []
+    assert all("spark/test_tables" in found for found in results.values())

@@ -1,0 +1,26 @@
+"""Bronze, silver and gold in one session, over fakes of broker and registry."""
+
+import sys
+
+from bronze_of_fakes import servers
+from events import TABLE
+
+from cdc_lake.config import load_config
+from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.layers.gold import run_gold
+from cdc_lake.layers.silver import run_silver
+from cdc_lake.session import build_session
+from cdc_lake.versions import running
+
+if __name__ == "__main__":
+    spark = build_session("cdc_lake in all layers")
+    config, (broker, registry) = load_config(), servers()
+    reports = [
+        run_bronze(config, [TABLE], spark, broker=broker, registry=registry),
+        run_silver(config, [TABLE], spark),
+        run_gold(config, ["*"], spark),
+    ]
+    for report in reports:
+        print(report.model_dump_json())
+    print(running())
+    sys.exit(max(report.exit_code for report in reports))

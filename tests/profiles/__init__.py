@@ -1,0 +1,1 @@
+"""The suites that need Spark, run with the versions of each profile."""
