@@ -54,6 +54,9 @@ SPARK_DEFAULTS = {
     "spark.sql.codegen.cache.maxEntries": "1000",
     # Nothing is bucketed; with it, every `persist` clones the session to switch it off there.
     "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
+    # Or Delta 4 refuses any version older than the table keeps removed files, the newest too: gold and side tables are
+    # read by version, and may have been left alone for longer.
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
     # What a long run with many tables keeps in the driver's memory (docs/design.md, "One session").
     "spark.buffer.pageSize": "2m",
     "spark.databricks.delta.delta.log.cacheSize": "64",
@@ -74,6 +77,7 @@ REQUIRED = {
     "spark.sql.parquet.datetimeRebaseModeInWrite",
     "spark.hadoop.parquet.avro.write-old-list-structure",
     "spark.sql.avro.datetimeRebaseModeInWrite",
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration",
 }
 """What a result depends on, or whether there is one, and so cannot be chosen."""
 
