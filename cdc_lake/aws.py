@@ -8,8 +8,11 @@ from typing import Any
 
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, InstallationError
 
+S3_SCHEMES = ("s3", "s3a", "s3n")
+"""Of paths that lead into S3: Hadoop's, and EMR's own."""
+REFUSALS = re.compile(r"AccessDenied|UnrecognizedClient|Signature|Token|Unauthorized|OptInRequired")
+"""Codes by which AWS' services refuse credentials."""
 _MISSING = re.compile(r"ParameterNotFound|ParameterVersionNotFound|ResourceNotFound")
-_REFUSALS = re.compile(r"AccessDenied|UnrecognizedClient|Signature|Token|Unauthorized|OptInRequired")
 _WRONG = re.compile(r"Invalid|Validation")
 _ATTEMPTS = 4
 _TIMEOUT_SECONDS = 10.0
@@ -76,7 +79,7 @@ def in_our_words(where: str) -> Iterator[None]:
         code, said = error.get("Code", "no code"), error.get("Message", "")
         if _MISSING.search(code):
             raise ConfigError(where, "there is no such thing", "see its name, and the region") from exc
-        if _REFUSALS.search(code):
+        if REFUSALS.search(code):
             raise ConfigError(where, f"AWS refuses the credentials ({said or code})", credentials) from exc
         if _WRONG.search(code):
             raise ConfigError(where, f"AWS does not take it ({code}: {said})", "see the settings") from exc

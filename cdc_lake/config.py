@@ -698,7 +698,7 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _has_leases_on_s3(self) -> Self:
-        if not self.lease.enabled and self.lake.root.startswith(("s3:", "s3a:", "s3n:")):
+        if not self.lease.enabled and urlsplit(self.lake.root).scheme in aws.S3_SCHEMES:
             raise ValueError(
                 "`lease.enabled`: on S3 two commits of Delta at once would overwrite each other; leave it on"
             )

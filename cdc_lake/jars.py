@@ -76,6 +76,11 @@ class Jar:
         kind = f":{self.ext}:{self.classifier}" if self.classifier else "" if self.ext == "jar" else f":{self.ext}"
         return f"{self.group}:{self.artifact}:{self.version}{kind}"
 
+    @property
+    def is_on_emr(self) -> bool:
+        """Whether Amazon EMR has a build of its own, beside which this one would be a second of the same."""
+        return self.group in ("io.delta", "org.apache.hudi")
+
     def path(self, cache: Path) -> Path:
         """Where it is in the cache, fetched or not."""
         classifier = f"-{self.classifier}" if self.classifier else ""

@@ -11,7 +11,7 @@ import subprocess
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cdc_lake.config import CHECKOUT
 from cdc_lake.errors import ConfigError, InstallationError
-from cdc_lake.jars import cache_folder, fetch, lock_file, read_lock, sha256
+from cdc_lake.jars import Jar, cache_folder, fetch, lock_file, read_lock, sha256
 from cdc_lake.versions import PROFILES
 
 Arch = Literal["x86_64", "aarch64"]
@@ -29,10 +29,7 @@ ENVIRONMENT = "environment.tar.gz"
 PYTHON = "3.11"
 _PLATFORM = "manylinux_2_28"
 """Of the wheels: Amazon Linux 2023, Debian 12 and what is newer have its glibc."""
-_BROUGHT_BY_EMR = ("io.delta", "org.apache.hudi")
-"""Groups of jars that EMR has in builds of its own, beside which others break."""
-_ONLY_ON_EMR = ("conf.zip", "emr/", "jars/aws-msk-iam-auth")
-_BOOTSTRAP = "cdc_lake/emr/bootstrap.sh"
+_BOOTSTRAP = "emr/bootstrap.sh"
 _START = """#!/bin/sh
 # Starts this node's Python with cdc_lake and the packages it needs.
 lib="$(cd "$(dirname "$0")/../lib" && pwd)"
@@ -113,8 +110,10 @@ def build(
     spark = PROFILES[profile].line
     jars = read_lock(lock_file(profile))
     for_s3a = read_lock(lock_file(PROFILES[profile].s3a)) if s3a else ()
-    only_on_clusters = [*(jar for jar in jars if jar.group in _BROUGHT_BY_EMR), *for_s3a]
-    jars += (*for_s3a, *read_lock(lock_file("msk")))
+    for_msk = read_lock(lock_file("msk"))
+    only_on: dict[str, Place] = {"conf.zip": "emr", _BOOTSTRAP: "emr", **{_name(jar): "emr" for jar in for_msk}}
+    only_on |= {_name(jar): "cluster" for jar in (*(jar for jar in jars if jar.is_on_emr), *for_s3a)}
+    jars += (*for_s3a, *for_msk)
     fetch(jars, cache_folder(), progress)
     into.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".package-", dir=into.parent) as work:
@@ -127,13 +126,13 @@ def build(
         progress(f"installing what it needs, for Python {PYTHON} on {arch}")
         _environment(made / ENVIRONMENT, wheel, f"cluster-spark{spark.replace('.', '')}.txt", arch, Path(work))
         for jar in jars:
-            _copy(jar.path(cache_folder()), made / "jars" / jar.path(Path()).name)
+            _copy(jar.path(cache_folder()), made / _name(jar))
         for folder in ("jobs", "conf"):
             for file in _sources(CHECKOUT / folder):
                 _copy(CHECKOUT / file, made / file)
         lines = "".join(f"{jar.coordinates} {jar.sha256}\n" for jar in jars)
         (made / "jars.lock").write_text(lines, encoding="utf-8")
-        _copy(CHECKOUT / _BOOTSTRAP, made / "emr" / "bootstrap.sh")
+        _copy(CHECKOUT / "cdc_lake" / _BOOTSTRAP, made / _BOOTSTRAP)
         _zip(made / "conf", made / "conf.zip")
         plan = Plan(
             version=wheel.name.split("-")[1],
@@ -141,7 +140,7 @@ def build(
             spark=spark,
             python=PYTHON,
             arch=arch,
-            files=tuple(_artifacts(made, {jar.path(Path()).name for jar in only_on_clusters})),
+            files=tuple(_artifacts(made, only_on)),
         )
         (made / PLAN).write_text(plan.model_dump_json(indent=2) + "\n", encoding="utf-8")
         shutil.rmtree(into, ignore_errors=True)
@@ -193,11 +192,14 @@ def _zip(folder: Path, archive: Path) -> None:
             zipped.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
 
 
-def _artifacts(folder: Path, only_on_clusters: set[str]) -> Iterator[Artifact]:
+def _name(jar: Jar) -> str:
+    return f"jars/{jar.path(Path()).name}"
+
+
+def _artifacts(folder: Path, only_on: Mapping[str, Place]) -> Iterator[Artifact]:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()
-        on: tuple[Place, ...] = ("cluster",) if path.name in only_on_clusters else ("cluster", "emr")
-        on = ("emr",) if name.startswith(_ONLY_ON_EMR) else on
+        on: tuple[Place, ...] = (only_on[name],) if name in only_on else ("cluster", "emr")
         yield Artifact(path=name, size=path.stat().st_size, sha256=sha256(path), on=on)
 
 

@@ -5,8 +5,6 @@ from urllib.parse import urlsplit
 
 from cdc_lake import aws
 
-SCHEMES = ("s3", "s3a", "s3n")
-"""Of paths that lead into S3: Hadoop's, and EMR's own."""
 _THERE = ("PreconditionFailed", "ConditionalRequestConflict")
 """What S3 says to a conditional put: the object is there; another is creating it at this moment."""
 

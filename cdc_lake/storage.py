@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from cdc_lake import s3
+from cdc_lake.aws import S3_SCHEMES
+from cdc_lake.s3 import ConditionalPuts
 
-_WHOLE_OBJECTS = (*s3.SCHEMES, "gs")
+_WHOLE_OBJECTS = (*S3_SCHEMES, "gs")
 """Of stores where a file is there, whole, once it is closed, and where renaming one is copying it."""
 
 
@@ -22,7 +23,7 @@ class Storage:
         jvm: Any = spark._jvm
         self._jvm = jvm
         self._conf = spark._jsc.hadoopConfiguration()
-        self._puts: dict[str, s3.ConditionalPuts] = {}
+        self._puts: dict[str, ConditionalPuts] = {}
         self._path = jvm.org.apache.hadoop.fs.Path  # once: finding a class takes a call for each dot
 
     def exists(self, path: str) -> bool:
@@ -78,10 +79,10 @@ class Storage:
         Raises:
             InstallationError: the lake is on S3, and boto3 is not installed.
         """
+        if self._scheme(path) in S3_SCHEMES:  # Hadoop's own looks first and puts then
+            return self._conditional_puts(urlsplit(path).netloc).put(path, text)
         local = self._local(path)
         try:
-            if self._scheme(path) in s3.SCHEMES:  # Hadoop's own looks first and puts then
-                return self._conditional_puts(urlsplit(path).netloc).put(path, text)
             if local is None:
                 self._create(path, text, overwrite=False)
             else:  # Hadoop's own looks first and creates then, which is not one step
@@ -143,9 +144,9 @@ class Storage:
         finally:
             stream.close()
 
-    def _conditional_puts(self, bucket: str) -> s3.ConditionalPuts:
+    def _conditional_puts(self, bucket: str) -> ConditionalPuts:
         if bucket not in self._puts:
-            self._puts[bucket] = s3.ConditionalPuts(self._conf, bucket)
+            self._puts[bucket] = ConditionalPuts(self._conf, bucket)
         return self._puts[bucket]
 
     def _scheme(self, path: str) -> str:
@@ -155,7 +156,7 @@ class Storage:
     def _local(self, path: str) -> Path | None:
         """The path for Python, when it leads into a local folder."""
         fs = self._fs(path)
-        if self._scheme(path) != "file":
+        if fs.getUri().getScheme() != "file":
             return None
         return Path(fs.makeQualified(self._path(path)).toUri().getPath())
 

@@ -10,13 +10,13 @@ import boto3
 from botocore.config import Config as ClientConfig
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
+from cdc_lake.aws import REFUSALS
 from cdc_lake.catalogs import Column, Entry, Listing, differences
 from cdc_lake.catalogs.listings import delta_listing, hudi_listings
 from cdc_lake.config import CatalogConfig
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 
 _MISSING = "EntityNotFoundException"
-_REFUSALS = re.compile(r"AccessDenied|UnrecognizedClient|Signature|Token|Unauthorized|OptInRequired")
 _WRONG = re.compile(r"InvalidInput|Validation")
 _CREATED_AT_ONCE, _DELETED_AT_ONCE = 100, 25
 _ATTEMPTS = 4
@@ -141,7 +141,7 @@ class GlueCatalog:
             raise InfrastructureError(self._where, f"it does not answer ({type(exc).__name__})", todo) from exc
 
     def _failed(self, code: str, said: str) -> CdcLakeError:
-        if _REFUSALS.search(code):
+        if REFUSALS.search(code):
             todo = (
                 "see that AWS' tools find credentials here, and that they allow glue:Get…, Create…, Update… and Delete…"
             )

@@ -352,8 +352,8 @@ class Jobs:
         }
         self.seconds: dict[str, float] = {}
 
-    def submit(self, layer: str, *flags: str) -> None:
-        """Run a layer's job.
+    def submit(self, layer: str, *flags: str) -> dict[str, Any]:
+        """Run a layer's job; its report.
 
         Raises:
             CdcLakeError: it failed.
@@ -374,6 +374,7 @@ class Jobs:
         for table in report["tables"]:
             spent = sum(table["seconds"].values())
             self.seconds[table["table"]] = self.seconds.get(table["table"], 0.0) + spent
+        return report
 
 
 def _play(source: Source, jobs: Jobs, stack: Stack, result: DemoResult, say: Say) -> None:

@@ -6,6 +6,7 @@ from cdc_lake.aws import client, in_our_words
 from cdc_lake.config import Config, EmrCluster, EmrConfig
 from cdc_lake.emr.model import (
     GLUE_CLIENT,
+    NEWEST,
     PYTHON,
     RunState,
     Submission,
@@ -18,7 +19,6 @@ from cdc_lake.emr.model import (
 )
 from cdc_lake.errors import ConfigError
 
-_NEWEST = 20
 _AT_ONCE = 10
 """So many steps can be asked for by id in one request."""
 _MANAGED = {"for-use-with-amazon-emr-managed-policies": "true"}
@@ -74,7 +74,7 @@ class Ec2:
         cluster, emr = self._cluster_id(), client("emr", self._settings.region)
         with in_our_words(f"cluster {cluster}"):
             if not ids:
-                return [_state(step) for step in emr.list_steps(ClusterId=cluster)["Steps"][:_NEWEST]]
+                return [_state(step) for step in emr.list_steps(ClusterId=cluster)["Steps"][:NEWEST]]
             some = [ids[at : at + _AT_ONCE] for at in range(0, len(ids), _AT_ONCE)]
             found = [one for part in some for one in emr.list_steps(ClusterId=cluster, StepIds=list(part))["Steps"]]
         if missing := set(ids) - {step["Id"] for step in found}:

@@ -19,6 +19,8 @@ from cdc_lake.session import SPARK_DEFAULTS
 
 PYTHON = "./environment/bin/python"
 """In the working directory of driver and executors, where the package's environment is unpacked."""
+NEWEST = 20
+"""So many steps or job runs are told if none is named."""
 GLUE_CLIENT = {
     "hive.metastore.client.factory.class": "com.amazonaws.glue.catalog.metastore.AWSGlueDataCatalogHiveClientFactory"
 }
@@ -31,7 +33,6 @@ _AWS_JARS = (
     "/usr/lib/hudi/hudi-spark-bundle.jar",
 )
 """EMR's own builds, on its machines. Ours beside them would be two of the same."""
-_OF_AWS = ("io.delta", "org.apache.hudi")
 _SUBMITTED = (
     *("spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.serializer", "spark.kryo.registrator"),
     *("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"),
@@ -179,7 +180,7 @@ def _tables(flags: Sequence[str]) -> str:
 
 def _connectors(config: Config) -> list[str]:
     """The names of the package's jars that EMR does not have."""
-    jars = [jar for jar in read_lock(lock_file(_PROFILE)) if jar.group not in _OF_AWS]
+    jars = [jar for jar in read_lock(lock_file(_PROFILE)) if not jar.is_on_emr]
     if config.kafka.auth == "aws_msk_iam":
         jars += read_lock(lock_file("msk"))
     return [jar.path(Path()).name for jar in jars]

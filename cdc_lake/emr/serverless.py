@@ -5,9 +5,9 @@ from typing import Any
 
 from cdc_lake.aws import client, in_our_words
 from cdc_lake.config import EmrConfig
-from cdc_lake.emr.model import PYTHON, RunState, Submission, in_utc, role_of, shell_line
+from cdc_lake.emr.model import NEWEST, PYTHON, RunState, Submission, in_utc, role_of, shell_line
 
-_NEWEST = 20
+_ENDED = ("SUCCESS", "FAILED", "CANCELLED")
 _PLAIN = re.compile(r"[\w.,:/=#@%+-]+")
 """Values that come through whatever way the text of parameters is split."""
 
@@ -77,7 +77,7 @@ class Serverless:
         emr, place = client("emr-serverless", self._settings.region), {"applicationId": self._application}
         if not ids:
             with in_our_words(f"application {self._application}"):
-                return [_state(run) for run in emr.list_job_runs(**place, maxResults=_NEWEST)["jobRuns"]]
+                return [_state(run) for run in emr.list_job_runs(**place, maxResults=NEWEST)["jobRuns"]]
         found = []
         for one in ids:
             with in_our_words(f"job run {one} of application {self._application}"):
@@ -115,6 +115,3 @@ def _state(run: dict[str, Any]) -> RunState:
         ended_at=in_utc(run.get("endedAt") or run.get("updatedAt")) if state in _ENDED else None,
         why=details if state == "FAILED" else "",
     )
-
-
-_ENDED = ("SUCCESS", "FAILED", "CANCELLED")

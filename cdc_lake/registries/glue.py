@@ -1,6 +1,5 @@
 """AWS Glue Schema Registry, by boto3, which the extra `aws` brings."""
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 
+from cdc_lake.aws import REFUSALS
 from cdc_lake.config import EMBEDDED, RegistryConfig
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.registries.access import Patience, proxy_address
@@ -21,9 +21,6 @@ from cdc_lake.registries.registry import UUID, RegisteredSchema
 
 _NO_SCHEMA = "00000000-0000-0000-0000-000000000000"
 _MISSING = "EntityNotFoundException"
-_REFUSALS = re.compile(
-    r"AccessDenied|UnrecognizedClient|Signature|Token|Unauthorized|InvalidClientTokenId|OptInRequired"
-)
 
 
 class GlueRegistry:
@@ -68,7 +65,7 @@ class GlueRegistry:
             raise self._down("its answer is not a schema") from exc
 
     def _failed(self, code: str) -> CdcLakeError:
-        return self._refused(code) if _REFUSALS.search(code) else self._down(f"it answered {code}")
+        return self._refused(code) if REFUSALS.search(code) else self._down(f"it answered {code}")
 
     def _refused(self, why: str) -> ConfigError:
         return ConfigError(

@@ -4,11 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+from settings_page import examples, page
 
 from cdc_lake.config import CatalogConfig, load_config
 
-PAGE = (Path(__file__).parents[2] / "docs" / "catalogs.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+PAGE = page("catalogs.md")
+EXAMPLES = examples(PAGE)
 SETTINGS = dict(re.findall(r"^\| `catalog\.(\w+)` \| ([^|]*) \|", PAGE, re.MULTILINE))
 
 

@@ -1,29 +1,16 @@
 """docs/registries.md names every setting of the registry, and its examples are accepted."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 import pytest
-from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
+from settings_page import examples, page, settings
 
 from cdc_lake.config import RegistryConfig, load_config
 
-PAGE = (Path(__file__).parents[2] / "docs" / "registries.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-
-
-def settings(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]:
-    """Every setting with its default."""
-    for name, field in model.model_fields.items():
-        kinds = [field.annotation, *get_args(field.annotation)]
-        inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-        if inner:
-            yield from settings(inner, f"{prefix}.{name}")
-        else:
-            yield f"{prefix}.{name}", field.get_default(call_default_factory=True)
+PAGE = page("registries.md")
+EXAMPLES = examples(PAGE)
 
 
 def shown(default: object) -> str:

@@ -3,11 +3,9 @@ tests/e2e/test_elsewhere.py does with the demo.
 """
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from buckets import LAKE, Bucket
@@ -16,6 +14,7 @@ from plain_spark import PlainSpark, cluster, losing_a_worker, remove
 from submitting import RECORDS, Submit
 
 from cdc_lake.config import TABLE_TYPES
+from cdc_lake.embedded.demo import Jobs
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.jars import sha256
 
@@ -82,28 +81,20 @@ def test_a_node_without_its_python_says_so(plain: PlainSpark, tmp_path: Path) ->
     assert "no Python 3.11 on the PATH" in ended.stderr
 
 
-def test_a_package_on_a_cluster_that_loses_a_worker(plain: PlainSpark, stack: Stack, topic: str, lake: Path) -> None:
-    def submit(layer: str, *flags: str, tries: int = 1) -> dict[str, Any]:
-        settings = {"LAKE__ROOT": lake, "STACK__FOLDER": stack.folder}
-        command = [*where.command, str(where.jobs / f"{layer}.py"), "--config", str(where.config), "--json", *flags]
-        environment = {**where.variables, **{f"CDC_LAKE__{name}": str(value) for name, value in settings.items()}}
-        for _ in range(tries):
-            ended = subprocess.run(command, env=environment, cwd=lake.parent, capture_output=True, text=True)
-            if ended.returncode != 10:
-                break
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        report: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-        return report
-
+def test_a_package_on_a_cluster_that_loses_a_worker(
+    plain: PlainSpark, stack: Stack, topic: str, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(lake.parent)
     with cluster(plain) as on:
-        where = plain.where(on.master, "--executor-memory", "1g")
-        assert submit("bronze", "--table", topic)["tables"][0]["rows"]["ok"] == RECORDS
+        where = plain.where(on.master, "--executor-memory", "1g", tries=2)
+        jobs = Jobs(where, stack, str(lake), "delta")
+        assert jobs.submit("bronze", "--table", topic)["tables"][0]["rows"]["ok"] == RECORDS
         with losing_a_worker(on, lake / "silver") as seen:
-            submit("silver", "--table", topic, tries=2)
+            jobs.submit("silver", "--table", topic)
 
     assert seen, "no worker was lost"
     assert_all_is_there(lake, f"silver/{THING}")
-    assert not os.path.exists(lake.parent / "environment"), "the package was unpacked where it was submitted from"
+    assert not (lake.parent / "environment").exists(), "the package was unpacked where it was submitted from"
 
 
 def test_a_lake_on_s3(submit: Submit, stack: Stack, topic: str, aws: str, models: str, tmp_path: Path) -> None:

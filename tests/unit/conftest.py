@@ -1,6 +1,9 @@
-"""What the tests of registry clients share."""
+"""What several tests share."""
 
+import builtins
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from registry_server import FakeServer, serving
@@ -18,3 +21,18 @@ def server() -> Iterator[FakeServer]:
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """A registry that lags behind is asked again at once."""
     monkeypatch.setattr(access, "_LAG_WAITS_SECONDS", (0.01, 0.01))
+
+
+@pytest.fixture
+def without_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment that lacks the extra `aws`."""
+    real = builtins.__import__
+
+    def absent(name: str, *args: Any, **more: Any) -> Any:
+        if name == "boto3":
+            raise ModuleNotFoundError("No module named 'boto3'", name="boto3")
+        return real(name, *args, **more)
+
+    for name in ("boto3", "cdc_lake.catalogs.glue", "cdc_lake.registries.glue"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(builtins, "__import__", absent)

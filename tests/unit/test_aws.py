@@ -1,11 +1,8 @@
 """Settings and secrets that AWS keeps, by moto."""
 
-import builtins
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import boto3
 import pytest
@@ -20,15 +17,9 @@ CANARY = "canary-41bd"
 
 
 @pytest.fixture(autouse=True)
-def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def surroundings(aws_of_nobody: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A working directory, and credentials of nobody at an AWS of the process's own."""
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "CDC_LAKE_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    monkeypatch.delenv("CDC_LAKE_CONFIG", raising=False)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
     monkeypatch.chdir(tmp_path)
     with mock_aws():
@@ -185,15 +176,6 @@ def test_without_credentials_that_is_said(monkeypatch: pytest.MonkeyPatch) -> No
         load_config("ssm:/lake/config")
 
 
-def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def absent(name: str, *args: Any, **more: Any) -> Any:
-        if name == "boto3":
-            raise ModuleNotFoundError("No module named 'boto3'", name="boto3")
-        return real(name, *args, **more)
-
-    monkeypatch.delitem(sys.modules, "boto3")
-    monkeypatch.setattr(builtins, "__import__", absent)
+def test_without_boto3_the_extra_is_named(without_boto3: None) -> None:
     with pytest.raises(InstallationError, match=r"cdc-lake\[aws\]"):
         load_config("ssm:/lake/config")

@@ -32,15 +32,9 @@ BOOTSTRAP = Path(__file__).parents[2] / "cdc_lake" / "emr" / "bootstrap.sh"
 
 
 @pytest.fixture(autouse=True)
-def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def surroundings(aws_of_nobody: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Credentials of nobody, none of whoever runs the tests, and a terminal of 80 columns."""
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "CDC_LAKE_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    monkeypatch.delenv("CDC_LAKE_CONFIG", raising=False)
     monkeypatch.setenv("COLUMNS", "80")
 
 

@@ -1,7 +1,5 @@
 """Entries in AWS Glue, by moto's server: exactly what Athena and Spark on EMR look for."""
 
-import builtins
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -193,15 +191,6 @@ def test_what_glue_refuses_is_told_in_words(aws: str, code: str, wanted: type[Cd
     assert "AWS Glue" in str(error)
 
 
-def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def absent(name: str, *args: Any, **more: Any) -> Any:
-        if name == "boto3":
-            raise ModuleNotFoundError("No module named 'boto3'", name="boto3")
-        return real(name, *args, **more)
-
-    monkeypatch.delitem(sys.modules, "cdc_lake.catalogs.glue")
-    monkeypatch.setattr(builtins, "__import__", absent)
+def test_without_boto3_the_extra_is_named(without_boto3: None) -> None:
     with pytest.raises(InstallationError, match=r"cdc-lake\[aws\]"):
         open_catalog(Config(catalog=CatalogConfig(type="glue")), None)  # type: ignore[arg-type]

@@ -1,7 +1,5 @@
 """AWS Glue's registry, against moto's and against a small server on loopback."""
 
-import builtins
-import sys
 import uuid
 from typing import Any
 
@@ -102,16 +100,6 @@ def test_no_credentials_and_no_region_are_wrong_settings(server: FakeServer, mon
         client(region=None)
 
 
-def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "cdc_lake.registries.glue")
-    real = builtins.__import__
-
-    def without_boto3(name: str, *rest: Any) -> Any:
-        if name == "boto3":
-            raise ModuleNotFoundError("No module named 'boto3'", name="boto3")
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without_boto3)
-
+def test_without_boto3_the_extra_is_named(without_boto3: None) -> None:
     with pytest.raises(InstallationError, match=r"registry\.type: glue: boto3 is not installed; .*its extra `aws`"):
         open_registry(Config(registry=RegistryConfig(type="glue")))

@@ -1,7 +1,5 @@
 """Objects that one of several creates, by moto's server; and what a lake on S3 does not do without."""
 
-import builtins
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -64,18 +62,7 @@ def test_a_bucket_that_is_not_there_is_an_error_with_the_path(store: str) -> Non
         ConditionalPuts(conf(store), "elsewhere").put("s3a://elsewhere/one.json", "mine")
 
 
-def test_without_boto3_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *others: Any) -> Any:
-        if name.startswith("boto"):
-            raise ModuleNotFoundError(name)
-        return real(name, *others)
-
-    for name in [name for name in sys.modules if name.split(".")[0] in ("boto3", "botocore")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(builtins, "__import__", without)
-
+def test_without_boto3_it_says_what_to_install(without_boto3: None) -> None:
     with pytest.raises(InstallationError, match=r"pip install 'cdc-lake\[aws\]'"):
         ConditionalPuts(conf("http://127.0.0.1:1"), "lake")
 
