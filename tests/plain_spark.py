@@ -90,12 +90,14 @@ class PlainSpark:
     def where(self, master: str, *flags: str, lake: str | None = None, tries: int = 1) -> Where:
         """The jobs of the package on this Spark."""
         jars = ",".join(str(self.package / file.path) for file in self.plan.files if file.path.startswith("jars/"))
+        here = str(self.folder / "environment" / "bin" / "python")
+        # Spark unpacks archives for executors of their own; a local master's is the driver itself.
+        python = here if master.startswith("local") else "./environment/bin/python"
         return Where(
             command=(
                 *(str(self.home / "bin" / "spark-submit"), "--master", master),
                 *("--archives", f"{self.package / ENVIRONMENT}#environment", "--jars", jars),
-                *("--conf", "spark.pyspark.python=./environment/bin/python"),
-                *("--conf", f"spark.pyspark.driver.python={self.folder / 'environment' / 'bin' / 'python'}"),
+                *("--conf", f"spark.pyspark.python={python}", "--conf", f"spark.pyspark.driver.python={here}"),
                 *("--conf", f"spark.driver.extraJavaOptions={SMALL_JVM}"),
                 *("--conf", f"spark.executor.extraJavaOptions={SMALL_JVM}", "--conf", "spark.ui.enabled=false"),
                 *flags,
