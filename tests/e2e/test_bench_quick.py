@@ -1,4 +1,4 @@
-"""A small slice of `make bench-quick`: the contenders can run, and it is found out who has rows wrong."""
+"""`make bench-quick` at a small size: the contenders can run, and it is found out who has rows wrong."""
 
 from pathlib import Path
 
@@ -21,6 +21,7 @@ SLICE = Sizes(
 CONTENDERS = (OURS, "tuned")
 
 
+@pytest.mark.deep
 def test_the_contenders_are_measured_and_ours_has_no_row_wrong(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,7 +48,10 @@ def partitioned(table_type: TableType, *expressions: str) -> SilverTable:
     return TABLE_TYPES[table_type].model_copy(update={"partition_by": expressions})
 
 
-@pytest.mark.parametrize("expressions", [("text",), ("text", "month(at)"), ("bucket(3, id)",)])
+@pytest.mark.parametrize(
+    "expressions",
+    [("text", "month(at)"), *(pytest.param((one,), marks=pytest.mark.deep) for one in ("text", "bucket(3, id)"))],
+)
 def test_a_row_is_there_once_and_where_its_values_say(
     spark: SparkSession, path: str, table_type: TableType, expressions: tuple[str, ...]
 ) -> None:
@@ -163,7 +166,7 @@ OTHER = ("Zao", "Chinese", "another")
 @pytest.mark.parametrize(
     ("settings", "at_last"),
     [
-        pytest.param({"deletes": "hard"}, None, id="hard"),
+        pytest.param({"deletes": "hard"}, None, id="hard", marks=pytest.mark.deep),
         pytest.param({"deletes": "soft"}, LIVES[-1], id="soft", marks=pytest.mark.deep),
         pytest.param(
             {"deletes": "soft", "soft_delete_values": "null"},
