@@ -1,5 +1,7 @@
 """Names and types of the columns that are the toolkit's own. The only place where they are written down."""
 
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
 BRONZE = {
     "batch": "bigint",
     "first_batch": "bigint",
@@ -93,3 +95,15 @@ SIDE_KINDS = (DELETED_ENTRY, MOVED_ENTRY, AWAITING_ENTRY, TRUNCATED_ENTRY, SNAPS
 def quoted(name: str) -> str:
     """A column name as Spark SQL takes it, whatever characters it holds."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def type_text(kind: DataType) -> str:
+    """A type as Spark SQL takes it, whatever characters the names of its fields hold."""
+    if isinstance(kind, StructType):
+        inner = ", ".join(f"{quoted(field.name)}: {type_text(field.dataType)}" for field in kind)
+        return f"struct<{inner}>"
+    if isinstance(kind, ArrayType):
+        return f"array<{type_text(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"map<{type_text(kind.keyType)}, {type_text(kind.valueType)}>"
+    return kind.simpleString()

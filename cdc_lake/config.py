@@ -469,6 +469,20 @@ class TableConfig(Model):
         default_factory=dict,
         description="Types, in Spark's words, by column: of CSV, text, and JSON without a schema.",
     )
+    evolution: Literal["evolve", "add_only", "freeze"] = Field(
+        default="evolve",
+        description="What a change of the source's columns does to silver's: evolve adds, widens, and puts values of "
+        "another type beside; add_only adds, and else the run stops; freeze stops at any change.",
+    )
+    except_columns: tuple[str, ...] = Field(default=(), description="The source's columns that silver does not have.")
+    rename: dict[str, str] = Field(
+        default_factory=dict, description="Silver's names of columns, by the source's; several may become one in turn."
+    )
+    cast: dict[str, str] = Field(
+        default_factory=dict,
+        description="Types that silver's columns have whatever comes, in Spark's words; a value that does not go into "
+        "one stops the run.",
+    )
     record_names: tuple[str, ...] = Field(
         default=(),
         description="Globs of what the topic's records are named after, where that is not the topic itself.",

@@ -10,7 +10,8 @@
     │   ├── ExpiredError                      the table has let go of the version asked for
     │   ├── ForeignEntryError                 the catalog has an entry of that name that is not ours
     │   ├── TimeTravelError                   bronze cannot tell a table as of the source time or offset asked for
-    │   └── IncompatibleSchemaError           an Avro schema does not fit the columns, or the version before it
+    │   ├── IncompatibleSchemaError           an Avro schema does not fit the columns, or the version before it
+    │   └── SchemaChangeError                 the source's columns changed in a way that the table's settings refuse
     ├── InfrastructureError          exit 10  broker, registry or server does not answer; try again later
     ├── DataLossError                exit 20  records are gone, or the source's log is not the one we knew
     │   └── NoProgressError                   no commit that is left says what the table has consumed
@@ -107,6 +108,12 @@ class IncompatibleSchemaError(ConfigError):
     """An Avro schema does not fit the columns, or the version registered before it; nothing was sent."""
 
     code = "CDC-209"
+
+
+class SchemaChangeError(ConfigError):
+    """The source's columns changed, and the table's `evolution` does not allow what that brings."""
+
+    code = "CDC-210"
 
 
 class InfrastructureError(CdcLakeError):

@@ -131,6 +131,11 @@ def sibling(spark: SparkSession) -> SparkSession:
     return own
 
 
+def is_little(*, rows: int, stored_bytes: int) -> bool:
+    """Whether work is so small that compiling and splitting it takes longer than doing it; see `planned_for`."""
+    return rows <= _SMALL_ROWS and stored_bytes <= _SMALL_BYTES
+
+
 @contextmanager
 def planned_for(spark: SparkSession, *, rows: int | None, stored_bytes: int = 0) -> Iterator[None]:
     """Plan what is done meanwhile for its size: little work is interpreted, in one partition.
@@ -140,7 +145,7 @@ def planned_for(spark: SparkSession, *, rows: int | None, stored_bytes: int = 0)
         rows: how many there are to work on; none when that is not known.
         stored_bytes: size of the table that they change, all of which a merge may have to copy.
     """
-    if rows is None or rows > _SMALL_ROWS or stored_bytes > _SMALL_BYTES:
+    if rows is None or not is_little(rows=rows, stored_bytes=stored_bytes):
         yield
         return
     before = {name: str(spark.conf.get(name)) for name in _SMALL_PLANS}

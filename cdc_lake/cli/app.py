@@ -24,7 +24,9 @@ app.add_typer(jars.app, name="jars")
 app.add_typer(schemas.app, name="schemas")
 app.command()(demo.demo)
 app.command()(package.package)
+app.command()(run.rebuild)
 app.command()(look.status)
+app.command()(look.plan)
 app.command()(look.story)
 
 

@@ -1,4 +1,4 @@
-"""Looking at the lake: `cdc-lake status` and `cdc-lake story`."""
+"""Looking at the lake: `cdc-lake status`, `cdc-lake plan` and `cdc-lake story`."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +11,10 @@ from rich.text import Text
 
 from cdc_lake.cli.run import ConfigFile
 from cdc_lake.config import load_config
+from cdc_lake.errors import ConfigError
 
 if TYPE_CHECKING:
+    from cdc_lake.layers.plan import Plan, PlannedStep
     from cdc_lake.layers.status import LastRun, Status
     from cdc_lake.layers.story import Story, StoryEvent
 
@@ -43,6 +45,23 @@ def status(
         print(found.model_dump_json())
     else:
         _print_status(found, Console())
+
+
+def plan(
+    table: Annotated[list[str] | None, typer.Option("--table", help="Topic name or glob; else all.")] = None,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """What the next runs would do; exit code 2 if any of it would be refused. Writes nothing."""
+    settings = load_config(config)
+    from cdc_lake.layers.plan import plan as look
+
+    found = look(settings, table or ["*"])
+    if as_json:
+        print(found.model_dump_json())
+    else:
+        _print_plan(found, Console(highlight=False))
+    raise typer.Exit(ConfigError.exit_code if found.refused else 0)
 
 
 def story(
@@ -79,6 +98,37 @@ def _print_status(found: "Status", console: Console) -> None:
             console.print(f"{one.layer} {one.last_run.error}", style="red", highlight=False)
     if found.broker_error:
         console.print(f"Lag of bronze is unknown: {found.broker_error}", style="yellow", highlight=False)
+
+
+def _print_plan(found: "Plan", console: Console) -> None:
+    for one in found.tables:
+        records = f", {one.records:,} records" if one.records else ""
+        console.print(Text(f"{one.table} {one.layer}: ", style="bold").append(f"{one.what}{records}", style="default"))
+        for name, end in one.consumed_to.items():
+            start = one.consumed_from.get(name, 0)
+            if start != end:
+                console.print(f"  {'bronze batch' if name == 'bronze' else f'partition {name}'} {start} to {end}")
+        for reason in one.why:
+            console.print(f"  {reason}")
+        for step in one.steps:
+            _print_step(step, console)
+        if one.announced:
+            console.print("  the registry's newest schema, of which no record is here yet:")
+        for step in one.announced:
+            _print_step(step, console)
+        for reason in one.refused:
+            console.print(Text(f"  refused: {reason}", style="red"))
+    for name, error in (("bronze", found.broker_error), ("newest schemas", found.registry_error)):
+        if error:
+            console.print(Text(f"{name}: unknown: {error}", style="yellow"))
+
+
+def _print_step(step: "PlannedStep", console: Console) -> None:
+    console.print(Text(f"    {step.words}", style="cyan"))
+    if step.ddl:
+        console.print(f"      {step.ddl}")
+    if step.rewritten_bytes:
+        console.print(f"      the table is written anew: {step.rewritten_bytes:,} bytes")
 
 
 def _last_run(last: "LastRun | None") -> Text:

@@ -21,6 +21,7 @@ from cdc_lake.cli.progress import Display
 from cdc_lake.config import Config, load_config
 from cdc_lake.errors import CdcLakeError, worst_exit_code
 from cdc_lake.metrics.report import Report
+from cdc_lake.points import Offset, SourceTime
 
 if TYPE_CHECKING:
     from cdc_lake.layers.turns import Workers
@@ -154,6 +155,41 @@ def maintain(
     _run(work, config, _How(parallel, continuous, interval, as_json))
 
 
+def rebuild(
+    table: Annotated[
+        list[str], typer.Option("--table", help="Topic name or glob; <topic>@<kind> of a further table; repeatable.")
+    ],
+    until: Annotated[str | None, typer.Option("--until", help="Source time up to which events count.")] = None,
+    until_offset: Annotated[
+        str | None, typer.Option("--until-offset", help="Next offset of each partition, as in 0:1200,1:1180.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the difference, write nothing.")] = False,
+    seed_from_silver: Annotated[
+        bool, typer.Option("--seed-from-silver", help="Rows that bronze does not tell all of stay as they are.")
+    ] = False,
+    config: ConfigFile = None,
+    parallel: Parallel = None,
+    as_json: Json = False,
+) -> None:
+    """Make silver anew from bronze, show how it differs, and put it in place in one commit."""
+    if until and until_offset:
+        raise typer.BadParameter("give --until or --until-offset, not both")
+    point = SourceTime(until) if until else Offset(_positions(until_offset)) if until_offset else None
+
+    def work(settings: Config, workers: "Workers") -> Report:
+        from cdc_lake.layers.rebuild import How, run_rebuild
+
+        return run_rebuild(settings, table, how=How(point, dry_run, seed_from_silver), workers=workers)
+
+    _run(work, config, _How(parallel, is_continuous=False, interval_seconds=0, as_json=as_json))
+
+
+def _positions(text: str) -> dict[int, int]:
+    if not re.fullmatch(r"\d+:\d+(,\d+:\d+)*", text):
+        raise typer.BadParameter("give partition:offset pairs, as in 0:1200,1:1180")
+    return {int(number): int(offset) for number, offset in (pair.split(":") for pair in text.split(","))}
+
+
 @dataclass(frozen=True)
 class _How:
     """What the flags say of a run."""
@@ -235,3 +271,6 @@ def _print(report: Report) -> None:
         rows = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in done.rows.items() if number)
         table.add_row(done.table, done.status, rows or "-", f"{sum(done.seconds.values()):.1f}")
     Console().print(table)
+    for done in report.tables:
+        for name, keys in done.examples.items():
+            print(f"{done.table}, {name.replace('_', ' ')}: {', '.join(keys)}")

@@ -1,4 +1,4 @@
-"""What a source says of its columns in the schemas of its records, for people."""
+"""What a source says of its columns in the schemas of its records, beside their types."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -17,11 +17,32 @@ def column_comments(text: str) -> dict[str, str]:
     Args:
         text: the schema of a value, an envelope or a flattened row; of one that is not Avro nothing is known.
     """
-    schema = json.loads(text)
-    fields = _fields(schema)
-    images = [row for name in _IMAGES if name in fields for row in _records(fields[name]["type"])]
-    said = {name: _said(field) for name, field in (_fields(images[0]) if images else fields).items()}
+    said = {name: _said(field) for name, field in _columns(text).items()}
     return {name: comment for name, comment in said.items() if comment}
+
+
+def columns_that_lose_nulls(text: str) -> list[str]:
+    """The columns that may be null and have a default, sorted: a null in them arrives as the default.
+
+    The converters do that, and nothing behind them can tell the two apart. Source: Connect's `Struct.get`.
+
+    Args:
+        text: as of `column_comments`.
+    """
+    return sorted(name for name, field in _columns(text).items() if _loses_nulls(field))
+
+
+def _columns(text: str) -> dict[str, Any]:
+    """The fields of a row by name."""
+    fields = _fields(json.loads(text))
+    images = [row for name in _IMAGES if name in fields for row in _records(fields[name]["type"])]
+    return _fields(images[0]) if images else fields
+
+
+def _loses_nulls(field: Any) -> bool:
+    branches = field["type"] if isinstance(field["type"], list) else []
+    defaults = [field.get("default"), *(one.get("connect.default") for one in branches if isinstance(one, dict))]
+    return "null" in branches and any(default is not None for default in defaults)
 
 
 def _fields(schema: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from cdc_lake.events.schemas import Tree, connect_name, fields, is_decimal, non_null
+from cdc_lake.events.schemas import MAX_DECIMAL_PRECISION, Tree, connect_name, fields, is_decimal, non_null
 from cdc_lake.events.types import VARIABLE_SCALE, mapping
 
 BARE_KEY = "key"
@@ -74,8 +74,7 @@ def _canonical(tree: Tree, value: Column) -> Column:
     if kind == "binary":
         return F.lower(F.hex(value))
     if kind.startswith("decimal"):
-        scale = int(kind.rstrip(")").partition(",")[2])
-        return F.call_function("format_number", value, F.lit("0." + "#" * scale))
+        return F.call_function("format_number", value, F.lit("0." + "#" * MAX_DECIMAL_PRECISION))
     if kind.startswith("struct"):
         parts = fields(non_null(tree))
         return _canonical_struct(parts, {name: value[name] for name in parts})

@@ -1,89 +1,39 @@
 """From bronze rows to typed change events: the one way in which silver, and every other reader, sees what happened."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import DELETE, HUDI_PREFIX, KAFKA, KEEP, KEY, SILVER_META, quoted
-from cdc_lake.errors import UnsupportedError
+from cdc_lake.columns import KAFKA, quoted
 from cdc_lake.events import framing
 from cdc_lake.events.decode import Decoded, WriterSchema, with_decoded_keys, with_decoded_values
 from cdc_lake.events.envelope import ROW_OPS, row_fields, row_of
 from cdc_lake.events.key import key_fields, key_values
+from cdc_lake.events.layout import Layout, Sent
 from cdc_lake.events.moves import move_of
-from cdc_lake.events.schemas import Tree, twins
+from cdc_lake.events.schemas import Tree
 from cdc_lake.events.types import mapping
 from cdc_lake.events.unavailable import can_be_unavailable, unavailable
 
-_RESERVED = frozenset((*SILVER_META, KEY, KEEP, DELETE))
 
+def sent_by(keys: Iterable[WriterSchema], values: Iterable[WriterSchema], newest: WriterSchema | None = None) -> Sent:
+    """The columns that schemas bring, as they are held in a table.
 
-@dataclass(frozen=True)
-class Layout:
-    """The columns of a source table, as its events' schemas declare them.
-
-    Attributes:
-        keys: the primary key's columns, name to Spark type, in the key schema's order.
-        columns: all columns, keys first.
+    Args:
+        values: in the order in which they first came.
+        newest: the one that came last. JSON without a schema does not say which columns there are.
     """
-
-    keys: Mapping[str, str]
-    columns: Mapping[str, str]
-
-    def held_as(self, kind: Callable[[str], str]) -> "Layout":
-        """The same columns in a table that holds a type as another."""
-        return Layout(*({name: kind(own) for name, own in of.items()} for of in (self.keys, self.columns)))
-
-
-def layout_of(table: str, keys: Iterable[WriterSchema], values: Iterable[WriterSchema]) -> Layout:
-    """The layout that all of these schemas fit in.
-
-    Raises:
-        UnsupportedError: two of them disagree on a column's type or on the key, or a name cannot stand in a table.
-    """
-    key_types: dict[str, str] | None = None
-    for schema in keys:
-        found = {name: mapping(tree).type for name, tree in key_fields(schema.tree).items()}
-        if key_types is not None and found != key_types:
-            raise UnsupportedError(
-                table,
-                f"its primary key changed from {_listed(key_types)} to {_listed(found)}",
-                "rebuild the table from a snapshot taken after the change",
-            )
-        key_types = found
-    if key_types is None:
-        raise UnsupportedError(
-            table, "its records have no key, so rows cannot be told apart", "set message.key.columns on the connector"
-        )
-    columns = dict(key_types)
-    for schema in values:
-        merge_columns(
-            table, columns, {n: mapping(t).type for n, t in row_fields(schema.tree).items()}, ignored=key_types
-        )
-    check_names(table, columns)
-    return Layout(key_types, columns)
+    has_all = newest is not None and newest.format != "json"
+    return Sent(
+        [_held(key_fields(one.tree)) for one in keys],
+        [_held(row_fields(one.tree)) for one in values],
+        _held(row_fields(newest.tree)) if newest is not None and has_all else None,
+    )
 
 
-def merge_columns(table: str, columns: dict[str, str], more: Mapping[str, str], *, ignored: Iterable[str] = ()) -> None:
-    """Add `more` to `columns`, in place.
-
-    Raises:
-        UnsupportedError: a column has two types.
-    """
-    skipped = set(ignored)
-    for name, kind in more.items():
-        if name in skipped:
-            continue
-        if name not in columns:
-            columns[name] = kind
-        elif columns[name] != kind:
-            raise UnsupportedError(
-                f"{table}.{name}",
-                f"the column's type changed from {columns[name]} to {kind}",
-                "this version adds columns and does not retype them: rebuild the table under another lake.root",
-            )
+def _held(columns: Mapping[str, Tree]) -> dict[str, str]:
+    return {name: mapping(tree).type for name, tree in columns.items()}
 
 
 def events(
@@ -112,7 +62,8 @@ def events(
     Columns in: bronze's. Columns out: `key` string; `pk` struct of the primary key; `row` struct of all columns of the
     layout, null for deletes and tombstones; `unavailable` array<string>; `op`, `source_ts_ms`, `source_position`,
     `position_domain`, `snapshot`; `move`, the name of the key change that the event is half of; `batch`, `late`;
-    `__kafka` struct.
+    `__kafka` struct; where the settings cast columns, `unfit` array<string>, those of them whose value does not go into
+    the type.
     """
     bodies = {side: framing.body(F.col(f"raw_{side}"), F.col("framing")[side], frames) for side in ("key", "value")}
     rows, key_layouts = with_decoded_keys(
@@ -132,10 +83,12 @@ def events(
 
     def missing(one: Decoded) -> Column:
         of_row = row_fields(one.tree), row_of(one.tree, one.value), unavailable_value
+        sent = unavailable(*of_row, held_in=layout.of_source)
         if not null_means_keep:
-            return unavailable(*of_row)
-        return F.when(is_whole, unavailable(*of_row)).otherwise(unavailable(*of_row, null_means_keep))
+            return sent
+        return F.when(is_whole, sent).otherwise(unavailable(*of_row, null_means_keep, held_in=layout.of_source))
 
+    unfit = [F.when(has_row, value_layouts.chosen(lambda one: _unfit(layout, one))).alias("unfit")]
     return rows.select(
         "key",
         "pk",
@@ -144,6 +97,7 @@ def events(
         *("op", "source_ts_ms", "source_position", "position_domain", "snapshot", "batch", "late"),
         move.alias("move"),
         place().alias(KAFKA),
+        *(unfit if layout.placing.cast else ()),
     )
 
 
@@ -152,14 +106,20 @@ def place() -> Column:
     return F.struct("log_ts", "topic", "generation", "partition", "offset")
 
 
-def large_columns(values: Iterable[WriterSchema], null_means_keep: Collection[str] = ()) -> set[str]:
-    """The columns that may not have been sent: by their type in any of the schemas, or because they are named."""
-    return {
+def large_columns(
+    values: Iterable[WriterSchema], layout: Layout, null_means_keep: Collection[str] = ()
+) -> dict[str, str]:
+    """The columns that may not have been sent, name to type: by their type in any of the schemas, or because they are
+    named.
+    """
+    found = {
         name
         for schema in values
-        for name, tree in row_fields(schema.tree).items()
-        if name in null_means_keep or can_be_unavailable(tree)
+        for source, tree in row_fields(schema.tree).items()
+        if source in null_means_keep or can_be_unavailable(tree)
+        for name in layout.of_source(source)
     }
+    return {name: kind for name, kind in layout.columns.items() if name in found - layout.keys.keys()}
 
 
 def struct_type(columns: Mapping[str, str]) -> str:
@@ -169,39 +129,30 @@ def struct_type(columns: Mapping[str, str]) -> str:
 
 def _pk(layout: Layout, decoded: Decoded) -> Column:
     values = key_values(decoded.tree, decoded.value)
-    return F.struct(*(values[name].alias(name) for name in layout.keys))
+    by_place = {layout.placing.place(source): value for source, value in values.items()}
+    return F.struct(*(by_place[name].alias(name) for name in layout.keys))
 
 
 def _row(layout: Layout, decoded: Decoded) -> Column:
-    present: Mapping[str, Tree] = row_fields(decoded.tree)
-    source = row_of(decoded.tree, decoded.value)
-    values = []
-    for name, kind in layout.columns.items():
-        if name in layout.keys:
-            value = F.col("pk")[name]
-        elif name in present:
-            value = mapping(present[name]).convert(source[name])
-        else:
-            value = F.lit(None).cast(kind)
-        values.append(value.alias(name))
-    return F.struct(*values)
+    values = {name: F.col("pk")[name] for name in layout.keys}
+    values = _sent(layout, decoded) | values
+    nothing = {name: F.lit(None).cast(kind) for name, kind in layout.columns.items()}
+    return F.struct(*(values.get(name, nothing[name]).alias(name) for name in layout.columns))
 
 
-def check_names(table: str, columns: Collection[str]) -> None:
-    """See that columns can stand in one table beside the toolkit's own.
-
-    Raises:
-        UnsupportedError: one cannot.
-    """
-    todo = "rename it at the source"
-    for name in columns:
-        if name in _RESERVED or name.startswith(HUDI_PREFIX):
-            what = "a source column has the name of one of the toolkit's own, or of Hudi's"
-            raise UnsupportedError(f"{table}.{name}", what, todo)
-    if both := twins(columns):
-        reason = f"it differs from `{both[0]}` in upper and lower case only"
-        raise UnsupportedError(f"{table}.{both[1]}", reason, todo)
+def _sent(layout: Layout, decoded: Decoded) -> dict[str, Column]:
+    """What a value says of silver's columns."""
+    row, found = row_of(decoded.tree, decoded.value), {}
+    for source, tree in row_fields(decoded.tree).items():
+        held = mapping(tree)
+        name = layout.column_for(source, held.type)
+        if name is not None:
+            found[name] = held.convert(row[source])
+    return found
 
 
-def _listed(columns: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+def _unfit(layout: Layout, decoded: Decoded) -> Column:
+    sent, cast = _sent(layout, decoded), layout.placing.cast
+    is_unfit = {name: sent[name].isNotNull() & sent[name].cast(cast[name]).isNull() for name in cast if name in sent}
+    found = [F.when(is_so, name) for name, is_so in is_unfit.items()]
+    return F.array_compact(F.array(*found)) if found else F.array().cast("array<string>")

@@ -4,7 +4,6 @@ A column whose type changed has a second field, `<name>__<type>`; which source c
 field's own metadata, under `SOURCE_COLUMN`.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, _parse_datatype_string
 
+from cdc_lake.events.layout import name_beside
 from cdc_lake.events.schemas import Tree
 from cdc_lake.events.types import mapping, plain_type
 
@@ -42,7 +42,7 @@ class TypedRow:
             kind = mapping(tree).type
             if self._field(found, name, kind) is None:
                 taken = {other.lower() for other in found}
-                found[name if name.lower() not in taken else _second_name(name, kind)] = name, kind
+                found[name if name.lower() not in taken else name_beside(name, kind)] = name, kind
         return TypedRow(found)
 
     def of(self, columns: Mapping[str, Tree], row: Column) -> Column:
@@ -74,7 +74,3 @@ class TypedRow:
         return next(
             (f for f, (column, k) in fields.items() if column == name and plain_type(k) == plain_type(kind)), None
         )
-
-
-def _second_name(name: str, kind: str) -> str:
-    return f"{name}__{re.sub(r'[^A-Za-z0-9]+', '_', kind).strip('_')}"

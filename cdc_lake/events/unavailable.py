@@ -9,7 +9,7 @@ column's type. Sources: Debezium's `UnchangedToastedPlaceholder` and `unavailabl
 import base64
 import hashlib
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -18,7 +18,12 @@ from cdc_lake.events.schemas import Tree, connect_name, is_decimal, non_null
 
 
 def unavailable(
-    fields: Mapping[str, Tree], row: Column, placeholder: str, null_means_keep: Collection[str] = ()
+    fields: Mapping[str, Tree],
+    row: Column,
+    placeholder: str,
+    null_means_keep: Collection[str] = (),
+    *,
+    held_in: Callable[[str], Collection[str]] = lambda name: (name,),
 ) -> Column:
     """The names of the columns of `row` that were not sent, array<string>; empty when all were.
 
@@ -28,14 +33,15 @@ def unavailable(
         placeholder: the connector's `unavailable.value.placeholder`.
         null_means_keep: the columns for which the connector sends null instead, because it has no placeholder of
             their type.
+        held_in: the columns that hold a column's values; what was not sent is named by these.
     """
-    found = []
+    found: list[Column] = []
     for name, tree in fields.items():
         missing = _is_placeholder(non_null(tree), row[name], placeholder)
         if name in null_means_keep:
             missing = row[name].isNull() if missing is None else row[name].isNull() | missing
         if missing is not None:
-            found.append(F.when(missing, name))
+            found.extend(F.when(missing, held) for held in held_in(name))
     return F.array_compact(F.array(*found)) if found else F.array().cast("array<string>")
 
 

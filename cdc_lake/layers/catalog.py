@@ -18,7 +18,7 @@ from cdc_lake.catalogs import PATH, Catalog, Entry, check_is_ours, differences, 
 from cdc_lake.catalogs.naming import check_names, names_of
 from cdc_lake.config import Config, SilverTable
 from cdc_lake.errors import CdcLakeError, InfrastructureError
-from cdc_lake.events.comments import column_comments
+from cdc_lake.events.declared import column_comments
 from cdc_lake.layers.run import landed, select, silver_targets, table_path
 from cdc_lake.metrics.report import Failure, Report
 from cdc_lake.models import model_names, read_model
@@ -63,21 +63,25 @@ class CatalogReport(BaseModel):
         return [one for one in self.entries if one.differences]
 
 
-def keep_in_step(config: Config, report: Report, spark: SparkSession) -> None:
+def keep_in_step(config: Config, report: Report, spark: SparkSession, *, layer: str | None = None) -> None:
     """Tell the catalog of the tables that a run committed to, and of those that it could not be told of before.
+
+    Args:
+        layer: whose tables they are; the report's, if nothing is said.
 
     Whatever happens here, it is a warning in the table's report: `catalog: behind: …`.
     """
-    if config.catalog.type == "none" or report.layer not in config.catalog.layers:
+    layer = layer or report.layer
+    if config.catalog.type == "none" or layer not in config.catalog.layers:
         return
     storage = Storage(spark)
-    behind = set(storage.names(_mark(config, report.layer)))
+    behind = set(storage.names(_mark(config, layer)))
     told = _Told(config, spark)
     for done in report.tables:
         if done.status != "ok" and done.table not in behind:
             continue
         with done.phase("catalog"):
-            mark, error = _mark(config, report.layer, done.table), told.of(report.layer, done.table)
+            mark, error = _mark(config, layer, done.table), told.of(layer, done.table)
         if error is not None:
             done.warn(f"catalog: behind: {error}")
             storage.write_once(mark, str(error))

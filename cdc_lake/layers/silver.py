@@ -7,12 +7,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake import failpoints
-from cdc_lake.columns import BATCH, BRONZE
+from cdc_lake.columns import BATCH, BRONZE, quoted
 from cdc_lake.config import Config
 from cdc_lake.errors import NoProgressError
+from cdc_lake.events.layout import check_steps
 from cdc_lake.layers.catalog import check_catalog_names, keep_in_step
 from cdc_lake.layers.run import Leases, SilverTarget, end_report, select_landed, silver_targets, table_path
-from cdc_lake.layers.silver_batch import Batch, SilverRun
+from cdc_lake.layers.silver_batch import Batch, Schemas, SilverRun
 from cdc_lake.layers.silver_fold import folded
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport, check_sum
@@ -152,7 +153,9 @@ def _fold_batch(run: SilverRun, first: int, last: int, progress: Progress | None
     Raises:
         RefusedError: there are truncates, and the table's settings do not let them be applied.
         DataLossError: the source's log was reset, and the settings say to stop.
-        UnsupportedError: a column or the key has another type than before.
+        UnsupportedError: the primary key is another than before.
+        SchemaChangeError: the columns are others, and the settings do not allow what that brings.
+        ExpectationError: values do not go into the types that the settings name, or are not what they are to be.
         TableLockedError: another run was first; nothing is changed.
     """
     commit = progress.commit + 1 if progress else 1
@@ -163,6 +166,9 @@ def _fold_batch(run: SilverRun, first: int, last: int, progress: Progress | None
         commit=commit,
         sources={source: last},
         keys=progress.keys if progress else (),
+        beside=progress.beside if progress else {},
+        gone=progress.gone if progress else (),
+        defaulted=progress.defaulted if progress else (),
         side=progress.side if progress else None,
     )
     rows = run.bronze.where(F.col("batch").between(first, last) & (F.col("status") == "ok")).persist()
@@ -179,8 +185,15 @@ def _commit(batch: Batch, following: Progress) -> Progress | None:
         happened = batch.happened_to_all
         if batch.schemas is None:
             return _move_on(run, batch.progress, following)
+        check_steps(run.done.table, batch.schemas.evolved.steps, run.settings.evolution)
+        batch.check_casts()
     with run.done.phase("fold"):
         outcome = folded(batch)
+    evolved = outcome.schemas.evolved
+    if batch.progress is not None and any(step.kind == "widen" for step in evolved.steps):
+        with run.done.phase("widen"):
+            following = _widened(batch, outcome.schemas, following)
+            commit = following.commit
     result = outcome.changes(commit)
     outcome.check_log()
     counts = outcome.counted()
@@ -189,7 +202,13 @@ def _commit(batch: Batch, following: Progress) -> Progress | None:
     with run.done.phase("write"):
         run.check_lease()
         keys = list(outcome.layout.keys)
-        now = {"keys": tuple(sorted(keys)), "side": outcome.remember(commit)}
+        now = {
+            "keys": tuple(sorted(keys)),
+            "beside": dict(evolved.layout.beside),
+            "gone": tuple(sorted(evolved.gone)),
+            "defaulted": tuple(sorted({*following.defaulted, *outcome.schemas.defaulted})),
+            "side": outcome.remember(commit),
+        }
         following = following.model_copy(update=now)
         failpoints.reach("silver.after_side", batch=commit)
         run.check_lease()
@@ -199,6 +218,26 @@ def _commit(batch: Batch, following: Progress) -> Progress | None:
     for warning in batch.warnings(happened):
         run.done.warn(warning)
     return following
+
+
+def _widened(batch: Batch, schemas: Schemas, following: Progress) -> Progress:
+    """Write the table anew, its rows as they are, in columns wide enough for the batch, in a commit of its own.
+
+    Returns:
+        The progress for the batch's own commit, which is the next.
+    """
+    run, before = batch.run, batch.progress
+    assert before is not None, "a table that is new has no rows to write anew"
+    rows = schemas.with_key(batch.silver)
+    wide = {
+        name: F.col(quoted(name)).cast(kind) for name, kind in schemas.layout.columns.items() if name in rows.columns
+    }
+    rows = rows.withColumns(wide)
+    run.check_lease()
+    own = {"run_id": run.run_id, "commit": following.commit}
+    run.silver.overwrite(rows, Progress.model_validate(before.model_dump(exclude={"nonce"}) | own))
+    failpoints.reach("silver.after_widen", batch=following.commit)
+    return following.model_copy(update={"commit": following.commit + 1})
 
 
 def _move_on(run: SilverRun, progress: Progress | None, following: Progress) -> Progress | None:

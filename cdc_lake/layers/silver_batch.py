@@ -1,6 +1,6 @@
 """One batch of silver: a range of bronze's batches, and what can be said of it before any of it is decoded."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -10,14 +10,16 @@ from pyspark.sql import functions as F
 
 from cdc_lake.changes import fold, memory
 from cdc_lake.changes.whole_table import Mark, Place, Truncate, WholeTable, is_mark, whole_table
-from cdc_lake.columns import KAFKA, REJECTED_ENTRY, SILVER_META, SNAPSHOT_ENTRY, TRUNCATED_ENTRY
+from cdc_lake.columns import KAFKA, KEY, REJECTED_ENTRY, SILVER_META, SNAPSHOT_ENTRY, TRUNCATED_ENTRY, quoted, type_text
 from cdc_lake.config import Config, SilverTable, TableConfig
-from cdc_lake.errors import RefusedError, UnsupportedError
+from cdc_lake.errors import ExpectationError, RefusedError
+from cdc_lake.events.declared import columns_that_lose_nulls
 from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.envelope import TRUNCATE
+from cdc_lake.events.key import canonical_text, key_fields
+from cdc_lake.events.layout import Evolved, Layout, Placing, evolved
 from cdc_lake.events.moves import has_move_headers
-from cdc_lake.events.rows import Layout, check_names, events, large_columns, layout_of, merge_columns, place
-from cdc_lake.events.types import plain_type
+from cdc_lake.events.rows import events, large_columns, place, sent_by
 from cdc_lake.layers.expected import UNMET, judge, with_unmet
 from cdc_lake.layers.run import SilverTarget
 from cdc_lake.layers.written import named
@@ -28,6 +30,11 @@ from cdc_lake.tables import Table
 from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import Progress, SidePin
 from cdc_lake.tables.side import SideTable
+
+_DEFAULTS = (
+    "set value.converter.ignore.default.for.nullables=true (Confluent's converter; Apicurio's has no such setting), or "
+    "take the default off the column"
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,7 @@ class SilverRun:
         side: silver's memory.
         is_comparison: silver was folded from another bronze table, so this one may know less of a key than silver does.
         check_lease: raises when the table is another run's by now.
+        known: the columns of the table that this is to be like; none if that is silver itself.
     """
 
     spark: SparkSession
@@ -56,6 +64,13 @@ class SilverRun:
     done: TableReport
     is_comparison: bool
     check_lease: Callable[[], None]
+    known: Layout | None = None
+
+    @property
+    def placing(self) -> Placing:
+        """Where the values of the source's columns go."""
+        settings = self.settings
+        return Placing(settings.except_columns, settings.rename, settings.cast, self.silver.held_as)
 
     @property
     def truncates(self) -> Literal["soft", "hard"]:
@@ -79,12 +94,14 @@ def looking(
         target: the silver table that they would be folded into.
         bronze, partitions, settings: see `SilverRun`.
     """
+    silver = target.open(spark)
+    progress = silver.progress()
     return SilverRun(
         spark=spark,
         schemas=SchemaFiles(Storage(spark), config.lake.root),
         bronze=bronze,
         partitions=partitions,
-        silver=target.open(spark),
+        silver=silver,
         held_in=target.held_in,
         side=SideTable(spark, target.side),
         settings=settings,
@@ -92,7 +109,19 @@ def looking(
         done=TableReport(table=target.topic),
         is_comparison=False,
         check_lease=lambda: None,
+        known=layout_of(silver, progress) if progress else None,
     )
+
+
+def layout_of(silver: Table, progress: Progress, keys: Collection[str] = ()) -> Layout:
+    """The source's columns as silver has them.
+
+    Args:
+        keys: the primary key's columns, where the progress does not know them any more.
+    """
+    columns = {field.name: type_text(field.dataType) for field in silver.read().schema if field.name not in SILVER_META}
+    own = progress.keys or [name for name in keys if name in columns]
+    return Layout({name: columns[name] for name in own}, columns, progress.beside)
 
 
 @dataclass(frozen=True)
@@ -126,8 +155,25 @@ class Schemas:
     keys: list[WriterSchema]
     values: list[WriterSchema]
     frames: Collection[str]
-    layout: Layout
+    evolved: Evolved
     large: dict[str, str]
+
+    @cached_property
+    def defaulted(self) -> list[str]:
+        """The source's columns whose nulls arrive as their defaults."""
+        found = {name for one in self.values for name in columns_that_lose_nulls(one.text)}
+        return sorted(name for name in found if self.layout.placing.place(name) is not None)
+
+    @property
+    def layout(self) -> Layout:
+        """Silver's columns."""
+        return self.evolved.layout
+
+    def with_key(self, silver: DataFrame) -> DataFrame:
+        """Rows of silver with `__key`, the canonical text of their key."""
+        tree, place = self.keys[-1].tree, self.layout.placing.place
+        columns = {source: F.col(quoted(place(source) or source)) for source in key_fields(tree)}
+        return silver.withColumn(KEY, canonical_text(tree, columns))
 
 
 @dataclass
@@ -236,32 +282,42 @@ class Batch:
         """The table as it is before this batch."""
         return self.run.silver.read()
 
-    @cached_property
-    def stored_columns(self) -> dict[str, str]:
-        """The source's columns in silver, name to Spark type."""
-        if self.progress is None:
-            return {}
-        fields = self.silver.schema
-        return {field.name: field.dataType.simpleString() for field in fields if field.name not in SILVER_META}
+    @property
+    def stored_columns(self) -> Collection[str]:
+        """The source's columns in silver."""
+        return [] if self.progress is None else [name for name in self.silver.columns if name not in SILVER_META]
 
     @cached_property
     def schemas(self) -> Schemas | None:
         """None when no event has had a key yet, so that nothing is known of the table."""
         written = self.counts.written
         keys = written["keys"] or self._last_key_schema()
-        return self.schemas_of(keys, written["values"], written["frames"]) if keys else None
+        return self.schemas_of(self.rows, keys, written["values"], written["frames"]) if keys else None
 
-    def schemas_of(self, key_schemas: Iterable[str], value_schemas: Iterable[str], frames: Collection[str]) -> Schemas:
-        """Read schemas and settle on the columns they need."""
-        run = self.run
+    def schemas_of(
+        self, rows: DataFrame, key_schemas: Iterable[str], value_schemas: Sequence[str], frames: Collection[str]
+    ) -> Schemas:
+        """Read schemas and settle on the columns they need.
+
+        Args:
+            rows: of bronze, which were written with them.
+        """
+        run, progress = self.run, self.progress
+        first_came, newest = _in_order(rows, value_schemas)
         keys = [run.schemas.by_fingerprint(name) for name in key_schemas]
-        values = [named(run.schemas.by_fingerprint(name), run.settings) for name in value_schemas]
-        known_keys = self.progress.keys if self.progress else ()
-        found = layout_of(run.done.table, keys, values).held_as(run.silver.held_as)
-        layout = _layout(run.done.table, found, self.stored_columns, known_keys)
-        check_partitions(run.done.table, run.held_in, layout.columns, layout.keys)
-        large = large_columns(values, run.settings.null_means_keep) - layout.keys.keys()
-        return Schemas(keys, values, frames, layout, {n: kind for n, kind in layout.columns.items() if n in large})
+        values = {name: named(run.schemas.by_fingerprint(name), run.settings) for name in first_came}
+        key_names = [place for one in keys for name in key_fields(one.tree) if (place := run.placing.place(name))]
+        found = evolved(
+            run.done.table,
+            sent_by(keys, values.values(), values[newest] if newest else None),
+            stored=layout_of(run.silver, progress, key_names) if progress else None,
+            gone=progress.gone if progress else (),
+            known=run.known,
+            placing=run.placing,
+        )
+        check_partitions(run.done.table, run.held_in, found.layout.columns, found.layout.keys)
+        large = large_columns(values.values(), found.layout, run.settings.null_means_keep)
+        return Schemas(keys, list(values.values()), frames, found, large)
 
     def _last_key_schema(self) -> list[str]:
         """Truncates have no key: the one of the events before them."""
@@ -331,9 +387,35 @@ class Batch:
             has_moves=has_moves,
         )
 
+    def check_casts(self) -> None:
+        """See that the new events' values go into the types that the settings give to columns.
+
+        Raises:
+            ExpectationError: some do not.
+        """
+        if self.schemas is None or not self.run.settings.cast:
+            return
+        unfit = F.array_except("unfit", "unavailable")
+        sent = self.events(self.accepted, self.schemas, has_moves=self.counts.moves > 0)
+        numbers = sent.select(F.explode(unfit).alias("name")).groupBy("name").count().orderBy("name").collect()
+        if numbers:
+            said = ", ".join(
+                f"{number} values of `{name}` as {self.run.settings.cast[name]}" for name, number in numbers
+            )
+            raise ExpectationError(
+                self.run.done.table,
+                f"`cast` cannot hold {said}",
+                "nothing was written: name a type that holds them, or take the columns out of `cast`, and run again",
+            )
+
     def warnings(self, happened: WholeTable) -> list[str]:
         """What the operator should know of these events."""
         found = []
+        if self.schemas is not None:
+            found += [step.words for step in self.schemas.evolved.steps]
+            known = self.progress.defaulted if self.progress else ()
+            if new := [f"`{name}`" for name in self.schemas.defaulted if name not in known]:
+                found.append(f"a null in {', '.join(new)} arrives as the column's default: {_DEFAULTS}")
         if self.counts.untimed:
             found.append(
                 f"{self.counts.untimed} events say no source time: their order is the log's "
@@ -346,23 +428,13 @@ class Batch:
         return found
 
 
-def _layout(table: str, found: Layout, stored: Mapping[str, str], keys: Collection[str]) -> Layout:
-    """The layout of silver: what it has, and behind it what this batch adds.
-
-    Args:
-        keys: the primary key's columns so far; none when nobody knows any more.
-    """
-    if not stored:
-        return found
-    known_keys = set(keys) or set(found.keys) & stored.keys()
-    if known_keys != set(found.keys):
-        raise UnsupportedError(
-            table,
-            f"its primary key was {', '.join(sorted(known_keys))} and now is {', '.join(sorted(found.keys))}",
-            "rebuild the table from a snapshot taken after the change",
-        )
-    known = {name: plain_type(kind) for name, kind in stored.items()}
-    merge_columns(table, known, {name: plain_type(kind) for name, kind in found.columns.items()})
-    order = [*found.keys, *(name for name in known if name not in found.keys)]
-    check_names(table, order)
-    return Layout(found.keys, {name: found.columns.get(name) or stored[name] for name in order})
+def _in_order(rows: DataFrame, fingerprints: Sequence[str]) -> tuple[Sequence[str], str | None]:
+    """Value schemas in the order in which they first came, and the one that came last."""
+    if len(fingerprints) < 2:
+        return fingerprints, next(iter(fingerprints), None)
+    came = F.min(place()).alias("first"), F.max(F.when(~F.col("late"), place())).alias("last")
+    written = rows.where(F.col("value_schema").isNotNull()).groupBy("value_schema").agg(*came)
+    found = {row["value_schema"]: row for row in written.collect()}
+    on_time = [name for name, row in found.items() if row["last"] is not None]
+    newest = max(on_time, key=lambda name: found[name]["last"], default=None)
+    return sorted(fingerprints, key=lambda name: (name not in found, name in found and found[name]["first"])), newest

@@ -17,15 +17,16 @@ from cdc_lake.columns import (
     DELETED,
     DELETED_ENTRY,
     KAFKA,
+    KEY,
     MOVED_ENTRY,
     ORDER,
     UNAVAILABLE,
     quoted,
 )
 from cdc_lake.errors import DataLossError
-from cdc_lake.events.key import canonical_text
+from cdc_lake.events.layout import Layout
 from cdc_lake.events.moves import has_move_headers, move_of
-from cdc_lake.events.rows import Layout, place
+from cdc_lake.events.rows import place
 from cdc_lake.layers.silver_batch import Batch, Schemas, schemas_and_frames
 from cdc_lake.tables.progress import SidePin
 
@@ -159,10 +160,10 @@ class Folding:
             joined = silver.join(touched.alias("touched"), same, how="inner")
             key = F.col("touched.key")
         else:
-            joined = silver.join(touched.alias("touched"), same, how="left")
             # A key that has no event here needs its text too: what is remembered of it is found by that.
-            pk = {name: F.col(f"silver.{quoted(name)}") for name in names}
-            key = F.coalesce(F.col("touched.key"), canonical_text(self.schemas.keys[-1].tree, pk))
+            silver = self.schemas.with_key(self.batch.silver).alias("silver")
+            joined = silver.join(touched.alias("touched"), same, how="left")
+            key = F.coalesce(F.col("touched.key"), F.col(f"silver.{KEY}"))
         found = joined.select(
             key.alias("key"),
             F.struct(*(F.col(f"silver.{quoted(name)}").alias(name) for name in names)).alias("pk"),
@@ -373,13 +374,17 @@ def _folded_again(batch: Batch, keys: DataFrame, decided: Decided) -> "Folded":
     of_all = batch.ever_happened_to_all
     rows = fresh.join(keys, "key", how="left_anti").unionByName(old)
     ((found,),) = rows.agg(schemas_and_frames()).collect()
-    schemas = batch.schemas_of(
-        found["keys"], sorted({*found["values"], *batch.counts.written["values"]}), found["frames"]
-    )
+    values = sorted({*found["values"], *batch.counts.written["values"]})
+    schemas = batch.schemas_of(rows, found["keys"], values, found["frames"])
     happened = batch.events(rows, schemas, has_moves=True)
     again = Folding(batch, schemas, happened, of_all, keys).decided()
     again = replace(again, stale=again.stale + behind)
     return Folded(batch, schemas, happened, again, keys.count(), keys)
+
+
+def is_start() -> Column:
+    """Whether a bronze row tells all of its table's row, or that it is gone."""
+    return F.col("op").isin("r", "c", "d", fold.TOMBSTONE) & F.col("tombstone_of").isNull()
 
 
 def _from_their_starts(
@@ -393,8 +398,7 @@ def _from_their_starts(
     Returns:
         The keys to fold again, their events, this batch's rows, and how many of these do not count.
     """
-    is_start = F.col("op").isin("r", "c", "d", fold.TOMBSTONE) & F.col("tombstone_of").isNull()
-    starts = old.where(is_start).groupBy("key").agg(F.min(place()).alias("start"))
+    starts = old.where(is_start()).groupBy("key").agg(F.min(place()).alias("start"))
     shown = decided.rows.select("key", F.col(fold.STORED_KAFKA).alias("shown"))
     known = keys.join(starts, "key", how="left").join(shown, "key", how="left")
     known = known.withColumn("can", F.coalesce(F.col("start") <= F.col("shown"), F.lit(False))).localCheckpoint()

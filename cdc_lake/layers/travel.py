@@ -140,11 +140,7 @@ class _Silver:
         landed = bronze.progress()
         assert landed is not None, "a bronze table is created with progress"
         rows = bronze.read(as_of=bronze.version()).select(*BRONZE).where(F.col("status") == "ok")
-        if isinstance(point, Offset):
-            rows = rows.where(_is_before(point, landed, topic))
-        else:
-            _check_snapshot_has_ended(rows, point, topic)
-            rows = rows.where(_told_ms() <= point.ms)
+        rows = rows_until(rows, point, landed, topic)
         run = looking(
             self.config,
             self.target,
@@ -187,6 +183,23 @@ def _version(table: Table, name: str, as_of: int | datetime | str | None, todo: 
         first, last = (f"{one.version} ({iso(one.at_ms)})" for one in (there[0], there[-1]))
         raise ExpiredError(name, f"{what}: there are versions {first} to {last}", todo)
     return version
+
+
+def rows_until(rows: DataFrame, point: SourceTime | Offset | None, landed: Progress, topic: str) -> DataFrame:
+    """Bronze's rows up to a point; all, if there is none.
+
+    Args:
+        landed: bronze's progress.
+
+    Raises:
+        TimeTravelError: bronze does not know what the table was there.
+    """
+    if point is None:
+        return rows
+    if isinstance(point, Offset):
+        return rows.where(_is_before(point, landed, topic))
+    _check_snapshot_has_ended(rows, point, topic)
+    return rows.where(_told_ms() <= point.ms)
 
 
 def _is_before(point: Offset, landed: Progress, topic: str) -> Column:
@@ -250,8 +263,8 @@ def _differences(before: _State, after: _State) -> DataFrame:
     """What has to be done to the rows of one state so that they are those of another."""
     was, is_now = (state.rows.where(~F.col(DELETED).eqNullSafe(True)) for state in (before, after))
     columns = StructType([*is_now.schema, *(field for field in was.schema if field.name not in is_now.columns)])
-    sides = [_as_struct(rows, columns, name) for rows, name in ((was, "was"), (is_now, "is_now"))]
-    same_key = reduce(and_, (_same(StructType([columns[name]]), "was", "is_now") for name in after.keys))
+    sides = [as_struct(rows, columns, name) for rows, name in ((was, "was"), (is_now, "is_now"))]
+    same_key = reduce(and_, (same(StructType([columns[name]]), "was", "is_now") for name in after.keys))
     old, new = F.col("was"), F.col("is_now")
     of_source = StructType([field for field in columns if field.name not in SILVER_META])
     found = (
@@ -262,7 +275,7 @@ def _differences(before: _State, after: _State) -> DataFrame:
                 F.when(old.isNull(), F.array(_change("insert", new)))
                 .when(new.isNull(), F.array(_change("delete", old)))
                 .when(
-                    ~_same(of_source, "was", "is_now"),
+                    ~same(of_source, "was", "is_now"),
                     F.array(_change("update_preimage", old), _change("update_postimage", new)),
                 )
             ).alias("change")
@@ -271,7 +284,7 @@ def _differences(before: _State, after: _State) -> DataFrame:
     return found.select("change.row.*", F.col("change.type").alias(CHANGE_TYPE))
 
 
-def _as_struct(rows: DataFrame, columns: StructType, name: str) -> DataFrame:
+def as_struct(rows: DataFrame, columns: StructType, name: str) -> DataFrame:
     """Each row as one struct of these columns, null where it has none of the name."""
     there = set(rows.columns)
     values = (
@@ -281,7 +294,7 @@ def _as_struct(rows: DataFrame, columns: StructType, name: str) -> DataFrame:
     return rows.select(F.struct(*values).alias(name))
 
 
-def _same(fields: StructType, one: str, other: str) -> Column:
+def same(fields: StructType, one: str, other: str) -> Column:
     """Whether two structs agree in some of their fields. Maps have no order, and Spark does not compare them."""
 
     def value(struct: str, field: StructField) -> Column:

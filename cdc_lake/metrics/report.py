@@ -37,6 +37,7 @@ class TableReport(BaseModel):
             gold `{silver table id: commit}`.
         consumed_to: progress after, likewise.
         rows: counts by name; they close (`check_sum`).
+        examples: keys, by the name of the count that they are some of; ten each at most.
         unmet: by expectation, how many rows or events did not meet it; zeros too.
         seconds: by phase.
         warnings: what the operator should know although the run went on.
@@ -50,6 +51,7 @@ class TableReport(BaseModel):
     version_after: int | None = None
     batches: int = 0
     rows: dict[str, int] = {}
+    examples: dict[str, list[str]] = {}
     unmet: dict[str, int] = {}
     seconds: dict[str, float] = {}
     warnings: list[str] = []
@@ -84,7 +86,7 @@ class Report(BaseModel):
     """What a run did."""
 
     run_id: str = Field(default_factory=lambda: uuid.uuid4().hex)
-    layer: Literal["bronze", "silver", "gold", "maintain"]
+    layer: Literal["bronze", "silver", "gold", "maintain", "rebuild"]
     started_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     ended_at: datetime | None = None
     tables: list[TableReport] = []

@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
+from cdc_lake.changes.rows import with_kept
 from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, quoted
 from cdc_lake.errors import ConfigError, ExpiredError, NoProgressError, TableLockedError, UnsupportedError
 from cdc_lake.partitioning import PartitionField, joint_name
@@ -304,7 +305,7 @@ class HudiTable:
             if is_new:
                 rows = rows.where(~F.col(DELETE))
             elif not rows.where(F.size(KEEP) > 0).isEmpty():
-                rows = self._with_kept(rows, keys)
+                rows = with_kept(rows, self._rows())  # Hudi replaces whole rows
             rows = rows.withColumn(_GOES, F.col(DELETE)).drop(KEEP, DELETE)
             return self._save(rows, "bulk_insert" if is_new else "upsert", progress, keys=keys)
         finally:
@@ -348,20 +349,6 @@ class HudiTable:
         """No rows of the table, as they are written."""
         nothing = self._rows().where(F.lit(False))
         return nothing.drop(*(name for name in nothing.columns if name.startswith(HUDI_PREFIX) and name != _GOES))
-
-    def _with_kept(self, changes: DataFrame, keys: Sequence[str]) -> DataFrame:
-        """Fill in the stored values that stay: Hudi replaces whole rows."""
-        stored = self._rows()
-        names = [name for name in changes.columns if name in stored.columns and name not in (*keys, KEY)]
-        joined = changes.alias("s").join(stored.alias("t"), F.col(f"s.{KEY}") == F.col(f"t.{KEY}"), "left")
-
-        def value(name: str) -> Column:
-            sent = F.col(f"s.{quoted(name)}")
-            if name not in names:
-                return sent
-            return F.when(F.array_contains(f"s.{KEEP}", name), F.col(f"t.{quoted(name)}")).otherwise(sent).alias(name)
-
-        return joined.select(*(value(name) for name in changes.columns))
 
     def _save(
         self,

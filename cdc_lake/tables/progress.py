@@ -83,6 +83,9 @@ class Progress(BaseModel):
         sent: gold: topic -> how far the table was sent to it.
         model: gold: the fingerprint of the model.
         keys: silver: the primary key's columns, sorted.
+        beside: silver: column -> the one beside which it holds values of another type.
+        gone: silver: the columns that the source does not send any more.
+        defaulted: silver: the columns whose nulls arrive as their defaults, as far as anybody was told.
         side: silver: its side table as it belongs to this commit; none before the first entry.
         kinds: bronze: `<side>.<frame>` -> the kind of id that the numbers in its frames are, once that is settled.
         owners: bronze: `key` and `value` -> what the topic's records are named after: mostly the topic.
@@ -105,6 +108,9 @@ class Progress(BaseModel):
     sent: dict[str, Sent] = {}
     model: str = ""
     keys: tuple[str, ...] = ()
+    beside: dict[str, str] = {}
+    gone: tuple[str, ...] = ()
+    defaulted: tuple[str, ...] = ()
     side: SidePin | None = None
     kinds: dict[str, str] = {}
     owners: dict[str, tuple[str, ...]] = {}

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if given.table_type == "reference":
         return _print(result for each in deletes for result in results_by_reference(logs, each))
-    return _print(_by_lake(logs, given.table_type, given.split, deletes, shapes))
+    return _print(_by_lake(logs, given.table_type, given.split, deletes, shapes, is_rebuilt=given.rebuilt))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--deletes", choices=get_args(Deletes), help="both when left out")
     parser.add_argument("--shape", choices=get_args(Shape), help="both when left out")
+    parser.add_argument("--rebuilt", action="store_true", help="rebuild silver at the end: it must be the same")
     parser.add_argument("--dump", type=Path, metavar="FOLDER", help="write the logs' records there instead")
     parser.add_argument("--check", type=Path, metavar="FILE", help="compare the final rows in a JSON file instead")
     return parser
@@ -61,7 +62,13 @@ def _named(logs: Sequence[Log], names: Sequence[str]) -> list[Log]:
 
 
 def _by_lake(
-    logs: Sequence[Log], table_type: "TableType", split: Split, deletes: Sequence[Deletes], shapes: Sequence[Shape]
+    logs: Sequence[Log],
+    table_type: "TableType",
+    split: Split,
+    deletes: Sequence[Deletes],
+    shapes: Sequence[Shape],
+    *,
+    is_rebuilt: bool,
 ) -> Iterator[Result]:
     # Here, because Spark and the product are not needed for the rest.
     from cdc_lake.session import build_session
@@ -77,7 +84,14 @@ def _by_lake(
             for shape in shapes:
                 with tempfile.TemporaryDirectory() as root:
                     yield from results_by_lake(
-                        spark, Path(root), logs, table_type=table_type, split=split, deletes=each, shape=shape
+                        spark,
+                        Path(root),
+                        logs,
+                        table_type=table_type,
+                        split=split,
+                        deletes=each,
+                        shape=shape,
+                        is_rebuilt=is_rebuilt,
                     )
     finally:
         spark.stop()

@@ -13,10 +13,13 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
 from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.layers.rebuild import run_rebuild
 from cdc_lake.layers.replay import replay_quarantined
+from cdc_lake.layers.run import silver_targets
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report
+from cdc_lake.tables.side import SideTable
 
 from .cut import Split, cuts, due
 from .log import Deletes, Log, Shape
@@ -48,11 +51,13 @@ def results_by_lake(
     split: Split,
     deletes: Deletes,
     shape: Shape,
+    is_rebuilt: bool = False,
 ) -> Iterator[Result]:
     """Run the logs that can have the shape in one lake, most of them in few tables; what is wrong with each.
 
     Args:
         root: the lake's folder, empty.
+        is_rebuilt: whether silver is rebuilt at the end; it and its memory must be what they were.
     """
     copies = list(copies_of([log for log in logs if shape in log.shapes], split))
     config = Config(
@@ -64,6 +69,8 @@ def results_by_lake(
     for number in range(max((len(copy.batches) for copy in copies), default=0)):
         lake.take_batch(number)
     tables = {topic: silver_rows(root, topic) for topic in dict.fromkeys(copy.topic for copy in copies)}
+    if is_rebuilt:
+        yield from lake.rebuilt(root, tables)
     for copy in copies:
         batches = " | ".join(f"{batch.start + 1}-{batch.stop}" for batch in copy.batches)
         lines = _lines(copy, deletes, tables[copy.topic], lake.failures.get(copy.topic))
@@ -138,6 +145,30 @@ class Lake:
             self._note(replay_quarantined(self._config, sorted(late), self._spark, registry=self._registry))
             self._fold(sorted(late))
 
+    def rebuilt(self, root: Path, before: Mapping[str, list[dict[str, Any]]]) -> Iterator[Result]:
+        """Rebuild every table; what is another then than `before`."""
+        topics = [topic for topic, rows in before.items() if rows and topic not in self.failures]
+        remembered = {topic: self._remembered(root, topic) for topic in topics}
+        self._note(run_rebuild(self._config, topics, workers=self._workers))
+        for topic in topics:
+            if topic in self.failures:
+                yield f"{topic} rebuilt", [self.failures[topic][1][:300]]
+                continue
+            was, is_now = _without_batch(before[topic]), _without_batch(silver_rows(root, topic))
+            lines = [f"a row was {one}" for one in was - is_now] + [f"a row is {one}" for one in is_now - was]
+            side = remembered[topic], self._remembered(root, topic)
+            lines += [f"remembered was {one}" for one in side[0] - side[1]]
+            lines += [f"remembered is {one}" for one in side[1] - side[0]]
+            yield f"{topic} rebuilt", sorted(lines)
+
+    def _remembered(self, root: Path, topic: str) -> set[str]:
+        """The side table's entries that silver's newest commit names."""
+        (target,) = silver_targets(self._config, topic)
+        progress = target.open(self._spark).progress()
+        assert progress is not None
+        entries = SideTable(self._spark, target.side).read(progress.side).drop("__batch", "at_ms")
+        return {str(entry) for entry in entries.collect()}
+
     def _send(self, copy: Copy, number: int) -> None:
         lost: dict[int, int] = {}
         for index in copy.batches[number]:
@@ -174,6 +205,11 @@ class Lake:
         for table in report.tables:
             if table.error is not None:
                 self.failures[table.table] = table.error.code, table.error.message
+
+
+def _without_batch(rows: Iterable[Mapping[str, Any]]) -> set[str]:
+    own = ("__batch",)
+    return {str({n: row[n] for n in sorted(row) if n not in own and n[:8] != "_hoodie_"}) for row in rows}
 
 
 def _due_text(number: int) -> str:

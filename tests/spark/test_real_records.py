@@ -13,8 +13,9 @@ from pyspark.sql import functions as F
 
 from cdc_lake.events.arrival import bronze_rows, with_log_order
 from cdc_lake.events.decode import WriterSchema
+from cdc_lake.events.layout import evolved
 from cdc_lake.events.moves import move_of
-from cdc_lake.events.rows import events, layout_of
+from cdc_lake.events.rows import events, sent_by
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "debezium"
 UNSENT = {"unavailable": True}
@@ -85,7 +86,7 @@ def check(table: str, sources: list[dict[str, Any]], spark: SparkSession) -> Non
     ).persist()
     keys = [WriterSchema(source["key_schema"]) for source in sources]
     values = [WriterSchema(source["value_schema"]) for source in sources]
-    layout = layout_of(table, keys, values)
+    layout = evolved(table, sent_by(keys, values)).layout
     typed = events(
         bronze, layout, keys=keys, values=values, frames=["id4"], unavailable_value="__debezium_unavailable_value"
     ).select(

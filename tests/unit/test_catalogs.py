@@ -25,7 +25,7 @@ from cdc_lake.catalogs.listings import delta_listing, hudi_listings
 from cdc_lake.catalogs.naming import check_names, names_of
 from cdc_lake.config import CatalogConfig, Config, LakeConfig, StackConfig, endpoints_file, metastore_address
 from cdc_lake.errors import ConfigError, ForeignEntryError
-from cdc_lake.events.comments import column_comments
+from cdc_lake.events.declared import column_comments
 from cdc_lake.layers.bronze import run_bronze
 
 SCHEMA = StructType(

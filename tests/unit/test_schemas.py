@@ -12,7 +12,7 @@ from cdc_lake.errors import UnsupportedError
 from cdc_lake.events.arrival import Schemas
 from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.envelope import row_fields, shape_of
-from cdc_lake.events.rows import check_names
+from cdc_lake.events.layout import check_names
 from cdc_lake.events.schemas import (
     MAX_TEXT_BYTES,
     SchemaError,

@@ -1,0 +1,357 @@
+"""Silver's columns, and how they follow the source's.
+
+A column of the source has its *place*: the column of silver that is called as it is, or as `rename` says. Values whose
+type does not go with the place's stand beside it, in `<place>__<type>`. What was placed once stays so: a table that is
+made anew from the same events has the same columns. docs/evolution.md says what becomes of each change.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, SILVER_META, quoted
+from cdc_lake.errors import ConfigError, SchemaChangeError, UnsupportedError
+from cdc_lake.events.schemas import twins
+from cdc_lake.events.types import plain_type
+
+Policy = Literal["evolve", "add_only", "freeze"]
+"""What may become of a table's columns: see `check_steps`."""
+
+_RESERVED = frozenset((*SILVER_META, KEY, KEEP, DELETE))
+_WHOLE = ("smallint", "int", "bigint")
+_FLOATING = ("float", "double")
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_MOST_DIGITS = 38
+"""Of Spark's widest decimal."""
+
+
+def wider(one: str, other: str) -> str | None:
+    """The Spark type that holds every value of both; none if there is none that both go into unchanged."""
+    if plain_type(one) == plain_type(other):
+        return one
+    for family in (_WHOLE, _FLOATING):
+        if one in family and other in family:
+            return max(one, other, key=family.index)
+    sizes = [_DECIMAL.fullmatch(kind) for kind in (one, other)]
+    if not all(sizes):
+        return None
+    digits = [(int(size[1]) - int(size[2]), int(size[2])) for size in sizes if size]
+    whole, scale = (max(parts) for parts in zip(*digits, strict=True))
+    return f"decimal({whole + scale},{scale})" if whole + scale <= _MOST_DIGITS else None
+
+
+def name_beside(name: str, kind: str, taken: Collection[str] = ()) -> str:
+    """The name of the column beside `name` for values of another type.
+
+    Args:
+        taken: names that it must not have, whatever their case.
+    """
+    found = f"{name}__{re.sub(r'[^A-Za-z0-9]+', '_', kind).strip('_')}"
+    lower = {other.lower() for other in taken}
+    while found.lower() in lower:
+        found += "_"
+    return found
+
+
+def _as_it_is(kind: str) -> str:
+    return kind
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Where values go, as the settings and the engine say.
+
+    Attributes:
+        left_out: columns of the source that silver does not have.
+        renamed: column of the source -> its place.
+        cast: place -> the Spark type it has, whatever comes.
+        held_as: from a Spark type to the one that the table holds it as.
+    """
+
+    left_out: Collection[str] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    cast: Mapping[str, str] = field(default_factory=dict)
+    held_as: Callable[[str], str] = _as_it_is
+
+    def place(self, source: str) -> str | None:
+        """Where a column of the source goes; nowhere if it is left out."""
+        return None if source in self.left_out else self.renamed.get(source, source)
+
+    def places(self, table: str, columns: Mapping[str, str]) -> dict[str, str]:
+        """The places of a schema's columns, and the types that they bring.
+
+        Args:
+            columns: of the source, name to Spark type.
+
+        Raises:
+            ConfigError: two of them have the same place.
+        """
+        found: dict[str, str] = {}
+        for source, kind in columns.items():
+            place = self.place(source)
+            if place in found:
+                raise ConfigError(
+                    f"{table}.{place}", f"`rename` makes two columns one, `{source}` is the second", "see `rename`"
+                )
+            if place is not None:
+                found[place] = self.type_of(place, kind)
+        return found
+
+    def type_of(self, place: str, kind: str) -> str:
+        """The type that values of a type have in a place."""
+        return self.held_as(self.cast.get(place, kind))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a silver table.
+
+    Attributes:
+        keys: the primary key's, name to Spark type, in the key schema's order.
+        columns: all, keys first.
+        beside: name of a column that stands beside its place -> the place.
+        placing: what it follows.
+    """
+
+    keys: Mapping[str, str]
+    columns: Mapping[str, str]
+    beside: Mapping[str, str] = field(default_factory=dict)
+    placing: Placing = Placing()
+
+    def of_place(self, place: str) -> list[str]:
+        """The columns that hold the values of a place."""
+        own = [place] if place in self.columns and place not in self.beside else []
+        return own + [name for name, of in self.beside.items() if of == place and name in self.columns]
+
+    def of_source(self, source: str) -> list[str]:
+        """The columns that hold the values of a column of the source."""
+        place = self.placing.place(source)
+        return [] if place is None else self.of_place(place)
+
+    def column_for(self, source: str, kind: str) -> str | None:
+        """The column that takes a source column's values of a type; none if it is left out."""
+        place = self.placing.place(source)
+        if place is None:
+            return None
+        kind = self.placing.type_of(place, kind)
+        return next((name for name in self.of_place(place) if _holds(self.columns[name], kind)), None)
+
+
+@dataclass(frozen=True)
+class SchemaStep:
+    """One change of a silver table's columns.
+
+    Attributes:
+        kind: `add`; `widen`, for which the table is written anew; `beside`, values of another type in a column of
+            their own; `gone`, no longer sent; `back`, sent again.
+        column: silver's.
+        was, becomes: Spark types; none where there is none.
+        place: of `beside`.
+    """
+
+    kind: Literal["add", "widen", "beside", "gone", "back"]
+    column: str
+    was: str | None = None
+    becomes: str | None = None
+    place: str | None = None
+
+    @property
+    def words(self) -> str:
+        """What changes."""
+        match self.kind:
+            case "add":
+                return f"`{self.column}` {self.becomes} is new"
+            case "widen":
+                return f"`{self.column}` {self.was} becomes {self.becomes}"
+            case "beside":
+                return f"`{self.place}` {self.was} comes as {self.becomes}: such values are in `{self.column}`"
+            case "gone":
+                return f"`{self.column}` is not sent any more: it stays, null from now on"
+        return f"`{self.column}` is sent again"
+
+    def ddl(self, table: str) -> str | None:
+        """The step as SQL; none if no column changes."""
+        if self.kind == "widen":
+            return f"ALTER TABLE {table} ALTER COLUMN {quoted(self.column)} TYPE {self.becomes}"
+        if self.kind in ("add", "beside"):
+            return f"ALTER TABLE {table} ADD COLUMN {quoted(self.column)} {self.becomes}"
+        return None
+
+
+_ALLOWED: Mapping[Policy, frozenset[str]] = {
+    "evolve": frozenset({"add", "widen", "beside", "gone", "back"}),
+    "add_only": frozenset({"add", "gone", "back"}),
+    "freeze": frozenset(),
+}
+
+
+def check_steps(table: str, steps: Sequence[SchemaStep], policy: Policy) -> None:
+    """See that a table's policy allows all of these steps.
+
+    `evolve` takes each; `add_only` new columns and those that are not sent any more, which no stored value notices;
+    `freeze` none.
+
+    Raises:
+        SchemaChangeError: it does not; the message has each of those that it does not allow.
+    """
+    refused = [step.words for step in steps if step.kind not in _ALLOWED[policy]]
+    if refused:
+        raise SchemaChangeError(
+            table,
+            f"`evolution: {policy}` does not allow what its events bring: {'; '.join(refused)}",
+            "set `evolution: evolve` for this table and run again (`cdc-lake plan` shows what that does), or name the "
+            "columns in `except_columns`, `rename` or `cast`",
+        )
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a table's events were written with, as far as columns go.
+
+    Attributes:
+        keys: the columns of each key schema, name to Spark type; none at all if the key is as it was.
+        values: the columns of each value schema; in the order in which they first came.
+        newest: those of the one that came last, if it says which columns the source has.
+    """
+
+    keys: Sequence[Mapping[str, str]]
+    values: Sequence[Mapping[str, str]]
+    newest: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Evolved:
+    """A layout, and how it came of the one before.
+
+    Attributes:
+        steps: none of a table that is new.
+        gone: the columns that the source does not send any more.
+    """
+
+    layout: Layout
+    steps: Sequence[SchemaStep]
+    gone: Collection[str] = ()
+
+
+def evolved(
+    table: str,
+    sent: Sent,
+    *,
+    stored: Layout | None = None,
+    gone: Collection[str] = (),
+    known: Layout | None = None,
+    placing: Placing | None = None,
+) -> Evolved:
+    """The columns that a table needs for its stored rows and new events.
+
+    Args:
+        sent: what the events were written with.
+        stored: the table's columns; none of a table that is new.
+        gone: those that the source did not send any more.
+        known: the columns of a table that is made anew, which have the names that they had there.
+        placing: where values go; if nothing is said, to columns of their names.
+
+    Raises:
+        UnsupportedError: the primary key is another than before, or a name cannot stand in a table.
+        ConfigError: the settings leave the primary key out, or make two columns one.
+    """
+    placing = placing or Placing()
+    keys = _keys(table, sent.keys, stored, placing)
+    own = {name: kind for name, kind in stored.columns.items() if name not in stored.keys} if stored else {}
+    layout = Layout(keys, {**keys, **own}, stored.beside if stored else {}, placing)
+    for columns in sent.values:
+        for place, kind in placing.places(table, columns).items():
+            if place not in keys:
+                layout = _with_value(layout, place, kind, known or layout)
+    check_names(table, layout.columns)
+    now_gone = set(gone)
+    if sent.newest is not None:
+        here = {*keys, *placing.places(table, sent.newest)}
+        now_gone = {name for name in layout.columns if layout.beside.get(name, name) not in here}
+    return Evolved(layout, _steps(stored, layout, set(gone), now_gone) if stored else (), now_gone)
+
+
+def _with_value(layout: Layout, place: str, kind: str, known: Layout) -> Layout:
+    """The layout with a column that takes a place's values of a type, called as it is in `known`."""
+    for name in layout.of_place(place):
+        if (becomes := wider(layout.columns[name], kind)) is not None:
+            return replace(layout, columns={**layout.columns, name: becomes})
+    name, becomes = _in_known(known, place, kind) or (_free_name(layout, known, place, kind), kind)
+    beside = {} if name == place else {name: place}
+    return replace(layout, columns={**layout.columns, name: becomes}, beside={**layout.beside, **beside})
+
+
+def _in_known(known: Layout, place: str, kind: str) -> tuple[str, str] | None:
+    """What the column is called that takes such values there, and its type."""
+    of_place = ((name, wider(known.columns[name], kind)) for name in known.of_place(place))
+    return next(((name, becomes) for name, becomes in of_place if becomes is not None), None)
+
+
+def _free_name(layout: Layout, known: Layout, place: str, kind: str) -> str:
+    taken = {*layout.columns, *known.columns}
+    is_free = place.lower() not in {other.lower() for other in taken}
+    return place if is_free else name_beside(place, kind, taken)
+
+
+def _steps(stored: Layout, layout: Layout, gone: set[str], now_gone: set[str]) -> list[SchemaStep]:
+    found = []
+    for name, kind in layout.columns.items():
+        was, place = stored.columns.get(name), layout.beside.get(name)
+        if was is None:
+            beside = layout.columns.get(place) if place else None
+            found.append(SchemaStep("beside" if beside else "add", name, beside, kind, place))
+        elif plain_type(was) != plain_type(kind):
+            found.append(SchemaStep("widen", name, was, kind))
+    found += [SchemaStep("gone", name) for name in stored.columns if name in now_gone - gone]
+    return found + [SchemaStep("back", name) for name in stored.columns if name in gone - now_gone]
+
+
+def check_names(table: str, columns: Collection[str]) -> None:
+    """See that columns can stand in one table beside the toolkit's own.
+
+    Raises:
+        UnsupportedError: one cannot.
+    """
+    todo = "give it another name by `rename`, or leave it out by `except_columns`"
+    for name in columns:
+        if name in _RESERVED or name.startswith(HUDI_PREFIX):
+            what = "a source column has the name of one of the toolkit's own, or of Hudi's"
+            raise UnsupportedError(f"{table}.{name}", what, todo)
+    if both := twins(columns):
+        reason = f"it differs from `{both[0]}` in upper and lower case only"
+        raise UnsupportedError(f"{table}.{both[1]}", reason, todo)
+
+
+def _holds(column: str, kind: str) -> bool:
+    """Whether a column's type takes every value of another."""
+    return wider(column, kind) == column
+
+
+def _keys(table: str, schemas: Iterable[Mapping[str, str]], stored: Layout | None, placing: Placing) -> dict[str, str]:
+    """The primary key's columns by their places, wide enough for all."""
+    before = dict(stored.keys) if stored else None
+    found: dict[str, str] | None = None
+    for columns in schemas:
+        if left_out := [name for name in columns if placing.place(name) is None]:
+            raise ConfigError(f"{table}.{left_out[0]}", "it is a column of the primary key", "see `except_columns`")
+        sent = placing.places(table, columns)
+        known = found or before or sent
+        merged = {name: wider(known.get(name, ""), kind) for name, kind in sent.items()}
+        if known.keys() != sent.keys() or None in merged.values():
+            raise UnsupportedError(
+                table,
+                f"its primary key was {_listed(known)} and now is {_listed(sent)}",
+                "rebuild the table from a snapshot taken after the change",
+            )
+        found = {name: kind for name, kind in merged.items() if kind is not None}
+    found = found or before
+    if found is None:
+        raise UnsupportedError(
+            table, "its records have no key, so rows cannot be told apart", "set message.key.columns on the connector"
+        )
+    return found
+
+
+def _listed(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in sorted(columns.items()))

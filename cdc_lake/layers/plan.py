@@ -1,0 +1,253 @@
+"""What the next runs would do, before they do it. Nothing is written."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from cdc_lake.brokers import broker_login
+from cdc_lake.columns import BRONZE
+from cdc_lake.config import Config, kafka_address
+from cdc_lake.errors import CdcLakeError, InfrastructureError, UnsupportedError
+from cdc_lake.events.decode import WriterSchema
+from cdc_lake.events.layout import Evolved, SchemaStep, check_steps, evolved
+from cdc_lake.events.rows import sent_by
+from cdc_lake.events.schemas import SchemaError
+from cdc_lake.layers.bronze import unread
+from cdc_lake.layers.run import SilverTarget, landed, select, silver_targets, table_path
+from cdc_lake.layers.silver_batch import Batch, SilverRun, layout_of, looking
+from cdc_lake.layers.written import named
+from cdc_lake.registries import open_subjects
+from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects
+from cdc_lake.session import build_session, is_little
+from cdc_lake.sources.kafka import Broker, Kafka, TopicLog
+from cdc_lake.storage import Storage
+from cdc_lake.tables.delta import DeltaLakeTable
+
+
+class PlannedStep(BaseModel):
+    """A change of silver's columns.
+
+    Attributes:
+        ddl: the same as SQL; none where no column changes.
+        rewritten_bytes: of the table's files, which are written anew for it.
+    """
+
+    words: str
+    ddl: str | None = None
+    rewritten_bytes: int = 0
+
+
+class TablePlan(BaseModel):
+    """What the next run of a layer would do to a table.
+
+    Attributes:
+        what: in words: nothing, or how it goes about it.
+        why: the reasons for that.
+        consumed_from, consumed_to: as in a report: bronze `{partition: offset}`, silver `{bronze: batch}`.
+        records: how many there are to take; bronze's are a difference of offsets, which may have holes.
+        steps: changes of silver's columns that the records bring.
+        announced: those that the registry's newest schema would bring, whose records are not here yet.
+        refused: why the run would stop, or the table's policy refuse what is announced.
+    """
+
+    table: str
+    layer: str
+    what: str
+    why: list[str] = []
+    consumed_from: dict[str, int] = {}
+    consumed_to: dict[str, int] = {}
+    records: int = 0
+    steps: list[PlannedStep] = []
+    announced: list[PlannedStep] = []
+    refused: list[str] = []
+
+
+class Plan(BaseModel):
+    """What the next runs would do.
+
+    Attributes:
+        broker_error: why nothing is known of what Kafka holds.
+        registry_error: why nothing is known of what the registry announces.
+    """
+
+    tables: list[TablePlan] = []
+    broker_error: str | None = None
+    registry_error: str | None = None
+
+    @property
+    def refused(self) -> list[str]:
+        """Everything that would be refused."""
+        return [reason for table in self.tables for reason in table.refused]
+
+
+def plan(
+    config: Config,
+    tables: Sequence[str],
+    spark: SparkSession | None = None,
+    *,
+    broker: Kafka | None = None,
+    subjects: Subjects | None = None,
+) -> Plan:
+    """Look at what is waiting for bronze and silver.
+
+    Args:
+        config: the settings.
+        tables: topic names or globs.
+        spark: the session; made when there is none.
+        broker: asked what the topics hold; the settings' when there is none.
+        subjects: asked for the newest schemas; the settings' registry when there is none.
+
+    Raises:
+        UnknownTableError: a name or glob fits no topic and no bronze table.
+    """
+    broker = broker or Broker(kafka_address(config), config.kafka.timeout_seconds, broker_login(config.kafka))
+    spark = spark or build_session("cdc_lake plan")
+    there, known = landed(config, Storage(spark)), list[str]()
+    found, logs = Plan(), dict[str, TopicLog]()
+    try:
+        known = broker.topics()
+        topics = select(tables, sorted({*there, *known}), "topic or bronze table", "see --table")
+        logs = broker.logs([topic for topic in topics if topic in known])
+    except InfrastructureError as error:
+        found.broker_error = str(error)
+        topics = select(tables, there, "bronze table", "see --table")
+    try:
+        subjects = subjects or open_subjects(config)
+    except CdcLakeError as error:
+        found.registry_error = str(error)
+    for topic in topics:
+        look = _Look(config, spark, topic, subjects)
+        found.tables.append(look.bronze(logs.get(topic)))
+        if topic in there:
+            found.tables += [look.silver(target) for target in silver_targets(config, topic)]
+    return found
+
+
+@dataclass(frozen=True)
+class _Look:
+    """At one topic."""
+
+    config: Config
+    spark: SparkSession
+    topic: str
+    subjects: Subjects | None
+
+    def bronze(self, log: TopicLog | None) -> TablePlan:
+        """What the bronze job would land."""
+        table = DeltaLakeTable(self.spark, table_path(self.config, "bronze", self.topic))
+        progress = table.progress() if table.exists() else None
+        before = progress.position if progress else {}
+        found = TablePlan(table=self.topic, layer="bronze", what="unknown: Kafka does not answer, or has no such topic")
+        if log is None:
+            return found
+        left = unread(log, progress.offsets.get(log.id, {}) if progress else {})
+        found.consumed_from = {str(p): offset for p, offset in before.items()}
+        found.consumed_to = {str(p): span.end for p, span in log.partitions.items()}
+        found.records = sum(span.end - span.start for span in left.values())
+        if progress is None:
+            found.what = "creates the table" if found.records else "nothing: the topic is empty"
+        else:
+            found.what = "appends" if found.records else "nothing"
+            if log.id not in progress.offsets:
+                found.why.append("the topic was made anew: its records go on in a new generation")
+        batches = -(-found.records // self.config.table(self.topic).max_rows)
+        if batches > 1:
+            found.why.append(f"in {batches} batches of at most {self.config.table(self.topic).max_rows} records")
+        return found
+
+    def silver(self, target: SilverTarget) -> TablePlan:
+        """What the silver job would fold of what bronze has."""
+        bronze = DeltaLakeTable(self.spark, table_path(self.config, "bronze", self.topic))
+        landed, settings, source = bronze.progress(), self.config.table(self.topic), bronze.id()
+        assert landed is not None, "a bronze table is created with progress"
+        run = looking(
+            self.config,
+            target,
+            self.spark,
+            bronze=bronze.read(as_of=bronze.version()).select(*BRONZE),
+            partitions=len(landed.position),
+            settings=settings,
+        )
+        progress = run.silver.progress()
+        is_compared = progress is not None and source not in progress.sources
+        reached = progress.sources.get(source, 0) if progress else 0
+        found = TablePlan(
+            table=target.name,
+            layer="silver",
+            what="nothing",
+            consumed_from={"bronze": reached},
+            consumed_to={"bronze": landed.commit},
+        )
+        rows = run.bronze.where((F.col("batch") > reached) & (F.col("status") == "ok"))
+        batch = Batch(run, reached + 1, landed.commit, progress, rows)
+        after = None if progress is None else Evolved(layout_of(run.silver, progress), (), progress.gone)
+        if reached < landed.commit:
+            found.records = batch.counts.total
+            found.what, found.why = _way(batch, is_compared)
+        try:
+            if found.records and batch.schemas is not None:
+                after = batch.schemas.evolved
+                found.steps = _told(batch, after.steps)
+                check_steps(target.name, after.steps, settings.evolution)
+            if after is not None:
+                announced = self._announced(run, after)
+                found.announced = _told(batch, announced)
+                check_steps(f"{self.topic}{VALUE_SUFFIX} in the registry", announced, settings.evolution)
+        except CdcLakeError as error:
+            found.refused.append(str(error))
+        return found
+
+    def _announced(self, run: SilverRun, after: Evolved) -> Sequence[SchemaStep]:
+        """The changes of columns that the registry's newest schema would bring.
+
+        Args:
+            after: the columns once all that waits is folded.
+        """
+        newest = self.subjects.version(f"{self.topic}{VALUE_SUFFIX}") if self.subjects else None
+        if newest is None:
+            return ()
+        schema = named(WriterSchema(newest.text), run.settings)
+        try:
+            sent = sent_by([], [schema], schema)
+        except SchemaError as exc:
+            todo = "its records will be quarantined: see the schema in the registry"
+            raise UnsupportedError(f"{self.topic}{VALUE_SUFFIX}, version {newest.number}", str(exc), todo) from exc
+        return evolved(run.done.table, sent, stored=after.layout, gone=after.gone, placing=run.placing).steps
+
+
+def _told(batch: Batch, steps: Sequence[SchemaStep]) -> list[PlannedStep]:
+    run = batch.run
+    size = run.silver.size() if batch.progress is not None and any(step.kind == "widen" for step in steps) else 0
+    return [
+        PlannedStep(words=step.words, ddl=step.ddl(run.done.table), rewritten_bytes=size if step.kind == "widen" else 0)
+        for step in steps
+    ]
+
+
+def _way(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:
+    """How silver goes about a batch, and why."""
+    counts, run = batch.counts, batch.run
+    if not counts.total:
+        return "moves on", ["bronze's new batches hold no event"]
+    if batch.progress is None:
+        return "creates the table", []
+    if is_compared:
+        return "compares all of bronze with silver, key by key", [
+            "silver was folded from another bronze table, or does not know how far it got"
+        ]
+    why = []
+    if is_little(rows=counts.total, stored_bytes=run.silver.size()):
+        why.append("little to do: interpreted, in one partition")
+    ((late,),) = batch.rows.agg(F.count(F.when(F.col("late"), 1))).collect()
+    if late:
+        why.append(f"{late} records were brought back late: their keys are folded again from all of bronze")
+    if counts.truncates:
+        why.append(f"{counts.truncates} truncates: every row of the table is looked at")
+    if counts.marks and run.settings.remove_missing_after_snapshot:
+        why.append("a snapshot began or ended: rows that it did not have are deleted")
+    if run.partitions > 1:
+        why.append(f"{run.partitions} partitions: keys that changed theirs are folded again from all of bronze")
+    return "merges", why

@@ -1,0 +1,104 @@
+"""What `cdc-lake plan` says that the next runs would do, and that it writes nothing."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+from schema_changes import CHANGES, TABLE, Change, steps_of, text_of, value_schemas
+from test_evolution import Place, played
+
+from cdc_lake.cli.look import _print_plan
+from cdc_lake.config import Config, LakeConfig, TableConfig
+from cdc_lake.layers.plan import Plan, plan
+from cdc_lake.registries.subjects import Version
+
+
+class Announcing:
+    """A fake: the part of a registry that is asked for the newest version of a subject."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def version(self, subject: str, number: str | None = None) -> Version | None:
+        """See `Subjects`."""
+        return Version("2", self._text, "contentId", 21) if subject == f"{TABLE}-value" else None
+
+
+def changes(*names: str) -> list[Change]:
+    return [change for change in CHANGES if change.name in names]
+
+
+def content(root: Path) -> dict[str, str]:
+    """Every file, and what is in it."""
+    files = (path for path in root.rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def planned(spark: SparkSession, place: Place, root: Path, among: Sequence[Change], **settings: Any) -> Plan:
+    """The plan; the lake is as it was before."""
+    before = content(root)
+    config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(**settings))
+    announcing: Any = Announcing(text_of(value_schemas(among)[1]))
+    found = plan(config, ["*"], spark, broker=place.lake.broker, subjects=announcing)
+    assert content(root) == before
+    return found
+
+
+def test_a_plan_is_what_the_run_then_does(spark: SparkSession, tmp_path: Path) -> None:
+    among = changes("a column is added", "integer to bigint", "text to integer", "a column is dropped")
+    place = Place(spark, tmp_path, among, "delta")
+    place.send(False, 1, {"whole": 7, "to_number": "x", "dropped": 7})
+
+    (new,) = planned(spark, place, tmp_path, among).tables
+
+    assert (new.layer, new.what, new.records, new.consumed_to) == ("bronze", "creates the table", 1, {"0": 1})
+
+    wanted = played(place, among)
+    announced = planned(spark, place, tmp_path, among)
+    bronze, silver = announced.tables
+    assert (bronze.what, bronze.records) == ("appends", 3)
+    words = [step.words for step in steps_of(among)]
+    assert (silver.what, silver.steps, [step.words for step in silver.announced]) == ("nothing", [], words)
+
+    place.lake.land()
+    bronze, silver = planned(spark, place, tmp_path, among).tables
+    assert (bronze.what, bronze.records) == ("nothing", 0)
+    assert (silver.what, silver.records, silver.announced) == ("merges", 3, [])
+    assert [step.words for step in silver.steps] == words
+    rewritten = {step.words: step.rewritten_bytes for step in silver.steps if step.rewritten_bytes}
+    assert set(rewritten) == {"`whole` int becomes bigint"}
+    assert f"ALTER TABLE {TABLE} ALTER COLUMN `whole` TYPE bigint" in [step.ddl for step in silver.steps]
+
+    frozen = planned(spark, place, tmp_path, among, evolution="freeze")
+    (refused,) = frozen.refused
+    assert refused.startswith(f"{TABLE}: `evolution: freeze` does not allow what its events bring: ")
+    assert "; ".join(words) in refused
+
+    (done,) = place.fold()
+    assert (done.error, done.warnings) == (None, words)
+    rows = next(place.rows())
+    assert {key: {name: rows[key][name] for name in columns} for key, columns in wanted.items()} == wanted
+    assert [table.what for table in planned(spark, place, tmp_path, among).tables] == ["nothing", "nothing"]
+
+
+def test_a_subject_that_the_policy_will_refuse_is_named_before_any_record_comes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    among = changes("integer to text")
+    place = Place(spark, tmp_path, among, "delta")
+    place.send(False, 1, {"to_text": 7})
+    assert place.fold()[0].error is None
+
+    found = planned(spark, place, tmp_path, among, evolution="add_only")
+
+    assert [table.what for table in found.tables] == ["nothing", "nothing"]
+    (refused,) = found.refused
+    assert refused.startswith(f"{TABLE}-value in the registry: `evolution: add_only` does not allow")
+    console = Console(width=80, record=True, highlight=False)
+    _print_plan(found, console)
+    text = console.export_text()
+    assert "the registry's newest schema, of which no record is here yet:" in text
+    assert "`to_text` int comes as string" in text

@@ -1,0 +1,206 @@
+"""Silver made anew from bronze: shown beside what it is, and put in its place in one commit."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import wire
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+from sent import TABLE, Lake, Shelf, event, life, row
+
+from cdc_lake.columns import BATCH
+from cdc_lake.config import Config, LakeConfig, TableConfig
+from cdc_lake.failpoints import VARIABLE
+from cdc_lake.layers.rebuild import How, run_rebuild
+from cdc_lake.layers.replay import replay_quarantined
+from cdc_lake.layers.silver import run_silver
+from cdc_lake.metrics.report import TableReport
+from cdc_lake.points import Offset
+from cdc_lake.tables.side import SideTable
+
+FOLDER = TABLE.name.replace(".", "/")
+TEXT, NUMBER = (
+    wire.Table(TABLE.name, {"id": wire.INT32, "n": wire.optional(kind)}, ["id"]) for kind in (wire.STRING, wire.INT32)
+)
+
+
+class Place:
+    """A lake of one table, whose columns are of two kinds in turn."""
+
+    def __init__(self, spark: SparkSession, root: Path, **settings: Any) -> None:
+        self._spark, self.root, self._settings = spark, root, settings
+        self.shelf = Shelf()
+        self.texts = {20: self._text(TABLE), 21: self._text(TEXT), 22: self._text(NUMBER)}
+        self.shelf.put("contentId:10", wire.json_text(wire.avro_schema(TABLE.key)).decode())
+        self.lake = Lake(spark, root, self.shelf, **settings)
+
+    @staticmethod
+    def _text(table: wire.Table) -> str:
+        return wire.json_text(wire.avro_schema(wire.envelope(table))).decode()
+
+    def knows(self, *ids: int) -> None:
+        """Let the registry have these value schemas."""
+        for number in ids:
+            self.shelf.put(f"contentId:{number}", self.texts[number])
+
+    def send(self, key: int, value: Any, value_id: int = 20) -> None:
+        table = {20: TABLE, 21: TEXT, 22: NUMBER}[value_id]
+        body = wire.avro(self.texts[value_id], wire.filled(wire.envelope(table), value)) if value else None
+        self.lake.send_numbered(key, body, value_id, key_id=10)
+
+    def config(self, **more: Any) -> Config:
+        return Config(lake=LakeConfig(root=str(self.root)), defaults=TableConfig(**{**self._settings, **more}))
+
+    def fold(self, **more: Any) -> None:
+        """Land and fold what is new."""
+        self.lake.land()
+        (done,) = run_silver(self.config(**more), [TABLE.name], self._spark).tables
+        assert done.error is None, done.error
+
+    def rebuild(self, how: How | None = None, **more: Any) -> TableReport:
+        (done,) = run_rebuild(self.config(**more), [TABLE.name], self._spark, how=how).tables
+        return done
+
+    def rows(self) -> dict[int, dict[str, Any]]:
+        """Silver as delta-rs reads it, without the commit numbers."""
+        found = DeltaTable(f"{self.root}/silver/{FOLDER}").to_pyarrow_table().to_pylist()
+        return {one["id"]: {name: value for name, value in one.items() if name != BATCH} for one in found}
+
+    def remembered(self) -> set[Any]:
+        """The side table's entries that silver's newest commit names."""
+        progress = self.lake.table("silver").progress()
+        assert progress is not None
+        entries = SideTable(self._spark, f"{self.root}/side/{FOLDER}").read(progress.side).drop(BATCH, "at_ms")
+        return {str(entry) for entry in entries.collect()}
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> Place:
+    """With two lives of five keys each, folded one after the other; hard deletes."""
+    place = Place(spark, tmp_path, deletes="hard")
+    place.knows(20)
+    for start in (0, 100):
+        for key, value in life(start):
+            place.send(key, value)
+        place.fold()
+    return place
+
+
+def test_a_rebuild_is_the_same_and_mends_what_is_not(place: Place) -> None:
+    rows, remembered = place.rows(), place.remembered()
+    assert rows and remembered
+
+    done = place.rebuild(How(is_dry=True))
+
+    assert done.rows == {"same": len(rows), "changed": 0, "only_before": 0, "only_after": 0}
+    assert done.version_before == done.version_after
+
+    path = f"{place.root}/silver/{FOLDER}"
+    table = DeltaTable(path)
+    table.delete("id = 1")
+    table.update(predicate="id = 2", new_values={"name": "'wrong'"})
+    stored = DeltaTable(path).to_pyarrow_table()
+    strange = stored.slice(0, 1).to_pylist()[0] | {"id": 77}
+    write_deltalake(path, pa.Table.from_pylist([strange], schema=stored.schema), mode="append")
+    versions = DeltaTable(path).version()
+
+    shown = place.rebuild(How(is_dry=True))
+
+    assert shown.rows == {"same": len(rows) - 2, "changed": 1, "only_before": 1, "only_after": 1}
+    assert shown.examples == {"changed": ['{"id":2}'], "only_before": ['{"id":77}'], "only_after": ['{"id":1}']}
+    assert DeltaTable(path).version() == versions
+
+    mended = place.rebuild()
+
+    assert (mended.status, mended.rows, mended.examples) == ("ok", shown.rows, shown.examples)
+    assert (place.rows(), place.remembered()) == (rows, remembered)
+    assert DeltaTable(path).version() == versions + 1
+    assert 77 in [one["id"] for one in DeltaTable(path, version=versions).to_pyarrow_table().to_pylist()]
+    place.send(2, event("u", row(2, "later"), 9_000))
+    place.fold()
+    assert place.rows()[2]["name"] == "later"
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "after_side",
+        *(pytest.param(one, marks=pytest.mark.deep) for one in ("after_compare", "after_overwrite", "before_report")),
+    ],
+)
+def test_a_rebuild_that_ends_anywhere_leaves_a_table_that_goes_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    rows = place.rows()
+    DeltaTable(f"{place.root}/silver/{FOLDER}").update(predicate="id = 2", new_values={"name": "'wrong'"})
+    wrong = place.rows()
+    monkeypatch.setenv(VARIABLE, f"rebuild.{point}:raise")
+
+    if point == "before_report":
+        with pytest.raises(Exception, match="before_report"):
+            place.rebuild()
+    else:
+        assert place.rebuild().error is not None
+
+    monkeypatch.delenv(VARIABLE)
+    assert place.rows() == (wrong if point in ("after_compare", "after_side") else rows)
+    place.send(101, event("u", row(101, "later"), 9_000))
+    place.fold()
+    again = place.rebuild()
+    assert (again.error, again.rows["only_before"], again.rows["only_after"]) == (None, 0, 0)
+    assert place.rows() == {**rows, 101: place.rows()[101]}
+    assert place.rows()[101]["name"] == "later"
+
+
+def test_up_to_a_place_in_the_topic_and_on_from_there(place: Place) -> None:
+    rows, remembered = place.rows(), place.remembered()
+
+    done = place.rebuild(How(until=Offset({0: 8})))
+
+    assert done.error is None
+    assert done.rows["only_before"] == len([key for key in rows if key >= 100])
+    assert place.rows() == {key: one for key, one in rows.items() if key < 100}
+    place.fold()
+    assert (place.rows(), place.remembered()) == (rows, remembered)
+
+
+def test_what_bronze_cannot_tell_any_more_is_refused_or_stays(place: Place, spark: SparkSession) -> None:
+    rows = place.rows()
+    spark.sql(f"DELETE FROM delta.`{place.root}/bronze/{FOLDER}` WHERE batch = 1").collect()
+    place.send(1, event("u", row(1, "later"), 9_000))
+    place.fold()
+
+    refused = place.rebuild()
+
+    assert refused.error is not None
+    assert (refused.error.code, refused.error.exit_code) == ("CDC-400", 20)
+    number = len([key for key in rows if key < 100])
+    assert f"of {number} rows in silver it has none that tells all" in refused.error.message
+    before = place.rows()
+    seeded = place.rebuild(How(is_seeded=True))
+    assert (seeded.error, seeded.rows["changed"], seeded.rows["only_before"]) == (None, 0, 0)
+    assert place.rows() == before
+    assert before[1]["name"] == "later"
+
+
+def test_a_column_first_seen_in_another_order_keeps_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    place = Place(spark, tmp_path)
+    place.knows(22)
+    place.send(1, event("c", {"id": 1, "n": "text"}, 1), 21)
+    place.send(2, event("c", {"id": 2, "n": 7}, 2), 22)
+    place.fold()
+    place.knows(21)
+    replay_quarantined(place.config(), [TABLE.name], spark, registry=place.shelf)
+    place.fold()
+    rows = place.rows()
+    assert [(one["n"], one["n__string"]) for one in (rows[1], rows[2])] == [(None, "text"), (7, None)]
+
+    done = place.rebuild()
+
+    assert done.rows == {"same": 2, "changed": 0, "only_before": 0, "only_after": 0}
+    assert place.rows() == rows
+    left_out = place.rebuild(except_columns=["n"])
+    assert left_out.rows["changed"] == 2
+    assert not {"n", "n__string"} & place.rows()[1].keys()

@@ -1,0 +1,169 @@
+"""Silver's columns follow the source's: which type holds which, what a step is called, what a policy allows."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc_lake.errors import ConfigError, SchemaChangeError, UnsupportedError
+from cdc_lake.events.layout import Evolved, Layout, Placing, Sent, check_steps, evolved, name_beside, wider
+
+TABLE = "pagila.public.thing"
+KEY = {"id": "int"}
+KINDS = ("smallint", "int", "bigint", "float", "double", "string", "date", "decimal(4,2)", "decimal(6,3)", "binary")
+
+
+def follow(*batches: list[dict[str, str]], **more: Any) -> Evolved:
+    """The last of several batches of value schemas, each folded upon the one before."""
+    found = None
+    for schemas in batches:
+        found = evolved(
+            TABLE,
+            Sent([KEY], [KEY | one for one in schemas], KEY | schemas[-1]),
+            stored=found.layout if found else None,
+            gone=found.gone if found else (),
+            **more,
+        )
+    assert found is not None
+    return found
+
+
+def words(*batches: list[dict[str, str]], **more: Any) -> list[str]:
+    return [step.words for step in follow(*batches, **more).steps]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ("int", "int", "int"),
+        ("smallint", "bigint", "bigint"),
+        ("int", "smallint", "int"),
+        ("float", "double", "double"),
+        ("decimal(4,2)", "decimal(6,3)", "decimal(6,3)"),
+        ("decimal(10,0)", "decimal(6,3)", "decimal(13,3)"),
+        ("decimal(38,0)", "decimal(38,10)", None),
+        ("int", "double", None),
+        ("int", "decimal(10,0)", None),
+        ("int", "string", None),
+        ("date", "timestamp", None),
+    ],
+)
+def test_the_wider_of_two_types_holds_every_value_of_both(one: str, other: str, both: str | None) -> None:
+    assert wider(one, other) == wider(other, one) == both
+
+
+def test_every_step_says_what_changes() -> None:
+    before = {"n": "int", "amount": "decimal(4,2)", "text": "string", "old": "date"}
+    after = {"n": "bigint", "amount": "decimal(6,3)", "text": "int", "new": "boolean"}
+
+    found = follow([before], [after])
+
+    assert [(step.words, step.ddl("t")) for step in found.steps] == [
+        ("`n` int becomes bigint", "ALTER TABLE t ALTER COLUMN `n` TYPE bigint"),
+        (
+            "`amount` decimal(4,2) becomes decimal(6,3)",
+            "ALTER TABLE t ALTER COLUMN `amount` TYPE decimal(6,3)",
+        ),
+        (
+            "`text` string comes as int: such values are in `text__int`",
+            "ALTER TABLE t ADD COLUMN `text__int` int",
+        ),
+        ("`new` boolean is new", "ALTER TABLE t ADD COLUMN `new` boolean"),
+        ("`old` is not sent any more: it stays, null from now on", None),
+    ]
+    assert words([before], [after], [after]) == []
+    assert words([before], [after], [before]) == [
+        "`new` is not sent any more: it stays, null from now on",
+        "`old` is sent again",
+    ]
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from("abc"), st.sampled_from(KINDS), max_size=3), min_size=1, max_size=6),
+    st.data(),
+)
+def test_however_schemas_are_cut_into_batches_the_columns_are_the_same(
+    schemas: list[dict[str, str]], data: st.DataObject
+) -> None:
+    whole = follow(schemas).layout
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(schemas) - 1))) if len(schemas) > 1 else ())
+    batches = [schemas[start:end] for start, end in zip([0, *cuts], [*cuts, len(schemas)], strict=True)]
+
+    assert follow(*batches).layout == whole
+    again = evolved(TABLE, Sent([KEY], [KEY | one for one in reversed(schemas)]), known=whole).layout
+    assert (dict(sorted(again.columns.items())), again.beside) == (dict(sorted(whole.columns.items())), whole.beside)
+    for schema in schemas:
+        taken = [whole.column_for(name, kind) for name, kind in schema.items()]
+        assert None not in taken
+        assert len(set(taken)) == len(taken)
+
+
+def test_a_name_that_is_taken_is_not_given_twice() -> None:
+    assert name_beside("n", "decimal(4,2)") == "n__decimal_4_2"
+    assert follow([{"n": "string", "n__int": "date"}, {"n": "int", "n__int": "date"}]).layout.beside == {"n__int_": "n"}
+    found = follow([{"n": "string"}], [{"n": "int"}], [{"n": "int", "n__int": "date"}])
+    assert found.layout.columns == {
+        "id": "int",
+        "n": "string",
+        "n__int": "int",
+        "n__int__date": "date",
+    }
+    assert (found.layout.column_for("n", "int"), found.layout.column_for("n__int", "date")) == (
+        "n__int",
+        "n__int__date",
+    )
+
+
+def test_a_name_that_differs_in_case_only_stands_beside() -> None:
+    found = follow([{"Order_Date": "date"}], [{"Order_Date": "date", "order_date": "string"}])
+
+    assert found.layout.beside == {"order_date__string": "order_date"}
+    assert [step.words for step in found.steps] == ["`order_date__string` string is new"]
+
+
+def test_columns_are_left_out_renamed_and_cast_as_the_settings_say() -> None:
+    placing = Placing(left_out=["secret"], renamed={"full_name": "name"}, cast={"code": "string"})
+    schemas = [{"name": "string", "secret": "string", "code": "int"}, {"full_name": "string", "code": "string"}]
+
+    found = follow(schemas[:1], schemas[1:], placing=placing)
+
+    assert found.layout.columns == {"id": "int", "name": "string", "code": "string"}
+    assert found.steps == []
+    assert found.layout.column_for("full_name", "string") == found.layout.column_for("name", "string") == "name"
+    assert found.layout.column_for("code", "int") == "code"
+    assert found.layout.column_for("secret", "string") is None
+    with pytest.raises(ConfigError, match=r"thing\.name: `rename` makes two columns one, `full_name` is the second"):
+        follow([{"name": "string", "full_name": "string"}], placing=placing)
+    with pytest.raises(ConfigError, match=r"thing\.id: it is a column of the primary key"):
+        follow([{}], placing=Placing(left_out=["id"]))
+
+
+@pytest.mark.parametrize(("policy", "allowed"), [("evolve", 5), ("add_only", 3), ("freeze", 0)])
+def test_a_policy_names_every_step_that_it_does_not_allow(policy: Any, allowed: int) -> None:
+    before = {"n": "int", "text": "string", "old": "date", "new": "date"}
+    first = follow([before], [{key: kind for key, kind in before.items() if key != "new"}])
+    after = {"n": "bigint", "text": "int", "new": "date", "more": "date"}
+    steps = evolved(TABLE, Sent([KEY], [after], after), stored=first.layout, gone=first.gone).steps
+    refused = [step.words for step in steps if step.kind in ("widen", "beside") or policy == "freeze"]
+    assert len(steps) == 5
+
+    if allowed == len(steps):
+        check_steps(TABLE, steps, policy)
+        return
+    with pytest.raises(SchemaChangeError) as caught:
+        check_steps(TABLE, steps, policy)
+    assert caught.value.exit_code == 2
+    assert f"`evolution: {policy}` does not allow what its events bring: {'; '.join(refused)};" in str(caught.value)
+
+
+def test_a_primary_key_may_become_wider_and_no_other() -> None:
+    stored = Layout({"id": "int", "day": "date"}, {"id": "int", "day": "date", "n": "int"})
+
+    found = evolved(TABLE, Sent([{"day": "date", "id": "bigint"}], []), stored=stored)
+
+    assert found.layout.keys == {"day": "date", "id": "bigint"}
+    assert [step.words for step in found.steps] == ["`id` int becomes bigint"]
+    for other in ({"id": "int"}, {"id": "string", "day": "date"}, {"id": "int", "day": "date", "n": "int"}):
+        with pytest.raises(UnsupportedError, match="its primary key was day date, id int and now is"):
+            evolved(TABLE, Sent([other], []), stored=stored)
