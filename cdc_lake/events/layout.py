@@ -233,6 +233,11 @@ class Evolved:
     steps: Sequence[SchemaStep]
     gone: Collection[str] = ()
 
+    @property
+    def is_wider(self) -> bool:
+        """Whether stored columns have to become wider, for which the table is written anew."""
+        return any(step.kind == "widen" for step in self.steps)
+
 
 def evolved(
     table: str,

@@ -190,11 +190,11 @@ class _Look:
         try:
             if found.records and batch.schemas is not None:
                 after = batch.schemas.evolved
-                found.steps = _told(batch, after.steps)
+                found.steps = _told(run, after.steps)
                 check_steps(target.name, after.steps, settings.evolution)
             if after is not None:
                 announced = self._announced(run, after)
-                found.announced = _told(batch, announced)
+                found.announced = _told(run, announced)
                 check_steps(f"{self.topic}{VALUE_SUFFIX} in the registry", announced, settings.evolution)
         except CdcLakeError as error:
             found.refused.append(str(error))
@@ -218,9 +218,8 @@ class _Look:
         return evolved(run.done.table, sent, stored=after.layout, gone=after.gone, placing=run.placing).steps
 
 
-def _told(batch: Batch, steps: Sequence[SchemaStep]) -> list[PlannedStep]:
-    run = batch.run
-    size = run.silver.size() if batch.progress is not None and any(step.kind == "widen" for step in steps) else 0
+def _told(run: SilverRun, steps: Sequence[SchemaStep]) -> list[PlannedStep]:
+    size = run.silver.size() if any(step.kind == "widen" for step in steps) else 0
     return [
         PlannedStep(words=step.words, ddl=step.ddl(run.done.table), rewritten_bytes=size if step.kind == "widen" else 0)
         for step in steps

@@ -214,8 +214,7 @@ class _Rebuilt:
         Args:
             source: the id of bronze.
         """
-        run, layout = self.run, self.outcome.layout
-        commit = self.before.commit + 1
+        run, commit = self.run, self.before.commit + 1
         run.check_lease()
         following = Progress(
             layer="silver",
@@ -223,11 +222,8 @@ class _Rebuilt:
             epoch=self.before.epoch,
             commit=commit,
             sources={source: self.last},
-            keys=tuple(sorted(layout.keys)),
-            beside=dict(layout.beside),
-            gone=tuple(sorted(self.outcome.schemas.evolved.gone)),
-            defaulted=tuple(self.outcome.schemas.defaulted),
             side=self.outcome.remember(commit),
+            **self.outcome.schemas.of_progress(),
         )
         failpoints.reach("rebuild.after_side")
         run.check_lease()

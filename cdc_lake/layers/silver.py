@@ -189,30 +189,22 @@ def _commit(batch: Batch, following: Progress) -> Progress | None:
         batch.check_casts()
     with run.done.phase("fold"):
         outcome = folded(batch)
-    evolved = outcome.schemas.evolved
-    if batch.progress is not None and any(step.kind == "widen" for step in evolved.steps):
+    outcome.check_log()
+    counts = outcome.counted()
+    check_sum(run.done.table, batch.counts.total, **counts)
+    if batch.progress is not None and outcome.schemas.evolved.is_wider:
         with run.done.phase("widen"):
             following = _widened(batch, outcome.schemas, following)
             commit = following.commit
     result = outcome.changes(commit)
-    outcome.check_log()
-    counts = outcome.counted()
-    check_sum(run.done.table, batch.counts.total, **counts)
     failpoints.reach("silver.after_plan", batch=commit)
     with run.done.phase("write"):
         run.check_lease()
-        keys = list(outcome.layout.keys)
-        now = {
-            "keys": tuple(sorted(keys)),
-            "beside": dict(evolved.layout.beside),
-            "gone": tuple(sorted(evolved.gone)),
-            "defaulted": tuple(sorted({*following.defaulted, *outcome.schemas.defaulted})),
-            "side": outcome.remember(commit),
-        }
+        now = {**outcome.schemas.of_progress(following.defaulted), "side": outcome.remember(commit)}
         following = following.model_copy(update=now)
         failpoints.reach("silver.after_side", batch=commit)
         run.check_lease()
-        following = run.silver.merge(result, keys, following).progress
+        following = run.silver.merge(result, list(outcome.layout.keys), following).progress
         failpoints.reach("silver.after_merge", batch=commit)
     run.done.count(events=batch.counts.total, **counts, stale=outcome.decided.stale, refolded=outcome.refolded)
     for warning in batch.warnings(happened):

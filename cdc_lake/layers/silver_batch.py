@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -168,6 +168,19 @@ class Schemas:
     def layout(self) -> Layout:
         """Silver's columns."""
         return self.evolved.layout
+
+    def of_progress(self, defaulted: Collection[str] = ()) -> dict[str, Any]:
+        """What silver's progress says of its columns.
+
+        Args:
+            defaulted: what it has said so far of those whose nulls arrive as defaults.
+        """
+        return {
+            "keys": tuple(sorted(self.layout.keys)),
+            "beside": dict(self.layout.beside),
+            "gone": tuple(sorted(self.evolved.gone)),
+            "defaulted": tuple(sorted({*defaulted, *self.defaulted})),
+        }
 
     def with_key(self, silver: DataFrame) -> DataFrame:
         """Rows of silver with `__key`, the canonical text of their key."""
