@@ -7,7 +7,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from cdc_lake.embedded.catalogue import Column, Table
+from cdc_lake.reconcile.catalogue import Column, Table
 
 _KEYS_AT_MOST: Final = 2_000
 """Rows of a table that the workload knows of; in a large one the others stay as they are."""

@@ -27,7 +27,6 @@ from deltalake import DeltaTable
 from cdc_lake.config import CHECKOUT, TABLE_TYPES, TableType
 from cdc_lake.embedded import sample
 from cdc_lake.embedded.any_changes import AnyChanges
-from cdc_lake.embedded.catalogue import Table, in_the_lake, read_tables
 from cdc_lake.embedded.comparer import Comparison, compare
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
 from cdc_lake.embedded.dump import load_dump
@@ -38,6 +37,7 @@ from cdc_lake.embedded.workload import ChangesTo, changing
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock, require
 from cdc_lake.models import read_model
+from cdc_lake.reconcile.catalogue import Table, in_the_lake, read_tables
 from cdc_lake.versions import profile_name
 
 SEED: Final = 1

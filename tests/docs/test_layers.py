@@ -12,7 +12,7 @@ PACKAGE = CHECKOUT / "cdc_lake"
 ROWS = (
     ("cli", "jobs"),
     ("layers", "ops", "embedded", "emr"),
-    ("sources", "tables", "catalogs", "sinks", "metrics", "packaging", "session", "versions"),
+    ("sources", "tables", "catalogs", "sinks", "metrics", "reconcile", "packaging", "session", "versions"),
     ("storage", "jars", "java", "models", "registries", "brokers"),
     ("events", "changes"),
     ("config", "aws", "failpoints", "joins", "points", "s3"),

@@ -13,10 +13,10 @@ import pytest
 
 from cdc_lake.config import TableType
 from cdc_lake.embedded import sample
-from cdc_lake.embedded.catalogue import CUT_TIME, OTHER_CALENDAR, SEVERAL_DIMENSIONS
 from cdc_lake.embedded.demo import FLOOR
 from cdc_lake.embedded.shop import ENOUGH
 from cdc_lake.embedded.stack import Stack
+from cdc_lake.reconcile.catalogue import CUT_TIME, OTHER_CALENDAR, SEVERAL_DIMENSIONS
 
 COMMAND = Path(sys.executable).with_name("cdc-lake")
 SLICE = [f"pagila.public.{table}" for table in sample.TABLES if table in ("customer", "inventory", "rental", "payment")]

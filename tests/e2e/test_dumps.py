@@ -10,10 +10,10 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from cdc_lake.embedded.any_changes import AnyChanges
-from cdc_lake.embedded.catalogue import Table, read_tables
 from cdc_lake.embedded.dump import load_dump
 from cdc_lake.embedded.workload import change
 from cdc_lake.errors import ConfigError
+from cdc_lake.reconcile.catalogue import Table, read_tables
 
 DUMPS = sorted(Path(__file__).with_name("dumps").glob("*.sql"))
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cdc_lake.embedded import catalogue
-from cdc_lake.embedded.catalogue import Column, Table, in_the_lake
 from cdc_lake.embedded.comparer import Difference, Kind
+from cdc_lake.reconcile import catalogue
+from cdc_lake.reconcile.catalogue import Column, Table, in_the_lake
 
 PLAIN = Column(
     *("a column", "text", "b"),

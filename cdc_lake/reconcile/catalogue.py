@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import psycopg
 from psycopg import sql
-
-from cdc_lake.embedded.comparer import Difference
 
 NULL_AS_DEFAULT: Final = "nulls that arrive as their column's default"
 NOT_FINITE: Final = "NaN and infinity"
@@ -46,6 +44,25 @@ _ARRAY_PLACEHOLDERS = frozenset(
 """Types whose arrays have one: the other arrays arrive as null when they were too large to be logged again."""
 _OUR_CALENDAR = date(1582, 10, 15)
 _DAY_MICROS = 86_400_000_000
+
+
+class Difference(Protocol):
+    """Where a table of the lake is not the source's, as whoever compared them says it.
+
+    Attributes:
+        kind: `cell`: one column of one row; `column`: one that is absent on one side. Others have no excuse.
+        source, lake: the values. A moment that Python has no date for is a number, of days or microseconds; a tuple is
+            an array, and one in a tuple an array of several dimensions.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def column(self) -> str | None: ...
+    @property
+    def source(self) -> object: ...
+    @property
+    def lake(self) -> object: ...
 
 
 def in_the_lake(column: str) -> str:
