@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from string import Formatter
 from typing import Annotated, Any, Literal, Self, get_args
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import yaml
 from pydantic import (
@@ -31,7 +31,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cdc_lake import aws
-from cdc_lake.errors import ConfigError
+from cdc_lake.errors import ConfigError, UnsupportedError
 from cdc_lake.partitioning import PartitionField
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -98,6 +98,10 @@ def _proxy(value: str) -> str:
     if "@" in urlsplit(value).netloc:
         raise ValueError("a proxy's address with a password is a secret: write `env:NAME` or `file:PATH`")
     return _http_url(value)
+
+
+def _database(value: str) -> str:
+    return value if value == EMBEDDED else _reference(value)
 
 
 SecretReference = Annotated[str, AfterValidator(_reference)]
@@ -303,6 +307,16 @@ class CatalogConfig(Model):
         if (self.region or self.endpoint) and self.type != "glue":
             raise ValueError("only a catalog of type `glue` has a `region` or an `endpoint`")
         return self
+
+
+class DatabaseConfig(Model):
+    """A source database, which `cdc-lake reconcile` reads."""
+
+    url: Annotated[str, AfterValidator(_database)] = Field(
+        default=EMBEDDED,
+        description="A reference to its address, `postgresql://user:password@host/database`; `embedded`: the database "
+        "of the prefix's name in the embedded stack's Postgres.",
+    )
 
 
 class StackConfig(Model):
@@ -688,6 +702,9 @@ class Config(BaseSettings):
     lake: LakeConfig = LakeConfig()
     gold: GoldConfig = GoldConfig()
     catalog: CatalogConfig = CatalogConfig()
+    databases: dict[str, DatabaseConfig] = Field(
+        default_factory=dict, description="The source databases, by their topics' prefix."
+    )
     stack: StackConfig = StackConfig()
     lease: LeaseConfig = LeaseConfig()
     run: RunConfig = RunConfig()
@@ -786,11 +803,16 @@ def _resolved(config: Config, folder: Path) -> Config:
     )
     stack = config.stack.model_copy(update={"folder": _absolute(config.stack.folder, folder)})
     registry = _registry_resolved(config.registry, folder)
+    databases = {
+        prefix: own.model_copy(update={"url": _reference_resolved(own.url, folder)})
+        for prefix, own in config.databases.items()
+    }
     tables = {
         "defaults": _with_files(config.defaults, folder),
         "tables": {glob: _with_files(own, folder) for glob, own in config.tables.items()},
     }
-    return config.model_copy(update={"lake": lake, "gold": gold, "stack": stack, "registry": registry, **tables})
+    resolved = {"lake": lake, "gold": gold, "stack": stack, "registry": registry, "databases": databases}
+    return config.model_copy(update=resolved | tables)
 
 
 def _with_files(settings: TableConfig, folder: Path) -> TableConfig:
@@ -870,6 +892,29 @@ def registry_address(config: Config) -> str:
 def metastore_address(config: Config) -> str | None:
     """The metastore's addresses, with `embedded` looked up; none where the cluster's own settings say."""
     return config.catalog.uri and _address(config, config.catalog.uri, "metastore")
+
+
+def database_url(config: Config, prefix: str) -> SecretStr:
+    """The address of the source database of a topic prefix, with `embedded` and references looked up.
+
+    Raises:
+        ConfigError: nothing says where it is.
+        UnsupportedError: it is no Postgres.
+        InstallationError, InfrastructureError: see `secret`.
+    """
+    setting = config.databases.get(prefix, DatabaseConfig()).url
+    if setting == EMBEDDED:
+        server = urlsplit(_address(config, setting, "postgres"))
+        return SecretStr(server._replace(path=f"/{quote(prefix)}").geturl())
+    url = secret(setting)
+    scheme, _, rest = url.get_secret_value().partition("://")
+    if rest and scheme not in ("postgresql", "postgres"):
+        raise UnsupportedError(
+            f"databases.{prefix}.url",
+            "it is not the address of a Postgres, the only kind of database that can be compared with",
+            "give one that begins with `postgresql://`",
+        )
+    return url
 
 
 def endpoints_file(stack_folder: str | Path) -> Path:

@@ -18,7 +18,8 @@
     ├── QualityGateError             exit 30  too much was quarantined
     │   ├── KeyConstraintError                a gold model's result has a null or a repeated key
     │   ├── ExpectationError                  rows are not what they were expected to be
-    │   └── CatalogDriftError                 the catalog says other than the tables
+    │   ├── CatalogDriftError                 the catalog says other than the tables
+    │   └── SourceDifferenceError             silver holds other rows than the source
     └── TableLockedError             exit 40  another run is writing this table, or has written it
 
 A message reads `where: what; what to do`. A bad *record* is never an error: it becomes a quarantined row.
@@ -160,6 +161,12 @@ class CatalogDriftError(QualityGateError):
     """What the catalog says of the tables is not what they are."""
 
     code = "CDC-503"
+
+
+class SourceDifferenceError(QualityGateError):
+    """Silver holds other rows than the source database."""
+
+    code = "CDC-504"
 
 
 class TableLockedError(CdcLakeError):

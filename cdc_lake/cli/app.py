@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cdc_lake.cli import catalog, demo, emr, jars, look, package, run, schemas, stack
+from cdc_lake.cli import catalog, demo, emr, jars, look, package, reconcile, run, schemas, stack
 from cdc_lake.errors import CdcLakeError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command()(run.rebuild)
 app.command()(look.status)
 app.command()(look.plan)
 app.command()(look.story)
+app.command()(reconcile.reconcile)
 
 
 @app.callback()

@@ -36,7 +36,7 @@ def status(
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Where each table stands: position, lag, quarantine, last run."""
+    """Where each table stands: position, lag, quarantine, last run, last comparison with the source."""
     settings = load_config(config)
     from cdc_lake.layers.status import status as look
 
@@ -96,6 +96,9 @@ def _print_status(found: "Status", console: Console) -> None:
     for one in found.tables:
         if one.last_run and one.last_run.error:
             console.print(f"{one.layer} {one.last_run.error}", style="red", highlight=False)
+        if one.last_reconcile:
+            told = Text(f"{one.table} reconciled ").append(_last_run(one.last_reconcile))
+            console.print(told.append(f" {one.last_reconcile.error or ''}"))
     if found.broker_error:
         console.print(f"Lag of bronze is unknown: {found.broker_error}", style="yellow", highlight=False)
 

@@ -201,7 +201,7 @@ class _How:
 
 
 def _run(layer: Callable[[Config, "Workers"], Report], config: str | None, how: _How) -> None:
-    _start_log()
+    start_log()
     settings = load_config(config)
     # Late, and the layers too, so that a wrong flag or file is told without waiting for Spark to load.
     from cdc_lake.layers.turns import Workers
@@ -244,7 +244,8 @@ def _run_again_and_again(run: Callable[[], Report], workers: "Workers", how: _Ho
             return worst_exit_code([*last, *(failure.exit_code for failure in workers.left_out.values())])
 
 
-def _start_log() -> None:
+def start_log() -> None:
+    """Have the log of a run on stderr."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.WARNING)
     debug = os.environ.get("CDC_LAKE_DEBUG") == "1"
     logging.getLogger("cdc_lake").setLevel(logging.DEBUG if debug else logging.INFO)
@@ -255,6 +256,11 @@ def _tell(report: Report, how: _How) -> None:
         print(report.model_dump_json(), flush=True)
     else:
         _print(report)
+    tell_troubles(report)
+
+
+def tell_troubles(report: Report) -> None:
+    """Say on stderr what the operator should know, and what failed."""
     for done in report.tables:
         for warning in done.warnings:
             print(f"warning {done.table}: {warning}", file=sys.stderr)

@@ -49,6 +49,7 @@ class TableStatus(BaseModel):
             have holes. None when Kafka does not answer.
         behind_seconds: since the oldest of them was written to Kafka.
         quarantined: bronze's rows in quarantine.
+        last_reconcile: silver's last comparison with the source.
     """
 
     table: str
@@ -59,6 +60,7 @@ class TableStatus(BaseModel):
     behind_seconds: float | None = None
     quarantined: int | None = None
     last_run: LastRun | None = None
+    last_reconcile: LastRun | None = None
 
 
 class Status(BaseModel):
@@ -106,6 +108,7 @@ def status(
             found.tables.append(_of_silver(target.name, bronze, landed, target.open(spark).progress()))
     for one in found.tables:
         one.last_run = runs.get((one.layer, one.table))
+        one.last_reconcile = runs.get(("reconcile", one.table)) if one.layer == "silver" else None
     return found
 
 

@@ -9,6 +9,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Protocol
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -90,8 +91,8 @@ class Workers:
         """Wait, or until told to stop; whether that was so."""
         return self._stopping.wait(seconds)
 
-    def each_table(self, report: Report, tables: Sequence[str], work: Work, *, leases: Leases) -> None:
-        """Bring each table up to date, its lease held for each turn.
+    def each_table(self, report: Report, tables: Sequence[str], work: Work, *, leases: Leases | None) -> None:
+        """Bring each table up to date, its lease held for each turn; without leases where nothing is written.
 
         Raises:
             ConfigError: a failpoint is set that does not exist.
@@ -126,10 +127,10 @@ class Workers:
             failures = {done.table: done.error for done in report.tables if done.error}
             self.left_out |= {table: error for table, error in failures.items() if not error.retryable}
 
-    def _turn(self, work: Work, spark: SparkSession, done: TableReport, leases: Leases) -> bool:
+    def _turn(self, work: Work, spark: SparkSession, done: TableReport, leases: Leases | None) -> bool:
         """One turn; a failure is noted in the table's report, and ends its turns."""
         try:
-            with leases.hold(done.table):
+            with leases.hold(done.table) if leases else nullcontext():
                 return work.turn(spark, done)
         except Exception as error:
             logger.debug("%s", done.table, exc_info=True)

@@ -26,6 +26,38 @@ class Failure(BaseModel):
         return cls(code=error.code, message=str(error), exit_code=error.exit_code, retryable=error.retryable)
 
 
+class DifferentRow(BaseModel):
+    """A key whose row in silver is not the source's.
+
+    Attributes:
+        kind: missing, extra or repeated in silver; changed.
+        key: by column the value's text.
+        columns: of a changed row, those that are other.
+    """
+
+    kind: Literal["missing", "extra", "changed", "repeated"]
+    key: dict[str, str]
+    columns: tuple[str, ...] = ()
+
+
+class Reconciled(BaseModel):
+    """What a comparison of silver with the source saw besides its counts.
+
+    Attributes:
+        source_lsn, silver_lsn: how far Postgres' log reached when the source was read, and up to which place in it
+            silver has changes of this table.
+        columns: by name, why a column was not compared.
+        losses: by class, how many values were lost before Kafka, or never sent.
+        first: the first keys that differ.
+    """
+
+    source_lsn: str
+    silver_lsn: str | None = None
+    columns: dict[str, str] = {}
+    losses: dict[str, int] = {}
+    first: list[DifferentRow] = []
+
+
 class TableReport(BaseModel):
     """What a run did to one table.
 
@@ -41,6 +73,7 @@ class TableReport(BaseModel):
         unmet: by expectation, how many rows or events did not meet it; zeros too.
         seconds: by phase.
         warnings: what the operator should know although the run went on.
+        reconciled: of a comparison with the source.
     """
 
     table: str
@@ -55,6 +88,7 @@ class TableReport(BaseModel):
     unmet: dict[str, int] = {}
     seconds: dict[str, float] = {}
     warnings: list[str] = []
+    reconciled: Reconciled | None = None
     error: Failure | None = None
 
     def count(self, **rows: int) -> None:
@@ -86,7 +120,7 @@ class Report(BaseModel):
     """What a run did."""
 
     run_id: str = Field(default_factory=lambda: uuid.uuid4().hex)
-    layer: Literal["bronze", "silver", "gold", "maintain", "rebuild"]
+    layer: Literal["bronze", "silver", "gold", "maintain", "rebuild", "reconcile"]
     started_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     ended_at: datetime | None = None
     tables: list[TableReport] = []

@@ -11,8 +11,11 @@ from pyspark.sql import SparkSession
 from cdc_lake.config import Config, LakeConfig
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.layers import story as story_module
+from cdc_lake.layers.run import end_report
 from cdc_lake.layers.status import TableStatus, status
 from cdc_lake.layers.story import story
+from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.storage import Storage
 
 COLUMNS = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
 
@@ -155,8 +158,11 @@ def test_status_says_how_far_each_layer_is_behind(spark: SparkSession, tmp_path:
     assert bronze.last_run and (bronze.last_run.status, bronze.last_run.error) == ("ok", None)
 
     lake.fold()
+    compared = Report(layer="reconcile", tables=[TableReport(table=topic.table, status="ok")])
+    end_report(Storage(spark), config(tmp_path), compared)
     caught_up = status(config(tmp_path), ["*"], spark, broker=lake.broker).tables[1]
     assert (caught_up.behind_records, caught_up.behind_seconds) == (0, 0.0)
+    assert caught_up.last_reconcile and caught_up.last_reconcile.run_id == compared.run_id
 
 
 def test_status_without_kafka_says_what_the_tables_say(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:

@@ -14,6 +14,7 @@ from cdc_lake.config import (
     TableConfig,
     TlsConfig,
     config_path,
+    database_url,
     kafka_address,
     load_config,
     registry_address,
@@ -305,3 +306,40 @@ def test_schema_files_start_at_the_configuration_file_s_folder(tmp_path: Path) -
 
     assert found.key_schemas == (str(tmp_path / "key.avsc"),)
     assert found.value_schemas == (str(tmp_path / "sub" / "value.avsc"),)
+
+
+def test_a_source_database_is_where_its_prefix_says_and_else_in_the_embedded_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = "postgresql://me:secret@db.example/shop"
+    (tmp_path / "address").write_text(f"{address}\n")
+    monkeypatch.setenv("SHOP_URL", address)
+    (tmp_path / "stack").mkdir()
+    (tmp_path / "stack" / "endpoints.json").write_text('{"postgres": "postgresql://postgres@127.0.0.1:1/postgres"}')
+    config = load_config(
+        written(tmp_path, "databases: {shop: {url: env:SHOP_URL}, till: {url: 'file:address'}}\nstack: {folder: stack}")
+    )
+
+    assert database_url(config, "shop").get_secret_value() == address
+    assert database_url(config, "till").get_secret_value() == address
+    assert database_url(config, "pagila").get_secret_value() == "postgresql://postgres@127.0.0.1:1/pagila"
+    assert "secret" not in repr(database_url(config, "shop"))
+
+
+def test_an_address_of_another_kind_of_database_is_refused_without_being_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_URL", "mysql://me:secret@db.example/shop")
+    config = load_config(written(tmp_path, "databases: {shop: {url: env:SHOP_URL}}"))
+
+    with pytest.raises(ConfigError, match=r"databases\.shop\.url: it is not the address of a Postgres") as caught:
+        database_url(config, "shop")
+
+    assert "secret" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_an_address_in_the_file_itself_is_refused(tmp_path: Path) -> None:
+    assert "write where the secret is" in refused(
+        tmp_path, "databases: {shop: {url: 'postgresql://me:secret@db/shop'}}"
+    )

@@ -1,0 +1,79 @@
+"""`cdc-lake reconcile`: silver beside the source database."""
+
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from cdc_lake.cli.progress import Display
+from cdc_lake.cli.run import ConfigFile, Parallel, Tables, start_log, tell_troubles
+from cdc_lake.config import load_config
+from cdc_lake.errors import InstallationError
+from cdc_lake.metrics.report import Report, TableReport
+
+
+def reconcile(
+    table: Tables,
+    config: ConfigFile = None,
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Look again at keys that differ for so long.")
+    ] = 0.0,
+    keys: Annotated[int, typer.Option(min=0, help="How many keys that differ are named, of each table.")] = 20,
+    parallel: Parallel = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one line of JSON.")] = False,
+) -> None:
+    """Compare silver with the source database; exit code 30 if they differ."""
+    start_log()
+    settings = load_config(config)
+    try:
+        from cdc_lake.layers.reconcile import run_reconcile
+    except ModuleNotFoundError as exc:
+        todo = "install cdc_lake with its extra `reconcile`"
+        raise InstallationError("reconcile", f"{exc.name} is not installed", todo) from exc
+    from cdc_lake.layers.turns import Workers
+
+    display = Display()
+    workers = Workers(parallel or settings.run.parallel, watch=display.watch)
+    with display.shown():
+        report = run_reconcile(settings, table, wait_seconds=wait, keys=keys, workers=workers)
+    if as_json:
+        print(report.model_dump_json())
+    else:
+        _print(report, Console(highlight=False))
+    tell_troubles(report)
+    raise typer.Exit(report.exit_code)
+
+
+def _print(report: Report, console: Console) -> None:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("table", overflow="fold")
+    for heading in ("source\nrows", "silver\nrows", "miss-\ning", "extra", "changed", "known\nlosses", "sec-\nonds"):
+        table.add_column(heading, justify="right")
+    for done in report.tables:
+        counted, seconds = done.rows, f"{sum(done.seconds.values()):.1f}"
+        if done.reconciled is None:
+            table.add_row(done.table, *["-"] * 6, seconds)
+            continue
+        extra = counted.get("extra", 0) + counted.get("repeated", 0)
+        numbers = (counted["source"], counted["silver"], counted.get("missing", 0), extra, counted.get("changed", 0))
+        shown = (f"{number:,}" for number in (*numbers, sum(done.reconciled.losses.values())))
+        table.add_row(done.table, *shown, seconds)
+    console.print(table)
+    for done in report.tables:
+        _print_details(done, console)
+
+
+def _print_details(done: TableReport, console: Console) -> None:
+    found = done.reconciled
+    if found is None or not (found.first or found.losses or found.columns):
+        return
+    console.print(f"\n{done.table}: source at {found.source_lsn}, silver up to {found.silver_lsn or 'nowhere yet'}")
+    for row in found.first:
+        key = ",".join(f"{name}={value}" for name, value in row.key.items())
+        console.print(f"  {row.kind} {key}" + (f": {', '.join(row.columns)}" if row.columns else ""), markup=False)
+    for loss, number in found.losses.items():
+        console.print(f"  known loss, {number:,} {'value' if number == 1 else 'values'}: {loss}", markup=False)
+    for name, reason in found.columns.items():
+        console.print(f"  not compared, {name}: {reason}", markup=False)

@@ -1,0 +1,106 @@
+"""Comparing rows, key by key and column by column, and telling known losses from differences."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from cdc_lake.reconcile.canonical import Key
+from cdc_lake.reconcile.columns import Cell, Shared, SharedColumn
+
+NEVER_THERE: Final = "values that were not sent and that silver never had (`__unavailable`)"
+
+Kind = Literal["missing", "extra", "changed", "repeated"]
+
+
+class TextRow(NamedTuple):
+    """A row as canonical texts.
+
+    Attributes:
+        texts: of the columns that are compared, in their order.
+        unavailable: silver's names of the columns whose values it never had.
+    """
+
+    key: Key
+    texts: tuple[str | None, ...]
+    unavailable: tuple[str, ...] = ()
+
+
+class Difference(NamedTuple):
+    """A key whose rows differ: missing in silver, extra there, repeated there, or changed.
+
+    Attributes:
+        columns: of a changed row, the source's names of those that are other in silver.
+    """
+
+    kind: Kind
+    key: Key
+    columns: tuple[str, ...] = ()
+
+
+@dataclass
+class Differences:
+    """What rows differ in.
+
+    Attributes:
+        counts: by kind, the known losses not among them.
+        losses: by class, how many values were lost before Kafka, or never sent.
+        first: the first differences, at most as many as are kept.
+    """
+
+    shared: Shared
+    kept: int
+    counts: Counter[str] = field(default_factory=Counter)
+    losses: Counter[str] = field(default_factory=Counter)
+    first: list[Difference] = field(default_factory=list)
+
+    def compare(self, source: Iterator[TextRow], silver: Iterator[TextRow]) -> None:
+        """Compare the rows of both sides, each in the order of its keys; neither is held in memory."""
+        here, there = next(source, None), next(silver, None)
+        while here or there:
+            if there is None or (here is not None and here.key < there.key):  # type: ignore[operator]
+                assert here is not None
+                self._add(Difference("missing", here.key))
+                here = next(source, None)
+                continue
+            if here is None or there.key < here.key:  # type: ignore[operator]
+                self._add(Difference("extra", there.key))
+                there = self._next(silver, there)
+                continue
+            if here.texts != there.texts:
+                self._compare_values(here, there)
+            here, there = next(source, None), self._next(silver, there)
+
+    def _next(self, silver: Iterator[TextRow], last: TextRow) -> TextRow | None:
+        """Silver's next key."""
+        following = next(silver, None)
+        while following is not None and following.key == last.key:
+            self._add(Difference("repeated", last.key))
+            following = next(silver, None)
+        return following
+
+    def _compare_values(self, here: TextRow, there: TextRow) -> None:
+        changed = []
+        for one, source, lake in zip(self.shared.others, here.texts, there.texts, strict=True):
+            if source == lake:
+                continue
+            loss = self._loss(one, source, lake, there.unavailable)
+            if loss is None:
+                changed.append(one.column.name)
+            else:
+                self.losses[loss] += 1
+        if changed:
+            self._add(Difference("changed", here.key, tuple(changed)))
+
+    def _loss(
+        self, one: SharedColumn, source: str | None, lake: str | None, unavailable: tuple[str, ...]
+    ) -> str | None:
+        if lake is None and one.held_as in unavailable:
+            return NEVER_THERE
+        here, there = (None if text is None else one.rule.read(text) for text in (source, lake))
+        return self.shared.table.loss(Cell(one.column.name, here, there))
+
+    def _add(self, difference: Difference) -> None:
+        self.counts[difference.kind] += 1
+        if len(self.first) < self.kept:
+            self.first.append(difference)

@@ -1,0 +1,128 @@
+"""Texts that were joined are told again, whatever is in them, and the loss rules get values from them."""
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from cdc_lake.errors import UnsupportedError
+from cdc_lake.reconcile.canonical import rule, split
+from cdc_lake.reconcile.catalogue import NOT_SENT, Column, Table
+from cdc_lake.reconcile.columns import shared_columns
+from cdc_lake.reconcile.rows import NEVER_THERE, Difference, Differences, TextRow
+
+
+def column(kind: str, name: str = "c", **traits: Any) -> Column:
+    known = dict.fromkeys(("is_array", "has_default", "is_generated", "is_key", "is_unique", "is_reference"), False)
+    return Column(name, kind, traits.pop("kind", "b"), is_nullable=True, **{**known, **traits})
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", ()),
+        ("+a\x01,", ("a",)),
+        ("+\x01,-\x01,", ("", None)),
+        ("+-\x01,++\x01,", ("-", "+")),
+        ("+a\x01.,b\x01,", ("a\x01,b",)),
+        ("++x\x01.,-\x01.,\x01,", ("+x\x01,-\x01,",)),
+    ],
+)
+def test_joined_texts_are_told_again(text: str, parts: tuple[str | None, ...]) -> None:
+    assert split(text) == parts
+
+
+@pytest.mark.parametrize(
+    ("kind", "held", "text", "value"),
+    [
+        ("date", DateType(), "-1", date(1969, 12, 31)),
+        ("date", DateType(), "-735000", Decimal(-735_000)),
+        ("date", DateType(), "-infinity", Decimal("-Infinity")),
+        ("timestamptz", TimestampType(), "1", datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC)),
+        ("timestamp", TimestampType(), "999999999999999999", Decimal(999_999_999_999_999_999)),
+        ("numeric", DecimalType(4, 2), "NaN", Decimal("NaN")),
+        ("numeric", StringType(), "1.5", Decimal("1.5")),
+        ("text", StringType(), "1", "1"),
+    ],
+)
+def test_a_text_is_read_as_the_value_that_losses_are_told_of(kind: str, held: DataType, text: str, value: Any) -> None:
+    found = rule(column(kind), held)
+
+    assert found is not None
+    assert repr(found.read(text)) == repr(value)
+
+
+def test_an_array_is_read_as_a_tuple_and_one_of_several_dimensions_as_one_in_a_tuple() -> None:
+    found = rule(column("int4", is_array=True), ArrayType(IntegerType()))
+
+    assert found is not None
+    assert found.read("+1\x01,-\x01,") == (1, None)
+    assert found.read("#+1\x01,-\x01,") == ((1, None),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "held"),
+    [("bytea", StringType()), ("interval", StringType()), ("hstore", StringType()), ("int4", BinaryType())],
+)
+def test_what_is_not_known_to_be_alike_is_not_compared(kind: str, held: DataType) -> None:
+    assert rule(column(kind), held) is None
+    assert rule(column(kind, is_array=True), held) is None
+
+
+TABLE = Table(
+    "public", "thing", (column("int4", "id"), column("text", "my name"), column("bytea", "raw"), column("box", "b"))
+)
+SILVER = StructType(
+    [
+        StructField("id", IntegerType()),
+        StructField("my_name", StringType()),
+        StructField("raw", StringType()),
+        StructField("old", StringType()),
+        StructField("__op", StringType()),
+    ]
+)
+
+
+def test_each_column_that_is_not_compared_says_why() -> None:
+    shared, reasons = shared_columns(TABLE, SILVER, ["id"])
+
+    assert [one.held_as for one in (*shared.key, *shared.others)] == ["id", "my_name"]
+    assert shared.has_number_as_key
+    assert reasons == {
+        "raw": "silver holds it as string, the source as bytea",
+        "b": NOT_SENT,
+        "old": "the source does not have it",
+    }
+
+
+def test_a_key_that_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"silver's key \(id, raw\)"):
+        shared_columns(TABLE, SILVER, ["id", "raw"])
+
+
+def test_rows_are_matched_by_key_and_a_key_told_twice_is_repeated() -> None:
+    shared, _ = shared_columns(TABLE, SILVER, ["id"])
+    source = [TextRow(key, ("x",)) for key in (1, 2, 4, 5, 6)]
+    silver = [TextRow(key, ("x",)) for key in (2, 2, 3, 3, 4)]
+    silver += [TextRow(5, (None,), ("my_name",)), TextRow(6, ("y",))]
+    found = Differences(shared, kept=3)
+
+    found.compare(iter(source), iter(silver))
+
+    assert found.counts == {"missing": 1, "repeated": 2, "extra": 1, "changed": 1}
+    assert found.losses == {NEVER_THERE: 1}
+    assert found.first == [Difference("missing", 1), Difference("repeated", 2), Difference("extra", 3)]
+    assert shared.key_values(6) == {"id": "6"}
