@@ -15,7 +15,7 @@ from cdc_lake.reconcile.ranges import Places, Summary
 from cdc_lake.reconcile.rows import TextRow
 
 _OLDEST = 140_000
-_ROWS_AT_ONCE = 2_000
+_ROWS_AT_ONCE = 500
 _CONNECT_SECONDS = 10
 _SUMS = ", ".join(f"sum(('x' || substr(digest, {at}, 8))::bit(32)::bigint)::bigint" for at in (1, 9, 17, 25))
 

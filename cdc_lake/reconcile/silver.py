@@ -13,7 +13,7 @@ from cdc_lake.reconcile.columns import Shared
 from cdc_lake.reconcile.ranges import Places, Summary
 from cdc_lake.reconcile.rows import TextRow
 
-_ROWS_AT_ONCE = 5_000
+_ROWS_AT_ONCE = 1_000
 _POSITION = "__source_position"
 
 
@@ -48,7 +48,7 @@ class SilverRows:
         return {number: Summary(rows, tuple(sums)) for number, rows, *sums in found.collect()}
 
     def rows(self, places: Places, number: int) -> Iterator[TextRow]:
-        """The rows of some ranges, in the order of their keys; a few thousand of them are in memory.
+        """The rows of some ranges, in the order of their keys; about a thousand of them are in memory.
 
         Args:
             number: about how many there are.
