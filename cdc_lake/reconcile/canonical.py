@@ -141,8 +141,13 @@ _TEXT_TYPES = (
 )
 _RULES = {
     **{(kind, held): _WHOLE for kind in ("int2", "int4", "int8", "oid") for held in _WHOLE_TYPES},
+    # Where the column's type changed, silver may hold whole numbers as texts, and the other way round.
+    **{(kind, "string"): Rule(_WHOLE.source, _same, int) for kind in ("int2", "int4", "int8")},
+    **{(kind, held): Rule(_TEXT.source, _cast) for kind in ("text", "varchar") for held in _WHOLE_TYPES},
     **{(kind, "boolean"): _BOOLEAN for kind in ("bool", "bit")},
     ("float4", "float"): Rule("reverse(encode(float4send({c}), 'hex'))", _bits_of("float")),
+    # A column of silver stays wide when the source's becomes narrower.
+    ("float4", "double"): Rule(_BITS_OF_DOUBLE.replace("{c}", "{c}::float8"), _DOUBLE.silver),
     ("float8", "double"): _DOUBLE,
     **{(kind, "decimal"): _NUMBER for kind in ("numeric", "money")},
     **{(kind, "string"): _NUMBER_AS_TEXT for kind in ("numeric", "money")},

@@ -1,6 +1,6 @@
 """Which columns of a table are compared, and why the others are not."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,10 +11,9 @@ from cdc_lake.errors import UnsupportedError
 from cdc_lake.reconcile.canonical import Key, Rule, rule, split
 from cdc_lake.reconcile.catalogue import Column, Table
 
-
-def held_in(column: Column, silver: StructType) -> StructField | None:
-    """The column of silver that holds a column of the source: the one of its name in the lake."""
-    return next((field for field in silver if field.name == column.lake_name), None)
+Holding = Callable[[str], Sequence[str]]
+"""The columns of silver that hold a source column's values, by its name in the lake: in several where values of another
+type stand beside; in none where it is left out or has not come yet."""
 
 
 class Cell(NamedTuple):
@@ -31,12 +30,16 @@ class SharedColumn:
     """A column that both sides hold.
 
     Attributes:
-        held_as: its name in silver.
+        held: by name the columns of silver that its values are in, each in one of them.
     """
 
     column: Column
-    held_as: str
-    rule: Rule
+    held: Mapping[str, Rule]
+
+    @property
+    def rule(self) -> Rule:
+        """How the source's values become texts, and these are read: the same for all that hold them."""
+        return next(iter(self.held.values()))
 
 
 @dataclass(frozen=True)
@@ -67,13 +70,16 @@ class Shared:
         }
 
 
-def shared_columns(table: Table, silver: StructType, keys: Collection[str]) -> tuple[Shared, Mapping[str, str]]:
+def shared_columns(
+    table: Table, silver: StructType, keys: Collection[str], holding: Holding
+) -> tuple[Shared, Mapping[str, str]]:
     """What both sides hold, and by name why a column is not compared.
 
     Args:
         table: of the source.
         silver: its columns there.
         keys: silver's names of those that are the key.
+        holding: which of them hold a column of the source.
 
     Raises:
         UnsupportedError: the key is not among what can be compared.
@@ -82,27 +88,30 @@ def shared_columns(table: Table, silver: StructType, keys: Collection[str]) -> t
     reasons: dict[str, str] = {}
     others = {field.name for field in silver} - SILVER_META.keys()
     for column in table.columns:
-        field = held_in(column, silver)
-        others.discard(field.name if field else "")
-        found = rule(column, field.dataType) if field and column.is_sent else None
-        if field and found:
-            compared.append(SharedColumn(column, field.name, found))
+        fields = [silver[name] for name in holding(column.lake_name)]
+        others.difference_update(field.name for field in fields)
+        rules = {field.name: rule(column, field.dataType) for field in fields if column.is_sent}
+        held = {name: found for name, found in rules.items() if found}
+        # One text in the source for each of its values, whichever column of silver has it.
+        if held and len(held) == len(fields) and len({found.source for found in held.values()}) == 1:
+            compared.append(SharedColumn(column, held))
         else:
-            reasons[column.name] = _reason(table, column, field)
+            reasons[column.name] = _reason(table, column, fields)
     reasons |= dict.fromkeys(sorted(others), "the source does not have it")
-    key = [one for one in compared if one.held_as in keys]
+    key = [one for one in compared if not one.held.keys().isdisjoint(keys)]
     if not key or len(key) < len(keys):
         raise UnsupportedError(
             table.place,
             f"silver's key ({', '.join(sorted(keys))}) is not of columns that can be compared",
             "compare another table",
         )
-    return Shared(table, key, [one for one in compared if one.held_as not in keys]), reasons
+    return Shared(table, key, [one for one in compared if one not in key]), reasons
 
 
-def _reason(table: Table, column: Column, field: StructField | None) -> str:
+def _reason(table: Table, column: Column, fields: Sequence[StructField]) -> str:
     loss = table.loss(Cell(column.name, None, None, kind="column"))
-    if loss or field is None:
+    if loss or not fields:
         return loss or "silver does not have it"
     kind = f"{column.type}[]" if column.is_array else column.type
-    return f"silver holds it as {field.dataType.simpleString()}, the source as {kind}"
+    held = " and ".join(field.dataType.simpleString() for field in fields)
+    return f"silver holds it as {held}, the source as {kind}"

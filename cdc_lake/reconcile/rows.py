@@ -95,7 +95,7 @@ class Differences:
     def _loss(
         self, one: SharedColumn, source: str | None, lake: str | None, unavailable: tuple[str, ...]
     ) -> str | None:
-        if lake is None and one.held_as in unavailable:
+        if lake is None and not one.held.keys().isdisjoint(unavailable):
             return NEVER_THERE
         here, there = (None if text is None else one.rule.read(text) for text in (source, lake))
         return self.shared.table.loss(Cell(one.column.name, here, there))

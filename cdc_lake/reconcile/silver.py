@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import DELETED, UNAVAILABLE, quoted
 from cdc_lake.reconcile.canonical import Key, joined_in_silver
-from cdc_lake.reconcile.columns import Shared
+from cdc_lake.reconcile.columns import Shared, SharedColumn
 from cdc_lake.reconcile.ranges import Places, Summary
 from cdc_lake.reconcile.rows import TextRow
 
@@ -33,8 +33,7 @@ class SilverRows:
 
     def __init__(self, rows: DataFrame, shared: Shared) -> None:
         live = rows.where(~F.col(DELETED).eqNullSafe(True))
-        key = [one.rule.silver(F.col(quoted(one.held_as))) for one in shared.key]
-        texts = [one.rule.silver(F.col(quoted(one.held_as))) for one in shared.others]
+        key, texts = ([_text(one) for one in columns] for columns in (shared.key, shared.others))
         self._type = "bigint" if shared.has_number_as_key else "string"
         one_key = key[0].cast(self._type) if len(key) == 1 else joined_in_silver(key)
         self._digests = live.select(one_key.alias("key"), F.md5(joined_in_silver([*key, *texts])).alias("digest"))
@@ -80,6 +79,10 @@ class SilverRows:
             F.lit(0),
             lambda at, step: F.when(F.get(there, at + step - 1) <= F.col("key"), at + step).otherwise(at),
         )
+
+
+def _text(one: SharedColumn) -> Column:
+    return F.coalesce(*(rule.silver(F.col(quoted(name))) for name, rule in one.held.items()))
 
 
 def _text_row(row: Sequence[object]) -> TextRow:

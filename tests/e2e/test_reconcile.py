@@ -138,18 +138,24 @@ class Lake:
     """A lake whose silver tables a test writes.
 
     Args:
-        held_in: see `TableConfig.silver`.
+        defaults: see `TableConfig`.
     """
 
-    def __init__(self, spark: SparkSession, folder: Path, stack: Stack, **held_in: str) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, stack: Stack, **defaults: Any) -> None:
         self._spark = spark
         self.file = folder / "cdc-lake.yml"
-        settings = {"lake": {"root": "lake"}, "stack": {"folder": str(stack.folder)}}
-        self.file.write_text(yaml.safe_dump({**settings, "defaults": {"silver": [held_in or {"format": "delta"}]}}))
+        settings = {"lake": {"root": "lake"}, "stack": {"folder": str(stack.folder)}, "defaults": defaults}
+        self.file.write_text(yaml.safe_dump(settings))
         self.config: Config = load_config(self.file)
 
     def put(
-        self, table: str, held: Mapping[str, str], keys: Sequence[str], given: Sequence[Row], commit: int = 1
+        self,
+        table: str,
+        held: Mapping[str, str],
+        keys: Sequence[str],
+        given: Sequence[Row],
+        commit: int = 1,
+        **progress: Any,
     ) -> None:
         """One commit of silver's, after which it has these rows."""
         topic = f"{PREFIX}.public.{table}"
@@ -171,10 +177,9 @@ class Lake:
         key = f"to_json(struct({', '.join(keys)}), map('ignoreNullFields', 'false'))"
         (target,) = silver_targets(self.config, topic)
         frame = self._spark.createDataFrame(values, schema)
-        progress = Progress(layer="silver", run_id="by hand", commit=commit, keys=tuple(sorted(keys)))
-        target.open(self._spark).overwrite(
-            frame.selectExpr(*(f"`{name}`" for name in held), *meta, f"{key} AS __key"), progress
-        )
+        rows = frame.selectExpr(*(f"`{name}`" for name in held), *meta, f"{key} AS __key")
+        following = Progress(layer="silver", run_id="by hand", commit=commit, keys=tuple(sorted(keys)), **progress)
+        target.open(self._spark).overwrite(rows, following)
 
     def reconciled(self, table: str, **more: Any) -> TableReport:
         (done,) = run_reconcile(self.config, [f"{PREFIX}.public.{table}"], self._spark, **more).tables
@@ -241,14 +246,14 @@ def changed(given: list[Row]) -> set[tuple[str, str, tuple[str, ...]]]:
     }
 
 
-@pytest.mark.parametrize("held_in", [{}, {"format": "hudi", "type": "mor"}], ids=["delta", "hudi_mor"])
+@pytest.mark.parametrize("held_in", [{"format": "delta"}, {"format": "hudi", "type": "mor"}], ids=["delta", "hudi_mor"])
 def test_each_row_of_many_types_that_differs_is_named_and_no_other(
     stack: Stack, spark: SparkSession, tmp_path: Path, dsn: str, small_ranges: None, held_in: dict[str, str]
 ) -> None:
-    lake = Lake(spark, tmp_path, stack, **held_in)
+    lake = Lake(spark, tmp_path, stack, silver=[held_in])
     other = rows()
     expected = changed(other)
-    if held_in:
+    if held_in["format"] == "hudi":
         held = HELD | {"small_one": "int"}
     else:
         held = HELD
@@ -272,18 +277,21 @@ def test_each_row_of_many_types_that_differs_is_named_and_no_other(
 def test_changes_under_way_are_no_difference_once_silver_has_them(
     stack: Stack, spark: SparkSession, tmp_path: Path, dsn: str
 ) -> None:
-    held = {"id": "int", "note": "string", "gone": "string"}
-    lake = Lake(spark, tmp_path, stack)
+    held = {"id": "int", "note": "string", "gone": "string", "price": "string", "price__int": "int"}
+    beside = {"price__int": "price"}
+    lake = Lake(spark, tmp_path, stack, rename={"amount": "price"})
     with psycopg.connect(dsn) as source:
-        source.execute("CREATE TABLE late (id int PRIMARY KEY, note text, added int)")
-        source.execute("INSERT INTO late VALUES (1, 'new'), (2, 'b'), (3, 'never')")
-    lake.put("late", held, ["id"], [{"id": 1, "note": "old"}, {"id": 2, "note": "b", "gone": "x"}])
+        source.execute("CREATE TABLE late (id int PRIMARY KEY, note text, added int, amount int)")
+        source.execute("INSERT INTO late VALUES (1, 'new', 0, 1), (2, 'b', 0, 2), (3, 'never', 0, 3)")
+    second = {"id": 2, "note": "b", "gone": "x", "price": "2"}
+    lake.put("late", held, ["id"], [{"id": 1, "note": "old", "price__int": 1}, second], beside=beside)
 
     class SilverGoesOn(Workers):
         """Silver takes one of the two changes while it is waited for."""
 
         def wait(self, seconds: float) -> bool:
-            lake.put("late", held, ["id"], [{"id": 1, "note": "new"}, {"id": 2, "note": "b"}], commit=2)
+            first = {"id": 1, "note": "new", "price__int": 1}
+            lake.put("late", held, ["id"], [first, second], commit=2, beside=beside)
             return False
 
     done = lake.reconciled("late", wait_seconds=0.001, workers=SilverGoesOn(spark=spark))

@@ -96,10 +96,34 @@ SILVER = StructType(
 )
 
 
-def test_each_column_that_is_not_compared_says_why() -> None:
-    shared, reasons = shared_columns(TABLE, SILVER, ["id"])
+def holding(name: str) -> list[str]:
+    return [name] if name in SILVER.names else []
 
-    assert [one.held_as for one in (*shared.key, *shared.others)] == ["id", "my_name"]
+
+def test_a_column_whose_values_stand_beside_is_compared_where_all_of_them_can_be() -> None:
+    table = Table("public", "thing", (column("int4", "id"), column("int4", "price"), column("date", "day")))
+    silver = StructType(
+        [
+            StructField("id", IntegerType()),
+            StructField("price", StringType()),
+            StructField("price__int", IntegerType()),
+            StructField("day", StringType()),
+            StructField("day__date", DateType()),
+        ]
+    )
+
+    shared, reasons = shared_columns(
+        table, silver, ["id"], lambda name: [one for one in silver.names if one.split("__")[0] == name]
+    )
+
+    assert [list(one.held) for one in shared.others] == [["price", "price__int"]]
+    assert reasons == {"day": "silver holds it as string and date, the source as date"}
+
+
+def test_each_column_that_is_not_compared_says_why() -> None:
+    shared, reasons = shared_columns(TABLE, SILVER, ["id"], holding)
+
+    assert [list(one.held) for one in (*shared.key, *shared.others)] == [["id"], ["my_name"]]
     assert shared.has_number_as_key
     assert reasons == {
         "raw": "silver holds it as string, the source as bytea",
@@ -110,11 +134,11 @@ def test_each_column_that_is_not_compared_says_why() -> None:
 
 def test_a_key_that_cannot_be_compared_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"silver's key \(id, raw\)"):
-        shared_columns(TABLE, SILVER, ["id", "raw"])
+        shared_columns(TABLE, SILVER, ["id", "raw"], holding)
 
 
 def test_rows_are_matched_by_key_and_a_key_told_twice_is_repeated() -> None:
-    shared, _ = shared_columns(TABLE, SILVER, ["id"])
+    shared, _ = shared_columns(TABLE, SILVER, ["id"], holding)
     source = [TextRow(key, ("x",)) for key in (1, 2, 4, 5, 6)]
     silver = [TextRow(key, ("x",)) for key in (2, 2, 3, 3, 4)]
     silver += [TextRow(5, (None,), ("my_name",)), TextRow(6, ("y",))]
