@@ -20,6 +20,7 @@ from cdc_lake.embedded import sample
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.layers.reconcile import run_reconcile
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.metrics.report import TableReport
 
@@ -83,9 +84,16 @@ class Story:
         (done,) = run_silver(self.config(**settings), [TOPIC], self.spark).tables
         return done
 
+    def reconciled(self) -> TableReport:
+        (done,) = run_reconcile(self.config(), [TOPIC], self.spark).tables
+        return done
+
     def source(self) -> dict[int, dict[str, Any]]:
         with psycopg.connect(self.dsn, row_factory=dict_row) as source:
-            return {row["id"]: row for row in source.execute("SELECT * FROM thing")}
+            return {
+                row["id"]: row | {"to_number": int(row["to_number"] or 0)}
+                for row in source.execute("SELECT * FROM thing")
+            }
 
     def silver(self, columns: Sequence[str]) -> dict[int, dict[str, Any]]:
         """Silver's rows as delta-rs reads them, in the columns of the source."""
@@ -103,8 +111,8 @@ class Story:
 
 def value_of(row: dict[str, Any], name: str) -> Any:
     found = next((row[held] for held in HELD_IN.get(name, (name,)) if row.get(held) is not None), None)
-    if name == "to_number" and found is not None:
-        return int(found)
+    if name == "to_number":
+        return int(found or 0)
     return Decimal(found) if name == "digits" and found is not None else found
 
 
@@ -178,8 +186,14 @@ def test_a_table_that_is_altered_under_load_stays_the_source(story: Story) -> No
     unannounced = story.differing()
     assert unannounced, "the default of the new column was announced"
     assert {name for _, name in unannounced} == {"filled"}
+    told = story.reconciled()
+    assert told.error is not None and told.error.exit_code == 30
+    assert (told.rows["changed"], told.rows.get("missing", 0), told.rows.get("extra", 0)) == (len(unannounced), 0, 0)
+    assert told.reconciled is not None
+    assert {column for row in told.reconciled.first for column in row.columns} == {"filled"}
 
     order = json.dumps({"data-collections": ["public.thing"], "type": "incremental"})
     story.run(f"INSERT INTO debezium_signal VALUES ('again', 'execute-snapshot', '{order}')")
     assert story.follow().error is None
     assert story.differing() == []
+    assert story.reconciled().error is None
