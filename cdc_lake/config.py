@@ -524,6 +524,11 @@ class TableConfig(Model):
         default="quarantine",
         description="What a record that cannot be read does: it is set aside, or the run stops before it commits.",
     )
+    dead_letter_topic: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")] | None = Field(
+        default=None,
+        description="A Kafka topic that records in quarantine are sent to, too, with Connect's `__connect.errors` "
+        "headers.",
+    )
     max_quarantined: Limit = Field(
         default="100%",
         description="More records of a run in quarantine than this (a number, or a share: 0.1%) end it with exit "

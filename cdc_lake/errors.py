@@ -224,6 +224,9 @@ def page() -> str:
             "| type | no_row | the event's `op` says that there is a row, and there is none |",
             "| pair | delete_quarantined | a tombstone whose delete, right before it, is quarantined |",
             "",
+            "An event that silver rejected is no bad record. `cdc-lake quarantine` lists it beside them, with the",
+            "stage `expectation` and the code `unmet`. [quarantine.md](quarantine.md) says what to do about either.",
+            "",
         ]
     )
 

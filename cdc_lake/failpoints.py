@@ -21,6 +21,7 @@ VARIABLE = "CDC_LAKE_FAILPOINT"
 POINTS: Mapping[str, tuple[str, ...]] = {
     "bronze.after_plan": ("batch",),
     "bronze.after_append": ("batch",),
+    "bronze.after_send": ("batch",),
     "bronze.before_report": (),
     "silver.after_plan": ("batch",),
     "silver.after_widen": ("batch",),

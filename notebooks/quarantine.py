@@ -13,11 +13,15 @@ from pathlib import Path
 import fastavro
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from rich.console import Console
 
 import cdc_lake
+from cdc_lake.cli.quarantine import print_record
 from cdc_lake.config import Config, KafkaConfig, LakeConfig, RegistryConfig
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.layers.quarantine import Selection
+from cdc_lake.layers.quarantine_show import show_quarantined
 from cdc_lake.layers.replay import replay_quarantined
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.session import build_session
@@ -86,11 +90,8 @@ config = Config(
 (done,) = run_bronze(config, [TOPIC], spark).tables
 print(done.status, done.rows)
 run_silver(config, [TOPIC], spark)
-bronze = cdc_lake.read(spark, TOPIC, layer="bronze", config=config)
-for row in bronze.where("status = 'quarantined'").orderBy("offset").collect():
-    print(f"\npartition {row['partition']}, offset {row['offset']}, key {row['key']}")
-    print(f"  at {row['error']['stage']}: {row['error']['code']}: {row['error']['message']}")
-    print(f"  {row['raw_value'].hex(' ')}")
+for record in show_quarantined(config, [TOPIC], spark, limit=2):  # as `cdc-lake quarantine show` does
+    print_record(record, Console(force_jupyter=False, highlight=False))
 
 # %% [markdown]
 # Silver goes on with what could be read. Each quarantined record is still a record of its key:
@@ -104,13 +105,13 @@ for event in cdc_lake.story(spark, TOPIC, "1", config=config).events:
 # ## The cause is mended, the record comes back
 #
 # The record that was written by hand is wanted after all. `record_names` says that its schema's name may stand in this topic, and a
-# replay decodes what is in quarantine again; no broker is needed for that. Silver puts it at its place in the log, however late it is.
+# replay decodes again what failed for that reason; no broker is needed for that. Silver puts it at its place in the log, however late it is.
 # The record that was cut short stays where it is.
 
 # %%
 names = config.table(TOPIC).model_copy(update={"record_names": ("legacy.toys",)})
 mended = config.model_copy(update={"tables": {TOPIC: names}})
-(done,) = replay_quarantined(mended, [TOPIC], spark).tables
+(done,) = replay_quarantined(mended, [TOPIC], spark, selection=Selection(reasons=["lookup"])).tables
 print(done.status, done.rows)
 run_silver(mended, [TOPIC], spark)
 cdc_lake.read(spark, TOPIC, config=mended).select("id", "name", "__op").orderBy("id").show()

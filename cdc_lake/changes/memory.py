@@ -59,6 +59,14 @@ def rejected_entries(rejected: DataFrame) -> DataFrame:
     )
 
 
+def readmitted_entries(entries: DataFrame) -> DataFrame:
+    """Take entries of rejected events away, because the events count now.
+
+    Columns in: the side table's. Columns out: `kind`, `id`, `key`, `__kafka`, `__delete`.
+    """
+    return entries.select("kind", "id", "key", KAFKA, F.lit(True).alias(DELETE))
+
+
 def whole_table_entries(spark: SparkSession, before: WholeTable, after: WholeTable) -> DataFrame:
     """The last truncate and the open snapshot, where they are others than before.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cdc_lake.cli import catalog, demo, emr, jars, look, package, reconcile, run, schemas, stack
+from cdc_lake.cli import catalog, demo, emr, jars, look, package, quarantine, reconcile, run, schemas, stack
 from cdc_lake.errors import CdcLakeError
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(run.app, name="run")
+app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(stack.app, name="stack")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(emr.app, name="emr")

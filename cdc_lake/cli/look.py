@@ -27,6 +27,7 @@ _STYLES = {
     "paired": "dim",
     "rejected": "red",
     "quarantined": "red",
+    "dropped": "dim",
     "not folded yet": "yellow",
 }
 
@@ -146,8 +147,8 @@ def _print_story(told: "Story", console: Console) -> None:
         console.print(_headline(event))
         for name, (before, after) in event.changes.items():
             now = Text(f"    {name}: ")
-            now.append(f"{_short(before)} -> " if before is not None else "", style="dim")
-            console.print(now.append(_short(after)), overflow="ellipsis", no_wrap=True)
+            now.append(f"{short(before)} -> " if before is not None else "", style="dim")
+            console.print(now.append(short(after)), overflow="ellipsis", no_wrap=True)
     if told.left_out:
         console.print(f"{told.left_out} more events are not told.", style="yellow")
 
@@ -163,7 +164,8 @@ def _headline(event: "StoryEvent") -> Text:
     return line.append(f": {event.why}" if event.why else "")
 
 
-def _short(value: str | None) -> str:
+def short(value: str | None) -> str:
+    """A value on one line."""
     if value is None:
         return "null"
     one_line = value.replace("\n", "\\n")

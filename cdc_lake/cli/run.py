@@ -86,7 +86,7 @@ def bronze(
             workers=workers,
         )
 
-    _run(layer, config, _How(parallel, continuous, interval, as_json))
+    run_layer(layer, config, How(parallel, continuous, interval, as_json))
 
 
 @app.command()
@@ -105,7 +105,7 @@ def silver(
 
         return run_silver(settings, table, workers=workers)
 
-    _run(layer, config, _How(parallel, continuous, interval, as_json))
+    run_layer(layer, config, How(parallel, continuous, interval, as_json))
 
 
 @app.command()
@@ -124,7 +124,7 @@ def gold(
 
         return run_gold(settings, model, workers=workers)
 
-    _run(layer, config, _How(parallel, continuous, interval, as_json))
+    run_layer(layer, config, How(parallel, continuous, interval, as_json))
 
 
 class LayerName(StrEnum):
@@ -152,7 +152,7 @@ def maintain(
 
         return run_maintain(settings, table, layer=layer.value, workers=workers)
 
-    _run(work, config, _How(parallel, continuous, interval, as_json))
+    run_layer(work, config, How(parallel, continuous, interval, as_json))
 
 
 def rebuild(
@@ -177,11 +177,11 @@ def rebuild(
     point = SourceTime(until) if until else Offset(_positions(until_offset)) if until_offset else None
 
     def work(settings: Config, workers: "Workers") -> Report:
-        from cdc_lake.layers.rebuild import How, run_rebuild
+        from cdc_lake.layers.rebuild import Asked, run_rebuild
 
-        return run_rebuild(settings, table, how=How(point, dry_run, seed_from_silver), workers=workers)
+        return run_rebuild(settings, table, asked=Asked(point, dry_run, seed_from_silver), workers=workers)
 
-    _run(work, config, _How(parallel, is_continuous=False, interval_seconds=0, as_json=as_json))
+    run_layer(work, config, How(parallel, as_json=as_json))
 
 
 def _positions(text: str) -> dict[int, int]:
@@ -191,16 +191,17 @@ def _positions(text: str) -> dict[int, int]:
 
 
 @dataclass(frozen=True)
-class _How:
+class How:
     """What the flags say of a run."""
 
-    parallel: int | None
-    is_continuous: bool
-    interval_seconds: float
-    as_json: bool
+    parallel: int | None = None
+    is_continuous: bool = False
+    interval_seconds: float = 10.0
+    as_json: bool = False
 
 
-def _run(layer: Callable[[Config, "Workers"], Report], config: str | None, how: _How) -> None:
+def run_layer(layer: Callable[[Config, "Workers"], Report], config: str | None, how: How) -> None:
+    """Do a layer's work as the flags say, tell what came of it, and end with its exit code."""
     start_log()
     settings = load_config(config)
     # Late, and the layers too, so that a wrong flag or file is told without waiting for Spark to load.
@@ -216,7 +217,7 @@ def _run(layer: Callable[[Config, "Workers"], Report], config: str | None, how: 
     raise typer.Exit(report.exit_code)
 
 
-def _run_again_and_again(run: Callable[[], Report], workers: "Workers", how: _How) -> int:
+def _run_again_and_again(run: Callable[[], Report], workers: "Workers", how: How) -> int:
     """Until told to end; the exit code: of the tables left out, and of the last run."""
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -251,7 +252,7 @@ def start_log() -> None:
     logging.getLogger("cdc_lake").setLevel(logging.DEBUG if debug else logging.INFO)
 
 
-def _tell(report: Report, how: _How) -> None:
+def _tell(report: Report, how: How) -> None:
     if how.as_json:
         print(report.model_dump_json(), flush=True)
     else:

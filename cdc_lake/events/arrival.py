@@ -243,7 +243,8 @@ def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> Data
     last = F.lag(F.struct("offset", "key", "op", "status")).over(in_partition)
     last = F.coalesce(last, seed["last"])
     follows = F.col("is_tombstone") & F.col("key").eqNullSafe(last["key"])
-    after_quarantined = follows & (last["status"] == "quarantined") & last["op"].isNull()
+    # What was dropped from quarantine meanwhile takes its tombstone with it.
+    after_quarantined = follows & last["status"].isin("quarantined", "dropped") & last["op"].isNull()
     running = F.max(F.unix_millis("timestamp")).over(in_partition.rowsBetween(W.unboundedPreceding, W.currentRow))
     paired_error = _error(
         PAIR_STAGE, "delete_quarantined", F.lit("the record before it, with the same key, is quarantined")
@@ -252,7 +253,7 @@ def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> Data
         {
             "log_ts": F.greatest(running, seed["log_ts"]),
             "tombstone_of": F.when(follows & (last["op"] == "d"), last["offset"]),
-            "status": F.when(after_quarantined, "quarantined").otherwise(F.col("status")),
+            "status": F.when(after_quarantined, last["status"]).otherwise(F.col("status")),
             "error": F.when(after_quarantined, paired_error).otherwise(F.col("error")),
         }
     )

@@ -2,19 +2,20 @@
 
 import io
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import fastavro
 
 from cdc_lake.events.decode import WriterSchema
-from cdc_lake.events.schemas import compact
+from cdc_lake.events.schemas import Tree, compact, fields
 
 
 def reason(schema: WriterSchema, body: bytes) -> str:
     """Why `body` is not a record of `schema`. Never the record's values."""
     if schema.format != "avro":
         return f"the text is not one {schema.format.upper()} value that fits its schema"
-    parsed, stream = _parsed(schema), io.BytesIO(body)
+    parsed, stream = _parsed(schema.tree), io.BytesIO(body)
     try:
         fastavro.schemaless_reader(stream, parsed, None)
     except Exception as exc:  # fastavro raises whatever its decoder stumbles over
@@ -25,21 +26,66 @@ def reason(schema: WriterSchema, body: bytes) -> str:
     return f"{left} bytes are left over behind the record" if left else "a value does not fit its column's type"
 
 
+def fields_read(schema: WriterSchema, body: bytes) -> tuple[dict[str, Any], str | None]:
+    """The values of a body that an Avro schema reads, up to the first that it does not.
+
+    Returns:
+        The values as Avro has them, by the path of their field; and the path at which it stops, null if it reads all.
+    """
+    stream, found = io.BytesIO(body), dict[str, Any]()
+    try:
+        for path, value in _leaves(schema.tree, stream, ""):
+            found[path] = value
+    except _Stopped as stopped:
+        return found, stopped.path
+    return found, None
+
+
+class _Stopped(Exception):
+    """A field cannot be read."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+def _leaves(tree: Tree, stream: io.BytesIO, path: str) -> Iterator[tuple[str, Any]]:
+    """The values that are no records, in their order."""
+    if tree["type"] == "record":
+        for name, inner in fields(tree).items():
+            yield from _leaves(inner, stream, f"{path}.{name}" if path else name)
+        return
+    if tree["type"] == "union":
+        number = _read({"type": "long"}, stream, path)
+        if not 0 <= number < len(tree["branches"]):
+            raise _Stopped(path)
+        yield from _leaves(tree["branches"][number], stream, path)
+        return
+    yield path, _read(tree, stream, path)
+
+
+def _read(tree: Tree, stream: io.BytesIO, path: str) -> Any:
+    try:
+        return fastavro.schemaless_reader(stream, _parsed(tree), None)
+    except Exception as exc:  # fastavro raises whatever its decoder stumbles over
+        raise _Stopped(path) from exc
+
+
 def reads(schema: WriterSchema, body: bytes) -> bool:
     """Whether a schema consumes a body to its last byte; of a format that is no Avro, whether the body is text."""
     stream = io.BytesIO(body)
     try:
         if schema.format != "avro":
             return bool(body.decode())
-        fastavro.schemaless_reader(stream, _parsed(schema), None)
+        fastavro.schemaless_reader(stream, _parsed(schema.tree), None)
     except Exception:  # fastavro raises whatever its decoder stumbles over
         return False
     return stream.tell() == len(body)
 
 
-def _parsed(schema: WriterSchema) -> Any:
+def _parsed(tree: Tree) -> Any:
     # Linted when it was read: no recursion, no items without size, so this reader cannot be brought down.
-    return fastavro.parse_schema(_without_logical_types(json.loads(compact(schema.tree))))
+    return fastavro.parse_schema(_without_logical_types(json.loads(compact(tree))))
 
 
 def _without_logical_types(content: Any) -> Any:

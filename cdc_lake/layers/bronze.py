@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from cdc_lake.brokers import broker_login
 from cdc_lake.columns import BRONZE_STATISTICS
 from cdc_lake.config import Config, TableConfig, kafka_address
-from cdc_lake.errors import DataLossError, NoProgressError, QualityGateError
+from cdc_lake.errors import ConfigError, DataLossError, InfrastructureError, NoProgressError, QualityGateError
 from cdc_lake.events.arrival import (
     DECODE_STAGE,
     LastRecord,
@@ -26,6 +26,7 @@ from cdc_lake.events.explain import reason
 from cdc_lake.events.framing import body
 from cdc_lake.failpoints import reach
 from cdc_lake.layers.catalog import check_catalog_names, keep_in_step
+from cdc_lake.layers.dead_letters import dead_letter_topic, is_due, send_due, sent_by
 from cdc_lake.layers.run import Leases, end_report, select, table_path
 from cdc_lake.layers.turns import Workers
 from cdc_lake.layers.written import Written, look_over, typed_row, written_with
@@ -135,6 +136,8 @@ class _Bronze:
         log, progress = self.logs[done.table], bronze_table(spark, self.config, done.table).progress()
         if progress is None or log.id not in progress.offsets or _read_on(log, progress.offsets)[1]:
             return None
+        if is_due(dead_letter_topic(self.config, done.table), progress):
+            return None
         position = progress.offsets[log.id]
         done.consumed_from = done.consumed_to = {str(p): offset for p, offset in position.items()}
         return sum(span.end - span.start for span in unread(log, position).values())
@@ -155,6 +158,11 @@ class _Run:
     table: DeltaLakeTable
     settings: TableConfig
     done: TableReport
+
+    @property
+    def letters(self) -> str | None:
+        """The topic that dead letters go to."""
+        return dead_letter_topic(self.bronze.config, self.log.name)
 
 
 def _land(run: _Run) -> bool:
@@ -179,6 +187,7 @@ def _land(run: _Run) -> bool:
         position = before.offsets[run.log.id]
         done.status, done.batches = "ok", done.batches + 1
     done.consumed_to = {str(p): offset for p, offset in position.items()}
+    _send_dead_letters(run)
     done.version_after = run.table.version()
     _gate(done, run.settings)
     return bool(unread(run.log, position))
@@ -211,6 +220,7 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
             rows = bronze_rows(ordered, batch=batch, generation=generation, ingest_date=today)
             landed = _landed(rows)
         counts = {name: landed.counts[name] for name in ("ok", "quarantined", "control")}
+        counts |= {name: number for name, number in landed.counts.items() if name == "dropped"}
         check_sum(run.log.name, seen.total, **counts)
         _stop_on_error(run, rows, counts["quarantined"])
         following = _following(run, spans, before, landed, written)
@@ -227,6 +237,18 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
         records.unpersist()
     done.count(read=seen.total, **counts)
     return commit.progress
+
+
+def _send_dead_letters(run: _Run) -> None:
+    """Send what is in quarantine and was not sent yet. What cannot be sent waits: the table goes on without."""
+    if run.letters is None:
+        return
+    try:
+        with run.done.phase("dead letters"):
+            run.bronze.leases.check(run.done.table)
+            send_due(run.bronze.config, run.table, run.letters, run.bronze.run_id, run.done)
+    except (ConfigError, InfrastructureError) as error:
+        run.done.warn(f"dead letters wait for the next run: {error}")
 
 
 @dataclass(frozen=True)
@@ -264,6 +286,7 @@ def _following(run: _Run, spans: Mapping[int, Span], before: Progress, landed: _
         owners=dict(written.owners),
         rows=landed.counts.total(),
         gaps=before.gaps,
+        sent=sent_by(run.letters, before, quarantined=landed.counts["quarantined"]),
     )
 
 
@@ -428,5 +451,5 @@ def _gate(done: TableReport, settings: TableConfig) -> None:
         raise QualityGateError(
             done.table,
             f"{quarantined} of {read} records were quarantined, more than max_quarantined: {limit}",
-            "everything is committed; see the reasons in bronze: status = 'quarantined', column error",
+            f"everything is committed; `cdc-lake quarantine list --table {done.table}` says why",
         )

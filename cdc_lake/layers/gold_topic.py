@@ -4,7 +4,6 @@ The table is committed first. What is due then are the rows of every key that an
 whose rows were all sent, and it stays due until a commit says that they were: `sent` in the table's progress.
 """
 
-import uuid
 from collections.abc import Sequence
 from functools import reduce
 
@@ -52,9 +51,7 @@ def send_due(gold: Table, header: Header, sink: KafkaSink, run_id: str, done: Ta
 
 
 def _noted(progress: Progress, topic: str, run_id: str, *, is_whole: bool) -> Progress:
-    commit = progress.commit + 1
-    own = {"run_id": run_id, "nonce": uuid.uuid4().hex, "commit": commit}
-    return progress.model_copy(update={**own, "sent": {topic: Sent(commit=commit, is_whole=is_whole)}})
+    return progress.next(run_id, sent={topic: Sent(commit=progress.commit + 1, is_whole=is_whole)})
 
 
 def due(gold: Table, keys: Sequence[str], sent: Sent, done: TableReport) -> DataFrame:

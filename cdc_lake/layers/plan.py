@@ -240,9 +240,8 @@ def _way(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:
     why = []
     if is_little(rows=counts.total, stored_bytes=run.silver.size()):
         why.append("little to do: interpreted, in one partition")
-    ((late,),) = batch.rows.agg(F.count(F.when(F.col("late"), 1))).collect()
-    if late:
-        why.append(f"{late} records were brought back late: their keys are folded again from all of bronze")
+    if counts.late:
+        why.append(f"{counts.late} records were brought back late: their keys are folded again from all of bronze")
     if counts.truncates:
         why.append(f"{counts.truncates} truncates: every row of the table is looked at")
     if counts.marks and run.settings.remove_missing_after_snapshot:

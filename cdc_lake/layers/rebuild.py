@@ -32,7 +32,7 @@ _EXAMPLES = 10
 
 
 @dataclass(frozen=True)
-class How:
+class Asked:
     """What is asked of a rebuild.
 
     Attributes:
@@ -51,7 +51,7 @@ def run_rebuild(
     tables: Sequence[str],
     spark: SparkSession | None = None,
     *,
-    how: How | None = None,
+    asked: Asked | None = None,
     workers: Workers | None = None,
 ) -> Report:
     """Make silver tables anew from bronze, by today's settings, each in one commit; its versions before stay readable.
@@ -62,7 +62,7 @@ def run_rebuild(
         config: the settings.
         tables: names or globs of tables: a topic's, or `<topic>@<kind>` of the further ones that hold its silver.
         spark: the session; made when there is none.
-        how: what is asked; a rebuild from all of bronze, if nothing is said.
+        asked: what is asked; a rebuild from all of bronze, if nothing is said.
         workers: who does it; one, in the calling thread, when there are none.
 
     Raises:
@@ -74,9 +74,9 @@ def run_rebuild(
     storage = Storage(workers.spark("cdc_lake rebuild"))
     leases = Leases(config, storage, report.run_id, "silver")
     targets = {target.name: target for topic in landed(config, storage) for target in silver_targets(config, topic)}
-    asked = select(tables, list(targets), f"table in {config.lake.root}/silver", "see `silver` in the settings")
-    work = _Rebuild(config, targets, SchemaFiles(storage, config.lake.root), leases, report.run_id, how or How())
-    workers.each_table(report, asked, work, leases=leases)
+    names = select(tables, list(targets), f"table in {config.lake.root}/silver", "see `silver` in the settings")
+    work = _Rebuild(config, targets, SchemaFiles(storage, config.lake.root), leases, report.run_id, asked or Asked())
+    workers.each_table(report, names, work, leases=leases)
     keep_in_step(config, report, workers.spark("cdc_lake rebuild"), layer="silver")
     failpoints.reach("rebuild.before_report")
     end_report(storage, config, report)
@@ -92,7 +92,7 @@ class _Rebuild:
     schemas: SchemaFiles
     leases: Leases
     run_id: str
-    how: How
+    asked: Asked
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
@@ -121,17 +121,17 @@ class _Rebuild:
             settings=self.config.table(target.topic),
             run_id=self.run_id,
             done=done,
-            is_comparison=self.how.is_seeded,
+            is_comparison=self.asked.is_seeded,
             check_lease=lambda: self.leases.check(done.table),
             known=layout_of(silver, before),
         )
         with done.phase("fold"):
-            rebuilt = _Rebuilt.of(run, progress, before, self.how)
+            rebuilt = _Rebuilt.of(run, progress, before, self.asked)
         try:
             with done.phase("compare"):
                 rebuilt.compare()
             failpoints.reach("rebuild.after_compare")
-            if not self.how.is_dry:
+            if not self.asked.is_dry:
                 with done.phase("write"):
                     rebuilt.put_in_place(bronze.id())
                 done.status, done.batches = "ok", 1
@@ -159,7 +159,7 @@ class _Rebuilt:
     rows: DataFrame
 
     @classmethod
-    def of(cls, run: SilverRun, landed: Progress, before: Progress, how: How) -> "_Rebuilt":
+    def of(cls, run: SilverRun, landed: Progress, before: Progress, asked: Asked) -> "_Rebuilt":
         """Fold bronze.
 
         Raises:
@@ -167,17 +167,17 @@ class _Rebuilt:
             UnsupportedError: bronze has no event of a row.
         """
         there = run.bronze.where(F.col("status") == "ok")
-        rows = rows_until(there, how.until, landed, run.done.table)
-        last = landed.commit if how.until is None else _last_whole_batch(there, rows, landed.commit)
-        batch = Batch(run, 1, landed.commit, before if how.is_seeded else None, rows)
+        rows = rows_until(there, asked.until, landed, run.done.table)
+        last = landed.commit if asked.until is None else _last_whole_batch(there, rows, landed.commit)
+        batch = Batch(run, 1, landed.commit, before if asked.is_seeded else None, rows)
         if batch.schemas is None:
             raise UnsupportedError(run.done.table, "bronze has no event of a row up to there", "name a later point")
         batch.check_casts()
-        if not how.is_seeded:
+        if not asked.is_seeded:
             _check_reach(run, batch.schemas, there)
         outcome = folded(batch)
         changes = outcome.changes(before.commit + 1)
-        if how.is_seeded:
+        if asked.is_seeded:
             rows = _upon(run, outcome.schemas, changes)
         else:
             rows = changes.where(~F.col(DELETE)).drop(KEEP, DELETE)

@@ -1,4 +1,4 @@
-"""Quarantined records brought back: decoded again, in their old places in the log."""
+"""Records brought back from quarantine: decoded again, or judged again, in their old places in the log."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,37 +11,49 @@ from cdc_lake.columns import DELETE, KEEP, TYPED
 from cdc_lake.config import Config
 from cdc_lake.events.arrival import PAIR_STAGE, with_decision
 from cdc_lake.layers.bronze import answering_registry, bronze_table
+from cdc_lake.layers.dead_letters import dead_letter_topic, sent_by
+from cdc_lake.layers.quarantine import ALL, COORDINATES, REJECTED_STAGE, Selection, selected
 from cdc_lake.layers.run import Leases, end_report, select_landed
+from cdc_lake.layers.story import place_text
 from cdc_lake.layers.turns import Workers
 from cdc_lake.layers.written import look_over, typed_row, written_with
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.registries.registry import Registry
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.storage import Storage
-from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.progress import Progress
 
-_COORDINATES = ("topic", "generation", "partition", "offset")
 _DECIDED = (
     *("status", "error", "tombstone_of", "op", "source_ts_ms", "source_position", "position_domain"),
     *("snapshot", "transaction_id", "key_schema", "value_schema"),
 )
 """Columns of bronze that decoding decides, under the names that it gives them."""
+_TOLD_REASONS = 5
+"""Why records stay in quarantine is told of so many reasons, the commonest ones."""
 
 
 def replay_quarantined(
-    config: Config, tables: Sequence[str], spark: SparkSession | None = None, *, registry: Registry | None = None
+    config: Config,
+    tables: Sequence[str],
+    spark: SparkSession | None = None,
+    *,
+    selection: Selection = ALL,
+    registry: Registry | None = None,
+    workers: Workers | None = None,
 ) -> Report:
-    """Decode bronze's quarantined rows again; those that can be read now become events, in one commit per table.
+    """Bring records back from quarantine; silver's next run takes them. One commit per table.
 
-    They keep their coordinates and `log_ts`, so their place in the log, and are marked `late` in a batch of their own.
-    A tombstone that was quarantined with its delete follows it. The others stay as they are.
+    What could not be read is decoded again, and is an event if it can be read now. What silver rejected is put before
+    it again, to be judged by the expectations of today. They keep their coordinates and `log_ts`, so their place in the
+    log, and are marked `late` in a batch of their own. A tombstone that waits with its delete follows it. The others
+    stay as they are.
 
     Args:
         config: the settings.
         tables: topic names or globs.
         spark: the session; made when there is none.
+        selection: which records.
         registry: asked for the schemas anew; the settings' when there is none.
+        workers: who does it; one, in the calling thread, when there are none.
 
     Raises:
         UnknownTableError: a name or glob fits no bronze table.
@@ -50,12 +62,12 @@ def replay_quarantined(
     """
     report = Report(layer="bronze")
     registry = registry or answering_registry(config)
-    workers = Workers(spark=spark)
+    workers = workers or Workers(spark=spark)
     storage = Storage(workers.spark("cdc_lake bronze"))
     schemas = SchemaFiles(storage, config.lake.root, registry)
     leases = Leases(config, storage, report.run_id, report.layer)
 
-    work = _Replay(config, schemas, leases, report.run_id)
+    work = _Replay(config, schemas, leases, report.run_id, selection)
     workers.each_table(report, select_landed(config, storage, tables), work, leases=leases)
     end_report(storage, config, report)
     return report
@@ -69,6 +81,7 @@ class _Replay:
     schemas: SchemaFiles
     leases: Leases
     run_id: str
+    selection: Selection
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
@@ -81,7 +94,9 @@ class _Replay:
         assert progress is not None, "a bronze table is created with progress"
         done.version_before = table.version()
         settings = self.config.table(done.table)
-        records, seen = look_over(_quarantined(table), settings)
+        waiting = selected(self.config, done.table, spark, self.selection)
+        is_rejected = F.col("error.stage") == REJECTED_STAGE
+        records, seen = look_over(_records(waiting.where(~is_rejected)), settings)
         try:
             written = written_with(
                 records,
@@ -93,69 +108,103 @@ class _Replay:
                 quarantine_unknown_ids=True,
             )
             typed = typed_row(table, settings, written)
-            decided = with_decision(records, written.keys, written.values, seen.frames, typed)
-            late = _late_rows(decided, progress.commit + 1).persist()
+            decided = _followed(with_decision(records, written.keys, written.values, seen.frames, typed))
+            batch = progress.commit + 1
+            late = _late_rows(decided, batch)
+            again = _again_rows(waiting.where(is_rejected), late.columns, batch)
+            late = late.unionByName(again, allowMissingColumns=True).persist()
             try:
-                replayed = late.count()
+                replayed, judged = late.agg(F.count("*"), F.count_if(F.size(KEEP) > 0)).collect()[0]
                 if replayed:
-                    own = {"run_id": self.run_id, "commit": progress.commit + 1, "rows": replayed, "gaps": ()}
-                    following = Progress.model_validate(progress.model_dump(exclude={"nonce"}) | own)
+                    sent = sent_by(dead_letter_topic(self.config, done.table), progress)
+                    following = progress.next(self.run_id, rows=replayed, sent=sent)
                     self.leases.check(done.table)
-                    table.merge(late, _COORDINATES, following)
+                    table.merge(late, COORDINATES, following)
                     done.status, done.batches = "ok", 1
             finally:
                 late.unpersist()
+            stay = seen.total - (replayed - judged)
+            if stay:
+                _tell_why(done, decided)
         finally:
             records.unpersist()
-        done.count(replayed=replayed, still_quarantined=seen.total - replayed)
+        done.count(replayed=replayed, **{"still_dropped" if self.selection.dropped else "still_quarantined": stay})
         done.version_after = table.version()
         return False
 
 
-def _quarantined(table: DeltaLakeTable) -> DataFrame:
-    """The quarantined rows as the records they were, with their `generation` and the stage that they failed in."""
-    return (
-        table.read()
-        .where(F.col("status") == "quarantined")
-        .select(
-            *_COORDINATES,
-            "headers",
-            F.col("kafka_timestamp").alias("timestamp"),
-            F.col("raw_key").alias("key"),
-            F.col("raw_value").alias("value"),
-            F.col("error.stage").alias("failed_stage"),
-        )
+def _records(rows: DataFrame) -> DataFrame:
+    """Quarantined rows as the records they were, with their `generation` and why they are there, `failed`."""
+    return rows.select(
+        *COORDINATES,
+        "headers",
+        F.col("kafka_timestamp").alias("timestamp"),
+        F.col("raw_key").alias("key"),
+        F.col("raw_value").alias("value"),
+        F.col("error").alias("failed"),
     )
 
 
-def _late_rows(records: DataFrame, batch: int) -> DataFrame:
-    """Of quarantined records that were decided upon again, those that pass, as changes of bronze.
+def _followed(records: DataFrame) -> DataFrame:
+    """Say of records that were decided upon again which of them come back.
 
     A tombstone that was quarantined with the record right before it goes with that one again.
 
-    Columns out: the coordinates and the columns that change.
+    Columns out: `with_decision`'s, and `is_late`; `tombstone_of`.
     """
     in_partition = W.partitionBy("generation", "partition").orderBy("offset")
     passes = F.col("status") != "quarantined"
     last = F.lag(F.struct("offset", "op", passes.alias("passes"))).over(in_partition)
-    is_paired = F.col("failed_stage") == PAIR_STAGE
-    return (
-        records.withColumns(
-            {
-                "is_late": passes & (~is_paired | last["passes"]),
-                "tombstone_of": F.when(is_paired & (last["op"] == "d"), last["offset"]),
-            }
-        )
-        .where("is_late")
-        .select(
-            *_COORDINATES,
-            *(F.col(name) for name in _DECIDED),
-            *(F.col(name) for name in TYPED if name in records.columns),
-            F.col("canonical_key").alias("key"),
-            F.struct(F.col("key_framing").alias("key"), F.col("value_framing").alias("value")).alias("framing"),
-            F.lit(batch).cast("bigint").alias("batch"),
-            F.lit(True).alias("late"),
-            F.array().cast("array<string>").alias(KEEP),
-            F.lit(False).alias(DELETE),
-        )
+    is_paired = F.col("failed.stage") == PAIR_STAGE
+    return records.withColumns(
+        {
+            "is_late": passes & (~is_paired | F.coalesce(last["passes"], F.lit(False))),
+            "tombstone_of": F.when(is_paired & (last["op"] == "d"), last["offset"]),
+        }
     )
+
+
+def _late_rows(records: DataFrame, batch: int) -> DataFrame:
+    """Those that come back, as changes of bronze.
+
+    Columns in: `_followed`'s. Columns out: the coordinates and the columns that change.
+    """
+    return records.where("is_late").select(
+        *COORDINATES,
+        *(F.col(name) for name in _DECIDED),
+        *(F.col(name) for name in TYPED if name in records.columns),
+        F.col("canonical_key").alias("key"),
+        F.struct(F.col("key_framing").alias("key"), F.col("value_framing").alias("value")).alias("framing"),
+        F.lit(batch).cast("bigint").alias("batch"),
+        F.lit(True).alias("late"),
+        F.array().cast("array<string>").alias(KEEP),
+        F.lit(False).alias(DELETE),
+    )
+
+
+def _again_rows(rejected: DataFrame, columns: Sequence[str], batch: int) -> DataFrame:
+    """Events that silver rejected, as changes of bronze that put them before it again: they stay what they are.
+
+    Args:
+        columns: `_late_rows`'.
+    """
+    changed = {"status": F.lit("ok"), "batch": F.lit(batch).cast("bigint"), "late": F.lit(True)}
+    kept = [name for name in columns if name not in (*COORDINATES, *changed, "error", KEEP, DELETE)]
+    return rejected.select(
+        *COORDINATES,
+        *(value.alias(name) for name, value in changed.items()),
+        F.array(*map(F.lit, kept)).alias(KEEP),
+        F.lit(False).alias(DELETE),
+    )
+
+
+def _tell_why(done: TableReport, records: DataFrame) -> None:
+    """Say in the report why records stay where they are. Columns in: `_followed`'s."""
+    # What was found out of a record that did not decode is more than that it still does not.
+    is_same = F.col("error").isNull() | (F.col("error.stage") == F.col("failed.stage"))
+    reason = F.when(is_same, F.col("failed")).otherwise(F.col("error"))
+    stay = records.where(~F.col("is_late")).select(reason.alias("why"), F.struct(*COORDINATES).alias("at"))
+    counted = stay.groupBy("why").agg(F.count("*").alias("n"), F.min("at").alias("at"))
+    for row in counted.orderBy(F.desc("n"), "why").limit(_TOLD_REASONS).collect():
+        why = ": ".join(row["why"])
+        done.warn(f"{row['n']} records stay, such as {place_text(row['at'])}: {why}")

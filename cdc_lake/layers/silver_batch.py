@@ -133,6 +133,7 @@ class Counts:
     truncates: int
     marks: int
     late_marks: int
+    late: int
     moves: int
     untimed: int
     written: Row
@@ -215,6 +216,7 @@ class Batch:
             F.count(F.when(F.col("op") == TRUNCATE, 1)),
             F.count(F.when(is_mark(F.col("snapshot")), 1)),
             F.count(F.when(is_mark(F.col("snapshot")) & F.col("late"), 1)),
+            F.count(F.when(F.col("late"), 1)),
             F.count(F.when(is_half, 1)),
             F.count(F.when(is_untimed, 1)),
             schemas_and_frames(),
@@ -382,9 +384,25 @@ class Batch:
         """All of bronze up to this batch that counts: nothing that was rejected."""
         rows = self._landed()
         if self.remembers(REJECTED_ENTRY):
-            entries = self.remembered.where(F.col("kind") == REJECTED_ENTRY).select(KAFKA)
+            entries = self._rejected_before(are_back=False).select(KAFKA)
             rows = rows.join(entries, place() == F.col(KAFKA), "left_anti")
         return self._without_rejected(rows)
+
+    @cached_property
+    def readmitted(self) -> DataFrame | None:
+        """The side table's entries of rejected events that are back in this batch and count; none if none is back."""
+        if not (self.counts.late and self.remembers(REJECTED_ENTRY)):
+            return None
+        entries = self._rejected_before(are_back=True)
+        return entries if self.rejected is None else entries.join(self.rejected.select(KAFKA), KAFKA, "left_anti")
+
+    def _rejected_before(self, *, are_back: bool) -> DataFrame:
+        """The entries of events that earlier batches rejected: of those that are back in this one, whose verdict is now
+        this batch's; or of the others.
+        """
+        entries = self.remembered.where(F.col("kind") == REJECTED_ENTRY)
+        back = self.rows.where("late").select(place().alias(KAFKA))
+        return entries.join(back, KAFKA, "left_semi" if are_back else "left_anti")
 
     def events(self, rows: DataFrame, schemas: Schemas, *, has_moves: bool) -> DataFrame:
         """The typed events among bronze's rows, without truncates; see `events.rows.events`."""

@@ -302,6 +302,8 @@ class Folded:
             parts.append(memory.whole_table_entries(run.spark, before, after))
         if batch.rejected is not None:
             parts.append(memory.rejected_entries(batch.rejected))
+        if batch.readmitted is not None:
+            parts.append(memory.readmitted_entries(batch.readmitted))
         if self.moved is not None:
             parts.append(moves.entries(*self.moved, batch.remembered, list(self.schemas.large)))
         if not parts:

@@ -28,7 +28,7 @@ from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 
 _At = tuple[tuple[Any, ...], str]
-Verdict = Literal["decides", "counts", "lost", "paired", "rejected", "quarantined", "not folded yet"]
+Verdict = Literal["decides", "counts", "lost", "paired", "rejected", "quarantined", "dropped", "not folded yet"]
 _MOST_EVENTS = 10_000
 
 
@@ -132,7 +132,7 @@ def _columns(key: str) -> dict[str, str | None] | str:
     except json.JSONDecodeError:
         given = None
     if isinstance(given, dict):
-        return {name: value if value is None else _text(value) for name, value in given.items()}
+        return {name: value if value is None else value_text(value) for name, value in given.items()}
     pairs = [pair.partition("=") for pair in key.split(",")]
     return {name.strip(): value for name, _, value in pairs} if all(sign for _, sign, _ in pairs) else key
 
@@ -155,7 +155,8 @@ def _told(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEvent], int
     folded, more = _first(sent)
     happened += folded
     told = [(_at(row), teller.tell(row)) for row in sorted(happened, key=_at)]
-    aside = run.bronze.where(own & ((F.col("status") == "quarantined") | F.col("tombstone_of").isNotNull()))
+    is_aside = F.col("status").isin("quarantined", "dropped") | F.col("tombstone_of").isNotNull()
+    aside = run.bronze.where(own & is_aside)
     unfolded, more_aside = _first(aside.withColumn(KAFKA, place()))
     told += [(_at(row), _set_aside(row)) for row in unfolded]
     if rejected is not None:
@@ -192,7 +193,7 @@ class _Teller:
         known = event.asDict()
         at, op = _at(event), event["op"]
         told = StoryEvent(
-            place=_place(event[KAFKA]),
+            place=place_text(event[KAFKA]),
             op=op,
             source_ts_ms=known["source_ts_ms"] if "source_ts_ms" in known else known[ORDER] and known[ORDER]["ts_ms"],
             batch=known.get("batch"),
@@ -220,7 +221,7 @@ class _Teller:
             return "sent again: the key had seen something newer"
         known = event["source_position"], self._last["source_position"]
         by = "its log position is not newer, and neither is its time" if all(known) else "its time is older"
-        return f"sent again: {by} than those of {_place(self._last[KAFKA])}"
+        return f"sent again: {by} than those of {place_text(self._last[KAFKA])}"
 
     def _changes(self, event: Row, known: Mapping[str, Any]) -> dict[str, tuple[str | None, str | None]]:
         before = self._row
@@ -228,7 +229,7 @@ class _Teller:
             self._row = {}
         else:
             row, unsent = known["row"], set(known["unavailable"] or ())
-            sent = {name: _text(value) for name, value in row.asDict().items() if name not in unsent}
+            sent = {name: value_text(value) for name, value in row.asDict().items() if name not in unsent}
             self._row = before | sent
         names = dict.fromkeys((*before, *self._row))
         return {n: (before.get(n), self._row.get(n)) for n in names if before.get(n) != self._row.get(n)}
@@ -236,21 +237,21 @@ class _Teller:
 
 def _set_aside(row: Row) -> StoryEvent:
     """An event of the key that the fold never sees."""
-    is_paired = row["status"] == "ok"
+    status = row["status"]
     return StoryEvent(
-        place=_place(row[KAFKA]),
+        place=place_text(row[KAFKA]),
         op=row["op"],
         source_ts_ms=row["source_ts_ms"],
         batch=row["batch"],
-        verdict="paired" if is_paired else "quarantined",
-        why=f"belongs to the delete at offset {row['tombstone_of']}" if is_paired else row["error"]["message"],
+        verdict="paired" if status == "ok" else status,
+        why=f"belongs to the delete at offset {row['tombstone_of']}" if status == "ok" else row["error"]["message"],
     )
 
 
 def _rejected(row: Row) -> StoryEvent:
     """An event that silver was told not to take."""
     return StoryEvent(
-        place=_place(row[KAFKA]),
+        place=place_text(row[KAFKA]),
         op=row["op"],
         source_ts_ms=row["source_ts_ms"],
         batch=row["batch"],
@@ -268,12 +269,14 @@ def _at(row: Row) -> _At:
     return tuple(row[KAFKA]), row["op"]
 
 
-def _place(kafka: Row) -> str:
+def place_text(kafka: Row) -> str:
+    """A place as people write it: `partition@offset`, before it the generation if it is not the topic's first."""
     generation = f"{kafka['generation']}/" if kafka["generation"] else ""
     return f"{generation}{kafka['partition']}@{kafka['offset']}"
 
 
-def _text(value: object) -> str | None:
+def value_text(value: object) -> str | None:
+    """A value for people; null for none."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, Row):

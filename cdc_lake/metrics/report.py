@@ -117,12 +117,17 @@ class TableReport(BaseModel):
 
 
 class Report(BaseModel):
-    """What a run did."""
+    """What a run did.
+
+    Attributes:
+        because: who asked for it and why, where that has to be said.
+    """
 
     run_id: str = Field(default_factory=lambda: uuid.uuid4().hex)
     layer: Literal["bronze", "silver", "gold", "maintain", "rebuild", "reconcile"]
     started_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     ended_at: datetime | None = None
+    because: str | None = None
     tables: list[TableReport] = []
 
     @property

@@ -2,13 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from cdc_lake.brokers import BrokerLogin
 from cdc_lake.columns import GONE, quoted
-from cdc_lake.errors import ConfigError, IncompatibleSchemaError, InfrastructureError, UnsupportedError
+from cdc_lake.errors import ConfigError, IncompatibleSchemaError, UnsupportedError
 from cdc_lake.events.schemas import fields, parse
 from cdc_lake.models import TopicSink
 from cdc_lake.registries.subjects import (
@@ -29,21 +25,14 @@ from cdc_lake.registries.subjects import (
     registered,
 )
 from cdc_lake.sinks.avro import TopicSchemas, body, frame_headers, framed, required, topic_schemas
+from cdc_lake.sinks.topic import KafkaTopic
 
 BATCH_HEADER = "cdc_lake.batch"
 """The header with a record's batch number, in digits."""
 
 _LEVELS: dict[str, Level] = {"backward": "BACKWARD", "forward": "FORWARD", "full": "FULL"}
-_PRODUCER = {
-    "kafka.acks": "all",
-    "kafka.enable.idempotence": "true",
-    "kafka.compression.type": "lz4",
-    "kafka.linger.ms": "20",
-}
 _MISFIT = re.compile(r"avro\.IncompatibleSchemaException:\s+Cannot convert SQL field '([^']+)'")
 """What Spark says of a text that is no symbol of an enum, or of bytes of another length; with the value."""
-_CLIENT_ERROR = re.compile(r"org\.apache\.kafka\.common\.(?:errors\.)?(\w+)(?:Exception|Error)")
-_REFUSALS = frozenset({"RecordTooLarge", "TopicAuthorization", "ClusterAuthorization", "InvalidConfiguration"})
 
 
 class KafkaSink:
@@ -68,12 +57,11 @@ class KafkaSink:
         login: BrokerLogin | None = None,
     ) -> None:
         self._settings = settings
-        self._bootstrap_servers = bootstrap_servers
-        self._timeout = timeout_seconds
         self._subjects = subjects
         self._by_hand = by_hand
-        self._login = login or BrokerLogin()
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0, **self._login.client})
+        self._topic = KafkaTopic(
+            settings.topic, bootstrap_servers, timeout_seconds, login or BrokerLogin(), "those of the model's header"
+        )
 
     def check(self, spark: SparkSession, columns: StructType, *, keys: Sequence[str], doc: str = "") -> TopicSchemas:
         """See that rows of such columns can be sent; the texts that they would be sent with.
@@ -96,7 +84,7 @@ class KafkaSink:
             what = "only Apicurio's deserializers know headers with a schema's number"
             raise UnsupportedError(f"topic {topic}", what, "set `framing: id4`, or registry.type to `apicurio`")
         schemas = topic_schemas(spark, columns, keys, topic, self._by_hand, doc=doc)
-        self._is_there()
+        self._check_topic()
         if self._subjects.version(f"{topic}{VALUE_SUFFIX}") is not None:
             self._hold_to_level()
         check_compatible(self._subjects, f"{topic}{KEY_SUFFIX}", schemas.key)
@@ -143,75 +131,34 @@ class KafkaSink:
         if level and self._subjects.level(subject) == "NONE":
             self._subjects.set_level(subject, level)
 
-    def _is_there(self) -> bool:
-        """Whether there is a topic; an error if there is none and it is not to be created."""
-        topic = self._settings.topic
-        asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout)
-        if self._answer(asked[topic], unless=KafkaError.UNKNOWN_TOPIC_OR_PART):
-            return True
-        if not self._settings.create:
+    def _check_topic(self) -> None:
+        """See that there is a topic, or that one may be created.
+
+        Raises:
+            ConfigError: there is none and it is not to be created.
+        """
+        if not self._topic.exists() and not self._settings.create:
             todo = "create it, with cleanup.policy=compact, or leave `create: false` out of the model's header"
-            raise ConfigError(f"topic {topic}", "there is no such topic", todo)
-        return False
+            raise ConfigError(f"topic {self._topic.name}", "there is no such topic", todo)
 
     def _create(self) -> None:
         """Create the topic if there is none. A broker that does so by itself would not compact it."""
-        if self._is_there():
-            return
         settings = self._settings
-        new = NewTopic(
-            settings.topic,
-            num_partitions=settings.partitions,
-            replication_factor=settings.replication or -1,
-            config={"cleanup.policy": "compact"},
+        self._topic.create(
+            partitions=settings.partitions, replication=settings.replication, config={"cleanup.policy": "compact"}
         )
-        asked = self._admin.create_topics([new], operation_timeout=self._timeout)
-        self._answer(asked[settings.topic], unless=KafkaError.TOPIC_ALREADY_EXISTS)
-
-    def _answer(self, asked: "Future[Any]", *, unless: int) -> Any:
-        """What the broker answers; none if it answers with the error `unless`."""
-        try:
-            return asked.result(2 * self._timeout)
-        except KafkaException as exc:
-            error: KafkaError = exc.args[0]
-            if error.code() == unless:
-                return None
-            if error.code() < 0 or error.retriable():  # below 0 are the client's own
-                raise self._down(error.name()) from exc
-            raise self._refused(error.name()) from exc
-        except TimeoutError as exc:
-            raise self._down("no answer") from exc
 
     def _produce(self, records: DataFrame) -> None:
-        timeout_ms = str(int(self._timeout * 1000))
-        options = {
-            **_PRODUCER,
-            "kafka.bootstrap.servers": self._bootstrap_servers,
-            "kafka.max.block.ms": timeout_ms,
-            "kafka.request.timeout.ms": timeout_ms,
-            "topic": self._settings.topic,
-            **self._login.options,
-        }
         try:
-            records.write.format("kafka").options(**options).save()
+            self._topic.produce(records)
         except Py4JJavaError as exc:
             if found := _MISFIT.search(str(exc)):
                 what = (
                     f"a value of the column `{found[1]}` is none that its schema has; a part of the batch may be sent"
                 )
                 todo = "mend the query, or the schema that was written by hand"
-                raise IncompatibleSchemaError(f"topic {self._settings.topic}", what, todo) from exc
-            if found := _CLIENT_ERROR.search(str(exc)):
-                raise (self._refused if found[1] in _REFUSALS else self._down)(found[1]) from exc
+                raise IncompatibleSchemaError(f"topic {self._topic.name}", what, todo) from exc
             raise
-
-    def _refused(self, why: str) -> ConfigError:
-        todo = "see the topic's settings at the broker, and those of the model's header"
-        return ConfigError(f"topic {self._settings.topic}", f"the broker refuses it ({why})", todo)
-
-    def _down(self, why: str) -> InfrastructureError:
-        todo = "see that it runs and can be reached from here, then run again: the batch is sent again as a whole"
-        return InfrastructureError(f"Kafka at {self._bootstrap_servers}", f"it does not answer ({why})", todo)
 
 
 @dataclass(frozen=True)

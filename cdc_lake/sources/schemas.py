@@ -50,6 +50,13 @@ class SchemaFiles:
         before = sorted(set(known) - ({now.fingerprint} if now else set()))
         return (*((now,) if now else ()), *(self.by_fingerprint(fingerprint) for fingerprint in before))
 
+    def known(self, schema_id: str) -> Sequence[WriterSchema]:
+        """What any registry has said that an id means, of whatever kind it is. No registry is asked."""
+        names, ids = self._storage.names, f"{self._folder}/ids"
+        kinds = [f"{ids}/{registry}/{kind}" for registry in names(ids) for kind in names(f"{ids}/{registry}")]
+        found = {fingerprint for kind in kinds for fingerprint in names(f"{kind}/{quote(schema_id, safe='')}")}
+        return [self.by_fingerprint(fingerprint) for fingerprint in sorted(found)]
+
     def embedded(self, name: str) -> WriterSchema | None:
         """The schema that came with records under this name, if that was kept."""
         known = self._storage.names(f"{self._folder}/ids/{_EMBEDDED}/{name}")

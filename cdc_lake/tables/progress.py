@@ -6,7 +6,7 @@ without the other. docs/design.md "Progress in the commit".
 
 import json
 import uuid
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -52,7 +52,7 @@ class Gap(BaseModel):
 
 
 class Sent(BaseModel):
-    """How far a gold table was sent to a topic.
+    """How far a table was sent to a topic.
 
     Attributes:
         commit: all rows up to this commit of the table were sent.
@@ -80,7 +80,7 @@ class Progress(BaseModel):
             commit number.
         epochs: gold: id of each silver table read -> its epoch; a RESTORE of silver changes its rows and no number.
         versions: gold: id of each silver table read -> the version of it that was read.
-        sent: gold: topic -> how far the table was sent to it.
+        sent: gold: topic -> how far the table was sent to it; bronze: the same of its quarantined records.
         model: gold: the fingerprint of the model.
         keys: silver: the primary key's columns, sorted.
         beside: silver: column -> the one beside which it holds values of another type.
@@ -121,6 +121,16 @@ class Progress(BaseModel):
     def position(self) -> dict[int, int]:
         """Bronze: partition -> the next offset to read, of the newest generation."""
         return list(self.offsets.values())[-1]
+
+    def next(self, run_id: str, **own: Any) -> "Progress":
+        """The progress of a next commit that consumes nothing more.
+
+        Args:
+            run_id: the run that commits.
+            own: what it says otherwise, by name.
+        """
+        new = {"run_id": run_id, "nonce": uuid.uuid4().hex, "commit": self.commit + 1, "rows": 0, "gaps": ()}
+        return self.model_copy(update=new | own)
 
     def to_metadata(self) -> str:
         """The text that goes into the commit."""

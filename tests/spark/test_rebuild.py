@@ -13,7 +13,7 @@ from sent import TABLE, Lake, Shelf, event, life, row
 from cdc_lake.columns import BATCH
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.failpoints import VARIABLE
-from cdc_lake.layers.rebuild import How, run_rebuild
+from cdc_lake.layers.rebuild import Asked, run_rebuild
 from cdc_lake.layers.replay import replay_quarantined
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.metrics.report import TableReport
@@ -59,8 +59,8 @@ class Place:
         (done,) = run_silver(self.config(**more), [TABLE.name], self._spark).tables
         assert done.error is None, done.error
 
-    def rebuild(self, how: How | None = None, **more: Any) -> TableReport:
-        (done,) = run_rebuild(self.config(**more), [TABLE.name], self._spark, how=how).tables
+    def rebuild(self, asked: Asked | None = None, **more: Any) -> TableReport:
+        (done,) = run_rebuild(self.config(**more), [TABLE.name], self._spark, asked=asked).tables
         return done
 
     def rows(self) -> dict[int, dict[str, Any]]:
@@ -92,7 +92,7 @@ def test_a_rebuild_is_the_same_and_mends_what_is_not(place: Place) -> None:
     rows, remembered = place.rows(), place.remembered()
     assert rows and remembered
 
-    done = place.rebuild(How(is_dry=True))
+    done = place.rebuild(Asked(is_dry=True))
 
     assert done.rows == {"same": len(rows), "changed": 0, "only_before": 0, "only_after": 0}
     assert done.version_before == done.version_after
@@ -106,7 +106,7 @@ def test_a_rebuild_is_the_same_and_mends_what_is_not(place: Place) -> None:
     write_deltalake(path, pa.Table.from_pylist([strange], schema=stored.schema), mode="append")
     versions = DeltaTable(path).version()
 
-    shown = place.rebuild(How(is_dry=True))
+    shown = place.rebuild(Asked(is_dry=True))
 
     assert shown.rows == {"same": len(rows) - 2, "changed": 1, "only_before": 1, "only_after": 1}
     assert shown.examples == {"changed": ['{"id":2}'], "only_before": ['{"id":77}'], "only_after": ['{"id":1}']}
@@ -157,7 +157,7 @@ def test_a_rebuild_that_ends_anywhere_leaves_a_table_that_goes_on(
 def test_up_to_a_place_in_the_topic_and_on_from_there(place: Place) -> None:
     rows, remembered = place.rows(), place.remembered()
 
-    done = place.rebuild(How(until=Offset({0: 8})))
+    done = place.rebuild(Asked(until=Offset({0: 8})))
 
     assert done.error is None
     assert done.rows["only_before"] == len([key for key in rows if key >= 100])
@@ -179,7 +179,7 @@ def test_what_bronze_cannot_tell_any_more_is_refused_or_stays(place: Place, spar
     number = len([key for key in rows if key < 100])
     assert f"of {number} rows in silver it has none that tells all" in refused.error.message
     before = place.rows()
-    seeded = place.rebuild(How(is_seeded=True))
+    seeded = place.rebuild(Asked(is_seeded=True))
     assert (seeded.error, seeded.rows["changed"], seeded.rows["only_before"]) == (None, 0, 0)
     assert place.rows() == before
     assert before[1]["name"] == "later"

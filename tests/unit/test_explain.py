@@ -6,7 +6,7 @@ import pytest
 from events import body, decimal
 
 from cdc_lake.events.decode import WriterSchema
-from cdc_lake.events.explain import reason
+from cdc_lake.events.explain import fields_read, reason
 
 TEXT = json.dumps(
     {
@@ -50,3 +50,16 @@ def test_a_reason_never_shows_the_record_s_values(data: bytes) -> None:
 
     assert "secret" not in said
     assert "\\x" not in said
+
+
+def test_fields_are_read_up_to_the_one_that_cannot_be() -> None:
+    nested = {"type": "record", "name": "Outer", "fields": [{"name": "op", "type": "string"}]}
+    nested["fields"] += [{"name": "after", "type": ["null", json.loads(TEXT)]}, {"name": "ts", "type": "long"}]
+    schema = WriterSchema(json.dumps(nested))
+    data = b"\x02c\x02" + WHOLE + b"\x04"
+    read = {"op": "c", "after.id": 1, "after.name": "secret", "after.rate": b"\x01\xf3", "ts": 2}
+
+    assert fields_read(schema, data) == (read, None)
+    assert fields_read(schema, data[:-1]) == ({name: read[name] for name in list(read)[:4]}, "ts")
+    assert fields_read(schema, data[:7]) == ({"op": "c", "after.id": 1}, "after.name")
+    assert fields_read(schema, b"\x02c\x01") == ({"op": "c"}, "after")  # a branch of a number below nothing

@@ -1,0 +1,108 @@
+"""Records dropped from quarantine: nobody is to mend them. They stay in bronze, with who dropped them and why."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from cdc_lake.columns import DELETE, KEEP
+from cdc_lake.config import Config
+from cdc_lake.errors import ConfigError
+from cdc_lake.layers.bronze import bronze_table
+from cdc_lake.layers.dead_letters import dead_letter_topic, sent_by
+from cdc_lake.layers.quarantine import COORDINATES, STAYS, Selection, selected
+from cdc_lake.layers.run import Leases, end_report, select_landed
+from cdc_lake.layers.turns import Workers
+from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.storage import Storage
+
+
+def drop_quarantined(
+    config: Config,
+    tables: Sequence[str],
+    because: str,
+    spark: SparkSession | None = None,
+    *,
+    selection: Selection,
+    workers: Workers | None = None,
+) -> Report:
+    """Drop records from quarantine: they wait no more, and are no events. One commit per table.
+
+    Their status is `dropped`, and when, who and why stands in bronze behind the reason that they were there for, and in
+    the report. Nothing of them is removed: they can be looked at, and be brought back. A tombstone that waits with its
+    delete goes with it. An event that silver rejected stays if a table that silver is held in has taken it, or if it
+    begins or ends a snapshot.
+
+    Args:
+        config: the settings.
+        tables: topic names or globs.
+        because: why, for people.
+        spark: the session; made when there is none.
+        selection: which records.
+        workers: who does it; one, in the calling thread, when there are none.
+
+    Raises:
+        ConfigError: no reason is given.
+        UnknownTableError: a name or glob fits no bronze table.
+        InstallationError: Spark cannot be started with what is installed.
+    """
+    if not because.strip():
+        raise ConfigError("--because", "it is empty", "say why these records are not to be mended")
+    workers = workers or Workers(spark=spark)
+    session = workers.spark("cdc_lake bronze")
+    report = Report(layer="bronze", because=f"{session.sparkContext.sparkUser()}: {because.strip()}")
+    storage = Storage(session)
+    leases = Leases(config, storage, report.run_id, report.layer)
+    work = _Drop(config, leases, report, selection)
+    workers.each_table(report, select_landed(config, storage, tables), work, leases=leases)
+    end_report(storage, config, report)
+    return report
+
+
+@dataclass(frozen=True)
+class _Drop:
+    """What is done to each table, in one turn."""
+
+    config: Config
+    leases: Leases
+    report: Report
+    selection: Selection
+
+    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
+        """See `Work`."""
+        return None
+
+    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+        """See `Work`."""
+        table = bronze_table(spark, self.config, done.table)
+        progress = table.progress()
+        assert progress is not None, "a bronze table is created with progress"
+        done.version_before = table.version()
+        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        message = F.concat("error.message", F.lit(f"; dropped {now} by {self.report.because}"))
+        rows = selected(self.config, done.table, spark, self.selection).select(
+            *(*COORDINATES, STAYS),
+            F.lit("dropped").alias("status"),
+            F.col("error").withField("message", message).alias("error"),
+            F.array().cast("array<string>").alias(KEEP),
+            F.lit(False).alias(DELETE),
+        )
+        rows.persist()
+        try:
+            counts = {row[STAYS]: row["count"] for row in rows.groupBy(STAYS).count().collect()}
+            dropped = counts.pop(None, 0)
+            if dropped:
+                sent = sent_by(dead_letter_topic(self.config, done.table), progress)
+                self.leases.check(done.table)
+                changes = rows.where(F.col(STAYS).isNull()).drop(STAYS)
+                table.merge(changes, COORDINATES, progress.next(self.report.run_id, sent=sent))
+                done.status, done.batches = "ok", 1
+        finally:
+            rows.unpersist()
+        for why, number in counts.items():
+            done.warn(f"{number} records stay: {why}")
+        done.count(dropped=dropped, stay=sum(counts.values()))
+        done.version_after = table.version()
+        return False

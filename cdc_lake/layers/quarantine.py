@@ -1,0 +1,314 @@
+"""The quarantine: records that cannot be read, and events that silver rejected, until somebody mends or drops them.
+
+Nothing is kept for it beside the tables: a record waits in bronze, and what silver rejected stands in its side table.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from operator import and_, or_
+
+from pydantic import BaseModel
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Window as W
+from pyspark.sql import functions as F
+
+from cdc_lake.changes.whole_table import is_mark
+from cdc_lake.columns import KAFKA, REJECTED_ENTRY
+from cdc_lake.config import Config
+from cdc_lake.errors import ConfigError
+from cdc_lake.events.arrival import PAIR_STAGE
+from cdc_lake.events.rows import place
+from cdc_lake.layers.bronze import bronze_table
+from cdc_lake.layers.run import select_landed, silver_targets
+from cdc_lake.layers.story import place_text
+from cdc_lake.points import milliseconds
+from cdc_lake.session import build_session
+from cdc_lake.storage import Storage
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.side import SideTable
+
+COORDINATES = ("topic", "generation", "partition", "offset")
+REJECTED_STAGE = "expectation"
+"""The stage of events that silver rejected."""
+STAYS = "stays"
+"""Column of what waits: why it cannot be dropped; null if it can."""
+_STRETCH = re.compile(r"(?:(\d+)/)?(\d+)[@:](\d+)(?:-(\d+))?")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Offsets of one partition, from `first` to `last`, which is one of them."""
+
+    generation: int
+    partition: int
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Stretch":
+        """What a person writes: `0@120`, `0@120-180`; of a topic created again `1/0@120`. A colon does as well.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        found = _STRETCH.fullmatch(text)
+        if not found:
+            raise ConfigError(text, "this is no place", "write partition@offset, as in 0@120 or 0@120-180")
+        generation, partition, first, last = found.groups()
+        return cls(int(generation or 0), int(partition), int(first), int(last or first))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which records of a quarantine are meant: those that all of this is true of.
+
+    Attributes:
+        reasons: stages, codes and parts of messages; a record has any of them.
+        since, until: when it was written to Kafka, ISO text with a zone; the second is not included.
+        places: a record is in any of them.
+        dropped: those that were dropped; else those that wait.
+
+    Raises:
+        ConfigError: a time is none, or has no zone.
+    """
+
+    reasons: Sequence[str] = ()
+    since: str | None = None
+    until: str | None = None
+    places: Sequence[Stretch] = ()
+    dropped: bool = False
+
+    def __post_init__(self) -> None:
+        for time in (self.since, self.until):
+            if time is not None:
+                milliseconds(time)
+
+    def condition(self) -> Column:
+        """Whether a record is meant. Columns in: `set_aside`'s."""
+        stage, code, message = (F.col(f"error.{name}") for name in ("stage", "code", "message"))
+        named = [(stage == said) | (code == said) | message.contains(said) for said in self.reasons]
+        within = [
+            (F.col("generation") == one.generation)
+            & (F.col("partition") == one.partition)
+            & F.col("offset").between(one.first, one.last)
+            for one in self.places
+        ]
+        parts = [reduce(or_, several) for several in (named, within) if several]
+        written_ms = F.unix_millis("kafka_timestamp")
+        if self.since is not None:
+            parts.append(written_ms >= milliseconds(self.since))
+        if self.until is not None:
+            parts.append(written_ms < milliseconds(self.until))
+        return reduce(and_, parts, F.lit(True))
+
+
+ALL = Selection()
+"""All that waits."""
+
+
+def selected(config: Config, topic: str, spark: SparkSession, selection: Selection) -> DataFrame:
+    """The records of a topic's quarantine that are meant.
+
+    A tombstone that waits with its delete goes where that goes: if one of the two is meant, both are.
+
+    Columns out: `set_aside`'s.
+    """
+    in_partition = W.partitionBy("generation", "partition").orderBy("offset")
+    is_named, is_with_last = selection.condition(), F.col("error.stage") == PAIR_STAGE
+    is_of_last = is_with_last & F.lag(is_named).over(in_partition)
+    is_of_next = F.lead(is_with_last & is_named).over(in_partition)
+    is_meant = is_named | F.coalesce(is_of_last, F.lit(False)) | F.coalesce(is_of_next, F.lit(False))
+    found = set_aside(config, topic, spark, dropped=selection.dropped)
+    return found.withColumn("is_meant", is_meant).where("is_meant").drop("is_meant")
+
+
+def set_aside(config: Config, topic: str, spark: SparkSession, *, dropped: bool) -> DataFrame:
+    """What waits in a topic's quarantine, or was dropped from it.
+
+    Columns out: bronze's, `error` telling of an event that silver rejected what it does not meet; `stays` string.
+    """
+    bronze = bronze_table(spark, config, topic)
+    rows = bronze.read().withColumn(STAYS, F.lit(None).cast("string"))
+    if dropped:
+        return rows.where(F.col("status") == "dropped")
+    waiting = rows.where(F.col("status") == "quarantined")
+    rejected = _rejected(config, topic, spark, bronze)
+    return waiting if rejected is None else waiting.unionByName(rejected)
+
+
+def _rejected(config: Config, topic: str, spark: SparkSession, bronze: DeltaLakeTable) -> DataFrame | None:
+    """The events that a silver table of the topic rejected and nobody brought back since; none if there are none.
+
+    Columns out: `set_aside`'s.
+    """
+    verdicts: list[DataFrame] = []
+    reached: list[int] = []
+    may_be = False
+    for target in silver_targets(config, topic):
+        progress = target.open(spark).progress()
+        if progress is None:
+            continue
+        may_be = may_be or (progress.side is not None and REJECTED_ENTRY in progress.side.kinds)
+        entries = SideTable(spark, target.side).read(progress.side).where(F.col("kind") == REJECTED_ENTRY)
+        verdicts.append(entries.select(KAFKA, F.from_json("image", "array<string>").alias(f"unmet_{len(verdicts)}")))
+        reached.append(progress.sources.get(bronze.id(), 0))
+    if not may_be:
+        return None
+    places = reduce(DataFrame.unionByName, (one.select(KAFKA) for one in verdicts)).distinct()
+    rows = bronze.read().where(F.col("status") == "ok").withColumn(KAFKA, place())
+    rows = rows.join(F.broadcast(places), KAFKA, "left_semi")
+    judged, took = [], F.lit(False)
+    for number, entries in enumerate(verdicts):
+        rows = rows.join(F.broadcast(entries), KAFKA, "left")
+        # One that was brought back since waits for silver, not for anybody else.
+        has_judged, unmet = F.col("batch") <= reached[number], F.col(f"unmet_{number}")
+        judged.append(F.when(has_judged, unmet))
+        took = took | (has_judged & unmet.isNull())
+    rows = rows.withColumn("unmet", F.array_distinct(F.flatten(F.array_compact(F.array(*judged)))))
+    error = F.struct(
+        F.lit(REJECTED_STAGE).alias("stage"),
+        F.lit("unmet").alias("code"),
+        F.concat(F.lit("it does not meet "), F.array_join("unmet", ", ")).alias("message"),
+    )
+    stays = F.when(took, "one of the tables that silver is held in has taken it").when(
+        is_mark(F.col("snapshot")), "it begins or ends a snapshot, which counts"
+    )
+    return (
+        rows.where(F.size("unmet") > 0)
+        .withColumns({"error": error, STAYS: stays})
+        .drop(KAFKA, "unmet", *(f"unmet_{number}" for number in range(len(verdicts))))
+    )
+
+
+class Group(BaseModel):
+    """Records of a table that are in quarantine for the same reason.
+
+    Attributes:
+        reason: the message; never a record's values.
+        first, last: when the oldest and the newest of them were written to Kafka.
+        example: the place of the first in the log, as `Stretch.parse` takes it.
+    """
+
+    table: str
+    stage: str
+    code: str
+    reason: str
+    records: int
+    first: datetime
+    last: datetime
+    example: str
+
+
+class Waiting(BaseModel):
+    """A record in quarantine.
+
+    Attributes:
+        place: as `Stretch.parse` takes it.
+        written_at: to Kafka.
+        batch: the bronze commit that brought it.
+    """
+
+    table: str
+    place: str
+    written_at: datetime
+    batch: int
+    stage: str
+    code: str
+    reason: str
+
+
+class Listing(BaseModel):
+    """What is in quarantine.
+
+    Attributes:
+        groups: by table and reason, the largest of a table first.
+        records: one by one, in the order of the log, if that was asked for.
+        left_out: how many groups, or records, there are beside these.
+    """
+
+    groups: list[Group] = []
+    records: list[Waiting] = []
+    left_out: int = 0
+
+
+def list_quarantined(
+    config: Config,
+    tables: Sequence[str],
+    spark: SparkSession | None = None,
+    *,
+    selection: Selection = ALL,
+    each: bool = False,
+    limit: int = 20,
+) -> Listing:
+    """What is in quarantine, without a word of what the records hold.
+
+    Args:
+        config: the settings.
+        tables: topic names or globs.
+        spark: the session; made when there is none.
+        selection: which records.
+        each: one by one, not by reason.
+        limit: so many groups or records of a table at most.
+
+    Raises:
+        UnknownTableError: a name or glob fits no bronze table.
+        InstallationError: Spark cannot be started with what is installed.
+    """
+    spark = spark or build_session("cdc_lake quarantine")
+    found = Listing()
+    for topic in select_landed(config, Storage(spark), tables):
+        rows = selected(config, topic, spark, selection).select(
+            F.struct(*COORDINATES).alias("at"),
+            place().alias("place"),
+            F.unix_millis("kafka_timestamp").alias("written_ms"),
+            "first_batch",
+            *("error.stage", "error.code", F.col("error.message").alias("reason")),
+        )
+        if each:
+            shown = rows.orderBy("place").limit(limit).collect()
+            found.records += [_waiting(topic, row) for row in shown]
+        else:
+            rows = rows.groupBy("stage", "code", "reason").agg(
+                F.count("*").alias("records"),
+                F.min("written_ms").alias("first"),
+                F.max("written_ms").alias("last"),
+                F.min_by("at", "place").alias("at"),
+            )
+            shown = rows.orderBy(F.desc("records"), "stage", "code", "reason").limit(limit).collect()
+            found.groups += [_group(topic, row) for row in shown]
+        if len(shown) == limit:
+            found.left_out += rows.count() - limit
+    return found
+
+
+def _waiting(topic: str, row: Row) -> Waiting:
+    return Waiting(
+        table=topic,
+        place=place_text(row["at"]),
+        written_at=moment(row["written_ms"]),
+        batch=row["first_batch"],
+        stage=row["stage"],
+        code=row["code"],
+        reason=row["reason"],
+    )
+
+
+def _group(topic: str, row: Row) -> Group:
+    return Group(
+        table=topic,
+        stage=row["stage"],
+        code=row["code"],
+        reason=row["reason"],
+        records=row["records"],
+        first=moment(row["first"]),
+        last=moment(row["last"]),
+        example=place_text(row["at"]),
+    )
+
+
+def moment(ms: int) -> datetime:
+    """A time of Kafka's, UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC)
