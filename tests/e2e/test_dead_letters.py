@@ -35,7 +35,7 @@ class Source:
             record = self.topic.change("u", 1, {"n": offset}, offset=offset, headers=[("trace", b"\xff")])
             self.broker.append(replace(record, value=record.value + b"\0") if bad else record)
         config = Config(
-            kafka=KafkaConfig(bootstrap_servers=servers or self.servers, timeout_seconds=3),
+            kafka=KafkaConfig(bootstrap_servers=servers or self.servers, timeout_seconds=3 if servers else 30),
             lake=LakeConfig(root=str(self._root)),
             defaults=TableConfig(dead_letter_topic=to or self.letters),
         )
