@@ -91,13 +91,15 @@ class _Drop:
         )
         rows.persist()
         try:
-            counts = {row[STAYS]: row["count"] for row in rows.groupBy(STAYS).count().collect()}
+            with done.phase("read"):
+                counts = {row[STAYS]: row["count"] for row in rows.groupBy(STAYS).count().collect()}
             dropped = counts.pop(None, 0)
             if dropped:
                 sent = sent_by(dead_letter_topic(self.config, done.table), progress)
                 self.leases.check(done.table)
                 changes = rows.where(F.col(STAYS).isNull()).drop(STAYS)
-                table.merge(changes, COORDINATES, progress.next(self.report.run_id, sent=sent))
+                with done.phase("write"):
+                    table.merge(changes, COORDINATES, progress.next(self.report.run_id, sent=sent))
                 done.status, done.batches = "ok", 1
         finally:
             rows.unpersist()

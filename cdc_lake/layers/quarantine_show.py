@@ -75,7 +75,7 @@ class Shown(Waiting):
     """A record in quarantine with all that it holds.
 
     Attributes:
-        status: as bronze has it.
+        status: as bronze has it; `rejected` if it was silver that did not take it.
         headers: names and values; what is no text in hexadecimal digits.
         row: of an event that silver rejected, what it says the row is.
     """
@@ -146,7 +146,7 @@ def _shown(config: Config, topic: str, spark: SparkSession, files: SchemaFiles, 
             stage=row["error"]["stage"],
             code=row["error"]["code"],
             reason=row["error"]["message"],
-            status=row["status"],
+            status="rejected" if row["status"] == "ok" else row["status"],
             headers=[(header["key"], _readable(header["value"])) for header in row["headers"] or ()],
             key=_bytes(row, "key", files),
             value=_bytes(row, "value", files),

@@ -114,12 +114,14 @@ class _Replay:
             again = _again_rows(waiting.where(is_rejected), late.columns, batch)
             late = late.unionByName(again, allowMissingColumns=True).persist()
             try:
-                replayed, judged = late.agg(F.count("*"), F.count_if(F.size(KEEP) > 0)).collect()[0]
+                with done.phase("decode"):
+                    replayed, judged = late.agg(F.count("*"), F.count_if(F.size(KEEP) > 0)).collect()[0]
                 if replayed:
                     sent = sent_by(dead_letter_topic(self.config, done.table), progress)
                     following = progress.next(self.run_id, rows=replayed, sent=sent)
                     self.leases.check(done.table)
-                    table.merge(late, COORDINATES, following)
+                    with done.phase("write"):
+                        table.merge(late, COORDINATES, following)
                     done.status, done.batches = "ok", 1
             finally:
                 late.unpersist()
