@@ -95,7 +95,12 @@ def test_all_changes_at_once_old_and_new_mixed(spark: SparkSession, tmp_path: Pa
 
     assert [done.error for done in reports] == [None] * len(TABLE_TYPES)
     words = [step.words for step in steps_of(TOGETHER)]
-    assert [done.warnings for done in reports] == [words] * len(TABLE_TYPES)
+    for done in reports:
+        *steps, of_nulls = done.warnings
+        assert steps == words
+        assert of_nulls.startswith(
+            "a null in `defaulted`, `filled` arrives as the column's default: set value.converter."
+        )
     check(place, wanted)
     assert [done.warnings for done in place.fold()] == [[]] * len(TABLE_TYPES), "said once"
     check(place, wanted)
@@ -141,7 +146,8 @@ def test_a_change_has_the_outcome_that_the_page_says(
         assert next(place.rows()) == before
     else:
         assert done.error is None
-        assert ("; ".join(done.warnings) or "nothing changes") == said
+        steps = [warning for warning in done.warnings if not warning.startswith("a null in ")]
+        assert ("; ".join(steps) or "nothing changes") == said
         check(place, wanted)
         assert place.fold()[0].warnings == []
 
