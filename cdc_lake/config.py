@@ -423,6 +423,10 @@ class Expectation(Model):
     )
 
 
+Evolution = Literal["evolve", "add_only", "freeze"]
+"""What may become of silver's columns when the source's change."""
+
+
 class TableConfig(Model):
     """How one table is treated. Nothing of it must be set."""
 
@@ -483,7 +487,7 @@ class TableConfig(Model):
         default_factory=dict,
         description="Types, in Spark's words, by column: of CSV, text, and JSON without a schema.",
     )
-    evolution: Literal["evolve", "add_only", "freeze"] = Field(
+    evolution: Evolution = Field(
         default="evolve",
         description="What a change of the source's columns does to silver's: evolve adds, widens, and puts values of "
         "another type beside; add_only adds, and else the run stops; freeze stops at any change.",

@@ -12,14 +12,15 @@ from typing import Any, get_args
 
 import wire
 
+from cdc_lake.config import Evolution
 from cdc_lake.errors import ConfigError
 from cdc_lake.events.decode import WriterSchema
-from cdc_lake.events.layout import Policy, SchemaStep, check_steps, evolved
+from cdc_lake.events.layout import SchemaStep, check_steps, evolved
 from cdc_lake.events.rows import sent_by
 
 PAGE = Path(__file__).parents[1] / "docs" / "evolution.md"
 TABLE = "pagila.public.thing"
-POLICIES: tuple[Policy, ...] = get_args(Policy)
+POLICIES: tuple[Evolution, ...] = get_args(Evolution)
 KEY: wire.Fields = {"id": wire.INT32}
 _TEXT = wire.optional(wire.STRING)
 _INT = wire.optional(wire.INT32)
@@ -177,7 +178,7 @@ def steps_of(changes: Sequence[Change]) -> Sequence[SchemaStep]:
     return evolved(TABLE, sent_by(key_is_now, is_now, is_now[0]), stored=first.layout).steps
 
 
-def outcome(change: Change, policy: Policy) -> str:
+def outcome(change: Change, policy: Evolution) -> str:
     """What becomes of a change: a cell of the page."""
     try:
         steps = steps_of([change])

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cdc_lake.cli.look import Json, short
-from cdc_lake.cli.run import ConfigFile, How, run_layer
+from cdc_lake.cli.run import ConfigFile, How, Tables, run_layer
 from cdc_lake.config import Config, load_config
 from cdc_lake.metrics.report import Report
 
@@ -26,7 +26,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Tables = Annotated[list[str], typer.Option("--table", help="Topic name or glob; repeatable.")]
 AnyTables = Annotated[list[str] | None, typer.Option("--table", help="Topic name or glob; repeatable. Else all.")]
 Reasons = Annotated[
     list[str] | None, typer.Option("--reason", help="Stage, code, or a part of the message; repeatable.")
@@ -178,7 +177,7 @@ def _table(title: str, *headings: str) -> Table:
         shown.add_column(
             heading,
             overflow="fold",
-            no_wrap=heading not in ("reason",),
+            no_wrap=heading != "reason",
             justify="right" if heading == "records" else "left",
         )
     return shown

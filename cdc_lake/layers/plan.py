@@ -1,7 +1,7 @@
 """What the next runs would do, before they do it. Nothing is written."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel
 from pyspark.sql import SparkSession
@@ -12,12 +12,12 @@ from cdc_lake.columns import BRONZE
 from cdc_lake.config import Config, kafka_address
 from cdc_lake.errors import CdcLakeError, InfrastructureError, UnsupportedError
 from cdc_lake.events.decode import WriterSchema
-from cdc_lake.events.layout import Evolved, SchemaStep, check_steps, evolved
+from cdc_lake.events.layout import Evolved, check_steps, evolved
 from cdc_lake.events.rows import sent_by
 from cdc_lake.events.schemas import SchemaError
 from cdc_lake.layers.bronze import unread
 from cdc_lake.layers.run import SilverTarget, landed, select, silver_targets, table_path
-from cdc_lake.layers.silver_batch import Batch, SilverRun, layout_of, looking
+from cdc_lake.layers.silver_batch import Batch, SilverRun, looking
 from cdc_lake.layers.written import named
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects
@@ -138,7 +138,7 @@ class _Look:
     def bronze(self, log: TopicLog | None) -> TablePlan:
         """What the bronze job would land."""
         table = DeltaLakeTable(self.spark, table_path(self.config, "bronze", self.topic))
-        progress = table.progress() if table.exists() else None
+        progress = table.progress()
         before = progress.position if progress else {}
         found = TablePlan(table=self.topic, layer="bronze", what="unknown: Kafka does not answer, or has no such topic")
         if log is None:
@@ -183,46 +183,46 @@ class _Look:
         )
         rows = run.bronze.where((F.col("batch") > reached) & (F.col("status") == "ok"))
         batch = Batch(run, reached + 1, landed.commit, progress, rows)
-        after = None if progress is None else Evolved(layout_of(run.silver, progress), (), progress.gone)
+        after = None if progress is None or run.known is None else Evolved(run.known, (), progress.gone)
         if reached < landed.commit:
             found.records = batch.counts.total
             found.what, found.why = _way(batch, is_compared)
         try:
             if found.records and batch.schemas is not None:
                 after = batch.schemas.evolved
-                found.steps = _told(run, after.steps)
+                found.steps = _told(run, after)
                 check_steps(target.name, after.steps, settings.evolution)
             if after is not None:
                 announced = self._announced(run, after)
                 found.announced = _told(run, announced)
-                check_steps(f"{self.topic}{VALUE_SUFFIX} in the registry", announced, settings.evolution)
+                check_steps(f"{self.topic}{VALUE_SUFFIX} in the registry", announced.steps, settings.evolution)
         except CdcLakeError as error:
             found.refused.append(str(error))
         return found
 
-    def _announced(self, run: SilverRun, after: Evolved) -> Sequence[SchemaStep]:
-        """The changes of columns that the registry's newest schema would bring.
+    def _announced(self, run: SilverRun, after: Evolved) -> Evolved:
+        """The columns as the registry's newest schema would have them.
 
         Args:
             after: the columns once all that waits is folded.
         """
         newest = self.subjects.version(f"{self.topic}{VALUE_SUFFIX}") if self.subjects else None
         if newest is None:
-            return ()
+            return replace(after, steps=())
         schema = named(WriterSchema(newest.text), run.settings)
         try:
             sent = sent_by([], [schema], schema)
         except SchemaError as exc:
             todo = "its records will be quarantined: see the schema in the registry"
             raise UnsupportedError(f"{self.topic}{VALUE_SUFFIX}, version {newest.number}", str(exc), todo) from exc
-        return evolved(run.done.table, sent, stored=after.layout, gone=after.gone, placing=run.placing).steps
+        return evolved(run.done.table, sent, stored=after.layout, gone=after.gone, placing=run.placing)
 
 
-def _told(run: SilverRun, steps: Sequence[SchemaStep]) -> list[PlannedStep]:
-    size = run.silver.size() if any(step.kind == "widen" for step in steps) else 0
+def _told(run: SilverRun, after: Evolved) -> list[PlannedStep]:
+    size = run.silver.size() if after.is_wider else 0
     return [
         PlannedStep(words=step.words, ddl=step.ddl(run.done.table), rewritten_bytes=size if step.kind == "widen" else 0)
-        for step in steps
+        for step in after.steps
     ]
 
 

@@ -1,7 +1,7 @@
 """Silver made anew from bronze, shown beside what it is, and put in its place by one commit."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -14,17 +14,15 @@ from cdc_lake.config import Config
 from cdc_lake.errors import DataLossError, UnsupportedError
 from cdc_lake.layers.catalog import keep_in_step
 from cdc_lake.layers.run import Leases, SilverTarget, end_report, landed, select, silver_targets, table_path
-from cdc_lake.layers.silver_batch import Batch, Schemas, SilverRun, layout_of
+from cdc_lake.layers.silver_batch import Batch, Schemas, SilverRun, looking
 from cdc_lake.layers.silver_fold import Folded, folded, is_start
 from cdc_lake.layers.travel import as_struct, rows_until, same
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.points import Offset, SourceTime
-from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
-from cdc_lake.tables.side import SideTable
 
 _PLACE = ["topic", "generation", "partition", "offset"]
 _EXAMPLES = 10
@@ -75,7 +73,7 @@ def run_rebuild(
     leases = Leases(config, storage, report.run_id, "silver")
     targets = {target.name: target for topic in landed(config, storage) for target in silver_targets(config, topic)}
     names = select(tables, list(targets), f"table in {config.lake.root}/silver", "see `silver` in the settings")
-    work = _Rebuild(config, targets, SchemaFiles(storage, config.lake.root), leases, report.run_id, asked or Asked())
+    work = _Rebuild(config, targets, leases, report.run_id, asked or Asked())
     workers.each_table(report, names, work, leases=leases)
     keep_in_step(config, report, workers.spark("cdc_lake rebuild"), layer="silver")
     failpoints.reach("rebuild.before_report")
@@ -89,7 +87,6 @@ class _Rebuild:
 
     config: Config
     targets: Mapping[str, SilverTarget]
-    schemas: SchemaFiles
     leases: Leases
     run_id: str
     asked: Asked
@@ -109,21 +106,20 @@ class _Rebuild:
             done.warn("there is no silver table yet: the silver job makes it")
             return False
         done.version_before = silver.version()
-        all_rows = bronze.read(as_of=bronze.version()).select(*BRONZE)
-        run = SilverRun(
-            spark=spark,
-            schemas=self.schemas,
-            bronze=all_rows,
+        looked = looking(
+            self.config,
+            target,
+            spark,
+            bronze=bronze.read(as_of=bronze.version()).select(*BRONZE),
             partitions=len(progress.position),
-            silver=silver,
-            held_in=target.held_in,
-            side=SideTable(spark, target.side),
             settings=self.config.table(target.topic),
+        )
+        run = replace(
+            looked,
             run_id=self.run_id,
             done=done,
             is_comparison=self.asked.is_seeded,
             check_lease=lambda: self.leases.check(done.table),
-            known=layout_of(silver, before),
         )
         with done.phase("fold"):
             rebuilt = _Rebuilt.of(run, progress, before, self.asked)
@@ -216,15 +212,8 @@ class _Rebuilt:
         """
         run, commit = self.run, self.before.commit + 1
         run.check_lease()
-        following = Progress(
-            layer="silver",
-            run_id=run.run_id,
-            epoch=self.before.epoch,
-            commit=commit,
-            sources={source: self.last},
-            side=self.outcome.remember(commit),
-            **self.outcome.schemas.of_progress(),
-        )
+        now = {**self.outcome.schemas.of_progress(), "side": self.outcome.remember(commit)}
+        following = self.before.next(run.run_id, sources={source: self.last}, **now)
         failpoints.reach("rebuild.after_side")
         run.check_lease()
         run.silver.overwrite(self.rows, following)

@@ -9,9 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.config import Config, database_url
 from cdc_lake.errors import SourceDifferenceError, UnknownTableError
-from cdc_lake.events.layout import Placing
 from cdc_lake.layers.run import SilverTarget, end_report, select_landed, silver_targets
-from cdc_lake.layers.silver_batch import layout_of
+from cdc_lake.layers.silver_batch import layout_of, placing
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import DifferentRow, Reconciled, Report, TableReport, check_sum
 from cdc_lake.reconcile import postgres, silver
@@ -92,9 +91,7 @@ class _Look:
             version = held.version()
             rows = held.read(as_of=version)
             table = _table_of(read_tables(connection), target.topic, prefix)
-            settings = config.table(target.topic)
-            placing = Placing(settings.except_columns, settings.rename)
-            layout = replace(layout_of(held, progress), placing=placing)
+            layout = replace(layout_of(rows.schema, progress), placing=placing(config.table(target.topic), held))
             shared, columns = shared_columns(table, rows.schema, progress.keys, layout.of_source)
             sides = postgres.SourceRows(connection, shared), silver.SilverRows(rows, shared)
             yield cls(shared, columns, *sides, rows, version, source_lsn)

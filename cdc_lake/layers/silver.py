@@ -158,19 +158,11 @@ def _fold_batch(run: SilverRun, first: int, last: int, progress: Progress | None
         ExpectationError: values do not go into the types that the settings name, or are not what they are to be.
         TableLockedError: another run was first; nothing is changed.
     """
-    commit = progress.commit + 1 if progress else 1
-    following = Progress(
-        layer="silver",
-        run_id=run.run_id,
-        epoch=progress.epoch if progress else 0,
-        commit=commit,
-        sources={source: last},
-        keys=progress.keys if progress else (),
-        beside=progress.beside if progress else {},
-        gone=progress.gone if progress else (),
-        defaulted=progress.defaulted if progress else (),
-        side=progress.side if progress else None,
-    )
+    consumed = {source: last}
+    if progress is None:
+        following = Progress(layer="silver", run_id=run.run_id, commit=1, sources=consumed)
+    else:
+        following = progress.next(run.run_id, sources=consumed)
     rows = run.bronze.where(F.col("batch").between(first, last) & (F.col("status") == "ok")).persist()
     try:
         batch = Batch(run, first, last, progress, rows)
@@ -226,8 +218,7 @@ def _widened(batch: Batch, schemas: Schemas, following: Progress) -> Progress:
     }
     rows = rows.withColumns(wide)
     run.check_lease()
-    own = {"run_id": run.run_id, "commit": following.commit}
-    run.silver.overwrite(rows, Progress.model_validate(before.model_dump(exclude={"nonce"}) | own))
+    run.silver.overwrite(rows, before.next(run.run_id))
     failpoints.reach("silver.after_widen", batch=following.commit)
     return following.model_copy(update={"commit": following.commit + 1})
 

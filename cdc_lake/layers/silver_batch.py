@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from cdc_lake.changes import fold, memory
 from cdc_lake.changes.whole_table import Mark, Place, Truncate, WholeTable, is_mark, whole_table
@@ -69,8 +70,7 @@ class SilverRun:
     @property
     def placing(self) -> Placing:
         """Where the values of the source's columns go."""
-        settings = self.settings
-        return Placing(settings.except_columns, settings.rename, settings.cast, self.silver.held_as)
+        return placing(self.settings, self.silver)
 
     @property
     def truncates(self) -> Literal["soft", "hard"]:
@@ -109,17 +109,23 @@ def looking(
         done=TableReport(table=target.topic),
         is_comparison=False,
         check_lease=lambda: None,
-        known=layout_of(silver, progress) if progress else None,
+        known=layout_of(silver.read().schema, progress) if progress else None,
     )
 
 
-def layout_of(silver: Table, progress: Progress, keys: Collection[str] = ()) -> Layout:
+def placing(settings: TableConfig, silver: Table) -> Placing:
+    """Where the values of the source's columns go in a table."""
+    return Placing(settings.except_columns, settings.rename, settings.cast, silver.held_as)
+
+
+def layout_of(silver: StructType, progress: Progress, keys: Collection[str] = ()) -> Layout:
     """The source's columns as silver has them.
 
     Args:
-        keys: the primary key's columns, where the progress does not know them any more.
+        silver: its columns.
+        keys: the primary key's, where the progress does not know them any more.
     """
-    columns = {field.name: type_text(field.dataType) for field in silver.read().schema if field.name not in SILVER_META}
+    columns = {field.name: type_text(field.dataType) for field in silver if field.name not in SILVER_META}
     own = progress.keys or [name for name in keys if name in columns]
     return Layout({name: columns[name] for name in own}, columns, progress.beside)
 
@@ -325,7 +331,7 @@ class Batch:
         found = evolved(
             run.done.table,
             sent_by(keys, values.values(), values[newest] if newest else None),
-            stored=layout_of(run.silver, progress, key_names) if progress else None,
+            stored=layout_of(self.silver.schema, progress, key_names) if progress else None,
             gone=progress.gone if progress else (),
             known=run.known,
             placing=run.placing,

@@ -8,6 +8,7 @@ import pytest
 import wire
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
+from schema_changes import text_of
 from sent import TABLE, Lake, Shelf, event, life, row
 
 from cdc_lake.columns import BATCH
@@ -24,6 +25,7 @@ FOLDER = TABLE.name.replace(".", "/")
 TEXT, NUMBER = (
     wire.Table(TABLE.name, {"id": wire.INT32, "n": wire.optional(kind)}, ["id"]) for kind in (wire.STRING, wire.INT32)
 )
+TABLES = {20: TABLE, 21: TEXT, 22: NUMBER}
 
 
 class Place:
@@ -32,13 +34,9 @@ class Place:
     def __init__(self, spark: SparkSession, root: Path, **settings: Any) -> None:
         self._spark, self.root, self._settings = spark, root, settings
         self.shelf = Shelf()
-        self.texts = {20: self._text(TABLE), 21: self._text(TEXT), 22: self._text(NUMBER)}
-        self.shelf.put("contentId:10", wire.json_text(wire.avro_schema(TABLE.key)).decode())
+        self.texts = {number: text_of(wire.envelope(table)) for number, table in TABLES.items()}
+        self.shelf.put("contentId:10", text_of(TABLE.key))
         self.lake = Lake(spark, root, self.shelf, **settings)
-
-    @staticmethod
-    def _text(table: wire.Table) -> str:
-        return wire.json_text(wire.avro_schema(wire.envelope(table))).decode()
 
     def knows(self, *ids: int) -> None:
         """Let the registry have these value schemas."""
@@ -46,8 +44,8 @@ class Place:
             self.shelf.put(f"contentId:{number}", self.texts[number])
 
     def send(self, key: int, value: Any, value_id: int = 20) -> None:
-        table = {20: TABLE, 21: TEXT, 22: NUMBER}[value_id]
-        body = wire.avro(self.texts[value_id], wire.filled(wire.envelope(table), value)) if value else None
+        schema = wire.envelope(TABLES[value_id])
+        body = wire.avro(self.texts[value_id], wire.filled(schema, value)) if value else None
         self.lake.send_numbered(key, body, value_id, key_id=10)
 
     def config(self, **more: Any) -> Config:
