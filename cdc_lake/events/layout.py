@@ -11,12 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, SILVER_META, quoted
+from cdc_lake.config import Evolution
 from cdc_lake.errors import ConfigError, SchemaChangeError, UnsupportedError
 from cdc_lake.events.schemas import twins
 from cdc_lake.events.types import plain_type
-
-Policy = Literal["evolve", "add_only", "freeze"]
-"""What may become of a table's columns: see `check_steps`."""
 
 _RESERVED = frozenset((*SILVER_META, KEY, KEEP, DELETE))
 _WHOLE = ("smallint", "int", "bigint")
@@ -179,14 +177,14 @@ class SchemaStep:
         return None
 
 
-_ALLOWED: Mapping[Policy, frozenset[str]] = {
+_ALLOWED: Mapping[Evolution, frozenset[str]] = {
     "evolve": frozenset({"add", "widen", "beside", "gone", "back"}),
     "add_only": frozenset({"add", "gone", "back"}),
     "freeze": frozenset(),
 }
 
 
-def check_steps(table: str, steps: Sequence[SchemaStep], policy: Policy) -> None:
+def check_steps(table: str, steps: Sequence[SchemaStep], policy: Evolution) -> None:
     """See that a table's policy allows all of these steps.
 
     `evolve` takes each; `add_only` new columns and those that are not sent any more, which no stored value notices;
@@ -282,14 +280,15 @@ def _with_value(layout: Layout, place: str, kind: str, known: Layout) -> Layout:
     for name in layout.of_place(place):
         if (becomes := wider(layout.columns[name], kind)) is not None:
             return replace(layout, columns={**layout.columns, name: becomes})
-    name, becomes = _in_known(known, place, kind) or (_free_name(layout, known, place, kind), kind)
+    name, becomes = _in_known(layout, known, place, kind) or (_free_name(layout, known, place, kind), kind)
     beside = {} if name == place else {name: place}
     return replace(layout, columns={**layout.columns, name: becomes}, beside={**layout.beside, **beside})
 
 
-def _in_known(known: Layout, place: str, kind: str) -> tuple[str, str] | None:
-    """What the column is called that takes such values there, and its type."""
-    of_place = ((name, wider(known.columns[name], kind)) for name in known.of_place(place))
+def _in_known(layout: Layout, known: Layout, place: str, kind: str) -> tuple[str, str] | None:
+    """What the column is called that takes such values there, and its type; not one that is here and did not."""
+    free = (name for name in known.of_place(place) if name not in layout.columns)
+    of_place = ((name, wider(known.columns[name], kind)) for name in free)
     return next(((name, becomes) for name, becomes in of_place if becomes is not None), None)
 
 

@@ -99,6 +99,15 @@ def test_however_schemas_are_cut_into_batches_the_columns_are_the_same(
         assert len(set(taken)) == len(taken)
 
 
+def test_names_that_are_known_never_make_a_column_narrower() -> None:
+    known = follow([{"a": "decimal(10,0)"}]).layout
+    schemas = [{"a": "decimal(30,0)"}, {"a": "decimal(20,15)"}]
+
+    found = evolved(TABLE, Sent([KEY], [KEY | one for one in schemas]), known=known).layout
+
+    assert found.columns == {"id": "int", "a": "decimal(30,0)", "a__decimal_20_15": "decimal(20,15)"}
+
+
 def test_a_name_that_is_taken_is_not_given_twice() -> None:
     assert name_beside("n", "decimal(4,2)") == "n__decimal_4_2"
     assert follow([{"n": "string", "n__int": "date"}, {"n": "int", "n__int": "date"}]).layout.beside == {"n__int_": "n"}
