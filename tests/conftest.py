@@ -30,7 +30,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             # tests/jobs, tests/e2e and `cdc-lake demo` start do compile.)
             f"--master local[2] --conf spark.sql.warehouse.dir={warehouse} "
             "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN "
-            "--conf 'spark.driver.extraJavaOptions=-Dorg.apache.avro.fastread=true -XX:+UseSerialGC' "
+            "--conf 'spark.driver.extraJavaOptions=-Dorg.apache.avro.fastread=true -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m' "
             "pyspark-shell",
         )
         session = build_session("cdc_lake tests")
