@@ -9,6 +9,7 @@ from moto.server import ThreadedMotoServer
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from cdc_lake.embedded.demo import SMALL_JVM
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.session import build_session
 
@@ -30,7 +31,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             # tests/jobs, tests/e2e and `cdc-lake demo` start do compile.)
             f"--master local[2] --conf spark.sql.warehouse.dir={warehouse} "
             "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN "
-            "--conf 'spark.driver.extraJavaOptions=-Dorg.apache.avro.fastread=true -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m' "
+            f"--conf 'spark.driver.extraJavaOptions={SMALL_JVM}' "
             "pyspark-shell",
         )
         session = build_session("cdc_lake tests")

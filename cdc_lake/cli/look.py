@@ -122,6 +122,8 @@ def _print_plan(found: "Plan", console: Console) -> None:
             _print_step(step, console)
         for reason in one.refused:
             console.print(Text(f"  refused: {reason}", style="red"))
+        if one.held_by:
+            console.print(Text(f"  being written by {one.held_by}", style="yellow"))
     for name, error in (("bronze", found.broker_error), ("newest schemas", found.registry_error)):
         if error:
             console.print(Text(f"{name}: unknown: {error}", style="yellow"))

@@ -16,11 +16,11 @@ from cdc_lake.events.layout import Evolved, check_steps, evolved
 from cdc_lake.events.rows import sent_by
 from cdc_lake.events.schemas import SchemaError
 from cdc_lake.layers.bronze import unread
-from cdc_lake.layers.run import SilverTarget, landed, select, silver_targets, table_path
+from cdc_lake.layers.run import Leases, SilverTarget, landed, select, silver_targets, table_path
 from cdc_lake.layers.silver_batch import Batch, SilverRun, looking
 from cdc_lake.layers.written import named
 from cdc_lake.registries import open_subjects
-from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects
+from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, Version
 from cdc_lake.session import build_session, is_little
 from cdc_lake.sources.kafka import Broker, Kafka, TopicLog
 from cdc_lake.storage import Storage
@@ -51,6 +51,7 @@ class TablePlan(BaseModel):
         steps: changes of silver's columns that the records bring.
         announced: those that the registry's newest schema would bring, whose records are not here yet.
         refused: why the run would stop, or the table's policy refuse what is announced.
+        held_by: the run that writes the table now: another ends with 40 while it does.
     """
 
     table: str
@@ -63,6 +64,7 @@ class TablePlan(BaseModel):
     steps: list[PlannedStep] = []
     announced: list[PlannedStep] = []
     refused: list[str] = []
+    held_by: str | None = None
 
 
 class Plan(BaseModel):
@@ -105,7 +107,8 @@ def plan(
     """
     broker = broker or Broker(kafka_address(config), config.kafka.timeout_seconds, broker_login(config.kafka))
     spark = spark or build_session("cdc_lake plan")
-    there, known = landed(config, Storage(spark)), list[str]()
+    storage = Storage(spark)
+    there, known = landed(config, storage), list[str]()
     found, logs = Plan(), dict[str, TopicLog]()
     try:
         known = broker.topics()
@@ -114,15 +117,21 @@ def plan(
     except InfrastructureError as error:
         found.broker_error = str(error)
         topics = select(tables, there, "bronze table", "see --table")
+    newest = dict[str, Version | None]()
     try:
         subjects = subjects or open_subjects(config)
+        newest = {topic: subjects.version(f"{topic}{VALUE_SUFFIX}") for topic in topics if topic in there}
     except CdcLakeError as error:
         found.registry_error = str(error)
     for topic in topics:
-        look = _Look(config, spark, topic, subjects)
+        look = _Look(config, spark, topic, newest.get(topic))
         found.tables.append(look.bronze(logs.get(topic)))
         if topic in there:
             found.tables += [look.silver(target) for target in silver_targets(config, topic)]
+    leases = {layer: Leases(config, storage, "", layer) for layer in ("bronze", "silver")}
+    for table in found.tables:
+        holder = leases[table.layer].holder(table.table)
+        table.held_by = str(holder) if holder else None
     return found
 
 
@@ -133,7 +142,8 @@ class _Look:
     config: Config
     spark: SparkSession
     topic: str
-    subjects: Subjects | None
+    newest: Version | None
+    """Of the schemas that the registry has for the topic's values; none where it has none, or does not answer."""
 
     def bronze(self, log: TopicLog | None) -> TablePlan:
         """What the bronze job would land."""
@@ -206,15 +216,14 @@ class _Look:
         Args:
             after: the columns once all that waits is folded.
         """
-        newest = self.subjects.version(f"{self.topic}{VALUE_SUFFIX}") if self.subjects else None
-        if newest is None:
+        if self.newest is None:
             return replace(after, steps=())
-        schema = named(WriterSchema(newest.text), run.settings)
+        schema = named(WriterSchema(self.newest.text), run.settings)
         try:
             sent = sent_by([], [schema], schema)
         except SchemaError as exc:
             todo = "its records will be quarantined: see the schema in the registry"
-            raise UnsupportedError(f"{self.topic}{VALUE_SUFFIX}, version {newest.number}", str(exc), todo) from exc
+            raise UnsupportedError(f"{self.topic}{VALUE_SUFFIX}, version {self.newest.number}", str(exc), todo) from exc
         return evolved(run.done.table, sent, stored=after.layout, gone=after.gone, placing=run.placing)
 
 

@@ -17,7 +17,7 @@ from cdc_lake.metrics.report import Report
 from cdc_lake.models import read_model
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Table
-from cdc_lake.tables.lease import Lease
+from cdc_lake.tables.lease import Holder, Lease
 from cdc_lake.tables.silver import TABLE_FOLDERS, gold_table, silver_table
 
 _TOPIC = re.compile(r"[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_-]+)*")
@@ -151,13 +151,16 @@ class Leases:
         if not self._config.lease.enabled:
             yield
             return
-        folder = table_path(self._config, f"_leases/{self._layer}", table)
-        with Lease(self._storage, folder, table, self._run_id, self._config.lease.seconds) as lease:
+        with self._lease(table) as lease:
             self._held[table] = lease
             try:
                 yield
             finally:
                 del self._held[table]
+
+    def holder(self, table: str) -> Holder | None:
+        """Who has a table now, if anybody has."""
+        return self._lease(table).holder() if self._config.lease.enabled else None
 
     def check(self, table: str) -> None:
         """See that a table is still this run's, right before a commit.
@@ -167,6 +170,10 @@ class Leases:
         """
         if table in self._held:
             self._held[table].check()
+
+    def _lease(self, table: str) -> Lease:
+        folder = table_path(self._config, f"_leases/{self._layer}", table)
+        return Lease(self._storage, folder, table, self._run_id, self._config.lease.seconds)
 
 
 def end_report(storage: Storage, config: Config, report: Report, *, unless_idle: bool = False) -> None:

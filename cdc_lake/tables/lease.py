@@ -110,6 +110,11 @@ class Lease:
         except (OSError, Py4JError):
             logger.warning("%s: its lease could not be given back; it ends by itself", self._table, exc_info=True)
 
+    def holder(self) -> Holder | None:
+        """Who has the table now, if anybody has. Nothing is taken."""
+        holder = self._newest()[1]
+        return None if holder is None or holder.is_over else holder
+
     def check(self) -> None:
         """See that the table is still this run's; to be called right before each commit.
 

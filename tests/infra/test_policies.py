@@ -224,15 +224,24 @@ def test_schemas_are_kept_by_bronze_and_read_by_silver() -> None:
         assert not any(may(statements, "s3:DeleteObject", file) for file in kept)
 
 
-def test_topics_are_read_by_bronze_and_written_by_gold() -> None:
-    topics = {TOPIC: {"bronze"}, "gold.film_revenue": {"gold"}, "other.public.film": set(), "_connect_offsets": set()}
+def test_topics_are_read_by_bronze_and_written_by_gold_and_dead_letters_by_bronze() -> None:
+    dead_letters = f"{PREFIX}.dlq"
+    topics = {
+        TOPIC: {"bronze"},
+        dead_letters: {"bronze"},
+        "gold.film_revenue": {"gold"},
+        "other.public.film": set(),
+        "_connect_offsets": set(),
+    }
     asked = {layer: list(languages(layer, msk=True)) for layer in LAYERS}
     for topic, layers in topics.items():
         arn = f"{MSK.replace(':cluster/', ':topic/')}/{topic}"
         describe = {layer for layer, both in asked.items() for s in both if may(s, "kafka-cluster:DescribeTopic", arn)}
         assert describe == layers
         assert all(may(s, "kafka-cluster:ReadData", arn) == ("bronze" in layers) for s in asked["bronze"])
-        assert all(may(s, "kafka-cluster:WriteData", arn) == ("gold" in layers) for s in asked["gold"])
+        for write in ("kafka-cluster:WriteData", "kafka-cluster:CreateTopic"):
+            assert all(may(s, write, arn) == ("gold" in layers) for s in asked["gold"])
+            assert all(may(s, write, arn) == (topic == dead_letters) for s in asked["bronze"])
     for layer in ("silver", "maintain"):
         assert not any("kafka-cluster" in action for both in asked[layer] for one in both for action in one["Action"])
 

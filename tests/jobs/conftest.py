@@ -13,8 +13,9 @@ import pytest
 import requests
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from submitting import CHECKOUT, PROGRAMS, RECORDS, SMALL_JVM, Ended, Submit
+from submitting import CHECKOUT, PROGRAMS, RECORDS, Ended, Submit
 
+from cdc_lake.embedded.demo import SMALL_JVM
 from cdc_lake.embedded.stack import Stack
 
 TOPIC = "submitted.public.thing"

@@ -9,9 +9,6 @@ from typing import Any
 
 CHECKOUT = Path(__file__).parents[2]
 PROGRAMS = Path(sys.executable).parent
-SMALL_JVM = "-Dorg.apache.avro.fastread=true -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
-"""Starts in half the time, which is most of what these tests take."""
-
 RECORDS = 5
 """Of the topic that is there to be landed."""
 

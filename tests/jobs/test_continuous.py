@@ -12,9 +12,10 @@ from conformance.by_lake import silver_rows
 from events import OPTIONAL_INT, START_MS, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession
-from submitting import CHECKOUT, PROGRAMS, SMALL_JVM
+from submitting import CHECKOUT, PROGRAMS
 
 from cdc_lake.config import Config, LakeConfig
+from cdc_lake.embedded.demo import SMALL_JVM
 from cdc_lake.layers.bronze import run_bronze
 
 PATIENCE_SECONDS = 240

@@ -21,9 +21,10 @@ from conformance.by_lake import silver_rows
 from deltalake import DeltaTable
 from events import TABLE
 from pyspark.sql import SparkSession
-from submitting import CHECKOUT, PROGRAMS, SMALL_JVM
+from submitting import CHECKOUT, PROGRAMS
 
 from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, LeaseConfig, SilverTable, TableConfig
+from cdc_lake.embedded.demo import SMALL_JVM
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.gold import run_gold
 from cdc_lake.layers.silver import run_silver

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from cdc_lake.embedded.demo import SMALL_JVM
+
 FOLDER = Path(__file__).parent
 CHECKOUT = FOLDER.parents[1]
 PATCHES = {patch.stem: patch for patch in sorted(FOLDER.glob("*.patch"))}
 QUICK = ("last-row-wins",)
 """What is tried with every change."""
-SMALL_JVM = "-Dorg.apache.avro.fastread=true -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 
 
 def copy_of_the_project(folder: Path) -> Path:

@@ -12,18 +12,23 @@ from test_evolution import Place, played
 
 from cdc_lake.cli.look import _print_plan
 from cdc_lake.config import Config, LakeConfig, TableConfig
+from cdc_lake.errors import InfrastructureError
 from cdc_lake.layers.plan import Plan, plan
+from cdc_lake.layers.run import Leases
 from cdc_lake.registries.subjects import Version
+from cdc_lake.storage import Storage
 
 
 class Announcing:
-    """A fake: the part of a registry that is asked for the newest version of a subject."""
+    """A fake: the part of a registry that is asked for the newest version of a subject; without a text it is down."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str | None) -> None:
         self._text = text
 
     def version(self, subject: str, number: str | None = None) -> Version | None:
         """See `Subjects`."""
+        if self._text is None:
+            raise InfrastructureError("the registry", "it does not answer any more", "run again")
         return Version("2", self._text, "contentId", 21) if subject == f"{TABLE}-value" else None
 
 
@@ -102,3 +107,25 @@ def test_a_subject_that_the_policy_will_refuse_is_named_before_any_record_comes(
     text = console.export_text()
     assert "the registry's newest schema, of which no record is here yet:" in text
     assert "`to_text` int comes as string" in text
+
+
+def test_a_registry_that_stops_answering_is_no_refusal_and_who_writes_the_table_is_named(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    among = changes("a column is added")
+    place = Place(spark, tmp_path, among, "delta")
+    place.send(False, 1, {})
+    assert place.fold()[0].error is None
+    config = Config(lake=LakeConfig(root=str(tmp_path)))
+    down: Any = Announcing(None)
+
+    with Leases(config, Storage(spark), "20260101T000000-other", "silver").hold(TABLE):
+        found = plan(config, ["*"], spark, broker=place.lake.broker, subjects=down)
+    free = plan(config, ["*"], spark, broker=place.lake.broker, subjects=down)
+
+    assert found.registry_error == "the registry: it does not answer any more; run again"
+    assert found.refused == []
+    assert [table.what for table in found.tables] == ["nothing", "nothing"]
+    bronze, silver = (table.held_by or "" for table in found.tables)
+    assert (bronze, silver.partition(" (")[0]) == ("", "run 20260101T000000-other")
+    assert [table.held_by for table in free.tables] == [None, None]
