@@ -23,10 +23,12 @@ from events import TABLE
 from pyspark.sql import SparkSession
 from submitting import CHECKOUT, PROGRAMS
 
+from cdc_lake.columns import BATCH
 from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, LeaseConfig, SilverTable, TableConfig
 from cdc_lake.embedded.demo import SMALL_JVM
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.gold import run_gold
+from cdc_lake.layers.rebuild import run_rebuild
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.metrics.report import TableReport
 from cdc_lake.tables.hudi import HudiTable
@@ -39,7 +41,12 @@ DRIVERS = {
     "bronze": [Path(__file__).parent / "bronze_of_fakes.py"],
     "silver": [CHECKOUT / "jobs" / "silver.py", "--table", TABLE],
 }
-JOBS = DRIVERS | {"gold": [CHECKOUT / "jobs" / "gold.py", "--model", "per_id"]}
+SUBMIT = (PROGRAMS / "spark-submit", "--conf", f"spark.driver.extraJavaOptions={SMALL_JVM}", "--master", "local[2]")
+JOBS = {
+    **{layer: [*SUBMIT, *job] for layer, job in DRIVERS.items()},
+    "gold": [*SUBMIT, CHECKOUT / "jobs" / "gold.py", "--model", "per_id"],
+    "rebuild": [PROGRAMS / "cdc-lake", "rebuild", "--table", TABLE],
+}
 
 Run = Callable[..., TableReport]
 
@@ -54,6 +61,8 @@ def run(spark: SparkSession) -> Run:
             lease=LeaseConfig(**lease),
             defaults=TableConfig(silver=(held_in,), deletes="hard", max_rows=MAX_ROWS),
         )
+        if layer == "rebuild":
+            return run_rebuild(config, [TABLE], spark).tables[0]
         if layer == "silver":
             return run_silver(config, [TABLE], spark).tables[0]
         broker, registry = servers()
@@ -119,10 +128,7 @@ class Driver:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("CDC_LAKE")}
         with self._said.open("w") as said:
             self._process = subprocess.Popen(
-                [
-                    *(PROGRAMS / "spark-submit", "--conf", f"spark.driver.extraJavaOptions={SMALL_JVM}"),
-                    *("--master", "local[2]", *JOBS[layer]),
-                ],
+                JOBS[layer],
                 env={
                     **inherited,
                     "PATH": f"{PROGRAMS}{os.pathsep}{inherited['PATH']}",
@@ -130,6 +136,7 @@ class Driver:
                     "CDC_LAKE__DEFAULTS__DELETES": "hard",
                     "CDC_LAKE__DEFAULTS__MAX_ROWS": str(MAX_ROWS),
                     "CDC_LAKE_FAILPOINT": failpoint,
+                    "PYSPARK_SUBMIT_ARGS": f"--conf 'spark.driver.extraJavaOptions={SMALL_JVM}' pyspark-shell",
                     **variables,
                 },
                 cwd=root.parent,
@@ -336,6 +343,54 @@ def test_a_killed_gold_run_is_made_good_by_the_next(
     assert sorted(gold.to_pyarrow_table()["id"].to_pylist()) == sorted(silver["id"].to_pylist()) != []
     metadata = [commit["userMetadata"] for commit in gold.history() if "userMetadata" in commit]
     assert [json.loads(text)["cdc_lake"]["commit"] for text in metadata] == [1]
+
+
+IN_THE_OVERWRITE = "its first file is there"
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("at", "is_done"),
+    [
+        ("rebuild.after_compare", False),
+        ("rebuild.after_side", False),
+        (IN_THE_OVERWRITE, False),
+        ("rebuild.after_overwrite", True),
+        ("rebuild.before_report", True),
+    ],
+)
+def test_a_rebuild_that_is_killed_leaves_the_table_whole_and_can_be_run_again(
+    run: Run, landed: Path, undisturbed: dict[str, Content], tmp_path: Path, at: str, is_done: bool
+) -> None:
+    root = Path(shutil.copytree(landed, tmp_path / "lake"))
+    assert run("silver", root).batches == BATCHES
+    folder = root / "silver" / FOLDER
+    DeltaTable(str(folder)).update(predicate="id = 1", new_values={"name": "'wrong'"})
+    wrong, right = rows(DeltaTable(str(folder))), without_batches(undisturbed["silver"].rows)
+    files = set(folder.glob("*.parquet"))
+    failpoint = "" if at == IN_THE_OVERWRITE else f"{at}:kill9"
+    with Driver("rebuild", root, failpoint, CDC_LAKE__LEASE__SECONDS="2") as driver:
+        if not failpoint:
+            wait_until(driver, lambda: set(folder.glob("*.parquet")) > files)
+            driver.kill()
+            time.sleep(2)  # until its lease is over
+        assert driver.ended() in (KILLED, -signal.SIGKILL), driver.said
+
+    assert without_batches(rows(DeltaTable(str(folder)))) == (right if is_done else without_batches(wrong)) != []
+    again = run("rebuild", root)
+
+    assert (again.error, again.rows["changed"]) == (None, 0 if is_done else 1)
+    after = content(root, "silver")
+    assert (without_batches(after.rows), without_batches(after.memory)) == (
+        right,
+        without_batches(undisturbed["silver"].memory),
+    )
+    assert run("silver", root).status == "unchanged"
+
+
+def without_batches(rows: list[str]) -> list[dict[str, Any]]:
+    """Rows or entries without the commit that wrote them."""
+    return [{name: value for name, value in json.loads(row).items() if name != BATCH} for row in rows]
 
 
 @pytest.mark.deep
