@@ -246,7 +246,15 @@ def changed(given: list[Row]) -> set[tuple[str, str, tuple[str, ...]]]:
     }
 
 
-@pytest.mark.parametrize("held_in", [{"format": "delta"}, {"format": "hudi", "type": "mor"}], ids=["delta", "hudi_mor"])
+@pytest.mark.parametrize(
+    "held_in",
+    [
+        {"format": "delta"},
+        {"format": "hudi", "type": "mor"},
+        pytest.param({"format": "hudi", "type": "cow"}, marks=pytest.mark.deep),
+    ],
+    ids=lambda held_in: "_".join(held_in.values()),
+)
 def test_each_row_of_many_types_that_differs_is_named_and_no_other(
     stack: Stack, spark: SparkSession, tmp_path: Path, dsn: str, small_ranges: None, held_in: dict[str, str]
 ) -> None:
