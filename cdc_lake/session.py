@@ -65,6 +65,9 @@ SPARK_DEFAULTS = {
     # it, PySpark 4.1 cannot tell Delta's errors, whose texts it looks up among its own.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
+    # Options of the Kafka sink are in its plan: a client's private key and a connection string are no `password` there.
+    "spark.redaction.regex": "(?i)secret|passw|token|access[.]?key|sasl|jaas|keystore|credential|basic.auth|user.info|"
+    "api[._-]?key",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }

@@ -114,6 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         if status == 302:
             self.send_header("Location", content.decode())
+        if not isinstance(body, bytes | str):
+            self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -141,7 +143,10 @@ def a_record(name: str, kind: object) -> dict[str, object]:
 
 
 class Certificates:
-    """An authority of our own, with a certificate for 127.0.0.1 and one for a client, as files in a folder."""
+    """An authority of our own, with a certificate for 127.0.0.1 and one for a client, as files in a folder.
+
+    Each has another one that expired a while ago.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -150,6 +155,8 @@ class Certificates:
         self.ca = self._written("ca", self._signed(self._name, self._key, is_authority=True))
         self.server_cert, self.server_key = self._pair("server")
         self.client_cert, self.client_key = self._pair("client")
+        self.old_server_cert, self.old_server_key = self._pair("old-server", is_old=True)
+        self.old_client_cert, self.old_client_key = self._pair("old-client", is_old=True)
 
     def context(self, *, asks_for_certificate: bool = False) -> ssl.SSLContext:
         """The server's side."""
@@ -159,16 +166,18 @@ class Certificates:
         context.verify_mode = ssl.CERT_REQUIRED if asks_for_certificate else ssl.CERT_NONE
         return context
 
-    def _pair(self, name: str) -> tuple[str, str]:
+    def _pair(self, name: str, *, is_old: bool = False) -> tuple[str, str]:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        return self._written(name, self._signed(subject, key)), self._written(f"{name}-key", private)
+        return self._written(name, self._signed(subject, key, is_old=is_old)), self._written(f"{name}-key", private)
 
-    def _signed(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool = False) -> bytes:
-        now = datetime.now(UTC)
+    def _signed(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool = False, is_old: bool = False
+    ) -> bytes:
+        now = datetime.now(UTC) - timedelta(days=9 if is_old else 0)
         own = key.public_key()
         certificate = (
             x509.CertificateBuilder()

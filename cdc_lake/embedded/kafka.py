@@ -25,7 +25,7 @@ class Kafka(Server):
         self._conf = self.site.write("server.properties", properties(self._settings()))
         if not (self._data / "meta.properties").is_file():
             tool = ["kafka.tools.StorageTool", "format", "--standalone", "--cluster-id", _CLUSTER_ID]
-            self.site.run(self.name, [*self._jvm(), *tool, "--config", str(self._conf)])
+            self.site.run(self.name, [*self._jvm(), *tool, *self._users(), "--config", str(self._conf)])
 
     def command(self) -> list[str]:
         return [*self._jvm(), "kafka.Kafka", str(self._conf)]
@@ -41,6 +41,10 @@ class Kafka(Server):
 
     def _jvm(self) -> list[str]:
         return self.site.jvm_of_part("kafka", _HEAP, "kafka.server.KafkaRaftServer")
+
+    def _users(self) -> list[str]:
+        """Flags for the users that are there from the start: none, nobody has to log in."""
+        return []
 
     @property
     def _data(self) -> Path:

@@ -144,6 +144,8 @@ class _Bronze:
 
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
+        for doubt in self.config.kafka.doubts:
+            done.warn(doubt)
         table = bronze_table(spark, self.config, done.table)
         return _land(_Run(spark, self, self.logs[done.table], table, self.config.table(done.table), done))
 

@@ -143,7 +143,11 @@ class _Run:
     def sink(self) -> KafkaSink | None:
         """The topic that the table is sent to, if it is."""
         topic = self.model.header.topic
-        return kafka_sink(self.config, topic) if topic else None
+        if topic is None:
+            return None
+        for doubt in self.config.kafka.doubts:
+            self.done.warn(doubt)
+        return kafka_sink(self.config, topic)
 
 
 @dataclass(frozen=True)

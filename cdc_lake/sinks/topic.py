@@ -6,12 +6,12 @@ from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 
-from cdc_lake.brokers import BrokerLogin
-from cdc_lake.errors import ConfigError, InfrastructureError
+from cdc_lake.brokers import Admin, BrokerLogin
+from cdc_lake.errors import CdcLakeError, ConfigError
 
 _PRODUCER = {
     "kafka.acks": "all",
@@ -42,7 +42,7 @@ class KafkaTopic:
         self._timeout = timeout_seconds
         self._login = login
         self._settings = settings
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0, **login.client})
+        self._admin = Admin(bootstrap_servers, login)
 
     def exists(self) -> bool:
         """Whether there is one.
@@ -51,7 +51,7 @@ class KafkaTopic:
             ConfigError: the broker refuses to say.
             InfrastructureError: it does not answer.
         """
-        asked = self._admin.describe_topics(TopicCollection([self.name]), request_timeout=self._timeout)
+        asked = self._admin.client.describe_topics(TopicCollection([self.name]), request_timeout=self._timeout)
         return bool(self._answer(asked[self.name], unless=KafkaError.UNKNOWN_TOPIC_OR_PART))
 
     def create(self, *, partitions: int = 1, replication: int | None = None, config: Mapping[str, str]) -> None:
@@ -68,7 +68,7 @@ class KafkaTopic:
         if self.exists():
             return
         new = NewTopic(self.name, num_partitions=partitions, replication_factor=replication or -1, config=dict(config))
-        asked = self._admin.create_topics([new], operation_timeout=self._timeout)
+        asked = self._admin.client.create_topics([new], operation_timeout=self._timeout)
         self._answer(asked[self.name], unless=KafkaError.TOPIC_ALREADY_EXISTS)
 
     def produce(self, records: DataFrame) -> None:
@@ -88,7 +88,7 @@ class KafkaTopic:
             "kafka.max.block.ms": timeout_ms,
             "kafka.request.timeout.ms": timeout_ms,
             "topic": self.name,
-            **self._login.options,
+            **self._login.producer_options,
         }
         try:
             records.write.format("kafka").options(**options).save()
@@ -115,6 +115,6 @@ class KafkaTopic:
         todo = f"see the topic's settings at the broker, and {self._settings}"
         return ConfigError(f"topic {self.name}", f"the broker refuses it ({why})", todo)
 
-    def _down(self, why: str) -> InfrastructureError:
+    def _down(self, why: str) -> CdcLakeError:
         todo = "see that it runs and can be reached from here, then run again: the batch is sent again as a whole"
-        return InfrastructureError(f"Kafka at {self._bootstrap_servers}", f"it does not answer ({why})", todo)
+        return self._admin.down(why, todo)

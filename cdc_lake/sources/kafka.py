@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_lake.brokers import BrokerLogin
-from cdc_lake.errors import InfrastructureError
+from cdc_lake.brokers import Admin, BrokerLogin
+from cdc_lake.errors import CdcLakeError
 
 _INTERNAL_PREFIXES = ("__", "_connect_", "_schemas")
 _FETCH = {
@@ -56,6 +56,7 @@ class Kafka(Protocol):
 
         Raises:
             InfrastructureError: the broker does not answer.
+            ConfigError: it refuses the login.
         """
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
@@ -92,12 +93,12 @@ class Broker:
         self.bootstrap_servers = bootstrap_servers
         self._timeout = timeout_seconds
         self._login = login or BrokerLogin()
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0, **self._login.client})
+        self._admin = Admin(bootstrap_servers, self._login)
 
     def topics(self) -> list[str]:
         """See `Kafka`."""
         try:
-            topics = self._admin.list_topics(timeout=self._timeout).topics
+            topics = self._admin.client.list_topics(timeout=self._timeout).topics
         except KafkaException as exc:
             raise self._down(exc) from exc
         return sorted(topic for topic in topics if not topic.startswith(_INTERNAL_PREFIXES))
@@ -107,7 +108,7 @@ class Broker:
         try:
             described = {
                 topic: future.result(self._timeout)
-                for topic, future in self._admin.describe_topics(
+                for topic, future in self._admin.client.describe_topics(
                     TopicCollection(list(topics)), request_timeout=self._timeout
                 ).items()
             }
@@ -173,16 +174,13 @@ class Broker:
         return found
 
     def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
-        asked = self._admin.list_offsets(
+        asked = self._admin.client.list_offsets(
             {partition: spec for partition in partitions},
             isolation_level=IsolationLevel.READ_COMMITTED,
             request_timeout=self._timeout,
         )
         return {(p.topic, p.partition): future.result(self._timeout).offset for p, future in asked.items()}
 
-    def _down(self, exc: Exception) -> InfrastructureError:
-        return InfrastructureError(
-            f"Kafka at {self.bootstrap_servers}",
-            f"the broker does not answer ({exc})",
-            "see that it runs and can be reached from here, then run again; nothing was committed",
-        )
+    def _down(self, exc: Exception) -> CdcLakeError:
+        todo = "see that it runs and can be reached from here, then run again; nothing was committed"
+        return self._admin.down(exc, todo)

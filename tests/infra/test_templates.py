@@ -318,7 +318,14 @@ def test_the_cluster_s_settings_are_ours() -> None:
     ours = {key: value for key, value in spark.items() if key in SPARK_DEFAULTS and key not in SIZED}
     assert ours == {key: SPARK_DEFAULTS[key] for key in ours}
     assert ours.keys() >= {"spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.kryo.registrator"}
-    for secret in ("sasl.jaas.config", "registry.basic.auth.user.info", "my_credential", "api-key", "password"):
+    for secret in (
+        "sasl.jaas.config",
+        "ssl.keystore.key",
+        "registry.basic.auth.user.info",
+        "my_credential",
+        "api-key",
+        "password",
+    ):
         assert re.search(spark["spark.redaction.regex"], secret)
 
 

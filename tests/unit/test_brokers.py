@@ -1,18 +1,20 @@
-"""The login at Amazon MSK: what both Kafka clients are told, and the token that is signed for one of them."""
+"""Logins at Kafka's brokers: what both clients are told, to the letter, and the token that is signed for Amazon MSK."""
 
 import base64
 import builtins
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import yaml
 from confluent_kafka.admin import AdminClient
+from registry_server import Certificates
 
 from cdc_lake.brokers import BrokerLogin, broker_login
-from cdc_lake.config import KafkaConfig, load_config
+from cdc_lake.config import ALLOWED_CLIENT_SETTINGS, KafkaAuth, KafkaConfig, load_config
 from cdc_lake.errors import ConfigError, InfrastructureError, InstallationError
 from cdc_lake.sources.kafka import Broker
 
@@ -128,3 +130,277 @@ def test_without_the_signer_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(InstallationError, match=r"cdc-lake\[msk\]"):
         login()
+
+
+WORD = 'canary "a" \\b'
+QUOTED = '"canary \\"a\\" \\\\b"'
+"""The same in JAAS."""
+MODULES = "org.apache.kafka.common.security"
+OAUTH = {"token_url": "https://id.example/token", "client_id": "lake", "client_secret": "env:WORD", "scope": "a b"}
+BY_USER = {"user": "lake", "password": "env:WORD"}
+RENDERED: dict[str, tuple[dict[str, Any], dict[str, str], dict[str, Any]]] = {
+    "plain": (
+        BY_USER,
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": f'{MODULES}.plain.PlainLoginModule required username="lake" password={QUOTED};',
+        },
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanisms": "PLAIN",
+            "sasl.username": "lake",
+            "sasl.password": WORD,
+        },
+    ),
+    **{
+        auth: (
+            BY_USER,
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": mechanism,
+                "sasl.jaas.config": f'{MODULES}.scram.ScramLoginModule required username="lake" password={QUOTED};',
+            },
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanisms": mechanism,
+                "sasl.username": "lake",
+                "sasl.password": WORD,
+            },
+        )
+        for auth, mechanism in (("scram_sha_256", "SCRAM-SHA-256"), ("scram_sha_512", "SCRAM-SHA-512"))
+    },
+    "oauthbearer": (
+        {"oauth": OAUTH},
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.jaas.config": (
+                f'{MODULES}.oauthbearer.OAuthBearerLoginModule required clientId="lake" clientSecret={QUOTED} '
+                'scope="a b";'
+            ),
+            "sasl.login.callback.handler.class": f"{MODULES}.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+            "sasl.oauthbearer.token.endpoint.url": "https://id.example/token",
+        },
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanisms": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.token.endpoint.url": "https://id.example/token",
+            "sasl.oauthbearer.client.id": "lake",
+            "sasl.oauthbearer.client.secret": WORD,
+            "sasl.oauthbearer.scope": "a b",
+        },
+    ),
+    "gssapi": (
+        {"kerberos": {"principal": "lake@EXAMPLE", "keytab": "/etc/lake.keytab"}, "tls": {"enabled": False}},
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "GSSAPI",
+            "sasl.kerberos.service.name": "kafka",
+            "sasl.jaas.config": (
+                'com.sun.security.auth.module.Krb5LoginModule required useKeyTab="true" storeKey="true" '
+                'keyTab="/etc/lake.keytab" principal="lake@EXAMPLE";'
+            ),
+        },
+        {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanisms": "GSSAPI",
+            "sasl.kerberos.service.name": "kafka",
+            "sasl.kerberos.keytab": "/etc/lake.keytab",
+            "sasl.kerberos.principal": "lake@EXAMPLE",
+        },
+    ),
+    "azure_event_hubs": (
+        {"connection_string": "env:WORD"},
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.jaas.config": (
+                f'{MODULES}.plain.PlainLoginModule required username="$ConnectionString" password={QUOTED};'
+            ),
+            "metadata.max.age.ms": "180000",
+            "connections.max.idle.ms": "180000",
+            "request.timeout.ms": "60000",
+        },
+        {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanisms": "PLAIN",
+            "sasl.username": "$ConnectionString",
+            "sasl.password": WORD,
+            "metadata.max.age.ms": "180000",
+            "connections.max.idle.ms": "180000",
+            "socket.keepalive.enable": "true",
+        },
+    ),
+}
+
+
+def of(auth: str, **more: Any) -> BrokerLogin:
+    return broker_login(KafkaConfig.model_validate({"auth": auth, **more}))
+
+
+@pytest.mark.parametrize("auth", RENDERED)
+def test_each_login_tells_both_clients_exactly_this(monkeypatch: pytest.MonkeyPatch, auth: str) -> None:
+    monkeypatch.setenv("WORD", WORD)
+    given, java, client = RENDERED[auth]
+
+    found = of(auth, **given)
+
+    assert (found.java, found.client) == (java, client)
+    assert "canary" not in repr(found)
+    more = {"kafka.metadata.max.idle.ms": "180000", "kafka.max.request.size": "1000000"}
+    assert found.producer_options == found.options | (more if auth == "azure_event_hubs" else {})
+
+
+def test_every_login_is_tried() -> None:
+    assert set(get_args(KafkaAuth)) == {"none", "aws_msk_iam", *RENDERED}
+
+
+def test_certificates_are_told_as_texts_wherever_they_stand(
+    monkeypatch: pytest.MonkeyPatch, certificates: Certificates
+) -> None:
+    cert, key = (Path(file).read_text() for file in (certificates.client_cert, certificates.client_key))
+    monkeypatch.setenv("BOTH", f"Bag Attributes\n{key}\n{cert}")
+
+    found = of("none", tls={"ca": certificates.ca, "cert": "env:BOTH", "verify_hostname": False})
+
+    ca = Path(certificates.ca).read_text()
+    assert found.java == {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": ca,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": cert,
+        "ssl.keystore.key": key,
+        "ssl.endpoint.identification.algorithm": "",
+    }
+    assert found.client == {
+        "security.protocol": "SSL",
+        "ssl.ca.pem": ca,
+        "ssl.certificate.pem": cert,
+        "ssl.key.pem": key,
+        "ssl.endpoint.identification.algorithm": "none",
+    }
+    assert of("none", tls={}).java == {"security.protocol": "SSL"}
+
+
+@pytest.mark.parametrize(
+    ("tls", "said"),
+    [
+        ({"ca": "nowhere.pem"}, "kafka.tls.ca: nowhere.pem cannot be read (FileNotFoundError)"),
+        ({"ca": "env:NONE"}, "env:NONE: the environment has no such variable"),
+        ({"ca": "env:WORD"}, "kafka.tls.ca: there is no `-----BEGIN CERTIFICATE-----` in it"),
+        ({"cert": "env:CERT"}, "kafka.tls.cert: there is no `-----BEGIN PRIVATE KEY-----` in it"),
+        ({"cert": "env:CERT", "key": "env:OLD_KEY"}, "kafka.tls.key: the private key is not PKCS #8"),
+    ],
+)
+def test_what_is_no_certificate_is_named(
+    monkeypatch: pytest.MonkeyPatch, certificates: Certificates, tls: dict[str, str], said: str
+) -> None:
+    monkeypatch.setenv("WORD", WORD)
+    monkeypatch.setenv("CERT", Path(certificates.client_cert).read_text())
+    monkeypatch.setenv("OLD_KEY", "-----BEGIN RSA PRIVATE KEY-----\ncanary\n-----END RSA PRIVATE KEY-----")
+
+    with pytest.raises(ConfigError) as error:
+        of("none", tls=tls)
+
+    assert said in str(error.value)
+    assert "canary" not in str(error.value)
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kafka", "said"),
+    [
+        ({"auth": "plain"}, "`auth: plain` needs `kafka.user` and `kafka.password`"),
+        ({"auth": "scram_sha_512", "user": "a", "password": "canary"}, "write where the secret is, not the secret"),
+        ({"user": "a"}, "`auth: none` has no use for `kafka.user`"),
+        ({"auth": "azure_event_hubs"}, "`auth: azure_event_hubs` needs `kafka.connection_string`"),
+        (
+            {"auth": "azure_event_hubs", "connection_string": "env:A", "tls": {"enabled": False}},
+            "`auth: azure_event_hubs` is over TLS only",
+        ),
+        ({"tls": {"enabled": False}}, "without a login there is no TLS unless `kafka.tls` asks for it"),
+        ({"tls": {"key": "a.pem"}}, "`key` is the private key of a certificate: set `cert` too"),
+        ({"tls": {"enabled": False, "ca": "a.pem"}}, "without TLS there are no certificates"),
+        ({"java": {"fetch.max.wait": 1}}, "did you mean `fetch.max.wait.ms`?"),
+        *(
+            ({client: {name: "canary"}}, f"`{name}` is not among the settings that may be set here")
+            for client, name in (
+                ("java", "sasl.jaas.config"),
+                ("java", "sasl.login.callback.handler.class"),
+                ("java", "sasl.oauthbearer.token.endpoint.url"),
+                ("java", "interceptor.classes"),
+                ("java", "config.providers"),
+                ("java", "isolation.level"),
+                ("java", "ssl.truststore.location"),
+                ("librdkafka", "plugin.library.paths"),
+                ("librdkafka", "sasl.oauthbearer.token.endpoint.url"),
+                ("librdkafka", "sasl.password"),
+                ("librdkafka", "ssl.ca.location"),
+                ("librdkafka", "enable.ssl.certificate.verification"),
+                ("librdkafka", "debug"),
+            )
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_unseen(tmp_path: Path, kafka: dict[str, Any], said: str) -> None:
+    file = tmp_path / "cdc-lake.yml"
+    file.write_text(yaml.safe_dump({"kafka": kafka}))
+
+    with pytest.raises(ConfigError) as error:
+        load_config(file)
+
+    assert said in str(error.value)
+    assert "canary" not in str(error.value)
+
+
+def test_what_is_allowed_is_passed_on_to_whom_it_is_for() -> None:
+    java = {"fetch.max.wait.ms": 200, "check.crcs": False, "linger.ms": 5}
+    found = of("none", java=java, librdkafka={"socket.keepalive.enable": True})
+
+    assert found.options == {"kafka.fetch.max.wait.ms": "200", "kafka.check.crcs": "false"}
+    assert found.producer_options == found.options | {"kafka.linger.ms": "5"}
+    assert found.client == {"socket.keepalive.enable": "true"}
+
+
+def test_librdkafka_knows_all_that_is_allowed_of_it() -> None:
+    values = {"ssl.cipher.suites": "ALL", "ssl.curves.list": "P-256", "ssl.sigalgs.list": "RSA+SHA256"}
+    words = {
+        "broker.address.family": "v4",
+        "client.dns.lookup": "use_all_dns_ips",
+        "client.id": "a",
+        "client.rack": "r",
+    }
+    numbers = dict.fromkeys(ALLOWED_CLIENT_SETTINGS["librdkafka"] - {*values, *words}, 100_000)
+    booleans = {name: True for name in numbers if name.endswith(("enable", "disable"))}
+    told = {**numbers, **booleans, **words, **values}
+
+    Broker("127.0.0.1:9", 1, of("none", librdkafka=told))
+
+
+def test_a_login_that_this_librdkafka_does_not_have_says_what_to_install() -> None:
+    kerberos = {"principal": "lake@EXAMPLE", "keytab": "/etc/lake.keytab"}
+
+    with pytest.raises(InstallationError, match=r"kafka\.auth: gssapi: .*pip install --no-binary confluent-kafka"):
+        Broker("127.0.0.1:9", 1, of("gssapi", kerberos=kerberos))
+
+
+def test_what_is_switched_off_is_in_each_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert KafkaConfig.model_validate({"auth": "plain", **BY_USER}).doubts == []
+    assert [
+        doubt.partition(":")[0]
+        for tls in ({"enabled": False}, {"verify_hostname": False})
+        for doubt in KafkaConfig.model_validate({"auth": "plain", **BY_USER, "tls": tls}).doubts
+    ] == ["kafka.tls.enabled", "kafka.tls.verify_hostname"]
+
+
+def test_the_page_names_every_login_and_every_setting_that_is_allowed() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "brokers.md").read_text(encoding="utf-8")
+    names = {*get_args(KafkaAuth), *(name for names in ALLOWED_CLIENT_SETTINGS.values() for name in names)}
+    assert [name for name in sorted(names) if f"`{name}`" not in page] == []

@@ -1,0 +1,237 @@
+"""Every kind of login, at a real broker: both clients come in with the right one, and a wrong one is told at once."""
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from events import FakeRegistry
+from kafka_server import PASSWORD, SCRAM_PASSWORD, USER, Provider, SecureKafka, running
+from pyspark.sql import SparkSession
+from registry_server import Certificates, FakeServer, serving
+
+from cdc_lake.brokers import broker_login
+from cdc_lake.cli.app import main
+from cdc_lake.config import load_config
+from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.sinks.topic import KafkaTopic
+from cdc_lake.sources.kafka import Broker, Span
+
+Refused = Callable[[Path], str]
+CANARY = re.compile("canary|PRIVATE KEY")
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FakeServer]:
+    with serving(FakeServer()) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def provider(server: FakeServer) -> Provider:
+    return Provider(server)
+
+
+@pytest.fixture(scope="module")
+def broker(
+    certificates: Certificates, provider: Provider, server: FakeServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SecureKafka]:
+    with running(tmp_path_factory.mktemp("kafka"), certificates, server.url) as broker:
+        yield broker
+
+
+@pytest.fixture
+def secrets(monkeypatch: pytest.MonkeyPatch, certificates: Certificates) -> dict[str, str]:
+    """The environment's, and how the settings refer to them."""
+    texts = {
+        "PASSWORD": PASSWORD,
+        "SCRAM_PASSWORD": SCRAM_PASSWORD,
+        "WRONG": "canary-3 of somebody else",
+        "OAUTH_SECRET": "canary-4",
+        "CA": Path(certificates.ca).read_text(),
+        "CERT": Path(certificates.client_cert).read_text(),
+        "KEY": Path(certificates.client_key).read_text(),
+    }
+    for name, text in texts.items():
+        monkeypatch.setenv(f"KAFKA_{name}", text)
+    return {name: f"env:KAFKA_{name}" for name in texts}
+
+
+def settings(folder: Path, address: str, **kafka: Any) -> Path:
+    """A file of settings."""
+    file = folder / "cdc-lake.yml"
+    wanted = {
+        "kafka": {"bootstrap_servers": address, "timeout_seconds": 5, **kafka},
+        "registry": {"url": "http://127.0.0.1:9"},
+        "lake": {"root": str(folder / "lake")},
+    }
+    file.write_text(yaml.safe_dump(wanted))
+    return file
+
+
+def works(spark: SparkSession, file: Path) -> None:
+    """Write a record by Java's client, find it by librdkafka, and read it by Java's."""
+    kafka = load_config(file).kafka
+    login, name = broker_login(kafka), f"topic_of_{kafka.auth}"
+    assert not CANARY.search(repr(login))
+    topic = KafkaTopic(name, kafka.bootstrap_servers, 10, login, "the test's")
+    topic.create(config={})
+
+    topic.produce(spark.sql("SELECT binary('k') AS key, binary('v') AS value"))
+
+    source = Broker(kafka.bootstrap_servers, 10, login)
+    assert name in source.topics()
+    log = source.logs([name])[name]
+    assert log.partitions == {0: Span(0, 1)}
+    (row,) = source.read(spark, name, log.partitions).select("key", "value").collect()
+    assert (bytes(row.key), bytes(row.value)) == (b"k", b"v")
+    assert source.timestamps_ms(name, {0: 0})
+    told = told_by(spark)
+    assert "kafka" in told.lower()
+    assert not CANARY.search(told)
+
+
+def told_by(spark: SparkSession) -> str:
+    """The newest plans that this session has shown to who watches it, and the settings it shows."""
+    store = spark._jsparkSession.sharedState().statusStore()
+    newest = store.executionsList(max(0, store.executionsCount() - 20), 20)
+    plans = [newest.apply(n).physicalPlanDescription() for n in range(newest.size())]
+    return "\n".join([*plans, spark.sparkContext.getConf().toDebugString()])
+
+
+def test_scram_over_tls(
+    spark: SparkSession, broker: SecureKafka, secrets: dict[str, str], certificates: Certificates, tmp_path: Path
+) -> None:
+    address, tls = broker.site.address("scram"), {"ca": certificates.ca}
+    login = {"auth": "scram_sha_512", "user": USER, "password": secrets["SCRAM_PASSWORD"]}
+    works(spark, settings(tmp_path, address, **login, tls=tls, java={"linger.ms": 5, "client.id": "lake"}))
+
+
+def test_plain_over_tls_and_over_an_open_line(
+    spark: SparkSession, broker: SecureKafka, secrets: dict[str, str], tmp_path: Path
+) -> None:
+    login = {"auth": "plain", "user": USER, "password": secrets["PASSWORD"]}
+    address = broker.site.address("plain")
+    works(spark, settings(tmp_path, address, **login, tls={"ca": secrets["CA"]}, librdkafka={"socket.max.fails": 2}))
+
+    file = settings(tmp_path, broker.site.address("open"), **login, tls={"enabled": False})
+    (done,) = run_bronze(load_config(file), ["topic_of_plain"], spark, registry=FakeRegistry()).tables
+    assert (done.rows["read"], [warning.partition(":")[0] for warning in done.warnings]) == (1, ["kafka.tls.enabled"])
+
+
+def test_certificates_of_both_sides_from_the_environment(
+    spark: SparkSession, broker: SecureKafka, secrets: dict[str, str], tmp_path: Path
+) -> None:
+    tls = {name.lower(): secrets[name] for name in ("CA", "CERT", "KEY")}
+    works(spark, settings(tmp_path, broker.site.address("mutual"), tls=tls))
+
+
+def test_tokens_of_an_identity_provider(
+    spark: SparkSession,
+    broker: SecureKafka,
+    provider: Provider,
+    server: FakeServer,
+    secrets: dict[str, str],
+    certificates: Certificates,
+    tmp_path: Path,
+) -> None:
+    oauth = {
+        "token_url": f"{server.url}{provider.token_path}",
+        "client_id": "lake",
+        "client_secret": secrets["OAUTH_SECRET"],
+        "scope": "lake",
+    }
+    login = {"auth": "oauthbearer", "oauth": oauth, "tls": {"ca": certificates.ca}}
+    works(spark, settings(tmp_path, broker.site.address("oauth"), **login))
+
+    asked = {headers["Authorization"] for _, path, headers in server.seen if path == provider.token_path}
+    assert asked == {f"Basic {base64.b64encode(b'lake:canary-4').decode()}"}
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """What the bronze job says of its settings: it ends with 2, and has written nothing."""
+
+    def by(file: Path) -> str:
+        monkeypatch.setattr("sys.argv", ["cdc-lake", "run", "bronze", "--config", str(file), "--table", "*"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = "".join(capsys.readouterr())
+        assert ended.value.code == 2, said
+        assert not CANARY.search(said)
+        assert not (file.parent / "lake").exists()
+        return " ".join(said.split())
+
+    return by
+
+
+WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
+    "scram": ("scram", {"password": "WRONG"}, "kafka.auth: scram_sha_512"),
+    "plain": ("plain", {"auth": "plain", "password": "WRONG"}, "kafka.auth: plain"),
+    "another_mechanism": ("plain", {"password": "SCRAM_PASSWORD"}, "kafka.auth: scram_sha_512"),
+}
+
+
+@pytest.mark.parametrize(("listener", "login", "said"), WRONG.values(), ids=WRONG)
+def test_a_wrong_login_ends_the_job_with_2_before_anything_is_read(
+    broker: SecureKafka,
+    refused: Refused,
+    secrets: dict[str, str],
+    certificates: Certificates,
+    tmp_path: Path,
+    listener: str,
+    login: dict[str, Any],
+    said: str,
+) -> None:
+    login = {"auth": "scram_sha_512", "user": USER, **login, "password": secrets[login["password"]]}
+
+    error = refused(settings(tmp_path, broker.site.address(listener), **login, tls={"ca": certificates.ca}))
+
+    assert error.startswith(f"error CDC-200 {said}: Kafka at {broker.site.address(listener)} refuses the login (")
+    assert "see kafka.user" in error
+
+
+EXPIRED: dict[str, tuple[str, dict[str, str], str]] = {
+    "the_broker_s": ("expired", {}, "certificate"),
+    "the_client_s": ("mutual", {"cert": "old_client_cert", "key": "old_client_key"}, "certificate"),
+    "none_at_all": ("mutual", {}, "certificate"),
+    "another_authority": ("scram", {"ca": "client_cert"}, "certificate"),
+}
+
+
+@pytest.mark.parametrize(("listener", "tls", "why"), EXPIRED.values(), ids=EXPIRED)
+def test_a_certificate_that_is_not_believed_ends_the_job_with_2(
+    broker: SecureKafka,
+    refused: Refused,
+    certificates: Certificates,
+    tmp_path: Path,
+    listener: str,
+    tls: dict[str, str],
+    why: str,
+) -> None:
+    files = {name: getattr(certificates, attribute) for name, attribute in {"ca": "ca", **tls}.items()}
+
+    error = refused(settings(tmp_path, broker.site.address(listener), tls=files))
+
+    assert error.startswith(f"error CDC-200 kafka.tls: Kafka at {broker.site.address(listener)} and this side")
+    assert why in error
+
+
+def test_what_a_login_lacks_is_named_before_anything_starts(refused: Refused, tmp_path: Path) -> None:
+    for kafka, said in (
+        ({"auth": "scram_sha_512", "user": "lake"}, "`auth: scram_sha_512` needs `kafka.password`"),
+        ({"auth": "oauthbearer"}, "`auth: oauthbearer` needs `kafka.oauth`"),
+        ({"auth": "gssapi"}, "`auth: gssapi` needs `kafka.kerberos`"),
+        ({"auth": "plain", "user": "lake", "password": "canary-5"}, "write where the secret is, not the secret"),
+        ({"java": {"sasl.jaas.config": "canary-6"}}, "`sasl.jaas.config` is not among the settings that may be set"),
+    ):
+        assert said in refused(settings(tmp_path, "127.0.0.1:9", **kafka)), json.dumps(kafka)
