@@ -38,8 +38,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def ended(folder: Path) -> "subprocess.CompletedProcess[str]":
-    """The demo, once: a few of its tables, in Hudi. The whole of it, in Delta, is what `make demo` runs."""
-    return demo(folder, "--table-type", "hudi-mor", *ONLY_THE_SLICE)
+    """The demo, once, with a few of its tables."""
+    return demo(folder, *ONLY_THE_SLICE)
 
 
 @pytest.fixture(scope="module")

@@ -290,7 +290,13 @@ class KilledError(BaseException):
     """The process ends here; no table's failure, which the others would outlive."""
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before_its_commit", "after_its_commit"])
+DEATHS = [
+    pytest.param(False, id="before_its_commit", marks=pytest.mark.deep),
+    pytest.param(True, id="after_its_commit"),
+]
+
+
+@pytest.mark.parametrize("after", DEATHS)
 def test_a_silver_run_that_dies_between_two_batches_is_made_good_by_the_next(
     story: Story, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
@@ -316,7 +322,7 @@ def test_a_silver_run_that_dies_between_two_batches_is_made_good_by_the_next(
     story.assert_silver_is_the_source()
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before_its_commit", "after_its_commit"])
+@pytest.mark.parametrize("after", DEATHS)
 def test_a_bronze_run_that_dies_is_made_good_by_the_next(
     story: Story, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
