@@ -108,7 +108,9 @@ class Told:
         if not is_known:
             yield f"{topic} {name}", ["it is told from before the first snapshot had ended"]
             return
-        found = [row.asDict(recursive=True) for row in rows]
+        # What no event had brought by then is no column yet.
+        columns = {name for copy in copies for name in copy.log.table_columns}
+        found = [dict.fromkeys(columns) | row.asDict(recursive=True) for row in rows]
         for copy, expected in zip(copies, wanted, strict=True):
             yield f"{copy.name} {name}", differences(copy.log, expected, rows_of(copy, found))
 
