@@ -235,6 +235,7 @@ def test_runs_with_nothing_new_change_nothing_and_say_so(story: Story) -> None:
 NOT_COMPARED = {"batch", "first_batch", "ingest_date"}
 
 
+@pytest.mark.deep
 def test_many_small_batches_make_the_same_tables_as_one_big_batch(story: Story) -> None:
     deletes = {topic(FILM): {"deletes": "hard"}, topic(CUSTOMER): {"deletes": "soft"}}
     big = story.new_lake("big", tables=deletes)

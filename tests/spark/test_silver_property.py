@@ -165,7 +165,7 @@ def check(spark: SparkSession, seed: int, histories: int, table_type: TableType)
 @pytest.mark.parametrize(
     ("table_type", "seed"),
     [
-        ("hudi-cow", 20261122),
+        pytest.param("hudi-cow", 20261122, marks=pytest.mark.deep),
         ("hudi-mor", 20261123),
         pytest.param("delta", 20261121, marks=pytest.mark.deep),  # the conformance kit is there
     ],
