@@ -117,26 +117,18 @@ def broker_login(kafka: KafkaConfig) -> BrokerLogin:
         InstallationError: what signs for Amazon MSK is not installed.
         InfrastructureError: see `cdc_lake.config.secret`.
     """
-    line = ("SASL_SSL" if kafka.is_encrypted else "SASL_PLAINTEXT") if kafka.auth != "none" else "SSL"
-    protocol = {"security.protocol": line} if kafka.auth != "none" or kafka.is_encrypted else {}
+    line = ("" if kafka.auth == "none" else "SASL_") + ("SSL" if kafka.is_encrypted else "PLAINTEXT")
+    protocol = {} if line == "PLAINTEXT" else {"security.protocol": line}  # which both clients take for granted
     found = _LOGINS[kafka.auth](kafka)
     java_tls, client_tls = _tls(kafka.tls) if kafka.tls and kafka.tls.enabled else ({}, {})
-    more = {name: _text(value) for name, value in kafka.java.items()}
+    more, client = ({name: _text(value) for name, value in given.items()} for given in (kafka.java, kafka.librdkafka))
+    producer = {name: more.pop(name) for name in JAVA_PRODUCER_SETTINGS & more.keys()}
     return BrokerLogin(
         kafka.auth,
-        {
-            **protocol,
-            **java_tls,
-            **found.java,
-            **{name: value for name, value in more.items() if name not in JAVA_PRODUCER_SETTINGS},
-        },
-        {**found.java_producer, **{name: more[name] for name in more if name in JAVA_PRODUCER_SETTINGS}},
-        {**protocol, **client_tls, **found.client, **{name: _text(value) for name, value in kafka.librdkafka.items()}},
+        java={**protocol, **java_tls, **found.java, **more},
+        java_producer={**found.java_producer, **producer},
+        client={**protocol, **client_tls, **found.client, **client},
     )
-
-
-def _none(kafka: KafkaConfig) -> BrokerLogin:
-    return BrokerLogin()
 
 
 def _plain(kafka: KafkaConfig) -> BrokerLogin:
@@ -234,7 +226,7 @@ def _azure_event_hubs(kafka: KafkaConfig) -> BrokerLogin:
 
 
 _LOGINS: Mapping[str, Callable[[KafkaConfig], BrokerLogin]] = {
-    "none": _none,
+    "none": lambda _: BrokerLogin(),
     "plain": _plain,
     "scram_sha_256": _scram,
     "scram_sha_512": _scram,

@@ -200,25 +200,16 @@ class KerberosConfig(Model):
     service: str = Field(default="kafka", min_length=1, description="The name the brokers run under.")
 
 
-class KafkaTls(Model):
-    """TLS to the brokers. Certificates are PEM: a file's path, or a reference to the text itself, `env:KAFKA_CA`."""
+class KafkaTls(TlsConfig):
+    """TLS to the brokers. A certificate is a PEM file, or a reference to its text, `env:KAFKA_CA`; a key is PKCS #8."""
 
     enabled: bool = Field(default=True, description="false: a login goes over an open line, which each report says.")
-    ca: str | None = Field(
-        default=None, description="Who signed the brokers' certificates, if no public authority did."
-    )
-    cert: str | None = Field(default=None, description="The client's own, for brokers that ask for one.")
-    key: str | None = Field(
-        default=None, description="Its private key, PKCS #8 without a password; may be in `cert` instead."
-    )
     verify_hostname: bool = Field(
         default=True, description="false: any host with a certificate of `ca` is believed, which each report says."
     )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.key and not self.cert:
-            raise ValueError("`key` is the private key of a certificate: set `cert` too")
         if not self.enabled and (self.ca or self.cert or not self.verify_hostname):
             raise ValueError("without TLS there are no certificates: leave all else out, or `enabled`")
         return self

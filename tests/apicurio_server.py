@@ -2,13 +2,12 @@
 
 import json
 import shutil
-import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import requests
+from one_server import started
 
 from cdc_lake.config import Config, RegistryConfig
 from cdc_lake.embedded.apicurio import Apicurio
@@ -18,8 +17,6 @@ from cdc_lake.jars import EMBEDDED_PROFILE, Jar, cache_folder, lock_file, read_l
 from cdc_lake.java import find_java
 from cdc_lake.registries import open_registry
 from cdc_lake.registries.registry import RegisteredSchema
-
-_START_SECONDS = 120
 
 
 class ApicurioServer:
@@ -37,17 +34,7 @@ class ApicurioServer:
         self.address = self._server.address
 
     def __enter__(self) -> "ApicurioServer":
-        self._server.prepare()
-        with (self._folder / "log").open("ab") as log:
-            command = self._server.command()
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder
-            )
-        end = time.monotonic() + _START_SECONDS
-        while not self._server.is_ready():
-            assert self._process.poll() is None, "the server ended"
-            assert time.monotonic() < end, "the server did not start"
-            time.sleep(0.2)
+        self._process = started(self._server)
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from one_server import started
 from registry_server import Certificates, FakeServer
 
 from cdc_lake.embedded.kafka import Kafka
@@ -25,7 +25,6 @@ PASSWORD = 'canary-1 "quoted" \\ and $more'
 SCRAM_PASSWORD = "canary-2 $more \\ and so on"
 LISTENERS = ("scram", "plain", "open", "oauth", "mutual", "expired")
 KEYS_PATH = "/keys"
-_START_SECONDS = 120
 _LOGIN = "org.apache.kafka.common.security"
 
 
@@ -108,16 +107,8 @@ def running(folder: Path, certificates: Certificates, provider: str) -> Iterator
         ports[name] = choose_ports(folder / name)["kafka"]
     jars = read_lock(lock_file(EMBEDDED_PROFILE))
     server = SecureKafka(Site(folder, ports, find_java(), jars, cache_folder()), certificates, provider)
-    (folder / "logs").mkdir()
-    server.prepare()
-    with (folder / "log").open("ab") as log:
-        process = subprocess.Popen(server.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder)
+    process = started(server)
     try:
-        end = time.monotonic() + _START_SECONDS
-        while not server.is_ready():
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < end, "the broker did not start"
-            time.sleep(0.2)
         yield server
     finally:
         process.kill()

@@ -200,15 +200,15 @@ def test_a_wrong_login_ends_the_job_with_2_before_anything_is_read(
     assert "see kafka.user" in error
 
 
-EXPIRED: dict[str, tuple[str, dict[str, str], str]] = {
-    "the_broker_s": ("expired", {}, "certificate"),
-    "the_client_s": ("mutual", {"cert": "old_client_cert", "key": "old_client_key"}, "certificate"),
-    "none_at_all": ("mutual", {}, "certificate"),
-    "another_authority": ("scram", {"ca": "client_cert"}, "certificate"),
+NOT_BELIEVED: dict[str, tuple[str, dict[str, str]]] = {
+    "the_broker_s": ("expired", {}),
+    "the_client_s": ("mutual", {"cert": "old_client_cert", "key": "old_client_key"}),
+    "none_at_all": ("mutual", {}),
+    "another_authority": ("scram", {"ca": "client_cert"}),
 }
 
 
-@pytest.mark.parametrize(("listener", "tls", "why"), EXPIRED.values(), ids=EXPIRED)
+@pytest.mark.parametrize(("listener", "tls"), NOT_BELIEVED.values(), ids=NOT_BELIEVED)
 def test_a_certificate_that_is_not_believed_ends_the_job_with_2(
     broker: SecureKafka,
     refused: Refused,
@@ -216,14 +216,13 @@ def test_a_certificate_that_is_not_believed_ends_the_job_with_2(
     tmp_path: Path,
     listener: str,
     tls: dict[str, str],
-    why: str,
 ) -> None:
     files = {name: getattr(certificates, attribute) for name, attribute in {"ca": "ca", **tls}.items()}
 
     error = refused(settings(tmp_path, broker.site.address(listener), tls=files))
 
     assert error.startswith(f"error CDC-200 kafka.tls: Kafka at {broker.site.address(listener)} and this side")
-    assert why in error
+    assert "certificate" in error
 
 
 def test_what_a_login_lacks_is_named_before_anything_starts(refused: Refused, tmp_path: Path) -> None:

@@ -391,7 +391,7 @@ def test_a_login_that_this_librdkafka_does_not_have_says_what_to_install() -> No
         Broker("127.0.0.1:9", 1, of("gssapi", kerberos=kerberos))
 
 
-def test_what_is_switched_off_is_in_each_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_switched_off_is_told() -> None:
     assert KafkaConfig.model_validate({"auth": "plain", **BY_USER}).doubts == []
     assert [
         doubt.partition(":")[0]
