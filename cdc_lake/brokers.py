@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from cdc_lake.config import JAVA_PRODUCER_SETTINGS, KafkaConfig, KafkaTls, is_reference, secret
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, InstallationError
+from cdc_lake.privacy import check_privacy
 
 _OAUTHBEARER = "org.apache.kafka.common.security.oauthbearer"
 _EVENT_HUBS_KEEP_ALIVE = "180000"
@@ -113,7 +114,8 @@ def broker_login(kafka: KafkaConfig) -> BrokerLogin:
     """The login that the settings ask for.
 
     Raises:
-        ConfigError: a secret or a certificate is not there or is none, or there are no AWS credentials.
+        ConfigError: a secret or a certificate is not there or is none, a secret would travel in the clear, or there are
+            no AWS credentials.
         InstallationError: what signs for Amazon MSK is not installed.
         InfrastructureError: see `cdc_lake.config.secret`.
     """
@@ -153,6 +155,7 @@ def _by_password(mechanism: str, module: str, user: str | None, password: str | 
 def _oauthbearer(kafka: KafkaConfig) -> BrokerLogin:
     oauth = kafka.oauth
     assert oauth is not None, "the settings see to it"
+    check_privacy("kafka.oauth.token_url", oauth.token_url)
     word = secret(oauth.client_secret).get_secret_value()
     scope = {"scope": oauth.scope} if oauth.scope else {}
     return BrokerLogin(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from string import Formatter
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 from urllib.parse import quote, urlsplit
 
 import yaml
@@ -140,6 +140,9 @@ class Model(BaseModel):
     """Settings are read once and never changed; a key that is not known is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+Settings = TypeVar("Settings", bound=Model)
 
 
 class BasicAuth(Model):
@@ -928,7 +931,7 @@ def _resolved(config: Config, folder: Path) -> Config:
         update={name: _absolute(getattr(config.gold, name), folder) for name in ("models", "schemas")}
     )
     stack = config.stack.model_copy(update={"folder": _absolute(config.stack.folder, folder)})
-    registry = _registry_resolved(config.registry, folder)
+    kafka, registry = _kafka_resolved(config.kafka, folder), _registry_resolved(config.registry, folder)
     databases = {
         prefix: own.model_copy(update={"url": _reference_resolved(own.url, folder)})
         for prefix, own in config.databases.items()
@@ -937,8 +940,8 @@ def _resolved(config: Config, folder: Path) -> Config:
         "defaults": _with_files(config.defaults, folder),
         "tables": {glob: _with_files(own, folder) for glob, own in config.tables.items()},
     }
-    resolved = {"lake": lake, "gold": gold, "stack": stack, "registry": registry, "databases": databases}
-    return config.model_copy(update=resolved | tables)
+    servers = {"stack": stack, "kafka": kafka, "registry": registry, "databases": databases}
+    return config.model_copy(update={"lake": lake, "gold": gold} | servers | tables)
 
 
 def _with_files(settings: TableConfig, folder: Path) -> TableConfig:
@@ -949,21 +952,44 @@ def _with_files(settings: TableConfig, folder: Path) -> TableConfig:
     )
 
 
+def _kafka_resolved(kafka: KafkaConfig, folder: Path) -> KafkaConfig:
+    update: dict[str, Any] = {}
+    if kafka.tls:
+        update["tls"] = _tls_resolved(kafka.tls, folder)
+    if kafka.oauth:
+        update["oauth"] = _secrets_resolved(kafka.oauth, folder)
+    if kafka.kerberos:
+        update["kerberos"] = kafka.kerberos.model_copy(update={"keytab": _absolute(kafka.kerberos.keytab, folder)})
+    return _secrets_resolved(kafka, folder).model_copy(update=update)
+
+
 def _registry_resolved(registry: RegistryConfig, folder: Path) -> RegistryConfig:
-    tls = {name: _absolute(path, folder) for name, path in registry.tls.model_dump(exclude_none=True).items()}
-    update: dict[str, Any] = {"tls": registry.tls.model_copy(update=tls)}
+    update: dict[str, Any] = {"tls": _tls_resolved(registry.tls, folder)}
     if registry.proxy:
         update["proxy"] = _reference_resolved(registry.proxy, folder)
     if registry.auth:
         (name,) = registry.auth.model_dump(exclude_none=True)
-        way = getattr(registry.auth, name)
-        secrets = {
-            field: _reference_resolved(getattr(way, field), folder)
-            for field in ("password", "token", "client_secret")
-            if hasattr(way, field)
-        }
-        update["auth"] = registry.auth.model_copy(update={name: way.model_copy(update=secrets)})
+        way = _secrets_resolved(getattr(registry.auth, name), folder)
+        update["auth"] = registry.auth.model_copy(update={name: way})
     return registry.model_copy(update=update)
+
+
+def _tls_resolved(tls: Settings, folder: Path) -> Settings:
+    """The settings with the paths of certificates made absolute."""
+    given = {name: value for name in ("ca", "cert", "key") if (value := getattr(tls, name))}
+    return tls.model_copy(
+        update={
+            name: _reference_resolved(value, folder) if is_reference(value) else _absolute(value, folder)
+            for name, value in given.items()
+        }
+    )
+
+
+def _secrets_resolved(login: Settings, folder: Path) -> Settings:
+    """The settings with the paths of files that hold their secrets made absolute."""
+    names = ("password", "token", "client_secret", "connection_string")
+    given = {name: reference for name in names if (reference := getattr(login, name, None))}
+    return login.model_copy(update={name: _reference_resolved(value, folder) for name, value in given.items()})
 
 
 def _reference_resolved(reference: str, folder: Path) -> str:

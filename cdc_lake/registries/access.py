@@ -11,18 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_address
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote_plus, urlsplit
 
 import requests
 from pydantic import SecretStr
 from requests.adapters import HTTPAdapter
-from requests.utils import get_environ_proxies
 from urllib3.util import Retry
 
 from cdc_lake.config import RegistryConfig, TlsConfig, is_reference, secret
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
+from cdc_lake.privacy import check_privacy
 
 MAX_ANSWER_BYTES = 8 << 20
 """What is read of one answer. Texts of more than 1 MiB are refused as schemas, and JSON may write a text several times
@@ -358,14 +357,14 @@ def access_to(config: RegistryConfig, url: str) -> tuple[Endpoint, Credentials]:
     )
     if config.auth is None:
         return endpoint, Anonymous()
-    _check_privacy("registry.url", url, endpoint.proxy)
+    check_privacy("registry.url", url, endpoint.proxy)
     if config.auth.basic:
         return endpoint, Basic(config.auth.basic.user, secret(config.auth.basic.password))
     if config.auth.bearer:
         return endpoint, Bearer(config.auth.bearer.token)
     oauth = config.auth.oauth
     assert oauth is not None, "the settings hold one of the three"
-    _check_privacy("registry.auth.oauth.token_url", oauth.token_url, endpoint.proxy)
+    check_privacy("registry.auth.oauth.token_url", oauth.token_url, endpoint.proxy)
     provider = replace(endpoint, url=oauth.token_url, headers={}, name="token endpoint")
     return endpoint, ClientCredentials(provider, oauth.client_id, secret(oauth.client_secret), oauth.scope)
 
@@ -401,29 +400,6 @@ def _check_files(tls: TlsConfig) -> None:
             f"not a PEM file of that kind ({type(exc).__name__})",
             "see that each is there and holds what its name says, the key without a password",
         ) from exc
-
-
-def _check_privacy(setting: str, url: str, proxy: SecretStr | None) -> None:
-    """See that nobody between here and the server is told the credentials."""
-    if urlsplit(url).scheme == "https":
-        return
-    if not _is_loopback(urlsplit(url).hostname or ""):
-        raise ConfigError(
-            setting, f"credentials would go to {url} in the clear", "use https, or leave registry.auth out"
-        )
-    if proxy or get_environ_proxies(url).keys() & {"http", "all"}:
-        raise ConfigError(
-            setting,
-            f"credentials would go to {url} in the clear, and by way of a proxy",
-            "leave registry.proxy out, and name the host in NO_PROXY",
-        )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _is_token(text: str) -> bool:

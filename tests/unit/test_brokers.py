@@ -253,6 +253,14 @@ def test_each_login_tells_both_clients_exactly_this(monkeypatch: pytest.MonkeyPa
     assert found.producer_options == found.options | (more if auth == "azure_event_hubs" else {})
 
 
+@pytest.mark.parametrize("url", ["http://id.example/token", "http://10.0.0.9:8080/token"])
+def test_a_client_s_secret_is_not_sent_in_the_clear(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("WORD", WORD)
+
+    with pytest.raises(ConfigError, match=r"kafka\.oauth\.token_url: credentials would go to http://.* in the clear"):
+        of("oauthbearer", oauth={**OAUTH, "token_url": url})
+
+
 def test_every_login_is_tried() -> None:
     assert set(get_args(KafkaAuth)) == {"none", "aws_msk_iam", *RENDERED}
 
@@ -307,6 +315,28 @@ def test_what_is_no_certificate_is_named(
 
     assert said in str(error.value)
     assert "canary" not in str(error.value)
+
+
+def test_files_are_looked_for_from_the_settings_file_on(tmp_path: Path, certificates: Certificates) -> None:
+    (tmp_path / "word").write_text(WORD)
+    file = tmp_path / "cdc-lake.yml"
+    tls = {"ca": "ca.pem", "cert": "file:client.pem", "key": "client-key.pem"}
+    file.write_text(yaml.safe_dump({"kafka": {"auth": "plain", "user": "lake", "password": "file:word", "tls": tls}}))
+
+    found = broker_login(load_config(file).kafka)
+
+    assert found.client["sasl.password"] == WORD
+    texts = (certificates.ca, certificates.client_cert, certificates.client_key)
+    assert [found.client[f"ssl.{name}.pem"] for name in ("ca", "certificate", "key")] == [
+        Path(text).read_text() for text in texts
+    ]
+    for more in (
+        {"auth": "oauthbearer", "oauth": {**OAUTH, "client_secret": "file:word"}},
+        {"auth": "azure_event_hubs", "connection_string": "file:word"},
+        {"auth": "gssapi", "kerberos": {"principal": "lake@EXAMPLE", "keytab": "lake.keytab"}},
+    ):
+        file.write_text(yaml.safe_dump({"kafka": more}))
+        assert str(tmp_path) in load_config(file).kafka.model_dump_json()
 
 
 @pytest.fixture
