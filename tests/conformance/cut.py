@@ -6,7 +6,7 @@ from typing import Literal
 
 from .log import Log
 
-Split = Literal["none", "each", "all-pairs"]
+Split = Literal["none", "halves", "each", "all-pairs"]
 
 
 def cuts(log: Log, split: Split) -> list[list[range]]:
@@ -17,6 +17,7 @@ def cuts(log: Log, split: Split) -> list[list[range]]:
     count = len(log.events)
     ways: dict[Split, list[list[int]]] = {
         "none": [[]],
+        "halves": [[count // 2] if count > 1 else []],
         "each": [list(range(1, count))],
         "all-pairs": [[place] for place in range(1, count)] or [[]],
     }
