@@ -20,7 +20,9 @@ from urllib.parse import quote, urlsplit
 import yaml
 from pydantic import (
     AfterValidator,
+    AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -543,6 +545,17 @@ class Expectation(Model):
     )
 
 
+def _start(value: Any) -> Any:
+    if isinstance(value, int | float):
+        raise ValueError("a number alone says no partition: write `0: 1200`, or a time as in 2026-11-23T12:00:00Z")
+    return value
+
+
+StartPosition = Annotated[
+    Literal["earliest", "latest"] | dict[int, Annotated[int, Field(ge=0)]] | AwareDatetime, BeforeValidator(_start)
+]
+"""A place in each partition of a topic: its first record there is, behind its last, the offset by partition (where none
+is named, the first), or the first record written then or later."""
 Evolution = Literal["evolve", "add_only", "freeze"]
 """What may become of silver's columns when the source's change."""
 
@@ -585,6 +598,11 @@ class TableConfig(Model):
     null_means_keep: tuple[str, ...] = Field(
         default=(),
         description="Columns whose null in an update means `not sent`: types the connector has no placeholder for.",
+    )
+    start: StartPosition = Field(
+        default="earliest",
+        description="Where bronze begins to read a topic: earliest, latest, a time, or `partition: offset`. From then "
+        "on its own progress counts; see `cdc-lake seek`.",
     )
     max_rows: int = Field(
         default=1_000_000, gt=0, description="Records a batch takes at most (whole bronze batches in silver)."

@@ -100,6 +100,14 @@ class FakeBroker:
             found += [record for record in log.records if span.start <= record.offset < span.end]
         return kafka(spark, found)
 
+    def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
+        """See `Kafka`."""
+        found = {partition: span.end for partition, span in log.partitions.items()}
+        for partition, behind in self._partitions[log.name].items():
+            at = (r.offset for r in behind.records if r.timestamp.timestamp() * 1000 >= timestamp_ms)
+            found[partition] = next(at, found[partition])
+        return found
+
     def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
         """See `Kafka`."""
         found = {}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cdc_lake.cli import catalog, demo, emr, jars, look, package, quarantine, reconcile, run, schemas, stack
+from cdc_lake.cli import catalog, demo, emr, jars, look, package, quarantine, reconcile, run, schemas, seek, stack
 from cdc_lake.errors import CdcLakeError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.add_typer(schemas.app, name="schemas")
 app.command()(demo.demo)
 app.command()(package.package)
 app.command()(run.rebuild)
+app.command()(seek.seek)
 app.command()(look.status)
 app.command()(look.plan)
 app.command()(look.story)

@@ -174,7 +174,7 @@ def rebuild(
     """Make silver anew from bronze, show how it differs, and put it in place in one commit."""
     if until and until_offset:
         raise typer.BadParameter("give --until or --until-offset, not both")
-    point = SourceTime(until) if until else Offset(_positions(until_offset)) if until_offset else None
+    point = SourceTime(until) if until else Offset(positions(until_offset)) if until_offset else None
 
     def work(settings: Config, workers: "Workers") -> Report:
         from cdc_lake.layers.rebuild import Asked, run_rebuild
@@ -184,7 +184,8 @@ def rebuild(
     run_layer(work, config, How(parallel, as_json=as_json))
 
 
-def _positions(text: str) -> dict[int, int]:
+def positions(text: str) -> dict[int, int]:
+    """What a flag says of offsets by partition."""
     if not re.fullmatch(r"\d+:\d+(,\d+:\d+)*", text):
         raise typer.BadParameter("give partition:offset pairs, as in 0:1200,1:1180")
     return {int(number): int(offset) for number, offset in (pair.split(":") for pair in text.split(","))}
@@ -213,7 +214,7 @@ def run_layer(layer: Callable[[Config, "Workers"], Report], config: str | None, 
         raise typer.Exit(_run_again_and_again(lambda: layer(settings, workers), workers, how))
     with display.shown():
         report = layer(settings, workers)
-    _tell(report, how)
+    tell(report, how)
     raise typer.Exit(report.exit_code)
 
 
@@ -240,7 +241,7 @@ def _run_again_and_again(run: Callable[[], Report], workers: "Workers", how: How
         else:
             last = [report.exit_code]
             if not report.is_idle:
-                _tell(report, how)
+                tell(report, how)
         if workers.wait(max(how.interval_seconds - (time.monotonic() - started), 0)):
             return worst_exit_code([*last, *(failure.exit_code for failure in workers.left_out.values())])
 
@@ -252,7 +253,8 @@ def start_log() -> None:
     logging.getLogger("cdc_lake").setLevel(logging.DEBUG if debug else logging.INFO)
 
 
-def _tell(report: Report, how: How) -> None:
+def tell(report: Report, how: How) -> None:
+    """Print what a run did, as the flags want it."""
     if how.as_json:
         print(report.model_dump_json(), flush=True)
     else:

@@ -35,7 +35,9 @@ from cdc_lake.events.types import mapping
 from cdc_lake.literals import of_batch
 
 _ERROR_TYPE = "struct<stage: string, code: string, message: string>"
-_SEED_TYPE = "struct<log_ts: bigint, last: struct<offset: bigint, key: binary, op: string, status: string>>"
+_SEED_TYPE = (
+    "struct<log_ts: bigint, last: struct<offset: bigint, key: binary, op: string, status: string>, next_log_ts: bigint>"
+)
 _KEY_SAID_TYPE = "struct<is_whole: boolean, problem: string, canonical: string>"
 _VALUE_SAID_TYPE = (
     "struct<is_whole: boolean, problem: string, op: string, source_ts_ms: bigint, source_position: array<bigint>, "
@@ -43,6 +45,7 @@ _VALUE_SAID_TYPE = (
 )
 _ANY_LENGTH = (1 << 31) - 1
 DECODE_STAGE = "decode"
+KNOWN_LOG_TS = "known_log_ts"
 PAIR_STAGE = "pair"
 """Where a tombstone fails that is quarantined with its delete."""
 
@@ -93,18 +96,20 @@ def said(reference: str) -> str:
 
 @dataclass(frozen=True)
 class LastRecord:
-    """The last record of a partition that is in bronze already.
+    """The last record of a partition that is in bronze already, before those that are landed.
 
     Attributes:
-        log_ts: the running maximum of Kafka's timestamp up to it, ms.
+        log_ts: the running maximum of Kafka's timestamp up to it, ms; null when there is no such record.
         offset, key, op, status: its own; null when only `log_ts` is known.
+        next_log_ts: that of the first record behind those that are landed, if they are read again.
     """
 
-    log_ts: int
+    log_ts: int | None
     offset: int | None = None
     key: bytes | None = None
     op: str | None = None
     status: str | None = None
+    next_log_ts: int | None = None
 
 
 def with_frames(
@@ -233,7 +238,8 @@ def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> Data
     timestamps may step back; `log_ts` never does inside a partition.
 
     Args:
-        records: one topic's records, `with_decision`'s columns.
+        records: one topic's records, `with_decision`'s columns; where they are read again, with `known_log_ts`, that of
+            those which are in bronze already.
         before: by partition, the last record before these.
 
     Columns out: all, and `log_ts`, `tombstone_of` bigint; `status` and `error` of a tombstone follow its delete's.
@@ -245,13 +251,19 @@ def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> Data
     follows = F.col("is_tombstone") & F.col("key").eqNullSafe(last["key"])
     # What was dropped from quarantine meanwhile takes its tombstone with it.
     after_quarantined = follows & last["status"].isin("quarantined", "dropped") & last["op"].isNull()
-    running = F.max(F.unix_millis("timestamp")).over(in_partition.rowsBetween(W.unboundedPreceding, W.currentRow))
+    written = F.unix_millis("timestamp")
+    is_again = KNOWN_LOG_TS in records.columns
+    own = F.coalesce(KNOWN_LOG_TS, written) if is_again else written
+    log_ts = F.greatest(F.max(own).over(in_partition.rowsBetween(W.unboundedPreceding, W.currentRow)), seed["log_ts"])
+    if is_again:
+        behind = F.min(KNOWN_LOG_TS).over(in_partition.rowsBetween(W.currentRow, W.unboundedFollowing))
+        log_ts = F.least(log_ts, behind, seed["next_log_ts"])
     paired_error = _error(
         PAIR_STAGE, "delete_quarantined", F.lit("the record before it, with the same key, is quarantined")
     )
     return records.withColumns(
         {
-            "log_ts": F.greatest(running, seed["log_ts"]),
+            "log_ts": log_ts,
             "tombstone_of": F.when(follows & (last["op"] == "d"), last["offset"]),
             "status": F.when(after_quarantined, last["status"]).otherwise(F.col("status")),
             "error": F.when(after_quarantined, paired_error).otherwise(F.col("error")),
@@ -259,7 +271,7 @@ def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> Data
     )
 
 
-def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date: date) -> DataFrame:
+def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date: date, late: bool = False) -> DataFrame:
     """Records as bronze holds them: `columns.BRONZE`, in its order and types.
 
     Args:
@@ -267,6 +279,7 @@ def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date:
         batch: the commit that brings them.
         generation: of the topic.
         ingest_date: the day of the commit, UTC.
+        late: whether records behind them came before.
     """
     own = {
         "batch": of_batch(batch, F.col("partition")),
@@ -274,7 +287,7 @@ def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date:
         "ingest_date": F.lit(ingest_date),
         "generation": F.lit(generation),
         "kafka_timestamp": F.col("timestamp"),
-        "late": F.lit(False),
+        "late": F.lit(late),
         "key": F.col("canonical_key"),
         "framing": F.struct("key_framing", "value_framing"),
         "raw_key": F.col("key"),
@@ -393,4 +406,5 @@ def _seed(before: Mapping[int, LastRecord]) -> Column:
 
 def _seed_of(one: LastRecord) -> Column:
     last = F.struct(F.lit(one.offset), F.lit(one.key), F.lit(one.op), F.lit(one.status))
-    return F.struct(F.lit(one.log_ts), last if one.offset is not None else F.lit(None)).cast(_SEED_TYPE)
+    last = last if one.offset is not None else F.lit(None)
+    return F.struct(F.lit(one.log_ts), last, F.lit(one.next_log_ts)).cast(_SEED_TYPE)

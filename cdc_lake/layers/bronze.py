@@ -17,7 +17,7 @@ from cdc_lake.config import Config, TableConfig, kafka_address
 from cdc_lake.errors import ConfigError, DataLossError, InfrastructureError, NoProgressError, QualityGateError
 from cdc_lake.events.arrival import (
     DECODE_STAGE,
-    LastRecord,
+    KNOWN_LOG_TS,
     bronze_rows,
     with_decision,
     with_log_order,
@@ -27,6 +27,7 @@ from cdc_lake.events.framing import body
 from cdc_lake.failpoints import reach
 from cdc_lake.layers.catalog import check_catalog_names, keep_in_step
 from cdc_lake.layers.dead_letters import dead_letter_topic, is_due, send_due, sent_by
+from cdc_lake.layers.neighbours import last_records, records_around, records_there
 from cdc_lake.layers.run import Leases, end_report, select, table_path
 from cdc_lake.layers.turns import Workers
 from cdc_lake.layers.written import Written, look_over, typed_row, written_with
@@ -34,7 +35,7 @@ from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.registries import open_registry
 from cdc_lake.registries.registry import Registry
 from cdc_lake.session import planned_for
-from cdc_lake.sources.kafka import Broker, Kafka, Span, TopicLog
+from cdc_lake.sources.kafka import Broker, Kafka, Span, TopicLog, offsets_of
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
@@ -42,8 +43,6 @@ from cdc_lake.tables.progress import Gap, Progress
 
 _EXPLAINED_ROWS = 100
 """Of the records of a batch that do not decode, so many are gone through one by one for the exact reason."""
-_NEAR_BATCHES = 16
-"""A partition's last record is looked for in so many batches first, then in 16 times as many, and so on."""
 
 
 def run_bronze(
@@ -179,7 +178,7 @@ def _land(run: _Run) -> bool:
     if not done.batches:
         done.version_before = run.table.version() if progress else None
         done.consumed_from = {str(p): offset for p, offset in position.items()}
-    spans = _batch_spans(run.log, position, run.settings.max_rows)
+    spans = _batch_spans(run.log, position, before.again, run.settings.max_rows)
     if not spans and (progress is None or before.gaps):
         # An empty topic has a table too, so that silver finds one; and a loss is accepted once.
         spans = {p: Span(offset, offset) for p, offset in position.items()}
@@ -200,6 +199,7 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
     done = run.done
     batch = before.commit + 1
     generation = list(before.offsets).index(run.log.id)
+    is_again = any(span.start < before.again.get(partition, 0) for partition, span in spans.items())
     with done.phase("read"):
         records, seen = look_over(run.bronze.broker.read(run.spark, run.log.name, spans), run.settings)
     try:
@@ -216,12 +216,22 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
         with done.phase("decode"):
             typed = typed_row(run.table, run.settings, written)
             decided = with_decision(records, written.keys, written.values, seen.frames, typed)
-            ordered = with_log_order(decided, _last_records(run.table, before, generation, seen.first_is_tombstone))
+            if is_again:
+                there = records_there(run.table, generation, spans)
+                known = there.select("partition", "offset", F.col("log_ts").alias(KNOWN_LOG_TS))
+                decided = decided.join(known, ["partition", "offset"], how="left")
+                ordered = with_log_order(decided, records_around(run.table, generation, spans))
+                ordered = ordered.where(F.col(KNOWN_LOG_TS).isNull())
+            else:
+                last = last_records(run.table, before, generation, seen.first_is_tombstone)
+                ordered = with_log_order(decided, last)
             today = datetime.now(UTC).date()
             # Not persisted: to decode twice, once without the bytes, costs less than to hold them a second time.
-            rows = bronze_rows(ordered, batch=batch, generation=generation, ingest_date=today)
+            rows = bronze_rows(ordered, batch=batch, generation=generation, ingest_date=today, late=is_again)
             landed = _landed(rows)
         counts = {name: landed.counts[name] for name in ("ok", "quarantined", "control")}
+        if is_again:
+            counts["already_there"] = there.count()
         counts |= {name: number for name, number in landed.counts.items() if name == "dropped"}
         check_sum(run.log.name, seen.total, **counts)
         _stop_on_error(run, rows, counts["quarantined"])
@@ -283,12 +293,13 @@ def _following(run: _Run, spans: Mapping[int, Span], before: Progress, landed: _
         epoch=before.epoch,
         commit=before.commit + 1,
         offsets={**before.offsets, run.log.id: reached},
-        log_ts={**before.log_ts, **landed.log_ts},
+        log_ts={p: max(before.log_ts.get(p, ts), ts) for p, ts in {**before.log_ts, **landed.log_ts}.items()},
         kinds=dict(written.kinds),
         owners=dict(written.owners),
         rows=landed.counts.total(),
         gaps=before.gaps,
         sent=sent_by(run.letters, before, quarantined=landed.counts["quarantined"]),
+        again={partition: end for partition, end in before.again.items() if reached[partition] < end},
     )
 
 
@@ -355,7 +366,13 @@ def _reading_on(run: _Run, progress: Progress | None) -> Progress:
     """
     log = run.log
     if progress is None:
-        return Progress(layer="bronze", run_id=run.bronze.run_id, commit=0, offsets={log.id: _starts(log)})
+        begin = offsets_of(run.settings.start, log, run.bronze.broker)
+        if skipped := sum(offset - log.partitions[partition].start for partition, offset in begin.items()):
+            run.done.warn(
+                f"bronze begins where `start: {run.settings.start}` says: {skipped} offsets before that are not read; "
+                f"`cdc-lake seek --table {log.name} --to earliest` brings them"
+            )
+        return Progress(layer="bronze", run_id=run.bronze.run_id, commit=0, offsets={log.id: begin})
     offsets, gaps = _read_on(log, progress.offsets)
     losses = [_loss(log, gap) for gap in gaps]
     if losses and not run.bronze.accept_loss:
@@ -367,7 +384,8 @@ def _reading_on(run: _Run, progress: Progress | None) -> Progress:
         )
     for loss in losses:
         run.done.warn(f"went on over a loss: {loss}")
-    return progress.model_copy(update={"offsets": offsets, "gaps": gaps})
+    again = progress.again if list(offsets) == list(progress.offsets) else {}
+    return progress.model_copy(update={"offsets": offsets, "gaps": gaps, "again": again})
 
 
 def _read_on(log: TopicLog, offsets: Mapping[str, dict[int, int]]) -> tuple[dict[str, dict[int, int]], tuple[Gap, ...]]:
@@ -410,9 +428,16 @@ def _loss(log: TopicLog, gap: Gap) -> str:
     )
 
 
-def _batch_spans(log: TopicLog, position: Mapping[int, int], max_rows: int) -> Mapping[int, Span]:
-    """The next ranges, at most `max_rows` offsets in all, shared out evenly; none when everything is read."""
+def _batch_spans(
+    log: TopicLog, position: Mapping[int, int], again: Mapping[int, int], max_rows: int
+) -> Mapping[int, Span]:
+    """The next ranges, at most `max_rows` offsets in all, shared out evenly; none when everything is read.
+
+    What is read again comes first, in batches of its own.
+    """
     left = unread(log, position)
+    seen = {p: Span(span.start, min(span.end, again[p])) for p, span in left.items() if span.start < again.get(p, 0)}
+    left = seen or left
     share = max(max_rows // len(left), 1) if left else 0
     return {p: Span(span.start, min(span.end, span.start + share)) for p, span in left.items()}
 
@@ -421,29 +446,6 @@ def unread(log: TopicLog, position: Mapping[int, int]) -> Mapping[int, Span]:
     """What is there and left of each partition; without those that are read."""
     left = {p: Span(max(position.get(p, s.start), s.start), s.end) for p, s in log.partitions.items()}
     return {p: span for p, span in left.items() if span.start < span.end}
-
-
-def _last_records(table: DeltaLakeTable, before: Progress, generation: int, wanted: set[int]) -> dict[int, LastRecord]:
-    """Where bronze's partitions end; for those in `wanted` with their last record, which a tombstone may belong to.
-
-    It is mostly in the newest batches. Late rows are in a newer batch than they landed in, hence `first_batch`; bronze
-    has statistics of `batch` alone.
-    """
-    known = {partition: LastRecord(log_ts) for partition, log_ts in before.log_ts.items()}
-    sought, batches = wanted & known.keys(), _NEAR_BATCHES
-    while sought:
-        rows = table.read().where((F.col("generation") == generation) & F.col("partition").isin(*sought))
-        near = rows.where((F.col("batch") > before.commit - batches) & (F.col("first_batch") > before.commit - batches))
-        last = near.groupBy("partition").agg(
-            F.max_by(F.struct("offset", "raw_key", "op", "status"), "offset").alias("last")
-        )
-        for row in last.collect():
-            known[row["partition"]] = LastRecord(before.log_ts[row["partition"]], *row["last"])
-            sought.remove(row["partition"])
-        if batches >= before.commit:
-            break
-        batches *= 16
-    return known
 
 
 def _gate(done: TableReport, settings: TableConfig) -> None:

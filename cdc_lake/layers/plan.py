@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from cdc_lake.brokers import broker_login
 from cdc_lake.columns import BRONZE
 from cdc_lake.config import Config, kafka_address
-from cdc_lake.errors import CdcLakeError, InfrastructureError, UnsupportedError
+from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnsupportedError
 from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.layout import Evolved, check_steps, evolved
 from cdc_lake.events.rows import sent_by
@@ -22,7 +22,7 @@ from cdc_lake.layers.written import named
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, Version
 from cdc_lake.session import build_session, is_little
-from cdc_lake.sources.kafka import Broker, Kafka, TopicLog
+from cdc_lake.sources.kafka import Broker, Kafka, TopicLog, offsets_of
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 
@@ -125,7 +125,7 @@ def plan(
         found.registry_error = str(error)
     for topic in topics:
         look = _Look(config, spark, topic, newest.get(topic))
-        found.tables.append(look.bronze(logs.get(topic)))
+        found.tables.append(look.bronze(logs.get(topic), broker))
         if topic in there:
             found.tables += [look.silver(target) for target in silver_targets(config, topic)]
     leases = {layer: Leases(config, storage, "", layer) for layer in ("bronze", "silver")}
@@ -145,7 +145,7 @@ class _Look:
     newest: Version | None
     """Of the schemas that the registry has for the topic's values; none where it has none, or does not answer."""
 
-    def bronze(self, log: TopicLog | None) -> TablePlan:
+    def bronze(self, log: TopicLog | None, broker: Kafka) -> TablePlan:
         """What the bronze job would land."""
         table = DeltaLakeTable(self.spark, table_path(self.config, "bronze", self.topic))
         progress = table.progress()
@@ -153,7 +153,11 @@ class _Look:
         found = TablePlan(table=self.topic, layer="bronze", what="unknown: Kafka does not answer, or has no such topic")
         if log is None:
             return found
-        left = unread(log, progress.offsets.get(log.id, {}) if progress else {})
+        try:
+            before = before if progress else offsets_of(self.config.table(self.topic).start, log, broker)
+        except ConfigError as error:
+            found.refused.append(str(error))
+        left = unread(log, progress.offsets.get(log.id, {}) if progress else before)
         found.consumed_from = {str(p): offset for p, offset in before.items()}
         found.consumed_to = {str(p): span.end for p, span in log.partitions.items()}
         found.records = sum(span.end - span.start for span in left.values())

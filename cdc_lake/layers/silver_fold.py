@@ -17,6 +17,7 @@ from cdc_lake.columns import (
     DELETED,
     DELETED_ENTRY,
     KAFKA,
+    KAFKA_TYPE,
     KEY,
     MOVED_ENTRY,
     ORDER,
@@ -347,10 +348,26 @@ def _to_fold_again(batch: Batch, decided: Decided, happened: DataFrame) -> DataF
         waiting = batch.remembered.where(F.col("awaits").isNotNull()).select("key", "awaits")
         found = waiting.join(closed.select(F.col("move").alias("awaits")), "awaits", how="left_semi").select("key")
         keys = found if keys is None else keys.unionByName(found)
+    late = _missing_before(batch)
+    if late is not None:
+        keys = late if keys is None else keys.unionByName(late)
     if keys is None:
         return None
     keys = keys.distinct().localCheckpoint()
     return None if keys.isEmpty() else _with_relatives(batch, keys)
+
+
+def _missing_before(batch: Batch) -> DataFrame | None:
+    """The keys without a row that are remembered as missing at a snapshot's end, where an end of this batch stands
+    before it: they may have been missing then. Columns out: `key`.
+    """
+    new = batch.happened_to_all.missing
+    if not (new and batch.remembers(DELETED_ENTRY) and (batch.counts.late_marks or batch.run.partitions > 1)):
+        return None
+    later = [one.place for one in batch.ever_happened_to_all.missing if one.place > new[0].place]
+    ends = batch.run.spark.createDataFrame([(end,) for end in later], f"{KAFKA} {KAFKA_TYPE}")
+    gone = batch.remembered.where(F.col("kind") == DELETED_ENTRY)
+    return gone.join(F.broadcast(ends), KAFKA, how="left_semi").select("key")
 
 
 def _with_relatives(batch: Batch, keys: DataFrame) -> DataFrame:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
@@ -10,7 +11,9 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.brokers import Admin, BrokerLogin
-from cdc_lake.errors import CdcLakeError
+from cdc_lake.config import StartPosition
+from cdc_lake.errors import CdcLakeError, ConfigError
+from cdc_lake.points import milliseconds
 
 _INTERNAL_PREFIXES = ("__", "_connect_", "_schemas")
 _FETCH = {
@@ -72,12 +75,47 @@ class Kafka(Protocol):
         Columns out: `key`, `value` binary, `topic`, `partition`, `offset`, `timestamp`, `headers`.
         """
 
+    def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
+        """The first offset of each partition whose record was written then or later; the end where there is none.
+
+        Raises:
+            InfrastructureError: the broker does not answer.
+        """
+
     def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
         """When the first record at or behind each offset was written, by partition; without those that have none.
 
         Raises:
             InfrastructureError: the broker does not answer.
         """
+
+
+def offsets_of(place: StartPosition, log: TopicLog, broker: Kafka) -> dict[int, int]:
+    """The offset that a place is, by partition.
+
+    Raises:
+        ConfigError: the topic has no such partition, or no such offset any more or yet.
+        InfrastructureError: the broker does not answer.
+    """
+    match place:
+        case "earliest":
+            return {partition: span.start for partition, span in log.partitions.items()}
+        case "latest":
+            return {partition: span.end for partition, span in log.partitions.items()}
+        case datetime():
+            return broker.offsets_at(log, milliseconds(place))
+    for partition, offset in place.items():
+        span = log.partitions.get(partition)
+        if span is None:
+            there = f"it has partitions 0 to {max(log.partitions)}"
+            raise ConfigError(f"{log.name}[{partition}]", "the topic has no such partition", there)
+        if not span.start <= offset <= span.end:
+            raise ConfigError(
+                f"{log.name}[{partition}]",
+                f"there is no offset {offset}: the log begins at {span.start} and ends before {span.end}",
+                "name an offset that is there, a time, `earliest` or `latest`",
+            )
+    return {partition: place.get(partition, span.start) for partition, span in log.partitions.items()}
 
 
 class Broker:
@@ -132,7 +170,7 @@ class Broker:
         """See `Kafka`."""
         options = {
             "kafka.bootstrap.servers": self.bootstrap_servers,
-            "subscribe": topic,
+            "assign": json.dumps({topic: list(spans)}),  # `subscribe` wants a span of every partition
             "includeHeaders": "true",
             "failOnDataLoss": "true",
             "startingOffsets": json.dumps({topic: {str(p): span.start for p, span in spans.items()}}),
@@ -141,6 +179,16 @@ class Broker:
             **self._login.options,
         }
         return spark.read.format("kafka").options(**options).load()
+
+    def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
+        """See `Kafka`."""
+        partitions = [TopicPartition(log.name, partition) for partition in log.partitions]
+        try:
+            found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
+        except (KafkaException, TimeoutError) as exc:
+            raise self._down(exc) from exc
+        ends = {partition: span.end for partition, span in log.partitions.items()}
+        return {p: ends[p] if (offset := found[log.name, p]) < 0 else min(offset, ends[p]) for p in log.partitions}
 
     def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
         """See `Kafka`."""

@@ -34,7 +34,7 @@ class SidePin(BaseModel):
 
 
 class Gap(BaseModel):
-    """Offsets of one partition that were gone before they were read, and that a run was told to go on over.
+    """Offsets of one partition that a run was told to go on over: they were gone before they were read, or are skipped.
 
     Attributes:
         topic_id: Kafka's id of the topic.
@@ -91,6 +91,8 @@ class Progress(BaseModel):
         owners: bronze: `key` and `value` -> what the topic's records are named after: mostly the topic.
         rows: bronze: how many this commit brought; silver plans by it before it has looked.
         gaps: bronze: what this commit went on over, if it was told to; not carried forward.
+        again: bronze: partition -> the offset up to which the newest generation was read before, where it is being read
+            again.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -116,6 +118,7 @@ class Progress(BaseModel):
     owners: dict[str, tuple[str, ...]] = {}
     rows: int | None = None
     gaps: tuple[Gap, ...] = ()
+    again: dict[int, int] = {}
 
     @property
     def position(self) -> dict[int, int]:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from cdc_lake.cli.app import app
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.errors import CdcLakeError
-from cdc_lake.layers import bronze
+from cdc_lake.layers import bronze, neighbours
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.replay import replay_quarantined
 from cdc_lake.metrics.report import TableReport
@@ -210,7 +210,7 @@ def test_new_partitions_are_read_from_their_first_offset(here: Bronze) -> None:
 def test_the_delete_of_a_tombstone_is_found_however_many_batches_and_late_rows_lie_between(
     here: Bronze, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bronze, "_NEAR_BATCHES", 1)
+    monkeypatch.setattr(neighbours, "_NEAR_BATCHES", 1)
     here.topic.registry.hide(here.topic.late_id)
     here.land(here.change("c", 1, late=True), here.change("d", 1))
     here.topic.registry.show(here.topic.late_id)

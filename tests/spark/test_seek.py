@@ -1,0 +1,260 @@
+"""Where bronze begins to read a topic, and what becomes of its tables when it is told to read on from another place."""
+
+import json
+import random
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from events import OPTIONAL_STRING, START_MS, Record, Topic
+from fakes import FakeBroker
+from pydantic import ValidationError
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from cdc_lake.cli.app import app
+from cdc_lake.config import Config, LakeConfig, StartPosition, TableConfig
+from cdc_lake.errors import ConfigError, DataLossError
+from cdc_lake.layers import seek as layer
+from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.layers.plan import plan
+from cdc_lake.layers.seek import Move, moves, seek
+from cdc_lake.layers.silver import run_silver
+from cdc_lake.layers.turns import Workers
+from cdc_lake.metrics.report import TableReport
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.progress import Gap, Progress
+
+RECORDS = 9
+"""Of each of the two partitions of a log, unless a test says otherwise."""
+
+
+class Place:
+    """A lake of one topic."""
+
+    def __init__(self, spark: SparkSession, root: Path, topic: Topic, broker: FakeBroker) -> None:
+        self.spark, self.root, self.topic, self.broker = spark, root, topic, broker
+
+    def config(self, **settings: Any) -> Config:
+        return Config(lake=LakeConfig(root=str(self.root)), defaults=TableConfig(**settings))
+
+    def land(self, *, accept_loss: bool = False, **settings: Any) -> TableReport:
+        report = run_bronze(
+            self.config(**settings),
+            [self.topic.table],
+            self.spark,
+            broker=self.broker,
+            registry=self.topic.registry,
+            accept_loss=accept_loss,
+        )
+        return report.tables[0]
+
+    def fold(self) -> None:
+        (done,) = run_silver(self.config(), [self.topic.table], self.spark).tables
+        assert done.error is None, done.error
+
+    def moves(self, to: StartPosition) -> list[Move]:
+        return moves(self.config(), [self.topic.table], to, self.spark, broker=self.broker)
+
+    def seek(self, to: StartPosition) -> TableReport:
+        (done,) = seek(self.config(), self.moves(to), workers=Workers(spark=self.spark)).tables
+        assert done.error is None, done.error
+        return done
+
+    def table(self, layer: str) -> DeltaLakeTable:
+        return DeltaLakeTable(self.spark, f"{self.root}/{layer}/{self.topic.table.replace('.', '/')}")
+
+    @property
+    def progress(self) -> Progress:
+        progress = self.table("bronze").progress()
+        assert progress is not None
+        return progress
+
+    def places(self) -> list[tuple[int, int]]:
+        """Partition and offset of each row of bronze."""
+        rows = self.table("bronze").read().select("partition", "offset").collect()
+        return sorted((row["partition"], row["offset"]) for row in rows)
+
+    def silver(self) -> dict[int, tuple[Any, ...]]:
+        """What silver shows. A tombstone that was read before its delete stays a delete of its own, a place later."""
+        rows = self.table("silver").read().collect()
+        return {
+            row["id"]: (row["name"], row["__deleted"], None if row["__deleted"] else row["__kafka"]["offset"])
+            for row in rows
+        }
+
+
+def log(topic: Topic, seed: int, records: int = RECORDS) -> list[Record]:
+    """A random life of a few keys, each in a partition of its own, by a clock that steps back at times."""
+    rng, found = random.Random(seed), list[Record]()
+    for number in range(2 * records):
+        key, when = rng.randrange(6), START_MS + 1000 * number
+        more = {"partition": key % 2, "lsn": number + 1, "ts_ms": when}
+        written = when - rng.choice((0, 0, 30_000))
+        op = rng.choice("cuud")
+        found.append(topic.change(op, key, {"name": f"v{number}"}, timestamp_ms=written, **more))
+        if op == "d" and rng.random() < 0.7:
+            found.append(topic.tombstone(key, partition=key % 2, timestamp_ms=written))
+    return found
+
+
+def places(spark: SparkSession, root: Path, records: Sequence[Record], topic: Topic) -> tuple[Place, Place]:
+    """Two lakes of the same log."""
+    broker = FakeBroker()
+    broker.add_partitions(topic.table, 2)
+    for record in records:
+        broker.append(record)
+    return Place(spark, root / "one", topic, broker), Place(spark, root / "other", topic, broker)
+
+
+@pytest.fixture
+def topic() -> Topic:
+    return Topic({"name": OPTIONAL_STRING})
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(1, 8))])
+def test_what_was_skipped_and_is_read_after_all_is_there_once_and_silver_is_as_if_it_had_never_been_missing(
+    spark: SparkSession, tmp_path: Path, topic: Topic, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    whole, here = places(spark, tmp_path, log(topic, seed), topic)
+    ends = {p: span.end for p, span in here.broker.logs([topic.table])[topic.table].partitions.items()}
+    whole.land()
+    whole.fold()
+
+    here.land(start={p: rng.randrange(3, end) for p, end in ends.items()}, max_rows=20)
+    here.fold()
+    first = {row["offset"]: row["log_ts"] for row in here.table("bronze").read().where("partition = 0").collect()}
+    here.seek({p: rng.randrange(3) for p in ends})
+    with monkeypatch.context() as patch:
+        patch.setenv("CDC_LAKE_FAILPOINT", f"bronze.after_append:batch={here.progress.commit + 1}:raise")
+        assert here.land(max_rows=6).status == "failed"
+    here.fold()
+    here.seek("earliest")  # while it is still reading again
+    done = here.land()
+    here.fold()
+
+    assert done.error is None
+    assert here.progress.again == {}
+    assert here.places() == whole.places()
+    rows = here.table("bronze").read().orderBy("partition", "offset").collect()
+    times = [[row["log_ts"] for row in rows if row["partition"] == partition] for partition in ends]
+    assert times == [sorted(each) for each in times]
+    assert {row["offset"]: row["log_ts"] for row in rows if row["partition"] == 0}.items() >= first.items()
+    assert {row["late"] for row in rows if row["partition"] == 0 and row["offset"] not in first} == {True}
+    assert here.silver() == whole.silver()
+    assert here.land().status == "unchanged"
+
+
+def test_places_to_begin_at(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+    records = [topic.change("c", n, timestamp_ms=START_MS + n, partition=n % 2) for n in range(6)]
+    at_3 = datetime.fromtimestamp((START_MS + 3) / 1000, UTC)
+    found = dict[str, list[tuple[int, int]]]()
+    for name, start in {"latest": "latest", "time": at_3, "offsets": {0: 2}}.items():
+        here, _ = places(spark, tmp_path / name, records, topic)
+        done = here.land(start=start)
+        found[name] = here.places()
+        assert done.error is None
+        assert ["read" in one and "--to earliest" in one for one in done.warnings] == [True]
+        assert here.land(start="earliest").status == "unchanged"  # only its own progress counts from then on
+
+    assert found == {
+        "latest": [],
+        "time": [(0, 2), (1, 1), (1, 2)],
+        "offsets": [(0, 2), (1, 0), (1, 1), (1, 2)],
+    }
+
+
+@pytest.mark.parametrize(("start", "said"), [({0: 7}, "there is no offset 7"), ({5: 0}, r"\[5\]: the topic has no")])
+def test_a_place_that_is_not_there_is_named_before_anything_is_read(
+    spark: SparkSession, tmp_path: Path, topic: Topic, start: dict[int, int], said: str
+) -> None:
+    here, landed = places(spark, tmp_path, [topic.change("c", 1)], topic)
+    landed.land()
+
+    done = here.land(start=start)
+    (planned,) = plan(
+        here.config(start=start), [topic.table], spark, broker=here.broker, subjects=topic.registry
+    ).tables
+
+    assert done.error is not None and done.error.exit_code == 2
+    assert re.search(said, done.error.message)
+    assert [bool(re.search(said, one)) for one in planned.refused] == [True]
+    with pytest.raises(ConfigError, match=said):
+        landed.moves(start)
+
+
+@pytest.mark.parametrize("wrong", [1200, "2026-11-23T12:00:00", "first", {0: -1}])
+def test_what_is_no_place_is_refused(wrong: object) -> None:
+    with pytest.raises(ValidationError):
+        TableConfig.model_validate({"start": wrong})
+
+
+def test_what_is_skipped_is_a_gap_once_and_what_was_read_before_is_none(
+    spark: SparkSession, tmp_path: Path, topic: Topic
+) -> None:
+    here, _ = places(spark, tmp_path, [topic.change("c", n) for n in range(6)], topic)
+    here.land(start={0: 3}, max_rows=2)
+
+    assert here.progress.gaps == ()  # what was never to be read
+    here.seek({0: 2})
+    assert here.moves("latest") == [Move(table=topic.table, partition=0, now=2, then=6)]
+    here.seek("latest")
+    assert (here.progress.gaps, here.progress.again) == ((), {})  # 3 to 5 were read
+    here.broker.append(topic.change("c", 6))
+    here.broker.append(topic.change("c", 7))
+    here.seek({0: 7})
+
+    assert here.progress.gaps == (Gap(topic_id=f"{topic.table}#0", partition=0, start=6, end=7),)
+    here.land()
+    assert here.places() == [(0, 3), (0, 4), (0, 5), (0, 7)]
+
+
+def test_the_command_shows_what_it_means_and_does_nothing_before_it_may(
+    spark: SparkSession, tmp_path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, _ = places(spark, tmp_path, [topic.change("c", n) for n in range(150)], topic)
+    here.land(start={0: 140})
+    monkeypatch.setenv("CDC_LAKE__LAKE__ROOT", str(here.root))
+    monkeypatch.setenv("CDC_LAKE__KAFKA__BOOTSTRAP_SERVERS", "localhost:1")
+    monkeypatch.setattr(layer, "Broker", lambda *_: here.broker)
+    before, runner = here.table("bronze").version(), CliRunner()
+    flags = ["seek", "--table", topic.table, "--to"]
+
+    refused = runner.invoke(app, [*flags, "0:20"])
+    assert isinstance(refused.exception, ConfigError) and refused.exception.exit_code == 2
+    shown = " ".join(refused.output.split())
+    assert "120 offsets are read" in shown and "10 records" in shown
+    assert here.table("bronze").version() == before
+
+    done = runner.invoke(app, [*flags, "0:20", "--yes", "--json"])
+    assert (done.exit_code, json.loads(done.stdout)["tables"][0]["consumed_to"]) == (0, {"0": 20})
+    assert "reads on from there already" in runner.invoke(app, [*flags, "0:20", "--yes"]).output
+    assert runner.invoke(app, [*flags, "0:2,x"]).exit_code == 2
+    assert isinstance(runner.invoke(app, [*flags, "soon"]).exception, ConfigError)
+
+
+def test_offsets_of_another_topic_are_no_places(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+    here, _ = places(spark, tmp_path, [topic.change("c", n) for n in range(4)], topic)
+    here.land()
+    here.broker.cut_off(topic.table, 0, 2)
+
+    with pytest.raises(DataLossError, match="its offsets are others"):
+        here.moves("earliest")
+    here.broker.recreate(topic.table)
+    with pytest.raises(DataLossError, match="--accept-loss"):
+        here.moves("earliest")
+
+
+def test_nothing_is_done_once_bronze_has_read_on(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+    here, _ = places(spark, tmp_path, [topic.change("c", n) for n in range(4)], topic)
+    here.land(max_rows=1, start={0: 2})
+    agreed = [move.model_copy(update={"now": 3}) for move in here.moves("earliest")]
+
+    (done,) = seek(here.config(), agreed, workers=Workers(spark=spark)).tables
+
+    assert done.error is not None and "has read on since" in done.error.message
+    assert here.land().status == "unchanged"
