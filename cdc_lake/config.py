@@ -662,9 +662,10 @@ class TableConfig(Model):
         description="What rows are to be. Each event is judged for itself before it is folded into silver; one that "
         "tells nothing of a column (a placeholder) meets what is said of it.",
     )
-    on_error: Literal["quarantine", "stop"] = Field(
+    on_error: Literal["quarantine", "stop", "log"] = Field(
         default="quarantine",
-        description="What a record that cannot be read does: it is set aside, or the run stops before it commits.",
+        description="What a record that cannot be read does: it is set aside; the run stops before it commits; or it "
+        "is logged and waits for nobody, its bytes in bronze all the same.",
     )
     dead_letter_topic: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")] | None = Field(
         default=None,
@@ -701,6 +702,23 @@ class RunConfig(Model):
     """How a run goes about its tables."""
 
     parallel: int = Field(default=4, ge=1, description="Tables worked on side by side in one application.")
+    retry_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        description="How long what fails because a server does not answer is tried again, with growing waits; then the "
+        "run ends with exit code 10, as it does at once without.",
+    )
+
+
+class MetricsConfig(Model):
+    """Who is told the numbers of each run (docs/monitoring.md)."""
+
+    prometheus_folder: str | None = Field(
+        default=None, description="Folder for a file per table, which Prometheus' node exporter collects."
+    )
+    statsd: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$")] | None = Field(
+        default=None, description="host:port of a StatsD server."
+    )
 
 
 def _s3(value: str) -> str:
@@ -855,6 +873,7 @@ class Config(BaseSettings):
     stack: StackConfig = StackConfig()
     lease: LeaseConfig = LeaseConfig()
     run: RunConfig = RunConfig()
+    metrics: MetricsConfig = MetricsConfig()
     emr: EmrConfig | None = Field(default=None, description="Amazon EMR; see docs/emr.md.")
     defaults: TableConfig = TableConfig()
     tables: dict[str, TableConfig] = Field(
@@ -959,7 +978,10 @@ def _resolved(config: Config, folder: Path) -> Config:
         "tables": {glob: _with_files(own, folder) for glob, own in config.tables.items()},
     }
     servers = {"stack": stack, "kafka": kafka, "registry": registry, "databases": databases}
-    return config.model_copy(update={"lake": lake, "gold": gold} | servers | tables)
+    metrics = config.metrics
+    if metrics.prometheus_folder:
+        metrics = metrics.model_copy(update={"prometheus_folder": _absolute(metrics.prometheus_folder, folder)})
+    return config.model_copy(update={"lake": lake, "gold": gold, "metrics": metrics} | servers | tables)
 
 
 def _with_files(settings: TableConfig, folder: Path) -> TableConfig:

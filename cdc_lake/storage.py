@@ -10,10 +10,13 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from cdc_lake.aws import S3_SCHEMES
+from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.s3 import ConditionalPuts
 
 _WHOLE_OBJECTS = (*S3_SCHEMES, "gs")
 """Of stores where a file is there, whole, once it is closed, and where renaming one is copying it."""
+_NO_ANSWER = ("ConnectException", "NoRouteToHost", "SocketTimeout", "ConnectTimeout", "UnknownHost", "AWSClientIO")
+"""What Hadoop's file systems raise when a store cannot be reached; all else that they raise is its answer."""
 
 
 class Storage:
@@ -25,6 +28,31 @@ class Storage:
         self._conf = spark._jsc.hadoopConfiguration()
         self._puts: dict[str, ConditionalPuts] = {}
         self._path = jvm.org.apache.hadoop.fs.Path  # once: finding a class takes a call for each dot
+
+    def check_access(self, root: str) -> None:
+        """See that files can be written, read and removed there, on one that nothing else knows of.
+
+        Raises:
+            ConfigError: one of them cannot be done.
+            InfrastructureError: the store does not answer.
+        """
+        path = f"{root}/_access-{uuid.uuid4().hex}"
+        for doing, do in (
+            ("written", lambda: self._create(path, path, overwrite=False)),
+            ("read", lambda: self.read_text(path)),
+            ("removed", lambda: self._fs(path).delete(self._path(path), False)),
+        ):
+            try:
+                do()
+            except Py4JJavaError as exc:
+                said = exc.java_exception.toString().splitlines()[0][:300]
+                if any(sign in said for sign in _NO_ANSWER):
+                    raise InfrastructureError(root, f"the store does not answer: {said}", "try again") from exc
+                raise ConfigError(
+                    f"lake.root: {root}",
+                    f"a file there cannot be {doing}: {said}",
+                    "let the job's user write, read and remove files there, or name another place; nothing was read",
+                ) from exc
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or folder at `path`."""

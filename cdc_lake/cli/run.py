@@ -209,11 +209,16 @@ def run_layer(layer: Callable[[Config, "Workers"], Report], config: str | None, 
     from cdc_lake.layers.turns import Workers
 
     display = Display()
-    workers = Workers(how.parallel or settings.run.parallel, watch=display.watch, is_continuous=how.is_continuous)
+    workers = Workers(
+        how.parallel or settings.run.parallel,
+        watch=display.watch,
+        is_continuous=how.is_continuous,
+        retry_seconds=settings.run.retry_seconds,
+    )
     if how.is_continuous:
         raise typer.Exit(_run_again_and_again(lambda: layer(settings, workers), workers, how))
     with display.shown():
-        report = layer(settings, workers)
+        report = workers.patiently(lambda: layer(settings, workers))
     tell(report, how)
     raise typer.Exit(report.exit_code)
 

@@ -3,6 +3,7 @@
 A topic that is deleted and created again counts its offsets from 0 anew: it is another *generation* in the same table.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,10 +38,11 @@ from cdc_lake.registries.registry import Registry
 from cdc_lake.session import planned_for
 from cdc_lake.sources.kafka import Broker, Kafka, Span, TopicLog, offsets_of
 from cdc_lake.sources.schemas import SchemaFiles
-from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Gap, Progress
 
+logger = logging.getLogger(__name__)
+_LOGGED_ROWS = 20
 _EXPLAINED_ROWS = 100
 """Of the records of a batch that do not decode, so many are gone through one by one for the exact reason."""
 
@@ -81,7 +83,7 @@ def run_bronze(
     logs = broker.logs(topics)
     registry = registry or answering_registry(config)
     workers = workers or Workers(spark=spark)
-    storage = Storage(workers.spark("cdc_lake bronze"))
+    storage = workers.lake(config, "cdc_lake bronze")
     bronze = _Bronze(
         config,
         broker,
@@ -138,6 +140,7 @@ class _Bronze:
         if is_due(dead_letter_topic(self.config, done.table), progress):
             return None
         position = progress.offsets[log.id]
+        done.lag_before = done.lag_after = _lag(log, position)
         done.consumed_from = done.consumed_to = {str(p): offset for p, offset in position.items()}
         return sum(span.end - span.start for span in unread(log, position).values())
 
@@ -176,6 +179,7 @@ def _land(run: _Run) -> bool:
     before = _reading_on(run, progress)
     position = before.offsets[run.log.id]
     if not done.batches:
+        done.lag_before = _lag(run.log, position)
         done.version_before = run.table.version() if progress else None
         done.consumed_from = {str(p): offset for p, offset in position.items()}
     spans = _batch_spans(run.log, position, before.again, run.settings.max_rows)
@@ -188,6 +192,7 @@ def _land(run: _Run) -> bool:
         position = before.offsets[run.log.id]
         done.status, done.batches = "ok", done.batches + 1
     done.consumed_to = {str(p): offset for p, offset in position.items()}
+    done.lag_after = _lag(run.log, position)
     _send_dead_letters(run)
     done.version_after = run.table.version()
     _gate(done, run.settings)
@@ -228,6 +233,9 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
             today = datetime.now(UTC).date()
             # Not persisted: to decode twice, once without the bytes, costs less than to hold them a second time.
             rows = bronze_rows(ordered, batch=batch, generation=generation, ingest_date=today, late=is_again)
+            if run.settings.on_error == "log":
+                is_bad = F.col("status") == "quarantined"
+                rows = rows.withColumn("status", F.when(is_bad, "dropped").otherwise(F.col("status")))
             landed = _landed(rows)
         counts = {name: landed.counts[name] for name in ("ok", "quarantined", "control")}
         if is_again:
@@ -240,7 +248,7 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
         run.bronze.leases.check(done.table)
         with done.phase("write"):
             commit = run.table.append(
-                _explained(rows, run.bronze.schemas, seen.frames) if counts["quarantined"] else rows,
+                _explained(rows, run.bronze.schemas, seen.frames) if landed.has_errors else rows,
                 following,
                 adds_columns=typed is not None,
             )
@@ -248,6 +256,9 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
     finally:
         records.unpersist()
     done.count(read=seen.total, **counts)
+    if counts.get("dropped"):
+        _log_dropped(run, batch, counts["dropped"])
+    done.read_bytes += seen.bytes
     return commit.progress
 
 
@@ -274,6 +285,11 @@ class _Landed:
 
     counts: Counter[str]
     log_ts: dict[int, int]
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether any record could not be read."""
+        return bool(self.counts["quarantined"] or self.counts["dropped"])
 
 
 def _landed(rows: DataFrame) -> _Landed:
@@ -305,7 +321,7 @@ def _following(run: _Run, spans: Mapping[int, Span], before: Progress, landed: _
 
 def _stop_on_error(run: _Run, rows: DataFrame, quarantined: int) -> None:
     """Raise when records that cannot be read shall stop the run."""
-    if not quarantined or run.settings.on_error == "quarantine":
+    if not quarantined or run.settings.on_error != "stop":
         return
     first = rows.where(F.col("status") == "quarantined").orderBy("partition", "offset").first()
     assert first is not None
@@ -314,6 +330,18 @@ def _stop_on_error(run: _Run, rows: DataFrame, quarantined: int) -> None:
         f"{first['error']['message']} ({quarantined} such records in this batch)",
         "nothing of the batch was committed, as on_error is stop; mend the cause, or set on_error: quarantine to have "
         "these records set aside",
+    )
+
+
+def _log_dropped(run: _Run, batch: int, number: int) -> None:
+    """Say which records of a batch could not be read, the first of them one by one."""
+    rows = run.table.read().where((F.col("batch") == batch) & (F.col("status") == "dropped"))
+    first = rows.select("partition", "offset", "error.message").orderBy("partition", "offset").limit(_LOGGED_ROWS)
+    for row in first.collect():
+        logger.warning("%s[%d]@%d: %s", run.log.name, row["partition"], row["offset"], row["message"])
+    run.done.warn(
+        f"{number} records of batch {batch} could not be read and were logged, as on_error is log; "
+        f"`cdc-lake quarantine list --dropped --each` shows them, and `replay --dropped` brings them back"
     )
 
 
@@ -440,6 +468,10 @@ def _batch_spans(
     left = seen or left
     share = max(max_rows // len(left), 1) if left else 0
     return {p: Span(span.start, min(span.end, span.start + share)) for p, span in left.items()}
+
+
+def _lag(log: TopicLog, position: Mapping[int, int]) -> dict[str, int]:
+    return {str(p): max(span.end - position.get(p, span.start), 0) for p, span in log.partitions.items()}
 
 
 def unread(log: TopicLog, position: Mapping[int, int]) -> Mapping[int, Span]:

@@ -16,7 +16,6 @@ from cdc_lake.layers.quarantine import COORDINATES, STAYS, Selection, selected
 from cdc_lake.layers.run import Leases, end_report, select_landed
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport
-from cdc_lake.storage import Storage
 
 
 def drop_quarantined(
@@ -53,7 +52,7 @@ def drop_quarantined(
     workers = workers or Workers(spark=spark)
     session = workers.spark("cdc_lake bronze")
     report = Report(layer="bronze", because=f"{session.sparkContext.sparkUser()}: {because.strip()}")
-    storage = Storage(session)
+    storage = workers.lake(config, "cdc_lake bronze")
     leases = Leases(config, storage, report.run_id, report.layer)
     work = _Drop(config, leases, report, selection)
     workers.each_table(report, select_landed(config, storage, tables), work, leases=leases)

@@ -31,7 +31,6 @@ from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.models import EVERYTHING, WATERMARK, GoldModel, model_names, read_model
 from cdc_lake.session import planned_for, sibling
 from cdc_lake.sinks.kafka import KafkaSink
-from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit, Table
 from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import Progress
@@ -65,7 +64,7 @@ def run_gold(
     names = select(models, model_names(folder), f"model in {folder}", todo)
     chosen = {name: read_model(folder / f"{name}.sql") for name in names}
     workers = workers or Workers(spark=spark)
-    storage = Storage(workers.spark("cdc_lake gold"))
+    storage = workers.lake(config, "cdc_lake gold")
     leases = Leases(config, storage, report.run_id, report.layer)
     folded = [path.replace("/", ".") for path in storage.folders(f"{config.lake.root}/silver", *TABLE_FOLDERS)]
     workers.each_table(report, names, _Gold(config, chosen, folded, leases, report.run_id), leases=leases)

@@ -39,7 +39,7 @@ def run_maintain(
     """
     report = Report(layer="maintain")
     workers = workers or Workers(spark=spark)
-    storage = Storage(workers.spark("cdc_lake maintain"))
+    storage = workers.lake(config, "cdc_lake maintain")
     leases = Leases(config, storage, report.run_id, layer)
     work = _Maintain(_kept(config, storage, layer, tables), leases.check)
     workers.each_table(report, list(work.tables), work, leases=leases)

@@ -20,7 +20,6 @@ from cdc_lake.layers.travel import as_struct, rows_until, same
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.points import Offset, SourceTime
-from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
 
@@ -69,7 +68,7 @@ def run_rebuild(
     """
     report = Report(layer="rebuild")
     workers = workers or Workers(spark=spark)
-    storage = Storage(workers.spark("cdc_lake rebuild"))
+    storage = workers.lake(config, "cdc_lake rebuild")
     leases = Leases(config, storage, report.run_id, "silver")
     targets = {target.name: target for topic in landed(config, storage) for target in silver_targets(config, topic)}
     names = select(tables, list(targets), f"table in {config.lake.root}/silver", "see `silver` in the settings")

@@ -20,7 +20,6 @@ from cdc_lake.layers.written import look_over, typed_row, written_with
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.registries.registry import Registry
 from cdc_lake.sources.schemas import SchemaFiles
-from cdc_lake.storage import Storage
 
 _DECIDED = (
     *("status", "error", "tombstone_of", "op", "source_ts_ms", "source_position", "position_domain"),
@@ -63,7 +62,7 @@ def replay_quarantined(
     report = Report(layer="bronze")
     registry = registry or answering_registry(config)
     workers = workers or Workers(spark=spark)
-    storage = Storage(workers.spark("cdc_lake bronze"))
+    storage = workers.lake(config, "cdc_lake bronze")
     schemas = SchemaFiles(storage, config.lake.root, registry)
     leases = Leases(config, storage, report.run_id, report.layer)
 

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, SilverTable
 from cdc_lake.errors import ConfigError, UnknownTableError
+from cdc_lake.metrics.export import export
 from cdc_lake.metrics.report import Report
 from cdc_lake.models import read_model
 from cdc_lake.storage import Storage
@@ -177,11 +178,12 @@ class Leases:
 
 
 def end_report(storage: Storage, config: Config, report: Report, *, unless_idle: bool = False) -> None:
-    """Close the report and write it beside the tables.
+    """Close the report, tell its numbers, and write it beside the tables.
 
     Args:
         unless_idle: write none if there was nothing new anywhere.
     """
     report.ended_at = datetime.now(UTC)
+    export(config.metrics, report)
     if not (unless_idle and report.is_idle):
         storage.write_once(f"{config.lake.root}/_runs/{report.file_name}", report.model_dump_json(indent=2))

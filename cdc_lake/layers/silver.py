@@ -19,7 +19,6 @@ from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.session import planned_for
 from cdc_lake.sources.schemas import SchemaFiles
-from cdc_lake.storage import Storage
 from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
@@ -43,7 +42,7 @@ def run_silver(
     """
     report = Report(layer="silver")
     workers = workers or Workers(spark=spark)
-    storage = Storage(workers.spark("cdc_lake silver"))
+    storage = workers.lake(config, "cdc_lake silver")
     leases = Leases(config, storage, report.run_id, report.layer)
     topics = select_landed(config, storage, tables)
     targets = {target.name: target for topic in topics for target in silver_targets(config, topic)}

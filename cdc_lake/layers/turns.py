@@ -10,21 +10,26 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import InheritableThread
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_before_delay, wait_exponential_jitter
 
 from cdc_lake import failpoints
+from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, DataLossError, InfrastructureError
 from cdc_lake.layers.run import Leases
+from cdc_lake.metrics.export import check_exporters
 from cdc_lake.metrics.report import Failure, Report, TableReport
 from cdc_lake.session import build_session, sibling
+from cdc_lake.storage import Storage
 from cdc_lake.versions import session_class
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _NODE_LOST = ("ExecutorLostFailure", "FetchFailed", "no longer alive", "Worker lost", "worker lost")
 """What Spark says when more was on an executor than it makes again by itself; of a checkpoint's block the third."""
@@ -49,6 +54,8 @@ class Workers:
         watch: told of each run's report when the run begins.
         is_continuous: there will be run after run. A table that failed for good is left out of the later ones, and a
             run that finds nothing new leaves no report behind.
+        retry_seconds: for so long what fails because a server does not answer is tried again, after 1 s, 2 s, 4 s and
+            so on, 30 s at most.
     """
 
     def __init__(
@@ -58,8 +65,11 @@ class Workers:
         *,
         watch: Callable[[Report], None] | None = None,
         is_continuous: bool = False,
+        retry_seconds: float = 0.0,
     ) -> None:
         self.is_continuous = is_continuous
+        self._retry_seconds = retry_seconds
+        self._seen_lake = False
         self.left_out: dict[str, Failure] = {}
         self._parallel = parallel
         self._sessions = [spark] if spark else []
@@ -75,6 +85,36 @@ class Workers:
         if not self._sessions:
             self._sessions.append(build_session(app_name))
         return self._sessions[0]
+
+    def lake(self, config: Config, app_name: str) -> Storage:
+        """The lake's files, for a run that writes. The first time it is seen that it can.
+
+        Raises:
+            ConfigError: files cannot be written, read or removed there; or what the settings want the numbers to be
+                told with is not installed.
+            InfrastructureError: the store does not answer.
+            InstallationError: Spark cannot be started with what is installed.
+        """
+        storage = Storage(self.spark(app_name))
+        check_exporters(config.metrics)
+        if not self._seen_lake:
+            storage.check_access(config.lake.root)
+            self._seen_lake = True
+        return storage
+
+    def patiently(self, do: Callable[[], T]) -> T:
+        """Do it, and again for a while when a server does not answer; unless told to stop."""
+        return Retrying(
+            retry=retry_if_exception_type(InfrastructureError),
+            wait=wait_exponential_jitter(initial=1, max=30),
+            stop=lambda state: self._stopping.is_set() or stop_before_delay(self._retry_seconds)(state),
+            sleep=self._pause,
+            before_sleep=_tell_retry,
+            reraise=True,
+        )(do)
+
+    def _pause(self, seconds: float) -> None:
+        self._stopping.wait(seconds)
 
     def stop(self) -> None:
         """End after the turns that are under way."""
@@ -129,15 +169,22 @@ class Workers:
 
     def _turn(self, work: Work, spark: SparkSession, done: TableReport, leases: Leases | None) -> bool:
         """One turn; a failure is noted in the table's report, and ends its turns."""
+
+        def take() -> bool:
+            try:
+                with leases.hold(done.table) if leases else nullcontext():
+                    return work.turn(spark, done)
+            except Exception as error:
+                logger.debug("%s", done.table, exc_info=True)
+                raise _named(done.table, error) from error
+
         try:
-            with leases.hold(done.table) if leases else nullcontext():
-                return work.turn(spark, done)
-        except Exception as error:
-            logger.debug("%s", done.table, exc_info=True)
+            return self.patiently(take)
+        except CdcLakeError as error:
             if self._cancelled.is_set():
                 done.warn("told to stop in the middle of a batch: nothing of it was committed")
             else:
-                done.fail(_named(done.table, error))
+                done.fail(error)
             return False
 
     def _serve(self, tables: Sequence[TableReport], do: Callable[[SparkSession, TableReport], bool]) -> None:
@@ -169,6 +216,11 @@ class Workers:
         finally:
             for thread in threads:
                 thread.join()
+
+
+def _tell_retry(state: RetryCallState) -> None:
+    assert state.outcome is not None and state.next_action is not None
+    logger.warning("%s; tried again in %.0f s", state.outcome.exception(), state.next_action.sleep)
 
 
 def _in_session(spark: SparkSession, serve: Callable[[SparkSession], None]) -> None:

@@ -32,12 +32,14 @@ class Seen:
     """What a range of records holds, before anything is decoded.
 
     Attributes:
+        bytes: of keys and values.
         references: how keys, and how values, name their schemas.
         frames: the frames among them.
         first_is_tombstone: the partitions whose first record has no value.
     """
 
     total: int
+    bytes: int
     references: Mapping[Side, set[str]]
     frames: set[str]
     first_is_tombstone: set[int]
@@ -77,6 +79,7 @@ def _seen(records: DataFrame) -> Seen:
         records.groupBy("partition")
         .agg(
             F.count("*").alias("total"),
+            F.sum(F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))).alias("bytes"),
             F.min_by("is_tombstone", "offset").alias("first_is_tombstone"),
             *(column.alias(name) for name, column in sets.items()),
         )
@@ -84,6 +87,7 @@ def _seen(records: DataFrame) -> Seen:
     )
     return Seen(
         total=sum(row["total"] for row in found),
+        bytes=sum(row["bytes"] for row in found),
         references={side: {one for row in found for one in row[f"{side}_reference"]} for side in SIDES},
         frames={one for row in found for side in SIDES for one in row[f"{side}_framing"]},
         first_is_tombstone={row["partition"] for row in found if row["first_is_tombstone"]},

@@ -68,6 +68,9 @@ class TableReport(BaseModel):
         consumed_from: progress before: bronze `{partition: offset}`, silver `{bronze table id: batch}`,
             gold `{silver table id: commit}`.
         consumed_to: progress after, likewise.
+        lag_before, lag_after: bronze: by partition, how many offsets the topic had beyond the progress, of those that
+            were there when the run began.
+        read_bytes: bronze: of keys and values.
         rows: counts by name; they close (`check_sum`).
         examples: keys, by the name of the count that they are some of; ten each at most.
         unmet: by expectation, how many rows or events did not meet it; zeros too.
@@ -83,6 +86,9 @@ class TableReport(BaseModel):
     version_before: int | None = None
     version_after: int | None = None
     batches: int = 0
+    lag_before: dict[str, int] = {}
+    lag_after: dict[str, int] = {}
+    read_bytes: int = 0
     rows: dict[str, int] = {}
     examples: dict[str, list[str]] = {}
     unmet: dict[str, int] = {}

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from cdc_lake.cli.app import app
 from cdc_lake.config import Config, LakeConfig, TableConfig
-from cdc_lake.errors import CdcLakeError
+from cdc_lake.errors import CdcLakeError, ConfigError
+from cdc_lake.failpoints import VARIABLE
 from cdc_lake.layers import bronze, neighbours
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.replay import replay_quarantined
@@ -94,6 +95,53 @@ def test_a_run_lands_what_is_new_in_batches_of_max_rows_and_every_record_is_acco
     assert coordinates(here.rows()) == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 3)]
     assert here.progress.rows == 1  # the second batch's
     assert here.land().status == "unchanged"
+
+
+def test_a_run_says_how_much_it_read_and_how_far_behind_it_is(here: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [here.change("c", 1, partition=0), here.change("c", 2, partition=1), here.change("u", 1, partition=0)]
+
+    done = here.land(*records)
+
+    assert (done.lag_before, done.lag_after) == ({"0": 2, "1": 1}, {"0": 0, "1": 0})
+    assert done.read_bytes == sum(len(record.key or b"") + len(record.value or b"") for record in records)
+    assert here.land().lag_after == {"0": 0, "1": 0}
+    monkeypatch.setenv(VARIABLE, "bronze.after_plan:raise")
+    failed = here.land(here.change("u", 2, partition=1))
+    assert (failed.status, failed.lag_after, failed.read_bytes) == ("failed", {"0": 0, "1": 1}, 0)
+
+
+def test_what_cannot_be_read_may_be_logged_and_wait_for_nobody(here: Bronze, caplog: pytest.LogCaptureFixture) -> None:
+    records = [here.change("c", 1), here.corrupt(here.change("d", 1)), here.topic.tombstone(1), here.change("c", 2)]
+
+    done = here.land(*records, on_error="log", max_quarantined="0")
+
+    assert (done.error, done.rows) == (None, {"read": 4, "ok": 2, "quarantined": 0, "control": 0, "dropped": 2})
+    (warned,) = done.warnings
+    assert warned.startswith("2 records of batch 1 could not be read and were logged, as on_error is log")
+    first, second = (record.getMessage() for record in caplog.records if record.name == "cdc_lake.layers.bronze")
+    assert first.startswith(f"{here.name}[0]@1: value: ") and "left over behind the record" in first
+    assert second == f"{here.name}[0]@2: the record before it, with the same key, is quarantined"
+    rows = here.rows()
+    assert [row["status"] for row in rows] == ["ok", "dropped", "dropped", "ok"]
+    assert [(bytes(row["raw_key"]), row["raw_value"] and bytes(row["raw_value"])) for row in rows] == [
+        (record.key, record.value) for record in records
+    ]
+
+
+def test_a_lake_that_cannot_be_written_ends_the_run_before_anything_is_read(
+    here: Bronze, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    here.root = tmp_path / "file" / "lake"
+    monkeypatch.setattr(here.broker, "read", None)
+
+    with pytest.raises(ConfigError, match=r"^lake\.root: .*file/lake: a file there cannot be written: .*name another"):
+        here.land(here.change("c", 1))
+
+    here.root = tmp_path / "lake"
+    monkeypatch.undo()
+    assert here.land(here.change("c", 1)).error is None
+    assert not [path for path in here.root.rglob("*") if "_access" in path.name]
 
 
 def test_a_topic_that_was_created_again_stops_and_says_what_is_lost_and_what_goes_on(here: Bronze) -> None:

@@ -158,6 +158,47 @@ def test_run_after_run_a_table_that_failed_for_good_is_left_out(
     assert set(workers.left_out) == {"a"}
 
 
+@pytest.mark.parametrize(("patience", "turns", "ends"), [(60, 2, "ok"), (0, 1, "failed")])
+def test_a_turn_is_taken_again_for_a_while_when_a_server_does_not_answer(
+    run: Callable[..., Report],
+    spark: SparkSession,
+    caplog: pytest.LogCaptureFixture,
+    patience: float,
+    turns: int,
+    ends: str,
+) -> None:
+    def act(own: SparkSession, done: TableReport) -> None:
+        if doing.turns.count("a") == 1:
+            raise InfrastructureError("a", "no answer", "wait")
+
+    doing = Doing({"a": 1}, act)
+    report = run(doing, Workers(1, spark, retry_seconds=patience))
+
+    assert (len(doing.turns), report.tables[0].status) == (turns, ends)
+    told = [record.getMessage() for record in caplog.records if record.name == "cdc_lake.layers.turns"]
+    assert [line.startswith("a: no answer; wait; tried again in ") for line in told if "tried again" in line] == [
+        True
+    ] * (turns - 1)
+
+
+def test_what_another_try_does_not_mend_is_not_tried_again_nor_after_being_told_to_stop(
+    run: Callable[..., Report], spark: SparkSession
+) -> None:
+    def act(own: SparkSession, done: TableReport) -> None:
+        if done.table == "a":
+            raise DataLossError("a", "records are gone", "load it anew")
+        threading.Timer(0.2, workers.stop).start()
+        raise InfrastructureError("b", "no answer", "wait")
+
+    workers = Workers(1, spark, retry_seconds=3600)
+    doing = Doing({"a": 2, "b": 1}, act)
+    report = run(doing, workers)
+
+    assert doing.turns[0] == "a" and doing.turns.count("a") == 1
+    assert doing.turns.count("b") == 2  # the wait was ended, and so the tries
+    assert states(report) == {"a": "failed", "b": "failed"}
+
+
 def test_a_run_that_finds_nothing_new_can_leave_no_report(spark: SparkSession, tmp_path: Path) -> None:
     config, report = Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver")
     report.tables.append(TableReport(table="a"))

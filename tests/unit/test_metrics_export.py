@@ -1,0 +1,116 @@
+"""The numbers of a run, as Prometheus' own parser and a StatsD server read them."""
+
+import socket
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from cdc_lake.config import MetricsConfig
+from cdc_lake.errors import CdcLakeError, InstallationError
+from cdc_lake.metrics.export import HELP, check_exporters, export, samples
+from cdc_lake.metrics.report import Report, TableReport
+
+FILM, RENTAL = "pagila.public.film", "pagila.public.rental"
+
+
+def report() -> Report:
+    film = TableReport(
+        table=FILM,
+        status="ok",
+        batches=2,
+        rows={"read": 12, "ok": 11, "quarantined": 1},
+        read_bytes=4096,
+        lag_before={"0": 4, "1": 8},
+        lag_after={"0": 0, "1": 0},
+        unmet={"paid": 3},
+        seconds={"write": 1.5, "dead letters": 0.25},
+    )
+    rental = TableReport(table=RENTAL, lag_before={"0": 7}, lag_after={"0": 7})
+    rental.fail(CdcLakeError(RENTAL, "broke", "mend it"))
+    return Report(layer="bronze", tables=[film, rental], ended_at=datetime(2026, 11, 23, tzinfo=UTC))
+
+
+def parsed(folder: Path, table: str) -> dict[tuple[str, frozenset[str]], float]:
+    """Name and the values of the labels -> the number."""
+    text = (folder / f"cdc_lake_bronze_{table}.prom").read_text()
+    found = {}
+    for family in text_string_to_metric_families(text):
+        assert family.type == "gauge" and family.documentation == HELP[family.name.removeprefix("cdc_lake_")]
+        for sample in family.samples:
+            assert (sample.labels.pop("layer"), sample.labels.pop("table")) == ("bronze", table)
+            found[sample.name, frozenset(sample.labels.values())] = sample.value
+    return found
+
+
+def test_prometheus_reads_a_file_of_each_table(tmp_path: Path) -> None:
+    export(MetricsConfig(prometheus_folder=str(tmp_path / "metrics")), report())
+
+    film, rental = parsed(tmp_path / "metrics", FILM), parsed(tmp_path / "metrics", RENTAL)
+    assert {what: film["cdc_lake_rows", frozenset([what])] for what in ("read", "ok", "quarantined")} == {
+        "read": 12,
+        "ok": 11,
+        "quarantined": 1,
+    }
+    lag = {of: film["cdc_lake_lag_offsets", frozenset(["before", of])] for of in ("min", "max", "total")}
+    assert lag == {"min": 4, "max": 8, "total": 12}
+    assert film["cdc_lake_lag_offsets", frozenset(["after", "total"])] == 0
+    assert film["cdc_lake_read_bytes", frozenset()] == 4096
+    assert film["cdc_lake_batches", frozenset()] == 2
+    assert film["cdc_lake_seconds", frozenset(["dead letters"])] == 0.25
+    assert film["cdc_lake_unmet", frozenset(["paid"])] == 3
+    assert film["cdc_lake_ended_timestamp_seconds", frozenset()] == report().ended_at.timestamp()  # type: ignore[union-attr]
+    assert (film["cdc_lake_failed", frozenset()], rental["cdc_lake_failed", frozenset()]) == (0, 1)
+    assert rental["cdc_lake_lag_offsets", frozenset(["after", "total"])] == 7
+
+
+def test_a_server_of_statsd_is_sent_each_number_once() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(10)
+        expected = {
+            "cdc_lake.bronze.pagila_public_film.rows.read:12|c",
+            "cdc_lake.bronze.pagila_public_film.read_bytes:4096|c",
+            "cdc_lake.bronze.pagila_public_film.lag_offsets.before.total:12|g",
+            "cdc_lake.bronze.pagila_public_film.seconds.dead_letters:250.000000|ms",
+            "cdc_lake.bronze.pagila_public_rental.failed:1|g",
+        }
+
+        export(MetricsConfig(statsd=f"127.0.0.1:{server.getsockname()[1]}"), report())
+
+        lines: list[str] = []
+        while not expected <= set(lines):
+            lines += server.recv(65536).decode().splitlines()
+        assert len(lines) == len(set(lines))
+
+
+def test_every_number_is_explained() -> None:
+    (film, _) = report().tables
+    assert {sample.name for sample in samples(report(), film)} == set(HELP)
+
+
+def test_a_run_does_not_fail_because_its_numbers_cannot_be_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+
+    export(MetricsConfig(prometheus_folder=str(tmp_path / "file"), statsd="nowhere.invalid:8125"), report())
+
+    folder, server = (record.getMessage() for record in caplog.records)
+    assert folder.startswith(f"metrics.prometheus_folder: {tmp_path}/file: the numbers of this run are not told: ")
+    assert server.startswith("metrics.statsd: nowhere.invalid:8125: the numbers of this run are not told: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "to"), [("prometheus_client", {"prometheus_folder": "x"}), ("statsd", {"statsd": "h:1"})]
+)
+def test_what_is_not_installed_is_told_before_the_run(
+    monkeypatch: pytest.MonkeyPatch, name: str, to: dict[str, str]
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+
+    with pytest.raises(InstallationError, match=rf"{name} is not installed; pip install 'cdc-lake\[metrics\]'"):
+        check_exporters(MetricsConfig(**to))
+    check_exporters(MetricsConfig())
