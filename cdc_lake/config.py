@@ -625,6 +625,18 @@ class TableConfig(Model):
         default_factory=dict,
         description="Types, in Spark's words, by column: of CSV, text, and JSON without a schema.",
     )
+    keys: tuple[str, ...] = Field(
+        default=(),
+        description="The row's columns that make its key, where Kafka's keys do not: they are not looked at.",
+    )
+    sequence_by: str | None = Field(
+        default=None,
+        description="The row's column that says which of two events is newer, a whole number, date or timestamp, where "
+        "the source's log does not.",
+    )
+    apply_as_deletes: str | None = Field(
+        default=None, description="An SQL condition; an event whose row meets it deletes the row."
+    )
     evolution: Evolution = Field(
         default="evolve",
         description="What a change of the source's columns does to silver's: evolve adds, widens, and puts values of "
@@ -683,9 +695,39 @@ class TableConfig(Model):
         kinds = [table.kind for table in self.silver]
         if len(set(kinds)) < len(kinds):
             raise ValueError("`silver` names the same format and type twice")
+        if self.keys and (self.key_columns or self.key_schemas):
+            raise ValueError("`keys` takes the key from the row, so that `key_columns` and `key_schemas` say nothing")
         if len({one.name for one in self.expectations}) < len(self.expectations):
             raise ValueError("two of `expectations` have the same name")
         return self
+
+    def check(self, topic: str) -> None:
+        """See that what one setting needs of another is there, all of a topic's together.
+
+        Raises:
+            ConfigError: it is not.
+        """
+        for side in ("key", "value"):
+            framing = getattr(self, f"{side}_framing")
+            if framing in ("bare", "single-object") and not getattr(self, f"{side}_schemas"):
+                raise ConfigError(
+                    f"{topic}: {side}_framing: {framing}",
+                    "such records do not carry their schema, and the settings name none",
+                    f"name the files of their Avro schemas in `{side}_schemas`",
+                )
+        if self.value_framing in ("csv", "string") and not self.columns:
+            raise ConfigError(
+                f"{topic}: value_framing: {self.value_framing}",
+                "such records do not say their columns, and the settings name none",
+                "name them with their types in `columns`, in the order of the text",
+            )
+        for name in (*self.keys, *([self.sequence_by] if self.sequence_by else ())):
+            if name in self.except_columns:
+                raise ConfigError(
+                    f"{topic}: except_columns: {name}",
+                    "`keys` or `sequence_by` needs the column",
+                    "take it out of one of them",
+                )
 
 
 class LeaseConfig(Model):

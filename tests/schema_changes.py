@@ -174,8 +174,8 @@ def steps_of(changes: Sequence[Change]) -> Sequence[SchemaStep]:
     """
     was, is_now = ([WriterSchema(text_of(schema))] for schema in value_schemas(changes))
     key_was, key_is_now = ([WriterSchema(text_of(table.key))] for table in tables(changes))
-    first = evolved(TABLE, sent_by(key_was, was, was[0]))
-    return evolved(TABLE, sent_by(key_is_now, is_now, is_now[0]), stored=first.layout).steps
+    first = evolved(TABLE, sent_by([one.tree for one in key_was], was, was[0]))
+    return evolved(TABLE, sent_by([one.tree for one in key_is_now], is_now, is_now[0]), stored=first.layout).steps
 
 
 def outcome(change: Change, policy: Evolution) -> str:

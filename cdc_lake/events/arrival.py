@@ -7,6 +7,9 @@ reason.
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial, reduce
+from operator import or_
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as W
@@ -28,8 +31,9 @@ from cdc_lake.events.envelope import (
     row_problem,
     shape_of,
 )
-from cdc_lake.events.key import canonical_key, key_fields, key_problem
+from cdc_lake.events.key import canonical_key, key_fields, key_in, key_problem, key_tree_in
 from cdc_lake.events.schemas import SchemaError, Tree, twins
+from cdc_lake.events.sequence import check_sequence, in_sequence
 from cdc_lake.events.typed import TypedRow
 from cdc_lake.events.types import mapping
 from cdc_lake.literals import of_batch
@@ -45,6 +49,7 @@ _VALUE_SAID_TYPE = (
 )
 _ANY_LENGTH = (1 << 31) - 1
 DECODE_STAGE = "decode"
+NO_KEY = "no_key"
 KNOWN_LOG_TS = "known_log_ts"
 PAIR_STAGE = "pair"
 """Where a tombstone fails that is quarantined with its delete."""
@@ -69,17 +74,21 @@ class Schemas:
         problems: Mapping[str, str] | None = None,
         *,
         side: framing.Side,
+        key_columns: Sequence[str] = (),
+        sequence_by: str | None = None,
     ) -> "Schemas":
         """Sort out what can be used; a reference all of whose schemas are refused is a problem of its records.
 
         Args:
             meanings: reference -> the schemas that it may mean.
             problems: what is known not to be readable already.
+            key_columns, sequence_by: the columns that each value's row has to have; see `with_decision`.
         """
+        wanted = _Wanted(side == "key", key_columns, sequence_by)
         known: dict[str, Sequence[WriterSchema]] = {}
         refused = dict(problems or {})
         for reference, schemas in meanings.items():
-            reasons = {schema: _refusal(schema, is_key=side == "key") for schema in schemas}
+            reasons = {schema: _refusal(schema, wanted) for schema in schemas}
             known[reference] = tuple(schema for schema, reason in reasons.items() if reason is None)
             if not known[reference]:
                 del known[reference]
@@ -113,23 +122,25 @@ class LastRecord:
 
 
 def with_frames(
-    records: DataFrame, *, key_framing: str = "auto", value_framing: str = "auto", max_bytes: int | None = None
+    records: DataFrame, *, key_framing: str | None = "auto", value_framing: str = "auto", max_bytes: int | None = None
 ) -> DataFrame:
     """Tell the frames of keys and values.
 
     Args:
-        key_framing, value_framing: the frame that the settings name, or `auto`.
+        key_framing, value_framing: the frame that the settings name, or `auto`; none for keys that are not looked at.
         max_bytes: a key or value that is larger is not looked at.
 
     Columns in: `key`, `value`, `headers`. Columns out: all, and `key_framing`, `value_framing` string.
     """
-    settings: tuple[tuple[framing.Side, str], ...] = (("key", key_framing), ("value", value_framing))
+    settings: tuple[tuple[framing.Side, str | None], ...] = (("key", key_framing), ("value", value_framing))
     headers = F.col("headers")
     return records.withColumns(
         {
             f"{side}_framing": F.when(
                 F.length(side) <= (max_bytes or _ANY_LENGTH), framing.framing(F.col(side), headers, side, fixed)
             )
+            if fixed is not None
+            else F.lit(None).cast("string")
             for side, fixed in settings
         }
     )
@@ -139,7 +150,7 @@ def with_references(
     records: DataFrame,
     frames: Collection[str],
     *,
-    key_framing: str = "auto",
+    key_framing: str | None = "auto",
     value_framing: str = "auto",
     max_bytes: int | None = None,
 ) -> DataFrame:
@@ -156,6 +167,9 @@ def with_references(
     sides: tuple[framing.Side, ...] = ("value", "key")
     references, problems = {}, []
     for side in sides:
+        if fixed[side] is None:
+            references[f"{side}_reference"] = F.lit(None).cast("string")
+            continue
         data, frame, reference = F.col(side), F.col(f"{side}_framing"), F.col(f"{side}_reference")
         found = framing.reference(data, F.col("headers"), side, frame, frames)
         if framing.JSON in frames:
@@ -183,7 +197,14 @@ def with_references(
 
 
 def with_decision(
-    records: DataFrame, keys: Schemas, values: Schemas, frames: Collection[str], typed: TypedRow | None = None
+    records: DataFrame,
+    keys: Schemas,
+    values: Schemas,
+    frames: Collection[str],
+    typed: TypedRow | None = None,
+    *,
+    key_columns: Sequence[str] = (),
+    sequence_by: str | None = None,
 ) -> DataFrame:
     """Decide what each record is, by decoding it and seeing that every byte is accounted for.
 
@@ -192,6 +213,8 @@ def with_decision(
         keys, values: what their references mean.
         frames: the names of the frames among them.
         typed: the fields of `before` and `after`, if they are wanted.
+        key_columns: those of the row that make the key; none where Kafka's key does.
+        sequence_by: the row's column that takes the place of the source's log position.
 
     Columns out: all, and `status`, `error`, `op`, `source_ts_ms`, `source_position`, `position_domain`, `snapshot`,
     `transaction_id`, `canonical_key`, `key_schema`, `value_schema`; `before`, `after` struct, if `typed`.
@@ -199,20 +222,35 @@ def with_decision(
     bodies = {side: framing.body(F.col(side), F.col(f"{side}_framing"), frames) for side in ("key", "value")}
     records, key_layouts = with_decoded_keys(records, keys.known, body=bodies["key"], named=F.col("key_reference"))
     records, value_layouts = with_decoded_values(
-        records, values.known, body=bodies["value"], named=F.col("value_reference"), before=typed is not None
+        records,
+        values.known,
+        body=bodies["value"],
+        named=F.col("value_reference"),
+        before=typed is not None or bool(key_columns or sequence_by),
     )
+
+    def said_by_key_in(value: Decoded) -> Column | None:
+        found = key_in(value, key_columns)
+        if found is None:
+            return None
+        is_null = reduce(or_, (found.value[name].isNull() for name in key_columns))
+        return _said_by_key(found, F.when(is_null, "a column that `keys` names is null"))
+
+    said_by_key = value_layouts.chosen(said_by_key_in) if key_columns else key_layouts.chosen(_said_by_key)
     records = records.withColumns(
         {
             "key_schema": key_layouts.schema,
             "value_schema": value_layouts.schema,
             "is_control": _is_control(key_layouts, value_layouts),
-            "__key_said": key_layouts.chosen(_said_by_key).cast(_KEY_SAID_TYPE),
-            "__value_said": value_layouts.chosen(_said_by_value).cast(_VALUE_SAID_TYPE),
+            "__key_said": said_by_key.cast(_KEY_SAID_TYPE),
+            "__value_said": value_layouts.chosen(partial(_said_by_value, sequence_by=sequence_by)).cast(
+                _VALUE_SAID_TYPE
+            ),
         }
     )
     key, value = F.col("__key_said"), F.col("__value_said")
     records = records.withColumn("sent_op", F.when(F.col("is_tombstone"), TOMBSTONE).otherwise(value["op"]))
-    records = records.withColumn("problem", _problem(keys, values)).withColumn(
+    records = records.withColumn("problem", _problem(keys, values, key_columns)).withColumn(
         "status",
         F.when(F.col("problem").isNotNull(), "quarantined").when(F.col("is_control"), "control").otherwise("ok"),
     )
@@ -261,12 +299,15 @@ def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> Data
     paired_error = _error(
         PAIR_STAGE, "delete_quarantined", F.lit("the record before it, with the same key, is quarantined")
     )
+    is_paired = F.coalesce(follows & (last["op"] == "d"), F.lit(False))
+    # Whose key is in the values (`keys`) does not say it itself; its delete has.
+    is_said = is_paired & F.coalesce(F.col("error.code") == NO_KEY, F.lit(False))
     return records.withColumns(
         {
             "log_ts": log_ts,
-            "tombstone_of": F.when(follows & (last["op"] == "d"), last["offset"]),
-            "status": F.when(after_quarantined, last["status"]).otherwise(F.col("status")),
-            "error": F.when(after_quarantined, paired_error).otherwise(F.col("error")),
+            "tombstone_of": F.when(is_paired, last["offset"]),
+            "status": F.when(after_quarantined, last["status"]).when(is_said, "ok").otherwise(F.col("status")),
+            "error": F.when(after_quarantined, paired_error).when(~is_said, F.col("error")),
         }
     )
 
@@ -299,8 +340,17 @@ def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date:
     )
 
 
-def _refusal(schema: WriterSchema, *, is_key: bool) -> str | None:
+class _Wanted(NamedTuple):
+    """What a schema has to have."""
+
+    is_key: bool
+    key_columns: Sequence[str]
+    sequence_by: str | None
+
+
+def _refusal(schema: WriterSchema, wanted: _Wanted) -> str | None:
     """Why a schema cannot be used, found out now and not in the middle of a plan."""
+    is_key = wanted.is_key
     try:
         if is_key or schema.shape != "control":
             columns = key_fields(schema.tree) if is_key else row_fields(schema.tree)
@@ -311,6 +361,10 @@ def _refusal(schema: WriterSchema, *, is_key: bool) -> str | None:
                 )
             for tree in columns.values():
                 mapping(tree)
+            if wanted.key_columns and not is_key:
+                key_tree_in(schema.tree, wanted.key_columns)
+            if wanted.sequence_by and not is_key:
+                check_sequence(schema.tree, wanted.sequence_by)
     except SchemaError as exc:
         return str(exc)
     return None
@@ -344,20 +398,29 @@ def _is_control(keys: Layouts, values: Layouts) -> Column:
     )
 
 
-def _said_by_key(one: Decoded) -> Column:
-    """What a key says, as `_KEY_SAID_TYPE`."""
+def _said_by_key(one: Decoded, problem: Column | None = None) -> Column:
+    """What a key says, as `_KEY_SAID_TYPE`.
+
+    Args:
+        problem: what is known to be wrong with it.
+    """
     lost = key_problem(one.tree, one.value)
+    lost = lost if problem is None else F.coalesce(problem, lost)
     canonical = F.when(one.is_whole & lost.isNull(), canonical_key(one.tree, one.value))
     return F.struct(one.is_whole, lost, canonical).cast(_KEY_SAID_TYPE)
 
 
-def _said_by_value(one: Decoded) -> Column:
+def _said_by_value(one: Decoded, sequence_by: str | None) -> Column:
     """What a value says, as `_VALUE_SAID_TYPE`."""
     said = metadata(one.tree, one.value, F.col("topic"))
-    return F.struct(one.is_whole, row_problem(one.tree, one.value), *vars(said).values()).cast(_VALUE_SAID_TYPE)
+    problem = row_problem(one.tree, one.value)
+    if sequence_by and shape_of(one.tree) != "control":
+        said, missing = in_sequence(said, one, sequence_by)
+        problem = F.coalesce(problem, missing)
+    return F.struct(one.is_whole, problem, *vars(said).values()).cast(_VALUE_SAID_TYPE)
 
 
-def _problem(keys: Schemas, values: Schemas) -> Column:
+def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str]) -> Column:
     """The first that is wrong with a record, as an error; null when nothing is.
 
     Columns in: `with_references`', `key_schema`, `value_schema`, `__key_said`, `__value_said`, `is_control`, `sent_op`.
@@ -365,8 +428,15 @@ def _problem(keys: Schemas, values: Schemas) -> Column:
     key, value, op = F.col("__key_said"), F.col("__value_said"), F.col("sent_op")
     is_row = ~F.col("is_control")
     unknown = is_row & ~F.coalesce(op.isin(*ROW_OPS, TRUNCATE, TOMBSTONE), F.lit(False))
-    no_key = is_row & (op != TRUNCATE) & F.col("key").isNull()
-    nothing = no_key & (op == TOMBSTONE)
+    is_keyed = is_row & (op != TRUNCATE)
+    if key_columns:
+        no_key = is_keyed & (op == TOMBSTONE)
+        nothing = no_key & F.col("key").isNull()
+        how = "the record has no value, from which `keys` takes the key; it follows no delete of the same Kafka key"
+    else:
+        no_key = is_keyed & F.col("key").isNull()
+        nothing = no_key & (op == TOMBSTONE)
+        how = "the record has no key; set message.key.columns on the connector, or `keys`"
     undecodable = "not every byte is consumed by the schema, or the bytes do not fit it"
     return F.coalesce(
         _error("frame", "unreadable_frame", F.col("frame_problem")),
@@ -378,8 +448,8 @@ def _problem(keys: Schemas, values: Schemas) -> Column:
         _error(DECODE_STAGE, "undecodable", F.when(is_row & ~key["is_whole"], f"key: {undecodable}")),
         _error("type", "unknown_op", F.when(unknown, F.concat(F.lit("op is "), F.coalesce(op, F.lit("null"))))),
         _error("type", "null_record", F.when(nothing, "key and value are both null")),
-        _error("type", "no_key", F.when(no_key, "the record has no key; set message.key.columns on the connector")),
-        _error("type", "key_out_of_range", F.when(is_row, key["problem"])),
+        _error("type", NO_KEY, F.when(no_key, how)),
+        _error("type", "key_out_of_range", F.when(is_keyed, key["problem"])),
         _error("type", "no_row", F.when(is_row, value["problem"])),
     )
 

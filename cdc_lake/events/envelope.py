@@ -6,7 +6,7 @@ concerns no table. The schema decides, by its record's name first, because a tab
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -182,6 +182,15 @@ def before_of(tree: Tree, decoded: Column) -> Column:
     if shape_of(tree) != "envelope":
         return decoded
     return _row_in(tree, decoded, "before") if "before" in fields(tree) else F.lit(None)
+
+
+def known_of(tree: Tree, decoded: Column, columns: Sequence[str]) -> Column:
+    """A struct of some columns of the row; of an envelope's delete, of the row as it was."""
+    row = row_of(tree, decoded)
+    if shape_of(tree) != "envelope" or "before" not in fields(tree):
+        return row
+    was = before_of(tree, decoded)
+    return F.struct(*(F.coalesce(row[name], was[name]).alias(name) for name in columns))
 
 
 def _row_in(tree: Tree, decoded: Column, name: str) -> Column:

@@ -213,11 +213,12 @@ _SOURCE_NAMES = (
 
 def _declared_type(kind: str | None) -> Tree:
     """The tree of a declared type: Avro's where there is one, so that placeholders are found in it."""
-    kind = (kind or "string").strip().lower()
-    if kind.startswith("array<"):
+    kind = (kind or "string").strip()
+    if kind.lower().startswith("array<"):
         return {"type": "array", "items": _optional(_declared_type(kind[len("array<") : -1]), True)}
     own = {spark: avro for avro, spark in _SPARK_TYPES.items()} | {"string": "string"}
-    return {"type": own[kind]} if kind in own else {"type": "spark", "spark.type": kind}
+    # As it is spelt: JSON tells the fields of a struct apart by their case.
+    return {"type": own[kind.lower()]} if kind.lower() in own else {"type": "spark", "spark.type": kind}
 
 
 def decoded(text: Column, tree: Tree, payload: str | None) -> Column:

@@ -4,12 +4,23 @@ JSON with the fields sorted by name and nulls written. The text depends on what 
 declared: `int` and `long`, `numeric(4,2)` and `numeric(6,3)`, milliseconds and microseconds give the same text.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from cdc_lake.events.schemas import MAX_DECIMAL_PRECISION, Tree, connect_name, fields, is_decimal, non_null
+from cdc_lake.events.decode import Decoded
+from cdc_lake.events.envelope import known_of, row_fields, shape_of
+from cdc_lake.events.schemas import (
+    MAX_DECIMAL_PRECISION,
+    SchemaError,
+    Tree,
+    connect_name,
+    fields,
+    is_decimal,
+    non_null,
+    record,
+)
 from cdc_lake.events.types import VARIABLE_SCALE, mapping
 
 BARE_KEY = "key"
@@ -19,6 +30,30 @@ BARE_KEY = "key"
 def key_fields(tree: Tree) -> dict[str, Tree]:
     """The primary key's columns by name; a bare key is one column called `key`."""
     return fields(tree) if tree["type"] == "record" else {BARE_KEY: tree}
+
+
+def key_tree_in(tree: Tree, columns: Sequence[str]) -> Tree:
+    """The schema of a key that columns of the row make.
+
+    Args:
+        tree: of the value.
+
+    Raises:
+        SchemaError: the row has no such column.
+    """
+    row = row_fields(tree)
+    if missing := [name for name in columns if name not in row]:
+        raise SchemaError(f"the row has no column {', '.join(missing)}, which `keys` names")
+    return record("Key", {name: row[name] for name in columns})
+
+
+def key_in(value: Decoded, columns: Sequence[str]) -> Decoded | None:
+    """The key that columns of a decoded value's row make; of an envelope's delete, of the row as it was. None of a
+    control record.
+    """
+    if shape_of(value.tree) == "control":
+        return None
+    return Decoded(key_tree_in(value.tree, columns), known_of(value.tree, value.value, columns), value.is_whole)
 
 
 def key_values(tree: Tree, decoded: Column) -> dict[str, Column]:

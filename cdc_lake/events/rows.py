@@ -1,6 +1,7 @@
 """From bronze rows to typed change events: the one way in which silver, and every other reader, sees what happened."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -9,7 +10,7 @@ from cdc_lake.columns import KAFKA, quoted
 from cdc_lake.events import framing
 from cdc_lake.events.decode import Decoded, WriterSchema, with_decoded_keys, with_decoded_values
 from cdc_lake.events.envelope import ROW_OPS, row_fields, row_of
-from cdc_lake.events.key import key_fields, key_values
+from cdc_lake.events.key import key_fields, key_in, key_values
 from cdc_lake.events.layout import Layout, Sent
 from cdc_lake.events.moves import move_of
 from cdc_lake.events.schemas import Tree
@@ -17,16 +18,17 @@ from cdc_lake.events.types import mapping
 from cdc_lake.events.unavailable import can_be_unavailable, unavailable
 
 
-def sent_by(keys: Iterable[WriterSchema], values: Iterable[WriterSchema], newest: WriterSchema | None = None) -> Sent:
+def sent_by(keys: Iterable[Tree], values: Iterable[WriterSchema], newest: WriterSchema | None = None) -> Sent:
     """The columns that schemas bring, as they are held in a table.
 
     Args:
+        keys: the schemas of keys.
         values: in the order in which they first came.
         newest: the one that came last. JSON without a schema does not say which columns there are.
     """
     has_all = newest is not None and newest.format != "json"
     return Sent(
-        [_held(key_fields(one.tree)) for one in keys],
+        [_held(key_fields(tree)) for tree in keys],
         [_held(row_fields(one.tree)) for one in values],
         _held(row_fields(newest.tree)) if newest is not None and has_all else None,
     )
@@ -44,6 +46,7 @@ def events(
     values: Sequence[WriterSchema],
     frames: Collection[str],
     unavailable_value: str,
+    key_columns: Sequence[str] = (),
     null_means_keep: Sequence[str] = (),
     has_moves: bool = True,
 ) -> DataFrame:
@@ -56,6 +59,7 @@ def events(
         values: the value schemas among the rows.
         frames: the frames among the rows.
         unavailable_value: the connector's placeholder for what it did not send.
+        key_columns: those of the row that make the key; none where Kafka's key does.
         null_means_keep: the columns whose null in an update says the same.
         has_moves: whether there may be halves of key changes among the rows.
 
@@ -67,12 +71,24 @@ def events(
     """
     bodies = {side: framing.body(F.col(f"raw_{side}"), F.col("framing")[side], frames) for side in ("key", "value")}
     rows, key_layouts = with_decoded_keys(
-        bronze, {one.fingerprint: (one,) for one in keys}, body=bodies["key"], named=F.col("key_schema")
+        bronze,
+        {} if key_columns else {one.fingerprint: (one,) for one in keys},
+        body=bodies["key"],
+        named=F.col("key_schema"),
     )
     rows, value_layouts = with_decoded_values(
-        rows, {one.fingerprint: (one,) for one in values}, body=bodies["value"], named=F.col("value_schema")
+        rows,
+        {one.fingerprint: (one,) for one in values},
+        body=bodies["value"],
+        named=F.col("value_schema"),
+        before=bool(key_columns),
     )
-    pk = key_layouts.chosen(lambda one: _pk(layout, one))
+
+    def pk_in(value: Decoded) -> Column | None:
+        found = key_in(value, key_columns)
+        return _pk(layout, found) if found else None
+
+    pk = value_layouts.chosen(pk_in) if key_columns else key_layouts.chosen(partial(_pk, layout))
     rows = rows.withColumn("pk", pk.cast(struct_type(layout.keys)))
     row = value_layouts.chosen(lambda one: _row(layout, one))
     has_row = F.col("op").isin(*(op for op in ROW_OPS if op != "d"))

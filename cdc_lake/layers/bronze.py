@@ -20,7 +20,6 @@ from cdc_lake.events.arrival import (
     DECODE_STAGE,
     KNOWN_LOG_TS,
     bronze_rows,
-    with_decision,
     with_log_order,
 )
 from cdc_lake.events.explain import reason
@@ -31,7 +30,7 @@ from cdc_lake.layers.dead_letters import dead_letter_topic, is_due, send_due, se
 from cdc_lake.layers.neighbours import last_records, records_around, records_there
 from cdc_lake.layers.run import Leases, end_report, select, table_path
 from cdc_lake.layers.turns import Workers
-from cdc_lake.layers.written import Written, look_over, typed_row, written_with
+from cdc_lake.layers.written import Written, decide, look_over, typed_row, written_with
 from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.registries import open_registry
 from cdc_lake.registries.registry import Registry
@@ -72,6 +71,7 @@ def run_bronze(
 
     Raises:
         UnknownTableError: a name or glob fits no topic.
+        ConfigError: a setting lacks another one that it needs.
         InfrastructureError: the broker or the registry does not answer.
         InstallationError: Spark cannot be started with what is installed.
     """
@@ -80,6 +80,8 @@ def run_bronze(
     todo = "see --table, and that the connector writes to this broker"
     topics = select(tables, broker.topics(), f"topic on {broker.bootstrap_servers}", todo)
     check_catalog_names(config, report.layer, topics)
+    for topic in topics:
+        config.table(topic).check(topic)
     logs = broker.logs(topics)
     registry = registry or answering_registry(config)
     workers = workers or Workers(spark=spark)
@@ -220,7 +222,7 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
             )
         with done.phase("decode"):
             typed = typed_row(run.table, run.settings, written)
-            decided = with_decision(records, written.keys, written.values, seen.frames, typed)
+            decided = decide(records, seen, written, typed, run.settings)
             if is_again:
                 there = records_there(run.table, generation, spans)
                 known = there.select("partition", "offset", F.col("log_ts").alias(KNOWN_LOG_TS))

@@ -9,14 +9,14 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import DELETE, KEEP, TYPED
 from cdc_lake.config import Config
-from cdc_lake.events.arrival import PAIR_STAGE, with_decision
+from cdc_lake.events.arrival import PAIR_STAGE
 from cdc_lake.layers.bronze import answering_registry, bronze_table
 from cdc_lake.layers.dead_letters import dead_letter_topic, sent_by
 from cdc_lake.layers.quarantine import ALL, COORDINATES, REJECTED_STAGE, Selection, selected
 from cdc_lake.layers.run import Leases, end_report, select_landed
 from cdc_lake.layers.story import place_text
 from cdc_lake.layers.turns import Workers
-from cdc_lake.layers.written import look_over, typed_row, written_with
+from cdc_lake.layers.written import decide, look_over, typed_row, written_with
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.registries.registry import Registry
 from cdc_lake.sources.schemas import SchemaFiles
@@ -107,7 +107,7 @@ class _Replay:
                 quarantine_unknown_ids=True,
             )
             typed = typed_row(table, settings, written)
-            decided = _followed(with_decision(records, written.keys, written.values, seen.frames, typed))
+            decided = _followed(decide(records, seen, written, typed, settings))
             batch = progress.commit + 1
             late = _late_rows(decided, batch)
             again = _again_rows(waiting.where(is_rejected), late.columns, batch)

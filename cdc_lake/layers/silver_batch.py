@@ -17,10 +17,12 @@ from cdc_lake.errors import ExpectationError, RefusedError
 from cdc_lake.events.declared import columns_that_lose_nulls
 from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.envelope import TRUNCATE
-from cdc_lake.events.key import canonical_text, key_fields
+from cdc_lake.events.key import canonical_text, key_fields, key_tree_in
 from cdc_lake.events.layout import Evolved, Layout, Placing, evolved
 from cdc_lake.events.moves import has_move_headers
 from cdc_lake.events.rows import events, large_columns, place, sent_by
+from cdc_lake.events.schemas import Tree
+from cdc_lake.layers.as_deletes import with_deletes
 from cdc_lake.layers.expected import UNMET, judge, with_unmet
 from cdc_lake.layers.run import SilverTarget
 from cdc_lake.layers.written import named
@@ -160,6 +162,7 @@ class Schemas:
     """The schemas that a batch's records were written with, and the columns that follow from them."""
 
     keys: list[WriterSchema]
+    key_trees: list[Tree]
     values: list[WriterSchema]
     frames: Collection[str]
     evolved: Evolved
@@ -191,7 +194,7 @@ class Schemas:
 
     def with_key(self, silver: DataFrame) -> DataFrame:
         """Rows of silver with `__key`, the canonical text of their key."""
-        tree, place = self.keys[-1].tree, self.layout.placing.place
+        tree, place = self.key_trees[-1], self.layout.placing.place
         columns = {source: F.col(quoted(place(source) or source)) for source in key_fields(tree)}
         return silver.withColumn(KEY, canonical_text(tree, columns))
 
@@ -216,6 +219,8 @@ class Batch:
         """One look over the rows, without decoding any."""
         is_half = has_move_headers(F.col("headers")) & F.col("tombstone_of").isNull()
         is_untimed = F.col("op").isin("c", "u", "d") & F.col("source_ts_ms").isNull()
+        if self.run.settings.sequence_by:
+            is_untimed = F.lit(False)
         found = self.rows.agg(
             F.count("*"),
             F.count("tombstone_of"),
@@ -312,6 +317,8 @@ class Batch:
     def schemas(self) -> Schemas | None:
         """None when no event has had a key yet, so that nothing is known of the table."""
         written = self.counts.written
+        if self.run.settings.keys:
+            return self.schemas_of(self.rows, (), written["values"], written["frames"]) if written["values"] else None
         keys = written["keys"] or self._last_key_schema()
         return self.schemas_of(self.rows, keys, written["values"], written["frames"]) if keys else None
 
@@ -327,10 +334,12 @@ class Batch:
         first_came, newest = _in_order(rows, value_schemas)
         keys = [run.schemas.by_fingerprint(name) for name in key_schemas]
         values = {name: named(run.schemas.by_fingerprint(name), run.settings) for name in first_came}
-        key_names = [place for one in keys for name in key_fields(one.tree) if (place := run.placing.place(name))]
+        columns = run.settings.keys
+        trees = [key_tree_in(one.tree, columns) for one in values.values()] if columns else [one.tree for one in keys]
+        key_names = [place for one in trees for name in key_fields(one) if (place := run.placing.place(name))]
         found = evolved(
             run.done.table,
-            sent_by(keys, values.values(), values[newest] if newest else None),
+            sent_by(trees, values.values(), values[newest] if newest else None),
             stored=layout_of(self.silver.schema, progress, key_names) if progress else None,
             gone=progress.gone if progress else (),
             known=run.known,
@@ -338,7 +347,7 @@ class Batch:
         )
         check_partitions(run.done.table, run.held_in, found.layout.columns, found.layout.keys)
         large = large_columns(values.values(), found.layout, run.settings.null_means_keep)
-        return Schemas(keys, list(values.values()), frames, found, large)
+        return Schemas(keys, trees, list(values.values()), frames, found, large)
 
     def _last_key_schema(self) -> list[str]:
         """Truncates have no key: the one of the events before them."""
@@ -413,15 +422,19 @@ class Batch:
     def events(self, rows: DataFrame, schemas: Schemas, *, has_moves: bool) -> DataFrame:
         """The typed events among bronze's rows, without truncates; see `events.rows.events`."""
         settings = self.run.settings
-        return events(
+        found = events(
             rows.where(F.col("tombstone_of").isNull() & (F.col("op") != TRUNCATE)),
             schemas.layout,
             keys=schemas.keys,
             values=schemas.values,
             frames=schemas.frames,
             unavailable_value=settings.unavailable_value,
+            key_columns=settings.keys,
             null_means_keep=settings.null_means_keep,
             has_moves=has_moves,
+        )
+        return (
+            with_deletes(found, settings.apply_as_deletes, self.run.done.table) if settings.apply_as_deletes else found
         )
 
     def check_casts(self) -> None:

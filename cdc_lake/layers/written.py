@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import ConfigError
 from cdc_lake.events import json as json_format
-from cdc_lake.events.arrival import Schemas, with_frames, with_references
+from cdc_lake.events.arrival import Schemas, with_decision, with_frames, with_references
 from cdc_lake.events.decode import WriterSchema, schema_text
 from cdc_lake.events.envelope import MetadataNames, row_fields
 from cdc_lake.events.framing import CSV, NUMBERED, STRING, Side, body
@@ -59,7 +59,7 @@ def look_over(records: DataFrame, settings: TableConfig) -> tuple[DataFrame, See
         The records with `with_references`' columns, persisted, and what they hold.
     """
     framings: dict[str, Any] = {
-        "key_framing": settings.key_framing,
+        "key_framing": None if settings.keys else settings.key_framing,
         "value_framing": settings.value_framing,
         "max_bytes": settings.max_record_bytes,
     }
@@ -146,8 +146,29 @@ def written_with(
             files.check_has_content(source.asked)
         kinds |= {f"{side}.{frame}": kind for frame, kind in found.kinds.items()}
         owners |= {side: found.owners} if found.owners else {}
-        schemas[side] = Schemas.of(found.meanings, found.problems, side=side)
+        schemas[side] = Schemas.of(
+            found.meanings,
+            found.problems,
+            side=side,
+            key_columns=settings.keys,
+            sequence_by=settings.sequence_by,
+        )
     return Written(schemas["key"], schemas["value"], kinds, owners)
+
+
+def decide(
+    records: DataFrame, seen: Seen, written: Written, typed: TypedRow | None, settings: TableConfig
+) -> DataFrame:
+    """What each record is: see `arrival.with_decision`."""
+    return with_decision(
+        records,
+        written.keys,
+        written.values,
+        seen.frames,
+        typed,
+        key_columns=settings.keys,
+        sequence_by=settings.sequence_by,
+    )
 
 
 def typed_row(table: DeltaLakeTable, settings: TableConfig, written: Written) -> TypedRow | None:

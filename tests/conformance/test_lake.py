@@ -45,7 +45,9 @@ def test_the_logs_that_share_a_table_end_as_they_must(
     ],
     ids=["short", "long"],
 )
-@pytest.mark.parametrize("table_type", ["delta", pytest.param("hudi-cow", marks=pytest.mark.deep), "hudi-mor"])
+@pytest.mark.parametrize(
+    "table_type", ["delta", *(pytest.param(f"hudi-{kind}", marks=pytest.mark.deep) for kind in ("cow", "mor"))]
+)
 def test_what_shows_only_from_batch_to_batch(
     spark: SparkSession, tmp_path: Path, table_type: TableType, names: set[str]
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_package_says_what_it_holds(plain: PlainSpark) -> None:
     }
 
 
+@pytest.mark.deep
 def test_a_node_without_its_python_says_so(plain: PlainSpark, tmp_path: Path) -> None:
     (tmp_path / "dirname").symlink_to("/usr/bin/dirname")
     (tmp_path / "hostname").symlink_to("/usr/bin/hostname")

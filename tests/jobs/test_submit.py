@@ -117,6 +117,7 @@ def test_an_unknown_topic_ends_with_2_and_names_the_nearest(submit: Submit, stac
     assert "Traceback" not in done.said
 
 
+@pytest.mark.deep
 def test_silver_of_a_table_that_bronze_does_not_have_ends_with_2_and_says_run_bronze_first(submit: Submit) -> None:
     done = submit("silver", "--table", "submitted.public.thing")
 
@@ -177,6 +178,7 @@ def test_an_unknown_key_ends_with_2_and_is_named_with_its_file(submit: Submit, t
     assert "Traceback" not in done.said
 
 
+@pytest.mark.deep
 def test_a_configuration_file_that_is_not_there_ends_with_2_and_is_named(submit: Submit, tmp_path: Path) -> None:
     done = submit("silver", "--table", "t", "--config", str(tmp_path / "absent.yml"))
 
@@ -185,6 +187,7 @@ def test_a_configuration_file_that_is_not_there_ends_with_2_and_is_named(submit:
     assert "--config" in done.said
 
 
+@pytest.mark.deep
 def test_an_unknown_flag_ends_with_2_before_spark_starts(submit: Submit) -> None:
     done = submit("bronze", "--tabel", "t")
 
@@ -232,7 +235,7 @@ def jar_of(artifact: str, own_jars: dict[str, str]) -> Path:
     return jar.path(Path(own_jars["CDC_LAKE_JARS"]))
 
 
-@pytest.mark.parametrize("artifact", ["delta-storage", "commons-pool2"])
+@pytest.mark.parametrize("artifact", ["delta-storage", pytest.param("commons-pool2", marks=pytest.mark.deep)])
 def test_a_missing_jar_ends_with_2_and_is_named(submit: Submit, own_jars: dict[str, str], artifact: str) -> None:
     jar_of(artifact, own_jars).unlink()
 
@@ -243,6 +246,7 @@ def test_a_missing_jar_ends_with_2_and_is_named(submit: Submit, own_jars: dict[s
     assert "Traceback" not in done.said
 
 
+@pytest.mark.deep
 def test_a_damaged_jar_ends_with_2_and_is_named(submit: Submit, own_jars: dict[str, str]) -> None:
     jar = jar_of("delta-spark", own_jars)
     os.truncate(jar, jar.stat().st_size // 2)
@@ -265,6 +269,7 @@ def test_a_spark_that_was_told_of_no_jars_ends_with_2_and_the_way_to_have_them(s
     assert "Traceback" not in done.said
 
 
+@pytest.mark.deep
 def test_another_java_ends_with_2_and_says_which_is_wanted(submit: Submit, tmp_path: Path) -> None:
     job = tmp_path / "silver.py"
     # Java overrules a -D for this property, so the running one is made to say so.
@@ -285,6 +290,7 @@ def test_another_java_ends_with_2_and_says_which_is_wanted(submit: Submit, tmp_p
     assert "Traceback" not in done.said
 
 
+@pytest.mark.deep
 def test_hudi_s_catalog_in_the_place_of_delta_s_ends_with_2_and_says_why(submit: Submit) -> None:
     catalog = "spark.sql.catalog.spark_catalog"
 
@@ -303,6 +309,7 @@ def test_hudi_s_catalog_in_the_place_of_delta_s_ends_with_2_and_says_why(submit:
     assert "Traceback" not in done.said
 
 
+@pytest.mark.deep
 def test_a_delta_of_a_version_that_is_broken_here_ends_with_2_and_says_why(
     submit: Submit, own_jars: dict[str, str], tmp_path: Path
 ) -> None:

@@ -128,6 +128,17 @@ def test_what_cannot_be_read_may_be_logged_and_wait_for_nobody(here: Bronze, cap
     ]
 
 
+def test_a_setting_that_lacks_another_one_ends_the_run_before_anything_is_read(
+    here: Bronze, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(here.broker, "read", None)
+
+    with pytest.raises(ConfigError, match=r"value_framing: bare: .*name the files of their Avro schemas") as refused:
+        here.land(here.change("c", 1), value_framing="bare")
+
+    assert refused.value.exit_code == 2 and not here.table.exists()
+
+
 def test_a_lake_that_cannot_be_written_ends_the_run_before_anything_is_read(
     here: Bronze, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +198,7 @@ def test_the_command_that_the_error_names_goes_on_with_another_generation(
     assert coordinates(here.rows())[-1] == (1, 0, 1)
 
 
+@pytest.mark.deep
 def test_a_loss_is_accepted_once_also_when_there_is_nothing_new(here: Bronze) -> None:
     here.land(here.change("c", 1))
     here.broker.recreate(here.name)
@@ -255,6 +267,7 @@ def test_new_partitions_are_read_from_their_first_offset(here: Bronze) -> None:
     assert here.progress.offsets == {f"{here.name}#0": {0: 1, 1: 0, 2: 1}}
 
 
+@pytest.mark.deep
 def test_the_delete_of_a_tombstone_is_found_however_many_batches_and_late_rows_lie_between(
     here: Bronze, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +354,7 @@ def test_a_replay_decodes_what_can_be_read_now_in_a_late_batch_at_its_old_place(
     assert (ours.commit, ours.offsets, ours.log_ts) == (2, landed.offsets, landed.log_ts)
 
 
+@pytest.mark.deep
 def test_a_replay_of_nothing_commits_nothing(quarantined: Bronze) -> None:
     done = quarantined.replay()
 
@@ -348,6 +362,7 @@ def test_a_replay_of_nothing_commits_nothing(quarantined: Bronze) -> None:
     assert quarantined.table.version() == 0
 
 
+@pytest.mark.deep
 def test_a_replayed_record_may_be_a_control_record(here: Bronze) -> None:
     fields = [{"name": "ts_ms", "type": "long"}]
     beat = {"type": "record", "name": "Heartbeat", "namespace": "io.debezium.connector.common", "fields": fields}

@@ -173,6 +173,7 @@ def test_glue_is_told_the_same_as_the_metastore(
     assert values == set(next(one for one in entries(spark, lake) if one.kind == "hudi_mor").partitions)
 
 
+@pytest.mark.deep
 def test_a_gold_table_that_is_made_of_other_columns_is_listed_with_these(
     lake: CataloguedLake, catalog: HiveCatalog, reader: Reader
 ) -> None:
@@ -236,7 +237,9 @@ def said(parameters: Mapping[str, str]) -> dict[str, Any]:
     return {**kept, "schema": json.loads(text or "null")}
 
 
-@pytest.mark.parametrize("kind", ["delta", pytest.param("hudi_cow", marks=pytest.mark.deep), "hudi_mor"])
+@pytest.mark.parametrize(
+    "kind", ["delta", *(pytest.param(f"hudi_{kind}", marks=pytest.mark.deep) for kind in ("cow", "mor"))]
+)
 def test_drift_made_by_hand_is_found_and_mended(
     spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog, reader: Reader, kind: str
 ) -> None:
@@ -291,6 +294,7 @@ def test_what_is_dropped_is_the_entry_alone(
     sync_catalog(lake.config, ["*"], (), spark)
 
 
+@pytest.mark.deep
 def test_a_surplus_entry_of_ours_is_told_and_taken_out(
     spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog
 ) -> None:

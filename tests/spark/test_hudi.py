@@ -4,7 +4,7 @@ import re
 import time
 from datetime import date
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from conformance.by_lake import hudi_rows
@@ -50,7 +50,7 @@ def read_back(table: HudiTable) -> list[dict[str, Any]]:
     return hudi_rows(table.path)
 
 
-@pytest.fixture(params=get_args(HudiType))
+@pytest.fixture(params=[pytest.param("cow", marks=pytest.mark.deep), "mor"])
 def table(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> HudiTable:
     return HudiTable(spark, str(tmp_path / "table"), kind=request.param)
 
@@ -73,14 +73,14 @@ def test_a_merge_creates_updates_keeps_deletes_and_inserts(spark: SparkSession, 
 
 
 def test_no_merge_leaves_its_changes_in_memory(spark: SparkSession, table: HudiTable) -> None:
-    def persisted() -> int:
-        return int(spark.sparkContext._jsc.getPersistentRDDs().size())
+    def persisted() -> set[int]:
+        return set(spark.sparkContext._jsc.getPersistentRDDs().keySet())
 
     before = persisted()
     table.merge(changes(spark, row(1, 10, "a"), gone(2)), ["id"], step(1))
     table.merge(changes(spark, (1, 11, None, ["text"], False)), ["id"], step(2))
 
-    assert persisted() == before
+    assert persisted() <= before  # what earlier tests left may go meanwhile
 
 
 def test_what_was_deleted_comes_back_only_as_it_is_written_again(spark: SparkSession, table: HudiTable) -> None:

@@ -97,6 +97,7 @@ def test_a_compaction_takes_what_the_read_optimized_view_lacks(
     assert [row["text"] for row in table.read_optimized().collect()] == ["second"]
 
 
+@pytest.mark.deep
 def test_bronze_is_folded_on_after_its_files_were_put_together(
     spark: SparkSession, tmp_path: Path, topic: Topic
 ) -> None:

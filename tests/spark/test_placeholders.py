@@ -223,6 +223,7 @@ def test_a_soft_delete_may_empty_the_row_but_for_its_key(spark: SparkSession, la
     assert deleted == {name for name, case in CASES.items() if case.hard is GONE}
 
 
+@pytest.mark.deep
 def test_a_hard_delete_leaves_nothing_to_take_a_value_from(spark: SparkSession, landed: tuple[Topic, Path]) -> None:
     rows = silver_of(spark, landed, "hard", deletes="hard")
 
@@ -255,6 +256,7 @@ def test_a_column_that_appears_later_is_null_in_the_rows_before_and_one_that_goe
     assert (lake.rows()[1]["n"], lake.rows()[1]["body"]) == (9, None)
 
 
+@pytest.mark.deep
 def test_a_new_column_that_was_not_sent_is_named_as_missing_in_a_row_that_is_older_than_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -224,6 +224,7 @@ def test_what_was_rejected_comes_back_in_every_table_whatever_dies_between_its_t
     assert here.rows()[1] == here.rows("silver_hudi_mor")[1] == (5, "two", "u", [])
 
 
+@pytest.mark.deep
 def test_what_means_more_than_its_row_is_not_lost_with_it(here: Place) -> None:
     """The end of a snapshot; a delete whose tombstone comes in the next batch, and goes where that went."""
     topic = here.topic

@@ -86,7 +86,7 @@ def check(table: str, sources: list[dict[str, Any]], spark: SparkSession) -> Non
     ).persist()
     keys = [WriterSchema(source["key_schema"]) for source in sources]
     values = [WriterSchema(source["value_schema"]) for source in sources]
-    layout = evolved(table, sent_by(keys, values)).layout
+    layout = evolved(table, sent_by([one.tree for one in keys], values)).layout
     typed = events(
         bronze, layout, keys=keys, values=values, frames=["id4"], unavailable_value="__debezium_unavailable_value"
     ).select(

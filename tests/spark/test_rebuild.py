@@ -152,6 +152,7 @@ def test_a_rebuild_that_ends_anywhere_leaves_a_table_that_goes_on(
     assert place.rows()[101]["name"] == "later"
 
 
+@pytest.mark.deep
 def test_up_to_a_place_in_the_topic_and_on_from_there(place: Place) -> None:
     rows, remembered = place.rows(), place.remembered()
 
@@ -183,6 +184,7 @@ def test_what_bronze_cannot_tell_any_more_is_refused_or_stays(place: Place, spar
     assert before[1]["name"] == "later"
 
 
+@pytest.mark.deep
 def test_a_column_first_seen_in_another_order_keeps_its_name(spark: SparkSession, tmp_path: Path) -> None:
     place = Place(spark, tmp_path)
     place.knows(22)

@@ -122,7 +122,7 @@ def test_a_topic_that_no_schema_is_named_after_takes_the_names_it_begins_with_an
     assert set(lake.fold()) == {1, 3}
 
 
-@pytest.fixture(params=[Shelf, LiveShelf])
+@pytest.fixture(params=[Shelf, pytest.param(LiveShelf, marks=pytest.mark.deep)])
 def wiped(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
     """A lake, over the fake and over an Apicurio of its own."""
     if request.param is Shelf:

@@ -24,6 +24,7 @@ def topic() -> Topic:
     return Topic(COLUMNS)
 
 
+@pytest.mark.deep
 def test_on_four_partitions_with_nothing_late_no_key_is_folded_again_and_behind_six_only_those_out_of_order(
     spark: SparkSession, tmp_path: Path, topic: Topic
 ) -> None:
@@ -100,6 +101,7 @@ def test_bronze_restored_and_landed_again_changes_nothing(spark: SparkSession, t
     assert lake.bronze.read().where("batch = 2").isEmpty()  # its number is never used twice
 
 
+@pytest.mark.deep
 def test_silver_restored_goes_on_from_there_and_no_batch_number_comes_twice(
     spark: SparkSession, tmp_path: Path, topic: Topic
 ) -> None:

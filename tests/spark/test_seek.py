@@ -28,7 +28,7 @@ from cdc_lake.metrics.report import TableReport
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Gap, Progress
 
-RECORDS = 9
+RECORDS = 6
 """Of each of the two partitions of a log, unless a test says otherwise."""
 
 
@@ -249,6 +249,7 @@ def test_offsets_of_another_topic_are_no_places(spark: SparkSession, tmp_path: P
         here.moves("earliest")
 
 
+@pytest.mark.deep
 def test_nothing_is_done_once_bronze_has_read_on(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     here, _ = places(spark, tmp_path, [topic.change("c", n) for n in range(4)], topic)
     here.land(max_rows=1, start={0: 2})

@@ -109,7 +109,9 @@ def changes(spark: SparkSession, settings: Config, since: Point, until: Point | 
     return cdc_lake.changes(spark, TABLE, since=since, until=until, config=settings).collect()
 
 
-@pytest.mark.parametrize("table_type", ["delta", "hudi-mor", pytest.param("hudi-cow", marks=pytest.mark.deep)])
+@pytest.mark.parametrize(
+    "table_type", ["delta", *(pytest.param(f"hudi-{kind}", marks=pytest.mark.deep) for kind in ("cow", "mor"))]
+)
 def test_versions_are_read_by_number_and_by_time_and_differ_by_their_changes(
     spark: SparkSession, tmp_path: Path, table_type: TableType
 ) -> None:
@@ -199,6 +201,7 @@ def test_what_no_version_held_is_folded_from_bronze(spark: SparkSession, tmp_pat
             cdc_lake.read(spark, topic.table, as_of=point, config=settings)
 
 
+@pytest.mark.deep
 def test_changes_between_points_that_no_version_held(spark: SparkSession, tmp_path: Path) -> None:
     """Soft deletes are deletes; what was written again as it was, maps included, is no change."""
     topic = Topic(COLUMNS | {"extra": ["null", {"type": "map", "values": "string"}]})

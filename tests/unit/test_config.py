@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -343,3 +344,19 @@ def test_an_address_in_the_file_itself_is_refused(tmp_path: Path) -> None:
     assert "write where the secret is" in refused(
         tmp_path, "databases: {shop: {url: 'postgresql://me:secret@db/shop'}}"
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"value_framing": "bare"}, "t: value_framing: bare: such records do not carry their schema.*`value_schemas`"),
+        ({"key_framing": "single-object"}, "t: key_framing: single-object: .*`key_schemas`"),
+        ({"value_framing": "csv"}, "t: value_framing: csv: such records do not say their columns.*`columns`"),
+        ({"keys": ("id",), "except_columns": ("id",)}, "t: except_columns: id: `keys` or `sequence_by` needs"),
+        ({"sequence_by": "at", "except_columns": ("at",)}, "t: except_columns: at: "),
+    ],
+)
+def test_a_setting_that_lacks_another_one_is_named(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        TableConfig(**settings).check("t")
+    TableConfig(value_framing="bare", value_schemas=("a.avsc",), key_framing="string").check("t")

@@ -1,0 +1,37 @@
+"""Events that say by a column of their row that it is gone (`apply_as_deletes`)."""
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from cdc_lake.errors import ConfigError
+from cdc_lake.layers.turns import first_line
+
+_OF_ROWS = ("row", "unavailable")
+
+
+def with_deletes(events: DataFrame, condition: str, table: str) -> DataFrame:
+    """Make deletes of the events whose row meets a condition.
+
+    Args:
+        events: `events()`' columns.
+        condition: in SQL, on silver's columns; one that is null is not met.
+        table: whose they are, for the message.
+
+    Columns out: those of `events`.
+
+    Raises:
+        ConfigError: the condition is none of the table's columns.
+    """
+    rows = events.select(F.struct(*events.columns).alias("__event"), "row.*")
+    try:
+        met = rows.withColumn("__is_met", F.coalesce(F.expr(condition).cast("boolean"), F.lit(False)))
+    except PySparkException as exc:
+        raise ConfigError(
+            f"{table}: apply_as_deletes", f"Spark says: {first_line(exc)}", "mend it in this table's settings"
+        ) from exc
+    event = F.col("__event")
+    is_met = F.col("__is_met") & event["row"].isNotNull()
+    own = {name: F.when(~is_met, event[name]) for name in _OF_ROWS}
+    own["op"] = F.when(is_met, "d").otherwise(event["op"])
+    return met.select(*(own.get(name, event[name]).alias(name) for name in events.columns))

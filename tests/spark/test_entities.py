@@ -1,0 +1,226 @@
+"""State-change events of a shop's services: nested JSON, the entity's id in the body, several partitions, no log."""
+
+import json
+import random
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from events import START_MS, FakeRegistry, Record
+from fakes import FakeBroker
+from pydantic import ValidationError
+from pyspark.sql import SparkSession
+
+from cdc_lake.config import Config, LakeConfig, TableConfig
+from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.layers.rebuild import run_rebuild
+from cdc_lake.layers.silver import run_silver
+from cdc_lake.metrics.report import TableReport
+
+TOPIC = "shop.sales.orders"
+ORDERS: Mapping[str, Any] = {
+    "value_framing": "json",
+    "keys": ["orderId"],
+    "sequence_by": "updatedAt",
+    "apply_as_deletes": "status = 'CANCELLED'",
+    "columns": {
+        "orderId": "bigint",
+        "updatedAt": "timestamp",
+        "status": "string",
+        "customer": "struct<name:string,shipTo:struct<city:string,zip:string>>",
+        "lines": "array<struct<sku:string,qty:int,unitPrice:decimal(10,2)>>",
+    },
+}
+
+
+class Shop:
+    """One topic of entity events, and its tables."""
+
+    def __init__(self, spark: SparkSession, root: Path, **settings: Any) -> None:
+        self.spark, self.root, self.settings = spark, root, {**ORDERS, **settings}
+        self.broker = FakeBroker()
+        self.broker.add_partitions(TOPIC, 3)
+        self._offsets = [0, 0, 0]
+
+    def send(self, body: object, *, partition: int = 0, key: bytes | None = None) -> None:
+        value = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        offset, self._offsets[partition] = self._offsets[partition], self._offsets[partition] + 1
+        at = datetime.fromtimestamp((START_MS + sum(self._offsets)) / 1000, UTC)
+        self.broker.append(Record(key, value, TOPIC, partition, offset, at))
+
+    @property
+    def config(self) -> Config:
+        return Config(lake=LakeConfig(root=str(self.root)), defaults=TableConfig(**self.settings))
+
+    def land(self) -> TableReport:
+        (landed,) = run_bronze(self.config, [TOPIC], self.spark, broker=self.broker, registry=FakeRegistry()).tables
+        return landed
+
+    def take(self) -> TableReport:
+        landed = self.land()
+        assert landed.error is None, landed.error
+        (folded,) = run_silver(self.config, [TOPIC], self.spark).tables
+        assert folded.error is None, folded.error
+        return landed
+
+    def read(self, layer: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = (
+            DeltaTable(f"{self.root}/{layer}/{TOPIC.replace('.', '/')}").to_pyarrow_table().to_pylist()
+        )
+        return rows
+
+    def rows(self) -> dict[int, dict[str, Any]]:
+        """Silver as another reader finds it."""
+        return {row["orderId"]: row for row in self.read("silver")}
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Shop:
+    return Shop(spark, tmp_path)
+
+
+def order(number: int, second: int, status: str = "NEW", **more: Any) -> dict[str, Any]:
+    return {
+        "orderId": number,
+        "updatedAt": f"2026-11-23T12:{second // 60:02}:{second % 60:02}.250Z",
+        "status": status,
+        "customer": {"name": f"customer {number}", "shipTo": {"city": "Łódź", "zip": "90-001"}},
+        "lines": [{"sku": f"A{second}", "qty": 2, "unitPrice": 19.99}, {"sku": "B", "qty": 1, "unitPrice": 0.5}],
+        **more,
+    }
+
+
+def test_documents_become_nested_columns_by_the_id_in_their_body(shop: Shop) -> None:
+    shop.send(order(1, 1), key=b"whatever \xff")
+    shop.send(order(2, 2), partition=1)
+    shop.send(order(1, 3, "PAID", note="gift"), partition=2)
+
+    shop.take()
+
+    rows = shop.rows()
+    assert rows[1]["customer"] == {"name": "customer 1", "shipTo": {"city": "Łódź", "zip": "90-001"}}
+    assert [(line["sku"], line["qty"], str(line["unitPrice"])) for line in rows[1]["lines"]] == [
+        ("A3", 2, "19.99"),
+        ("B", 1, "0.50"),
+    ]
+    assert {number: (row["status"], row["note"]) for number, row in rows.items()} == {
+        1: ("PAID", "gift"),
+        2: ("NEW", None),
+    }
+    assert [row["key"] for row in shop.read("bronze")].count('{"orderId":1}') == 2
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(1, 6))])
+def test_whatever_the_order_of_arrival_the_newest_state_is_there(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    sent = [order(rng.randrange(6), second, rng.choice(["NEW", "PAID", "SENT", "CANCELLED"])) for second in range(30)]
+    newest = {one["orderId"]: one for one in sent}
+    shop = Shop(spark, tmp_path, deletes="soft")
+    shuffled = rng.sample(sent, len(sent))
+    for batch in (shuffled[:10], shuffled[10:], rng.sample(sent, 8)):  # at last some once more
+        for one in batch:
+            shop.send(one, partition=rng.randrange(3))
+        shop.take()
+
+    found = {number: row["status"] for number, row in shop.rows().items() if not row["__deleted"]}
+    assert found == {number: one["status"] for number, one in newest.items() if one["status"] != "CANCELLED"}
+    (rebuilt,) = run_rebuild(shop.config, [TOPIC], spark).tables
+    assert rebuilt.rows == {"same": len(shop.rows()), "changed": 0, "only_before": 0, "only_after": 0}
+    lines = {number: row["lines"][0]["sku"] for number, row in shop.rows().items() if not row["__deleted"]}
+    assert lines == {number: newest[number]["lines"][0]["sku"] for number in found}
+
+
+def test_a_delete_by_predicate_goes_and_comes_back(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(
+        spark, tmp_path, deletes="hard", apply_as_deletes="status = 'CANCELLED' AND customer.shipTo.zip LIKE '9%'"
+    )
+    shop.send(order(1, 1))
+    shop.send(order(2, 2, "CANCELLED", customer=None))
+    shop.take()
+    shop.send(order(1, 5, "CANCELLED"))
+    shop.send(order(1, 4, "PAID"), partition=1)  # older than the cancellation
+    shop.take()
+    assert shop.rows().keys() == {2}
+    shop.send(order(1, 6, "NEW"), partition=2)
+    shop.take()
+
+    assert {number: row["status"] for number, row in shop.rows().items()} == {1: "NEW", 2: "CANCELLED"}
+
+
+def test_what_lacks_its_key_or_its_place_is_quarantined_with_the_reason(shop: Shop) -> None:
+    shop.send(order(1, 1))
+    shop.send({name: value for name, value in order(2, 2).items() if name != "orderId"})
+    shop.send(order(3, 3) | {"orderId": None})
+    shop.send(order(4, 4) | {"updatedAt": None})
+    shop.send(order(5, 5) | {"orderId": "five"})
+    shop.send(None, key=b"1")
+    shop.send(None)
+    shop.send(b'{"orderId": 7')
+
+    landed = shop.take()
+
+    assert landed.rows["quarantined"] == 7
+    reasons = {row["offset"]: row["error"]["message"] for row in shop.read("bronze") if row["status"] != "ok"}
+    assert reasons[1].endswith("is refused: the row has no column orderId, which `keys` names")
+    assert reasons[2] == "a column that `keys` names is null"
+    assert reasons[3] == "`updatedAt` is null, which `sequence_by` names"
+    assert reasons[4].startswith("value: ")
+    assert reasons[5].startswith("the record has no value, from which `keys` takes the key")
+    assert reasons[6] == "key and value are both null"
+    assert reasons[7].startswith("value: ")
+    assert shop.rows().keys() == {1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "where"),
+    [
+        ({"sequence_by": "status"}, "`sequence_by` names status, a string: it has to be a whole number"),
+        pytest.param(
+            {"sequence_by": "rank"}, "the row has no column rank, which `sequence_by` names", marks=pytest.mark.deep
+        ),
+    ],
+)
+def test_a_column_that_says_no_order_is_refused(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any], where: str
+) -> None:
+    shop = Shop(spark, tmp_path, **settings)
+    shop.send(order(1, 1))
+
+    assert shop.land().rows["quarantined"] == 1
+    assert where in shop.read("bronze")[0]["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", ["bigint", pytest.param("date", marks=pytest.mark.deep)])
+def test_numbers_and_dates_say_an_order_and_the_log_decides_between_equals(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    def rank(number: int) -> object:
+        return number if kind == "bigint" else f"2026-11-{number:02}"
+
+    shop = Shop(
+        spark, tmp_path, sequence_by="rank", columns={"id": "int", "rank": kind}, keys=["id"], apply_as_deletes=None
+    )
+    for number, text in ((5, "a"), (7, "b"), (7, "c"), (6, "d")):
+        shop.send({"id": 1, "rank": rank(number), "text": text})
+        shop.take()
+
+    (row,) = shop.read("silver")
+    assert row["text"] == "c"
+
+
+def test_a_condition_on_what_is_no_column_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(spark, tmp_path, apply_as_deletes="stat = 'CANCELLED'")
+    shop.send(order(1, 1))
+
+    with pytest.raises(AssertionError, match=r"shop.sales.orders: apply_as_deletes: Spark says: .*stat.*mend it"):
+        shop.take()
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValidationError, match="`keys` takes the key from the row, so that `key_columns`"):
+        TableConfig(keys=("id",), key_columns=("id",))
