@@ -28,7 +28,7 @@ from cdc_lake.metrics.report import TableReport
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Gap, Progress
 
-RECORDS = 6
+RECORDS = 9
 """Of each of the two partitions of a log, unless a test says otherwise."""
 
 
