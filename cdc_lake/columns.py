@@ -57,6 +57,12 @@ SILVER_META = {
     UNAVAILABLE: "array<string>",
 }
 
+META = "meta"
+META_TYPE = (
+    "struct<kafka: struct<topic: string, generation: int, partition: int, offset: bigint, timestamp: timestamp>>"
+)
+"""Column of a row that was appended: which record it is. `timestamp` is Kafka's."""
+
 KEY = "__key"
 """Column of a change: the key's canonical text, which is the record key of a Hudi table."""
 KEEP = "__keep"

@@ -34,6 +34,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cdc_lake import aws
+from cdc_lake.columns import META
 from cdc_lake.errors import ConfigError, UnsupportedError
 from cdc_lake.partitioning import PartitionField
 
@@ -607,6 +608,15 @@ class TableConfig(Model):
     max_rows: int = Field(
         default=1_000_000, gt=0, description="Records a batch takes at most (whole bronze batches in silver)."
     )
+    min_batch_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="With --continuous: records wait until about so many bytes of keys and values are there, so that "
+        "files are not small.",
+    )
+    max_latency_seconds: float = Field(
+        default=300.0, gt=0, description="But no record waits longer than this for others."
+    )
     unavailable_value: str = Field(
         default="__debezium_unavailable_value", description="The connector's `unavailable.value.placeholder`."
     )
@@ -624,6 +634,15 @@ class TableConfig(Model):
     columns: dict[str, str] = Field(
         default_factory=dict,
         description="Types, in Spark's words, by column: of CSV, text, and JSON without a schema.",
+    )
+    mode: Literal["merge", "append"] = Field(
+        default="merge",
+        description="append: silver has a row for each event, and nothing is merged; no key is needed.",
+    )
+    derive: dict[str, str] = Field(
+        default_factory=dict,
+        description="Of append: further columns of silver, SQL expressions by name, on the event's own columns and "
+        "`meta.kafka`.",
     )
     keys: tuple[str, ...] = Field(
         default=(),
@@ -701,6 +720,16 @@ class TableConfig(Model):
             raise ValueError("two of `expectations` have the same name")
         return self
 
+    @property
+    def key_of_rows(self) -> tuple[str, ...] | None:
+        """The columns of the row that make its key; empty where Kafka's key does, none where rows have no key."""
+        return None if self.mode == "append" else self.keys
+
+    @property
+    def added_columns(self) -> tuple[str, ...]:
+        """Columns of silver that are neither the source's nor the toolkit's own in every table."""
+        return (META, *self.derive) if self.mode == "append" else ()
+
     def check(self, topic: str) -> None:
         """See that what one setting needs of another is there, all of a topic's together.
 
@@ -715,6 +744,16 @@ class TableConfig(Model):
                     "such records do not carry their schema, and the settings name none",
                     f"name the files of their Avro schemas in `{side}_schemas`",
                 )
+        is_append = self.mode == "append"
+        needless = (
+            ("keys", "sequence_by", "apply_as_deletes", "remove_missing_after_snapshot") if is_append else ("derive",)
+        )
+        if given := [name for name in needless if getattr(self, name)]:
+            raise ConfigError(
+                f"{topic}: {given[0]}", f"it says nothing with `mode: {self.mode}`", "take one of them out"
+            )
+        if is_append and any(table.format != "delta" for table in self.silver):
+            raise ConfigError(f"{topic}: mode: append", "such tables are held in delta", "mend `silver` of this table")
         if self.value_framing in ("csv", "string") and not self.columns:
             raise ConfigError(
                 f"{topic}: value_framing: {self.value_framing}",

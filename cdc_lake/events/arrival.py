@@ -74,7 +74,7 @@ class Schemas:
         problems: Mapping[str, str] | None = None,
         *,
         side: framing.Side,
-        key_columns: Sequence[str] = (),
+        key_columns: Sequence[str] | None = (),
         sequence_by: str | None = None,
     ) -> "Schemas":
         """Sort out what can be used; a reference all of whose schemas are refused is a problem of its records.
@@ -203,7 +203,7 @@ def with_decision(
     frames: Collection[str],
     typed: TypedRow | None = None,
     *,
-    key_columns: Sequence[str] = (),
+    key_columns: Sequence[str] | None = (),
     sequence_by: str | None = None,
 ) -> DataFrame:
     """Decide what each record is, by decoding it and seeing that every byte is accounted for.
@@ -213,7 +213,7 @@ def with_decision(
         keys, values: what their references mean.
         frames: the names of the frames among them.
         typed: the fields of `before` and `after`, if they are wanted.
-        key_columns: those of the row that make the key; none where Kafka's key does.
+        key_columns: those of the row that make the key; empty where Kafka's key does, none where rows have no key.
         sequence_by: the row's column that takes the place of the source's log position.
 
     Columns out: all, and `status`, `error`, `op`, `source_ts_ms`, `source_position`, `position_domain`, `snapshot`,
@@ -230,13 +230,13 @@ def with_decision(
     )
 
     def said_by_key_in(value: Decoded) -> Column | None:
-        found = key_in(value, key_columns)
-        if found is None:
+        found = key_in(value, key_columns) if key_columns else None
+        if not (found and key_columns):
             return None
         is_null = reduce(or_, (found.value[name].isNull() for name in key_columns))
         return _said_by_key(found, F.when(is_null, "a column that `keys` names is null"))
 
-    said_by_key = value_layouts.chosen(said_by_key_in) if key_columns else key_layouts.chosen(_said_by_key)
+    said_by_key = key_layouts.chosen(_said_by_key) if key_columns == () else value_layouts.chosen(said_by_key_in)
     records = records.withColumns(
         {
             "key_schema": key_layouts.schema,
@@ -344,7 +344,7 @@ class _Wanted(NamedTuple):
     """What a schema has to have."""
 
     is_key: bool
-    key_columns: Sequence[str]
+    key_columns: Sequence[str] | None
     sequence_by: str | None
 
 
@@ -420,7 +420,7 @@ def _said_by_value(one: Decoded, sequence_by: str | None) -> Column:
     return F.struct(one.is_whole, problem, *vars(said).values()).cast(_VALUE_SAID_TYPE)
 
 
-def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str]) -> Column:
+def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) -> Column:
     """The first that is wrong with a record, as an error; null when nothing is.
 
     Columns in: `with_references`', `key_schema`, `value_schema`, `__key_said`, `__value_said`, `is_control`, `sent_op`.
@@ -429,14 +429,14 @@ def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str]) -> Colu
     is_row = ~F.col("is_control")
     unknown = is_row & ~F.coalesce(op.isin(*ROW_OPS, TRUNCATE, TOMBSTONE), F.lit(False))
     is_keyed = is_row & (op != TRUNCATE)
-    if key_columns:
-        no_key = is_keyed & (op == TOMBSTONE)
-        nothing = no_key & F.col("key").isNull()
-        how = "the record has no value, from which `keys` takes the key; it follows no delete of the same Kafka key"
-    else:
-        no_key = is_keyed & F.col("key").isNull()
-        nothing = no_key & (op == TOMBSTONE)
+    no_key = is_keyed & (F.col("key").isNull() if key_columns == () else op == TOMBSTONE)
+    nothing = no_key & (op == TOMBSTONE) & F.col("key").isNull()
+    if key_columns == ():
         how = "the record has no key; set message.key.columns on the connector, or `keys`"
+    elif key_columns is None:
+        how = "the record has no value, of which `mode: append` makes its row; it follows no delete of the same key"
+    else:
+        how = "the record has no value, from which `keys` takes the key; it follows no delete of the same Kafka key"
     undecodable = "not every byte is consumed by the schema, or the bytes do not fit it"
     return F.coalesce(
         _error("frame", "unreadable_frame", F.col("frame_problem")),

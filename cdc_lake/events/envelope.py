@@ -190,7 +190,7 @@ def known_of(tree: Tree, decoded: Column, columns: Sequence[str]) -> Column:
     if shape_of(tree) != "envelope" or "before" not in fields(tree):
         return row
     was = before_of(tree, decoded)
-    return F.struct(*(F.coalesce(row[name], was[name]).alias(name) for name in columns))
+    return F.struct(*(F.when(row.isNull(), was[name]).otherwise(row[name]).alias(name) for name in columns))
 
 
 def _row_in(tree: Tree, decoded: Column, name: str) -> Column:

@@ -245,6 +245,7 @@ def evolved(
     gone: Collection[str] = (),
     known: Layout | None = None,
     placing: Placing | None = None,
+    is_keyless: bool = False,
 ) -> Evolved:
     """The columns that a table needs for its stored rows and new events.
 
@@ -254,13 +255,14 @@ def evolved(
         gone: those that the source did not send any more.
         known: the columns of a table that is made anew, which have the names that they had there.
         placing: where values go; if nothing is said, to columns of their names.
+        is_keyless: whether rows have no key.
 
     Raises:
         UnsupportedError: the primary key is another than before, or a name cannot stand in a table.
         ConfigError: the settings leave the primary key out, or make two columns one.
     """
     placing = placing or Placing()
-    keys = _keys(table, sent.keys, stored, placing)
+    keys = {} if is_keyless else _keys(table, sent.keys, stored, placing)
     own = {name: kind for name, kind in stored.columns.items() if name not in stored.keys} if stored else {}
     layout = Layout(keys, {**keys, **own}, stored.beside if stored else {}, placing)
     for columns in sent.values:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from cdc_lake.columns import KAFKA, quoted
 from cdc_lake.events import framing
 from cdc_lake.events.decode import Decoded, WriterSchema, with_decoded_keys, with_decoded_values
-from cdc_lake.events.envelope import ROW_OPS, row_fields, row_of
+from cdc_lake.events.envelope import ROW_OPS, known_of, row_fields, row_of
 from cdc_lake.events.key import key_fields, key_in, key_values
 from cdc_lake.events.layout import Layout, Sent
 from cdc_lake.events.moves import move_of
@@ -46,9 +46,10 @@ def events(
     values: Sequence[WriterSchema],
     frames: Collection[str],
     unavailable_value: str,
-    key_columns: Sequence[str] = (),
+    key_columns: Sequence[str] | None = (),
     null_means_keep: Sequence[str] = (),
     has_moves: bool = True,
+    more: Sequence[str] = (),
 ) -> DataFrame:
     """The typed events of one table.
 
@@ -59,9 +60,11 @@ def events(
         values: the value schemas among the rows.
         frames: the frames among the rows.
         unavailable_value: the connector's placeholder for what it did not send.
-        key_columns: those of the row that make the key; none where Kafka's key does.
+        key_columns: those of the row that make the key; empty where Kafka's key does, none where rows have no key: then
+            `pk` is null, and a delete's `row` is the row as it was.
         null_means_keep: the columns whose null in an update says the same.
         has_moves: whether there may be halves of key changes among the rows.
+        more: columns of bronze that come along.
 
     Columns in: bronze's. Columns out: `key` string; `pk` struct of the primary key; `row` struct of all columns of the
     layout, null for deletes and tombstones; `unavailable` array<string>; `op`, `source_ts_ms`, `source_position`,
@@ -72,7 +75,7 @@ def events(
     bodies = {side: framing.body(F.col(f"raw_{side}"), F.col("framing")[side], frames) for side in ("key", "value")}
     rows, key_layouts = with_decoded_keys(
         bronze,
-        {} if key_columns else {one.fingerprint: (one,) for one in keys},
+        {one.fingerprint: (one,) for one in keys} if key_columns == () else {},
         body=bodies["key"],
         named=F.col("key_schema"),
     )
@@ -81,17 +84,17 @@ def events(
         {one.fingerprint: (one,) for one in values},
         body=bodies["value"],
         named=F.col("value_schema"),
-        before=bool(key_columns),
+        before=key_columns != (),
     )
 
     def pk_in(value: Decoded) -> Column | None:
-        found = key_in(value, key_columns)
+        found = key_in(value, key_columns) if key_columns else None
         return _pk(layout, found) if found else None
 
-    pk = value_layouts.chosen(pk_in) if key_columns else key_layouts.chosen(partial(_pk, layout))
-    rows = rows.withColumn("pk", pk.cast(struct_type(layout.keys)))
+    pk = key_layouts.chosen(partial(_pk, layout)) if key_columns == () else value_layouts.chosen(pk_in)
+    rows = rows.withColumn("pk", pk.cast(struct_type(layout.keys) if layout.keys else "string"))
     row = value_layouts.chosen(lambda one: _row(layout, one))
-    has_row = F.col("op").isin(*(op for op in ROW_OPS if op != "d"))
+    has_row = F.col("op").isin(*(op for op in ROW_OPS if op != "d" or key_columns is None))
     of_change = ("headers", "source_position", "position_domain", "source_ts_ms", "key")
     move = move_of(*map(F.col, of_change)) if has_moves else F.lit(None).cast("string")
     # A new row and a snapshot's are sent whole: a null there is one.
@@ -114,6 +117,7 @@ def events(
         move.alias("move"),
         place().alias(KAFKA),
         *(unfit if layout.placing.cast else ()),
+        *more,
     )
 
 
@@ -158,8 +162,9 @@ def _row(layout: Layout, decoded: Decoded) -> Column:
 
 def _sent(layout: Layout, decoded: Decoded) -> dict[str, Column]:
     """What a value says of silver's columns."""
-    row, found = row_of(decoded.tree, decoded.value), {}
-    for source, tree in row_fields(decoded.tree).items():
+    columns, found = row_fields(decoded.tree), {}
+    row = known_of(decoded.tree, decoded.value, list(columns))
+    for source, tree in columns.items():
         held = mapping(tree)
         name = layout.column_for(source, held.type)
         if name is not None:

@@ -4,6 +4,7 @@ A topic that is deleted and created again counts its offsets from 0 anew: it is 
 """
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from cdc_lake.layers.dead_letters import dead_letter_topic, is_due, send_due, se
 from cdc_lake.layers.neighbours import last_records, records_around, records_there
 from cdc_lake.layers.run import Leases, end_report, select, table_path
 from cdc_lake.layers.turns import Workers
-from cdc_lake.layers.written import Written, decide, look_over, typed_row, written_with
+from cdc_lake.layers.written import Seen, Written, decide, look_over, typed_row, written_with
 from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.registries import open_registry
 from cdc_lake.registries.registry import Registry
@@ -94,6 +95,7 @@ def run_bronze(
         Leases(config, storage, report.run_id, report.layer),
         accept_loss,
         quarantine_unknown_ids,
+        workers.is_continuous,
         report.run_id,
     )
     workers.each_table(report, topics, bronze, leases=bronze.leases)
@@ -132,6 +134,7 @@ class _Bronze:
     leases: Leases
     accept_loss: bool
     quarantine_unknown_ids: bool
+    is_continuous: bool
     run_id: str
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
@@ -144,7 +147,20 @@ class _Bronze:
         position = progress.offsets[log.id]
         done.lag_before = done.lag_after = _lag(log, position)
         done.consumed_from = done.consumed_to = {str(p): offset for p, offset in position.items()}
-        return sum(span.end - span.start for span in unread(log, position).values())
+        left = unread(log, position)
+        return 0 if self._may_wait(log, left, progress) else sum(span.end - span.start for span in left.values())
+
+    def _may_wait(self, log: TopicLog, left: Mapping[int, Span], progress: Progress) -> bool:
+        """Whether what is new is little yet, and none of it old."""
+        settings = self.config.table(log.name)
+        number = sum(span.end - span.start for span in left.values())
+        if not (self.is_continuous and settings.min_batch_bytes and number and progress.record_bytes):
+            return False
+        if number * progress.record_bytes >= settings.min_batch_bytes or number >= settings.max_rows:
+            return False
+        first_ms = self.broker.timestamps_ms(log.name, {partition: span.start for partition, span in left.items()})
+        oldest_ms = min(first_ms.values(), default=0)
+        return time.time() * 1000 - oldest_ms < settings.max_latency_seconds * 1000
 
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
@@ -245,7 +261,7 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
         counts |= {name: number for name, number in landed.counts.items() if name == "dropped"}
         check_sum(run.log.name, seen.total, **counts)
         _stop_on_error(run, rows, counts["quarantined"])
-        following = _following(run, spans, before, landed, written)
+        following = _following(run, spans, before, seen, landed, written)
         reach("bronze.after_plan", batch=batch)
         run.bronze.leases.check(done.table)
         with done.phase("write"):
@@ -302,7 +318,9 @@ def _landed(rows: DataFrame) -> _Landed:
     return landed
 
 
-def _following(run: _Run, spans: Mapping[int, Span], before: Progress, landed: _Landed, written: Written) -> Progress:
+def _following(
+    run: _Run, spans: Mapping[int, Span], before: Progress, seen: Seen, landed: _Landed, written: Written
+) -> Progress:
     """The progress with these spans consumed."""
     reached = before.offsets[run.log.id] | {partition: span.end for partition, span in spans.items()}
     return Progress(
@@ -315,6 +333,7 @@ def _following(run: _Run, spans: Mapping[int, Span], before: Progress, landed: _
         kinds=dict(written.kinds),
         owners=dict(written.owners),
         rows=landed.counts.total(),
+        record_bytes=seen.bytes // seen.total if seen.total else before.record_bytes,
         gaps=before.gaps,
         sent=sent_by(run.letters, before, quarantined=landed.counts["quarantined"]),
         again={partition: end for partition, end in before.again.items() if reached[partition] < end},

@@ -61,7 +61,9 @@ class Source:
 
 def seen(rows: DataFrame) -> DataFrame:
     """Of silver's rows those that are not deleted, in the source's columns."""
-    return rows.where(~F.col(DELETED).eqNullSafe(True)).drop(*SILVER_META)
+    if DELETED in rows.columns:  # a table of `mode: append` has no such row
+        rows = rows.where(~F.col(DELETED).eqNullSafe(True))
+    return rows.drop(*SILVER_META)
 
 
 @dataclass(frozen=True)

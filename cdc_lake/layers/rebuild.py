@@ -14,6 +14,7 @@ from cdc_lake.config import Config
 from cdc_lake.errors import DataLossError, UnsupportedError
 from cdc_lake.layers.catalog import keep_in_step
 from cdc_lake.layers.run import Leases, SilverTarget, end_report, landed, select, silver_targets, table_path
+from cdc_lake.layers.silver_append import check_has_keys
 from cdc_lake.layers.silver_batch import Batch, Schemas, SilverRun, looking
 from cdc_lake.layers.silver_fold import Folded, folded, is_start
 from cdc_lake.layers.travel import as_struct, rows_until, same
@@ -101,6 +102,8 @@ class _Rebuild:
         progress, silver = bronze.progress(), target.open(spark)
         before = silver.progress()
         assert progress is not None, "a bronze table is created with progress"
+        todo = "move its folder and its side table's away: silver is then made anew from bronze"
+        check_has_keys(self.config.table(target.topic), target.topic, todo)
         if before is None:
             done.warn("there is no silver table yet: the silver job makes it")
             return False

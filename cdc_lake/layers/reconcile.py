@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc_lake.config import Config, database_url
 from cdc_lake.errors import SourceDifferenceError, UnknownTableError
 from cdc_lake.layers.run import SilverTarget, end_report, select_landed, silver_targets
+from cdc_lake.layers.silver_append import check_has_keys
 from cdc_lake.layers.silver_batch import layout_of, placing
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import DifferentRow, Reconciled, Report, TableReport, check_sum
@@ -80,6 +81,7 @@ class _Look:
     @contextmanager
     def at(cls, config: Config, target: SilverTarget, spark: SparkSession) -> Iterator["_Look"]:
         """Look at a table; the source stays as it is inside."""
+        check_has_keys(config.table(target.topic), target.topic, "there is nothing to compare it by")
         held = target.open(spark)
         progress = held.progress()
         if progress is None:

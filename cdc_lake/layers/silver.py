@@ -7,12 +7,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake import failpoints
+from cdc_lake.changes.whole_table import WholeTable
 from cdc_lake.columns import BATCH, BRONZE, quoted
 from cdc_lake.config import Config
 from cdc_lake.errors import NoProgressError
 from cdc_lake.events.layout import check_steps
 from cdc_lake.layers.catalog import check_catalog_names, keep_in_step
 from cdc_lake.layers.run import Leases, SilverTarget, end_report, select_landed, silver_targets, table_path
+from cdc_lake.layers.silver_append import appended, remember, statistics
 from cdc_lake.layers.silver_batch import Batch, Schemas, SilverRun
 from cdc_lake.layers.silver_fold import folded
 from cdc_lake.layers.turns import Workers
@@ -38,6 +40,7 @@ def run_silver(
 
     Raises:
         UnknownTableError: a name or glob fits no bronze table.
+        ConfigError: a setting lacks another one that it needs.
         InstallationError: Spark cannot be started with what is installed.
     """
     report = Report(layer="silver")
@@ -46,6 +49,8 @@ def run_silver(
     leases = Leases(config, storage, report.run_id, report.layer)
     topics = select_landed(config, storage, tables)
     targets = {target.name: target for topic in topics for target in silver_targets(config, topic)}
+    for topic in topics:
+        config.table(topic).check(topic)
     silver = _Silver(config, targets, SchemaFiles(storage, config.lake.root), leases, report.run_id)
     check_catalog_names(config, report.layer, targets)
     workers.each_table(report, list(silver.targets), silver, leases=leases)
@@ -173,11 +178,14 @@ def _fold_batch(run: SilverRun, first: int, last: int, progress: Progress | None
 def _commit(batch: Batch, following: Progress) -> Progress | None:
     run, commit = batch.run, following.commit
     with run.done.phase("plan"):
-        happened = batch.happened_to_all
+        # Nothing happens to rows that are there.
+        happened = WholeTable() if run.settings.mode == "append" else batch.happened_to_all
         if batch.schemas is None:
             return _move_on(run, batch.progress, following)
         check_steps(run.done.table, batch.schemas.evolved.steps, run.settings.evolution)
         batch.check_casts()
+    if run.settings.mode == "append":
+        return _append(batch, batch.schemas, following)
     with run.done.phase("fold"):
         outcome = folded(batch)
     outcome.check_log()
@@ -203,6 +211,42 @@ def _commit(batch: Batch, following: Progress) -> Progress | None:
     return following
 
 
+def _append(batch: Batch, schemas: Schemas, following: Progress) -> Progress:
+    """Add the batch's rows; see `silver_append`."""
+    run, counts = batch.run, batch.counts
+    if schemas.evolved.is_wider:
+        with run.done.phase("widen"):
+            following = _widened(batch, schemas, following)
+    commit = following.commit
+    rows = appended(batch, schemas, commit)
+    parts = {
+        "truncates": counts.truncates,
+        "paired_tombstones": counts.paired_tombstones,
+        "rejected": batch.rejected.count() if batch.rejected is not None else 0,
+    }
+    failpoints.reach("silver.after_plan", batch=commit)
+    with run.done.phase("write"):
+        run.check_lease()
+        now = {**schemas.of_progress(following.defaulted), "side": remember(batch, commit)}
+        following = following.model_copy(update=now)
+        failpoints.reach("silver.after_side", batch=commit)
+        run.check_lease()
+        assert isinstance(run.silver, DeltaLakeTable), "`TableConfig.check` sees to it"
+        made = run.silver.append(rows, following, adds_columns=True, statistics=statistics(rows))
+        failpoints.reach("silver.after_merge", batch=commit)
+    expected = counts.total - sum(parts.values())
+    number = run.silver.rows_added(made.version)
+    if number is None:  # somebody's maintenance was quicker to commit than this to look
+        number = expected
+    if run.is_comparison:
+        parts["already_there"] = expected - number
+    check_sum(run.done.table, counts.total, appended=number, **parts)
+    run.done.count(events=counts.total, appended=number, **parts)
+    for warning in batch.warnings(WholeTable()):
+        run.done.warn(warning)
+    return made.progress
+
+
 def _widened(batch: Batch, schemas: Schemas, following: Progress) -> Progress:
     """Write the table anew, its rows as they are, in columns wide enough for the batch, in a commit of its own.
 
@@ -211,7 +255,7 @@ def _widened(batch: Batch, schemas: Schemas, following: Progress) -> Progress:
     """
     run, before = batch.run, batch.progress
     assert before is not None, "a table that is new has no rows to write anew"
-    rows = schemas.with_key(batch.silver)
+    rows = schemas.with_key(batch.silver) if schemas.layout.keys else batch.silver
     wide = {
         name: F.col(quoted(name)).cast(kind) for name, kind in schemas.layout.columns.items() if name in rows.columns
     }

@@ -1,5 +1,6 @@
 """One batch of silver: a range of bronze's batches, and what can be said of it before any of it is decoded."""
 
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -111,7 +112,7 @@ def looking(
         done=TableReport(table=target.topic),
         is_comparison=False,
         check_lease=lambda: None,
-        known=layout_of(silver.read().schema, progress) if progress else None,
+        known=layout_of(silver.read().schema, progress, added=settings.added_columns) if progress else None,
     )
 
 
@@ -120,14 +121,18 @@ def placing(settings: TableConfig, silver: Table) -> Placing:
     return Placing(settings.except_columns, settings.rename, settings.cast, silver.held_as)
 
 
-def layout_of(silver: StructType, progress: Progress, keys: Collection[str] = ()) -> Layout:
+def layout_of(
+    silver: StructType, progress: Progress, keys: Collection[str] = (), added: Collection[str] = ()
+) -> Layout:
     """The source's columns as silver has them.
 
     Args:
         silver: its columns.
         keys: the primary key's, where the progress does not know them any more.
+        added: columns that are not the source's.
     """
-    columns = {field.name: type_text(field.dataType) for field in silver if field.name not in SILVER_META}
+    ours = {*SILVER_META, *added}
+    columns = {field.name: type_text(field.dataType) for field in silver if field.name not in ours}
     own = progress.keys or [name for name in keys if name in columns]
     return Layout({name: columns[name] for name in own}, columns, progress.beside)
 
@@ -317,7 +322,7 @@ class Batch:
     def schemas(self) -> Schemas | None:
         """None when no event has had a key yet, so that nothing is known of the table."""
         written = self.counts.written
-        if self.run.settings.keys:
+        if self.run.settings.key_of_rows != ():
             return self.schemas_of(self.rows, (), written["values"], written["frames"]) if written["values"] else None
         keys = written["keys"] or self._last_key_schema()
         return self.schemas_of(self.rows, keys, written["values"], written["frames"]) if keys else None
@@ -340,12 +345,14 @@ class Batch:
         found = evolved(
             run.done.table,
             sent_by(trees, values.values(), values[newest] if newest else None),
-            stored=layout_of(self.silver.schema, progress, key_names) if progress else None,
+            stored=layout_of(self.silver.schema, progress, key_names, run.settings.added_columns) if progress else None,
             gone=progress.gone if progress else (),
             known=run.known,
             placing=run.placing,
+            is_keyless=run.settings.key_of_rows is None,
         )
-        check_partitions(run.done.table, run.held_in, found.layout.columns, found.layout.keys)
+        if found.layout.keys:  # else it may go by a column that is derived
+            check_partitions(run.done.table, run.held_in, found.layout.columns, found.layout.keys)
         large = large_columns(values.values(), found.layout, run.settings.null_means_keep)
         return Schemas(keys, trees, list(values.values()), frames, found, large)
 
@@ -419,7 +426,7 @@ class Batch:
         back = self.rows.where("late").select(place().alias(KAFKA))
         return entries.join(back, KAFKA, "left_semi" if are_back else "left_anti")
 
-    def events(self, rows: DataFrame, schemas: Schemas, *, has_moves: bool) -> DataFrame:
+    def events(self, rows: DataFrame, schemas: Schemas, *, has_moves: bool, more: Sequence[str] = ()) -> DataFrame:
         """The typed events among bronze's rows, without truncates; see `events.rows.events`."""
         settings = self.run.settings
         found = events(
@@ -429,13 +436,27 @@ class Batch:
             values=schemas.values,
             frames=schemas.frames,
             unavailable_value=settings.unavailable_value,
-            key_columns=settings.keys,
+            key_columns=settings.key_of_rows,
             null_means_keep=settings.null_means_keep,
             has_moves=has_moves,
+            more=more,
         )
         return (
             with_deletes(found, settings.apply_as_deletes, self.run.done.table) if settings.apply_as_deletes else found
         )
+
+    def remember(self, parts: Sequence[DataFrame], commit: int) -> SidePin | None:
+        """Write entries into the side table; the pin for silver's commit, the one before where there are none.
+
+        Args:
+            parts: entries with some of the columns; no two with the same kind and id.
+            commit: silver's number.
+        """
+        if not parts:
+            return self.pin
+        now_ms = time.time_ns() // 1_000_000
+        entries = memory.side_rows(parts, batch=commit, at_ms=now_ms)
+        return self.run.side.write(self.pin, entries, at_ms=now_ms, memory_days=self.run.settings.delete_memory_days)
 
     def check_casts(self) -> None:
         """See that the new events' values go into the types that the settings give to columns.

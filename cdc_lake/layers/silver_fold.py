@@ -1,6 +1,5 @@
 """What a batch of silver comes to: the decision for each of its keys, the rows to write, what to remember."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -307,11 +306,7 @@ class Folded:
             parts.append(memory.readmitted_entries(batch.readmitted))
         if self.moved is not None:
             parts.append(moves.entries(*self.moved, batch.remembered, list(self.schemas.large)))
-        if not parts:
-            return batch.pin
-        now_ms = time.time_ns() // 1_000_000
-        entries = memory.side_rows(parts, batch=commit, at_ms=now_ms)
-        return run.side.write(batch.pin, entries, at_ms=now_ms, memory_days=settings.delete_memory_days)
+        return batch.remember(parts, commit)
 
     def check_log(self) -> None:
         """See that the source's log goes on where it was.

@@ -21,6 +21,7 @@ from cdc_lake.events.rows import place
 from cdc_lake.joins import joined
 from cdc_lake.layers.expected import UNMET
 from cdc_lake.layers.run import only_one, select_landed, silver_targets, table_path
+from cdc_lake.layers.silver_append import check_has_keys
 from cdc_lake.layers.silver_batch import Batch, SilverRun, looking
 from cdc_lake.layers.silver_fold import Folding
 from cdc_lake.session import build_session
@@ -87,6 +88,7 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
     topic = only_one(select_landed(config, storage, [table]), table)
     bronze = DeltaLakeTable(spark, table_path(config, "bronze", topic))
     rows = bronze.read(as_of=bronze.version()).select(*BRONZE)
+    check_has_keys(config.table(topic), topic, "look for the row in silver")
     text = _known_key(topic, rows, key)
     target = silver_targets(config, topic)[0]
     # What the settings would refuse is told as it would be if they did not.

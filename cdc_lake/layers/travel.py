@@ -24,6 +24,7 @@ from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownT
 from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.rows import place
 from cdc_lake.layers.run import SilverTarget, only_one, open_gold, select, select_landed, silver_targets, table_path
+from cdc_lake.layers.silver_append import check_has_keys
 from cdc_lake.layers.silver_batch import Batch, looking
 from cdc_lake.layers.silver_fold import folded
 from cdc_lake.models import model_names
@@ -118,6 +119,7 @@ class _Silver:
 
     def between(self, since: Point, until: Point | None) -> tuple[_State, _State]:
         """The table at two points; where both are versions, of what both have only as much as cannot be told apart."""
+        check_has_keys(self.config.table(self.target.topic), self.target.topic, "read it at each point")
         if isinstance(since, SourceTime | Offset) or isinstance(until, SourceTime | Offset):
             return self.at(since), self.at(until)
         silver, keys = self._table()
@@ -136,6 +138,7 @@ class _Silver:
 
     def _folded(self, point: SourceTime | Offset) -> _State:
         """The fold of bronze's events up to a point."""
+        check_has_keys(self.config.table(self.target.topic), self.target.topic, "name a version, or when it was there")
         topic, bronze = self.target.topic, _bronze(self.config, self.target.topic, self.spark)
         landed = bronze.progress()
         assert landed is not None, "a bronze table is created with progress"

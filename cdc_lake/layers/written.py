@@ -59,7 +59,7 @@ def look_over(records: DataFrame, settings: TableConfig) -> tuple[DataFrame, See
         The records with `with_references`' columns, persisted, and what they hold.
     """
     framings: dict[str, Any] = {
-        "key_framing": None if settings.keys else settings.key_framing,
+        "key_framing": settings.key_framing if settings.key_of_rows == () else None,
         "value_framing": settings.value_framing,
         "max_bytes": settings.max_record_bytes,
     }
@@ -150,7 +150,7 @@ def written_with(
             found.meanings,
             found.problems,
             side=side,
-            key_columns=settings.keys,
+            key_columns=settings.key_of_rows,
             sequence_by=settings.sequence_by,
         )
     return Written(schemas["key"], schemas["value"], kinds, owners)
@@ -166,7 +166,7 @@ def decide(
         written.values,
         seen.frames,
         typed,
-        key_columns=settings.keys,
+        key_columns=settings.key_of_rows,
         sequence_by=settings.sequence_by,
     )
 

@@ -339,19 +339,32 @@ class DeltaLakeTable:
             reader = reader.option("versionAsOf", as_of)
         return reader.load(self.path)
 
-    def append(self, rows: DataFrame, progress: Progress, *, adds_columns: bool = False) -> Commit:
+    def append(
+        self, rows: DataFrame, progress: Progress, *, adds_columns: bool = False, statistics: Sequence[str] = ()
+    ) -> Commit:
         """Add rows; the first append creates the table with the rows' schema.
 
         Args:
             rows: the table's columns.
             progress: what the table has consumed with this.
             adds_columns: whether columns and fields that the table lacks are added to it; else they are an error.
+            statistics: columns that files are skipped by besides the table's own, for the first append.
 
         Raises:
             TableLockedError: another run has committed or created the table first; nothing was added.
         """
-        writer = rows.write.mode("append")
-        return self._save(writer.option("mergeSchema", "true") if adds_columns else writer, progress)
+        writer = with_partitions(rows, self._partitions).write.mode("append")
+        writer = writer.option("mergeSchema", "true") if adds_columns else writer
+        return self._save(writer, progress, statistics=statistics)
+
+    def rows_added(self, version: int) -> int | None:
+        """How many rows an append brought; null if another's commit has that version.
+
+        Args:
+            version: the one that it made.
+        """
+        number = (self.commit_info(version) or {}).get("operationMetrics", {}).get("numOutputRows")
+        return None if number is None else int(number)
 
     def overwrite(self, rows: DataFrame, progress: Progress) -> Commit:
         """See `Table`."""

@@ -90,6 +90,7 @@ class Progress(BaseModel):
         kinds: bronze: `<side>.<frame>` -> the kind of id that the numbers in its frames are, once that is settled.
         owners: bronze: `key` and `value` -> what the topic's records are named after: mostly the topic.
         rows: bronze: how many this commit brought; silver plans by it before it has looked.
+        record_bytes: bronze: what a record had on average in the newest batch with any, key and value; null before.
         gaps: bronze: what this commit went on over, if it was told to; not carried forward.
         again: bronze: partition -> the offset up to which the newest generation was read before, where it is being read
             again.
@@ -117,6 +118,7 @@ class Progress(BaseModel):
     kinds: dict[str, str] = {}
     owners: dict[str, tuple[str, ...]] = {}
     rows: int | None = None
+    record_bytes: int | None = None
     gaps: tuple[Gap, ...] = ()
     again: dict[int, int] = {}
 

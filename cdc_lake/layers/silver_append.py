@@ -1,0 +1,106 @@
+"""Silver of `mode: append`: a row for each event, as it came. Nothing is folded, so nothing is known of keys."""
+
+from collections.abc import Mapping
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from cdc_lake.changes import memory
+from cdc_lake.columns import BATCH, KAFKA, META, META_TYPE, quoted, type_text
+from cdc_lake.config import TableConfig
+from cdc_lake.errors import ConfigError
+from cdc_lake.layers.silver_batch import Batch, Schemas
+from cdc_lake.layers.turns import first_line
+from cdc_lake.literals import of_batch
+from cdc_lake.tables.partitions import check_partitions
+from cdc_lake.tables.progress import SidePin
+
+_WITHOUT_STATISTICS = ("array<", "map<", "struct<", "binary", "boolean")
+_MOST_STATISTICS = 32
+
+
+def check_has_keys(settings: TableConfig, topic: str, todo: str) -> None:
+    """See that a table's rows have keys, for what tells them apart by these.
+
+    Raises:
+        ConfigError: they have none.
+    """
+    if settings.key_of_rows is None:
+        raise ConfigError(topic, "its rows have no key: `mode` is append", todo)
+
+
+def appended(batch: Batch, schemas: Schemas, commit: int) -> DataFrame:
+    """The rows that a batch adds.
+
+    Columns out: the layout's; `meta` struct, which record a row is; `__op`, `__source_ts_ms`, `__batch`; those that the
+    settings derive.
+
+    Raises:
+        ConfigError: an expression is none of these columns, gives another type than before, or a column's name is
+            taken.
+    """
+    run = batch.run
+    events = batch.events(batch.accepted, schemas, has_moves=False, more=["kafka_timestamp"])
+    place = F.col(KAFKA)
+    kafka = [place[name].alias(name) for name in ("topic", "generation", "partition", "offset")]
+    meta = F.struct(F.struct(*kafka, F.col("kafka_timestamp").alias("timestamp")).alias("kafka")).cast(META_TYPE)
+    rows = events.select(
+        "row.*",
+        meta.alias(META),
+        F.col("op").alias("__op"),
+        F.col("source_ts_ms").alias("__source_ts_ms"),
+        of_batch(commit, place["offset"]).cast("bigint").alias(BATCH),
+    )
+    if run.is_comparison:
+        rows = rows.join(run.silver.read().select(META), META, "left_anti").select(*map(quoted, rows.columns))
+    rows = _derived(rows, run.settings.derive, run.done.table)
+    if batch.progress is not None:
+        _check_types(rows.schema, run.silver.schema(), run.settings.derive, run.done.table)
+    columns = {field.name: type_text(field.dataType) for field in rows.schema}
+    check_partitions(run.done.table, run.held_in, columns, ())
+    return rows
+
+
+def statistics(rows: DataFrame) -> list[str]:
+    """The columns by which readers of a table of such rows can skip files."""
+    kinds = {field.name: type_text(field.dataType) for field in rows.schema}
+    return [name for name, kind in kinds.items() if not kind.startswith(_WITHOUT_STATISTICS)][:_MOST_STATISTICS]
+
+
+def remember(batch: Batch, commit: int) -> SidePin | None:
+    """Write which events were rejected, and which count again; the pin for silver's commit."""
+    parts = []
+    if batch.rejected is not None:
+        parts.append(memory.rejected_entries(batch.rejected))
+    if batch.readmitted is not None:
+        parts.append(memory.readmitted_entries(batch.readmitted))
+    return batch.remember(parts, commit)
+
+
+def _derived(rows: DataFrame, derive: Mapping[str, str], table: str) -> DataFrame:
+    for name in derive:
+        if name in rows.columns:
+            raise ConfigError(f"{table}: derive: {name}", "there is a column of that name", "give it another name")
+    found = []
+    for name, expression in derive.items():
+        try:
+            rows.select(F.expr(expression))
+        except PySparkException as exc:
+            raise ConfigError(
+                f"{table}: derive: {name}", f"Spark says: {first_line(exc)}", "mend it in this table's settings"
+            ) from exc
+        found.append(F.expr(expression).alias(name))
+    return rows.select("*", *found)
+
+
+def _check_types(rows: StructType, stored: StructType, derive: Mapping[str, str], table: str) -> None:
+    for name in derive:
+        if name in stored.names and stored[name].dataType != rows[name].dataType:
+            was, becomes = type_text(stored[name].dataType), type_text(rows[name].dataType)
+            raise ConfigError(
+                f"{table}: derive: {name}",
+                f"it was {was}, and now is {becomes}",
+                "give the new one another name, or cast it",
+            )
