@@ -51,6 +51,7 @@ _ANY_LENGTH = (1 << 31) - 1
 DECODE_STAGE = "decode"
 NO_KEY = "no_key"
 KNOWN_LOG_TS = "known_log_ts"
+"""Column of records that are read again: `log_ts` of those that are in bronze already."""
 PAIR_STAGE = "pair"
 """Where a tombstone fails that is quarantined with its delete."""
 

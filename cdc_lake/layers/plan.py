@@ -154,7 +154,9 @@ class _Look:
         if log is None:
             return found
         try:
-            before = before if progress else offsets_of(self.config.table(self.topic).start, log, broker)
+            settings = self.config.table(self.topic)
+            settings.check(self.topic)
+            before = before if progress else offsets_of(settings.start, log, broker)
         except ConfigError as error:
             found.refused.append(str(error))
         left = unread(log, progress.offsets.get(log.id, {}) if progress else before)
@@ -246,6 +248,8 @@ def _way(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:
         return "moves on", ["bronze's new batches hold no event"]
     if batch.progress is None:
         return "creates the table", []
+    if run.settings.mode == "append":
+        return "appends", []
     if is_compared:
         return "compares all of bronze with silver, key by key", [
             "silver was folded from another bronze table, or does not know how far it got"
