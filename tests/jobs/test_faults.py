@@ -442,3 +442,48 @@ def test_a_driver_stopped_past_its_lease_is_followed_and_ends_with_40(
     assert second.error is None and second.batches == BATCHES - 1
     assert code == 40 and "has taken the table over" in first.said, first.said
     assert content(lake, layer) == undisturbed[layer]
+
+
+APPEND = {"CDC_LAKE__DEFAULTS__MODE": "append", "CDC_LAKE__DEFAULTS__DELETES": "soft"}
+
+
+@pytest.fixture
+def appended(landed: Path, tmp_path: Path) -> Path:
+    """A lake with bronze in it, whose silver is to have a row for each event."""
+    return Path(shutil.copytree(landed, tmp_path / "lake"))
+
+
+def append(root: Path, spark: SparkSession, **lease: Any) -> TableReport:
+    config = Config(
+        lake=LakeConfig(root=str(root)),
+        lease=LeaseConfig(**lease),
+        defaults=TableConfig(mode="append", max_rows=MAX_ROWS),
+    )
+    return run_silver(config, [TABLE], spark).tables[0]
+
+
+def appended_offsets(root: Path) -> list[int]:
+    rows = DeltaTable(str(root / "silver" / FOLDER)).to_pyarrow_table(columns=["meta"]).to_pylist()
+    return sorted(row["meta"]["kafka"]["offset"] for row in rows)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("point", ["after_plan", "after_side", "after_merge"])
+def test_each_record_is_appended_once_where_a_run_is_killed(spark: SparkSession, appended: Path, point: str) -> None:
+    with Driver("silver", appended, f"silver.{point}:batch=2:kill9", **APPEND) as driver:
+        assert driver.ended() == KILLED, driver.said
+
+    assert append(appended, spark).error is None
+    assert appended_offsets(appended) == list(range(MAX_ROWS * BATCHES))
+
+
+@pytest.mark.deep
+def test_each_record_is_appended_once_by_two_drivers(spark: SparkSession, appended: Path) -> None:
+    with stopped("silver", appended, 2, CDC_LAKE__LEASE__ENABLED="false", **APPEND) as first:
+        second = append(appended, spark, enabled=False)
+        first.go_on()
+        code = first.ended()
+
+    assert second.error is None and second.batches == BATCHES - 1
+    assert code == 40 and "committed while batch 2 was being made" in first.said, first.said
+    assert appended_offsets(appended) == list(range(MAX_ROWS * BATCHES))
