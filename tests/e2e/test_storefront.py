@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
 import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
@@ -91,6 +92,7 @@ def newest(sent: list[dict[str, Any]], settings: Mapping[str, Any]) -> dict[tupl
     return {key: one for key, one in last.items() if not one.get("deleted") and one.get("state") != "VOID"}
 
 
+@pytest.mark.deep
 def test_the_newest_state_of_every_entity_is_there_however_its_events_came(
     spark: SparkSession, stack: Stack, tmp_path: Path
 ) -> None:
