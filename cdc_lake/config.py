@@ -34,7 +34,6 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cdc_lake import aws
-from cdc_lake.columns import META
 from cdc_lake.errors import ConfigError, UnsupportedError
 from cdc_lake.partitioning import PartitionField
 
@@ -724,11 +723,6 @@ class TableConfig(Model):
     def key_of_rows(self) -> tuple[str, ...] | None:
         """The columns of the row that make its key; empty where Kafka's key does, none where rows have no key."""
         return None if self.mode == "append" else self.keys
-
-    @property
-    def added_columns(self) -> tuple[str, ...]:
-        """Columns of silver that are neither the source's nor the toolkit's own in every table."""
-        return (META, *self.derive) if self.mode == "append" else ()
 
     def check(self, topic: str) -> None:
         """See that what one setting needs of another is there, all of a topic's together.

@@ -12,7 +12,17 @@ from pyspark.sql.types import StructType
 
 from cdc_lake.changes import fold, memory
 from cdc_lake.changes.whole_table import Mark, Place, Truncate, WholeTable, is_mark, whole_table
-from cdc_lake.columns import KAFKA, KEY, REJECTED_ENTRY, SILVER_META, SNAPSHOT_ENTRY, TRUNCATED_ENTRY, quoted, type_text
+from cdc_lake.columns import (
+    KAFKA,
+    KEY,
+    META,
+    REJECTED_ENTRY,
+    SILVER_META,
+    SNAPSHOT_ENTRY,
+    TRUNCATED_ENTRY,
+    quoted,
+    type_text,
+)
 from cdc_lake.config import Config, SilverTable, TableConfig
 from cdc_lake.errors import ExpectationError, RefusedError
 from cdc_lake.events.declared import columns_that_lose_nulls
@@ -112,13 +122,18 @@ def looking(
         done=TableReport(table=target.topic),
         is_comparison=False,
         check_lease=lambda: None,
-        known=layout_of(silver.read().schema, progress, added=settings.added_columns) if progress else None,
+        known=layout_of(silver.read().schema, progress, added=added_columns(settings)) if progress else None,
     )
 
 
 def placing(settings: TableConfig, silver: Table) -> Placing:
     """Where the values of the source's columns go in a table."""
     return Placing(settings.except_columns, settings.rename, settings.cast, silver.held_as)
+
+
+def added_columns(settings: TableConfig) -> tuple[str, ...]:
+    """Columns of silver that are neither the source's nor the toolkit's own in every table."""
+    return (META, *settings.derive) if settings.mode == "append" else ()
 
 
 def layout_of(
@@ -345,7 +360,9 @@ class Batch:
         found = evolved(
             run.done.table,
             sent_by(trees, values.values(), values[newest] if newest else None),
-            stored=layout_of(self.silver.schema, progress, key_names, run.settings.added_columns) if progress else None,
+            stored=layout_of(self.silver.schema, progress, key_names, added_columns(run.settings))
+            if progress
+            else None,
             gone=progress.gone if progress else (),
             known=run.known,
             placing=run.placing,
