@@ -312,6 +312,14 @@ class KafkaConfig(Model):
         return found
 
 
+class FilesConfig(Model):
+    """Files that a sink connector wrote, where the records of topics are read in place of Kafka (docs/files.md)."""
+
+    root: str | None = Field(
+        default=None, description="Folder or URL of the topics' folders; if nothing is said, Kafka is read."
+    )
+
+
 class RegistryConfig(Model):
     """The schema registry that framed records point to."""
 
@@ -938,6 +946,7 @@ class Config(BaseSettings):
     )
 
     kafka: KafkaConfig = KafkaConfig()
+    files: FilesConfig = FilesConfig()
     registry: RegistryConfig = RegistryConfig()
     lake: LakeConfig = LakeConfig()
     gold: GoldConfig = GoldConfig()
@@ -1052,7 +1061,10 @@ def _resolved(config: Config, folder: Path) -> Config:
         "defaults": _with_files(config.defaults, folder),
         "tables": {glob: _with_files(own, folder) for glob, own in config.tables.items()},
     }
-    servers = {"stack": stack, "kafka": kafka, "registry": registry, "databases": databases}
+    files = config.files
+    if files.root:
+        files = files.model_copy(update={"root": _absolute(files.root, folder)})
+    servers = {"files": files, "stack": stack, "kafka": kafka, "registry": registry, "databases": databases}
     metrics = config.metrics
     if metrics.prometheus_folder:
         metrics = metrics.model_copy(update={"prometheus_folder": _absolute(metrics.prometheus_folder, folder)})

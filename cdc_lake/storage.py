@@ -64,6 +64,15 @@ class Storage:
             return []
         return sorted(status.getPath().getName() for status in self._fs(folder).listStatus(self._path(folder)))
 
+    def files(self, folder: str) -> Iterator[tuple[str, int]]:
+        """The files at and below a folder, each with when it was written, ms."""
+        if not self.exists(folder):
+            return
+        found = self._fs(folder).listFiles(self._path(folder), True)
+        while found.hasNext():
+            status = found.next()
+            yield status.getPath().toString(), int(status.getModificationTime())
+
     def read_text(self, path: str) -> str:
         """The whole text of a file."""
         stream = self._fs(path).open(self._path(path))

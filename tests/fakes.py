@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from events import Record
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_lake.sources.kafka import Span, TopicLog
+from cdc_lake.sources.logs import Span, TopicLog
 
 _KAFKA = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
@@ -30,13 +30,13 @@ class _Partition:
 
 
 class FakeBroker:
-    """A fake: a Kafka cluster in memory, as `cdc_lake.sources.kafka.Kafka` asks for one.
+    """A fake: a Kafka cluster in memory, as `cdc_lake.sources.logs.TopicSource` asks for one.
 
     Topics and partitions come with their first record. A topic's ids are the same in every FakeBroker: its name and how
     often it was created again.
     """
 
-    bootstrap_servers = "a fake broker"
+    name = "a fake broker"
 
     def __init__(self) -> None:
         self._partitions: dict[str, dict[int, _Partition]] = {}
@@ -76,12 +76,16 @@ class FakeBroker:
         log.start, log.end = min(offset, log.start), offset
         log.records = [record for record in log.records if record.offset < offset]
 
+    def doubts(self, topic: str) -> list[str]:
+        """See `TopicSource`."""
+        return []
+
     def topics(self) -> list[str]:
-        """See `Kafka`."""
+        """See `TopicSource`."""
         return sorted(self._partitions)
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
-        """See `Kafka`."""
+        """See `TopicSource`."""
         return {
             topic: TopicLog(
                 topic,
@@ -92,7 +96,7 @@ class FakeBroker:
         }
 
     def read(self, spark: SparkSession, topic: str, spans: Mapping[int, Span]) -> DataFrame:
-        """See `Kafka`."""
+        """See `TopicSource`."""
         found: list[Record] = []
         for partition, span in spans.items():
             log = self._partitions[topic][partition]
@@ -101,7 +105,7 @@ class FakeBroker:
         return kafka(spark, found)
 
     def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
-        """See `Kafka`."""
+        """See `TopicSource`."""
         found = {partition: span.end for partition, span in log.partitions.items()}
         for partition, behind in self._partitions[log.name].items():
             at = (r.offset for r in behind.records if r.timestamp.timestamp() * 1000 >= timestamp_ms)
@@ -109,10 +113,14 @@ class FakeBroker:
         return found
 
     def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        """See `Kafka`."""
+        """See `TopicSource`."""
         found = {}
         for partition, offset in offsets.items():
             behind = (r for r in self._partitions[topic][partition].records if r.offset >= offset)
             if record := next(behind, None):
                 found[partition] = round(record.timestamp.timestamp() * 1000)
         return found
+
+    def left_out(self, spans: Mapping[int, Span], records: int) -> int:
+        """See `TopicSource`."""
+        return 0

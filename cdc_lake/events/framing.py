@@ -18,6 +18,7 @@ Side = Literal["key", "value"]
 ID4, ID8, APICURIO, CONFLUENT = "id4", "id8", "apicurio", "confluent"
 GLUE, GLUE_ZLIB, SINGLE_OBJECT, BARE = "glue", "glue-zlib", "single-object", "bare"
 JSON, CSV, STRING = "json", "csv", "string"
+FILE = "file"
 
 NUMBERED = (ID4, ID8)
 """Frames of a bare number: what kind of id it is, the registry's kind decides, and sometimes only a look at it."""
@@ -27,7 +28,9 @@ DECLARED = (BARE, CSV, STRING)
 _BODY_STARTS: Final = {ID4: 6, ID8: 10, GLUE: 19, GLUE_ZLIB: 19, SINGLE_OBJECT: 11}
 """Where the body starts, counted from 1; in the other frames it is all there is."""
 _MAGIC: Final = {ID4: b"\0", ID8: b"\0", GLUE: b"\x03\0", GLUE_ZLIB: b"\x03\5", SINGLE_OBJECT: b"\xc3\x01"}
-_NAMED_IN_HEADERS = frozenset((APICURIO, CONFLUENT))
+FILE_HEADER: Final = "cdc_lake.{}.schema"
+"""Header of a key or value out of a file: the fingerprint of the schema that the file brought along."""
+_NAMED_IN_HEADERS = frozenset((APICURIO, CONFLUENT, FILE))
 _APICURIO_IDS = ("contentId", "globalId")
 _MAX_INFLATED_BYTES = 64 << 20
 """A small body that unpacks to more than this is no record."""
@@ -58,7 +61,8 @@ def reference(data: Column, headers: Column, side: Side, frame: Column, frames: 
 
     Kinds: `id4` and `id8`, a number that a registry knows, in hexadecimal digits; `contentId`, `globalId`,
     `contentHash`, `artifact` (group, artifact and version, each percent-encoded) as Apicurio's headers say; `guid`;
-    `glue`; `crc`, a fingerprint of Avro; `declared`. JSON names its schema itself, see `events.json`.
+    `glue`; `crc`, a fingerprint of Avro; `file`, one of ours; `declared`. JSON names its schema itself, see
+    `events.json`.
 
     Args:
         data: the key or the value.
@@ -76,6 +80,7 @@ def reference(data: Column, headers: Column, side: Side, frame: Column, frames: 
         },
         APICURIO: _apicurio_reference(headers, side),
         CONFLUENT: _confluent_reference(_header(headers, f"__{side}_schema_id")),
+        FILE: F.concat(F.lit(f"{FILE}:"), _header(headers, FILE_HEADER.format(side)).cast("string")),
         GLUE: glue,
         GLUE_ZLIB: glue,
         SINGLE_OBJECT: F.concat(F.lit("crc:"), F.lower(F.hex(F.substring(data, 3, 8)))),
@@ -161,7 +166,9 @@ def _frame_of_headers(headers: Column, side: Side) -> Column:
         return name.startswith(f"apicurio.{side}.") & ~name.endswith(".encoding") & ~name.endswith(".type")
 
     is_confluent = F.exists(headers, lambda h: h["key"] == f"__{side}_schema_id")
-    return F.when(is_confluent, CONFLUENT).when(F.exists(headers, lambda h: is_apicurio(h["key"])), APICURIO)
+    is_of_file = F.exists(headers, lambda h: h["key"] == FILE_HEADER.format(side))
+    found = F.when(is_confluent, CONFLUENT).when(F.exists(headers, lambda h: is_apicurio(h["key"])), APICURIO)
+    return found.when(is_of_file, FILE)
 
 
 def _header(headers: Column, name: str) -> Column:

@@ -13,9 +13,8 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.brokers import broker_login
 from cdc_lake.columns import BRONZE_STATISTICS
-from cdc_lake.config import Config, TableConfig, kafka_address
+from cdc_lake.config import Config, TableConfig
 from cdc_lake.errors import ConfigError, DataLossError, InfrastructureError, NoProgressError, QualityGateError
 from cdc_lake.events.arrival import (
     DECODE_STAGE,
@@ -36,7 +35,8 @@ from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.registries import open_registry
 from cdc_lake.registries.registry import Registry
 from cdc_lake.session import planned_for
-from cdc_lake.sources.kafka import Broker, Kafka, Span, TopicLog, offsets_of
+from cdc_lake.sources import open_source
+from cdc_lake.sources.logs import Span, TopicLog, TopicSource, offsets_of
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Gap, Progress
@@ -46,25 +46,31 @@ _LOGGED_ROWS = 20
 _EXPLAINED_ROWS = 100
 """Of the records of a batch that do not decode, so many are gone through one by one for the exact reason."""
 
+_LEFT_OUT = (
+    "`left_out`: offsets that no row of the files has: a sink connector leaves tombstones out. Where a delete is a "
+    "tombstone and nothing else, it is missing in silver: let the transform send it as a row (delete.tombstone."
+    "handling.mode: rewrite)"
+)
+
 
 def run_bronze(
     config: Config,
     tables: Sequence[str],
     spark: SparkSession | None = None,
     *,
-    broker: Kafka | None = None,
+    source: TopicSource | None = None,
     registry: Registry | None = None,
     accept_loss: bool = False,
     quarantine_unknown_ids: bool = False,
     workers: Workers | None = None,
 ) -> Report:
-    """Bring bronze up to date with Kafka.
+    """Bring bronze up to date with Kafka, or with the files that a sink connector wrote.
 
     Args:
         config: the settings.
         tables: topic names or globs.
         spark: the session; made when there is none.
-        broker: the one to read from; the settings' when there is none.
+        source: the one to read from; the settings' when there is none.
         registry: the one its records' schema ids are of; the settings' when there is none.
         accept_loss: go on over records that are gone, and record the gap, instead of stopping.
         quarantine_unknown_ids: quarantine records with unknown schema ids even where the registry knows none at all.
@@ -73,23 +79,23 @@ def run_bronze(
     Raises:
         UnknownTableError: a name or glob fits no topic.
         ConfigError: a setting lacks another one that it needs.
-        InfrastructureError: the broker or the registry does not answer.
+        InfrastructureError: the source or the registry does not answer.
         InstallationError: Spark cannot be started with what is installed.
     """
     report = Report(layer="bronze")
-    broker = broker or Broker(kafka_address(config), config.kafka.timeout_seconds, broker_login(config.kafka))
-    todo = "see --table, and that the connector writes to this broker"
-    topics = select(tables, broker.topics(), f"topic on {broker.bootstrap_servers}", todo)
+    workers = workers or Workers(spark=spark)
+    source = source or open_source(config, lambda: workers.spark("cdc_lake bronze"))
+    todo = "see --table, and that the connector writes there"
+    topics = select(tables, source.topics(), f"topic in {source.name}", todo)
     check_catalog_names(config, report.layer, topics)
     for topic in topics:
         config.table(topic).check(topic)
-    logs = broker.logs(topics)
-    registry = registry or answering_registry(config)
-    workers = workers or Workers(spark=spark)
+    logs = source.logs(topics)
+    registry = registry or (None if config.files.root else answering_registry(config))
     storage = workers.lake(config, "cdc_lake bronze")
     bronze = _Bronze(
         config,
-        broker,
+        source,
         logs,
         SchemaFiles(storage, config.lake.root, registry),
         Leases(config, storage, report.run_id, report.layer),
@@ -128,7 +134,7 @@ class _Bronze:
     """The layer's work; what is new is counted in offsets."""
 
     config: Config
-    broker: Kafka
+    source: TopicSource
     logs: Mapping[str, TopicLog]
     schemas: SchemaFiles
     leases: Leases
@@ -139,7 +145,10 @@ class _Bronze:
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
-        log, progress = self.logs[done.table], bronze_table(spark, self.config, done.table).progress()
+        log = self.logs[done.table]
+        if log.problem:
+            return None
+        progress = bronze_table(spark, self.config, done.table).progress()
         if progress is None or log.id not in progress.offsets or _read_on(log, progress.offsets)[1]:
             return None
         if is_due(dead_letter_topic(self.config, done.table), progress):
@@ -158,16 +167,20 @@ class _Bronze:
             return False
         if number * progress.record_bytes >= settings.min_batch_bytes or number >= settings.max_rows:
             return False
-        first_ms = self.broker.timestamps_ms(log.name, {partition: span.start for partition, span in left.items()})
+        first_ms = self.source.timestamps_ms(log.name, {partition: span.start for partition, span in left.items()})
         oldest_ms = min(first_ms.values(), default=0)
         return time.time() * 1000 - oldest_ms < settings.max_latency_seconds * 1000
 
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
-        for doubt in self.config.kafka.doubts:
+        for doubt in self.source.doubts(done.table):
             done.warn(doubt)
-        table = bronze_table(spark, self.config, done.table)
-        return _land(_Run(spark, self, self.logs[done.table], table, self.config.table(done.table), done))
+        table, log = bronze_table(spark, self.config, done.table), self.logs[done.table]
+        if log.problem:
+            log = self.source.logs([log.name])[log.name]  # what is being written may be whole by now
+        if log.problem:
+            raise log.problem
+        return _land(_Run(spark, self, log, table, self.config.table(done.table), done))
 
 
 @dataclass(frozen=True)
@@ -193,7 +206,7 @@ def _land(run: _Run) -> bool:
     progress = _progress(run)
     if progress and _read_on(run.log, progress.offsets)[1]:
         # No loss if another run has read on since the logs were listed.
-        run = replace(run, log=run.bronze.broker.logs([run.log.name])[run.log.name])
+        run = replace(run, log=run.bronze.source.logs([run.log.name])[run.log.name])
     before = _reading_on(run, progress)
     position = before.offsets[run.log.id]
     if not done.batches:
@@ -224,7 +237,7 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
     generation = list(before.offsets).index(run.log.id)
     is_again = any(span.start < before.again.get(partition, 0) for partition, span in spans.items())
     with done.phase("read"):
-        records, seen = look_over(run.bronze.broker.read(run.spark, run.log.name, spans), run.settings)
+        records, seen = look_over(run.bronze.source.read(run.spark, run.log.name, spans), run.settings)
     try:
         with done.phase("schemas"):
             written = written_with(
@@ -274,6 +287,9 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
     finally:
         records.unpersist()
     done.count(read=seen.total, **counts)
+    if left_out := run.bronze.source.left_out(spans, seen.total):
+        done.count(left_out=left_out)
+        done.warn(_LEFT_OUT)
     if counts.get("dropped"):
         _log_dropped(run, batch, counts["dropped"])
     done.read_bytes += seen.bytes
@@ -415,7 +431,7 @@ def _reading_on(run: _Run, progress: Progress | None) -> Progress:
     """
     log = run.log
     if progress is None:
-        begin = offsets_of(run.settings.start, log, run.bronze.broker)
+        begin = offsets_of(run.settings.start, log, run.bronze.source)
         if skipped := sum(offset - log.partitions[partition].start for partition, offset in begin.items()):
             run.done.warn(
                 f"bronze begins where `start: {run.settings.start}` says: {skipped} offsets before that are not read; "

@@ -7,10 +7,9 @@ from pydantic import BaseModel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.brokers import broker_login
 from cdc_lake.columns import BRONZE
-from cdc_lake.config import Config, kafka_address
-from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnsupportedError
+from cdc_lake.config import Config
+from cdc_lake.errors import CdcLakeError, InfrastructureError, UnsupportedError
 from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.layout import Evolved, check_steps, evolved
 from cdc_lake.events.rows import sent_by
@@ -22,7 +21,8 @@ from cdc_lake.layers.written import named
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, Version
 from cdc_lake.session import build_session, is_little
-from cdc_lake.sources.kafka import Broker, Kafka, TopicLog, offsets_of
+from cdc_lake.sources import open_source
+from cdc_lake.sources.logs import TopicLog, TopicSource, offsets_of
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 
@@ -90,7 +90,7 @@ def plan(
     tables: Sequence[str],
     spark: SparkSession | None = None,
     *,
-    broker: Kafka | None = None,
+    source: TopicSource | None = None,
     subjects: Subjects | None = None,
 ) -> Plan:
     """Look at what is waiting for bronze and silver.
@@ -99,21 +99,21 @@ def plan(
         config: the settings.
         tables: topic names or globs.
         spark: the session; made when there is none.
-        broker: asked what the topics hold; the settings' when there is none.
+        source: asked what the topics hold; the settings' when there is none.
         subjects: asked for the newest schemas; the settings' registry when there is none.
 
     Raises:
         UnknownTableError: a name or glob fits no topic and no bronze table.
     """
-    broker = broker or Broker(kafka_address(config), config.kafka.timeout_seconds, broker_login(config.kafka))
-    spark = spark or build_session("cdc_lake plan")
+    source = source or open_source(config, lambda: session)
+    session = spark = spark or build_session("cdc_lake plan")
     storage = Storage(spark)
     there, known = landed(config, storage), list[str]()
     found, logs = Plan(), dict[str, TopicLog]()
     try:
-        known = broker.topics()
+        known = source.topics()
         topics = select(tables, sorted({*there, *known}), "topic or bronze table", "see --table")
-        logs = broker.logs([topic for topic in topics if topic in known])
+        logs = source.logs([topic for topic in topics if topic in known])
     except InfrastructureError as error:
         found.broker_error = str(error)
         topics = select(tables, there, "bronze table", "see --table")
@@ -125,7 +125,7 @@ def plan(
         found.registry_error = str(error)
     for topic in topics:
         look = _Look(config, spark, topic, newest.get(topic))
-        found.tables.append(look.bronze(logs.get(topic), broker))
+        found.tables.append(look.bronze(logs.get(topic), source))
         if topic in there:
             found.tables += [look.silver(target) for target in silver_targets(config, topic)]
     leases = {layer: Leases(config, storage, "", layer) for layer in ("bronze", "silver")}
@@ -145,7 +145,7 @@ class _Look:
     newest: Version | None
     """Of the schemas that the registry has for the topic's values; none where it has none, or does not answer."""
 
-    def bronze(self, log: TopicLog | None, broker: Kafka) -> TablePlan:
+    def bronze(self, log: TopicLog | None, source: TopicSource) -> TablePlan:
         """What the bronze job would land."""
         table = DeltaLakeTable(self.spark, table_path(self.config, "bronze", self.topic))
         progress = table.progress()
@@ -154,10 +154,12 @@ class _Look:
         if log is None:
             return found
         try:
+            if log.problem:
+                raise log.problem
             settings = self.config.table(self.topic)
             settings.check(self.topic)
-            before = before if progress else offsets_of(settings.start, log, broker)
-        except ConfigError as error:
+            before = before if progress else offsets_of(settings.start, log, source)
+        except CdcLakeError as error:
             found.refused.append(str(error))
         left = unread(log, progress.offsets.get(log.id, {}) if progress else before)
         found.consumed_from = {str(p): offset for p, offset in before.items()}

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 from pyspark.sql import SparkSession
 
-from cdc_lake.brokers import broker_login
-from cdc_lake.config import Config, StartPosition, kafka_address
+from cdc_lake.config import Config, StartPosition
 from cdc_lake.errors import ConfigError, DataLossError
 from cdc_lake.layers.bronze import bronze_table
 from cdc_lake.layers.dead_letters import dead_letter_topic, sent_by
@@ -15,7 +14,8 @@ from cdc_lake.layers.neighbours import records_there
 from cdc_lake.layers.run import Leases, end_report, select_landed
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport
-from cdc_lake.sources.kafka import Broker, Kafka, Span, TopicLog, offsets_of
+from cdc_lake.sources import open_source
+from cdc_lake.sources.logs import Span, TopicLog, TopicSource, offsets_of
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Gap, Progress
@@ -38,7 +38,7 @@ class Move(BaseModel):
 
 
 def moves(
-    config: Config, tables: Sequence[str], to: StartPosition, spark: SparkSession, *, broker: Kafka | None = None
+    config: Config, tables: Sequence[str], to: StartPosition, spark: SparkSession, *, source: TopicSource | None = None
 ) -> list[Move]:
     """What `seek` would do: the partitions that have another place. Nothing is written.
 
@@ -47,23 +47,25 @@ def moves(
         tables: topic names or globs.
         to: the place.
         spark: the session.
-        broker: asked what the topics hold; the settings' when there is none.
+        source: asked what the topics hold; the settings' when there is none.
 
     Raises:
         UnknownTableError: a name or glob fits no bronze table.
         ConfigError: a topic has no such place.
         DataLossError: a topic was created again, or lost what bronze had read of it.
-        InfrastructureError: the broker does not answer.
+        InfrastructureError: the source does not answer.
     """
-    broker = broker or Broker(kafka_address(config), config.kafka.timeout_seconds, broker_login(config.kafka))
+    source = source or open_source(config, lambda: spark)
     topics = select_landed(config, Storage(spark), tables)
-    logs = broker.logs(topics)
+    logs = source.logs(topics)
     found = []
     for topic in topics:
         table = bronze_table(spark, config, topic)
         progress = table.progress()
         assert progress is not None, "a bronze table is created with progress"
-        found += _moves(table, progress, logs[topic], offsets_of(to, logs[topic], broker))
+        if problem := logs[topic].problem:
+            raise problem
+        found += _moves(table, progress, logs[topic], offsets_of(to, logs[topic], source))
     return found
 
 

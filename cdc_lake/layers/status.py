@@ -8,14 +8,14 @@ from pydantic import BaseModel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.brokers import broker_login
-from cdc_lake.config import Config, kafka_address
+from cdc_lake.config import Config
 from cdc_lake.errors import InfrastructureError
 from cdc_lake.layers.bronze import unread
 from cdc_lake.layers.run import select_landed, silver_targets, table_path
 from cdc_lake.metrics.report import Report
 from cdc_lake.session import build_session
-from cdc_lake.sources.kafka import Broker, Kafka, TopicLog
+from cdc_lake.sources import open_source
+from cdc_lake.sources.logs import TopicLog, TopicSource
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
@@ -75,7 +75,7 @@ class Status(BaseModel):
 
 
 def status(
-    config: Config, tables: Sequence[str], spark: SparkSession | None = None, *, broker: Kafka | None = None
+    config: Config, tables: Sequence[str], spark: SparkSession | None = None, *, source: TopicSource | None = None
 ) -> Status:
     """Look at the tables; nothing is written.
 
@@ -83,19 +83,19 @@ def status(
         config: the settings.
         tables: topic names or globs.
         spark: the session; made when there is none.
-        broker: asked what the topics hold; the settings' when there is none.
+        source: asked what the topics hold; the settings' when there is none.
 
     Raises:
         UnknownTableError: a name or glob fits no bronze table.
     """
-    broker = broker or Broker(kafka_address(config), config.kafka.timeout_seconds, broker_login(config.kafka))
-    spark = spark or build_session("cdc_lake status")
+    source = source or open_source(config, lambda: session)
+    session = spark = spark or build_session("cdc_lake status")
     storage = Storage(spark)
     topics = select_landed(config, storage, tables)
     found, logs = Status(), dict[str, TopicLog]()
     try:
-        there = set(broker.topics())
-        logs = broker.logs([topic for topic in topics if topic in there])
+        there = set(source.topics())
+        logs = source.logs([topic for topic in topics if topic in there])
     except InfrastructureError as error:
         found.broker_error = str(error)
     runs = _last_runs(storage, f"{config.lake.root}/_runs")
@@ -103,7 +103,7 @@ def status(
         bronze = DeltaLakeTable(spark, table_path(config, "bronze", topic))
         landed = bronze.progress()
         assert landed is not None, "a bronze table is created with progress"
-        found.tables.append(_of_bronze(topic, bronze, landed, logs.get(topic), broker))
+        found.tables.append(_of_bronze(topic, bronze, landed, logs.get(topic), source))
         for target in silver_targets(config, topic):
             found.tables.append(_of_silver(target.name, bronze, landed, target.open(spark).progress()))
     for one in found.tables:
@@ -113,7 +113,7 @@ def status(
 
 
 def _of_bronze(
-    topic: str, bronze: DeltaLakeTable, landed: Progress, log: TopicLog | None, broker: Kafka
+    topic: str, bronze: DeltaLakeTable, landed: Progress, log: TopicLog | None, source: TopicSource
 ) -> TableStatus:
     quarantined = bronze.read().where(F.col("status") == "quarantined").count()
     found = TableStatus(
@@ -123,11 +123,11 @@ def _of_bronze(
         consumed={str(partition): offset for partition, offset in landed.position.items()},
         quarantined=quarantined,
     )
-    if log is not None:
+    if log is not None and log.problem is None:
         left = unread(log, landed.offsets.get(log.id, {}))
         found.behind_records = sum(span.end - span.start for span in left.values())
         firsts = {partition: span.start for partition, span in left.items()}
-        oldest = broker.timestamps_ms(log.name, firsts).values() if firsts else ()
+        oldest = source.timestamps_ms(log.name, firsts).values() if firsts else ()
         found.behind_seconds = _seconds_since(min(oldest, default=None))
     return found
 

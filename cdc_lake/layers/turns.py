@@ -6,6 +6,7 @@ leaves the others alone.
 
 import logging
 import math
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,11 +21,12 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_bef
 
 from cdc_lake import failpoints
 from cdc_lake.config import Config
-from cdc_lake.errors import CdcLakeError, DataLossError, InfrastructureError
+from cdc_lake.errors import CdcLakeError, ConfigError, DataLossError, InfrastructureError
 from cdc_lake.layers.run import Leases
 from cdc_lake.metrics.export import check_exporters
 from cdc_lake.metrics.report import Failure, Report, TableReport
 from cdc_lake.session import build_session, sibling
+from cdc_lake.sources.files import OVERLAP
 from cdc_lake.storage import Storage
 from cdc_lake.versions import session_class
 
@@ -261,6 +263,13 @@ def _in_our_words(table: str, error: Exception) -> CdcLakeError:
             table,
             "the broker stopped answering in the middle of the run",
             "run again; nothing of this batch was committed",
+        )
+    if overlap := re.search(rf"\S+: {OVERLAP}", said):
+        return ConfigError(
+            table,
+            overlap[0],
+            "take the file away that holds records of another one, and let the sink write each partition's records in "
+            "the order of their offsets; nothing of this batch was committed",
         )
     if any(sign in said for sign in _NODE_LOST):
         return InfrastructureError(

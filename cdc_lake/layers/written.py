@@ -201,6 +201,8 @@ class _Source:
                 return self._kept(self._declared())
             case "crc":
                 return self._kept(one for one in self._declared() if _crc(one) == schema_id)
+            case "file":
+                return [self._named(self._files.by_fingerprint(schema_id))]
             case json_format.PLAIN_REFERENCE:
                 return self._kept([self._plain(schema_id)])
             case json_format.CONNECT_REFERENCE:

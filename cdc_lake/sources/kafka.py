@@ -1,19 +1,15 @@
-"""The broker: which topics there are, how far their logs reach, and a range of records as a DataFrame."""
+"""The broker as a source of records."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Protocol
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.brokers import Admin, BrokerLogin
-from cdc_lake.config import StartPosition
-from cdc_lake.errors import CdcLakeError, ConfigError
-from cdc_lake.points import milliseconds
+from cdc_lake.errors import CdcLakeError
+from cdc_lake.sources.logs import Span, TopicLog
 
 _INTERNAL_PREFIXES = ("__", "_connect_", "_schemas")
 _FETCH = {
@@ -24,100 +20,6 @@ _FETCH = {
 }
 
 
-@dataclass(frozen=True)
-class Span:
-    """Offsets of one partition: from `start`, up to and without `end`. They may have holes, so it is no row count."""
-
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
-class TopicLog:
-    """What a topic holds now.
-
-    Attributes:
-        name: the topic.
-        id: Kafka's own id of it, another one once the topic is deleted and created again.
-        partitions: what can be read of each: up to the last stable offset.
-    """
-
-    name: str
-    id: str
-    partitions: Mapping[int, Span]
-
-
-class Kafka(Protocol):
-    """What bronze asks of a Kafka cluster."""
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """Where it is, for messages."""
-
-    def topics(self) -> list[str]:
-        """The topics there are, without those that Kafka and Connect keep for themselves.
-
-        Raises:
-            InfrastructureError: the broker does not answer.
-            ConfigError: it refuses the login.
-        """
-
-    def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
-        """What each of `topics` holds now, by one listing for all of them.
-
-        Raises:
-            InfrastructureError: the broker does not answer.
-        """
-
-    def read(self, spark: SparkSession, topic: str, spans: Mapping[int, Span]) -> DataFrame:
-        """The records of `spans`, committed ones only.
-
-        Columns out: `key`, `value` binary, `topic`, `partition`, `offset`, `timestamp`, `headers`.
-        """
-
-    def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
-        """The first offset of each partition whose record was written then or later; the end where there is none.
-
-        Raises:
-            InfrastructureError: the broker does not answer.
-        """
-
-    def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        """When the first record at or behind each offset was written, by partition; without those that have none.
-
-        Raises:
-            InfrastructureError: the broker does not answer.
-        """
-
-
-def offsets_of(place: StartPosition, log: TopicLog, broker: Kafka) -> dict[int, int]:
-    """The offset that a place is, by partition.
-
-    Raises:
-        ConfigError: the topic has no such partition, or no such offset any more or yet.
-        InfrastructureError: the broker does not answer.
-    """
-    match place:
-        case "earliest":
-            return {partition: span.start for partition, span in log.partitions.items()}
-        case "latest":
-            return {partition: span.end for partition, span in log.partitions.items()}
-        case datetime():
-            return broker.offsets_at(log, milliseconds(place))
-    for partition, offset in place.items():
-        span = log.partitions.get(partition)
-        if span is None:
-            there = f"it has partitions 0 to {max(log.partitions)}"
-            raise ConfigError(f"{log.name}[{partition}]", "the topic has no such partition", there)
-        if not span.start <= offset <= span.end:
-            raise ConfigError(
-                f"{log.name}[{partition}]",
-                f"there is no offset {offset}: the log begins at {span.start} and ends before {span.end}",
-                "name an offset that is there, a time, `earliest` or `latest`",
-            )
-    return {partition: place.get(partition, span.start) for partition, span in log.partitions.items()}
-
-
 class Broker:
     """A Kafka cluster.
 
@@ -125,16 +27,29 @@ class Broker:
         bootstrap_servers: host:port, comma separated.
         timeout_seconds: for one question.
         login: how it knows who asks.
+        doubts: what each report has to say of the settings.
     """
 
-    def __init__(self, bootstrap_servers: str, timeout_seconds: float, login: BrokerLogin | None = None) -> None:
-        self.bootstrap_servers = bootstrap_servers
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        timeout_seconds: float,
+        login: BrokerLogin | None = None,
+        doubts: Sequence[str] = (),
+    ) -> None:
+        self.name = f"Kafka at {bootstrap_servers}"
+        self._doubts = doubts
+        self._bootstrap_servers = bootstrap_servers
         self._timeout = timeout_seconds
         self._login = login or BrokerLogin()
         self._admin = Admin(bootstrap_servers, self._login)
 
+    def doubts(self, topic: str) -> Sequence[str]:
+        """See `TopicSource`."""
+        return self._doubts
+
     def topics(self) -> list[str]:
-        """See `Kafka`."""
+        """See `TopicSource`."""
         try:
             topics = self._admin.client.list_topics(timeout=self._timeout).topics
         except KafkaException as exc:
@@ -142,7 +57,7 @@ class Broker:
         return sorted(topic for topic in topics if not topic.startswith(_INTERNAL_PREFIXES))
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
-        """See `Kafka`."""
+        """See `TopicSource`."""
         try:
             described = {
                 topic: future.result(self._timeout)
@@ -167,9 +82,9 @@ class Broker:
         }
 
     def read(self, spark: SparkSession, topic: str, spans: Mapping[int, Span]) -> DataFrame:
-        """See `Kafka`."""
+        """See `TopicSource`."""
         options = {
-            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "kafka.bootstrap.servers": self._bootstrap_servers,
             "assign": json.dumps({topic: list(spans)}),  # `subscribe` wants a span of every partition
             "includeHeaders": "true",
             "failOnDataLoss": "true",
@@ -181,7 +96,7 @@ class Broker:
         return spark.read.format("kafka").options(**options).load()
 
     def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
-        """See `Kafka`."""
+        """See `TopicSource`."""
         partitions = [TopicPartition(log.name, partition) for partition in log.partitions]
         try:
             found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
@@ -191,10 +106,10 @@ class Broker:
         return {p: ends[p] if (offset := found[log.name, p]) < 0 else min(offset, ends[p]) for p in log.partitions}
 
     def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        """See `Kafka`."""
+        """See `TopicSource`."""
         consumer = Consumer(
             {
-                "bootstrap.servers": self.bootstrap_servers,
+                "bootstrap.servers": self._bootstrap_servers,
                 "group.id": "cdc_lake-status",  # asked for by the client; nothing is ever committed in it
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
@@ -220,6 +135,10 @@ class Broker:
         finally:
             consumer.close()
         return found
+
+    def left_out(self, spans: Mapping[int, Span], records: int) -> int:
+        """See `TopicSource`: the holes in its offsets are markers of transactions, and what compaction removed."""
+        return 0
 
     def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
         asked = self._admin.client.list_offsets(

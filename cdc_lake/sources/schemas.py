@@ -23,7 +23,7 @@ class SchemaFiles:
     Args:
         storage: where the lake is.
         root: the lake's root.
-        registry: asked once per id and run; none for readers of bronze, who know fingerprints only.
+        registry: asked once per id and run; none for readers of bronze and of files, who know fingerprints only.
     """
 
     def __init__(self, storage: Storage, root: str, registry: Registry | None = None) -> None:
@@ -35,7 +35,7 @@ class SchemaFiles:
     @property
     def kinds(self) -> Sequence[str]:
         """The kinds of id that a bare number in a frame may be."""
-        return self._named.namespaces
+        return self._registry.namespaces if self._registry else ()
 
     def by_fingerprint(self, fingerprint: str) -> WriterSchema:
         """A schema that records in bronze were written with."""

@@ -132,7 +132,7 @@ class Lake:
                     run_bronze(
                         self._config,
                         topics,
-                        broker=self._broker,
+                        source=self._broker,
                         registry=self._registry,
                         accept_loss=accept_loss,
                         workers=self._workers,

@@ -19,7 +19,8 @@ from cdc_lake.cli.app import main
 from cdc_lake.config import load_config
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.sinks.topic import KafkaTopic
-from cdc_lake.sources.kafka import Broker, Span
+from cdc_lake.sources.kafka import Broker
+from cdc_lake.sources.logs import Span
 
 Refused = Callable[[Path], str]
 CANARY = re.compile("canary|PRIVATE KEY")

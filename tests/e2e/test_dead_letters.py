@@ -39,7 +39,7 @@ class Source:
             lake=LakeConfig(root=str(self._root)),
             defaults=TableConfig(dead_letter_topic=to or self.letters),
         )
-        report = run_bronze(config, [self.topic.table], self._spark, broker=self.broker, registry=self.topic.registry)
+        report = run_bronze(config, [self.topic.table], self._spark, source=self.broker, registry=self.topic.registry)
         return report.tables[0]
 
     def version(self) -> int:

@@ -16,7 +16,7 @@ if __name__ == "__main__":
     spark = build_session("cdc_lake in all layers")
     config, (broker, registry) = load_config(), servers()
     reports = [
-        run_bronze(config, [TABLE], spark, broker=broker, registry=registry),
+        run_bronze(config, [TABLE], spark, source=broker, registry=registry),
         run_silver(config, [TABLE], spark),
         run_gold(config, ["*"], spark),
     ]

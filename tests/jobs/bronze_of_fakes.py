@@ -36,6 +36,6 @@ def servers() -> tuple[FakeBroker, FakeRegistry]:
 
 if __name__ == "__main__":
     broker, registry = servers()
-    report = run_bronze(load_config(), [TABLE], broker=broker, registry=registry)
+    report = run_bronze(load_config(), [TABLE], source=broker, registry=registry)
     print(report.model_dump_json())
     sys.exit(report.exit_code)

@@ -173,6 +173,6 @@ def servers() -> tuple[FakeBroker, Shelf]:
 
 if __name__ == "__main__":
     broker, shelf = servers()
-    report = run_bronze(load_config(), [TABLE.name], broker=broker, registry=shelf)
+    report = run_bronze(load_config(), [TABLE.name], source=broker, registry=shelf)
     print(report.model_dump_json())
     sys.exit(report.exit_code)

@@ -42,7 +42,7 @@ def test_it_goes_on_until_it_is_told_to_end(spark: SparkSession, tmp_path: Path,
 
     def land(n: int) -> None:
         broker.append(topic.change("u", 1, {"n": n}, lsn=n, ts_ms=START_MS + n))
-        assert run_bronze(config, [topic.table], spark, broker=broker, registry=topic.registry).exit_code == 0
+        assert run_bronze(config, [topic.table], spark, source=broker, registry=topic.registry).exit_code == 0
 
     def shown() -> list[int]:
         return [row["n"] for row in silver_rows(root, topic.table)]

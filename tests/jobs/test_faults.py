@@ -66,7 +66,7 @@ def run(spark: SparkSession) -> Run:
         if layer == "silver":
             return run_silver(config, [TABLE], spark).tables[0]
         broker, registry = servers()
-        return run_bronze(config, [TABLE], spark, broker=broker, registry=registry).tables[0]
+        return run_bronze(config, [TABLE], spark, source=broker, registry=registry).tables[0]
 
     return of
 

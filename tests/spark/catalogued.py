@@ -79,7 +79,7 @@ class CataloguedLake:
     def _run(self, layer: str) -> Report:
         if layer == "bronze":
             registry = self._topics[0].registry
-            return run_bronze(self.config, ["*"], self._spark, broker=self._broker, registry=registry)
+            return run_bronze(self.config, ["*"], self._spark, source=self._broker, registry=registry)
         return (
             run_gold(self.config, ["*"], self._spark)
             if layer == "gold"

@@ -61,7 +61,7 @@ class Lake:
             self.broker.append(record)
         return self._succeeded(
             run_bronze(
-                self._landing, [self._topic.table], self._spark, broker=self.broker, registry=self._topic.registry
+                self._landing, [self._topic.table], self._spark, source=self.broker, registry=self._topic.registry
             )
         )
 

@@ -111,7 +111,7 @@ class Lake:
     def land(self, **flags: bool) -> TableReport:
         """One run of bronze."""
         (done,) = run_bronze(
-            self._config, [self._topic], self._spark, broker=self.broker, registry=self.shelf, **flags
+            self._config, [self._topic], self._spark, source=self.broker, registry=self.shelf, **flags
         ).tables
         return done
 

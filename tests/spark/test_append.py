@@ -63,7 +63,7 @@ class Logs:
 
     def land(self, **more: Any) -> TableReport:
         (done,) = run_bronze(
-            self.config, [self.topic], self.spark, broker=self.broker, registry=self.registry, **more
+            self.config, [self.topic], self.spark, source=self.broker, registry=self.registry, **more
         ).tables
         return done
 

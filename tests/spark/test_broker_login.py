@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 from cdc_lake.brokers import BrokerLogin
 from cdc_lake.models import TopicSink
 from cdc_lake.sinks.kafka import KafkaSink
-from cdc_lake.sources.kafka import Broker, Span
+from cdc_lake.sources.kafka import Broker
+from cdc_lake.sources.logs import Span
 
 NOWHERE = "127.0.0.1:9"
 

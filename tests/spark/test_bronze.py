@@ -35,7 +35,7 @@ class Bronze:
         self.topic = Topic({"name": OPTIONAL_STRING})
         self.broker = FakeBroker()
         self.root = root
-        self.run_bronze = functools.partial(run_bronze, spark=spark, broker=self.broker, registry=self.topic.registry)
+        self.run_bronze = functools.partial(run_bronze, spark=spark, source=self.broker, registry=self.topic.registry)
         self._spark = spark
 
     @property

@@ -56,7 +56,7 @@ class Shop:
         return Config(lake=LakeConfig(root=str(self.root)), defaults=TableConfig(**self.settings))
 
     def land(self) -> TableReport:
-        (landed,) = run_bronze(self.config, [TOPIC], self.spark, broker=self.broker, registry=FakeRegistry()).tables
+        (landed,) = run_bronze(self.config, [TOPIC], self.spark, source=self.broker, registry=FakeRegistry()).tables
         return landed
 
     def take(self) -> TableReport:

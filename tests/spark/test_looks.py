@@ -23,7 +23,7 @@ COLUMNS = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
 class Down:
     """A fake: a broker that does not answer."""
 
-    bootstrap_servers = "nowhere"
+    name = "nowhere"
 
     def topics(self) -> list[str]:
         raise InfrastructureError("Kafka at nowhere", "the broker does not answer", "wait")
@@ -147,7 +147,7 @@ def test_status_says_how_far_each_layer_is_behind(spark: SparkSession, tmp_path:
         lake.broker.append(record)
 
     began = time.time()
-    bronze, silver = status(config(tmp_path), ["*"], spark, broker=lake.broker).tables
+    bronze, silver = status(config(tmp_path), ["*"], spark, source=lake.broker).tables
     ended = time.time()
 
     assert (bronze.layer, bronze.commit, bronze.behind_records, bronze.quarantined) == ("bronze", 2, 2, 1)
@@ -160,7 +160,7 @@ def test_status_says_how_far_each_layer_is_behind(spark: SparkSession, tmp_path:
     lake.fold()
     compared = Report(layer="reconcile", tables=[TableReport(table=topic.table, status="ok")])
     end_report(Storage(spark), config(tmp_path), compared)
-    caught_up = status(config(tmp_path), ["*"], spark, broker=lake.broker).tables[1]
+    caught_up = status(config(tmp_path), ["*"], spark, source=lake.broker).tables[1]
     assert (caught_up.behind_records, caught_up.behind_seconds) == (0, 0.0)
     assert caught_up.last_reconcile and caught_up.last_reconcile.run_id == compared.run_id
 
@@ -168,7 +168,7 @@ def test_status_says_how_far_each_layer_is_behind(spark: SparkSession, tmp_path:
 def test_status_without_kafka_says_what_the_tables_say(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     Lake(spark, tmp_path, topic).land([topic.change("c", 7, {"n": 1}, lsn=10, ts_ms=START_MS, offset=0)])
 
-    found = status(config(tmp_path), ["*"], spark, broker=Down())  # type: ignore[arg-type]
+    found = status(config(tmp_path), ["*"], spark, source=Down())  # type: ignore[arg-type]
 
     assert found.broker_error and "does not answer" in found.broker_error
     bronze, silver = found.tables

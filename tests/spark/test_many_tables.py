@@ -66,7 +66,7 @@ def test_many_tables_are_right_and_a_broken_one_is_named(spark: SparkSession, tm
         table.change(10)
     broker.append(before.change("c", 1, {"n": 1}))
     for n in range(2):
-        bronze = run_bronze(config, ["shop.*"], broker=broker, registry=registry, workers=workers)
+        bronze = run_bronze(config, ["shop.*"], source=broker, registry=registry, workers=workers)
         silver = run_silver(config, ["*"], workers=workers)
 
         assert bronze.exit_code == 0

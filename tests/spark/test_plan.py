@@ -47,7 +47,7 @@ def planned(spark: SparkSession, place: Place, root: Path, among: Sequence[Chang
     before = content(root)
     config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(**settings))
     announcing: Any = Announcing(text_of(value_schemas(among)[1]))
-    found = plan(config, ["*"], spark, broker=place.lake.broker, subjects=announcing)
+    found = plan(config, ["*"], spark, source=place.lake.broker, subjects=announcing)
     assert content(root) == before
     return found
 
@@ -120,8 +120,8 @@ def test_a_registry_that_stops_answering_is_no_refusal_and_who_writes_the_table_
     down: Any = Announcing(None)
 
     with Leases(config, Storage(spark), "20260101T000000-other", "silver").hold(TABLE):
-        found = plan(config, ["*"], spark, broker=place.lake.broker, subjects=down)
-    free = plan(config, ["*"], spark, broker=place.lake.broker, subjects=down)
+        found = plan(config, ["*"], spark, source=place.lake.broker, subjects=down)
+    free = plan(config, ["*"], spark, source=place.lake.broker, subjects=down)
 
     assert found.registry_error == "the registry: it does not answer any more; run again"
     assert found.refused == []

@@ -54,7 +54,7 @@ class Place:
         for record in records:
             self.broker.append(record)
         report = run_bronze(
-            self.config(), [self.topic.table], self.spark, broker=self.broker, registry=self.topic.registry
+            self.config(), [self.topic.table], self.spark, source=self.broker, registry=self.topic.registry
         )
         succeed(report)
         return report.tables[0]
@@ -178,7 +178,7 @@ def test_an_operator_s_way_from_the_list_to_the_end_of_it_on_eighty_columns(
     gone = said("list", *table, "--dropped", "--each")
     assert ["0@1" in gone, "0@2" in gone, "tests" in gone, "0@3" in gone] == [True, True, True, False]
     assert [here.statuses()[offset][0] for offset in range(4)] == ["ok", "dropped", "dropped", "quarantined"]
-    assert status(here.config(), ["*"], here.spark, broker=here.broker).tables[0].quarantined == 1
+    assert status(here.config(), ["*"], here.spark, source=here.broker).tables[0].quarantined == 1
 
     said("replay", *table, "--dropped", "--reason", "expectation")
     monkeypatch.delenv("CDC_LAKE__DEFAULTS__EXPECTATIONS")
@@ -273,7 +273,7 @@ class Portions(Run):
         for number, batch in enumerate(self.batches):
             for index in batch:
                 broker.append(self._record(topic, index))
-            succeed(run_bronze(strict, [topic.table], spark, broker=broker, registry=topic.registry))
+            succeed(run_bronze(strict, [topic.table], spark, source=broker, registry=topic.registry))
             succeed(run_silver(strict, [topic.table], spark))
             if number in self.due.values():
                 show(topic.registry, str(number))

@@ -46,7 +46,7 @@ class Place:
             self.config(**settings),
             [self.topic.table],
             self.spark,
-            broker=self.broker,
+            source=self.broker,
             registry=self.topic.registry,
             accept_loss=accept_loss,
         )
@@ -57,7 +57,7 @@ class Place:
         assert done.error is None, done.error
 
     def moves(self, to: StartPosition) -> list[Move]:
-        return moves(self.config(), [self.topic.table], to, self.spark, broker=self.broker)
+        return moves(self.config(), [self.topic.table], to, self.spark, source=self.broker)
 
     def seek(self, to: StartPosition) -> TableReport:
         (done,) = seek(self.config(), self.moves(to), workers=Workers(spark=self.spark)).tables
@@ -177,7 +177,7 @@ def test_a_place_that_is_not_there_is_named_before_anything_is_read(
 
     done = here.land(start=start)
     (planned,) = plan(
-        here.config(start=start), [topic.table], spark, broker=here.broker, subjects=topic.registry
+        here.config(start=start), [topic.table], spark, source=here.broker, subjects=topic.registry
     ).tables
 
     assert done.error is not None and done.error.exit_code == 2

@@ -59,7 +59,7 @@ def test_each_table_holds_the_same_rows(spark: SparkSession, tmp_path: Path, top
     assert {layer: rows(tmp_path, topic, layer) for layer in LAYERS.values()} == dict.fromkeys(
         LAYERS.values(), expected
     )
-    found = status(config(tmp_path), ["*"], spark, broker=lake.broker).tables
+    found = status(config(tmp_path), ["*"], spark, source=lake.broker).tables
     assert [one.table for one in found] == [topic.table, *(f"{topic.table}{kind}" for kind in LAYERS)]
     assert {one.behind_records for one in found} == {0}
 

@@ -98,7 +98,7 @@ class Run:
         for number, batch in enumerate(self.batches):
             for index in batch:
                 broker.append(self._record(topic, index))
-            succeed(run_bronze(config, [topic.table], spark, broker=broker, registry=registry))
+            succeed(run_bronze(config, [topic.table], spark, source=broker, registry=registry))
             succeed(run_silver(config, [topic.table], spark))
             if number in self.due.values():
                 show(registry, str(number))

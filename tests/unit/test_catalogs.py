@@ -108,7 +108,7 @@ def test_a_run_of_two_tables_of_one_name_ends_before_it_starts(tmp_path: Path) -
     config = Config(lake=LakeConfig(root=str(tmp_path)), catalog=settings())
 
     with pytest.raises(ConfigError, match=r"both would be `shop_bronze\.film` in the catalog"):
-        run_bronze(config, ["shop.*"], broker=broker)
+        run_bronze(config, ["shop.*"], source=broker)
 
     assert list(tmp_path.iterdir()) == []
 

@@ -1,0 +1,425 @@
+"""Files that a sink connector wrote, as a source of records: Avro containers, lines of JSON, Parquet.
+
+Below the root each topic has a folder, and each of its files says in its name which partition it is of and at which
+offset it begins: `<topic>+<partition>+<offset>.avro`, or with its last offset behind the first, and `-` for `+`. The
+offset of a row is the file's first one and the row's number in it; so offsets that the sink left out inside of a file
+count at its end. Such files hold values alone. Where a registry knows `<topic>-key`, its columns are taken from the
+row, which makes the key that the topic had. Sources: the object writers of Confluent's S3, GCS and HDFS sinks, and
+Aiven's S3 sink, for names; Avro's specification, "Object Container Files". docs/files.md
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from itertools import pairwise
+from operator import and_, or_
+from typing import Any, TypeVar
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Window as W
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro, to_avro
+from pyspark.sql.types import StructField, StructType
+
+from cdc_lake.columns import quoted
+from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
+from cdc_lake.events.decode import WriterSchema
+from cdc_lake.events.framing import FILE_HEADER
+from cdc_lake.events.schemas import SchemaError, fields, is_nullable, parse
+from cdc_lake.sources.logs import Span, TopicLog
+from cdc_lake.sources.schemas import SchemaFiles
+from cdc_lake.storage import Storage
+
+KeySchema = Callable[[str], str | None]
+"""From a topic to the Avro schema of its keys; none where its rows' keys are not put together here."""
+
+T = TypeVar("T")
+
+_HIDDEN = ("_", ".")
+_ENDINGS = {"avro": "avro", "json": "json", "jsonl": "json", "parquet": "parquet"}
+_NAME = (
+    r"[+-](?P<partition>\d+)[+-](?P<start>\d+)(?:[+-](?P<last>\d+))?\.(?P<ending>avro|jsonl?|parquet)(?:\.(?:gz|zst))?"
+)
+_IMAGES = ("after", "before")
+_PARQUET_SCHEMAS = ("parquet.avro.schema", "avro.schema")
+_AT_ONCE = 16
+"""Files whose beginnings are read at the same time."""
+_LISTED = 5
+_ID = "files"
+_MARK_BYTES = 16
+OVERLAP = "it has rows beyond the first offset of the file behind it"
+"""What Spark's error says where the rows of one file would have the offsets of another's."""
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of a topic.
+
+    Attributes:
+        start: its first offset.
+        end: the offset behind its last, if its name says it.
+        modified_ms: when it was written.
+    """
+
+    path: str
+    partition: int
+    start: int
+    end: int | None
+    format: str
+    modified_ms: int
+
+    @property
+    def name(self) -> str:
+        """Without its folders."""
+        return self.path.rpartition("/")[2]
+
+
+class Files:
+    """Topics as files.
+
+    Args:
+        root: the folder of the topics' folders.
+        lake: the lake's root, where the schemas are kept that the files bring along.
+        spark: gives the session.
+        key_schema: what makes keys of rows.
+    """
+
+    def __init__(
+        self, root: str, lake: str, spark: Callable[[], SparkSession], key_schema: KeySchema = lambda topic: None
+    ) -> None:
+        self.name = f"files below {root}"
+        self._root = root
+        self._lake = lake
+        self._spark = spark
+        self._key_schema = key_schema
+        self._files: dict[str, dict[int, list[_File]]] = {}
+        self._others: dict[str, list[str]] = {}
+
+    def doubts(self, topic: str) -> list[str]:
+        """See `TopicSource`: files that are no one's turn."""
+        others = self._others.get(topic, [])
+        listed = ", ".join(others[:_LISTED]) + (", …" if len(others) > _LISTED else "")
+        what = f"{len(others)} files are not read, as their names are not `{topic}+<partition>+<first offset>.avro`"
+        return [f"{what} (or .json, .parquet): {listed}"] if others else []
+
+    def topics(self) -> list[str]:
+        """See `TopicSource`."""
+        return [name for name in self._storage.names(self._root) if not name.startswith(_HIDDEN)]
+
+    def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
+        """See `TopicSource`. A topic has one id, however often its files are written anew."""
+        return {topic: self._log(topic) for topic in topics}
+
+    def read(self, spark: SparkSession, topic: str, spans: Mapping[int, Span]) -> DataFrame:
+        """See `TopicSource`. `timestamp` is when the file was written."""
+        wanted = [
+            (file, behind)
+            for partition, span in spans.items()
+            for file, behind in _with_following(self._listed(topic)[partition])
+            if file.start < span.end and (behind is None or behind > span.start)
+        ]
+        key = self._key_schema(topic)
+        rows = reduce(
+            DataFrame.unionAll,
+            (
+                self._values(spark, topic, files, schema, key)
+                for schema, files in self._by_schema(file for file, _ in wanted).items()
+            ),
+        )
+        named = spark.createDataFrame(
+            [(file.name, file.partition, file.start, behind) for file, behind in wanted],
+            "name string, partition int, start bigint, behind bigint",
+        )
+        # Whatever pieces a file is read in, they stand in their order, and so do the rows of each.
+        in_file = W.partitionBy("name").orderBy("block", "row")
+        rows = rows.withColumn("row", F.row_number().over(in_file)).join(F.broadcast(named), "name")
+        offset = F.col("start") + F.col("row") - 1
+        overlap = F.raise_error(F.concat("name", F.lit(f": {OVERLAP}"))).cast("bigint")
+        in_spans = (
+            (F.col("partition") == partition) & F.col("offset").between(span.start, span.end - 1)
+            for partition, span in spans.items()
+        )
+        return (
+            rows.withColumn("offset", F.when(offset >= F.col("behind"), overlap).otherwise(offset))
+            .where(reduce(or_, in_spans))
+            .select("key", "value", F.lit(topic).alias("topic"), "partition", "offset", "timestamp", "headers")
+        )
+
+    def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
+        """See `TopicSource`. A file's rows are as old as the file."""
+        files = self._listed(log.name)
+        return {
+            partition: next((f.start for f in files.get(partition, ()) if f.modified_ms >= timestamp_ms), span.end)
+            for partition, span in log.partitions.items()
+        }
+
+    def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
+        """See `TopicSource`."""
+        files = self._listed(topic)
+        holding = {
+            partition: [file for file, behind in _with_following(files[partition]) if behind is None or behind > offset]
+            for partition, offset in offsets.items()
+        }
+        return {partition: several[0].modified_ms for partition, several in holding.items() if several}
+
+    def left_out(self, spans: Mapping[int, Span], records: int) -> int:
+        """See `TopicSource`: the offsets that no row has."""
+        return sum(span.end - span.start for span in spans.values()) - records
+
+    @cached_property
+    def _storage(self) -> Storage:
+        return Storage(self._spark())
+
+    @property
+    def _jvm(self) -> Any:
+        return self._spark()._jvm
+
+    @property
+    def _hadoop(self) -> Any:
+        return self._spark()._jsc.hadoopConfiguration()
+
+    def _listed(self, topic: str) -> dict[int, list[_File]]:
+        """A topic's files by partition, in the order of their offsets.
+
+        Raises:
+            ConfigError: two files begin at the same offset.
+        """
+        if topic in self._files:
+            return self._files[topic]
+        name = re.compile(re.escape(topic) + _NAME)
+        found: dict[int, list[_File]] = {}
+        others = []
+        for path, modified_ms in self._storage.files(f"{self._root}/{topic}"):
+            if any(part.startswith(_HIDDEN) for part in path.removeprefix(f"{self._root}/{topic}").split("/")):
+                continue
+            match = name.fullmatch(path.rpartition("/")[2])
+            if match is None:
+                others.append(path)
+                continue
+            end = int(match["last"]) + 1 if match["last"] else None
+            partition, start = int(match["partition"]), int(match["start"])
+            file = _File(path, partition, start, end, _ENDINGS[match["ending"]], modified_ms)
+            found.setdefault(partition, []).append(file)
+        for files in found.values():
+            files.sort(key=lambda file: file.start)
+            for file, behind in pairwise(files):
+                if file.start == behind.start:
+                    raise ConfigError(
+                        file.path,
+                        f"it begins at the same offset as {behind.path}",
+                        "take the one away that the sink wrote by mistake; nothing was read",
+                    )
+        self._files[topic], self._others[topic] = found, sorted(others)
+        return found
+
+    def _log(self, topic: str) -> TopicLog:
+        self._files.pop(topic, None)
+        try:
+            spans = {
+                partition: Span(several[0].start, several[-1].end or several[-1].start + self._count(several[-1]))
+                for partition, several in sorted(self._listed(topic).items())
+            }
+        except CdcLakeError as error:
+            return TopicLog(topic, _ID, {}, error)
+        return TopicLog(topic, _ID, spans or {0: Span(0, 0)})
+
+    def _count(self, file: _File) -> int:
+        """The rows of a file."""
+        if file.format == "json":
+            return self._spark().read.text(file.path).count()
+        if file.format == "parquet":
+            return int(self._with_footer(file, lambda reader: reader.getRecordCount()))
+
+        def blocks(reader: Any) -> int:
+            rows = 0
+            while reader.hasNext():
+                rows += reader.getBlockCount()
+                reader.nextBlock()
+            return rows
+
+        return self._with_container(file, blocks)
+
+    def _by_schema(self, files: Iterable[_File]) -> dict[tuple[str, str], list[_File]]:
+        """Files by format and the text of their schema; of JSON there is none."""
+        several = list(files)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            found: dict[tuple[str, str], list[_File]] = {}
+            for file, schema in zip(several, pool.map(self._schema, several), strict=True):
+                found.setdefault((file.format, schema), []).append(file)
+        return found
+
+    def _schema(self, file: _File) -> str:
+        if file.format == "json":
+            return ""
+        if file.format == "avro":
+            return self._with_container(file, lambda reader: str(reader.getMetaString("avro.schema")))
+
+        def said(reader: Any) -> str:
+            metadata = reader.getFileMetaData()
+            written = metadata.getKeyValueMetaData()
+            texts = (written.get(name) for name in _PARQUET_SCHEMAS)
+            return next((str(text) for text in texts if text), str(metadata.getSchema().toString()))
+
+        return self._with_footer(file, said)
+
+    def _with_container(self, file: _File, asked: Callable[[Any], T]) -> T:
+        """What is asked of Avro's own reader of a file.
+
+        Raises:
+            InfrastructureError: the file has no end. Readers take one that is cut off for one that is shorter.
+        """
+        avro, path = self._jvm.org.apache.avro, self._jvm.org.apache.hadoop.fs.Path(file.path)
+        bytes_at = self._jvm.org.apache.commons.io.IOUtils.toByteArray
+        opened = avro.mapred.FsInput(path, self._hadoop)
+        stream = path.getFileSystem(self._hadoop).open(path)
+        try:
+            reader = avro.file.DataFileReader(opened, avro.generic.GenericDatumReader())
+            marks = []  # the mark between blocks stands behind the header, and at the end
+            for end in (reader.previousSync(), opened.length()):
+                stream.seek(end - _MARK_BYTES)
+                marks.append(bytes(bytes_at(stream, _MARK_BYTES)))
+            if len(set(marks)) > 1:
+                raise _not_whole(file, "it does not end as an Avro container does")
+            return asked(reader)
+        except Py4JJavaError as exc:
+            raise _not_whole(file, exc.java_exception.toString().splitlines()[0][:200]) from exc
+        finally:
+            stream.close()
+            opened.close()
+
+    def _with_footer(self, file: _File, asked: Callable[[Any], T]) -> T:
+        """What is asked of Parquet's own reader of a file."""
+        parquet, path = self._jvm.org.apache.parquet.hadoop, self._jvm.org.apache.hadoop.fs.Path(file.path)
+        opened = parquet.util.HadoopInputFile.fromPath(path, self._hadoop)
+        try:
+            reader = parquet.ParquetFileReader.open(opened)
+        except Py4JJavaError as exc:
+            raise _not_whole(file, exc.java_exception.toString().splitlines()[0][:200]) from exc
+        try:
+            return asked(reader)
+        finally:
+            reader.close()
+
+    def _values(
+        self, spark: SparkSession, topic: str, files: Sequence[_File], of: tuple[str, str], key: str | None
+    ) -> DataFrame:
+        """The rows of files of one schema.
+
+        Columns out: `key`, `value` binary, `headers`, `timestamp`, `name` of the file, `block` where the piece of it
+        begins that a row was read in, `row` bigint, rising inside of a piece.
+        """
+        (kind, text), paths = of, [file.path for file in files]
+        read = spark.read.format("text" if kind == "json" else kind)
+        headers: dict[str, str] = {}
+        if kind == "json":
+            rows = read.load(paths)
+            value, names = F.col("value").cast("binary"), None
+        else:
+            if kind == "avro":
+                # Without logical types a value is what the file says, and is written as it was read.
+                schema = text
+                rows = read.option("avroSchema", _plain(text)).load(paths)
+            else:
+                rows = read.load(paths)
+                schema = text if text.startswith("{") else self._of_columns(topic, rows.schema)
+            headers["value"] = self._kept(schema, files[0])
+            names = rows.schema
+            value = to_avro(F.struct(*map(quoted, rows.columns)), _plain(schema) if kind == "avro" else schema)
+        made = F.lit(None).cast("binary")
+        if key is not None:
+            headers["key"] = self._kept(key, files[0])
+            made = _key_of(spark, topic, key if kind == "parquet" else _plain(key), names)
+        return rows.select(
+            made.alias("key"),
+            value.alias("value"),
+            _headers(headers).alias("headers"),
+            F.col("_metadata.file_modification_time").alias("timestamp"),
+            F.col("_metadata.file_name").alias("name"),
+            F.col("_metadata.file_block_start").alias("block"),
+            F.monotonically_increasing_id().alias("row"),
+        )
+
+    def _of_columns(self, topic: str, columns: StructType) -> str:
+        """The Avro schema of what Parquet holds, where the file does not say it."""
+        record = "Envelope" if {"op", *_IMAGES} <= set(columns.names) else "Value"
+        converters = self._jvm.org.apache.spark.sql.avro.SchemaConverters
+        parsed = self._jvm.org.apache.spark.sql.types.DataType.fromJson(columns.json())
+        # The parts of a topic's name that Avro has no names for are written as Debezium writes them.
+        namespace = ".".join(re.sub(r"\W", "_", part) for part in topic.split("."))
+        return str(converters.toAvroType(parsed, False, record, namespace).toString())
+
+    def _kept(self, text: str, file: _File) -> str:
+        """The fingerprint of a schema, which is put into the lake."""
+        try:
+            if parse(text)["type"] != "record":
+                raise SchemaError("its values are no records")
+        except SchemaError as exc:
+            raise ConfigError(file.path, f"its schema cannot be used: {exc}", "let the sink write records") from exc
+        return SchemaFiles(self._storage, self._lake).keep(WriterSchema(text)).fingerprint
+
+
+def _not_whole(file: _File, what: str) -> InfrastructureError:
+    return InfrastructureError(
+        file.path, f"it is not whole: {what}", "run again when it is written, or put it there anew; nothing was read"
+    )
+
+
+def _with_following(files: Sequence[_File]) -> Iterable[tuple[_File, int | None]]:
+    """Files of a partition with the offset that the one behind begins at."""
+    return zip(files, [*(file.start for file in files[1:]), None], strict=True)
+
+
+def _headers(fingerprints: Mapping[str, str]) -> Column:
+    made = [
+        F.struct(F.lit(FILE_HEADER.format(side)).alias("key"), F.lit(name).cast("binary").alias("value"))
+        for side, name in fingerprints.items()
+    ]
+    return F.array(*made).cast("array<struct<key: string, value: binary>>")
+
+
+def _key_of(spark: SparkSession, topic: str, key: str, columns: StructType | None) -> Column:
+    """The key of a row, in Avro; null where a row lacks a column of it.
+
+    Args:
+        key: its schema.
+        columns: of the rows; none where a row is a text of JSON.
+    """
+    names = fields(parse(key))
+    if columns is None:
+        null = from_avro(F.lit(None).cast("binary"), key)
+        own = spark.range(0).select(null.alias("key")).schema["key"].dataType
+        assert isinstance(own, StructType), "a key is a record"
+        either = StructType([*(StructField(image, own) for image in _IMAGES), *own])
+        row = F.from_json("value", StructType([StructField("payload", either), *either]))
+        inner = row["payload"]
+        places = [*(one[image] for one in (inner, row) for image in _IMAGES), inner, row]
+    elif {"op", *_IMAGES} <= set(columns.names):
+        places = [F.col(image) for image in _IMAGES]
+        columns = columns["after"].dataType  # type: ignore[assignment]
+    else:
+        places = [F.struct(*map(quoted, columns.names))]
+    if columns is not None and (missing := [name for name in names if name not in columns.names]):
+        raise ConfigError(
+            topic,
+            f"the registry's `{topic}-key` has the column {missing[0]}, which the rows of the files do not have",
+            "name the columns of the key in `keys` of the table",
+        )
+    found = {name: F.coalesce(*(place[name] for place in places)) for name in names}
+    is_whole = [found[name].isNotNull() for name, kind in names.items() if not is_nullable(kind)]
+    made = to_avro(F.struct(*(column.alias(name) for name, column in found.items())), key)
+    return F.when(reduce(and_, is_whole, F.lit(True)), made)
+
+
+def _plain(text: str) -> str:
+    """An Avro schema without its logical types."""
+
+    def without(content: Any) -> Any:
+        if isinstance(content, dict):
+            return {name: without(part) for name, part in content.items() if name != "logicalType"}
+        return [without(part) for part in content] if isinstance(content, list) else content
+
+    return json.dumps(without(json.loads(text)), separators=(",", ":"))

@@ -1,0 +1,288 @@
+"""Files of a sink connector as a source: what is in them is in the lake as if it had come from Kafka."""
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from events import OPTIONAL_INT, OPTIONAL_STRING, Record, Topic
+from fakes import FakeBroker
+from pyspark.sql import SparkSession
+from sink_files import container, write_files
+
+from cdc_lake.config import Config, FilesConfig, LakeConfig, TableConfig
+from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.layers.plan import plan
+from cdc_lake.layers.rebuild import run_rebuild
+from cdc_lake.layers.seek import moves
+from cdc_lake.layers.silver import run_silver
+from cdc_lake.layers.status import status
+from cdc_lake.metrics.report import TableReport
+from cdc_lake.sources.files import Files
+
+COLUMNS = {"n": OPTIONAL_INT, "text": OPTIONAL_STRING}
+AS_JSON = {"value_framing": "json", "columns": {"id": "int", "n": "int", "text": "string"}}
+
+
+class Landing:
+    """A folder of files and the lake that they go into."""
+
+    def __init__(self, spark: SparkSession, root: Path, topic: Topic, **settings: Any) -> None:
+        self.spark = spark
+        self.topic = topic
+        self.files = root / "landing"
+        self.lake = root / "lake"
+        (self.files / topic.table).mkdir(parents=True)
+        self.config = Config(
+            lake=LakeConfig(root=str(self.lake)),
+            files=FilesConfig(root=str(self.files)),
+            defaults=TableConfig(**settings),
+        )
+
+    def source(self) -> Files:
+        return Files(str(self.files), str(self.lake), lambda: self.spark, lambda topic: self.topic.key_text)
+
+    def write(self, *records: Record, **how: Any) -> list[Path]:
+        return write_files(self.files, records, self.topic.registry, **how)
+
+    def land(self, **flags: Any) -> TableReport:
+        (done,) = run_bronze(self.config, [self.topic.table], self.spark, source=self.source(), **flags).tables
+        return done
+
+    def take(self) -> TableReport:
+        landed = self.land()
+        assert landed.error is None, landed.error
+        (folded,) = run_silver(self.config, [self.topic.table], self.spark).tables
+        assert folded.error is None, folded.error
+        return landed
+
+    def read(self, layer: str) -> list[dict[str, Any]]:
+        folder = self.topic.table.replace(".", "/")
+        found: list[dict[str, Any]] = DeltaTable(f"{self.lake}/{layer}/{folder}").to_pyarrow_table().to_pylist()
+        return found
+
+    def rows(self) -> set[tuple[Any, ...]]:
+        """Silver without what tells of Kafka."""
+        names = ("id", "n", "text", "__op", "__deleted", "__source_ts_ms", "__source_position")
+        return {tuple(str(row[name]) for name in names) for row in self.read("silver")}
+
+
+@pytest.fixture
+def landing(spark: SparkSession, tmp_path: Path) -> Landing:
+    return Landing(spark, tmp_path, Topic(COLUMNS))
+
+
+def history(topic: Topic, seed: int, number: int) -> list[Record]:
+    """Random changes of twelve keys, each in a partition of its own, with the tombstones behind deletes."""
+    rng = random.Random(seed)
+    records = []
+    for lsn in range(number):
+        key = rng.randrange(12)
+        op = rng.choice("cuuud")
+        row = {"n": lsn, "text": rng.choice([None, "a", "ü\n\x01", "x" * 50])}
+        records.append(topic.change(op, key, None if op == "d" else row, lsn=lsn, ts_ms=lsn, partition=key % 2))
+        if op == "d":
+            records.append(topic.tombstone(key, partition=key % 2))
+    return records
+
+
+@pytest.mark.parametrize(
+    ("ending", "flat"),
+    [
+        *(("avro", False), ("json", True), ("parquet", False)),
+        *(
+            pytest.param(*one, marks=pytest.mark.deep)
+            for one in (("avro", True), ("json", False), ("json.gz", True), ("parquet", True))
+        ),
+    ],
+)
+def test_what_is_in_files_is_as_if_it_had_come_from_kafka(
+    spark: SparkSession, tmp_path: Path, ending: str, flat: bool
+) -> None:
+    topic = Topic(COLUMNS, flat=flat)
+    records = history(topic, 1, 60)
+    more = AS_JSON if ending.startswith("json") else {}
+    here = Landing(spark, tmp_path, topic, deletes="soft", max_rows=23, **more)
+    for some in (records[:30], records[30:]):
+        here.write(*some, ending=ending)
+        landed = here.take()
+
+    broker, kafka = FakeBroker(), Landing(spark, tmp_path / "kafka", topic, deletes="soft")
+    for record in records:
+        broker.append(record)
+    assert run_bronze(kafka.config, ["*"], spark, source=broker, registry=topic.registry).exit_code == 0
+    assert run_silver(kafka.config, ["*"], spark).exit_code == 0
+    assert here.rows() == kafka.rows()
+    assert landed.rows["ok"] == landed.rows["read"]
+    assert any("`left_out`" in warning for warning in landed.warnings)
+    assert len(here.read("bronze")) == sum(record.value is not None for record in records)
+    if ending in ("avro", "parquet"):
+        bodies = {record.value[5:] for record in records if record.value}
+        assert {row["raw_value"] for row in here.read("bronze")} == bodies
+    keys = {record.key[5:] for record in records if record.key}
+    assert {row["raw_key"] for row in here.read("bronze")} <= keys
+    (rebuilt,) = run_rebuild(here.config, ["*"], spark).tables
+    assert rebuilt.rows["changed"] == rebuilt.rows["only_before"] == rebuilt.rows["only_after"] == 0
+
+
+def test_a_row_s_offset_is_its_number_in_the_file_in_whatever_pieces_it_is_read(
+    spark: SparkSession, landing: Landing
+) -> None:
+    values = [landing.topic.change("c", number, {"n": number}) for number in range(300)]
+    (file,) = landing.write(*values, flush=300, name="{}+{}+{:d}.{}")
+    before = spark.conf.get("spark.sql.files.maxPartitionBytes")
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "2000")
+    try:
+        assert spark.read.format("avro").load(str(file)).rdd.getNumPartitions() > 2
+        landing.take()
+    finally:
+        spark.conf.set("spark.sql.files.maxPartitionBytes", before)
+
+    places = {row["key"]: row["offset"] for row in landing.read("bronze")}
+    assert places == {f'{{"id":{number}}}': number for number in range(300)}
+
+
+def test_nothing_new_is_nothing_read_and_what_comes_goes_on_behind(landing: Landing) -> None:
+    topic = landing.topic
+    landing.write(*(topic.change("c", number, {"n": 1}) for number in range(4)))
+    first, idle = landing.take(), landing.land()
+    landing.write(topic.change("u", 1, {"n": 2}, lsn=200, offset=7))
+    landing.write(topic.change("c", 9, {"n": 9}, partition=3))
+
+    second = landing.take()
+
+    assert first.rows == {"read": 4, "ok": 4, "quarantined": 0, "control": 0}
+    assert (idle.status, idle.rows) == ("unchanged", {})
+    assert second.consumed_from == {"0": 4, "3": 0}
+    assert second.consumed_to == {"0": 8, "3": 1}
+    assert second.rows["left_out"] == 3  # 4, 5 and 6
+    assert {row["id"]: row["n"] for row in landing.read("silver")} == {0: 1, 1: 2, 2: 1, 3: 1, 9: 9}
+
+
+def test_names_may_say_the_last_offset_and_folders_are_whatever_they_are(landing: Landing) -> None:
+    topic = landing.topic
+    landing.write(topic.change("c", 1), folder="year=2026/month=11", name="{0}-{1}-{2:d}-4.{3}")
+    landing.write(topic.change("c", 2, offset=5), folder="")
+    (landing.files / topic.table / "notes.txt").write_text("no records")
+    (landing.files / topic.table / "_SUCCESS").write_text("")
+    (landing.files / topic.table / "_temporary").mkdir()
+    (landing.files / topic.table / "_temporary" / "part.avro").write_text("")
+
+    landed = landing.take()
+
+    assert landed.consumed_to == {"0": 6}
+    (of_files,) = (warning for warning in landed.warnings if "files are not read" in warning)
+    assert "1 files" in of_files and "notes.txt" in of_files and "_SUCCESS" not in of_files
+    assert {row["id"] for row in landing.read("silver")} == {1, 2}
+
+
+def test_files_that_overlap_or_begin_alike_are_refused(landing: Landing) -> None:
+    topic = landing.topic
+    records = [topic.change("c", number) for number in range(5)]
+    (file,) = landing.write(*records)
+    shutil.copy(file, file.with_name(f"{topic.table}+0+3.avro"))
+
+    overlapping = landing.land()
+    file.with_name(f"{topic.table}+0+3.avro").rename(file.with_name(f"{topic.table}+0+0.avro"))
+    alike = landing.land()
+
+    assert overlapping.error and overlapping.error.exit_code == 2
+    assert f"{topic.table}+0+0000000000.avro" in overlapping.error.message
+    assert "beyond the first offset of the file behind it" in overlapping.error.message
+    assert alike.error and alike.error.exit_code == 2
+    assert "begins at the same offset" in alike.error.message
+    assert not (landing.lake / "bronze").exists()
+
+
+def test_a_file_that_is_cut_off_leaves_nothing_half_read(landing: Landing) -> None:
+    (file,) = landing.write(*(landing.topic.change("c", number) for number in range(5)))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-20])
+
+    broken = landing.land()
+    behind = landing.write(landing.topic.change("c", 5))
+    in_the_middle = landing.land()
+    file.write_bytes(whole)
+    landing.take()
+
+    for done in (broken, in_the_middle):
+        assert done.error and done.error.exit_code == 10
+        assert file.name in done.error.message and "is not whole" in done.error.message
+    assert behind
+    assert {row["id"] for row in landing.read("silver")} == set(range(6))
+
+
+def test_a_schema_may_change_from_file_to_file(spark: SparkSession, tmp_path: Path) -> None:
+    before = Topic(COLUMNS)
+    here = Landing(spark, tmp_path, before)
+    after = Topic({**COLUMNS, "more": OPTIONAL_STRING}, registry=before.registry)
+    here.write(*(before.change("c", number, {"n": 1}) for number in range(5)))
+    here.write(*(after.change("u", number, {"n": 2, "more": "m"}, lsn=200, offset=5 + number) for number in range(2)))
+
+    here.take()
+
+    rows = {row["id"]: (row["n"], row["more"]) for row in here.read("silver")}
+    assert rows == {0: (2, "m"), 1: (2, "m"), 2: (1, None), 3: (1, None), 4: (1, None)}
+
+
+def test_keys_of_the_settings_need_no_registry(spark: SparkSession, tmp_path: Path) -> None:
+    topic = Topic(COLUMNS)
+    here = Landing(spark, tmp_path, topic, keys=["id"])
+    here.write(topic.change("c", 1, {"n": 1}), topic.change("d", 2))
+
+    report = run_bronze(here.config, ["*"], spark)
+
+    assert report.exit_code == 0
+    assert [row["key"] for row in here.read("bronze")] == ['{"id":1}', '{"id":2}']
+    assert [row["raw_key"] for row in here.read("bronze")] == [None, None]
+
+
+def test_rows_without_the_key_s_columns_are_said(landing: Landing, tmp_path: Path) -> None:
+    folder = landing.files / landing.topic.table
+    schema = '{"type":"record","name":"Value","fields":[{"name":"other","type":"int"}]}'
+    container(folder / f"{landing.topic.table}+0+0.avro", [{"other": 1}], schema)
+
+    done = landing.land()
+
+    assert done.error and done.error.exit_code == 2
+    assert "has the column id, which the rows of the files do not have" in done.error.message
+
+
+def test_a_line_that_is_no_record_is_in_quarantine(spark: SparkSession, tmp_path: Path) -> None:
+    here = Landing(spark, tmp_path, Topic(COLUMNS), **AS_JSON)
+    folder = here.files / here.topic.table
+    (folder / f"{here.topic.table}+0+10.json").write_text('{"id": 1, "n": 1, "text": "a"}\n{"id": 2, "n"\n{"n": 3}\n')
+
+    landed = here.take()
+
+    assert (landed.rows["ok"], landed.rows["quarantined"]) == (1, 2)
+    assert {row["offset"]: row["status"] for row in here.read("bronze")} == {
+        10: "ok",
+        11: "quarantined",
+        12: "quarantined",
+    }
+
+
+def test_what_is_there_can_be_asked_sought_and_gone_for_good(landing: Landing) -> None:
+    topic, spark = landing.topic, landing.spark
+    files = landing.write(*(topic.change("c", number) for number in range(10)))
+    landing.take()
+    landing.write(topic.change("c", 99))
+
+    (bronze, _) = status(landing.config, ["*"], spark, source=landing.source()).tables
+    planned = plan(landing.config, ["*"], spark, source=landing.source(), subjects=None).tables[0]
+    (back,) = moves(landing.config, ["*"], {0: 3}, spark, source=landing.source())
+    for file in files:
+        file.unlink()
+    (landing.files / topic.table / "partition=0" / f"{topic.table}+0+0000000010.avro").rename(
+        landing.files / topic.table / f"{topic.table}+0+15.avro"
+    )
+    lost = landing.land()
+
+    assert (bronze.behind_records, planned.records) == (1, 1)
+    assert bronze.behind_seconds is not None and bronze.behind_seconds < 300
+    assert (back.now, back.then, back.there) == (10, 3, 7)
+    assert lost.error and lost.error.exit_code == 20
+    assert "offsets 10 to 14 were removed before they were read" in lost.error.message
