@@ -10,7 +10,11 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
+from confluent_kafka import Consumer, TopicPartition
 from events import FakeRegistry, Record
+
+from cdc_lake.config import Config
+from cdc_lake.registries import open_registry
 
 _FRAME_BYTES = 5
 
@@ -76,6 +80,60 @@ def _parquet(path: Path, values: Sequence[bytes], registry: FakeRegistry) -> Non
     schema, rows = _decoded(values, registry)
     table = pa.Table.from_pylist(rows, schema=pa.schema([_field(one) for one in json.loads(schema)["fields"]]))
     pq.write_table(table.replace_schema_metadata({"parquet.avro.schema": schema}), path)
+
+
+class FakeSink:
+    """A fake: a sink connector that writes a real topic to Avro containers, as Confluent's S3 sink does with its
+    default partitioner. The real ones are in no repository that a build can count on.
+
+    Args:
+        servers: Kafka's.
+        config: says where the registry is.
+        root: the folder of the topics' folders.
+        flush: how many offsets a file has at most.
+    """
+
+    def __init__(self, servers: str, config: Config, root: Path, *, flush: int = 4) -> None:
+        self._consumer = Consumer({"bootstrap.servers": servers, "group.id": "a sink", "enable.auto.commit": False})
+        self._registry = open_registry(config)
+        self._root = root
+        self._flush = flush
+        self._next: dict[tuple[str, int], int] = {}
+
+    def write(self, topic: str) -> int:
+        """Write what has come since; how many tombstones were left out."""
+        left_out = 0
+        for partition in self._consumer.list_topics(topic, 10).topics[topic].partitions:
+            here = TopicPartition(topic, partition)
+            _, end = self._consumer.get_watermark_offsets(here, 10)
+            here.offset = self._next.get((topic, partition), 0)
+            self._consumer.assign([here])
+            records = []
+            while here.offset < end:
+                record = self._consumer.poll(10)
+                assert record is not None and not record.error(), record
+                here.offset = record.offset() + 1
+                records.append((record.offset(), record.value()))
+            self._next[topic, partition] = end
+            rows = [one for one in records if one[1] is not None]
+            left_out += len(records) - len(rows)
+            for first in range(0, len(rows), self._flush):
+                self._file(topic, partition, rows[first : first + self._flush])
+        return left_out
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._consumer.close()
+
+    def _file(self, topic: str, partition: int, rows: Sequence[tuple[int, bytes]]) -> None:
+        (schema_id,) = {int.from_bytes(value[1:_FRAME_BYTES], "big") for _, value in rows}
+        known = self._registry.schema("contentId", str(schema_id))
+        assert known is not None, schema_id
+        parsed = fastavro.parse_schema(json.loads(known.text))
+        values = [fastavro.schemaless_reader(io.BytesIO(value[_FRAME_BYTES:]), parsed, None) for _, value in rows]
+        path = self._root / topic / f"partition={partition}"
+        path.mkdir(parents=True, exist_ok=True)
+        container(path / f"{topic}+{partition}+{rows[0][0]:010d}.avro", values, known.text)
 
 
 _WRITERS: Mapping[str, Callable[[Path, Sequence[bytes], FakeRegistry], None]] = {

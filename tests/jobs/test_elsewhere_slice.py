@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from buckets import LAKE, Bucket
 from conformance.by_lake import table_rows
+from events import OPTIONAL_STRING, Topic
 from plain_spark import PlainSpark, cluster, losing_a_worker, remove
+from sink_files import write_files
 from submitting import RECORDS, Submit
 
 from cdc_lake.config import TABLE_TYPES
@@ -96,6 +98,24 @@ def test_a_package_on_a_cluster_that_loses_a_worker(
     assert seen, "no worker was lost"
     assert_all_is_there(lake, f"silver/{THING}")
     assert not (lake.parent / "environment").exists(), "the package was unpacked where it was submitted from"
+
+
+def test_files_on_s3(submit: Submit, aws: str, tmp_path: Path) -> None:
+    topic, bucket = Topic({"name": OPTIONAL_STRING}), Bucket(aws)
+    records = (topic.change("c", number, {"name": f"name {number}"}) for number in range(RECORDS))
+    for file in write_files(tmp_path / "landing", records, topic.registry):
+        bucket.client.upload_file(str(file), "lake", str(file.relative_to(tmp_path)))
+
+    settings = {
+        "CDC_LAKE__FILES__ROOT": "s3a://lake/landing",
+        "CDC_LAKE__LAKE__ROOT": str(tmp_path / "lake"),
+        "CDC_LAKE__DEFAULTS__KEYS": '["id"]',
+    }
+    ended = submit("bronze", "--table", topic.table, before=bucket.flags, **settings)
+
+    assert ended.code == 0, ended.said
+    rows = table_rows(str(tmp_path / "lake" / "bronze" / topic.table.replace(".", "/")))
+    assert {(row["key"], row["offset"]) for row in rows} == {(f'{{"id":{n}}}', n) for n in range(RECORDS)}
 
 
 def test_a_lake_on_s3(submit: Submit, stack: Stack, topic: str, aws: str, models: str, tmp_path: Path) -> None:
