@@ -39,13 +39,15 @@ def _key_schemas(config: Config) -> Callable[[str], str | None]:
     def key_schema(topic: str) -> str | None:
         if config.table(topic).key_of_rows != ():
             return None
-        found = subjects().version(f"{topic}{KEY_SUFFIX}")
+        todo = "name its columns in `keys` of the table"
+        try:
+            found = subjects().version(f"{topic}{KEY_SUFFIX}")
+        except ConfigError as error:
+            what = f"files hold values alone, and no registry says what the key is ({error.where}: {error.what})"
+            raise ConfigError(topic, what, f"{todo}, or set the registry") from error
         if found is None:
-            raise ConfigError(
-                topic,
-                f"files hold values alone, and the registry has no `{topic}{KEY_SUFFIX}` that says what the key is",
-                "name its columns in `keys` of the table",
-            )
+            what = f"files hold values alone, and the registry has no `{topic}{KEY_SUFFIX}` that says what the key is"
+            raise ConfigError(topic, what, todo)
         return found.text
 
     return key_schema

@@ -78,6 +78,22 @@ class _File:
         return self.path.rpartition("/")[2]
 
 
+class _Classes:
+    """What is asked of the JVM for each file, found once: finding a class takes a call for each dot."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm: Any = spark._jvm
+        apache = jvm.org.apache
+        self.hadoop = spark._jsc.hadoopConfiguration()
+        self.path = apache.hadoop.fs.Path
+        self.bytes_of = apache.commons.io.IOUtils.toByteArray
+        self.container_input = apache.avro.mapred.FsInput
+        self.container = apache.avro.file.DataFileReader
+        self.values = apache.avro.generic.GenericDatumReader
+        self.footer_input = apache.parquet.hadoop.util.HadoopInputFile.fromPath
+        self.footer = apache.parquet.hadoop.ParquetFileReader.open
+
+
 class Files:
     """Topics as files.
 
@@ -174,13 +190,9 @@ class Files:
     def _storage(self) -> Storage:
         return Storage(self._spark())
 
-    @property
-    def _jvm(self) -> Any:
-        return self._spark()._jvm
-
-    @property
-    def _hadoop(self) -> Any:
-        return self._spark()._jsc.hadoopConfiguration()
+    @cached_property
+    def _classes(self) -> "_Classes":
+        return _Classes(self._spark())
 
     def _listed(self, topic: str) -> dict[int, list[_File]]:
         """A topic's files by partition, in the order of their offsets.
@@ -272,16 +284,15 @@ class Files:
         Raises:
             InfrastructureError: the file has no end. Readers take one that is cut off for one that is shorter.
         """
-        avro, path = self._jvm.org.apache.avro, self._jvm.org.apache.hadoop.fs.Path(file.path)
-        bytes_at = self._jvm.org.apache.commons.io.IOUtils.toByteArray
-        opened = avro.mapred.FsInput(path, self._hadoop)
-        stream = path.getFileSystem(self._hadoop).open(path)
+        jvm, path = self._classes, self._classes.path(file.path)
+        opened = jvm.container_input(path, jvm.hadoop)
+        stream = path.getFileSystem(jvm.hadoop).open(path)
         try:
-            reader = avro.file.DataFileReader(opened, avro.generic.GenericDatumReader())
+            reader = jvm.container(opened, jvm.values())
             marks = []  # the mark between blocks stands behind the header, and at the end
             for end in (reader.previousSync(), opened.length()):
                 stream.seek(end - _MARK_BYTES)
-                marks.append(bytes(bytes_at(stream, _MARK_BYTES)))
+                marks.append(bytes(jvm.bytes_of(stream, _MARK_BYTES)))
             if len(set(marks)) > 1:
                 raise _not_whole(file, "it does not end as an Avro container does")
             return asked(reader)
@@ -293,10 +304,9 @@ class Files:
 
     def _with_footer(self, file: _File, asked: Callable[[Any], T]) -> T:
         """What is asked of Parquet's own reader of a file."""
-        parquet, path = self._jvm.org.apache.parquet.hadoop, self._jvm.org.apache.hadoop.fs.Path(file.path)
-        opened = parquet.util.HadoopInputFile.fromPath(path, self._hadoop)
+        jvm = self._classes
         try:
-            reader = parquet.ParquetFileReader.open(opened)
+            reader = jvm.footer(jvm.footer_input(jvm.path(file.path), jvm.hadoop))
         except Py4JJavaError as exc:
             raise _not_whole(file, exc.java_exception.toString().splitlines()[0][:200]) from exc
         try:
@@ -346,11 +356,11 @@ class Files:
     def _of_columns(self, topic: str, columns: StructType) -> str:
         """The Avro schema of what Parquet holds, where the file does not say it."""
         record = "Envelope" if {"op", *_IMAGES} <= set(columns.names) else "Value"
-        converters = self._jvm.org.apache.spark.sql.avro.SchemaConverters
-        parsed = self._jvm.org.apache.spark.sql.types.DataType.fromJson(columns.json())
+        jvm: Any = self._spark()._jvm
+        converters, parsed = jvm.org.apache.spark.sql.avro.SchemaConverters, jvm.org.apache.spark.sql.types.DataType
         # The parts of a topic's name that Avro has no names for are written as Debezium writes them.
         namespace = ".".join(re.sub(r"\W", "_", part) for part in topic.split("."))
-        return str(converters.toAvroType(parsed, False, record, namespace).toString())
+        return str(converters.toAvroType(parsed.fromJson(columns.json()), False, record, namespace).toString())
 
     def _kept(self, text: str, file: _File) -> str:
         """The fingerprint of a schema, which is put into the lake."""
