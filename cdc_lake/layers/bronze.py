@@ -91,7 +91,7 @@ def run_bronze(
     for topic in topics:
         config.table(topic).check(topic)
     logs = source.logs(topics)
-    registry = registry or (None if config.files.root else answering_registry(config))
+    registry = registry or answering_registry(config)
     storage = workers.lake(config, "cdc_lake bronze")
     bronze = _Bronze(
         config,
@@ -117,13 +117,15 @@ def bronze_table(spark: SparkSession, config: Config, topic: str) -> DeltaLakeTa
     return DeltaLakeTable(spark, path, partition_by=("ingest_date",), statistics=BRONZE_STATISTICS)
 
 
-def answering_registry(config: Config) -> Registry:
-    """The settings' registry.
+def answering_registry(config: Config) -> Registry | None:
+    """The settings' registry; none where the records come out of files, which bring their schemas along.
 
     Raises:
         ConfigError: it refuses the credentials, or the settings do not fit it.
         InfrastructureError: it does not answer.
     """
+    if config.files.root:
+        return None
     registry = open_registry(config)
     registry.check()
     return registry

@@ -16,6 +16,7 @@ from cdc_lake.config import Config, FilesConfig, LakeConfig, TableConfig
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.plan import plan
 from cdc_lake.layers.rebuild import run_rebuild
+from cdc_lake.layers.replay import replay_quarantined
 from cdc_lake.layers.seek import moves
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.layers.status import status
@@ -263,6 +264,8 @@ def test_a_line_that_is_no_record_is_in_quarantine(spark: SparkSession, tmp_path
         11: "quarantined",
         12: "quarantined",
     }
+    (again,) = replay_quarantined(here.config, ["*"], spark).tables
+    assert again.error is None and again.rows == {"replayed": 0, "still_quarantined": 2}
 
 
 def test_what_is_there_can_be_asked_sought_and_gone_for_good(landing: Landing) -> None:
