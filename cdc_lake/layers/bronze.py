@@ -5,6 +5,7 @@ A topic that is deleted and created again counts its offsets from 0 anew: it is 
 
 import logging
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -500,13 +501,24 @@ def _batch_spans(
 ) -> Mapping[int, Span]:
     """The next ranges, at most `max_rows` offsets in all, shared out evenly; none when everything is read.
 
-    What is read again comes first, in batches of its own.
+    What is read again comes first, in batches of its own. Where the log says at which offsets a range should end, one
+    goes to the next of them at least.
     """
     left = unread(log, position)
     seen = {p: Span(span.start, min(span.end, again[p])) for p, span in left.items() if span.start < again.get(p, 0)}
     left = seen or left
     share = max(max_rows // len(left), 1) if left else 0
-    return {p: Span(span.start, min(span.end, span.start + share)) for p, span in left.items()}
+    return {p: Span(span.start, _end_of_batch(span, share, log.cuts.get(p, ()))) for p, span in left.items()}
+
+
+def _end_of_batch(span: Span, share: int, cuts: Sequence[int]) -> int:
+    wanted = min(span.end, span.start + share)
+    if wanted == span.end or not cuts:
+        return wanted
+    behind = bisect_right(cuts, wanted)
+    if cuts[behind - 1] > span.start:
+        return cuts[behind - 1]
+    return min(cuts[behind], span.end) if behind < len(cuts) else span.end
 
 
 def _lag(log: TopicLog, position: Mapping[int, int]) -> dict[str, int]:

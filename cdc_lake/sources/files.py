@@ -237,7 +237,9 @@ class Files:
             }
         except CdcLakeError as error:
             return TopicLog(topic, _ID, {}, error)
-        return TopicLog(topic, _ID, spans or {0: Span(0, 0)})
+        # A file is read whole, however few of its rows are wanted.
+        cuts = {partition: [file.start for file in several] for partition, several in self._listed(topic).items()}
+        return TopicLog(topic, _ID, spans or {0: Span(0, 0)}, cuts=cuts)
 
     def _count(self, file: _File) -> int:
         """The rows of a file."""

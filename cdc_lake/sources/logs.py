@@ -1,7 +1,7 @@
 """Where the records of topics are: which topics there are, how far their logs reach, and ranges of records."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -29,12 +29,15 @@ class TopicLog:
         id: Kafka's own id of it, another one once the topic is deleted and created again.
         partitions: what can be read of each: up to the last stable offset.
         problem: why nothing can be said of it, and nothing be read.
+        cuts: by partition the offsets, rising, at which a range that is read should end, if not at the log's end; where
+            there are none it may end anywhere.
     """
 
     name: str
     id: str
     partitions: Mapping[int, Span]
     problem: CdcLakeError | None = None
+    cuts: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
 class TopicSource(Protocol):

@@ -179,6 +179,18 @@ def test_names_may_say_the_last_offset_and_folders_are_whatever_they_are(landing
     assert {row["id"] for row in landing.read("silver")} == {1, 2}
 
 
+def test_a_batch_ends_where_a_file_does(spark: SparkSession, tmp_path: Path) -> None:
+    here = Landing(spark, tmp_path, Topic(COLUMNS), max_rows=15)
+    here.write(*(here.topic.change("c", number) for number in range(24)), flush=6)
+    here.write(*(here.topic.change("c", number) for number in range(24, 54)), flush=100)
+
+    landed = here.take()
+
+    rows = {row["offset"]: row["batch"] for row in here.read("bronze")}
+    assert [sum(batch == number for batch in rows.values()) for number in (1, 2, 3)] == [12, 12, 30]
+    assert landed.batches == 3
+
+
 def test_files_that_overlap_or_begin_alike_are_refused(landing: Landing) -> None:
     topic = landing.topic
     records = [topic.change("c", number) for number in range(5)]
