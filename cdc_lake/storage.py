@@ -3,6 +3,7 @@
 import re
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +22,26 @@ _NO_ANSWER = ("ConnectException", "NoRouteToHost", "SocketTimeout", "ConnectTime
 
 
 _FILE_STATUS = re.compile(r"FileStatus\{path=(.*?); isDirectory=false; .*?\bmodification_time=(\d+);")
+
+
+@contextmanager
+def answering(where: str, what: str, todo: str) -> Iterator[None]:
+    """Say what a store refuses to do in our words.
+
+    Args:
+        where, what, todo: of the error.
+
+    Raises:
+        ConfigError: it refuses what is done inside.
+        InfrastructureError: it does not answer.
+    """
+    try:
+        yield
+    except Py4JJavaError as exc:
+        said = exc.java_exception.toString().splitlines()[0][:300]
+        if any(sign in said for sign in _NO_ANSWER):
+            raise InfrastructureError(where, f"the store does not answer: {said}", "try again") from exc
+        raise ConfigError(where, f"{what}: {said}", todo) from exc
 
 
 class Storage:
@@ -46,17 +67,9 @@ class Storage:
             ("read", lambda: self.read_text(path)),
             ("removed", lambda: self._fs(path).delete(self._path(path), False)),
         ):
-            try:
+            todo = "let the job's user write, read and remove files there, or name another place; nothing was read"
+            with answering(f"lake.root: {root}", f"a file there cannot be {doing}", todo):
                 do()
-            except Py4JJavaError as exc:
-                said = exc.java_exception.toString().splitlines()[0][:300]
-                if any(sign in said for sign in _NO_ANSWER):
-                    raise InfrastructureError(root, f"the store does not answer: {said}", "try again") from exc
-                raise ConfigError(
-                    f"lake.root: {root}",
-                    f"a file there cannot be {doing}: {said}",
-                    "let the job's user write, read and remove files there, or name another place; nothing was read",
-                ) from exc
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or folder at `path`."""

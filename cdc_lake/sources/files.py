@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import pairwise
@@ -19,6 +20,7 @@ from operator import and_, or_
 from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
@@ -32,7 +34,7 @@ from cdc_lake.events.framing import FILE_HEADER
 from cdc_lake.events.schemas import SchemaError, fields, is_nullable, parse
 from cdc_lake.sources.logs import Span, TopicLog
 from cdc_lake.sources.schemas import SchemaFiles
-from cdc_lake.storage import Storage
+from cdc_lake.storage import Storage, answering
 
 KeySchema = Callable[[str], str | None]
 """From a topic to the Avro schema of its keys; none where its rows' keys are not put together here."""
@@ -124,7 +126,8 @@ class Files:
 
     def topics(self) -> list[str]:
         """See `TopicSource`."""
-        return [name for name in self._storage.names(self._root) if not name.startswith(_HIDDEN)]
+        with answering(f"files.root: {self._root}", "it cannot be listed", "let the job's user list and read it"):
+            return [name for name in self._storage.names(self._root) if not name.startswith(_HIDDEN)]
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
         """See `TopicSource`. A topic has one id, however often its files are written anew."""
@@ -237,6 +240,8 @@ class Files:
             }
         except CdcLakeError as error:
             return TopicLog(topic, _ID, {}, error)
+        except (Py4JJavaError, PySparkException) as exc:
+            return TopicLog(topic, _ID, {}, _unreadable(f"{self._root}/{topic}", exc))
         # A file is read whole, however few of its rows are wanted.
         cuts = {partition: [file.start for file in several] for partition, several in self._listed(topic).items()}
         return TopicLog(topic, _ID, spans or {0: Span(0, 0)}, cuts=cuts)
@@ -269,6 +274,12 @@ class Files:
     def _schema(self, file: _File) -> str:
         if file.format == "json":
             return ""
+        try:
+            return self._said_by(file)
+        except Py4JJavaError as exc:
+            raise _unreadable(file.path, exc) from exc
+
+    def _said_by(self, file: _File) -> str:
         if file.format == "avro":
             return self._with_container(file, lambda reader: str(reader.getMetaString("avro.schema")))
 
@@ -287,34 +298,25 @@ class Files:
             InfrastructureError: the file has no end. Readers take one that is cut off for one that is shorter.
         """
         jvm, path = self._classes, self._classes.path(file.path)
-        opened = jvm.container_input(path, jvm.hadoop)
-        stream = path.getFileSystem(jvm.hadoop).open(path)
-        try:
+        with ExitStack() as ends:
+            opened = jvm.container_input(path, jvm.hadoop)
+            ends.callback(opened.close)
+            stream = path.getFileSystem(jvm.hadoop).open(path)
+            ends.callback(stream.close)
             reader = jvm.container(opened, jvm.values())
             marks = []  # the mark between blocks stands behind the header, and at the end
             for end in (reader.previousSync(), opened.length()):
                 stream.seek(end - _MARK_BYTES)
                 marks.append(bytes(jvm.bytes_of(stream, _MARK_BYTES)))
             if len(set(marks)) > 1:
-                raise _not_whole(file, "it does not end as an Avro container does")
+                raise _unreadable(file.path, "it does not end as an Avro container does")
             return asked(reader)
-        except Py4JJavaError as exc:
-            raise _not_whole(file, exc.java_exception.toString().splitlines()[0][:200]) from exc
-        finally:
-            stream.close()
-            opened.close()
 
     def _with_footer(self, file: _File, asked: Callable[[Any], T]) -> T:
         """What is asked of Parquet's own reader of a file."""
         jvm = self._classes
-        try:
-            reader = jvm.footer(jvm.footer_input(jvm.path(file.path), jvm.hadoop))
-        except Py4JJavaError as exc:
-            raise _not_whole(file, exc.java_exception.toString().splitlines()[0][:200]) from exc
-        try:
+        with closing(jvm.footer(jvm.footer_input(jvm.path(file.path), jvm.hadoop))) as reader:
             return asked(reader)
-        finally:
-            reader.close()
 
     def _values(
         self, spark: SparkSession, topic: str, files: Sequence[_File], of: tuple[str, str], key: str | None
@@ -374,10 +376,10 @@ class Files:
         return SchemaFiles(self._storage, self._lake).keep(WriterSchema(text)).fingerprint
 
 
-def _not_whole(file: _File, what: str) -> InfrastructureError:
-    return InfrastructureError(
-        file.path, f"it is not whole: {what}", "run again when it is written, or put it there anew; nothing was read"
-    )
+def _unreadable(where: str, why: Exception | str) -> InfrastructureError:
+    said = why.java_exception.toString() if isinstance(why, Py4JJavaError) else str(why)
+    todo = "run again when it is written, or put it there anew; nothing was read"
+    return InfrastructureError(where, f"it cannot be read to its end: {said.splitlines()[0][:300]}", todo)
 
 
 def _with_following(files: Sequence[_File]) -> Iterable[tuple[_File, int | None]]:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from sink_files import container, write_files
 
 from cdc_lake.config import Config, FilesConfig, LakeConfig, TableConfig
+from cdc_lake.errors import ConfigError
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.plan import plan
 from cdc_lake.layers.rebuild import run_rebuild
@@ -222,7 +223,7 @@ def test_a_file_that_is_cut_off_leaves_nothing_half_read(landing: Landing) -> No
 
     for done in (broken, in_the_middle):
         assert done.error and done.error.exit_code == 10
-        assert file.name in done.error.message and "is not whole" in done.error.message
+        assert file.name in done.error.message and "cannot be read to its end" in done.error.message
     assert behind
     assert {row["id"] for row in landing.read("silver")} == set(range(6))
 
@@ -238,6 +239,23 @@ def test_a_schema_may_change_from_file_to_file(spark: SparkSession, tmp_path: Pa
 
     rows = {row["id"]: (row["n"], row["more"]) for row in here.read("silver")}
     assert rows == {0: (2, "m"), 1: (2, "m"), 2: (1, None), 3: (1, None), 4: (1, None)}
+
+
+def test_parquet_without_an_avro_schema_has_its_columns(landing: Landing) -> None:
+    topic = landing.topic
+    changes = (topic.change("c", 1, {"n": 1}), topic.change("u", 1, {"n": 3}, lsn=200), topic.change("d", 2))
+    landing.write(*changes, ending="parquet", folder="plain")
+
+    landing.take()
+
+    assert {row["id"]: (row["n"], row["__op"]) for row in landing.read("silver")} == {1: (3, "u"), 2: (None, "d")}
+
+
+def test_a_folder_that_cannot_be_listed_is_said(landing: Landing) -> None:
+    source = Files("s4://nowhere/at/all", str(landing.lake), lambda: landing.spark)
+
+    with pytest.raises(ConfigError, match=r"files\.root: s4://nowhere/at/all: it cannot be listed"):
+        source.topics()
 
 
 def test_keys_of_the_settings_need_no_registry(spark: SparkSession, tmp_path: Path) -> None:
