@@ -220,7 +220,7 @@ def test_the_command_shows_what_it_means_and_does_nothing_before_it_may(
     here.land(start={0: 140})
     monkeypatch.setenv("CDC_LAKE__LAKE__ROOT", str(here.root))
     monkeypatch.setenv("CDC_LAKE__KAFKA__BOOTSTRAP_SERVERS", "localhost:1")
-    monkeypatch.setattr(layer, "Broker", lambda *_: here.broker)
+    monkeypatch.setattr(layer, "open_source", lambda *_: here.broker)
     before, runner = here.table("bronze").version(), CliRunner()
     flags = ["seek", "--table", topic.table, "--to"]
 
