@@ -13,4 +13,4 @@ def of_batch(number: int, column: Column) -> Column:
     Args:
         column: any column of the rows that is no literal, so that Spark does not work the number out beforehand.
     """
-    return F.get(F.array(F.lit(number).cast("bigint")), F.hash(column) * 0)
+    return F.get(F.array(F.lit(number).cast("bigint")), F.hash(column) % 1)

@@ -87,6 +87,7 @@ def check(place: Place, wanted: Mapping[int, Mapping[str, Any]]) -> None:
         assert shown == wanted
 
 
+@pytest.mark.hudi
 def test_all_changes_at_once_old_and_new_mixed(spark: SparkSession, tmp_path: Path) -> None:
     place = Place(spark, tmp_path, TOGETHER, *TABLE_TYPES)
     wanted = played(place, TOGETHER)
