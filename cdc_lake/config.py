@@ -1033,7 +1033,7 @@ def load_config(path: str | Path | None = None) -> Config:
     except yaml.YAMLError as exc:
         raise ConfigError(where, f"this is not YAML: {exc}", "mend the file") from exc
     if not isinstance(content, dict):
-        raise ConfigError(where, "the file must hold keys and values", "see the README's configuration chapter")
+        raise ConfigError(where, "the file must hold keys and values", "see docs/settings.md")
     try:
         config = Config(**content)
     except ValidationError as exc:

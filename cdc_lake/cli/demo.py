@@ -47,7 +47,7 @@ def demo(
         keep=keep,
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
-    _print(result, Console(stderr=as_json))
+    print_result(result, Console(stderr=as_json))
     if keep:
         _print_addresses(place, result, table_type)
     if as_json:
@@ -55,7 +55,8 @@ def demo(
     raise typer.Exit(result.exit_code)
 
 
-def _print(result: "DemoResult", console: Console) -> None:
+def print_result(result: "DemoResult", console: Console) -> None:
+    """Print the demo's tables, counts and verdict."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(f"topic, behind\n{result.source}.", overflow="fold")
     counts = ("events", "bronze\nrows", "quaran-\ntined", "silver\nrows", "source\nrows", "differ-\nences")

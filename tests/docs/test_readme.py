@@ -1,6 +1,7 @@
-"""What README.md tells a reader to type is there to be typed."""
+"""README.md: its commands exist, its sample output is what the demo prints today, and it stays short."""
 
 import importlib.util
+import io
 import re
 import shlex
 from collections.abc import Iterator
@@ -9,12 +10,19 @@ from typing import Any
 
 import pytest
 import typer.main
+from rich.console import Console
 from typer.testing import CliRunner
 
 from cdc_lake.cli.app import app
+from cdc_lake.cli.demo import print_result
+from cdc_lake.embedded.demo import DemoResult, GoldResult, TableResult
 
 CHECKOUT = Path(__file__).parents[2]
 README = CHECKOUT / "README.md"
+MAX_LINES, MAX_WIDTH = 120, 120
+TABLE_ROW = re.compile(r"^(public\.\w+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +([\d.]+)$", re.MULTILINE)
+GOLD_ROW = re.compile(r"^(\w+) +(\d+) +(\d+) +(\d+) +([\d.]+)$", re.MULTILINE)
+ELIDED = "…"
 BLOCK = re.compile(r"^```[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`((?:make|cdc-lake|spark-submit|python -m) [^`\n]+)`")
 TARGET = re.compile(r"^([a-z-]+):", re.MULTILINE)
@@ -109,6 +117,41 @@ def test_every_module_to_run_exists() -> None:
         for words in commands(program):
             if words[:1] == ["-m"] and words[1].startswith("cdc_lake"):
                 assert importlib.util.find_spec(words[1]) is not None, words[1]
+
+
+def test_readme_is_short() -> None:
+    lines = README.read_text(encoding="utf-8").splitlines()
+
+    assert len(lines) <= MAX_LINES
+    assert [line for line in lines if len(line) > MAX_WIDTH] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/demo.md"])
+def test_sample_output_is_what_demo_prints(page: str) -> None:
+    (sample,) = re.findall(
+        r"^```\n(topic, behind.*?)^```", (CHECKOUT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    result = DemoResult(
+        source="pagila",
+        tables=[
+            TableResult(f"pagila.{name}", *(int(number) for number in numbers[:6]), {}, float(numbers[6]))
+            for name, *numbers in TABLE_ROW.findall(sample)
+        ],
+        gold=[
+            GoldResult(name, *(int(number) for number in numbers[:3]), float(numbers[3]))
+            for name, *numbers in GOLD_ROW.findall(sample)
+        ],
+    )
+    printed = io.StringIO()
+    print_result(result, Console(file=printed, width=80))
+    expected = [line.rstrip() for line in printed.getvalue().splitlines()]
+    table = expected[: -len(["transactions", "seconds", "equal"])]
+    shown = [line.rstrip() for line in sample.splitlines() if line != ELIDED]
+
+    assert result.tables
+    assert result.gold
+    assert shown[: len(table)] == table
+    assert shown[-1] == expected[-1] == "Silver and gold equal Postgres."
 
 
 @pytest.mark.parametrize("job", sorted((CHECKOUT / "jobs").glob("*.py")), ids=lambda job: job.stem)
