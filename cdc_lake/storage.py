@@ -183,6 +183,10 @@ class Storage:
         """Bytes of all files at and below a folder."""
         return int(self._fs(folder).getContentSummary(self._path(folder)).getLength())
 
+    def holds(self, folder: str, *entries: str) -> bool:
+        """Whether a folder has an entry of one of these names."""
+        return any(self.exists(f"{folder}/{entry}") for entry in entries)
+
     def folders(self, root: str, *holding: str) -> Iterator[str]:
         """The folders at or below `root` that hold an entry of one of these names, as paths relative to it, sorted."""
         for status in sorted(self._listed(root), key=lambda s: s.getPath().getName()):
@@ -190,7 +194,7 @@ class Storage:
                 continue
             name = status.getPath().getName()
             below = f"{root}/{name}"
-            if any(self.exists(f"{below}/{entry}") for entry in holding):
+            if self.holds(below, *holding):
                 yield name
             else:
                 yield from (f"{name}/{deeper}" for deeper in self.folders(below, *holding))

@@ -29,7 +29,7 @@ from cdc_lake.failpoints import reach
 from cdc_lake.layers.catalog import check_catalog_names, keep_in_step
 from cdc_lake.layers.dead_letters import dead_letter_topic, is_due, send_due, sent_by
 from cdc_lake.layers.neighbours import last_records, records_around, records_there
-from cdc_lake.layers.run import Leases, end_report, select, table_path
+from cdc_lake.layers.run import Leases, check_holds_no_tables, check_is_in_no_table, end_report, select, table_path
 from cdc_lake.layers.turns import Workers
 from cdc_lake.layers.written import Seen, Written, decide, look_over, typed_row, written_with
 from cdc_lake.metrics.report import Report, TableReport, check_sum
@@ -39,6 +39,7 @@ from cdc_lake.session import planned_for
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, offsets_of
 from cdc_lake.sources.schemas import SchemaFiles
+from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Gap, Progress
 
@@ -205,8 +206,12 @@ class _Run:
 
 def _land(run: _Run) -> bool:
     """Land at most `max_rows` of what the topic has beyond bronze's progress, in one commit; whether there is more."""
-    done = run.done
+    done, storage = run.done, Storage(run.spark)
+    if not done.batches:
+        check_is_in_no_table(run.bronze.config, storage, "bronze", done.table)
     progress = _progress(run)
+    if progress is None:
+        check_holds_no_tables(storage, run.table.path, done.table)
     if progress and _read_on(run.log, progress.offsets)[1]:
         # No loss if another run has read on since the logs were listed.
         run = replace(run, log=run.bronze.source.logs([run.log.name])[run.log.name])

@@ -7,7 +7,15 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, Layer
-from cdc_lake.layers.run import Leases, end_report, open_gold, select_landed, silver_targets, table_path
+from cdc_lake.layers.run import (
+    Leases,
+    check_holds_no_tables,
+    end_report,
+    open_gold,
+    select_landed,
+    silver_targets,
+    table_path,
+)
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.storage import Storage
@@ -49,19 +57,21 @@ def run_maintain(
 
 @dataclass(frozen=True)
 class _Kept:
-    """A table, and where its side table is, if it has one."""
+    """A table, where it is, and where its side table is, if it has one."""
 
     open: Callable[[SparkSession], Table]
+    path: str
     side: str | None = None
 
 
 def _kept(config: Config, storage: Storage, layer: Layer, tables: Sequence[str]) -> Mapping[str, _Kept]:
     if layer != "silver":
         names = select_landed(config, storage, tables, layer)
-        return {name: _Kept(partial(open_gold if layer == "gold" else _open_bronze, config, name)) for name in names}
+        open_table = open_gold if layer == "gold" else _open_bronze
+        return {name: _Kept(partial(open_table, config, name), table_path(config, layer, name)) for name in names}
     topics = select_landed(config, storage, tables)
     targets = [target for topic in topics for target in silver_targets(config, topic)]
-    return {target.name: _Kept(target.open, target.side) for target in targets}
+    return {target.name: _Kept(target.open, target.path, target.side) for target in targets}
 
 
 def _open_bronze(config: Config, name: str, spark: SparkSession) -> Table:
@@ -86,6 +96,8 @@ class _Maintain:
         if not table.exists():
             return False
         done.version_before = table.version()
+        for path in filter(None, (kept.path, kept.side)):
+            check_holds_no_tables(Storage(spark), path, done.table)
         self.check_lease(done.table)
         with done.phase("maintain"):
             done.count(**table.maintain())

@@ -9,13 +9,22 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import BRONZE
 from cdc_lake.config import Config
-from cdc_lake.errors import CdcLakeError, InfrastructureError, UnsupportedError
+from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnsupportedError
 from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.layout import Evolved, check_steps, evolved
 from cdc_lake.events.rows import sent_by
 from cdc_lake.events.schemas import SchemaError
 from cdc_lake.layers.bronze import unread
-from cdc_lake.layers.run import Leases, SilverTarget, landed, select, silver_targets, table_path
+from cdc_lake.layers.run import (
+    Leases,
+    SilverTarget,
+    check_holds_no_tables,
+    check_is_in_no_table,
+    landed,
+    select,
+    silver_targets,
+    table_path,
+)
 from cdc_lake.layers.silver_batch import Batch, SilverRun, looking
 from cdc_lake.layers.written import named
 from cdc_lake.registries import open_subjects
@@ -147,10 +156,19 @@ class _Look:
 
     def bronze(self, log: TopicLog | None, source: TopicSource) -> TablePlan:
         """What the bronze job would land."""
-        table = DeltaLakeTable(self.spark, table_path(self.config, "bronze", self.topic))
-        progress = table.progress()
-        before = progress.position if progress else {}
         found = TablePlan(table=self.topic, layer="bronze", what="unknown: Kafka does not answer, or has no such topic")
+        storage = Storage(self.spark)
+        table = DeltaLakeTable(self.spark, table_path(self.config, "bronze", self.topic))
+        try:
+            check_is_in_no_table(self.config, storage, "bronze", self.topic)
+            progress = table.progress()
+            if progress is None:
+                check_holds_no_tables(storage, table.path, self.topic)
+        except ConfigError as error:
+            found.what = "nothing"
+            found.refused.append(str(error))
+            return found
+        before = progress.position if progress else {}
         if log is None:
             return found
         try:

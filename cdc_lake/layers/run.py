@@ -21,7 +21,8 @@ from cdc_lake.tables import Table
 from cdc_lake.tables.lease import Holder, Lease
 from cdc_lake.tables.silver import TABLE_FOLDERS, gold_table, silver_table
 
-_TOPIC = re.compile(r"[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_-]+)*")
+_SEGMENT = re.compile(r"[a-zA-Z0-9_-]+")
+_TOPIC = re.compile(rf"{_SEGMENT.pattern}(\.{_SEGMENT.pattern})*")
 
 
 def table_path(config: Config, layer: str, topic: str) -> str:
@@ -36,6 +37,65 @@ def table_path(config: Config, layer: str, topic: str) -> str:
     if len(topic) > 249 or not _TOPIC.fullmatch(topic):
         raise ConfigError(topic, "this is not a topic name of letters, digits, `_`, `-` between dots", "see --table")
     return f"{config.lake.root}/{layer}/{topic.replace('.', '/')}"
+
+
+def check_is_in_no_table(config: Config, storage: Storage, layer: str, table: str) -> None:
+    """Check that a table's folder is not inside another table's folder; to be called before the table is opened.
+
+    Files inside a table that its log does not name are removed by VACUUM, and `landed` does not look for tables there.
+    The names of gold's models have no dots, so their folders cannot nest.
+
+    Args:
+        config, layer, table: see `table_path`.
+        storage: of the lake.
+
+    Raises:
+        ConfigError: it is, or the name has a segment that is a table's log folder.
+    """
+    path = table_path(config, layer, table)
+    segments = table.partition("@")[0].split(".")
+    if reserved := set(segments).intersection(TABLE_FOLDERS):
+        raise ConfigError(
+            table, f"`{min(reserved)}` is the name of a table's log folder", "leave the topic out of --table"
+        )
+    for depth in range(1, len(segments)):
+        outer = ".".join(segments[:depth])
+        if storage.holds("/".join(path.split("/")[: depth - len(segments)]), *TABLE_FOLDERS):
+            raise _nested(table, f"its folder {path} is inside the table of `{outer}`")
+
+
+def check_holds_no_tables(storage: Storage, path: str, table: str) -> None:
+    """Check that the folder of a table does not contain other tables; see `check_is_in_no_table`.
+
+    Args:
+        storage: of the lake.
+        path: the table's folder.
+        table: its name.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if inner := next(_tables_below(storage, path), None):
+        raise _nested(table, f"its folder {path} contains the table of `{table.partition('@')[0]}.{inner}`")
+
+
+def _tables_below(storage: Storage, path: str) -> Iterator[str]:
+    """The names of the tables below a folder, relative to it. Only names that a topic's segment can have are looked at,
+    so that data files and partitions cost nothing.
+    """
+    for name in storage.names(path):
+        if not _SEGMENT.fullmatch(name) or name in TABLE_FOLDERS:
+            continue
+        if storage.holds(f"{path}/{name}", *TABLE_FOLDERS):
+            yield name
+        else:
+            yield from (f"{name}.{below}" for below in _tables_below(storage, f"{path}/{name}"))
+
+
+def _nested(table: str, what: str) -> ConfigError:
+    return ConfigError(
+        table, what, "use another lake.root for one of the two topics (docs/running.md#topics-whose-folders-nest)"
+    )
 
 
 @dataclass(frozen=True)
@@ -96,10 +156,13 @@ def select_landed(config: Config, storage: Storage, patterns: Sequence[str], lay
 
     Raises:
         UnknownTableError: a pattern fits none.
+        ConfigError: it is the name of a table inside another table's folder.
     """
-    return select(
-        patterns, landed(config, storage, layer), f"table in {config.lake.root}/{layer}", f"run the {layer} job first"
-    )
+    there = landed(config, storage, layer)
+    for name in patterns:
+        if name not in there and _TOPIC.fullmatch(name):
+            check_is_in_no_table(config, storage, layer, name)
+    return select(patterns, there, f"table in {config.lake.root}/{layer}", f"run the {layer} job first")
 
 
 def landed(config: Config, storage: Storage, layer: str = "bronze") -> list[str]:

@@ -13,7 +13,16 @@ from cdc_lake.config import Config
 from cdc_lake.errors import NoProgressError
 from cdc_lake.events.layout import check_steps
 from cdc_lake.layers.catalog import check_catalog_names, keep_in_step
-from cdc_lake.layers.run import Leases, SilverTarget, end_report, select_landed, silver_targets, table_path
+from cdc_lake.layers.run import (
+    Leases,
+    SilverTarget,
+    check_holds_no_tables,
+    check_is_in_no_table,
+    end_report,
+    select_landed,
+    silver_targets,
+    table_path,
+)
 from cdc_lake.layers.silver_append import appended, remember, statistics
 from cdc_lake.layers.silver_batch import Batch, Schemas, SilverRun
 from cdc_lake.layers.silver_fold import folded
@@ -21,6 +30,7 @@ from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.session import planned_for
 from cdc_lake.sources.schemas import SchemaFiles
+from cdc_lake.storage import Storage
 from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
@@ -88,8 +98,15 @@ class _Silver:
         bronze = DeltaLakeTable(spark, table_path(self.config, "bronze", target.topic))
         landed = bronze.progress()
         assert landed is not None, "a bronze table is created with progress"
+        storage = Storage(spark)
+        if not done.batches:
+            for layer in ("silver", "side"):
+                check_is_in_no_table(self.config, storage, layer, target.name)
         silver = target.open(spark)
         progress = _progress(silver, done)
+        if progress is None:
+            for path in (target.path, target.side):
+                check_holds_no_tables(storage, path, done.table)
         source = bronze.id()
         run = SilverRun(
             spark=spark,

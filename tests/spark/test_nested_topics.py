@@ -1,0 +1,177 @@
+"""Topics whose names nest, such as `shop.orders` and `shop.orders.items`: no table's folder holds another table."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from conformance.by_lake import table_rows
+from events import OPTIONAL_STRING, START_MS, FakeRegistry, Topic
+from fakes import FakeBroker
+from pyspark.sql import SparkSession
+
+from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, SilverTable, TableConfig
+from cdc_lake.errors import ConfigError
+from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.layers.maintain import Layer, run_maintain
+from cdc_lake.layers.plan import plan
+from cdc_lake.layers.run import select_landed
+from cdc_lake.layers.silver import run_silver
+from cdc_lake.metrics.report import Report
+from cdc_lake.storage import Storage
+
+OUTER, INNER = "shop.orders", "shop.orders.items"
+AT_ONCE = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+
+
+class Lake:
+    """A lake below `root` for topics of one broker and one registry."""
+
+    def __init__(self, spark: SparkSession, root: Path, *silver: SilverTable) -> None:
+        self.root = root
+        self.spark = spark
+        self.broker, self.registry = FakeBroker(), FakeRegistry()
+        self.topics: dict[str, Topic] = {}
+        self.config = Config(
+            lake=LakeConfig(root=str(root)),
+            defaults=TableConfig(silver=silver or (SilverTable(properties=AT_ONCE),), deletes="hard"),
+        )
+
+    def write(self, name: str, op: str, key: int, lsn: int) -> None:
+        topic = self.topics.setdefault(
+            name, Topic({"text": OPTIONAL_STRING}, registry=self.registry, table=name, flat=True)
+        )
+        self.broker.append(topic.change(op, key, {"text": f"{name} {lsn}"}, lsn=lsn, ts_ms=START_MS + lsn))
+
+    def bronze(self, *names: str) -> Report:
+        return run_bronze(self.config, names, self.spark, source=self.broker, registry=self.registry)
+
+    def silver(self, *names: str) -> Report:
+        return run_silver(self.config, names, self.spark)
+
+    def maintain(self, layer: Layer, *names: str) -> Report:
+        return run_maintain(self.config, names, self.spark, layer=layer)
+
+    def rows(self, name: str) -> dict[int, str]:
+        return {row["id"]: row["text"] for row in table_rows(str(self.root / "silver" / name.replace(".", "/")))}
+
+
+def errors(report: Report) -> dict[str, str]:
+    return {done.table: str(done.error.message) for done in report.tables if done.error}
+
+
+def files(root: Path) -> set[Path]:
+    return {file for file in root.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (INNER, OUTER),
+        (OUTER, INNER),
+        (INNER, "shop"),
+    ],
+)
+def test_second_nested_topic_is_refused(spark: SparkSession, tmp_path: Path, first: str, second: str) -> None:
+    lake = Lake(spark, tmp_path)
+    lake.write(first, "c", 1, lsn=1)
+    lake.write(second, "c", 1, lsn=1)
+    assert lake.bronze(first).exit_code == 0
+    before = files(tmp_path / "bronze")
+
+    report = lake.bronze(first, second)
+
+    assert report.exit_code == ConfigError.exit_code
+    (message,) = errors(report).values()
+    assert list(errors(report)) == [second]
+    assert f"`{first}`" in message
+    assert files(tmp_path / "bronze") == before
+    assert plan(lake.config, [second], spark, source=lake.broker).refused
+
+
+def test_topic_with_a_delta_log_segment_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path)
+    lake.write("pagila.public.film._delta_log", "c", 1, lsn=1)
+
+    report = lake.bronze("*")
+
+    assert report.exit_code == ConfigError.exit_code
+    assert "_delta_log" in errors(report)["pagila.public.film._delta_log"]
+    assert not (tmp_path / "bronze").exists()
+
+
+@pytest.mark.hudi
+def test_segments_with_a_leading_underscore_work(spark: SparkSession, tmp_path: Path) -> None:
+    name = "_shop.public._prisma_migrations"
+    lake = Lake(spark, tmp_path, *TABLE_TYPES.values())
+    for lsn, op in ((1, "c"), (2, "u")):
+        lake.write(name, op, 1, lsn=lsn)
+        assert lake.bronze(name).exit_code == 0
+        assert lake.silver("*").exit_code == 0
+
+    for layer in ("silver", "silver_hudi_cow", "silver_hudi_mor"):
+        rows = table_rows(str(tmp_path / layer / name.replace(".", "/")))
+        assert [row["text"] for row in rows] == [f"{name} 2"]
+
+
+def test_silver_refuses_to_nest_its_tables(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path)
+    for name in (OUTER, INNER):
+        lake.write(name, "c", 1, lsn=1)
+    assert lake.bronze(OUTER).exit_code == 0
+    assert lake.silver(OUTER).exit_code == 0
+    shutil.rmtree(tmp_path / "bronze")
+    assert lake.bronze(INNER).exit_code == 0
+
+    report = lake.silver("*")
+
+    assert list(errors(report)) == [INNER]
+    assert f"`{OUTER}`" in errors(report)[INNER]
+    assert not (tmp_path / "silver" / "shop" / "orders" / "items").exists()
+
+
+def nested_lake(spark: SparkSession, root: Path) -> Lake:
+    """A lake as versions before this check left it: the inner topic's folders inside those of the outer topic's."""
+    lake, other = Lake(spark, root), Lake(spark, root.with_name("other"))
+    other.registry, other.broker, other.topics = lake.registry, lake.broker, lake.topics
+    for one, name in ((lake, OUTER), (other, INNER)):
+        one.write(name, "c", 1, lsn=1)
+        assert one.bronze(name).exit_code == 0
+        assert one.silver(name).exit_code == 0
+    move_inner(other, lake)
+    return lake
+
+
+def move_inner(source: Lake, target: Lake) -> None:
+    """Move the inner topic's tables to another lake, and copy the schemas, as docs/running.md says."""
+    for layer in ("bronze", "silver"):
+        folder = target.root / layer / INNER.replace(".", "/")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        (source.root / layer / INNER.replace(".", "/")).rename(folder)
+    shutil.copytree(source.root / "_schemas", target.root / "_schemas", dirs_exist_ok=True)
+
+
+def test_nested_lake_is_refused_until_inner_moves_out(spark: SparkSession, tmp_path: Path) -> None:
+    lake = nested_lake(spark, tmp_path / "lake")
+    layers: tuple[Layer, ...] = ("bronze", "silver")
+    before = {layer: files(lake.root / layer) for layer in layers}
+
+    for layer in layers:
+        report = lake.maintain(layer, OUTER)
+        assert list(errors(report)) == [OUTER]
+        assert f"`{INNER}`" in errors(report)[OUTER]
+        assert files(lake.root / layer) == before[layer]
+    lake.write(INNER, "u", 1, lsn=2)
+    assert list(errors(lake.bronze("*"))) == [INNER]
+    with pytest.raises(ConfigError, match=f"`{OUTER}`"):
+        select_landed(lake.config, Storage(spark), [INNER])
+
+    cured = Lake(spark, tmp_path / "lake-of-items")
+    cured.registry, cured.broker, cured.topics = lake.registry, lake.broker, lake.topics
+    move_inner(lake, cured)
+
+    for one, name in ((lake, OUTER), (cured, INNER)):
+        one.write(name, "u", 1, lsn=3)
+        assert one.bronze(name).exit_code == 0
+        assert one.silver("*").exit_code == 0
+        assert one.maintain("silver", "*").exit_code == 0
+        assert one.rows(name) == {1: f"{name} 3"}
