@@ -40,7 +40,7 @@ def cdc_lake(
         tables={ORDERS: TableConfig(silver=(TABLE_TYPES[table_type].model_copy(update={"buckets": buckets}),))},
     )
     workers = Workers(config.run.parallel)
-    workers.spark("benchmark")
+    workers.spark(config, "benchmark")
 
     def take(topics: Sequence[str]) -> None:
         for layer in (run_bronze, run_silver) if has_silver else (run_bronze,):

@@ -985,6 +985,12 @@ class Config(BaseSettings):
             )
         return self
 
+    @property
+    def max_record_bytes(self) -> int:
+        """The largest `max_record_bytes` of any table."""
+        own = [table.max_record_bytes for table in self.tables.values() if "max_record_bytes" in table.model_fields_set]
+        return max([self.defaults.max_record_bytes, *own])
+
     def table(self, name: str) -> TableConfig:
         """The settings of the table of topic `name`: the defaults, then each glob that fits, in the file's order."""
         settings = self.defaults.model_dump()

@@ -5,13 +5,18 @@ fetch` writes it into the local environment's spark-defaults.conf; on a cluster 
 theirs stands.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
-from pyspark import SparkConf
+from py4j.java_gateway import JavaPackage
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from cdc_lake.config import TableConfig
+from cdc_lake.errors import InstallationError
+from cdc_lake.events.framing import MAX_INFLATED_BYTES
 from cdc_lake.jars import without_hudi
 from cdc_lake.versions import (
     CATALOG,
@@ -27,13 +32,42 @@ from cdc_lake.versions import (
     running,
 )
 
+DRIVER_OPTIONS: Final = "spark.driver.extraJavaOptions"
+EXECUTOR_OPTIONS: Final = "spark.executor.extraJavaOptions"
+_AVRO_LIMITS: Final = "org.apache.avro.limits."
+_LARGEST_JAVA_ARRAY: Final = (1 << 31) - 9
+_MAX_RECORD_BYTES: Final = TableConfig().max_record_bytes
+
+
+def avro_limits(max_record_bytes: int) -> dict[str, int]:
+    """Avro's system properties that limit the lengths it accepts, because it allocates them before it reads a byte.
+
+    No text is longer than the largest body, which for compressed frames is `MAX_INFLATED_BYTES`. An item takes at least
+    one byte in the record and four on the heap, so the limit of items is the largest record as it arrives.
+    """
+    longest = min(max(max_record_bytes, MAX_INFLATED_BYTES), _LARGEST_JAVA_ARRAY)
+    return {
+        f"{_AVRO_LIMITS}string.maxLength": longest,
+        f"{_AVRO_LIMITS}bytes.maxLength": longest,
+        f"{_AVRO_LIMITS}collectionItems.maxLength": min(max_record_bytes, _LARGEST_JAVA_ARRAY),
+    }
+
+
+def with_avro_limits(options: str, limits: Mapping[str, int]) -> str:
+    """Java options with these limits, in place of any others for Avro."""
+    kept = [option for option in options.split(" ") if not option.startswith(f"-D{_AVRO_LIMITS}")]
+    return " ".join([*kept, *(f"-D{name}={most}" for name, most in limits.items())]).lstrip()
+
+
+_JAVA_OPTIONS = with_avro_limits("-Dorg.apache.avro.fastread=true", avro_limits(_MAX_RECORD_BYTES))
+
 SPARK_DEFAULTS = {
     EXTENSIONS: f"{HUDI_EXTENSION},{DELTA_EXTENSION}",
     CATALOG: DELTA_CATALOG,
     SERIALIZER: KRYO,
     "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
-    "spark.driver.extraJavaOptions": "-Dorg.apache.avro.fastread=true",
-    "spark.executor.extraJavaOptions": "-Dorg.apache.avro.fastread=true",
+    DRIVER_OPTIONS: _JAVA_OPTIONS,
+    EXECUTOR_OPTIONS: _JAVA_OPTIONS,
     # Without it Spark 3.5 keeps the partitioning of a checkpoint as an expression, and cannot join it with itself.
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
@@ -93,11 +127,16 @@ _SMALL_PLANS = {
 """Compiling a plan to bytecode takes longer than going through a few thousand rows without (docs/design.md)."""
 
 
-def build_session(app_name: str) -> SparkSession:
+def build_session(app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES) -> SparkSession:
     """The session of this process, made with `SPARK_DEFAULTS` where the submission left a setting open.
 
+    Args:
+        app_name: Spark's name of the application.
+        max_record_bytes: the size of the largest record that is to be decoded; see `avro_limits`.
+
     Raises:
-        InstallationError: Java, Spark or a jar is missing or damaged, or they are known not to work together.
+        InstallationError: Java, Spark or a jar is missing or damaged, or they are known not to work together; or Avro's
+            limits cannot be set.
     """
     found = running()
     submitted = dict(SparkConf().getAll())
@@ -105,13 +144,70 @@ def build_session(app_name: str) -> SparkSession:
     ours = {key: value for key, value in defaults.items() if key in REQUIRED or key not in submitted}
     check(found, submitted | ours)
     check_jars(submitted.get("spark.jars", ""))
+    limits = avro_limits(max_record_bytes)
+    _limit_avro_here(limits)
+    ours[EXECUTOR_OPTIONS] = with_avro_limits(submitted.get(EXECUTOR_OPTIONS, defaults[EXECUTOR_OPTIONS]), limits)
     builder = SparkSession.builder.appName(app_name)
     for key, value in ours.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
+    _check_executors(spark.sparkContext, limits)
     spark.sparkContext.setLogLevel("ERROR")
     _remember_names(spark)
     return spark
+
+
+def _limit_avro_here(limits: Mapping[str, int]) -> None:
+    """Set Avro's limits in this JVM, which runs already, so that its options are too late. Avro reads them once.
+
+    Raises:
+        InstallationError: this Avro has no limits, or has read them before.
+    """
+    jvm: Any = SparkContext._jvm
+    for name, most in limits.items():
+        jvm.java.lang.System.setProperty(name, str(most))
+    avro = jvm.org.apache.avro.SystemLimitException  # py4j initializes a class when it looks for it
+    if isinstance(avro, JavaPackage):
+        raise InstallationError(
+            "Avro in Spark's jars",
+            "it allocates whatever length a record claims, so a damaged record can end the run",
+            "use Avro 1.11.3 or newer; Spark 3.5.7 has 1.11.4",
+        )
+    checks = (
+        avro.checkMaxStringLength,
+        avro.checkMaxBytesLength,
+        lambda items: avro.checkMaxCollectionLength(0, items),
+    )
+    for (name, most), check_length in zip(limits.items(), checks, strict=True):
+        if not _is_accepted(check_length, most) or _is_accepted(check_length, most + 1):
+            raise InstallationError(
+                name,
+                f"it cannot be set to {most}, because this process used Avro with another limit",
+                "start a new process, and build its session with the largest `max_record_bytes`",
+            )
+
+
+def _is_accepted(check_length: Callable[[int], object], length: int) -> bool:
+    try:
+        check_length(length)
+    except Py4JJavaError:
+        return False
+    return True
+
+
+def _check_executors(context: SparkContext, limits: Mapping[str, int]) -> None:
+    """Refuse executors that were started without Avro's limits, by an application that was there before.
+
+    Raises:
+        InstallationError: they were.
+    """
+    options = context.getConf().get(EXECUTOR_OPTIONS) or ""
+    if not context._jsc.isLocal() and options != with_avro_limits(options, limits):
+        raise InstallationError(
+            EXECUTOR_OPTIONS,
+            "the application's executors were started without Avro's limits",
+            f"add {with_avro_limits('', limits)} where the application is submitted",
+        )
 
 
 def _remember_names(spark: SparkSession) -> None:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from cdc_lake.config import Config, EmrConfig
 from cdc_lake.errors import ConfigError
 from cdc_lake.jars import lock_file, read_lock
-from cdc_lake.session import SPARK_DEFAULTS
+from cdc_lake.session import DRIVER_OPTIONS, EXECUTOR_OPTIONS, SPARK_DEFAULTS
 
 PYTHON = "./environment/bin/python"
 """In the working directory of driver and executors, where the package's environment is unpacked."""
@@ -35,7 +35,7 @@ _AWS_JARS = (
 """EMR's own builds, on its machines. Ours beside them would be two of the same."""
 _SUBMITTED = (
     *("spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.serializer", "spark.kryo.registrator"),
-    *("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"),
+    *(DRIVER_OPTIONS, EXECUTOR_OPTIONS),
 )
 """What of `SPARK_DEFAULTS` has to be there when the JVM starts; `build_session` sets the rest."""
 

@@ -32,7 +32,7 @@ FILE_HEADER: Final = "cdc_lake.{}.schema"
 """Header of a key or value out of a file: the fingerprint of the schema that the file brought along."""
 _NAMED_IN_HEADERS = frozenset((APICURIO, CONFLUENT, FILE))
 _APICURIO_IDS = ("contentId", "globalId")
-_MAX_INFLATED_BYTES = 64 << 20
+MAX_INFLATED_BYTES = 64 << 20
 """A small body that unpacks to more than this is no record."""
 
 
@@ -212,7 +212,7 @@ def _inflated(data: bytes | None) -> bytes | None:
         return None
     unpacker = zlib.decompressobj()
     try:
-        found = unpacker.decompress(bytes(data), _MAX_INFLATED_BYTES)
+        found = unpacker.decompress(bytes(data), MAX_INFLATED_BYTES)
     except zlib.error:
         return b""
     return found if unpacker.eof and not unpacker.unused_data else b""

@@ -86,7 +86,7 @@ def run_bronze(
     """
     report = Report(layer="bronze")
     workers = workers or Workers(spark=spark)
-    source = source or open_source(config, lambda: workers.spark("cdc_lake bronze"))
+    source = source or open_source(config, lambda: workers.spark(config, "cdc_lake bronze"))
     todo = "see --table, and that the connector writes there"
     topics = select(tables, source.topics(), f"topic in {source.name}", todo)
     check_catalog_names(config, report.layer, topics)
@@ -107,7 +107,7 @@ def run_bronze(
         report.run_id,
     )
     workers.each_table(report, topics, bronze, leases=bronze.leases)
-    keep_in_step(config, report, workers.spark("cdc_lake bronze"))
+    keep_in_step(config, report, workers.spark(config, "cdc_lake bronze"))
     reach("bronze.before_report")
     end_report(storage, config, report, unless_idle=workers.is_continuous)
     return report

@@ -276,7 +276,7 @@ class _Look:
         self, config: Config, tables: Sequence[str], layers: Collection[str], spark: SparkSession | None
     ) -> None:
         layers = layers or config.catalog.layers
-        spark = spark or build_session("cdc_lake catalog")
+        spark = spark or build_session("cdc_lake catalog", config.max_record_bytes)
         self.storage = Storage(spark)
         self.catalog = open_catalog(config, spark)
         there = {layer: _there(config, self.storage, layer) for layer in layers}

@@ -50,7 +50,7 @@ def drop_quarantined(
     if not because.strip():
         raise ConfigError("--because", "it is empty", "say why these records are not to be mended")
     workers = workers or Workers(spark=spark)
-    session = workers.spark("cdc_lake bronze")
+    session = workers.spark(config, "cdc_lake bronze")
     report = Report(layer="bronze", because=f"{session.sparkContext.sparkUser()}: {because.strip()}")
     storage = workers.lake(config, "cdc_lake bronze")
     leases = Leases(config, storage, report.run_id, report.layer)

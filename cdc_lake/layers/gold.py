@@ -68,7 +68,7 @@ def run_gold(
     leases = Leases(config, storage, report.run_id, report.layer)
     folded = [path.replace("/", ".") for path in storage.folders(f"{config.lake.root}/silver", *TABLE_FOLDERS)]
     workers.each_table(report, names, _Gold(config, chosen, folded, leases, report.run_id), leases=leases)
-    keep_in_step(config, report, workers.spark("cdc_lake gold"))
+    keep_in_step(config, report, workers.spark(config, "cdc_lake gold"))
     failpoints.reach("gold.before_report")
     end_report(storage, config, report, unless_idle=workers.is_continuous)
     return report

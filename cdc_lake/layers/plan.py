@@ -115,7 +115,7 @@ def plan(
         UnknownTableError: a name or glob fits no topic and no bronze table.
     """
     source = source or open_source(config, lambda: session)
-    session = spark = spark or build_session("cdc_lake plan")
+    session = spark = spark or build_session("cdc_lake plan", config.max_record_bytes)
     storage = Storage(spark)
     there, known = landed(config, storage), list[str]()
     found, logs = Plan(), dict[str, TopicLog]()

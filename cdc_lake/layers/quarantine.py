@@ -257,7 +257,7 @@ def list_quarantined(
         UnknownTableError: a name or glob fits no bronze table.
         InstallationError: Spark cannot be started with what is installed.
     """
-    spark = spark or build_session("cdc_lake quarantine")
+    spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
     found = Listing()
     for topic in select_landed(config, Storage(spark), tables):
         rows = selected(config, topic, spark, selection).select(

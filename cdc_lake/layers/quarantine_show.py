@@ -108,7 +108,7 @@ def show_quarantined(
         UnknownTableError: a name or glob fits no bronze table.
         InstallationError: Spark cannot be started with what is installed.
     """
-    spark = spark or build_session("cdc_lake quarantine")
+    spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
     storage = Storage(spark)
     files = SchemaFiles(storage, config.lake.root)
     found: list[Shown] = []

@@ -75,7 +75,7 @@ def run_rebuild(
     names = select(tables, list(targets), f"table in {config.lake.root}/silver", "see `silver` in the settings")
     work = _Rebuild(config, targets, leases, report.run_id, asked or Asked())
     workers.each_table(report, names, work, leases=leases)
-    keep_in_step(config, report, workers.spark("cdc_lake rebuild"), layer="silver")
+    keep_in_step(config, report, workers.spark(config, "cdc_lake rebuild"), layer="silver")
     failpoints.reach("rebuild.before_report")
     end_report(storage, config, report)
     return report

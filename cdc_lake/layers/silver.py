@@ -64,7 +64,7 @@ def run_silver(
     silver = _Silver(config, targets, SchemaFiles(storage, config.lake.root), leases, report.run_id)
     check_catalog_names(config, report.layer, targets)
     workers.each_table(report, list(silver.targets), silver, leases=leases)
-    keep_in_step(config, report, workers.spark("cdc_lake silver"))
+    keep_in_step(config, report, workers.spark(config, "cdc_lake silver"))
     failpoints.reach("silver.before_report")
     end_report(storage, config, report, unless_idle=workers.is_continuous)
     return report

@@ -89,7 +89,7 @@ def status(
         UnknownTableError: a name or glob fits no bronze table.
     """
     source = source or open_source(config, lambda: session)
-    session = spark = spark or build_session("cdc_lake status")
+    session = spark = spark or build_session("cdc_lake status", config.max_record_bytes)
     storage = Storage(spark)
     topics = select_landed(config, storage, tables)
     found, logs = Status(), dict[str, TopicLog]()

@@ -83,7 +83,7 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
         UnknownTableError: there is no such bronze table.
         ConfigError: bronze has no event of this key.
     """
-    spark = spark or build_session("cdc_lake story")
+    spark = spark or build_session("cdc_lake story", config.max_record_bytes)
     storage = Storage(spark)
     topic = only_one(select_landed(config, storage, [table]), table)
     bronze = DeltaLakeTable(spark, table_path(config, "bronze", topic))

@@ -76,7 +76,7 @@ def _derived(config: Config, models: Mapping[str, GoldModel]) -> dict[str, Wante
     """The schemas that follow from models' tables, by subject."""
     if not models:
         return {}
-    spark = build_session("cdc_lake schemas")
+    spark = build_session("cdc_lake schemas", config.max_record_bytes)
     select_landed(config, Storage(spark), list(models), "gold")
     found = {}
     for name, model in models.items():

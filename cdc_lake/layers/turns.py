@@ -78,14 +78,14 @@ class Workers:
         self._watch = watch
         self._stopping, self._cancelled = threading.Event(), threading.Event()
 
-    def spark(self, app_name: str) -> SparkSession:
+    def spark(self, config: Config, app_name: str) -> SparkSession:
         """The first worker's session.
 
         Raises:
             InstallationError: Spark cannot be started with what is installed.
         """
         if not self._sessions:
-            self._sessions.append(build_session(app_name))
+            self._sessions.append(build_session(app_name, config.max_record_bytes))
         return self._sessions[0]
 
     def lake(self, config: Config, app_name: str) -> Storage:
@@ -97,7 +97,7 @@ class Workers:
             InfrastructureError: the store does not answer.
             InstallationError: Spark cannot be started with what is installed.
         """
-        storage = Storage(self.spark(app_name))
+        storage = Storage(self.spark(config, app_name))
         check_exporters(config.metrics)
         if not self._seen_lake:
             storage.check_access(config.lake.root)

@@ -25,6 +25,15 @@ KEY, VALUE = "contentId:1", "contentId:2"
 _GLUE = "glue:00000000-0000-0000-0000-000000000001"
 _NARROW = wire.Table(TABLE.name, {"id": wire.INT32, "name": wire.optional(wire.STRING)}, ["id"])
 _OTHER = wire.Table("pagila.public.other", {"other_id": wire.INT32}, ["other_id"])
+_TEXT_KEY = wire.Table(TABLE.name, {"id": wire.STRING}, ["id"])
+_ARRAY = wire.Table(TABLE.name, {"id": wire.INT32, "tags": wire.array(wire.STRING)}, ["id"])
+_MAP = wire.Table(
+    TABLE.name,
+    {"id": wire.INT32, "tags": {"type": "map", "keys": wire.STRING, "values": wire.STRING, "optional": False}},
+    ["id"],
+)
+LENGTHS = (1_000_000_000, 2_000_000_000)
+"""What a claim of bytes or items says there is; Java could allocate it, a driver of a job cannot."""
 
 Sent = tuple[bytes | None, bytes | None, wire.Headers]
 
@@ -46,6 +55,16 @@ def _doubling(levels: int) -> str:
     return json.dumps(schema)
 
 
+def _fixed(size: int) -> str:
+    seal = {"type": "fixed", "name": "Seal", "size": size}
+    return json.dumps({"type": "record", "name": f"{TABLE.name}.Value", "fields": [{"name": "seal", "type": seal}]})
+
+
+def _length(number: int) -> bytes:
+    """A length as Avro writes it."""
+    return wire.avro({"type": "long"}, number)
+
+
 def _shelf() -> Shelf:
     shelf = Shelf()
     recursive = {"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}
@@ -63,6 +82,10 @@ def _shelf() -> Shelf:
         "contentId:15": "this is no schema",
         "contentId:17": _doubling(50),
         "contentId:16": RegisteredSchema('syntax = "proto3";', "PROTOBUF"),
+        "contentId:18": _text(wire.avro_schema(_TEXT_KEY.key)),
+        "contentId:19": _text(wire.avro_schema(wire.envelope(_ARRAY))),
+        "contentId:20": _text(wire.avro_schema(wire.envelope(_MAP))),
+        "contentId:21": _fixed(2_000_000_000),
         _GLUE: VALUE_TEXT,
     }
     for reference, text in texts.items():
@@ -88,6 +111,17 @@ def _kinds() -> dict[str, tuple[Sent, str]]:
         wire.avro_schema(wire.envelope(_NARROW)),
         wire.filled(wire.envelope(_NARROW), event("c", {"id": 1, "name": "one"}, 1)),
     )
+    start = b"\0\x02\x02"  # no `before`; an `after`, whose id is 1
+    claims: dict[str, tuple[Sent, str]] = {}
+    for number in LENGTHS:
+        length = _length(number)
+        claims |= {
+            f"a text of {number} bytes": ((key, of(2, start + b"\x02" + length), []), "value: the bytes"),
+            f"{number} bytes": ((key, of(2, start + b"\0\0\x02" + length), []), "value: the bytes"),
+            f"a key of {number} bytes": ((of(18, length), value, []), "key: the bytes"),
+            f"an array of {number} items": ((key, of(19, start + length), []), "value: the bytes"),
+            f"a map of {number} items": ((key, of(20, start + length + b"\x02a\x02b"), []), "value: the bytes"),
+        }
     bomb = b"\x03\x05" + bytes(15) + b"\x01" + zlib.compress(bytes(100 << 20))
     return {
         "no bytes": ((key, b"", []), "value: there are no bytes"),
@@ -102,6 +136,8 @@ def _kinds() -> dict[str, tuple[Sent, str]]:
             (key, of(2, b"\0\x02\x02\x02\xfe\xff\xff\xff\x0f"), []),
             "value: the bytes",
         ),
+        **claims,
+        "a value of fixed length": ((key, of(21), []), "schema id 21 is refused: "),
         "an unknown id": ((key, of(4711), []), "value: schema id 4711 is not in the registry"),
         "a schema that contains itself": ((key, of(10), []), "schema id 10 is refused: the type `R` contains itself"),
         "a deep schema": ((key, of(11), []), "schema id 11 is refused: the schema is nested deeper than 64 levels"),
@@ -168,11 +204,16 @@ def servers() -> tuple[FakeBroker, Shelf]:
         )
         if number % step == 0 and poison:
             append(*poison.pop(0))
+    at = datetime.fromtimestamp(1_700_000_000, UTC)
+    neighbour = wire.filled(wire.envelope(_OTHER), event("c", {"other_id": 1}, 1))
+    other = wire.framed("id4", "id:4", wire.avro_record(wire.envelope(_OTHER), neighbour), "value")[0]
+    other_key = wire.framed("id4", "id:5", wire.avro_record(_OTHER.key, {"other_id": 1}), "key")[0]
+    broker.append(Record(other_key, other, _OTHER.name, 0, 0, at, []))
     return broker, _shelf()
 
 
 if __name__ == "__main__":
     broker, shelf = servers()
-    report = run_bronze(load_config(), [TABLE.name], source=broker, registry=shelf)
+    report = run_bronze(load_config(), [TABLE.name, _OTHER.name], source=broker, registry=shelf)
     print(report.model_dump_json())
     sys.exit(report.exit_code)

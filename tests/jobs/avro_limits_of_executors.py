@@ -1,0 +1,24 @@
+"""An application that was there before without Avro's limits, and one of ours: what the executors' JVM says of them."""
+
+import json
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from cdc_lake.errors import InstallationError
+from cdc_lake.session import avro_limits, build_session
+
+MAX_RECORD_BYTES = 100_000_000
+NAMES = (*avro_limits(MAX_RECORD_BYTES), "mine")
+
+if __name__ == "__main__":
+    found = SparkSession.builder.config("spark.executor.extraJavaOptions", "-Dmine=1").getOrCreate()
+    try:
+        build_session("found", MAX_RECORD_BYTES)
+    except InstallationError as error:
+        refusal = str(error)
+    found.stop()
+    spark = build_session("made", MAX_RECORD_BYTES)
+    asked = [F.expr(f"reflect('java.lang.System', 'getProperty', '{name}')").alias(name) for name in NAMES]
+    (row,) = spark.range(1).select(*asked).collect()
+    print(json.dumps({"refusal": refusal, "executor": row.asDict()}))
