@@ -17,6 +17,8 @@ MAX_DEPTH = 64
 MAX_TEXT_BYTES = 1 << 20
 MAX_TYPES = 20_000
 """So many types may a schema have when each is written out where it is used."""
+MAX_FIXED_BYTES = 1 << 20
+"""Of a `fixed`, which a reader allocates before it reads a byte."""
 MAX_DECIMAL_PRECISION = 38
 """Spark's widest decimal."""
 
@@ -42,7 +44,7 @@ def parse(text: str) -> Tree:
 
     A small hostile schema can bring a reader down (recursion overflows the stack, items of no size fill the memory),
     so what Debezium never writes is refused here: recursion, more than 64 levels, more than 1 MiB, items of no size,
-    types that double with each level.
+    types that double with each level, a `fixed` of more than 1 MiB.
 
     Raises:
         SchemaError: not Avro, or refused.
@@ -237,6 +239,8 @@ def _expanded(content: Any, namespace: str, known: dict[str, Tree | None], path:
     _check_name(name)
     known[name] = None
     tree = {"type": kind, "name": name, **properties}
+    if kind == "fixed":
+        _check_fixed(name, content["size"])
     if kind in ("record", "error"):
         inside = name.rpartition(".")[0]
         for f in content["fields"]:
@@ -262,6 +266,11 @@ def twins(names: Iterable[str]) -> tuple[str, str] | None:
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise SchemaError(f"`{name}` is not a name in Avro; set field.name.adjustment.mode=avro on the connector")
+
+
+def _check_fixed(name: str, size: object) -> None:
+    if type(size) is not int or not 0 <= size <= MAX_FIXED_BYTES:
+        raise SchemaError(f"the fixed type `{name}` does not have 0 to {MAX_FIXED_BYTES} bytes")
 
 
 def _children(tree: Tree) -> Iterator[Tree]:

@@ -82,6 +82,21 @@ def test_an_array_of_items_of_no_size_is_refused(items: Any) -> None:
         parse(json.dumps(a_record(many={"type": "array", "items": items})))
 
 
+def fixed_schema(size: object) -> str:
+    return json.dumps({"type": "fixed", "name": "a.Seal", "size": size})
+
+
+@pytest.mark.parametrize("size", [2_000_000_000, (1 << 20) + 1, -1, 1.5, True, "16", None])
+def test_a_fixed_type_of_unusable_size_is_refused(size: object) -> None:
+    with pytest.raises(SchemaError, match=r"^the fixed type `a\.Seal` does not have 0 to 1048576 bytes$"):
+        parse(fixed_schema(size))
+
+
+@pytest.mark.parametrize("size", [0, 16, 1 << 20])
+def test_a_fixed_type_of_up_to_a_mebibyte_is_read(size: int) -> None:
+    assert parse(fixed_schema(size))["size"] == size
+
+
 def test_an_array_of_optional_items_is_read() -> None:
     assert parse('{"type": "array", "items": ["null", "string"]}')["items"]["type"] == "union"
 
