@@ -58,3 +58,15 @@ def main(*command: str) -> None:
             traceback.print_exc()
         print(f"error {exc.code} {exc}", file=sys.stderr)
         sys.exit(exc.exit_code)
+    except SystemExit:
+        if "--json" in arguments:
+            _end_output()
+        raise
+
+
+def _end_output() -> None:
+    """Discard what is printed while Python ends, so that the report stays the last line."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(nowhere, stream.fileno())

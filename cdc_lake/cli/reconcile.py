@@ -1,5 +1,6 @@
 """`cdc-lake reconcile`: silver beside the source database."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -8,7 +9,16 @@ from rich.console import Console
 from rich.table import Table
 
 from cdc_lake.cli.progress import Display
-from cdc_lake.cli.run import ConfigFile, Parallel, Tables, start_log, tell_troubles
+from cdc_lake.cli.run import (
+    ConfigFile,
+    How,
+    Json,
+    JsonFile,
+    Parallel,
+    Tables,
+    start_log,
+    tell,
+)
 from cdc_lake.config import load_config
 from cdc_lake.errors import InstallationError
 from cdc_lake.metrics.report import Report, TableReport
@@ -22,11 +32,12 @@ def reconcile(
     ] = 0.0,
     keys: Annotated[int, typer.Option(min=0, help="How many keys that differ are named, of each table.")] = 20,
     parallel: Parallel = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one line of JSON.")] = False,
+    as_json: Json = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Compare silver with the source database; exit code 30 if they differ."""
     start_log()
-    settings = load_config(config)
+    settings, how = load_config(config), How(parallel, as_json=as_json, json_file=json_file)
     try:
         from cdc_lake.layers.reconcile import run_reconcile
     except ModuleNotFoundError as exc:
@@ -38,11 +49,7 @@ def reconcile(
     workers = Workers(parallel or settings.run.parallel, watch=display.watch)
     with display.shown():
         report = run_reconcile(settings, table, wait_seconds=wait, keys=keys, workers=workers)
-    if as_json:
-        print(report.model_dump_json())
-    else:
-        _print(report, Console(highlight=False))
-    tell_troubles(report)
+    tell(report, how, partial(_print, console=Console(highlight=False)))
     raise typer.Exit(report.exit_code)
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ from rich.table import Table
 
 from cdc_lake.cli.progress import Display
 from cdc_lake.config import Config, load_config
-from cdc_lake.errors import CdcLakeError, worst_exit_code
+from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, worst_exit_code
 from cdc_lake.metrics.report import Report
 from cdc_lake.points import Offset, SourceTime
 
@@ -37,6 +38,16 @@ def _seconds(text: object) -> float:
     if not found:
         raise typer.BadParameter("give a number and ms, s, m or h, as in 10s")
     return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[found[2] or "s"]
+
+
+def _report_file(text: object) -> Path:
+    file = Path(str(text)).absolute()
+    if not file.parent.is_dir():
+        raise ConfigError(f"--json-file {file}", f"{file.parent} is not a directory", "create it, or name another file")
+    if file.is_dir():
+        raise ConfigError(f"--json-file {file}", "it is a directory", "name a file")
+    file.unlink(missing_ok=True)  # a run that ends without a report leaves none of an earlier run
+    return file
 
 
 Tables = Annotated[list[str], typer.Option("--table", help="Topic name or glob; repeatable.")]
@@ -60,6 +71,10 @@ Interval = Annotated[
     typer.Option("--interval", parser=_seconds, metavar="TIME", help="From one run's start to the next, as in 10s."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print each run's report as one line of JSON.")]
+JsonFile = Annotated[
+    Path | None,
+    typer.Option("--json-file", parser=_report_file, metavar="PATH", help="Write the newest run's report to a file."),
+]
 
 
 @app.command()
@@ -72,6 +87,7 @@ def bronze(
     continuous: Continuous = False,
     interval: Interval = 10.0,
     as_json: Json = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Land the new records of Kafka topics."""
 
@@ -86,7 +102,7 @@ def bronze(
             workers=workers,
         )
 
-    run_layer(layer, config, How(parallel, continuous, interval, as_json))
+    run_layer(layer, config, How(parallel, continuous, interval, as_json, json_file))
 
 
 @app.command()
@@ -97,6 +113,7 @@ def silver(
     continuous: Continuous = False,
     interval: Interval = 10.0,
     as_json: Json = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Fold the new events of bronze into the tables."""
 
@@ -105,7 +122,7 @@ def silver(
 
         return run_silver(settings, table, workers=workers)
 
-    run_layer(layer, config, How(parallel, continuous, interval, as_json))
+    run_layer(layer, config, How(parallel, continuous, interval, as_json, json_file))
 
 
 @app.command()
@@ -116,6 +133,7 @@ def gold(
     continuous: Continuous = False,
     interval: Interval = 10.0,
     as_json: Json = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Make the tables of SQL models anew where silver has changed."""
 
@@ -124,7 +142,7 @@ def gold(
 
         return run_gold(settings, model, workers=workers)
 
-    run_layer(layer, config, How(parallel, continuous, interval, as_json))
+    run_layer(layer, config, How(parallel, continuous, interval, as_json, json_file))
 
 
 class LayerName(StrEnum):
@@ -144,6 +162,7 @@ def maintain(
     continuous: Continuous = False,
     interval: Interval = 3600.0,
     as_json: Json = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Put a layer's small files and logs together; remove files that no version needs."""
 
@@ -152,7 +171,7 @@ def maintain(
 
         return run_maintain(settings, table, layer=layer.value, workers=workers)
 
-    run_layer(work, config, How(parallel, continuous, interval, as_json))
+    run_layer(work, config, How(parallel, continuous, interval, as_json, json_file))
 
 
 def rebuild(
@@ -170,6 +189,7 @@ def rebuild(
     config: ConfigFile = None,
     parallel: Parallel = None,
     as_json: Json = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Make silver anew from bronze, show how it differs, and put it in place in one commit."""
     if until and until_offset:
@@ -181,7 +201,7 @@ def rebuild(
 
         return run_rebuild(settings, table, asked=Asked(point, dry_run, seed_from_silver), workers=workers)
 
-    run_layer(work, config, How(parallel, as_json=as_json))
+    run_layer(work, config, How(parallel, as_json=as_json, json_file=json_file))
 
 
 def positions(text: str) -> dict[int, int]:
@@ -199,6 +219,7 @@ class How:
     is_continuous: bool = False
     interval_seconds: float = 10.0
     as_json: bool = False
+    json_file: Path | None = None
 
 
 def run_layer(layer: Callable[[Config, "Workers"], Report], config: str | None, how: How) -> None:
@@ -258,16 +279,38 @@ def start_log() -> None:
     logging.getLogger("cdc_lake").setLevel(logging.DEBUG if debug else logging.INFO)
 
 
-def tell(report: Report, how: How) -> None:
-    """Print what a run did, as the flags want it."""
-    if how.as_json:
-        print(report.model_dump_json(), flush=True)
-    else:
-        _print(report)
-    tell_troubles(report)
+def tell(report: Report, how: How, show: Callable[[Report], None] | None = None) -> None:
+    """Print what a run did, as the flags want it, and write it to their file.
+
+    Args:
+        report: the run's.
+        how: the flags.
+        show: prints the report for people; a table of its tables if there is none.
+    """
+    if not how.as_json:
+        (show or _print)(report)
+    _tell_troubles(report)
+    text = report.model_dump_json()
+    if how.json_file:
+        _replace(how.json_file, text + "\n")
+    if how.as_json:  # behind the warnings: spark-submit merges stderr into stdout
+        sys.stderr.flush()
+        print(text, flush=True)
 
 
-def tell_troubles(report: Report) -> None:
+def _replace(file: Path, text: str) -> None:
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(file)
+    except OSError as exc:
+        draft.unlink(missing_ok=True)
+        raise InfrastructureError(
+            f"--json-file {file}", f"the report cannot be written: {exc.strerror}", "the run itself has ended"
+        ) from exc
+
+
+def _tell_troubles(report: Report) -> None:
     """Say on stderr what the operator should know, and what failed."""
     for done in report.tables:
         for warning in done.warnings:

@@ -15,7 +15,7 @@ PAGE = page("reconcile.md")
 def test_every_flag_is_there_and_no_other() -> None:
     command = typer.main.get_command(app).commands["reconcile"]  # type: ignore[attr-defined]
 
-    assert set(re.findall(r"^\| `(--[a-z]+)` \|", PAGE, re.MULTILINE)) == {
+    assert set(re.findall(r"^\| `(--[a-z-]+)` \|", PAGE, re.MULTILINE)) == {
         name for option in command.params for name in option.opts
     }
 

@@ -1,5 +1,6 @@
 """A job that goes on: it takes what comes, leaves no report where nothing did, and ends when it is told to."""
 
+import json
 import os
 import signal
 import subprocess
@@ -54,7 +55,9 @@ def test_it_goes_on_until_it_is_told_to_end(spark: SparkSession, tmp_path: Path,
         "CDC_LAKE__LAKE__ROOT": str(root),
         "PYSPARK_SUBMIT_ARGS": f"--conf 'spark.driver.extraJavaOptions={SMALL_JVM}' pyspark-shell",
     }
-    command = [*PROGRAM[program], "--table", "*", "--continuous", "--interval", "500ms"]
+    report = tmp_path / "report.json"
+    flags = ("--table", "*", "--continuous", "--interval", "500ms", "--json-file", str(report))
+    command = [*PROGRAM[program], *flags]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         try:
             wait_for(lambda: shown() == [1], process)
@@ -69,5 +72,6 @@ def test_it_goes_on_until_it_is_told_to_end(spark: SparkSession, tmp_path: Path,
 
     assert process.returncode == {"cdc-lake": 0, "spark-submit": 128 + signal.SIGTERM}[program], said
     assert time.monotonic() - told < END_SECONDS
-    assert len(list((root / "_runs").glob("*-silver-*.json"))) == 2
+    _, last = sorted((root / "_runs").glob("*-silver-*.json"))
+    assert json.loads(report.read_text()) == json.loads(last.read_text())
     assert "Traceback" not in said

@@ -1,0 +1,38 @@
+"""`cdc-lake run bronze` over fakes: a table that lands with a warning, one that fails, and noise when Python ends."""
+
+import atexit
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from bronze_of_fakes import servers
+from events import TABLE
+
+from cdc_lake.cli.app import main
+from cdc_lake.errors import ConfigError
+from cdc_lake.layers import bronze
+from cdc_lake.sources.logs import TopicLog
+
+FAILING = "pagila.public.failing"
+WARNING, ERROR = "a file has an odd name", "the file has no end"
+
+
+def says_goodbye() -> None:
+    print("goodbye")
+    print("goodbye", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    broker, registry = servers()
+    logs = broker.logs
+    broker.add_partitions(FAILING, 1)
+
+    def with_an_error(topics: Sequence[str]) -> dict[str, TopicLog]:
+        error = ConfigError(FAILING, ERROR, "write it again")
+        return {**logs(topics), FAILING: TopicLog(FAILING, "failing", {}, error)}
+
+    broker.logs = with_an_error  # type: ignore[method-assign]
+    broker.doubts = lambda topic: [WARNING] if topic == TABLE else []  # type: ignore[method-assign]
+    bronze.run_bronze = partial(bronze.run_bronze, source=broker, registry=registry)
+    atexit.register(says_goodbye)
+    main("run", "bronze", "--table", TABLE, "--table", FAILING)

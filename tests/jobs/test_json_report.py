@@ -1,0 +1,47 @@
+"""A run's report, for programs: the last line of what is printed, and a file."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_of_fakes import ERROR, WARNING
+from submitting import Ended, Submit
+
+from cdc_lake.embedded.demo import SMALL_JVM
+
+JOB = Path(__file__).with_name("cli_of_fakes.py")
+
+
+def run_without_spark_submit(lake: Path, *flags: str) -> Ended:
+    """As `cdc-lake run bronze` does: Python starts the JVM. Both streams go to one place, as in a scheduler's log."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("CDC_LAKE")},
+        "CDC_LAKE__LAKE__ROOT": str(lake),
+        "PYSPARK_SUBMIT_ARGS": f"--master local[2] --conf 'spark.driver.extraJavaOptions={SMALL_JVM}' pyspark-shell",
+    }
+    command = [sys.executable, str(JOB), *flags]
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False
+    )
+    return Ended(done.returncode, done.stdout, "")
+
+
+@pytest.mark.parametrize("launcher", ["spark-submit", "cdc-lake"])
+def test_report_is_last_line_and_in_file(launcher: str, submit: Submit, lake: Path, tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    file.write_text("of an earlier run")
+    flags = ("--json", "--json-file", str(file))
+
+    ended = submit("bronze", *flags, job=JOB) if launcher == "spark-submit" else run_without_spark_submit(lake, *flags)
+
+    tables: list[dict[str, Any]] = ended.report["tables"]
+    assert [(table["status"], table["warnings"]) for table in tables] == [("ok", [WARNING]), ("failed", [])]
+    assert ended.code == 2
+    assert f": {WARNING}" in ended.out
+    assert f"error CDC-200 {tables[1]['table']}: {ERROR}" in ended.out
+    assert json.loads(file.read_text()) == ended.report
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lake", "report.json"]
