@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import psutil
@@ -359,18 +360,20 @@ class Jobs:
             CdcLakeError: it failed.
         """
         job, config = str(self._where.jobs / f"{layer}.py"), str(self._where.config)
-        command = [*self._where.command, job, "--config", config, "--json", *flags]
-        for left in reversed(range(self._where.tries)):
-            done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
-            if done.returncode != InfrastructureError.exit_code or not left:
-                break
-        if done.returncode:
-            raise CdcLakeError(
-                f"the {layer} job",
-                f"it ended with exit code {done.returncode}",
-                f"it said:\n{done.stdout}{done.stderr}",
-            )
-        report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "report.json"
+            command = [*self._where.command, job, "--config", config, "--json-file", str(file), *flags]
+            for left in reversed(range(self._where.tries)):
+                done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+                if done.returncode != InfrastructureError.exit_code or not left:
+                    break
+            if done.returncode:
+                raise CdcLakeError(
+                    f"the {layer} job",
+                    f"it ended with exit code {done.returncode}",
+                    f"it said:\n{done.stdout}{done.stderr}",
+                )
+            report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         for table in report["tables"]:
             spent = sum(table["seconds"].values())
             self.seconds[table["table"]] = self.seconds.get(table["table"], 0.0) + spent
