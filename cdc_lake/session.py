@@ -42,10 +42,12 @@ _MAX_RECORD_BYTES: Final = TableConfig().max_record_bytes
 def avro_limits(max_record_bytes: int) -> dict[str, int]:
     """Avro's system properties that limit the lengths it accepts, because it allocates them before it reads a byte.
 
-    No text is longer than the largest body, which for compressed frames is `MAX_INFLATED_BYTES`. An item takes at least
-    one byte in the record and four on the heap, so the limit of items is the largest record as it arrives.
+    No text in a record is longer than the largest body, which for compressed frames is `MAX_INFLATED_BYTES`. Silver
+    holds bytes as base64, which is a third longer, and Hudi's logs are Avro, too: hence twice that length. An item
+    takes at least one byte in the record and four on the heap, so the limit of items is the largest record as it
+    arrives.
     """
-    longest = min(max(max_record_bytes, MAX_INFLATED_BYTES), _LARGEST_JAVA_ARRAY)
+    longest = min(2 * max(max_record_bytes, MAX_INFLATED_BYTES), _LARGEST_JAVA_ARRAY)
     return {
         f"{_AVRO_LIMITS}string.maxLength": longest,
         f"{_AVRO_LIMITS}bytes.maxLength": longest,
