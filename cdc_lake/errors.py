@@ -21,6 +21,7 @@
     │   ├── CatalogDriftError                 the catalog says other than the tables
     │   └── SourceDifferenceError             silver holds other rows than the source
     └── TableLockedError             exit 40  another run is writing this table, or has written it
+        └── IncompleteWriteError              a file of the table is being written, or its writer was killed
 
 A message reads `where: what; what to do`. A bad *record* is never an error: it becomes a quarantined row.
 Each has a code; `python -m cdc_lake.errors` prints docs/errors.md.
@@ -175,6 +176,12 @@ class TableLockedError(CdcLakeError):
     code = "CDC-600"
     exit_code = 40
     retryable = True
+
+
+class IncompleteWriteError(TableLockedError):
+    """A file of the table is incomplete: it is being written, or the run that wrote it was killed."""
+
+    code = "CDC-601"
 
 
 SEVERITY = (20, 1, 30, 2, 10, 40)

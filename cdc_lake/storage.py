@@ -81,6 +81,14 @@ class Storage:
             return []
         return sorted(status.getPath().getName() for status in self._fs(folder).listStatus(self._path(folder)))
 
+    def sizes(self, folder: str) -> dict[str, int]:
+        """The files in a folder by name, in bytes; none when it does not exist."""
+        return {status.getPath().getName(): status.getLen() for status in self._listed(folder) if status.isFile()}
+
+    def is_atomic(self, path: str) -> bool:
+        """Whether a file appears in this store only once it is complete."""
+        return self._scheme(path) in _WHOLE_OBJECTS
+
     def files(self, folder: str) -> Iterator[tuple[str, int]]:
         """The files at and below a folder, each with when it was written, ms."""
         if not self.exists(folder):
@@ -106,6 +114,19 @@ class Storage:
         finally:
             stream.close()
 
+    def read_bytes(self, path: str) -> bytes | None:
+        """The content of a file; none when it does not exist, or does not match its checksum."""
+        try:
+            stream = self._fs(path).open(self._path(path))
+            try:
+                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            finally:
+                stream.close()
+        except Py4JJavaError as exc:
+            if _is(exc, "FileNotFoundException") or _is(exc, "ChecksumException"):
+                return None
+            raise
+
     def first_line(self, path: str) -> str | None:
         """The first line of a file; null when the file does not exist or is empty."""
         try:
@@ -125,7 +146,7 @@ class Storage:
         """Write a file whose name says what it holds: one that is there already is left as it is."""
         if self.exists(path):
             return
-        if self._scheme(path) in _WHOLE_OBJECTS:
+        if self.is_atomic(path):
             self._create(path, text, overwrite=True)
             return
         written = _beside(path)

@@ -97,6 +97,7 @@ class _Gold:
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         run = self._run(sibling(spark), done)
+        self.leases.recover(run.gold, done)
         compared = _compared(run)
         if compared.has_changed:
             stored_bytes = sum(source.silver.size() for source in {s.id: s for s in compared.sources.values()}.values())
@@ -135,6 +136,12 @@ class _Run:
     done: TableReport
 
     @cached_property
+    def gold(self) -> Table:
+        """The model's table, which may not be there yet."""
+        header = self.model.header
+        return gold_table(self.session, table_path(self.config, "gold", header.name), header.table)
+
+    @cached_property
     def query(self) -> Query:
         return Query(self.session, self.model)
 
@@ -170,8 +177,7 @@ class _Compared:
 
 
 def _compared(run: _Run) -> _Compared:
-    done, header = run.done, run.model.header
-    gold = gold_table(run.session, table_path(run.config, "gold", header.name), header.table)
+    done, gold = run.done, run.gold
     with done.phase("plan"):
         # Before the sources: then a run that commits in between is noticed, not overwritten from an older silver.
         before = _progress(gold, done)

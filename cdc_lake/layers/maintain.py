@@ -49,7 +49,7 @@ def run_maintain(
     workers = workers or Workers(spark=spark)
     storage = workers.lake(config, "cdc_lake maintain")
     leases = Leases(config, storage, report.run_id, layer)
-    work = _Maintain(_kept(config, storage, layer, tables), leases.check)
+    work = _Maintain(_kept(config, storage, layer, tables), leases)
     workers.each_table(report, list(work.tables), work, leases=leases)
     end_report(storage, config, report, unless_idle=workers.is_continuous)
     return report
@@ -83,7 +83,7 @@ class _Maintain:
     """The work; what there is to do only a turn can say."""
 
     tables: Mapping[str, _Kept]
-    check_lease: Callable[[str], None]
+    leases: Leases
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
@@ -93,12 +93,13 @@ class _Maintain:
         """See `Work`."""
         kept = self.tables[done.table]
         table = kept.open(spark)
+        self.leases.recover(table, done)
         if not table.exists():
             return False
         done.version_before = table.version()
         for path in filter(None, (kept.path, kept.side)):
             check_holds_no_tables(Storage(spark), path, done.table)
-        self.check_lease(done.table)
+        self.leases.check(done.table)
         with done.phase("maintain"):
             done.count(**table.maintain())
         if kept.side is not None:

@@ -100,6 +100,7 @@ class _Rebuild:
         target = self.targets[done.table]
         bronze = DeltaLakeTable(spark, table_path(self.config, "bronze", target.topic))
         progress, silver = bronze.progress(), target.open(spark)
+        self.leases.recover(silver, done)
         before = silver.progress()
         assert progress is not None, "a bronze table is created with progress"
         todo = "move its folder and its side table's away: silver is then made anew from bronze"

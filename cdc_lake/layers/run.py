@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from cdc_lake.config import Config, SilverTable
 from cdc_lake.errors import ConfigError, UnknownTableError
 from cdc_lake.metrics.export import export
-from cdc_lake.metrics.report import Report
+from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.models import read_model
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Table
@@ -234,6 +234,18 @@ class Leases:
         """
         if table in self._held:
             self._held[table].check()
+
+    def recover(self, table: Table, done: TableReport) -> None:
+        """Remove what a killed run left incomplete in a table of this run, and report it.
+
+        Without leases another run may be writing these files: those that changed in a lease's time are left.
+
+        Raises:
+            DataLossError: a commit is incomplete, and later ones build on it.
+        """
+        quiet_seconds = 0 if done.table in self._held else self._config.lease.seconds
+        for file in table.recover(quiet_seconds):
+            done.warn(f"removed {file}: a killed run had not finished writing it")
 
     def _lease(self, table: str) -> Lease:
         folder = table_path(self._config, f"_leases/{self._layer}", table)

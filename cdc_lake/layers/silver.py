@@ -103,6 +103,7 @@ class _Silver:
             for layer in ("silver", "side"):
                 check_is_in_no_table(self.config, storage, layer, target.name)
         silver = target.open(spark)
+        self.leases.recover(silver, done)
         progress = _progress(silver, done)
         if progress is None:
             for path in (target.path, target.side):

@@ -44,6 +44,21 @@ class Table(Protocol):
     def exists(self) -> bool:
         """Whether the table has been created."""
 
+    def recover(self, quiet_seconds: float) -> list[str]:
+        """Remove what a killed run left incomplete, so that the table can be read and written again.
+
+        Only for a run that nobody else writes beside: the files may be another run's that is writing them.
+
+        Args:
+            quiet_seconds: leave files that changed in this time.
+
+        Returns:
+            The names of the files removed.
+
+        Raises:
+            DataLossError: a commit is incomplete, and later ones build on it.
+        """
+
     def id(self) -> str:
         """The engine's identity of the table, another one once it is deleted and created again."""
 

@@ -6,6 +6,7 @@ operation resurrect rows, or make tables that nobody can read. docs/decisions/hu
 """
 
 import re
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,10 +20,19 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from cdc_lake.changes.rows import with_kept
 from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, quoted
-from cdc_lake.errors import ConfigError, ExpiredError, NoProgressError, TableLockedError, UnsupportedError
+from cdc_lake.errors import (
+    ConfigError,
+    DataLossError,
+    ExpiredError,
+    IncompleteWriteError,
+    NoProgressError,
+    TableLockedError,
+    UnsupportedError,
+)
 from cdc_lake.partitioning import PartitionField, joint_name
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit, Version
+from cdc_lake.tables.hudi_timeline import WRITTEN, incomplete, is_removable
 from cdc_lake.tables.partitions import with_one_partition
 from cdc_lake.tables.progress import METADATA_KEY, Progress
 
@@ -35,8 +45,6 @@ _GOES = f"{HUDI_PREFIX}is_deleted"
 _TABLE_ID = f"{METADATA_KEY}.table"
 _BUCKETS = f"{METADATA_KEY}.buckets"
 _SMALL = re.compile(r"\b(tinyint|smallint)(?=[,>]|$)")
-_WRITTEN = frozenset({"commit", "deltacommit", "replacecommit"})
-"""The actions on a timeline that write rows."""
 _LOG = ".log."
 """In the names of the files that merge-on-read writes beside the others."""
 _READ = {
@@ -128,6 +136,9 @@ class HudiTable:
         self._is_old = table_version is not None
         self._properties = dict(properties or {})
         self._storage = Storage(spark)
+        self._is_complete = self._storage.is_atomic(path)
+        folder = f"{path}/{METADATA_FOLDER}"
+        self._timeline_folder = folder if self._is_old else f"{folder}/timeline"
 
     def differing_settings(self) -> str | None:
         """What of the table's own settings is not as this class writes it, in words; none if all is, or it is new.
@@ -163,6 +174,43 @@ class HudiTable:
     def exists(self) -> bool:
         """See `Table`. A folder in which a first write was cut off holds no table yet."""
         return self._newest() is not None
+
+    def recover(self, quiet_seconds: float) -> list[str]:
+        """See `Table`."""
+        sizes = self._storage.sizes(self._timeline_folder)
+        removed = []
+        for name in self._incomplete(sizes):
+            file = f"{self._timeline_folder}/{name}"
+            if (self._storage.modified_ms(file) or 0) > (time.time() - quiet_seconds) * 1000:
+                continue
+            if not is_removable(name, sizes):
+                raise DataLossError(
+                    self.path,
+                    f"the commit {name} is incomplete, and later commits build on it",
+                    "move the table's folder and its side table's away: the table is then rebuilt",
+                )
+            self._storage.remove(file)
+            removed.append(name)
+        return removed
+
+    def _incomplete(self, sizes: Mapping[str, int]) -> list[str]:
+        if self._is_complete:
+            return []
+        return incomplete(sizes, lambda name: self._storage.read_bytes(f"{self._timeline_folder}/{name}"))
+
+    def _check_complete(self) -> None:
+        """See that the table can be read; once for this object, because afterwards only its own writes count.
+
+        Raises:
+            IncompleteWriteError: it cannot.
+        """
+        if files := self._incomplete(self._storage.sizes(self._timeline_folder)):
+            raise IncompleteWriteError(
+                self.path,
+                f"{files[0]} is incomplete: a run is writing it, or was killed while it wrote it",
+                "read again; if that does not help, run the job that writes this table: it removes the file",
+            )
+        self._is_complete = True
 
     def id(self) -> str:
         """See `Table`."""
@@ -247,7 +295,7 @@ class HudiTable:
         timeline = self._timeline()
         groups: set[str] = set()
         for instant in self._instants(timeline):
-            if instant.getAction() not in _WRITTEN or not since < int(instant.requestedTime()) <= until:
+            if instant.getAction() not in WRITTEN or not since < int(instant.requestedTime()) <= until:
                 continue
             if instant.getAction() == "replacecommit":
                 return None
@@ -272,7 +320,7 @@ class HudiTable:
             action, at = instant.getAction(), instant.requestedTime()
             if action == "clean":
                 oldest = oldest or timeline.readCleanMetadata(instant).getEarliestCommitToRetain() or ""
-            elif action in _WRITTEN and at >= oldest:
+            elif action in WRITTEN and at >= oldest:
                 said = timeline.readCommitMetadata(instant).getExtraMetadata()
                 progress = Progress.from_metadata(said.get(METADATA_KEY))
                 found.append(Version(int(at), self._completed_ms(instant), progress))
@@ -283,7 +331,7 @@ class HudiTable:
         if not self._is_old:
             return _milliseconds(instant.getCompletionTime())
         # Only its file's time says so, and Hudi tells that in the zone of the JVM.
-        file = f"{self.path}/{METADATA_FOLDER}/{instant.requestedTime()}.{instant.getAction()}"
+        file = f"{self._timeline_folder}/{instant.requestedTime()}.{instant.getAction()}"
         completed = self._storage.modified_ms(file)
         assert completed is not None, "it is on the timeline"
         return completed
@@ -335,7 +383,7 @@ class HudiTable:
         """Whether changes were written beside their files, and not yet into them."""
         timeline = self._timeline()
         for instant in self._instants(timeline):
-            if instant.getAction() not in _WRITTEN:
+            if instant.getAction() not in WRITTEN:
                 continue
             commit = timeline.readCommitMetadata(instant)
             if any(_LOG in stat.getPath() for stat in commit.getWriteStats()):
@@ -429,6 +477,7 @@ class HudiTable:
         return Commit(self.version(), found)
 
     def _rows(self, query: Mapping[str, str] | None = None) -> DataFrame:
+        self._check_complete()
         return self._spark.read.format("hudi").options(**_READ, **(query or {})).load(self.path)
 
     def _shown(self, rows: DataFrame) -> DataFrame:
@@ -449,7 +498,7 @@ class HudiTable:
         written = restores = 0
         for instant in self._instants(timeline):
             restores += instant.getAction() == "restore"
-            if instant.getAction() not in _WRITTEN:
+            if instant.getAction() not in WRITTEN:
                 continue
             written += 1
             said = timeline.readCommitMetadata(instant).getExtraMetadata()
@@ -467,13 +516,14 @@ class HudiTable:
 
     def _newest(self) -> Any:
         """The newest instant that wrote rows; none if there is none."""
-        found = (one for one in self._instants(self._timeline()) if one.getAction() in _WRITTEN)
+        found = (one for one in self._instants(self._timeline()) if one.getAction() in WRITTEN)
         return next(found, None)
 
     def _timeline(self) -> Any:
         """The completed instants that are not archived; none where no table is."""
         if not self._storage.exists(f"{self.path}/{_PROPERTIES_FILE}"):
             return None
+        self._check_complete()
         jvm: Any = self._spark._jvm
         conf = self._spark._jsc.hadoopConfiguration()
         builder = jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder()

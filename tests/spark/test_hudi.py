@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 from conformance.by_lake import hudi_rows
-from lake import step
+from events import OPTIONAL_STRING, Topic
+from lake import Lake, step
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.config import SilverTable
+from cdc_lake.config import Config, LakeConfig, SilverTable, TableConfig
 from cdc_lake.embedded import comparer
 from cdc_lake.errors import ConfigError, ExpiredError, NoProgressError, TableLockedError, UnsupportedError
+from cdc_lake.layers.run import silver_targets
 from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.hudi import HudiTable, HudiType
@@ -387,3 +389,63 @@ def test_properties_win_over_our_defaults(spark: SparkSession, tmp_path: Path) -
     timeline = Path(table.path, ".hoodie", "timeline")
     assert len(list(timeline.glob("*.compaction.requested"))) == 1
     assert table.read().count() == 2
+
+
+EACH_TIME = {"hoodie.compact.inline.max.delta.commits": "1"}
+
+
+def timeline(table: HudiTable) -> Path:
+    """The folder of its instants: in version 6 `.hoodie` itself."""
+    folder = Path(table.path, ".hoodie")
+    return folder / "timeline" if (folder / "timeline").is_dir() else folder
+
+
+def kill_in(table: HudiTable, kind: str, *, left: float = 0.0) -> str:
+    """Make the table what a kill leaves that hits its last write while it writes a file of the timeline.
+
+    Args:
+        kind: the file's name without its times.
+        left: the part of the file that was written.
+
+    Returns:
+        The file's name.
+    """
+    cut = max(file for file in timeline(table).iterdir() if re.fullmatch(rf"\d+(_\d+)?\.{re.escape(kind)}", file.name))
+    since = cut.stat().st_mtime_ns
+    later = [file for file in Path(table.path).rglob("*") if file.is_file() and file.stat().st_mtime_ns > since]
+    for file in later:
+        if file.name != "hoodie.properties":
+            file.unlink()
+    cut.write_bytes(cut.read_bytes()[: int(cut.stat().st_size * left)])
+    cut.with_name(f".{cut.name}.crc").write_bytes(b"")
+    return cut.name
+
+
+@pytest.mark.parametrize("left", [0.0, pytest.param(0.5, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("version", [None, pytest.param(6, marks=pytest.mark.deep)])
+def test_killed_compaction_plan_is_removed_by_next_run(
+    spark: SparkSession, tmp_path: Path, left: float, version: Any
+) -> None:
+    topic = Topic({"text": OPTIONAL_STRING})
+    wanted = SilverTable(format="hudi", type="mor", table_version=version, properties=EACH_TIME)
+    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(silver=(wanted,)))
+    lake = Lake(spark, tmp_path, topic, silver=(wanted,))
+    for lsn, text in enumerate(("first", "second", "third")):
+        lake.land([topic.change("u", key, {"text": text}, lsn=lsn) for key in (1, 2, 3)])
+        lake.fold()
+    (target,) = silver_targets(config, topic.table)
+    table = target.open(spark)
+    assert isinstance(table, HudiTable)
+    before = sorted((row["id"], row["text"]) for row in table.read().collect())
+    cut = kill_in(table, "compaction.requested", left=left)
+
+    done = lake.fold()
+
+    assert before == [(key, "third") for key in (1, 2, 3)]
+    assert done.warnings == [f"removed {cut}: a killed run had not finished writing it"]
+    assert sorted((row["id"], row["text"]) for row in target.open(spark).read().collect()) == before
+    assert sorted((row["id"], row["text"]) for row in read_back(table)) == before
+    lake.land([topic.change("u", 2, {"text": "fourth"}, lsn=4)])
+    assert lake.fold().warnings == []
+    assert {row["id"]: row["text"] for row in read_back(table)} == {1: "third", 2: "fourth", 3: "third"}
+    assert [file.name for file in timeline(table).glob("*.compaction.requested") if file.name > cut]

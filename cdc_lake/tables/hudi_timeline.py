@@ -1,0 +1,80 @@
+"""Which files of a Hudi table's timeline a killed writer left incomplete.
+
+Hudi 1.0 writes these files in place on local disks, and so does every Hudi on other stores that show a file before it
+is closed. A kill leaves them empty or cut short. docs/decisions/hudi.md lists what each kind breaks.
+"""
+
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from fastavro import block_reader
+
+WRITTEN = frozenset({"commit", "deltacommit", "replacecommit"})
+"""The actions that write rows."""
+_FILE = re.compile(r"(?P<at>\d+)(_\d+)?\.(?P<action>\w+?)(\.(?P<state>requested|inflight))?")
+_WITHOUT_PLAN = frozenset({"commit", "deltacommit"})
+"""Their requests are empty."""
+_NOT_READ = frozenset({"restore"})
+"""Spark reads and writes without it. Once it is removed, Hudi refuses to write until the restore is run again."""
+_AVRO = b"Obj\x01"
+
+
+def incomplete(sizes: Mapping[str, int], read: Callable[[str], bytes | None]) -> list[str]:
+    """The files that should say something and do not, the oldest first.
+
+    Read are only those that a kill can have cut short: requests that nothing followed, and each action's newest commit.
+
+    Args:
+        sizes: the timeline's files by name, in bytes.
+        read: a file's content, none if it does not match its checksum.
+    """
+    files = [match for name in sorted(sizes, reverse=True) if (match := _FILE.fullmatch(name))]
+    followed = {file["at"] for file in files if file["state"] != "requested"}
+    newest: set[str] = set()
+    found = []
+    for file in files:
+        name, action = file[0], file["action"]
+        if file["state"] == "requested":
+            is_suspect = action not in _WITHOUT_PLAN and file["at"] not in followed
+        elif _is_inflight(file):
+            is_suspect = False
+        else:
+            is_suspect = action not in _NOT_READ and (action not in newest or not sizes[name])
+            newest.add(action)
+        if is_suspect and not _is_complete(read(name)):
+            found.append(name)
+    return found[::-1]
+
+
+def is_removable(name: str, names: Iterable[str]) -> bool:
+    """Whether the table is without this incomplete file as it was before the write that it is of.
+
+    A request can always go, and a clean is repeated. A commit can go as long as Hudi knows that it was begun, so that
+    it rolls the commit back, and no later commit builds on it.
+    """
+    files = [match for other in names if (match := _FILE.fullmatch(other))]
+    (own,) = (file for file in files if file[0] == name)
+    if own["state"] == "requested" or own["action"] not in WRITTEN:
+        return True
+    is_begun = any(file["at"] == own["at"] and _is_inflight(file) for file in files)
+    is_last = not any(file["at"] > own["at"] and file["state"] is None and file["action"] in WRITTEN for file in files)
+    return is_begun and is_last
+
+
+def _is_inflight(file: re.Match[str]) -> bool:
+    return "inflight" in (file["state"], file["action"])  # a commit's own is `<time>.inflight`
+
+
+def _is_complete(content: bytes | None) -> bool:
+    if not content:
+        return False
+    try:
+        if content.startswith(b"{"):  # a commit of table version 6
+            json.loads(content)
+        elif content.startswith(_AVRO):
+            return any(block.num_records for block in block_reader(io.BytesIO(content)))
+    except Exception:  # fastavro raises whatever the bytes at the cut lead it to
+        return False
+    return True
