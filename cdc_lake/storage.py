@@ -196,6 +196,10 @@ class Storage:
         """Remove a file; one that is not there is no error."""
         self._fs(path).delete(self._path(path), False)
 
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder with all that is in it."""
+        self._fs(path).delete(self._path(path), True)
+
     def modified_ms(self, path: str) -> int | None:
         """When a file was last written, by the store's clock; null when it does not exist."""
         return int(self._fs(path).getFileStatus(self._path(path)).getModificationTime()) if self.exists(path) else None

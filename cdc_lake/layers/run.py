@@ -236,7 +236,7 @@ class Leases:
             self._held[table].check()
 
     def recover(self, table: Table, done: TableReport) -> None:
-        """Remove what a killed run left incomplete in a table of this run, and report it.
+        """Have a table of this run recover from a killed run, and report it.
 
         Without leases another run may be writing these files: those that changed in a lease's time are left.
 
@@ -244,8 +244,8 @@ class Leases:
             DataLossError: a commit is incomplete, and later ones build on it.
         """
         quiet_seconds = 0 if done.table in self._held else self._config.lease.seconds
-        for file in table.recover(quiet_seconds):
-            done.warn(f"removed {file}: a killed run had not finished writing it")
+        for what in table.recover(quiet_seconds):
+            done.warn(what)
 
     def _lease(self, table: str) -> Lease:
         folder = table_path(self._config, f"_leases/{self._layer}", table)

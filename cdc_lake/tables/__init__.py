@@ -53,7 +53,7 @@ class Table(Protocol):
             quiet_seconds: leave files that changed in this time.
 
         Returns:
-            The names of the files removed.
+            What was done, in words.
 
         Raises:
             DataLossError: a commit is incomplete, and later ones build on it.

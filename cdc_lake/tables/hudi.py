@@ -32,7 +32,7 @@ from cdc_lake.errors import (
 from cdc_lake.partitioning import PartitionField, joint_name
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit, Version
-from cdc_lake.tables.hudi_timeline import WRITTEN, incomplete, is_removable
+from cdc_lake.tables.hudi_timeline import WRITTEN, any_instant, incomplete, is_removable
 from cdc_lake.tables.partitions import with_one_partition
 from cdc_lake.tables.progress import METADATA_KEY, Progress
 
@@ -40,6 +40,9 @@ HudiType = Literal["cow", "mor"]
 _TYPES = {"cow": "COPY_ON_WRITE", "mor": "MERGE_ON_READ"}
 METADATA_FOLDER = ".hoodie"
 _PROPERTIES_FILE = f"{METADATA_FOLDER}/hoodie.properties"
+_BACKUP = "hoodie.properties.backup"
+_CHECKSUM = "hoodie.table.checksum"
+"""In each complete file of these."""
 _GOES = f"{HUDI_PREFIX}is_deleted"
 """Hudi's own mark of a row that is to go; a column of every table, false in the rows that are there."""
 _TABLE_ID = f"{METADATA_KEY}.table"
@@ -136,7 +139,7 @@ class HudiTable:
         self._is_old = table_version is not None
         self._properties = dict(properties or {})
         self._storage = Storage(spark)
-        self._is_complete = self._storage.is_atomic(path)
+        self._is_complete = False
         folder = f"{path}/{METADATA_FOLDER}"
         self._timeline_folder = folder if self._is_old else f"{folder}/timeline"
 
@@ -146,11 +149,9 @@ class HudiTable:
         Raises:
             UnsupportedError: a newer Hudi has written it, in a format that this one does not know.
         """
-        file = f"{self.path}/{_PROPERTIES_FILE}"
-        if not self._storage.exists(file):
+        said = self._settings()
+        if said is None:
             return None
-        lines = self._storage.read_text(file).splitlines()
-        said = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
         self._check_format(int(said.get("hoodie.table.version", 0)))
         wanted = {
             "hoodie.table.type": _TYPES[self._kind],
@@ -177,11 +178,23 @@ class HudiTable:
 
     def recover(self, quiet_seconds: float) -> list[str]:
         """See `Table`."""
+        since_ms = (time.time() - quiet_seconds) * 1000
+
+        def is_quiet(path: str) -> bool:
+            return (self._storage.modified_ms(path) or 0) <= since_ms
+
+        done = []
+        folder = f"{self.path}/{METADATA_FOLDER}"
         sizes = self._storage.sizes(self._timeline_folder)
-        removed = []
+        if self._is_halfway_changed() and is_quiet(folder):
+            self._storage.replace(f"{self.path}/{_PROPERTIES_FILE}", self._storage.read_text(f"{folder}/{_BACKUP}"))
+            done.append(f"restored {_PROPERTIES_FILE} from Hudi's backup: a killed run was changing it")
+        elif self._settings() is None and not any_instant(sizes) and self._storage.exists(folder) and is_quiet(folder):
+            self._storage.remove_folder(folder)
+            done.append(f"removed {METADATA_FOLDER}: a killed run had not finished creating the table")
         for name in self._incomplete(sizes):
             file = f"{self._timeline_folder}/{name}"
-            if (self._storage.modified_ms(file) or 0) > (time.time() - quiet_seconds) * 1000:
+            if not is_quiet(file):
                 continue
             if not is_removable(name, sizes):
                 raise DataLossError(
@@ -190,25 +203,43 @@ class HudiTable:
                     "move the table's folder and its side table's away: the table is then rebuilt",
                 )
             self._storage.remove(file)
-            removed.append(name)
-        return removed
+            done.append(f"removed {name}: a killed run had not finished writing it")
+        return done
+
+    def _settings(self) -> dict[str, str] | None:
+        """Hudi's own settings of the table; none as long as they are not completely written."""
+        return self._settings_in(_PROPERTIES_FILE) or self._settings_in(f"{METADATA_FOLDER}/{_BACKUP}")
+
+    def _settings_in(self, file: str) -> dict[str, str] | None:
+        lines = (self._storage.read_bytes(f"{self.path}/{file}") or b"").decode().splitlines()
+        said = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+        return said if _CHECKSUM in said else None
+
+    def _is_halfway_changed(self) -> bool:
+        """Whether Hudi's own settings are complete only in the backup that Hudi makes before it changes them."""
+        return self._settings_in(_PROPERTIES_FILE) is None and self._settings() is not None
 
     def _incomplete(self, sizes: Mapping[str, int]) -> list[str]:
-        if self._is_complete:
+        if self._storage.is_atomic(self.path):
             return []
         return incomplete(sizes, lambda name: self._storage.read_bytes(f"{self._timeline_folder}/{name}"))
 
     def _check_complete(self) -> None:
-        """See that the table can be read; once for this object, because afterwards only its own writes count.
+        """See that the table can be read; once for this object, because then only its own writes follow.
 
         Raises:
             IncompleteWriteError: it cannot.
         """
-        if files := self._incomplete(self._storage.sizes(self._timeline_folder)):
+        if self._is_complete:
+            return
+        files = self._incomplete(self._storage.sizes(self._timeline_folder))
+        if self._is_halfway_changed():
+            files.append(_PROPERTIES_FILE)
+        if files:
             raise IncompleteWriteError(
                 self.path,
                 f"{files[0]} is incomplete: a run is writing it, or was killed while it wrote it",
-                "read again; if that does not help, run the job that writes this table: it removes the file",
+                "read again; if that does not help, run the job that writes this table: it repairs the table",
             )
         self._is_complete = True
 
@@ -521,7 +552,7 @@ class HudiTable:
 
     def _timeline(self) -> Any:
         """The completed instants that are not archived; none where no table is."""
-        if not self._storage.exists(f"{self.path}/{_PROPERTIES_FILE}"):
+        if self._settings() is None:
             return None
         self._check_complete()
         jvm: Any = self._spark._jvm

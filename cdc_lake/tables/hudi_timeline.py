@@ -48,6 +48,11 @@ def incomplete(sizes: Mapping[str, int], read: Callable[[str], bytes | None]) ->
     return found[::-1]
 
 
+def any_instant(names: Iterable[str]) -> bool:
+    """Whether anything was begun in the table."""
+    return any(_FILE.fullmatch(name) for name in names)
+
+
 def is_removable(name: str, names: Iterable[str]) -> bool:
     """Whether the table is without this incomplete file as it was before the write that it is of.
 

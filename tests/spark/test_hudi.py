@@ -1,5 +1,6 @@
 """A Hudi table whose commits carry progress, of both types: what is written is what another engine reads."""
 
+import os
 import re
 import time
 from datetime import date
@@ -17,7 +18,15 @@ from pyspark.sql import functions as F
 
 from cdc_lake.config import Config, LakeConfig, SilverTable, TableConfig
 from cdc_lake.embedded import comparer
-from cdc_lake.errors import ConfigError, ExpiredError, NoProgressError, TableLockedError, UnsupportedError
+from cdc_lake.errors import (
+    ConfigError,
+    DataLossError,
+    ExpiredError,
+    IncompleteWriteError,
+    NoProgressError,
+    TableLockedError,
+    UnsupportedError,
+)
 from cdc_lake.layers.run import silver_targets
 from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
@@ -438,6 +447,8 @@ def test_killed_compaction_plan_is_removed_by_next_run(
     assert isinstance(table, HudiTable)
     before = sorted((row["id"], row["text"]) for row in table.read().collect())
     cut = kill_in(table, "compaction.requested", left=left)
+    with pytest.raises(IncompleteWriteError, match=rf"{cut} is incomplete.* run the job that writes this table"):
+        target.open(spark).read()
 
     done = lake.fold()
 
@@ -449,3 +460,103 @@ def test_killed_compaction_plan_is_removed_by_next_run(
     assert lake.fold().warnings == []
     assert {row["id"]: row["text"] for row in read_back(table)} == {1: "third", 2: "fourth", 3: "third"}
     assert [file.name for file in timeline(table).glob("*.compaction.requested") if file.name > cut]
+
+
+@pytest.mark.parametrize("action", ["compaction", "logcompaction", "clean", "clustering", "rollback", "restore"])
+def test_empty_plan_of_any_action_is_removed(spark: SparkSession, tmp_path: Path, action: str) -> None:
+    table = HudiTable(spark, str(tmp_path / "table"), kind="mor")
+    for number in (1, 2):
+        table.merge(changes(spark, row(1, number)), ["id"], step(number))
+    plan = timeline(table) / f"{table.version() + 1000}.{action}.requested"
+    plan.touch()
+
+    again = HudiTable(spark, table.path, kind="mor")
+
+    assert again.recover(0) == [f"removed {plan.name}: a killed run had not finished writing it"]
+    assert again.recover(0) == []
+    again.merge(changes(spark, row(1, 3)), ["id"], step(3))
+    assert held(again) == {1: (3, None)}
+
+
+@pytest.mark.parametrize("kind", COW_IF_DEEP)
+@pytest.mark.parametrize("version", [None, pytest.param(6, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("left", [0.0, pytest.param(0.5, marks=pytest.mark.deep)])
+def test_killed_overwrite_leaves_each_row_once(
+    spark: SparkSession, tmp_path: Path, kind: HudiType, version: Any, left: float
+) -> None:
+    """Without recovery Hudi takes an empty commit as one that replaced nothing."""
+    settings: dict[str, Any] = {"kind": kind, "table_version": version}
+    table = HudiTable(spark, str(tmp_path / "table"), **settings)
+    rows = spark.createDataFrame([(1, 2, None, '{"id": 1}')], "id int, n int, text string, __key string")
+    table.merge(changes(spark, row(1, 1)), ["id"], step(1))
+    table.overwrite(rows, step(2))
+    cut = kill_in(table, "replacecommit", left=left)
+
+    again = HudiTable(spark, table.path, **settings)
+
+    assert again.recover(0) == [f"removed {cut}: a killed run had not finished writing it"]
+    assert [(row["n"]) for row in again.read().collect()] == [row["n"] for row in read_back(again)] == [1]
+    progress = again.progress()
+    assert progress is not None and progress.commit == 1
+    again.overwrite(rows, step(2))
+    assert [(row["n"]) for row in again.read().collect()] == [row["n"] for row in read_back(again)] == [2]
+
+
+def test_incomplete_commit_below_later_ones_is_kept(spark: SparkSession, table: HudiTable) -> None:
+    for number in (1, 2):
+        table.merge(changes(spark, row(1, number)), ["id"], step(number))
+    _, newest = sorted(file for file in timeline(table).iterdir() if re.fullmatch(r"\d+_\d+\.\w+", file.name))
+    cut = kill_in(table, newest.suffix[1:])
+    table.merge(changes(spark, row(2)), ["id"], step(2))  # as a release without recovery did
+
+    with pytest.raises(DataLossError, match=rf"the commit {cut} is incomplete, and later commits build on it"):
+        HudiTable(spark, table.path).recover(0)
+
+    assert Path(timeline(table), cut).exists()
+
+
+def test_recent_file_is_left_to_its_writer_without_lease(spark: SparkSession, table: HudiTable) -> None:
+    table.merge(changes(spark, row(1)), ["id"], step(1))
+    plan = timeline(table) / f"{table.version() + 1000}.compaction.requested"
+    plan.touch()
+
+    assert table.recover(60) == []
+
+    assert plan.exists()
+    os.utime(plan, (0, 0))
+    assert len(table.recover(60)) == 1
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty file"])
+def test_killed_change_of_settings_is_undone(spark: SparkSession, table: HudiTable, left: str) -> None:
+    """Without recovery the table counts as new, and all rows are inserted a second time."""
+    table.merge(changes(spark, row(1, 1)), ["id"], step(1))
+    properties = Path(table.path, ".hoodie", "hoodie.properties")
+    properties.rename(f"{properties}.backup")
+    properties.with_name(f".{properties.name}.crc").unlink()
+    if left == "an empty file":
+        properties.touch()
+    again = HudiTable(spark, table.path, kind=table._kind)
+    with pytest.raises(IncompleteWriteError, match=r"hoodie\.properties is incomplete"):
+        again.exists()
+
+    assert again.differing_settings() is None
+    assert again.recover(0) == ["restored .hoodie/hoodie.properties from Hudi's backup: a killed run was changing it"]
+
+    again.merge(changes(spark, row(1, 2)), ["id"], step(2))
+    assert [row["n"] for row in again.read().collect()] == [row["n"] for row in read_back(again)] == [2]
+
+
+@pytest.mark.parametrize("left", ["a folder", "an empty file"])
+def test_killed_creation_is_started_over(spark: SparkSession, table: HudiTable, left: str) -> None:
+    folder = Path(table.path, ".hoodie")
+    (folder / "timeline").mkdir(parents=True)
+    if left == "an empty file":
+        (folder / "hoodie.properties").touch()
+
+    assert table.differing_settings() is None
+    assert not table.exists()
+    assert table.recover(0) == ["removed .hoodie: a killed run had not finished creating the table"]
+
+    table.merge(changes(spark, row(1, 1)), ["id"], step(1))
+    assert held(table) == {1: (1, None)}
