@@ -5,6 +5,7 @@ The driver that the fault happens to is a process of its own, by spark-submit. T
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,8 @@ import pytest
 from bronze_of_fakes import MAX_ROWS, servers
 from conformance.by_lake import silver_rows
 from deltalake import DeltaTable
-from events import TABLE
+from events import TABLE, Topic
+from fakes import FakeBroker
 from pyspark.sql import SparkSession
 from submitting import CHECKOUT, PROGRAMS
 
@@ -288,6 +290,77 @@ def test_a_run_on_hudi_that_is_killed_is_made_good_by_the_next(
     assert all(row.pop("__key") for row in found)
     assert sorted(json.dumps(row, default=str, sort_keys=True) for row in found) == undisturbed["silver"].rows
     assert not [one for one in timeline.glob("*.inflight") if is_under_way(timeline, one.name)]
+
+
+KEYS = (1, 2, 3)
+
+
+def land_updates(spark: SparkSession, root: Path, batches: int) -> None:
+    """Make a lake with bronze, each batch of which updates all rows: merge-on-read writes logs and compacts them."""
+    topic, broker = Topic({"name": ["null", "string"]}), FakeBroker()
+    for number, key in product(range(batches), KEYS):
+        broker.append(topic.change("u", key, {"name": str(number)}, lsn=number, ts_ms=number))
+    config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(max_rows=len(KEYS)))
+    done = run_bronze(config, [TABLE], spark, source=broker, registry=topic.registry).tables[0]
+    assert (done.error, done.batches) == (None, batches)
+
+
+def names_by_both_readers(spark: SparkSession, root: Path) -> list[dict[int, str]]:
+    """What Spark and hudi-rs read; as many rows as keys."""
+    table = HudiTable(spark, str(root / "silver" / FOLDER), kind="mor")
+    read = [table.read().collect(), silver_rows(root, TABLE)]
+    assert [len(rows) for rows in read] == [len(KEYS)] * 2
+    return [{row["id"]: row["name"] for row in rows} for rows in read]
+
+
+def empty_plans(timeline: Path) -> list[str]:
+    """The compaction plans of no bytes; quick enough to see one that is being written."""
+    if not timeline.is_dir():
+        return []
+    with os.scandir(timeline) as files:
+        return [one.name for one in files if one.name.endswith(".compaction.requested") and not one.stat().st_size]
+
+
+def test_kill_in_compaction_plan_is_recovered_by_next_run(spark: SparkSession, run: Run, tmp_path: Path) -> None:
+    root, batches = tmp_path / "lake", 4
+    timeline = root / "silver" / FOLDER / ".hoodie" / "timeline"
+    land_updates(spark, root, batches)
+    with driver_on(in_hudi("mor"), root) as driver:
+        while not empty_plans(timeline) and not driver.has_ended:
+            pass
+        driver.kill()
+        time.sleep(2)  # until its lease is over
+    left = empty_plans(timeline)
+
+    after = run("silver", root, held_in=in_hudi("mor"))
+
+    assert after.error is None
+    assert after.warnings == [f"removed {plan}: a killed run had not finished writing it" for plan in left]
+    assert names_by_both_readers(spark, root) == [dict.fromkeys(KEYS, str(batches - 1))] * 2
+    assert list(timeline.glob("*.compaction.requested"))
+
+
+@pytest.mark.deep
+def test_ten_kills_in_mid_write_leave_silver_right(spark: SparkSession, run: Run, tmp_path: Path) -> None:
+    root, batches, chance = tmp_path / "lake", 30, random.Random(37)
+    timeline = root / "silver" / FOLDER / ".hoodie" / "timeline"
+    land_updates(spark, root, batches)
+    kills = 0
+    while kills < 10:
+        before = len(list(timeline.glob("*")))
+        with driver_on(in_hudi("mor"), root) as driver:
+            wait_until(driver, lambda before=before: len(list(timeline.glob("*"))) > before)
+            time.sleep(chance.uniform(0, 1.5))
+            assert not driver.has_ended, driver.said
+            driver.kill()
+            kills += 1
+            time.sleep(2)  # until its lease is over
+
+    after = run("silver", root, held_in=in_hudi("mor"))
+
+    assert after.error is None and after.batches > 0
+    assert names_by_both_readers(spark, root) == [dict.fromkeys(KEYS, str(batches - 1))] * 2
+    assert list(timeline.glob("*.compaction.requested"))
 
 
 @pytest.mark.deep
