@@ -95,6 +95,8 @@ def _print_status(found: "Status", console: Console) -> None:
         table.add_row(one.table if one.layer == "bronze" else "", one.layer, *shown, _last_run(one.last_run))
     console.print(table)
     for one in found.tables:
+        if one.error:
+            console.print(f"{one.layer} {one.error}", style="red", highlight=False)
         if one.last_run and one.last_run.error:
             console.print(f"{one.layer} {one.last_run.error}", style="red", highlight=False)
         if one.last_reconcile:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.config import Config
-from cdc_lake.errors import InfrastructureError
+from cdc_lake.errors import IncompleteWriteError, InfrastructureError
 from cdc_lake.layers.bronze import unread
 from cdc_lake.layers.run import select_landed, silver_targets, table_path
 from cdc_lake.metrics.report import Report
@@ -50,6 +50,7 @@ class TableStatus(BaseModel):
         behind_seconds: since the oldest of them was written to Kafka.
         quarantined: bronze's rows in quarantine.
         last_reconcile: silver's last comparison with the source.
+        error: why nothing more is known of it.
     """
 
     table: str
@@ -61,6 +62,7 @@ class TableStatus(BaseModel):
     quarantined: int | None = None
     last_run: LastRun | None = None
     last_reconcile: LastRun | None = None
+    error: str | None = None
 
 
 class Status(BaseModel):
@@ -105,7 +107,10 @@ def status(
         assert landed is not None, "a bronze table is created with progress"
         found.tables.append(_of_bronze(topic, bronze, landed, logs.get(topic), source))
         for target in silver_targets(config, topic):
-            found.tables.append(_of_silver(target.name, bronze, landed, target.open(spark).progress()))
+            try:
+                found.tables.append(_of_silver(target.name, bronze, landed, target.open(spark).progress()))
+            except IncompleteWriteError as error:
+                found.tables.append(TableStatus(table=target.name, layer="silver", commit=None, error=str(error)))
     for one in found.tables:
         one.last_run = runs.get((one.layer, one.table))
         one.last_reconcile = runs.get(("reconcile", one.table)) if one.layer == "silver" else None

@@ -178,10 +178,11 @@ class HudiTable:
 
     def recover(self, quiet_seconds: float) -> list[str]:
         """See `Table`."""
-        since_ms = (time.time() - quiet_seconds) * 1000
 
         def is_quiet(path: str) -> bool:
-            return (self._storage.modified_ms(path) or 0) <= since_ms
+            if not quiet_seconds:  # the store's clock may differ from ours
+                return True
+            return (self._storage.modified_ms(path) or 0) <= (time.time() - quiet_seconds) * 1000
 
         done = []
         folder = f"{self.path}/{METADATA_FOLDER}"

@@ -28,6 +28,7 @@ from cdc_lake.errors import (
     UnsupportedError,
 )
 from cdc_lake.layers.run import silver_targets
+from cdc_lake.layers.status import status
 from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.hudi import HudiTable, HudiType
@@ -449,6 +450,7 @@ def test_killed_compaction_plan_is_removed_by_next_run(
     cut = kill_in(table, "compaction.requested", left=left)
     with pytest.raises(IncompleteWriteError, match=rf"{cut} is incomplete.* run the job that writes this table"):
         target.open(spark).read()
+    assert f"{cut} is incomplete" in str(status(config, ["*"], spark, source=lake.broker).tables[1].error)
 
     done = lake.fold()
 
