@@ -151,7 +151,9 @@ class HudiTable:
         """
         said = self._settings()
         if said is None:
-            return None
+            if not self._is_begun():
+                return None
+            said = {}  # of a Hudi that wrote no checksum, and so somebody else's
         self._check_format(int(said.get("hoodie.table.version", 0)))
         wanted = {
             "hoodie.table.type": _TYPES[self._kind],
@@ -190,7 +192,7 @@ class HudiTable:
         if self._is_halfway_changed() and is_quiet(folder):
             self._storage.replace(f"{self.path}/{_PROPERTIES_FILE}", self._storage.read_text(f"{folder}/{_BACKUP}"))
             done.append(f"restored {_PROPERTIES_FILE} from Hudi's backup: a killed run was changing it")
-        elif self._settings() is None and not any_instant(sizes) and self._storage.exists(folder) and is_quiet(folder):
+        elif self._storage.exists(folder) and self._settings() is None and not self._is_begun() and is_quiet(folder):
             self._storage.remove_folder(folder)
             done.append(f"removed {METADATA_FOLDER}: a killed run had not finished creating the table")
         for name in self._incomplete(sizes):
@@ -215,6 +217,11 @@ class HudiTable:
         lines = (self._storage.read_bytes(f"{self.path}/{file}") or b"").decode().splitlines()
         said = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
         return said if _CHECKSUM in said else None
+
+    def _is_begun(self) -> bool:
+        """Whether anything was written to the table, in the format of any version."""
+        folder = f"{self.path}/{METADATA_FOLDER}"
+        return any(any_instant(self._storage.sizes(one)) for one in (folder, f"{folder}/timeline"))
 
     def _is_halfway_changed(self) -> bool:
         """Whether Hudi's own settings are complete only in the backup that Hudi makes before it changes them."""

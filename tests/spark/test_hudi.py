@@ -286,6 +286,11 @@ def test_a_hudi_table_of_somebody_else_is_refused(spark: SparkSession, tmp_path:
 
     with pytest.raises(ConfigError, match=r"whose hoodie\.\S+ is \w+, and the settings say hudi"):
         silver_table(spark, path, SilverTable(format="hudi"))
+    properties = tmp_path / "theirs" / ".hoodie" / "hoodie.properties"
+    properties.write_text(re.sub(r"(?m)^hoodie\.table\.checksum=.*\n", "", properties.read_text()))  # as before 0.11
+    properties.with_name(f".{properties.name}.crc").unlink()
+    with pytest.raises(ConfigError, match=r"whose hoodie\.table\.type is None, and the settings say hudi"):
+        silver_table(spark, path, SilverTable(format="hudi"))
 
 
 @pytest.mark.parametrize("kind", COW_IF_DEEP)
