@@ -236,7 +236,7 @@ class Leases:
             self._held[table].check()
 
     def recover(self, table: Table, done: TableReport) -> None:
-        """Have a table of this run recover from a killed run, and report it.
+        """Repair what a killed run left incomplete in a table of this run, and report it as warnings.
 
         Without leases another run may be writing these files: those that changed in a lease's time are left.
 

@@ -321,6 +321,7 @@ def empty_plans(timeline: Path) -> list[str]:
         return [one.name for one in files if one.name.endswith(".compaction.requested") and not one.stat().st_size]
 
 
+@pytest.mark.deep
 def test_kill_in_compaction_plan_is_recovered_by_next_run(spark: SparkSession, run: Run, tmp_path: Path) -> None:
     root, batches = tmp_path / "lake", 4
     timeline = root / "silver" / FOLDER / ".hoodie" / "timeline"
