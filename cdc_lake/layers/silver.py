@@ -194,7 +194,7 @@ def _fold_batch(run: SilverRun, first: int, last: int, progress: Progress | None
 
 
 def _commit(batch: Batch, following: Progress) -> Progress | None:
-    run, commit = batch.run, following.commit
+    run = batch.run
     with run.done.phase("plan"):
         # Nothing happens to rows that are there.
         happened = WholeTable() if run.settings.mode == "append" else batch.happened_to_all
@@ -209,11 +209,13 @@ def _commit(batch: Batch, following: Progress) -> Progress | None:
     outcome.check_log()
     counts = outcome.counted()
     check_sum(run.done.table, batch.counts.total, **counts)
-    if batch.progress is not None and outcome.schemas.evolved.is_wider:
+    is_wider = batch.progress is not None and outcome.schemas.evolved.is_wider
+    commit = following.commit + is_wider
+    # Before the table is widened: Delta refuses to run plans that read it as it was.
+    result = outcome.changes(commit)
+    if is_wider:
         with run.done.phase("widen"):
             following = _widened(batch, outcome.schemas, following)
-            commit = following.commit
-    result = outcome.changes(commit)
     failpoints.reach("silver.after_plan", batch=commit)
     with run.done.phase("write"):
         run.check_lease()

@@ -71,6 +71,7 @@ class Arrival(Model):
     lost: bool = Field(default=False, description="The topic's retention removes it before it is read.")
     key_schema: Literal[1, 2] = Field(default=1, description="2: another schema id in the key's bytes.")
     keys: dict[str, Any] | None = Field(default=None, description="Avro types of another key than the log's.")
+    columns: dict[str, Any] | None = Field(default=None, description="Avro types other than the log's, by column.")
     shape: Shape | None = Field(default=None, description="Its own, whatever the log runs as.")
 
 
@@ -140,7 +141,7 @@ class Log(Model):
         for number, event in enumerate(self.events, 1):
             if not event.op and event.control is None:
                 yield f"event {number}: give `op` or `control`"
-            if unknown := {*event.values, *event.unsent} - columns:
+            if unknown := {*event.values, *event.unsent, *(event.columns or ())} - columns:
                 yield f"event {number}: unknown columns {sorted(unknown)}"
             if set(event.values) & set(event.unsent):
                 yield f"event {number}: a column is sent or unsent"
@@ -177,7 +178,10 @@ class Log(Model):
             or self.stops
             or self.columns is not None
             or self.keys is not None
-            or any(event.op == "t" or event.generation or event.lost or event.shape for event in self.events)
+            or any(
+                event.op == "t" or event.generation or event.lost or event.shape or event.columns
+                for event in self.events
+            )
         )
 
     def expected(self, deletes: Deletes) -> Sequence[ExpectedRow]:

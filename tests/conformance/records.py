@@ -59,17 +59,6 @@ class Writer:
         self._offsets = log.offsets()
         self._keys = KEYS if log.keys is None else log.keys
         self._in_row = {name: kind for name, kind in self._keys.items() if name not in log.key_only}
-        self._tables = {
-            name: Topic(
-                log.table_columns,
-                keys=self._in_row,
-                flat=name == "flat",
-                registry=registry,
-                table=topic,
-                connector=log.connector,
-            )
-            for name in ("envelope", "flat")
-        }
 
     def record(self, index: int, due: str | None = None) -> Record:
         """The record of the event at an index.
@@ -108,7 +97,14 @@ class Writer:
     def _value(self, event: Arrival, due: str | None) -> bytes | None:
         if event.op == "tombstone":
             return None
-        table = self._tables[event.shape or self._shape]
+        table = Topic(
+            {**self._log.table_columns, **(event.columns or {})},
+            keys=self._in_row,
+            flat=(event.shape or self._shape) == "flat",
+            registry=self._registry,
+            table=self._topic,
+            connector=self._log.connector,
+        )
         sent = {name: _placeholder(self._log.table_columns[name]) for name in event.unsent}
         key = {name: value for name, value in self._key_columns(event.key).items() if name in self._in_row}
         # Logs that share a table use the same positions: each has its own database, in which they are unique.
