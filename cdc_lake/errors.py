@@ -14,7 +14,8 @@
     │   └── SchemaChangeError                 the source's columns changed in a way that the table's settings refuse
     ├── InfrastructureError          exit 10  broker, registry or server does not answer; try again later
     ├── DataLossError                exit 20  records are gone, or the source's log is not the one we knew
-    │   └── NoProgressError                   no commit that is left says what the table has consumed
+    │   ├── NoProgressError                   no commit that is left says what the table has consumed
+    │   └── DuplicateKeyError                 silver has several rows of one key
     ├── QualityGateError             exit 30  too much was quarantined
     │   ├── KeyConstraintError                a gold model's result has a null or a repeated key
     │   ├── ExpectationError                  rows are not what they were expected to be
@@ -137,6 +138,12 @@ class NoProgressError(DataLossError):
     """None of the commits that are left says what the table has consumed."""
 
     code = "CDC-401"
+
+
+class DuplicateKeyError(DataLossError):
+    """Silver has several rows of one key, because another program wrote to it; nothing was written."""
+
+    code = "CDC-402"
 
 
 class QualityGateError(CdcLakeError):

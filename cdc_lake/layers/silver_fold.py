@@ -23,13 +23,15 @@ from cdc_lake.columns import (
     UNAVAILABLE,
     quoted,
 )
-from cdc_lake.errors import DataLossError
+from cdc_lake.errors import DataLossError, DuplicateKeyError
 from cdc_lake.events.layout import Layout
 from cdc_lake.events.moves import has_move_headers, move_of
 from cdc_lake.events.rows import place
 from cdc_lake.layers.silver_batch import Batch, Schemas, schemas_and_frames
 from cdc_lake.tables.progress import SidePin
 
+_NAMED_KEYS = 10
+"""So many keys are named in an error."""
 _RESET_KEYS = 10
 """The source's log was reset if at least so many keys say so, and most of those that can tell."""
 
@@ -123,6 +125,7 @@ class Folding:
         is_for_nothing = first.is_out_of_order and self.again is None and self.batch.progress is not None
         if not first.is_suspect or is_for_nothing:
             return first
+        self._check_one_row_per_key()
         rejected = fold.rejected_events(marked.where("is_suspect")).localCheckpoint()
         is_own = ~F.col("op").isin(*fold.WHOLE_TABLE_OPS)
         stale = rejected.where(F.col("is_new") & is_own).count()
@@ -150,6 +153,29 @@ class Folding:
         old, fresh = keys.join(self.again, "key", how="left_semi"), keys.join(self.again, "key", how="left_anti")
         marked = with_whole_table(marked, old, self.happened, remembered=None, is_new=False)
         return with_whole_table(marked, fresh, self.batch.happened_to_all, remembered=before, is_new=True)
+
+    def _check_one_row_per_key(self) -> None:
+        """Check that silver has one row of each key that this batch touches.
+
+        With two rows, the join repeats each event, and the second copy is stale. So only batches with stale events
+        need this check.
+
+        Raises:
+            DuplicateKeyError: it has several.
+        """
+        if self.batch.progress is None:
+            return
+        touched = fold.narrowed(self.events, first_batch=self.batch.first).select("key", "pk").distinct()
+        rows = self._stored(touched).where(~F.coalesce(fold.IS_REMEMBERED, F.lit(False)))
+        found = rows.groupBy("key").count().where("count > 1")
+        keys = [row["key"] for row in found.orderBy("key").limit(_NAMED_KEYS).collect()]
+        if keys:
+            table = self.batch.run.done.table
+            raise DuplicateKeyError(
+                table,
+                f"another program wrote to silver: {found.count()} keys have several rows, such as {', '.join(keys)}",
+                f"run `cdc-lake rebuild --table {table}`; nothing was written",
+            )
 
     def _stored(self, touched: DataFrame) -> DataFrame:
         """What silver and its memory hold of these keys: `key`, `pk`, `STORED`'s; of all keys, if all are concerned."""
