@@ -1,28 +1,20 @@
-"""The fold: which events of a key count, and which of them decides.
+"""The fold of many keys as columns: which events count, and which of them decides.
 
-Per key, in log order. A snapshot row and a lone tombstone count always. A streaming event does not count if it and
-the key's last streaming event that did agree that it is not newer: then it is a replay (a connector restarted and
-sent a stretch of the log again). Neither the source's clock nor its log position decides alone: clocks step,
-positions restart after a restore.
-
-    stale  =  position older or equal, and time older, equal or unknown
-           or position unknown, and time strictly older
-
-A lone tombstone carries neither time nor position. It forgets the last streaming event with the row: should it and the
-insert behind it be sent again, that insert must count again.
-
-Why, with the cases each simpler rule gets wrong: docs/design.md "The fold". What concerns all keys at once, truncates
-and completed snapshots, stands in each key's history: `cdc_lake.changes.whole_table`.
+`cdc_lake.fold.rules` defines both, for one key. Here, a window over narrow columns finds the keys in which any event is
+stale; all events of the others count. Only the keys found go through `rules.step`, event by event. What concerns all
+keys at once, truncates and completed snapshots, is in each key's history: `cdc_lake.changes.whole_table`.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import KAFKA, KAFKA_TYPE, ORDER, ORDER_TYPE
+from cdc_lake.fold.rules import DELETES, MISSING, TOMBSTONE, UPSERTS, WHOLE_TABLE_OPS, Event, Order, State, step
 from cdc_lake.literals import of_batch
 
 STORED_ORDER = "stored_order"
@@ -39,33 +31,11 @@ STORED = {
 }
 """What the fold needs to know of an event's key as it is stored; all null when nothing is. `is_remembered`: it is not
 the row, which is gone, but the memory of its delete."""
-TRUNCATE, MISSING, TOMBSTONE = "t", "missing", "tombstone"
-WHOLE_TABLE_OPS = (TRUNCATE, MISSING)
 _STREAMING_OPS = ("c", "u", "d")
-UPSERTS = ("c", "u", "r")
-_DELETES = ("d", TOMBSTONE, TRUNCATE, MISSING)
-
-
-class Order(NamedTuple):
-    """When a streaming event happened, by its source: what `__order` holds."""
-
-    position: list[int] | None
-    domain: str | None
-    ts_ms: int | None
-
-
-def is_stale(event: Order, last: Order | None) -> bool:
-    """The rule, for one event and the key's last accepted streaming event; the twin of `stale`."""
-    if last is None:
-        return False
-    times_known = event.ts_ms is not None and last.ts_ms is not None
-    if event.position is not None and last.position is not None and event.domain == last.domain:
-        return event.position <= last.position and (not times_known or event.ts_ms <= last.ts_ms)  # type: ignore[operator]
-    return times_known and event.ts_ms < last.ts_ms  # type: ignore[operator]
 
 
 def stale(event: Column, last: Column) -> Column:
-    """The rule as a column, never null: `event` and `last` are `__order` structs."""
+    """`rules.is_stale` as a column, never null: `event` and `last` are `__order` structs."""
     older = event["ts_ms"] < last["ts_ms"]
     not_newer_if_known = F.coalesce(event["ts_ms"] <= last["ts_ms"], F.lit(True))
     replayed = (event["position"] <= last["position"]) & not_newer_if_known
@@ -221,7 +191,7 @@ def _is_behind() -> Column:
 
 def is_delete(op: Column) -> Column:
     """Whether an event with this op deletes its row."""
-    return op.isin(*_DELETES)
+    return op.isin(*DELETES)
 
 
 def is_upsert(op: Column) -> Column:
@@ -252,23 +222,24 @@ def _last_order_before() -> Column:
 
 
 def _rejected_in_partition(rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
-    key: str | None = None
-    last: Order | None = None
-    seen_at: tuple[Any, ...] | None = None
-    gone = False
-    for row in rows:
-        op, at = row["op"], row[KAFKA]
-        if row["key"] != key:
-            key = row["key"]
-            last = Order(*row[STORED_ORDER]) if row[STORED_ORDER] is not None else None
-            seen_at, gone = row[STORED_KAFKA], bool(row[STORED_DELETED])
-        event = Order(*row[ORDER]) if row["is_streaming"] else None
-        if op == MISSING:
-            counts = seen_at is not None and not gone and tuple(seen_at) < tuple(row["since"])
-        else:
-            counts = event is None or not is_stale(event, last)
-        if not counts:
-            yield key, op, at["topic"], at["generation"], at["partition"], at["offset"], row["is_new"]
-            continue
-        last = event or (None if op == TOMBSTONE else last)
-        seen_at, gone = at, op in _DELETES
+    for key, events in groupby(rows, key=lambda row: row["key"]):
+        state: State | None = None
+        for row in events:
+            state = state or _stored_state(row)
+            if not step(state, _event(row), hard=False).counts:
+                at = row[KAFKA]
+                yield key, row["op"], at["topic"], at["generation"], at["partition"], at["offset"], row["is_new"]
+
+
+def _stored_state(row: Row) -> State:
+    order, decided = row[STORED_ORDER], row[STORED_KAFKA]
+    return State(
+        is_live=decided is not None and not row[STORED_DELETED],
+        decided=decided and tuple(decided),
+        order=order and Order(*order),
+    )
+
+
+def _event(row: Row) -> Event:
+    order = Order(*row[ORDER]) if row["is_streaming"] else None
+    return Event(tuple(row[KAFKA]), row["op"], order, since=row["since"] and tuple(row["since"]))

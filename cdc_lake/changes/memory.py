@@ -11,7 +11,7 @@ from typing import Literal
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.changes.fold import IS_REMEMBERED, TRUNCATE, Order, is_delete
+from cdc_lake.changes.fold import IS_REMEMBERED, is_delete
 from cdc_lake.changes.whole_table import Place, Truncate, WholeTable
 from cdc_lake.columns import (
     DELETE,
@@ -25,6 +25,7 @@ from cdc_lake.columns import (
     SNAPSHOT_ENTRY,
     TRUNCATED_ENTRY,
 )
+from cdc_lake.fold.rules import TRUNCATE, Order
 from cdc_lake.literals import of_batch
 
 

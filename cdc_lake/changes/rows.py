@@ -12,8 +12,9 @@ from typing import Literal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.changes.fold import IS_REMEMBERED, STORED_DELETED, STORED_UNAVAILABLE, TRUNCATE, is_delete
+from cdc_lake.changes.fold import IS_REMEMBERED, STORED_DELETED, STORED_UNAVAILABLE, is_delete
 from cdc_lake.columns import BATCH, DELETE, DELETED, KAFKA, KEEP, KEY, ORDER, UNAVAILABLE, quoted
+from cdc_lake.fold.rules import TRUNCATE
 from cdc_lake.literals import of_batch
 
 

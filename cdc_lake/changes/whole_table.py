@@ -13,8 +13,9 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.changes.fold import MISSING, STORED_KAFKA, TRUNCATE, Order, is_stale
+from cdc_lake.changes.fold import STORED_KAFKA
 from cdc_lake.columns import KAFKA, KAFKA_TYPE, ORDER, ORDER_TYPE
+from cdc_lake.fold.rules import MISSING, TRUNCATE, Order, is_stale
 
 _STARTS = ("first", "first_in_data_collection")
 _ENDS = ("last", "last_in_data_collection")

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from cdc_lake.changes import fold, memory
+from cdc_lake.changes import memory
 from cdc_lake.changes.whole_table import Mark, Place, Truncate, WholeTable, is_mark, whole_table
 from cdc_lake.columns import (
     KAFKA,
@@ -33,6 +33,7 @@ from cdc_lake.events.layout import Evolved, Layout, Placing, evolved
 from cdc_lake.events.moves import has_move_headers
 from cdc_lake.events.rows import events, large_columns, place, sent_by
 from cdc_lake.events.schemas import Tree
+from cdc_lake.fold.rules import Order
 from cdc_lake.layers.as_deletes import with_deletes
 from cdc_lake.layers.expected import UNMET, judge, with_unmet
 from cdc_lake.layers.run import SilverTarget
@@ -299,7 +300,7 @@ class Batch:
         is_wanted = is_truncate | (is_mark(F.col("snapshot")) & F.lit(settings.remove_missing_after_snapshot))
         order = F.struct("source_position", "position_domain", "source_ts_ms")
         found = rows.where(is_wanted).select(place().alias("place"), "snapshot", order.alias("o"), "op").collect()
-        truncates = [Truncate(Place(*r["place"]), fold.Order(*r["o"])) for r in found if r["op"] == TRUNCATE]
+        truncates = [Truncate(Place(*r["place"]), Order(*r["o"])) for r in found if r["op"] == TRUNCATE]
         marks = [Mark(Place(*r["place"]), r["snapshot"]) for r in found if r["op"] != TRUNCATE]
         if truncates:
             self._check_truncates(len(truncates))

@@ -27,6 +27,7 @@ from cdc_lake.errors import DataLossError, DuplicateKeyError
 from cdc_lake.events.layout import Layout
 from cdc_lake.events.moves import has_move_headers, move_of
 from cdc_lake.events.rows import place
+from cdc_lake.fold.rules import TOMBSTONE, WHOLE_TABLE_OPS
 from cdc_lake.layers.silver_batch import Batch, Schemas, schemas_and_frames
 from cdc_lake.tables.progress import SidePin
 
@@ -127,7 +128,7 @@ class Folding:
             return first
         self._check_one_row_per_key()
         rejected = fold.rejected_events(marked.where("is_suspect")).localCheckpoint()
-        is_own = ~F.col("op").isin(*fold.WHOLE_TABLE_OPS)
+        is_own = ~F.col("op").isin(*WHOLE_TABLE_OPS)
         stale = rejected.where(F.col("is_new") & is_own).count()
         second = Decided.of(fold.without(marked, rejected), rejected, stale)
         return replace(second, compared=first.compared, reset=first.reset)
@@ -424,7 +425,7 @@ def _folded_again(batch: Batch, keys: DataFrame, decided: Decided) -> "Folded":
 
 def is_start() -> Column:
     """Whether a bronze row tells all of its table's row, or that it is gone."""
-    return F.col("op").isin("r", "c", "d", fold.TOMBSTONE) & F.col("tombstone_of").isNull()
+    return F.col("op").isin("r", "c", "d", TOMBSTONE) & F.col("tombstone_of").isNull()
 
 
 def _from_their_starts(

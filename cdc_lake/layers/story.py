@@ -11,13 +11,12 @@ from pydantic import BaseModel
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.changes import fold
 from cdc_lake.changes.whole_table import is_mark
 from cdc_lake.columns import BRONZE, KAFKA, ORDER
 from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError
-from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.rows import place
+from cdc_lake.fold.rules import MISSING, TOMBSTONE, TRUNCATE, UPSERTS, WHOLE_TABLE_OPS
 from cdc_lake.joins import joined
 from cdc_lake.layers.expected import UNMET
 from cdc_lake.layers.run import only_one, select_landed, silver_targets, table_path
@@ -153,7 +152,7 @@ def _told(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEvent], int
     counting = {_at(row): row for row in decided.history.select("op", KAFKA, ORDER).collect()}
     winner = decided.rows.select("winner.*").first()
     teller = _Teller(counting.keys(), winner and _at(winner), reached)
-    happened = [row for at, row in counting.items() if row["op"] in fold.WHOLE_TABLE_OPS]
+    happened = [row for at, row in counting.items() if row["op"] in WHOLE_TABLE_OPS]
     folded, more = _first(sent)
     happened += folded
     told = [(_at(row), teller.tell(row)) for row in sorted(happened, key=_at)]
@@ -214,7 +213,7 @@ class _Teller:
             told.why = "changes nothing"
         if op in ("c", "u", "d") and known["snapshot"] is None:
             self._last = event
-        elif op == fold.TOMBSTONE:
+        elif op == TOMBSTONE:
             self._last = None
         return told
 
@@ -227,7 +226,7 @@ class _Teller:
 
     def _changes(self, event: Row, known: Mapping[str, Any]) -> dict[str, tuple[str | None, str | None]]:
         before = self._row
-        if event["op"] not in fold.UPSERTS:
+        if event["op"] not in UPSERTS:
             self._row = {}
         else:
             row, unsent = known["row"], set(known["unavailable"] or ())
@@ -263,7 +262,7 @@ def _rejected(row: Row) -> StoryEvent:
 
 
 def _whole_table_words(op: str) -> str:
-    words = {fold.TRUNCATE: "the table was truncated", fold.MISSING: "a completed snapshot did not have the row"}
+    words = {TRUNCATE: "the table was truncated", MISSING: "a completed snapshot did not have the row"}
     return words.get(op, "")
 
 

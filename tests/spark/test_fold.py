@@ -10,8 +10,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.changes import fold
-from cdc_lake.changes.fold import Order, is_stale, stale
+from cdc_lake.changes.fold import stale
 from cdc_lake.columns import KAFKA_TYPE, ORDER_TYPE
+from cdc_lake.fold.rules import Order, is_stale
 
 ORDERS = st.builds(
     Order,

@@ -1,7 +1,7 @@
 """What happens to all keys at once, gone through in log order."""
 
-from cdc_lake.changes.fold import Order
 from cdc_lake.changes.whole_table import Mark, Missing, Place, Truncate, whole_table
+from cdc_lake.fold.rules import Order
 
 
 def at(offset: int) -> Place:

@@ -1,8 +1,8 @@
-"""The stale rule, docs/design.md "The fold", as a table."""
+"""`fold.rules.is_stale`, as a table."""
 
 import pytest
 
-from cdc_lake.changes.fold import Order, is_stale
+from cdc_lake.fold.rules import Order, is_stale
 
 LAST = Order([10], "d", 100)
 
@@ -28,7 +28,7 @@ LAST = Order([10], "d", 100)
         (None, None, False),
     ],
 )
-def test_an_event_is_stale_if_position_and_time_agree_that_it_is_not_newer(
+def test_event_is_stale_if_position_and_time_are_not_newer(
     position: int | None, ts_ms: int | None, stale: bool
 ) -> None:
     event = Order(None if position is None else [position], "d", ts_ms)
@@ -43,19 +43,19 @@ def test_positions_of_another_domain_do_not_compare(position: list[int], ts_ms: 
 
 
 @pytest.mark.parametrize("last", [Order(None, "d", 100), Order(None, None, 100)])
-def test_without_the_last_position_only_the_clock_can_tell(last: Order) -> None:
+def test_without_last_position_time_decides(last: Order) -> None:
     assert is_stale(Order([9], "d", 99), last)
     assert not is_stale(Order([9], "d", 100), last)
 
 
-def test_without_the_last_time_the_position_decides() -> None:
+def test_without_last_time_position_decides() -> None:
     last = Order([10], "d", None)
 
     assert is_stale(Order([10], "d", 101), last)
     assert not is_stale(Order([11], "d", 99), last)
 
 
-def test_the_first_event_of_a_key_is_never_stale() -> None:
+def test_first_event_of_a_key_is_never_stale() -> None:
     assert not is_stale(Order([1], "d", 1), None)
     assert not is_stale(Order(None, None, None), None)
 

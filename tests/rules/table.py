@@ -1,0 +1,222 @@
+"""Silver as a dict: batches of events folded into stored states by `fold.rules.step`.
+
+It holds what a table and its side table hold between two batches, and folds a key again from all events when a batch
+brings one that stands in the log before the last event that was considered.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import reference
+
+from cdc_lake.fold.rules import MISSING, TRUNCATE, UPSERTS, Event, Lifetime, Order, Place, State, step
+
+Key = Hashable
+Record = tuple[Place, reference.Event]
+
+
+class Table:
+    """A table that is folded batch by batch.
+
+    Args:
+        columns: those outside the key.
+        deletes, soft_delete_values, truncates, remove_missing: see `reference.fold`.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        *,
+        deletes: str = "soft",
+        soft_delete_values: str = "last",
+        truncates: str = "as_deletes",
+        truncates_across_partitions: bool = False,
+        remove_missing: bool = False,
+    ) -> None:
+        self.columns = columns
+        self.refolded = 0
+        self._is_hard = deletes == "hard"
+        self._truncates_hard = self._is_hard if truncates == "as_deletes" else truncates == "hard"
+        self._empties = soft_delete_values == "null"
+        self._removes_missing = remove_missing
+        self._log: list[Record] = []
+        self._states: dict[Key, State] = {}
+        self._lifetimes: dict[Hashable, list[tuple[Key, Lifetime]]] = {}
+        self._of_all: list[Event] = []
+        self._start = State()
+        """What is known of a key that has had no event of its own."""
+
+    def take(self, batch: Sequence[Record]) -> None:
+        """Fold a batch, in any order, into the table."""
+        self._log = sorted([*self._log, *batch], key=lambda record: record[0])
+        before = replace(self._start)
+        new_of_all, all_again = self._take_whole_table(batch)
+        own: dict[Key, list[Event]] = {}
+        for place, event in batch:
+            if event.op != TRUNCATE:
+                own.setdefault(event.key, []).append(event_of(place, event))
+        touched = set(own) | (set(self._states) if new_of_all else set())
+        again = {
+            key for key in touched if self._is_behind([*own.get(key, ()), *new_of_all], self._states.get(key, before))
+        }
+        if all_again:
+            again = {event.key for _, event in self._log if event.op != TRUNCATE}
+        again = self._with_related(again)
+        self.refolded += len(again)
+        self._forget_lifetimes(again)
+        history: dict[Key, list[Event]] = {}
+        for place, event in self._log:
+            if event.op != TRUNCATE and event.key in again:
+                history.setdefault(event.key, []).append(event_of(place, event))
+        changed = {}
+        for key in touched | again:
+            if key in again:
+                state, events = State(), [*history.get(key, ()), *self._of_all]
+            else:
+                stored = self._states.get(key, before)
+                state, events = replace(stored, values=dict(stored.values)), [*own.get(key, ()), *new_of_all]
+            self._step_through(key, state, events)
+            changed[key] = state
+        self._inherit(changed)
+        for key, state in changed.items():
+            self._store(key, state, has_own=key in own or key in again)
+
+    def rows(self) -> dict[Key, tuple[Any, ...]]:
+        """By key: values, whether it is deleted, the columns that were never sent, op, place, order."""
+        return {key: self._row(state) for key, state in self._states.items() if state.has_row}
+
+    @staticmethod
+    def _is_behind(events: Iterable[Event], state: State) -> bool:
+        first = min((event.place for event in events), default=None)
+        return first is not None and state.considered is not None and first <= state.considered
+
+    def _step_through(self, key: Key, state: State, events: Iterable[Event]) -> None:
+        for event in sorted(events, key=lambda event: event.place):
+            hard = self._truncates_hard if event.op == TRUNCATE else self._is_hard
+            left = step(state, event, hard=hard).left
+            if left is not None:
+                self._lifetimes.setdefault(left.move, []).append((key, left))
+
+    def _take_whole_table(self, batch: Sequence[Record]) -> tuple[list[Event], bool]:
+        """The new whole-table events, and whether all keys are folded again."""
+        new = [event_of(place, event) for place, event in batch if event.op == TRUNCATE]
+        ends = list(reference.snapshot_ends(self._log)) if self._removes_missing else []
+        known = {(event.place, event.since) for event in self._of_all if event.op == MISSING}
+        now = {(tuple(end), tuple(start)) for start, end in ends}
+        new += [Event(place, MISSING, since=since) for place, since in now - known]
+        gone = known - now
+        kept = [event for event in self._of_all if (event.place, event.since) not in gone]
+        all_again = bool(gone) or self._is_behind(new, self._start)
+        self._of_all = sorted([*kept, *new], key=lambda event: event.place)
+        if all_again:
+            self._start = State()
+        for event in self._of_all if all_again else sorted(new, key=lambda event: event.place):
+            step(self._start, event, hard=True)
+        return new, all_again
+
+    def _with_related(self, keys: set[Key]) -> set[Key]:
+        """These keys, and those that key changes connect them to."""
+        halves = [(event.key, event.move) for _, event in self._log if event.move is not None]
+        while keys:
+            moves = {move for key, move in halves if key in keys}
+            more = keys | {key for key, move in halves if move in moves}
+            if more == keys:
+                break
+            keys = more
+        return keys
+
+    def _forget_lifetimes(self, keys: set[Key]) -> None:
+        for move, left in list(self._lifetimes.items()):
+            self._lifetimes[move] = [one for one in left if one[0] not in keys]
+
+    def _inherit(self, changed: dict[Key, State]) -> None:
+        """Give rows the values that a key change left to them: those that came with this batch, and those that wait."""
+        for left in self._lifetimes.values():
+            left.sort(key=lambda one: one[1].place)
+        waiting = {
+            key: replace(state, values=dict(state.values))
+            for key, state in self._states.items()
+            if key not in changed and state.came_by is not None
+        }
+        for key, state in (changed | waiting).items():
+            for name in self.columns:
+                if state.came_by is not None and name not in state.values:
+                    state.values |= dict(self._found(name, state.came_by, ()))
+                    changed[key] = state
+
+    def _found(self, name: str, move: Hashable, seen: tuple[Lifetime, ...]) -> Iterator[tuple[str, Any]]:
+        """The value of a column in the first lifetime that a key change left and that has one; itself or inherited."""
+        for _, left in self._lifetimes.get(move, ()):
+            if any(left is one for one in seen):
+                continue
+            if name in left.values:
+                yield name, left.values[name]
+                return
+            if found := dict(self._found(name, left.came_by, (*seen, left))):
+                yield name, found[name]
+                return
+
+    def _store(self, key: Key, state: State, *, has_own: bool) -> None:
+        """Keep what the table and its side table can hold, and nothing else."""
+        if self._empties and not state.is_live:
+            state.values = {}
+        if not state.has_row:
+            state.values, state.came_by = {}, None
+        if all(name in state.values for name in self.columns):
+            state.came_by = None
+        if not state.has_row and (state.op == TRUNCATE or (not has_own and key not in self._states)):
+            self._states.pop(key, None)  # the truncate itself is remembered, once for all keys
+        else:
+            self._states[key] = state
+
+    def _row(self, state: State) -> tuple[Any, ...]:
+        shows_values = state.is_live or bool(state.values)
+        unsent = [name for name in self.columns if name not in state.values] if shows_values else []
+        values = {name: state.values.get(name) for name in self.columns}
+        order = state.order and tuple(state.order)
+        return values, not state.is_live, tuple(sorted(unsent)), state.op, state.decided, order
+
+
+def batches_as_seen(
+    events: Mapping[int, reference.Event], cut: Iterable[Iterable[int]], due: Mapping[int, int | None]
+) -> list[list[Record]]:
+    """The events that silver sees, batch by batch.
+
+    Args:
+        events: by number, in the order of arrival.
+        cut: the numbers of each batch.
+        due: of the events that cannot be decoded when they arrive, the batch after which they can. They come behind
+            that batch, each with the tombstone of its delete.
+    """
+    number_at = {(event.generation, event.partition, event.offset): number for number, event in events.items()}
+    batch_of = {number: batch for batch, numbers in enumerate(cut) for number in numbers}
+    before: dict[int, int | None] = {}
+    last: dict[int, int] = {}
+    for number, event in events.items():
+        before[number] = last.get(event.partition)
+        last[event.partition] = number
+    found: dict[tuple[int, int], list[Record]] = {}
+    for place, event in reference.in_log_order(events.values()):
+        number = number_at[event.generation, event.partition, event.offset]
+        when, previous = (batch_of[number], 0), before[number]
+        if (late := due.get(number)) is not None:
+            when = late, 1
+        elif event.op == "tombstone" and previous is not None and events[previous].key == event.key:
+            late = due.get(previous)
+            when = when if late is None else max(when, (late, 1))
+        found.setdefault(when, []).append((tuple(place), event))
+    return [found[when] for when in sorted(found)]
+
+
+def event_of(place: Place, event: reference.Event) -> Event:
+    """An event of the reference as the rules take it."""
+    is_streaming = event.op in ("c", "u", "d", TRUNCATE) and not event.is_snapshot
+    sent = {name: value for name, value in (event.values or {}).items() if value is not reference.UNSENT}
+    return Event(
+        tuple(place),
+        event.op,
+        Order(event.position, event.domain, event.ts_ms) if is_streaming else None,
+        sent if event.op in UPSERTS else {},
+        event.move,
+    )
