@@ -172,7 +172,7 @@ def _limit_avro_here(limits: Mapping[str, int]) -> None:
     if isinstance(avro, JavaPackage):
         raise InstallationError(
             "Avro in Spark's jars",
-            "it allocates whatever length a record claims, so a damaged record can end the run",
+            "it allocates the length that a record claims, so a damaged record can end the run",
             "use Avro 1.11.3 or newer; Spark 3.5.7 has 1.11.4",
         )
     checks = (

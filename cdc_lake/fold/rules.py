@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 TRUNCATE, MISSING, TOMBSTONE = "t", "missing", "tombstone"
 WHOLE_TABLE_OPS = (TRUNCATE, MISSING)
-"""Events that stand in the log of every key."""
+"""Events of every key."""
 UPSERTS = ("c", "u", "r")
 DELETES = ("d", TOMBSTONE, *WHOLE_TABLE_OPS)
 Place = tuple[Any, ...]

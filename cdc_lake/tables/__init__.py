@@ -47,7 +47,7 @@ class Table(Protocol):
     def recover(self, quiet_seconds: float) -> list[str]:
         """Remove what a killed run left incomplete, so that the table can be read and written again.
 
-        Only for a run that nobody else writes beside: the files may be another run's that is writing them.
+        Call it only while you hold the table's lease: otherwise another run may be writing these files.
 
         Args:
             quiet_seconds: leave files that changed in this time.

@@ -80,6 +80,6 @@ def _is_complete(content: bytes | None) -> bool:
             json.loads(content)
         elif content.startswith(_AVRO):
             return any(block.num_records for block in block_reader(io.BytesIO(content)))
-    except Exception:  # fastavro raises whatever the bytes at the cut lead it to
+    except Exception:  # at a cut, fastavro can raise any exception
         return False
     return True

@@ -205,8 +205,8 @@ def servers() -> tuple[FakeBroker, Shelf]:
         if number % step == 0 and poison:
             append(*poison.pop(0))
     at = datetime.fromtimestamp(1_700_000_000, UTC)
-    neighbour = wire.filled(wire.envelope(_OTHER), event("c", {"other_id": 1}, 1))
-    other = wire.framed("id4", "id:4", wire.avro_record(wire.envelope(_OTHER), neighbour), "value")[0]
+    healthy = wire.filled(wire.envelope(_OTHER), event("c", {"other_id": 1}, 1))
+    other = wire.framed("id4", "id:4", wire.avro_record(wire.envelope(_OTHER), healthy), "value")[0]
     other_key = wire.framed("id4", "id:5", wire.avro_record(_OTHER.key, {"other_id": 1}), "key")[0]
     broker.append(Record(other_key, other, _OTHER.name, 0, 0, at, []))
     return broker, _shelf()

@@ -22,8 +22,8 @@ def test_each_kind_of_poison_is_quarantined_for_its_own_reason_and_every_good_re
     ended = submit("bronze", before=flags, job=POISON, CDC_LAKE__DEFAULTS__MAX_RECORD_BYTES="1000000")
 
     assert ended.code == 0, ended.said
-    done, neighbour = ended.report["tables"]
-    assert neighbour["rows"]["ok"] == 1
+    done, healthy = ended.report["tables"]
+    assert healthy["rows"]["ok"] == 1
     bad = EACH * len(KINDS)
     assert len(KINDS) >= 30
     assert done["rows"] == {"read": GOOD + bad, "ok": GOOD, "quarantined": bad, "control": 0}

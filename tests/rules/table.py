@@ -1,7 +1,7 @@
 """Silver as a dict: batches of events folded into stored states by `fold.rules.step`.
 
-It holds what a table and its side table hold between two batches, and folds a key again from all events when a batch
-brings one that stands in the log before the last event that was considered.
+Between two batches it keeps what a table and its side table keep. If a batch has an event at or before the last one
+that was considered, it folds the key again from all events.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
