@@ -6,11 +6,11 @@ from typing import get_args
 
 import pytest
 from conformance.log import Deletes
+
+from cdc_lake.fold import rules
 from rules import table
 from rules.test_histories import wrong_rows
 from rules.test_kit import LOGS, wrong_in
-
-from cdc_lake.fold import rules
 
 BROKEN: dict[str, list[tuple[str, str]]] = {
     "an event of the same millisecond is stale": [("lead_ms < 0", "lead_ms <= 0")],

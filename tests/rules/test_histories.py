@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import reference
 from histories import COLUMNS, batches, random_log
+
 from rules.table import Table, batches_as_seen
 
 HISTORIES_OF_A_LOG = 6

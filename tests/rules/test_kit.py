@@ -8,6 +8,7 @@ from conformance.by_reference import events_of
 from conformance.cut import Split, cuts, due
 from conformance.log import Deletes, Log, load
 from conformance.rows import Found, differences, expected_rows
+
 from rules.table import Record, Table, batches_as_seen
 
 LOGS = [log for log in load() if log.stops is None]
