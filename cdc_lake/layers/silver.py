@@ -210,7 +210,7 @@ def _commit(batch: Batch, following: Progress) -> Progress | None:
     counts = outcome.counted()
     check_sum(run.done.table, batch.counts.total, **counts)
     is_wider = batch.progress is not None and outcome.schemas.evolved.is_wider
-    commit = following.commit + is_wider
+    commit = following.commit + (1 if is_wider else 0)  # widening is a commit of its own
     # Before the table is widened: Delta refuses to run plans that read it as it was.
     result = outcome.changes(commit)
     if is_wider:
