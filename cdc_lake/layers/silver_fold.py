@@ -137,7 +137,7 @@ class Folding:
         """The narrow events, what is stored of their keys, and what happened to all keys."""
         narrow = fold.narrowed(self.events, first_batch=self.batch.first)
         nothing = {name: F.lit(None).cast(kind) for name, kind in fold.STORED.items()}
-        touched = narrow.groupBy("key").agg(F.first("pk").alias("pk"))
+        touched = _keys_of(narrow)
         before = self.batch.remembered_of_all.truncated
         has_to_all = not self.happened.is_empty or before is not None
         if self.batch.progress is None:
@@ -166,8 +166,8 @@ class Folding:
         """
         if self.batch.progress is None:
             return
-        touched = fold.narrowed(self.events, first_batch=self.batch.first).select("key", "pk").distinct()
-        rows = self._stored(touched).where(~F.coalesce(fold.IS_REMEMBERED, F.lit(False)))
+        narrow = fold.narrowed(self.events, first_batch=self.batch.first)
+        rows = self._stored(_keys_of(narrow)).where(~F.coalesce(fold.IS_REMEMBERED, F.lit(False)))
         found = rows.groupBy("key").count().where("count > 1")
         keys = [row["key"] for row in found.orderBy("key").limit(_NAMED_KEYS).collect()]
         if keys:
@@ -455,6 +455,11 @@ def _from_their_starts(
         )
     fresh = marked.where(~F.col("is_behind")).select(*batch.rows.columns)
     return can.select("key"), old, fresh, marked.where("is_behind").count()
+
+
+def _keys_of(events: DataFrame) -> DataFrame:
+    """The keys of events, one row each: `key`, `pk`."""
+    return events.groupBy("key").agg(F.first("pk").alias("pk"))
 
 
 def _same_key(silver: str, names: Sequence[str]) -> Column:
