@@ -109,10 +109,15 @@ class Row(NamedTuple):
 
 @dataclass(eq=False)
 class Life:
-    """What was sent of a row between two deletes of its key."""
+    """What was sent of a row between two deletes of its key.
+
+    Attributes:
+        moved_at: where the half of a key change stands that closed it.
+    """
 
     sent: dict[str, Any] = field(default_factory=dict)
     came_by: Move | None = None
+    moved_at: Place = _NOWHERE
 
 
 @dataclass
@@ -167,6 +172,8 @@ def fold(
             if is_stale(event, story.order):
                 continue
             accept(story, event, place, is_hard=(truncates if event.op == "t" else deletes) == "hard", moved=moved)
+    for lives in moved.values():
+        lives.sort(key=lambda life: life.moved_at)
     return {
         key: row_of(story, columns, moved, soft_delete_values) for key, story in stories.items() if story.is_in_table
     }
@@ -230,6 +237,7 @@ def accept(story: Story, event: Event, place: Place, *, is_hard: bool, moved: di
         story.is_live = story.is_in_table = True
         return
     if event.op == "d" and event.move is not None and story.is_live and story.life is not None:
+        story.life.moved_at = place
         moved.setdefault(event.move, []).append(story.life)
     story.is_live = False
     if is_hard:
@@ -252,11 +260,12 @@ def row_of(story: Story, columns: Sequence[str], moved: Mapping[Move, list[Life]
 def value_in(life: Life, name: str, moved: Mapping[Move, list[Life]], seen: tuple[Life, ...] = ()) -> Any:
     """The last value sent in this life, or in one under another key that it goes on with.
 
-    A stretch of the log that is sent again may close a second life by the same key change, with less in it.
+    A stretch of the log that is sent again may close a second life by the same key change. What it tells then is older
+    than what the first life ended with, or less.
     """
     if name in life.sent:
         return life.sent[name]
-    for giver in reversed(moved.get(life.came_by or (), [])):
+    for giver in moved.get(life.came_by or (), []):
         if giver not in (*seen, life):
             value = value_in(giver, name, moved, (*seen, life))
             if value is not UNSENT:
