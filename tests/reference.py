@@ -16,8 +16,6 @@ class _Unsent:
 
 UNSENT = _Unsent()
 """A value that the connector did not send."""
-Move = tuple[Any, ...]
-"""What the two halves of a key change have in common."""
 
 
 class Refused(Exception):
@@ -30,6 +28,20 @@ class Order(NamedTuple):
     position: tuple[int, ...] | None
     domain: str | None
     ts_ms: int | None
+
+
+class Move(NamedTuple):
+    """What the two halves of a key change have in common.
+
+    Two changes never share a position. Without one a row that goes there and back and there again in one transaction
+    makes two that share all else.
+    """
+
+    ts_ms: int | None
+    domain: str | None = None
+    position: tuple[int, ...] | None = None
+    old: Hashable = None
+    new: Hashable = None
 
 
 class Place(NamedTuple):
@@ -91,9 +103,9 @@ class Event:
         if self.moved_to is None and self.moved_from is None:
             return None
         if self.position is not None:
-            return self.domain, self.position[:6], self.ts_ms
+            return Move(self.ts_ms, self.domain, self.position[:6])
         old, new = (self.key, self.moved_to) if self.op == "d" else (self.moved_from, self.key)
-        return self.ts_ms, old, new
+        return Move(self.ts_ms, old=old, new=new)
 
 
 class Row(NamedTuple):
@@ -257,17 +269,26 @@ def row_of(story: Story, columns: Sequence[str], moved: Mapping[Move, list[Life]
     return Row(values, not story.is_live, tuple(sorted(unavailable)), story.op, story.place, story.order)
 
 
-def value_in(life: Life, name: str, moved: Mapping[Move, list[Life]], seen: tuple[Life, ...] = ()) -> Any:
-    """The last value sent in this life, or in one under another key that it goes on with.
+def value_in(life: Life, name: str, moved: Mapping[Move, list[Life]]) -> Any:
+    """The last value sent in this life, or in one under another key that it goes on with; none if that is not clear."""
+    values = values_in(life, name, moved)
+    return values[0] if len(values) == 1 else UNSENT
+
+
+def values_in(life: Life, name: str, moved: Mapping[Move, list[Life]], seen: tuple[Life, ...] = ()) -> list[Any]:
+    """What that value may be.
 
     A stretch of the log that is sent again may close a second life by the same key change. What it tells then is older
-    than what the first life ended with, or less.
+    than what the first life ended with, or less. Without a position it may have been another change of the same keys.
     """
     if name in life.sent:
-        return life.sent[name]
-    for giver in moved.get(life.came_by or (), []):
+        return [life.sent[name]]
+    values: list[Any] = []
+    if life.came_by is None:
+        return values
+    for giver in moved.get(life.came_by, []):
         if giver not in (*seen, life):
-            value = value_in(giver, name, moved, (*seen, life))
-            if value is not UNSENT:
-                return value
-    return UNSENT
+            values += [value for value in values_in(giver, name, moved, (*seen, life)) if value not in values]
+        if values and life.came_by.position is not None:
+            break
+    return values

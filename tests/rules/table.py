@@ -1,10 +1,10 @@
 """Silver as a dict: batches of events folded into stored states by `fold.rules.step`.
 
-Between two batches it keeps what a table and its side table keep. If a batch has an event at or before the last one
-that was considered, it folds the key again from all events.
+Between two batches it keeps what a table and its side table keep. A key is folded again from all events if a batch has
+one at or before the last that was considered, or a key change whose name an earlier batch had, too.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,6 +60,7 @@ class Table:
         again = {
             key for key in touched if self._is_behind([*own.get(key, ()), *new_of_all], self._states.get(key, before))
         }
+        again |= {key for key in own if any(self._is_named_before(event) for event in own[key])}
         if all_again:
             again = {event.key for _, event in self._log if event.op != TRUNCATE}
         again = self._with_related(again)
@@ -90,6 +91,15 @@ class Table:
     def _is_behind(events: Iterable[Event], state: State) -> bool:
         first = min((event.place for event in events), default=None)
         return first is not None and state.considered is not None and first <= state.considered
+
+    def _is_named_before(self, event: Event) -> bool:
+        """Whether rows may have what an earlier key change of that name left, and this may be another change."""
+        return (
+            event.op == "d"
+            and isinstance(event.move, reference.Move)
+            and event.move.position is None
+            and bool(self._lifetimes.get(event.move))
+        )
 
     def _step_through(self, key: Key, state: State, events: Iterable[Event]) -> None:
         for event in sorted(events, key=lambda event: event.place):
@@ -142,20 +152,22 @@ class Table:
         for key, state in (changed | waiting).items():
             for name in self.columns:
                 if state.came_by is not None and name not in state.values:
-                    state.values |= dict(self._found(name, state.came_by, ()))
+                    values = self._values(name, state.came_by, ())
+                    if len(values) == 1:
+                        state.values[name] = values[0]
                     changed[key] = state
 
-    def _found(self, name: str, move: Hashable, seen: tuple[Lifetime, ...]) -> Iterator[tuple[str, Any]]:
-        """The value of a column in the first lifetime that a key change left and that has one; itself or inherited."""
+    def _values(self, name: str, move: Hashable, seen: tuple[Lifetime, ...]) -> list[Any]:
+        """What a key change may have left of a column: with a position the first lifetime's value, else any one's."""
+        values: list[Any] = []
         for _, left in self._lifetimes.get(move, ()):
             if any(left is one for one in seen):
                 continue
-            if name in left.values:
-                yield name, left.values[name]
-                return
-            if found := dict(self._found(name, left.came_by, (*seen, left))):
-                yield name, found[name]
-                return
+            more = [left.values[name]] if name in left.values else self._values(name, left.came_by, (*seen, left))
+            values += [value for value in more if value not in values]
+            if values and isinstance(move, reference.Move) and move.position is not None:
+                break
+        return values
 
     def _store(self, key: Key, state: State, *, has_own: bool) -> None:
         """Keep what the table and its side table can hold, and nothing else."""

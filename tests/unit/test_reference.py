@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from reference import UNSENT, Event, Order, Refused, Row, fold
+from reference import UNSENT, Event, Move, Order, Refused, Row, fold
 
 COLUMNS = ("n", "body")
 
@@ -157,7 +157,7 @@ def test_the_halves_of_a_key_change_share_all_of_the_position_but_sql_servers_se
     nowhere = replace(old, position=None), replace(new, position=None)
 
     assert old.move == new.move
-    assert nowhere[0].move == nowhere[1].move == (1, 1, 2)
+    assert nowhere[0].move == nowhere[1].move == Move(1, old=1, new=2)
     assert change("d", 1).move is None
 
 
