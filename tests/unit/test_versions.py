@@ -162,3 +162,17 @@ def test_the_extras_install_what_the_profiles_say() -> None:
     for name, extra in (("emr7", "spark35"), ("spark41", "spark41")):
         assert extras[extra] == [f"pyspark=={PROFILES[name].spark}", f"delta-spark=={PROFILES[name].delta}"]
     assert PROFILES["spark35-hudi12"].spark == PROFILES["emr7"].spark
+
+
+def pins(lock: str) -> set[tuple[str, str]]:
+    """Names and versions in a file of requirements."""
+    text = (CHECKOUT / "requirements" / f"{lock}.txt").read_text()
+    return set(re.findall(r"^([\w.-]+)==([^ ;]+)", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize(("sent", "tested"), [("cluster-spark35", "local"), ("cluster-spark41", "spark41")])
+def test_a_cluster_is_sent_all_that_the_package_needs_in_the_versions_that_were_tested(sent: str, tested: str) -> None:
+    needed = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["dependencies"]
+
+    assert {re.split(r"[\[>=]", one)[0] for one in needed} <= {name for name, _ in pins(sent)}
+    assert pins(sent) <= pins(tested)
