@@ -221,5 +221,5 @@ def _free_ports(number: int) -> Sequence[int]:
 
 
 def remove(folder: Path) -> None:
-    """What takes half a gigabyte does not wait for pytest to forget it."""
+    """What takes more than a gigabyte does not wait for pytest to forget it."""
     shutil.rmtree(folder, ignore_errors=True)

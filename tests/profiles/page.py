@@ -67,8 +67,8 @@ _UNSUPPORTED = (
     ),
     ("`make demo` and the end-to-end tests", "run with `emr7` only."),
     (
-        "pandas 3 with Spark 3.5",
-        "cdc_lake itself uses no pandas. In notebooks it has to be older than 3; the extra `notebooks` sees to that.",
+        "pandas 3",
+        "PySpark 3.5 does not work with it. cdc_lake depends on a pandas older than 3, whatever the Spark.",
     ),
 )
 
