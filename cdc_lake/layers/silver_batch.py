@@ -1,7 +1,7 @@
 """One batch of silver: a range of bronze's batches, and what can be said of it before any of it is decoded."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -220,8 +220,98 @@ class Schemas:
         return silver.withColumn(KEY, canonical_text(tree, columns))
 
 
+class Reading:
+    """How silver reads rows of bronze: with which schemas, as which events.
+
+    Args:
+        progress: of silver, whose columns stay as they are; none if the run knows those.
+    """
+
+    def __init__(self, run: SilverRun, progress: Progress | None = None) -> None:
+        self.run = run
+        self.progress = progress
+
+    @cached_property
+    def silver(self) -> DataFrame:
+        """The table as it is before any of the rows is folded."""
+        return self.run.silver.read()
+
+    def schemas_in(self, rows: DataFrame, written: Mapping[str, Any] | None = None) -> Schemas | None:
+        """The schemas of these rows; none when no event among them has a key, so that nothing is known of the table.
+
+        Args:
+            written: what `schemas_and_frames` says of them, if that is known already.
+        """
+        written = written or rows.agg(schemas_and_frames()).collect()[0][0].asDict()
+        is_by_row = self.run.settings.key_of_rows != ()
+        if not written["values" if is_by_row else "keys"]:
+            return None
+        return self.schemas_of(rows, () if is_by_row else written["keys"], written["values"], written["frames"])
+
+    def schemas_of(
+        self, rows: DataFrame, key_schemas: Iterable[str], value_schemas: Sequence[str], frames: Collection[str]
+    ) -> Schemas:
+        """Read schemas and settle on the columns they need.
+
+        Args:
+            rows: of bronze, which were written with them.
+        """
+        run, progress = self.run, self.progress
+        first_came, newest = _in_order(rows, value_schemas)
+        keys = [run.schemas.by_fingerprint(name) for name in key_schemas]
+        values = {name: named(run.schemas.by_fingerprint(name), run.settings) for name in first_came}
+        columns = run.settings.keys
+        trees = [key_tree_in(one.tree, columns) for one in values.values()] if columns else [one.tree for one in keys]
+        key_names = [place for one in trees for name in key_fields(one) if (place := run.placing.place(name))]
+        found = evolved(
+            run.done.table,
+            sent_by(trees, values.values(), values[newest] if newest else None),
+            stored=layout_of(self.silver.schema, progress, key_names, added_columns(run.settings))
+            if progress
+            else None,
+            gone=progress.gone if progress else (),
+            known=run.known,
+            placing=run.placing,
+            is_keyless=run.settings.key_of_rows is None,
+        )
+        if found.layout.keys:  # else it may go by a column that is derived
+            check_partitions(run.done.table, run.held_in, found.layout.columns, found.layout.keys)
+        large = large_columns(values.values(), found.layout, run.settings.null_means_keep)
+        return Schemas(keys, trees, list(values.values()), frames, found, large)
+
+    def events(self, rows: DataFrame, schemas: Schemas, *, has_moves: bool, more: Sequence[str] = ()) -> DataFrame:
+        """The typed events among bronze's rows, without truncates; see `events.rows.events`."""
+        settings = self.run.settings
+        found = events(
+            rows.where(F.col("tombstone_of").isNull() & (F.col("op") != TRUNCATE)),
+            schemas.layout,
+            keys=schemas.keys,
+            values=schemas.values,
+            frames=schemas.frames,
+            unavailable_value=settings.unavailable_value,
+            key_columns=settings.key_of_rows,
+            null_means_keep=settings.null_means_keep,
+            has_moves=has_moves,
+            more=more,
+        )
+        return (
+            with_deletes(found, settings.apply_as_deletes, self.run.done.table) if settings.apply_as_deletes else found
+        )
+
+    def of_all(self, rows: DataFrame) -> tuple[list[Truncate], list[Mark]]:
+        """The truncates among bronze's rows, and the markers, if the settings make anything of them."""
+        settings = self.run.settings
+        is_truncate = F.col("op") == TRUNCATE
+        is_wanted = is_truncate | (is_mark(F.col("snapshot")) & F.lit(settings.remove_missing_after_snapshot))
+        order = F.struct("source_position", "position_domain", "source_ts_ms")
+        found = rows.where(is_wanted).select(place().alias("place"), "snapshot", order.alias("o"), "op").collect()
+        truncates = [Truncate(Place(*r["place"]), Order(*r["o"])) for r in found if r["op"] == TRUNCATE]
+        marks = [Mark(Place(*r["place"]), r["snapshot"]) for r in found if r["op"] != TRUNCATE]
+        return truncates, marks
+
+
 @dataclass
-class Batch:
+class Batch(Reading):
     """A range of bronze's batches.
 
     Attributes:
@@ -294,14 +384,8 @@ class Batch:
         return whole_table(*self._of_all(self._landed()), snapshot=self.remembered_of_all.snapshot)
 
     def _of_all(self, rows: DataFrame) -> tuple[list[Truncate], list[Mark]]:
-        """The truncates among bronze's rows, and the markers, if the settings make anything of them."""
-        settings = self.run.settings
-        is_truncate = F.col("op") == TRUNCATE
-        is_wanted = is_truncate | (is_mark(F.col("snapshot")) & F.lit(settings.remove_missing_after_snapshot))
-        order = F.struct("source_position", "position_domain", "source_ts_ms")
-        found = rows.where(is_wanted).select(place().alias("place"), "snapshot", order.alias("o"), "op").collect()
-        truncates = [Truncate(Place(*r["place"]), Order(*r["o"])) for r in found if r["op"] == TRUNCATE]
-        marks = [Mark(Place(*r["place"]), r["snapshot"]) for r in found if r["op"] != TRUNCATE]
+        """See `of_all`; only if the settings let truncates be applied."""
+        truncates, marks = self.of_all(rows)
         if truncates:
             self._check_truncates(len(truncates))
         return truncates, marks
@@ -324,11 +408,6 @@ class Batch:
                 "one partition",
             )
 
-    @cached_property
-    def silver(self) -> DataFrame:
-        """The table as it is before this batch."""
-        return self.run.silver.read()
-
     @property
     def stored_columns(self) -> Collection[str]:
         """The source's columns in silver."""
@@ -337,42 +416,10 @@ class Batch:
     @cached_property
     def schemas(self) -> Schemas | None:
         """None when no event has had a key yet, so that nothing is known of the table."""
-        written = self.counts.written
-        if self.run.settings.key_of_rows != ():
-            return self.schemas_of(self.rows, (), written["values"], written["frames"]) if written["values"] else None
-        keys = written["keys"] or self._last_key_schema()
-        return self.schemas_of(self.rows, keys, written["values"], written["frames"]) if keys else None
-
-    def schemas_of(
-        self, rows: DataFrame, key_schemas: Iterable[str], value_schemas: Sequence[str], frames: Collection[str]
-    ) -> Schemas:
-        """Read schemas and settle on the columns they need.
-
-        Args:
-            rows: of bronze, which were written with them.
-        """
-        run, progress = self.run, self.progress
-        first_came, newest = _in_order(rows, value_schemas)
-        keys = [run.schemas.by_fingerprint(name) for name in key_schemas]
-        values = {name: named(run.schemas.by_fingerprint(name), run.settings) for name in first_came}
-        columns = run.settings.keys
-        trees = [key_tree_in(one.tree, columns) for one in values.values()] if columns else [one.tree for one in keys]
-        key_names = [place for one in trees for name in key_fields(one) if (place := run.placing.place(name))]
-        found = evolved(
-            run.done.table,
-            sent_by(trees, values.values(), values[newest] if newest else None),
-            stored=layout_of(self.silver.schema, progress, key_names, added_columns(run.settings))
-            if progress
-            else None,
-            gone=progress.gone if progress else (),
-            known=run.known,
-            placing=run.placing,
-            is_keyless=run.settings.key_of_rows is None,
-        )
-        if found.layout.keys:  # else it may go by a column that is derived
-            check_partitions(run.done.table, run.held_in, found.layout.columns, found.layout.keys)
-        large = large_columns(values.values(), found.layout, run.settings.null_means_keep)
-        return Schemas(keys, trees, list(values.values()), frames, found, large)
+        written = self.counts.written.asDict()
+        if self.run.settings.key_of_rows == ():
+            written["keys"] = written["keys"] or self._last_key_schema()
+        return self.schemas_in(self.rows, written)
 
     def _last_key_schema(self) -> list[str]:
         """Truncates have no key: the one of the events before them."""
@@ -443,25 +490,6 @@ class Batch:
         entries = self.remembered.where(F.col("kind") == REJECTED_ENTRY)
         back = self.rows.where("late").select(place().alias(KAFKA))
         return entries.join(back, KAFKA, "left_semi" if are_back else "left_anti")
-
-    def events(self, rows: DataFrame, schemas: Schemas, *, has_moves: bool, more: Sequence[str] = ()) -> DataFrame:
-        """The typed events among bronze's rows, without truncates; see `events.rows.events`."""
-        settings = self.run.settings
-        found = events(
-            rows.where(F.col("tombstone_of").isNull() & (F.col("op") != TRUNCATE)),
-            schemas.layout,
-            keys=schemas.keys,
-            values=schemas.values,
-            frames=schemas.frames,
-            unavailable_value=settings.unavailable_value,
-            key_columns=settings.key_of_rows,
-            null_means_keep=settings.null_means_keep,
-            has_moves=has_moves,
-            more=more,
-        )
-        return (
-            with_deletes(found, settings.apply_as_deletes, self.run.done.table) if settings.apply_as_deletes else found
-        )
 
     def remember(self, parts: Sequence[DataFrame], commit: int) -> SidePin | None:
         """Write entries into the side table; the pin for silver's commit, the one before where there are none.
