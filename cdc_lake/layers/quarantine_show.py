@@ -18,8 +18,8 @@ from cdc_lake.events.rows import place
 from cdc_lake.events.schemas import SchemaError
 from cdc_lake.layers.quarantine import ALL, COORDINATES, REJECTED_STAGE, Selection, Waiting, moment, selected
 from cdc_lake.layers.run import select_landed, silver_targets
-from cdc_lake.layers.silver_batch import Batch, looking
-from cdc_lake.layers.story import place_text, value_text
+from cdc_lake.layers.silver_batch import Reading, looking
+from cdc_lake.layers.story import place_text, sent_values, value_text
 from cdc_lake.layers.written import SIDES, look_over
 from cdc_lake.session import build_session
 from cdc_lake.sources.schemas import SchemaFiles
@@ -140,7 +140,7 @@ def _shown(config: Config, topic: str, spark: SparkSession, files: SchemaFiles, 
     return [
         Shown(
             table=topic,
-            place=place_text(row),
+            place=place_text(row[KAFKA]),
             written_at=moment(row["written_ms"]),
             batch=row["first_batch"],
             stage=row["error"]["stage"],
@@ -168,16 +168,11 @@ def _typed(
     if rows.isEmpty():
         return {}
     target, rows = silver_targets(config, topic)[0], rows.select(*BRONZE)
-    run = looking(config, target, spark, bronze=rows, partitions=1, settings=config.table(topic))
-    batch = Batch(run, 1, 0, None, rows)
-    assert batch.schemas is not None, "what was rejected has a key"
-    sent = batch.events(rows, batch.schemas, has_moves=True).select(KAFKA, "row", "unavailable").collect()
-    return {tuple(row[KAFKA]): _known(row) for row in sent}
-
-
-def _known(event: Row) -> dict[str, str | None]:
-    unsent = event["unavailable"] or ()
-    return {name: _cut(value_text(value)) for name, value in event["row"].asDict().items() if name not in unsent}
+    reading = Reading(looking(config, target, spark, bronze=rows, partitions=1, settings=config.table(topic)))
+    schemas = reading.schemas_in(rows)
+    assert schemas is not None, "what was rejected has a key"
+    sent = reading.events(rows, schemas, has_moves=True).select(KAFKA, "row", "unavailable").collect()
+    return {tuple(row[KAFKA]): {name: _cut(text) for name, text in sent_values(row).items()} for row in sent}
 
 
 def _bytes(row: Row, side: Side, files: SchemaFiles) -> Bytes:

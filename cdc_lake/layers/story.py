@@ -1,33 +1,30 @@
 """The story of one key: every event of it that bronze holds, what it changed, and why it won, lost or was set aside.
 
-It is told by the fold itself, run over all of bronze for that one key.
+It is told by the definition of the fold, `cdc_lake.fold.rules`, which goes through the events one by one.
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.changes.whole_table import is_mark
-from cdc_lake.columns import BRONZE, KAFKA, ORDER
+from cdc_lake.changes.whole_table import is_mark, whole_table
+from cdc_lake.columns import BRONZE, KAFKA
 from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError
 from cdc_lake.events.rows import place
-from cdc_lake.fold.rules import MISSING, TOMBSTONE, TRUNCATE, UPSERTS, WHOLE_TABLE_OPS
-from cdc_lake.joins import joined
-from cdc_lake.layers.expected import UNMET
+from cdc_lake.fold.rules import MISSING, TRUNCATE, WHOLE_TABLE_OPS, Event, Order, Place, State, step
+from cdc_lake.layers.expected import UNMET, with_unmet
 from cdc_lake.layers.run import only_one, select_landed, silver_targets, table_path
 from cdc_lake.layers.silver_append import check_has_keys
-from cdc_lake.layers.silver_batch import Batch, SilverRun, looking
-from cdc_lake.layers.silver_fold import Folding
+from cdc_lake.layers.silver_batch import Reading, SilverRun, looking
 from cdc_lake.session import build_session
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 
-_At = tuple[tuple[Any, ...], str]
 Verdict = Literal["decides", "counts", "lost", "paired", "rejected", "quarantined", "dropped", "not folded yet"]
 _MOST_EVENTS = 10_000
 
@@ -50,9 +47,9 @@ class StoryEvent(BaseModel):
     place: str
     op: str | None
     source_ts_ms: int | None
-    batch: int | None
-    verdict: Verdict
-    why: str
+    batch: int | None = None
+    verdict: Verdict = "counts"
+    why: str = ""
     changes: dict[str, tuple[str | None, str | None]] = {}
 
 
@@ -60,7 +57,8 @@ class Story(BaseModel):
     """The events of a key, in log order.
 
     Attributes:
-        left_out: how many events there are behind those told, which are the first 10,000.
+        left_out: how many events there are behind those told, which are the first 10,000. Where there are any, none is
+            said to decide.
     """
 
     table: str
@@ -90,13 +88,7 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
     check_has_keys(config.table(topic), topic, "look for the row in silver")
     text = _known_key(topic, rows, key)
     target = silver_targets(config, topic)[0]
-    # What the settings would refuse is told as it would be if they did not.
-    settings = config.table(topic).model_copy(update={"truncates_across_partitions": True})
-    if settings.truncates == "refuse":
-        settings = settings.model_copy(update={"truncates": "as_deletes"})
-    rejecting = tuple(one for one in settings.expectations if one.on_fail == "reject")
-    settings = settings.model_copy(update={"expectations": rejecting})
-    run = looking(config, target, spark, bronze=rows, partitions=1, settings=settings)
+    run = looking(config, target, spark, bronze=rows, partitions=1, settings=config.table(topic))
     progress = run.silver.progress()
     reached = progress.sources.get(bronze.id(), 0) if progress else 0
     events, left_out = _told(run, text, reached)
@@ -141,30 +133,33 @@ def _columns(key: str) -> dict[str, str | None] | str:
 def _told(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEvent], int]:
     """The events, and how many more there are."""
     own = F.col("key") == key
+    happened, more = _happened(run, own)
+    told = _folded(happened, reached, more)
+    is_aside = F.col("status").isin("quarantined", "dropped") | F.col("tombstone_of").isNotNull()
+    aside, more_aside = _first(run.bronze.where(own & is_aside).withColumn(KAFKA, place()))
+    told += [(tuple(row[KAFKA]), _set_aside(row)) for row in aside]
+    return [event for _, event in sorted(told, key=lambda one: one[0])], more + more_aside
+
+
+def _happened(run: SilverRun, own: Column) -> tuple[list[tuple[Event, StoryEvent]], int]:
+    """The first events of a key and of all keys, in log order, and how many more there are."""
     of_all = (F.col("op") == TRUNCATE) | is_mark(F.col("snapshot"))
     rows = run.bronze.where((own | of_all) & (F.col("status") == "ok"))
-    batch = Batch(run, 1, 0, None, rows)
-    assert batch.schemas is not None, "the key has an event"
-    all_sent = batch.events(rows.where(own), batch.schemas, has_moves=True)
-    rejected = batch.rejected
-    sent = all_sent if rejected is None else joined(all_sent, rejected, [KAFKA], "left_anti")
-    decided = Folding(batch, batch.schemas, sent, batch.happened_to_all, None).decided()
-    counting = {_at(row): row for row in decided.history.select("op", KAFKA, ORDER).collect()}
-    winner = decided.rows.select("winner.*").first()
-    teller = _Teller(counting.keys(), winner and _at(winner), reached)
-    happened = [row for at, row in counting.items() if row["op"] in WHOLE_TABLE_OPS]
-    folded, more = _first(sent)
-    happened += folded
-    told = [(_at(row), teller.tell(row)) for row in sorted(happened, key=_at)]
-    is_aside = F.col("status").isin("quarantined", "dropped") | F.col("tombstone_of").isNotNull()
-    aside = run.bronze.where(own & is_aside)
-    unfolded, more_aside = _first(aside.withColumn(KAFKA, place()))
-    told += [(_at(row), _set_aside(row)) for row in unfolded]
-    if rejected is not None:
-        unmet, more_unmet = _first(all_sent.join(rejected.drop("key"), KAFKA))
-        told += [(_at(row), _rejected(row)) for row in unmet]
-        more_aside += more_unmet
-    return [event for _, event in sorted(told, key=lambda one: one[0])], more + more_aside
+    reading = Reading(run)
+    schemas, sent, more = reading.schemas_in(rows), list[Row](), 0
+    if schemas is not None:
+        events = reading.events(rows.where(own), schemas, has_moves=True)
+        rejecting = [one for one in run.settings.expectations if one.on_fail == "reject"]
+        unmet = with_unmet(events, rejecting, run.done.table).drop("key")
+        sent, more = _first(events.join(unmet, KAFKA, "left"))
+    to_all = whole_table(*reading.of_all(rows))
+    found = [
+        *(_sent(row) for row in sent),
+        *(_of_all_keys(Event(one.place, TRUNCATE, one.order)) for one in to_all.truncates),
+        *(_of_all_keys(Event(one.place, MISSING, since=one.since)) for one in to_all.missing),
+    ]
+    found.sort(key=lambda one: one[0].place)
+    return found[:_MOST_EVENTS], more + len(found[_MOST_EVENTS:])
 
 
 def _first(events: DataFrame) -> tuple[list[Row], int]:
@@ -173,107 +168,92 @@ def _first(events: DataFrame) -> tuple[list[Row], int]:
     return found, events.count() - len(found) if len(found) == _MOST_EVENTS else 0
 
 
-class _Teller:
-    """Goes through a key's events in log order, and says of each what it did.
+def _folded(happened: Iterable[tuple[Event, StoryEvent]], reached: int, more: int) -> list[tuple[Place, StoryEvent]]:
+    """Let the fold take events, and say of each what it did. Of those of all keys, only what counts is told.
 
     Args:
-        counting: the events that count, by `_at`.
-        winner: the last of them.
+        happened: to the key, in log order.
         reached: silver's last bronze batch.
+        more: how many events there are behind these, any of which may decide.
     """
-
-    def __init__(self, counting: Collection[_At], winner: _At | None, reached: int) -> None:
-        self._counting = counting
-        self._winner = winner
-        self._reached = reached
-        self._row: dict[str, str | None] = {}
-        self._last: Row | None = None
-
-    def tell(self, event: Row) -> StoryEvent:
-        """The next event, in log order."""
-        known = event.asDict()
-        at, op = _at(event), event["op"]
-        told = StoryEvent(
-            place=place_text(event[KAFKA]),
-            op=op,
-            source_ts_ms=known["source_ts_ms"] if "source_ts_ms" in known else known[ORDER] and known[ORDER]["ts_ms"],
-            batch=known.get("batch"),
-            verdict="counts",
-            why=_whole_table_words(op),
-        )
-        if at not in self._counting:
-            told.verdict, told.why = "lost", self._why_lost(event)
-            return told
-        if at == self._winner:
-            told.verdict = "decides"
-        if told.batch is not None and told.batch > self._reached:
-            told.verdict, told.why = "not folded yet", f"bronze batch {told.batch}; silver has folded {self._reached}"
-        told.changes = self._changes(event, known)
-        if not told.changes and not told.why:
-            told.why = "changes nothing"
-        if op in ("c", "u", "d") and known["snapshot"] is None:
-            self._last = event
-        elif op == TOMBSTONE:
-            self._last = None
-        return told
-
-    def _why_lost(self, event: Row) -> str:
-        if self._last is None:
-            return "sent again: the key had seen something newer"
-        known = event["source_position"], self._last["source_position"]
-        by = "its log position is not newer, and neither is its time" if all(known) else "its time is older"
-        return f"sent again: {by} than those of {place_text(self._last[KAFKA])}"
-
-    def _changes(self, event: Row, known: Mapping[str, Any]) -> dict[str, tuple[str | None, str | None]]:
-        before = self._row
-        if event["op"] not in UPSERTS:
-            self._row = {}
+    told = []
+    state, row = State(), dict[str, str | None]()
+    newest, winner = None, None
+    for event, one in happened:
+        if one.verdict == "rejected":
+            pass
+        elif step(state, event, hard=False).counts:
+            before, row = row, state.values if state.is_live else {}
+            one.changes = {n: (before.get(n), row.get(n)) for n in {**before, **row} if before.get(n) != row.get(n)}
+            if one.batch is not None and one.batch > reached:
+                one.verdict, one.why = "not folded yet", f"bronze batch {one.batch}; silver has folded {reached}"
+            elif not (one.changes or one.why):
+                one.why = "changes nothing"
+            newest, winner = event if event.order else newest, one
+        elif event.op in WHOLE_TABLE_OPS:
+            continue
         else:
-            row, unsent = known["row"], set(known["unavailable"] or ())
-            sent = {name: value_text(value) for name, value in row.asDict().items() if name not in unsent}
-            self._row = before | sent
-        names = dict.fromkeys((*before, *self._row))
-        return {n: (before.get(n), self._row.get(n)) for n in names if before.get(n) != self._row.get(n)}
+            one.verdict, one.why = "lost", _why_lost(event, newest)
+        told.append((event.place, one))
+    if winner is not None and winner.verdict == "counts" and state.has_row:
+        if more:
+            winner.why = "an event that is left out may decide"
+        else:
+            winner.verdict = "decides"
+    return told
+
+
+def _why_lost(event: Event, newest: Event | None) -> str:
+    """Why a streaming event is stale, if `newest` is the last one before it that counted."""
+    assert event.order and newest and newest.order, "only a streaming event is stale, and only against another"
+    has_positions = event.order.position is not None and newest.order.position is not None
+    is_by_position = has_positions and event.order.domain == newest.order.domain
+    by = "its log position is not newer, and neither is its time" if is_by_position else "its time is older"
+    return f"sent again: {by} than those of {place_text(newest.place)}"
+
+
+def _sent(row: Row) -> tuple[Event, StoryEvent]:
+    is_streaming = row["op"] in ("c", "u", "d") and row["snapshot"] is None
+    order = Order(row["source_position"], row["position_domain"], row["source_ts_ms"]) if is_streaming else None
+    told = _known(row)
+    if row[UNMET]:
+        told.verdict, told.why = "rejected", f"does not meet {', '.join(row[UNMET])}"
+    return Event(tuple(row[KAFKA]), row["op"], order, sent_values(row)), told
+
+
+def _of_all_keys(event: Event) -> tuple[Event, StoryEvent]:
+    at, ts_ms = place_text(event.place), event.order and event.order.ts_ms
+    why = "the table was truncated" if event.op == TRUNCATE else "a completed snapshot did not have the row"
+    return event, StoryEvent(place=at, op=event.op, source_ts_ms=ts_ms, why=why)
 
 
 def _set_aside(row: Row) -> StoryEvent:
     """An event of the key that the fold never sees."""
-    status = row["status"]
-    return StoryEvent(
-        place=place_text(row[KAFKA]),
-        op=row["op"],
-        source_ts_ms=row["source_ts_ms"],
-        batch=row["batch"],
-        verdict="paired" if status == "ok" else status,
-        why=f"belongs to the delete at offset {row['tombstone_of']}" if status == "ok" else row["error"]["message"],
-    )
+    told = _known(row)
+    if row["status"] == "ok":
+        told.verdict, told.why = "paired", f"belongs to the delete at offset {row['tombstone_of']}"
+    else:
+        told.verdict, told.why = row["status"], row["error"]["message"]
+    return told
 
 
-def _rejected(row: Row) -> StoryEvent:
-    """An event that silver was told not to take."""
-    return StoryEvent(
-        place=place_text(row[KAFKA]),
-        op=row["op"],
-        source_ts_ms=row["source_ts_ms"],
-        batch=row["batch"],
-        verdict="rejected",
-        why=f"does not meet {', '.join(row[UNMET])}",
-    )
+def _known(row: Row) -> StoryEvent:
+    """An event of the key, before anything is said of it."""
+    at, ts_ms = place_text(row[KAFKA]), row["source_ts_ms"]
+    return StoryEvent(place=at, op=row["op"], source_ts_ms=ts_ms, batch=row["batch"])
 
 
-def _whole_table_words(op: str) -> str:
-    words = {TRUNCATE: "the table was truncated", MISSING: "a completed snapshot did not have the row"}
-    return words.get(op, "")
+def place_text(at: Sequence[Any]) -> str:
+    """A place, at least its last three fields, as people write it: see `StoryEvent.place`."""
+    *_, generation, partition, offset = at
+    return f"{f'{generation}/' if generation else ''}{partition}@{offset}"
 
 
-def _at(row: Row) -> _At:
-    return tuple(row[KAFKA]), row["op"]
-
-
-def place_text(kafka: Row) -> str:
-    """A place as people write it: `partition@offset`, before it the generation if it is not the topic's first."""
-    generation = f"{kafka['generation']}/" if kafka["generation"] else ""
-    return f"{generation}{kafka['partition']}@{kafka['offset']}"
+def sent_values(event: Row) -> dict[str, str | None]:
+    """The values that a typed event sent, for people."""
+    values = event["row"].asDict() if event["row"] is not None else {}
+    unsent = event["unavailable"] or ()
+    return {name: value_text(value) for name, value in values.items() if name not in unsent}
 
 
 def value_text(value: object) -> str | None:

@@ -8,8 +8,9 @@ from events import OPTIONAL_INT, OPTIONAL_STRING, PLACEHOLDER, START_MS, Topic
 from lake import Lake
 from pyspark.sql import SparkSession
 
-from cdc_lake.config import Config, LakeConfig
+from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.errors import ConfigError, InfrastructureError
+from cdc_lake.fold.rules import MISSING, TOMBSTONE, TRUNCATE, WHOLE_TABLE_OPS, Event, Order, State, step
 from cdc_lake.layers import story as story_module
 from cdc_lake.layers.run import end_report
 from cdc_lake.layers.status import TableStatus, status
@@ -97,6 +98,63 @@ def test_a_story_too_long_to_tell_says_how_much_is_left_out(
     found = story(config(tmp_path), topic.table, "7", spark)
 
     assert ([one.place for one in found.events], found.left_out) == (["0@0", "0@1"], 3)
+    assert (found.events[1].verdict, found.events[1].why) == ("counts", "an event that is left out may decide")
+
+
+def test_what_counts_in_a_story_is_what_counts_by_the_rules(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+    def order(lsn: int) -> Order:
+        return Order((lsn,), "", START_MS + lsn)
+
+    happened = [
+        Event((0,), "c", order(10)),
+        Event((1,), "u", order(12)),
+        Event((2,), "c", order(10)),  # stale
+        Event((3,), TOMBSTONE),
+        Event((4,), "c", order(10)),  # not stale any more
+        Event((5,), TRUNCATE, order(14)),
+        Event((6,), "u", order(12)),  # older than the truncate
+        Event((7,), "c", order(16)),
+        Event((8,), TRUNCATE, order(14)),  # stale
+        Event((10,), MISSING, since=(9,)),
+        Event((12,), MISSING, since=(11,)),  # it is gone already
+    ]
+    records = []
+    for event in happened:
+        (offset,) = event.place
+        if event.order is None:
+            records += [topic.tombstone(7, offset=offset)] * (event.op == TOMBSTONE)
+        else:
+            key, row = (None, None) if event.op == TRUNCATE else (7, {"n": offset})
+            records.append(
+                topic.change(event.op, key, row, lsn=event.order.position[0], ts_ms=event.order.ts_ms, offset=offset)
+            )
+    for offset, marker in enumerate(("first", "last", "first", "last"), 9):
+        records.append(topic.change("r", 8, {"n": 1}, lsn=20, ts_ms=START_MS, offset=offset, snapshot=marker))
+    settings = TableConfig(remove_missing_after_snapshot=True)
+    Lake(spark, tmp_path, topic, remove_missing_after_snapshot=True).take(records)
+
+    found = story(config(tmp_path).model_copy(update={"defaults": settings}), topic.table, "7", spark).events
+
+    state = State()
+    counting = [(event, step(state, event, hard=False).counts) for event in happened]
+    assert [(one.place, one.op, one.verdict != "lost") for one in found] == [
+        (f"0@{event.place[0]}", event.op, counts)
+        for event, counts in counting
+        if counts or event.op not in WHOLE_TABLE_OPS
+    ]
+    whys = {one.place: one.why for one in found}
+    assert whys["0@2"].endswith("than those of 0@1") and whys["0@6"].endswith("than those of 0@5")
+    assert [(one.place, one.op) for one in found if one.verdict == "decides"] == [("0@10", MISSING)]
+    assert found[4].changes == {"id": (None, "7"), "n": (None, "4")}
+
+
+def test_the_story_of_a_key_whose_only_record_is_in_quarantine_is_that_record(
+    spark: SparkSession, tmp_path: Path, topic: Topic
+) -> None:
+    create = topic.change("c", 7, {"n": 1}, lsn=10, ts_ms=START_MS, offset=0)
+    Lake(spark, tmp_path, topic).land([topic.record(create.key, (create.value or b"")[:-3], offset=0)])
+
+    assert told(spark, tmp_path, topic, "7") == [(None, "0@0", "quarantined")]
 
 
 def test_a_truncate_and_a_record_in_quarantine_are_part_of_the_story(
