@@ -41,6 +41,8 @@ KAFKA_TYPE = "struct<log_ts: bigint, topic: string, generation: int, partition: 
 ORDER = "__order"
 ORDER_TYPE = "struct<position: array<bigint>, domain: string, ts_ms: bigint>"
 """What the stale rule needs to know of a key's last accepted streaming event."""
+SEEN = "__seen"
+"""Column of the side table: the last place in a key's log that was considered, whether or not the event counted."""
 DELETED = "__deleted"
 BATCH = "__batch"
 UNAVAILABLE = "__unavailable"
@@ -78,24 +80,34 @@ SIDE = {
     "kind": "string",
     "id": "string",
     "key": "string",
+    "move": "string",
     "awaits": "string",
     ORDER: ORDER_TYPE,
     KAFKA: KAFKA_TYPE,
+    SEEN: KAFKA_TYPE,
     "image": "string",
-    UNAVAILABLE: "array<string>",
     BATCH: "bigint",
     "at_ms": "bigint",
 }
 """A silver table's memory: one entry per (kind, id); `kind` is one of `SIDE_KINDS`, the rest depends on it.
 
-`id` is the key's text, the move's, the place of a rejected event, or empty. `key` is the key concerned. `awaits` names
-a move whose image an entry lacks. `image` holds large values as JSON by column name, or what a rejected event did not
-meet, `__unavailable` the names of those values that are missing even there. `__batch` is silver's commit number,
-`at_ms` when it was made.
+`key`: of a key whose row is gone, `__kafka` and `__order` as the row would have them; of any key `__seen`, the last
+place that was considered, where it is another; `awaits`, the key change that may leave what the row lacks. `image`: what
+the key change `move` left of `key` at `__kafka`, large values as JSON by column name, and what that lifetime `awaits`.
+`table`: of id `start`, the last truncate, `__kafka` and `__order`, and the last event of all keys, `__seen`; of id
+`snapshot`, the start of one that has not ended. `rejected`: the place of an event, and in `image` what it did not meet.
+`__batch` is silver's commit number, `at_ms` when it was made.
 """
-DELETED_ENTRY, MOVED_ENTRY, AWAITING_ENTRY = "deleted", "moved", "awaiting"
-TRUNCATED_ENTRY, SNAPSHOT_ENTRY, REJECTED_ENTRY = "truncated", "snapshot", "rejected"
-SIDE_KINDS = (DELETED_ENTRY, MOVED_ENTRY, AWAITING_ENTRY, TRUNCATED_ENTRY, SNAPSHOT_ENTRY, REJECTED_ENTRY)
+KEY_ENTRY, IMAGE_ENTRY, TABLE_ENTRY, REJECTED_ENTRY = SIDE_KINDS = ("key", "image", "table", "rejected")
+START_ID, SNAPSHOT_ID = "start", "snapshot"
+OLD_KINDS = {
+    "deleted": KEY_ENTRY,
+    "awaiting": KEY_ENTRY,
+    "moved": IMAGE_ENTRY,
+    "truncated": TABLE_ENTRY,
+    "snapshot": TABLE_ENTRY,
+}
+"""What versions up to 0.1.0 called them."""
 
 
 def quoted(name: str) -> str:

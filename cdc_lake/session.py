@@ -5,6 +5,8 @@ fetch` writes it into the local environment's spark-defaults.conf; on a cluster 
 theirs stands.
 """
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -149,6 +151,9 @@ def build_session(app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES) -> S
     limits = avro_limits(max_record_bytes)
     _limit_avro_here(limits)
     ours[EXECUTOR_OPTIONS] = with_avro_limits(submitted.get(EXECUTOR_OPTIONS, defaults[EXECUTOR_OPTIONS]), limits)
+    if submitted.get("spark.master", "local").startswith("local"):
+        # The workers' Python has to have what this one has; Spark's own choice is the `python3` on the path.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     for key, value in ours.items():
         builder = builder.config(key, value)

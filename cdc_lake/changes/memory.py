@@ -1,48 +1,54 @@
-"""What silver has to remember beside its rows: entries of its side table.
-
-A row that is gone must still be known as deleted, or an older event that comes again would bring it back. Entries:
-`deleted`, one per key whose row went; `truncated`, the last truncate; `snapshot`, the start of one that has not ended;
-`rejected`, an event that did not meet what rows are to be; `moved` and `awaiting`, see `cdc_lake.changes.moves`.
-"""
+"""What silver has to remember beside its rows: entries of its side table, of the kinds that `columns.SIDE` tells."""
 
 from collections.abc import Iterable
-from typing import Literal
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.changes.fold import IS_REMEMBERED, is_delete
-from cdc_lake.changes.whole_table import Place, Truncate, WholeTable
+from cdc_lake.changes.whole_table import Place, WholeTable
 from cdc_lake.columns import (
     DELETE,
-    DELETED_ENTRY,
+    IMAGE_ENTRY,
     KAFKA,
     KAFKA_TYPE,
+    KEY_ENTRY,
+    OLD_KINDS,
     ORDER,
     ORDER_TYPE,
     REJECTED_ENTRY,
+    SEEN,
     SIDE,
-    SNAPSHOT_ENTRY,
-    TRUNCATED_ENTRY,
+    SNAPSHOT_ID,
+    START_ID,
+    TABLE_ENTRY,
 )
-from cdc_lake.fold.rules import TRUNCATE, Order
+from cdc_lake.fold.rules import TRUNCATE, Order, State
 from cdc_lake.literals import of_batch
 
 
-def deleted_entries(decided: DataFrame, *, deletes: Literal["soft", "hard"]) -> DataFrame:
-    """The keys whose rows go, and those that have a row again; a truncate is remembered once for all keys.
+def key_is_remembered() -> Column:
+    """Whether a key needs an entry: of `fold.arrow`'s pieces of rows. A truncate is remembered once for all keys."""
+    is_known = F.col("place").isNotNull() | F.col("seen").isNotNull()
+    is_gone = ~F.col("has_row") & ~F.col("op").eqNullSafe(TRUNCATE) & is_known
+    return is_gone | (F.col("has_row") & (F.col("seen").isNotNull() | F.col("came_by").isNotNull()))
 
-    Columns in: `fold.decisions`'. Columns out: `kind`, `id`, `key`, `__order`, `__kafka`, `__delete`.
+
+def key_entries(rows: DataFrame) -> DataFrame:
+    """The entries of keys, and those that are no longer needed.
+
+    Columns in: `fold.arrow`'s pieces of rows. Columns out: `kind`, `id`, `key`, `awaits`, `__order`, `__kafka`,
+    `__seen`, `__delete`.
     """
-    op = F.col("winner")["op"]
-    was_gone = F.coalesce(F.col(IS_REMEMBERED), F.lit(False))
-    goes = is_delete(op) & (op != TRUNCATE) & (was_gone | F.lit(deletes == "hard"))
-    return decided.where(goes | (was_gone & ~is_delete(op))).select(
-        F.lit(DELETED_ENTRY).alias("kind"),
+    is_needed = key_is_remembered()
+    return rows.where(is_needed | F.col("has_memory")).select(
+        F.lit(KEY_ENTRY).alias("kind"),
         F.col("key").alias("id"),
-        *("key", ORDER),
-        F.col("winner")[KAFKA].alias(KAFKA),
-        (~is_delete(op)).alias(DELETE),
+        "key",
+        F.col("came_by").alias("awaits"),
+        F.col("order").alias(ORDER),
+        F.col("place").alias(KAFKA),
+        F.col("seen").alias(SEEN),
+        (~is_needed).alias(DELETE),
     )
 
 
@@ -60,41 +66,64 @@ def rejected_entries(rejected: DataFrame) -> DataFrame:
     )
 
 
-def readmitted_entries(entries: DataFrame) -> DataFrame:
-    """Take entries of rejected events away, because the events count now.
+def forgotten(entries: DataFrame) -> DataFrame:
+    """Take entries away.
 
     Columns in: the side table's. Columns out: `kind`, `id`, `key`, `__kafka`, `__delete`.
     """
     return entries.select("kind", "id", "key", KAFKA, F.lit(True).alias(DELETE))
 
 
-def whole_table_entries(spark: SparkSession, before: WholeTable, after: WholeTable) -> DataFrame:
-    """The last truncate and the open snapshot, where they are others than before.
+def table_entries(spark: SparkSession, before: WholeTable, after: WholeTable) -> DataFrame | None:
+    """What concerns all keys, where it is other than before; none if it is not.
 
-    Columns out: `kind`, `id`, `__order`, `__kafka`, `__delete`.
+    Columns out: `kind`, `id`, `__order`, `__kafka`, `__seen`, `__delete`.
     """
     rows: list[tuple[object, ...]] = []
-    if after.truncated is not None and after.truncated != before.truncated:
-        rows.append((TRUNCATED_ENTRY, "", after.truncated.order, after.truncated.place, False))
+    start = after.start
+    if start != before.start:
+        rows.append((TABLE_ENTRY, START_ID, start.order, start.decided, start.considered, False))
     if after.snapshot != before.snapshot:
-        rows.append((SNAPSHOT_ENTRY, "", None, after.snapshot, after.snapshot is None))
+        rows.append((TABLE_ENTRY, SNAPSHOT_ID, None, after.snapshot, None, after.snapshot is None))
+    if not rows:
+        return None
     return spark.createDataFrame(
-        rows, f"kind string, id string, {ORDER} {ORDER_TYPE}, {KAFKA} {KAFKA_TYPE}, {DELETE} boolean"
+        rows,
+        f"kind string, id string, {ORDER} {ORDER_TYPE}, {KAFKA} {KAFKA_TYPE}, {SEEN} {KAFKA_TYPE}, {DELETE} boolean",
     )
 
 
 def of_all_keys(entries: DataFrame) -> DataFrame:
     """The entries that concern all keys, two at most: what `remembered` reads."""
-    return entries.where(F.col("kind").isin(TRUNCATED_ENTRY, SNAPSHOT_ENTRY)).select("kind", ORDER, KAFKA)
+    return entries.where(F.col("kind") == TABLE_ENTRY).select("id", ORDER, KAFKA, SEEN)
 
 
 def remembered(entries: Iterable[Row]) -> WholeTable:
-    """What is remembered of all keys."""
-    by_kind = {row["kind"]: row for row in entries}
-    truncated, snapshot = by_kind.get(TRUNCATED_ENTRY), by_kind.get(SNAPSHOT_ENTRY)
-    return WholeTable(
-        truncated=Truncate(Place(*truncated[KAFKA]), Order(*truncated[ORDER])) if truncated else None,
-        snapshot=Place(*snapshot[KAFKA]) if snapshot else None,
+    """What was remembered of all keys."""
+    found = {row["id"]: row for row in entries}
+    start, snapshot = found.get(START_ID), found.get(SNAPSHOT_ID)
+    return WholeTable(start=_start(start) if start else State(), snapshot=Place(*snapshot[KAFKA]) if snapshot else None)
+
+
+def _start(entry: Row) -> State:
+    decided = entry[KAFKA] and Place(*entry[KAFKA])
+    considered = Place(*entry[SEEN]) if entry[SEEN] else decided
+    order = entry[ORDER] and Order(*entry[ORDER])
+    return State(op=TRUNCATE if decided else "", decided=decided, considered=considered, order=order)
+
+
+def carried_forward(entries: DataFrame) -> DataFrame:
+    """Entries as versions up to 0.1.0 wrote them, in the columns and kinds of today."""
+    entries = entries.withColumns({name: F.lit(None).cast(SIDE[name]) for name in ("move", SEEN)})
+    kind, rest = F.col("kind"), F.col("id")
+    for old, new in OLD_KINDS.items():
+        kind = F.when(F.col("kind") == old, new).otherwise(kind)
+    rest = F.when(F.col("kind") == "truncated", START_ID).when(F.col("kind") == "snapshot", SNAPSHOT_ID).otherwise(rest)
+    # A key may have been remembered twice: that its row is gone counts.
+    gone = entries.where(F.col("kind") == "deleted").select("id", F.lit("awaiting").alias("kind"))
+    columns = {"kind": kind, "id": rest, "move": F.when(kind == IMAGE_ENTRY, F.col("id"))}
+    return entries.join(gone, ["kind", "id"], "left_anti").select(
+        *(columns.get(name, F.col(name)).alias(name) for name in SIDE)
     )
 
 

@@ -7,15 +7,12 @@ while nobody looked.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column
 
-from cdc_lake.changes.fold import STORED_KAFKA
-from cdc_lake.columns import KAFKA, KAFKA_TYPE, ORDER, ORDER_TYPE
-from cdc_lake.fold.rules import MISSING, TRUNCATE, Order, is_stale
+from cdc_lake.fold.rules import MISSING, TRUNCATE, Event, Order, State, step
 
 _STARTS = ("first", "first_in_data_collection")
 _ENDS = ("last", "last_in_data_collection")
@@ -58,21 +55,25 @@ class WholeTable:
 
     Attributes:
         truncates, missing: in log order.
-        truncated: the last truncate that counts, of this stretch or remembered.
+        start: what is known after it of a key that has no event of its own.
         snapshot: the start of a snapshot that has not ended.
         unpaired_ends: ends of snapshots whose start is not known, so that nothing was removed.
+        is_behind: whether any of it stands before what was remembered, or undoes it: then all keys are folded again.
     """
 
     truncates: Sequence[Truncate] = ()
     missing: Sequence[Missing] = ()
-    truncated: Truncate | None = None
+    start: State = field(default_factory=State)
     snapshot: Place | None = None
     unpaired_ends: int = 0
+    is_behind: bool = False
 
     @property
-    def is_empty(self) -> bool:
-        """Whether nothing happened to all keys."""
-        return not (self.truncates or self.missing)
+    def events(self) -> list[Event]:
+        """What happened, as events of any key, in log order."""
+        truncates = [Event(one.place, TRUNCATE, one.order) for one in self.truncates]
+        missing = [Event(one.place, MISSING, since=one.since) for one in self.missing]
+        return sorted((*truncates, *missing), key=lambda event: event.place)
 
 
 def is_mark(snapshot: Column) -> Column:
@@ -90,8 +91,7 @@ def whole_table(
     marks: Iterable[Mark],
     *,
     earlier: Iterable[Mark] = (),
-    truncated: Truncate | None = None,
-    snapshot: Place | None = None,
+    before: WholeTable | None = None,
 ) -> WholeTable:
     """Go through what happened to all keys, in log order.
 
@@ -99,16 +99,24 @@ def whole_table(
         truncates, marks: of a stretch of the log, in any order.
         earlier: the marks that were read before, where some of these may stand before them in the log; else what is
             remembered says enough.
-        truncated, snapshot: what is remembered from before it.
+        before: what is remembered from before it.
     """
-    in_order = sorted(truncates)
-    for one in in_order:
-        if truncated is None or not is_stale(one.order, truncated.order):
-            truncated = one
-    known = [*earlier, *([Mark(snapshot, _STARTS[0])] if snapshot else [])]
-    before, after = _snapshots(known), _snapshots([*known, *marks])
-    missing = [one for one in after.ended if one not in before.ended]
-    return WholeTable(in_order, missing, truncated, after.begun, max(after.unpaired_ends - before.unpaired_ends, 0))
+    before = before or WholeTable()
+    known = [*earlier, *([Mark(before.snapshot, _STARTS[0])] if before.snapshot else [])]
+    was, now = _snapshots(known), _snapshots([*known, *marks])
+    happened = WholeTable(
+        sorted(truncates),
+        [one for one in now.ended if one not in was.ended],
+        replace(before.start),
+        now.begun,
+        max(now.unpaired_ends - was.unpaired_ends, 0),
+    )
+    seen = before.start.considered
+    is_behind = any(one not in now.ended for one in was.ended)
+    for event in happened.events:
+        is_behind |= seen is not None and event.place <= seen
+        step(happened.start, event, hard=True)
+    return replace(happened, is_behind=is_behind)
 
 
 class _Snapshots(NamedTuple):
@@ -131,43 +139,3 @@ def _snapshots(marks: Iterable[Mark]) -> _Snapshots:
             ended.append(Missing(mark.place, begun))
             begun = None
     return _Snapshots(ended, begun, unpaired)
-
-
-def with_whole_table(
-    events: DataFrame, keys: DataFrame, happened: WholeTable, *, remembered: Truncate | None, is_new: bool
-) -> DataFrame:
-    """Put what happened to all keys into the history of each.
-
-    Args:
-        events: `fold.narrowed`'s and `fold.STORED`'s columns.
-        keys: `key`, `pk` and `STORED`'s, one row for each key concerned.
-        happened: in these events' stretch of the log.
-        remembered: the last truncate before it; it stands in the history of the keys that have nothing newer stored.
-        is_new: whether `happened` is new to silver.
-
-    Columns out: those of `events`.
-    """
-    rows: list[tuple[object, ...]] = [
-        *((TRUNCATE, one.place, one.order, None, True, is_new) for one in happened.truncates),
-        *((MISSING, one.place, None, one.since, False, is_new) for one in happened.missing),
-    ]
-    if remembered is not None:
-        rows.append((TRUNCATE, remembered.place, remembered.order, None, True, False))
-    if not rows:
-        return events
-    all_keys = events.sparkSession.createDataFrame(
-        rows,
-        f"op string, {KAFKA} {KAFKA_TYPE}, {ORDER} {ORDER_TYPE}, since {KAFKA_TYPE}, "
-        "is_streaming boolean, is_new boolean",
-    )
-    joined = keys.crossJoin(F.broadcast(all_keys)).where(
-        F.col("is_new") | F.col(STORED_KAFKA).isNull() | (F.col(KAFKA) > F.col(STORED_KAFKA))
-    )
-    added = joined.withColumns(
-        {
-            "snapshot": F.lit(None).cast("string"),
-            "move": F.lit(None).cast("string"),
-            "is_late": F.lit(False),
-        }
-    )
-    return events.unionByName(added.select(*events.columns))

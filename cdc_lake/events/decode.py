@@ -4,9 +4,9 @@ One expression per distinct layout; a batch with several costs one pass all the 
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -151,6 +151,7 @@ def with_decoded_values(
     body: Column,
     named: Column,
     before: bool = False,
+    columns: Collection[str] | None = None,
 ) -> tuple[DataFrame, Layouts]:
     """Decode record values.
 
@@ -160,18 +161,22 @@ def with_decoded_values(
         body: what the schema describes, binary.
         named: the record's name of its schema, string.
         before: whether the row as it was is wanted, too.
+        columns: those of the row that are wanted; see `needed`. Where Avro is not what is read, there may be more.
 
     Columns out: all, and some that begin with `__value_`, which the second result reads.
     """
-    read = partial(needed, before=before)
-    return _with_decoded(records, schemas, body=body, named=named, prefix="__value_", wanted=read)
+
+    def wanted(writer: WriterSchema) -> Tree:
+        return needed(writer.tree, before=before, columns=columns if writer.format == "avro" else None)
+
+    return _with_decoded(records, schemas, body=body, named=named, prefix="__value_", wanted=wanted)
 
 
 def with_decoded_keys(
     records: DataFrame, schemas: Mapping[str, Sequence[WriterSchema]], *, body: Column, named: Column
 ) -> tuple[DataFrame, Layouts]:
     """Decode record keys; as `with_decoded_values`, with `__key_`."""
-    return _with_decoded(records, schemas, body=body, named=named, prefix="__key_", wanted=lambda tree: tree)
+    return _with_decoded(records, schemas, body=body, named=named, prefix="__key_", wanted=lambda writer: writer.tree)
 
 
 def by_name(found: Mapping[str, Any], named: Column, kind: str) -> Column:
@@ -189,14 +194,14 @@ def _with_decoded(
     body: Column,
     named: Column,
     prefix: str,
-    wanted: Callable[[Tree], Tree],
+    wanted: Callable[[WriterSchema], Tree],
 ) -> tuple[DataFrame, Layouts]:
     numbers: dict[tuple[str, str, str], int] = {}
     trees: dict[int, tuple[str, Tree, Tree]] = {}
     meanings: dict[str, dict[int, str]] = {}
     for name in sorted(schemas):
         for writer in schemas[name]:
-            whole, tree = writer.tree, wanted(writer.tree)
+            whole, tree = writer.tree, wanted(writer)
             # Equal layouts may still mean different things: the meaning is in Connect's names, which the tree holds.
             layout = (writer.format, avro.wrapped(whole) if writer.format == "avro" else "", repr(tree))
             number = numbers.setdefault(layout, len(numbers))

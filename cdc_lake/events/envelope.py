@@ -6,7 +6,7 @@ concerns no table. The schema decides, by its record's name first, because a tab
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -127,25 +127,35 @@ def is_of_signal_table(tree: Tree) -> bool:
     return tree["type"] == "record" and _SIGNAL_TABLE_RECORD.fullmatch(tree["name"]) is not None
 
 
-def needed(tree: Tree, *, before: bool = False) -> Tree:
+def needed(tree: Tree, *, before: bool = False, columns: Collection[str] | None = None) -> Tree:
     """The part of a value's schema that is read: the rest of an envelope's `source` is skipped.
 
     Of a control record only what tells its op.
 
     Args:
         before: whether the row as it was is wanted, too.
+        columns: those of the row that are wanted; all, if none are named.
     """
     shape, parts = shape_of(tree), fields(tree)
     if shape == "control":
         return record(tree["name"], {name: part for name, part in parts.items() if name in _OP_FIELDS})
     if shape == "flat":
-        return tree
+        return tree if columns is None else _cut(tree, {*columns, *filter(_is_flat_metadata, parts)})
     source = non_null(parts["source"])
     kept = {name: part for name, part in fields(source).items() if name in _SOURCE_FIELDS}
-    pruned = {"after": parts["after"], "op": parts["op"], "source": record(source["name"], kept)}
+    pruned = {"after": _cut(parts["after"], columns), "op": parts["op"], "source": record(source["name"], kept)}
     if before and "before" in parts:
-        pruned["before"] = parts["before"]
+        pruned["before"] = _cut(parts["before"], columns)
     return record(tree["name"], pruned)
+
+
+def _cut(row: Tree, columns: Collection[str] | None) -> Tree:
+    """A row's schema with some of its columns; with all if none are named."""
+    if row["type"] == "union":
+        return {**row, "branches": [_cut(branch, columns) for branch in row["branches"]]}
+    if row["type"] != "record" or columns is None:
+        return row
+    return {**row, "fields": [field for field in row["fields"] if field["name"] in columns]}
 
 
 def row_fields(tree: Tree) -> dict[str, Tree]:

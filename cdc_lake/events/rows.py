@@ -15,7 +15,7 @@ from cdc_lake.events.layout import Layout, Sent
 from cdc_lake.events.moves import move_of
 from cdc_lake.events.schemas import Tree
 from cdc_lake.events.types import mapping
-from cdc_lake.events.unavailable import can_be_unavailable, unavailable
+from cdc_lake.events.unavailable import can_be_unavailable, may_hold, unavailable
 
 
 def sent_by(keys: Iterable[Tree], values: Iterable[WriterSchema], newest: WriterSchema | None = None) -> Sent:
@@ -49,6 +49,7 @@ def events(
     key_columns: Sequence[str] | None = (),
     null_means_keep: Sequence[str] = (),
     has_moves: bool = True,
+    is_narrow: bool = False,
     more: Sequence[str] = (),
 ) -> DataFrame:
     """The typed events of one table.
@@ -64,6 +65,7 @@ def events(
             `pk` is null, and a delete's `row` is the row as it was.
         null_means_keep: the columns whose null in an update says the same.
         has_moves: whether there may be halves of key changes among the rows.
+        is_narrow: whether `row` is left out, and of values no more is decoded than what tells `unavailable`.
         more: columns of bronze that come along.
 
     Columns in: bronze's. Columns out: `key` string; `pk` struct of the primary key; `row` struct of all columns of the
@@ -79,12 +81,19 @@ def events(
         body=bodies["key"],
         named=F.col("key_schema"),
     )
+    wanted = None
+    if is_narrow:
+        wanted = {name for one in values for name in _large(one, null_means_keep)}.union(key_columns or ())
+        values = [one for one in values if not wanted.isdisjoint(row_fields(one.tree))]
+        if not (key_columns or null_means_keep) and all(one.format == "avro" for one in values):
+            bodies["value"] = F.when(may_hold(bodies["value"], unavailable_value), bodies["value"])
     rows, value_layouts = with_decoded_values(
         rows,
         {one.fingerprint: (one,) for one in values},
         body=bodies["value"],
         named=F.col("value_schema"),
         before=key_columns != (),
+        columns=wanted,
     )
 
     def pk_in(value: Decoded) -> Column | None:
@@ -107,18 +116,38 @@ def events(
             return sent
         return F.when(is_whole, sent).otherwise(unavailable(*of_row, null_means_keep, held_in=layout.of_source))
 
+    of_row = [F.when(has_row, row).cast(struct_type(layout.columns)).alias("row")]
     unfit = [F.when(has_row, value_layouts.chosen(lambda one: _unfit(layout, one))).alias("unfit")]
     return rows.select(
         "key",
         "pk",
-        F.when(has_row, row).cast(struct_type(layout.columns)).alias("row"),
-        F.when(has_row, value_layouts.chosen(missing)).alias("unavailable"),
+        *(() if is_narrow else of_row),
+        F.when(has_row, value_layouts.chosen(missing)).cast("array<string>").alias("unavailable"),
         *("op", "source_ts_ms", "source_position", "position_domain", "snapshot", "batch", "late"),
         move.alias("move"),
         place().alias(KAFKA),
-        *(unfit if layout.placing.cast else ()),
+        *(unfit if layout.placing.cast and not is_narrow else ()),
         *more,
     )
+
+
+def with_rows(
+    records: DataFrame, layout: Layout, *, values: Sequence[WriterSchema], frames: Collection[str]
+) -> DataFrame:
+    """Decode the rows of records of which the fold has kept the bytes.
+
+    Args:
+        records: `pk`, `raw_value`, `value_schema`, `framing`.
+        layout, values, frames: see `events`.
+
+    Columns out: all; `row` struct of all columns of the layout, null where there are no bytes.
+    """
+    body = framing.body(F.col("raw_value"), F.col("framing"), frames)
+    by_name = {one.fingerprint: (one,) for one in values}
+    rows, layouts = with_decoded_values(records, by_name, body=body, named=F.col("value_schema"))
+    row = layouts.chosen(lambda one: _row(layout, one))
+    row = F.when(F.col("raw_value").isNotNull(), row).cast(struct_type(layout.columns))
+    return rows.select(*records.columns, row.alias("row"))
 
 
 def place() -> Column:
@@ -133,13 +162,14 @@ def large_columns(
     named.
     """
     found = {
-        name
-        for schema in values
-        for source, tree in row_fields(schema.tree).items()
-        if source in null_means_keep or can_be_unavailable(tree)
-        for name in layout.of_source(source)
+        name for schema in values for source in _large(schema, null_means_keep) for name in layout.of_source(source)
     }
     return {name: kind for name, kind in layout.columns.items() if name in found - layout.keys.keys()}
+
+
+def _large(schema: WriterSchema, null_means_keep: Collection[str]) -> list[str]:
+    columns = row_fields(schema.tree).items()
+    return [source for source, tree in columns if source in null_means_keep or can_be_unavailable(tree)]
 
 
 def struct_type(columns: Mapping[str, str]) -> str:

@@ -50,6 +50,31 @@ def can_be_unavailable(tree: Tree) -> bool:
     return _is_placeholder(non_null(tree), F.lit(None), "") is not None
 
 
+def may_hold(body: Column, placeholder: str) -> Column:
+    """Whether Avro bytes have a placeholder of any form somewhere, boolean: mostly not, and that is found quickly.
+
+    Args:
+        body: binary.
+        placeholder: the connector's `unavailable.value.placeholder`.
+    """
+    raw = placeholder.encode()
+    texts = (raw, base64.b64encode(raw), raw.hex().encode(), _as_uuid(raw).encode(), _as_numbers(raw))
+    found = F.lit(False)
+    for text in texts:
+        found = found | F.contains(body, F.lit(text))
+    return found
+
+
+def _as_uuid(raw: bytes) -> str:
+    """What an array of uuids holds: the name-based uuid of the placeholder's bytes."""
+    return str(uuid.UUID(bytes=hashlib.md5(raw, usedforsecurity=False).digest(), version=3))
+
+
+def _as_numbers(raw: bytes) -> bytes:
+    """What an array of numbers holds, a number for each byte, as Avro writes them."""
+    return b"".join(bytes([code * 2]) if code < 64 else bytes([code * 2 % 128 + 128, code // 64]) for code in raw)
+
+
 def _is_placeholder(tree: Tree, value: Column, placeholder: str) -> Column | None:
     raw = placeholder.encode()
     kind = tree["type"]
@@ -72,9 +97,7 @@ def _is_placeholder_array(items: Tree, value: Column, placeholder: str) -> Colum
     raw = placeholder.encode()
     kind = items["type"]
     if kind == "string":
-        # An array of uuids holds the name-based uuid of the placeholder's bytes instead.
-        as_uuid = str(uuid.UUID(bytes=hashlib.md5(raw, usedforsecurity=False).digest(), version=3))
-        return (F.size(value) == 1) & value[0].isin(placeholder, as_uuid)
+        return (F.size(value) == 1) & value[0].isin(placeholder, _as_uuid(raw))
     if kind == "bytes" and not is_decimal(items):
         return (F.size(value) == 1) & (value[0] == F.lit(raw))
     if kind in ("int", "long"):

@@ -75,7 +75,7 @@ def remember(batch: Batch, commit: int) -> SidePin | None:
     if batch.rejected is not None:
         parts.append(memory.rejected_entries(batch.rejected))
     if batch.readmitted is not None:
-        parts.append(memory.readmitted_entries(batch.readmitted))
+        parts.append(memory.forgotten(batch.readmitted))
     return batch.remember(parts, commit)
 
 

@@ -16,10 +16,10 @@ from cdc_lake.columns import (
     KAFKA,
     KEY,
     META,
+    OLD_KINDS,
     REJECTED_ENTRY,
     SILVER_META,
-    SNAPSHOT_ENTRY,
-    TRUNCATED_ENTRY,
+    TABLE_ENTRY,
     quoted,
     type_text,
 )
@@ -169,12 +169,15 @@ class Counts:
 
 
 def schemas_and_frames() -> Column:
-    """What bronze rows were written with, an aggregate: `keys` and `values`, fingerprints of schemas; `frames`."""
+    """What bronze rows were written with, an aggregate: `keys` and `values`, fingerprints of schemas; `frames`; and
+    `largest`, the bytes of the largest value.
+    """
     frames = F.array_union(F.collect_set("framing.key"), F.collect_set("framing.value"))
     return F.struct(
         F.sort_array(F.collect_set("key_schema")).alias("keys"),
         F.sort_array(F.collect_set("value_schema")).alias("values"),
         frames.alias("frames"),
+        F.coalesce(F.max(F.length("raw_value")), F.lit(0)).alias("largest"),
     )
 
 
@@ -279,7 +282,9 @@ class Reading:
         large = large_columns(values.values(), found.layout, run.settings.null_means_keep)
         return Schemas(keys, trees, list(values.values()), frames, found, large)
 
-    def events(self, rows: DataFrame, schemas: Schemas, *, has_moves: bool, more: Sequence[str] = ()) -> DataFrame:
+    def events(
+        self, rows: DataFrame, schemas: Schemas, *, has_moves: bool, is_narrow: bool = False, more: Sequence[str] = ()
+    ) -> DataFrame:
         """The typed events among bronze's rows, without truncates; see `events.rows.events`."""
         settings = self.run.settings
         found = events(
@@ -292,6 +297,7 @@ class Reading:
             key_columns=settings.key_of_rows,
             null_means_keep=settings.null_means_keep,
             has_moves=has_moves,
+            is_narrow=is_narrow and not settings.apply_as_deletes,
             more=more,
         )
         return (
@@ -356,12 +362,12 @@ class Batch(Reading):
 
     def remembers(self, *kinds: str) -> bool:
         """Whether there may be entries of one of these kinds."""
-        return self.pin is not None and not set(kinds).isdisjoint(self.pin.kinds)
+        return self.pin is not None and any(OLD_KINDS.get(kind, kind) in kinds for kind in self.pin.kinds)
 
     @cached_property
     def remembered_of_all(self) -> WholeTable:
         """What earlier batches left to remember of all keys."""
-        if not self.remembers(TRUNCATED_ENTRY, SNAPSHOT_ENTRY):
+        if not self.remembers(TABLE_ENTRY):
             return WholeTable()
         return memory.remembered(memory.of_all_keys(self.remembered).collect())
 
@@ -376,12 +382,12 @@ class Batch(Reading):
         if marks and (counts.late_marks or self.run.partitions > 1):
             before_it = self._landed().where((F.col("batch") < self.first) & is_mark(F.col("snapshot")))
             _, earlier = self._of_all(before_it)
-        return whole_table(truncates, marks, earlier=earlier, truncated=before.truncated, snapshot=before.snapshot)
+        return whole_table(truncates, marks, earlier=earlier, before=before)
 
-    @property
+    @cached_property
     def ever_happened_to_all(self) -> WholeTable:
         """The truncates and completed snapshots of all of bronze up to this batch."""
-        return whole_table(*self._of_all(self._landed()), snapshot=self.remembered_of_all.snapshot)
+        return whole_table(*self._of_all(self._landed()))
 
     def _of_all(self, rows: DataFrame) -> tuple[list[Truncate], list[Mark]]:
         """See `of_all`; only if the settings let truncates be applied."""

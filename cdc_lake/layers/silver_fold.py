@@ -1,235 +1,271 @@
-"""What a batch of silver comes to: the decision for each of its keys, the rows to write, what to remember."""
+"""What a batch of silver comes to: its events folded upon what is stored, the rows to write, what to remember.
 
-from collections.abc import Sequence
+One exchange brings each key's history together: its row in silver, silver's memory of it, the batch's events with their
+bytes. `fold.arrow` goes through it, and what comes out is decoded once. docs/design.md, "The fold".
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
-from cdc_lake.changes import fold, memory, moves
-from cdc_lake.changes.rows import changes, values, with_heirs
-from cdc_lake.changes.whole_table import WholeTable, with_whole_table
+from cdc_lake.changes import memory, moves
+from cdc_lake.changes.rows import GIVEN, INHERITED, Shape, changes, held
+from cdc_lake.changes.whole_table import WholeTable
 from cdc_lake.columns import (
-    AWAITING_ENTRY,
-    DELETED,
-    DELETED_ENTRY,
+    IMAGE_ENTRY,
     KAFKA,
     KAFKA_TYPE,
     KEY,
-    MOVED_ENTRY,
+    KEY_ENTRY,
     ORDER,
+    ORDER_TYPE,
+    SEEN,
     UNAVAILABLE,
     quoted,
 )
 from cdc_lake.errors import DataLossError, DuplicateKeyError
 from cdc_lake.events.layout import Layout
 from cdc_lake.events.moves import has_move_headers, move_of
-from cdc_lake.events.rows import place
-from cdc_lake.fold.rules import TOMBSTONE, WHOLE_TABLE_OPS
+from cdc_lake.events.rows import with_rows
+from cdc_lake.fold import arrow
+from cdc_lake.fold.rules import TOMBSTONE, UPSERTS
 from cdc_lake.layers.silver_batch import Batch, Schemas, schemas_and_frames
+from cdc_lake.literals import of_batch
 from cdc_lake.tables.progress import SidePin
 
 _NAMED_KEYS = 10
 """So many keys are named in an error."""
 _RESET_KEYS = 10
 """The source's log was reset if at least so many keys say so, and most of those that can tell."""
+_ARROW_ROWS, _ARROW_BYTES = 10_000, 64 << 20
+"""At most so much goes to a worker's Python at a time, but at least one record."""
+_ARROW_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_BYTES = ("raw_value", "value_schema", "framing")
 
 
 def folded(batch: Batch) -> "Folded":
-    """Fold the batch; keys whose events stand in the log before what silver shows, from all of bronze."""
+    """Fold the batch; keys with an event before the last one considered, and those related to them, from all of bronze.
+
+    Raises:
+        DuplicateKeyError: silver has several rows of a key.
+    """
     assert batch.schemas is not None
-    happened = batch.events(batch.accepted, batch.schemas, has_moves=batch.counts.moves > 0)
-    decided = Folding(batch, batch.schemas, happened, batch.happened_to_all, None).decided()
-    again = _to_fold_again(batch, decided, happened)
-    if again is None:
-        return Folded(batch, batch.schemas, happened, decided, 0)
-    return _folded_again(batch, again, decided)
+    run, happened = batch.run, batch.happened_to_all
+    rows, history = batch.accepted.withColumn("again", F.lit(False)), batch.history()
+    if happened.is_behind and not run.is_comparison:
+        happened = replace(batch.ever_happened_to_all, snapshot=happened.snapshot)
+        keys = history.where(F.col("key").isNotNull()).select("key").distinct()
+    else:
+        found = _folded(batch, batch.schemas, rows, happened, largest=batch.counts.written["largest"])
+        if run.is_comparison:
+            if found.totals.behind:
+                run.done.warn(
+                    f"{found.totals.behind} rows stand as they were: bronze holds no event that tells all of them, so "
+                    "older ones in it do not count"
+                )
+            return found
+        may_be_named_before = found.totals.left and batch.remembers(IMAGE_ENTRY)
+        if not (found.totals.behind or may_be_named_before):
+            return found
+        keys = found.pieces.where("is_behind").select("key")
+        if may_be_named_before:
+            left = found.pieces.where(F.col("role") == arrow.LEFT)
+            keys = keys.unionByName(moves.named_before(left, batch.remembered))
+            if keys.isEmpty():
+                return found
+        keys = moves.relatives(_halves(history), keys)
+    keys = keys.localCheckpoint()
+    old = history.join(keys, "key", "left_semi").withColumn("again", F.lit(True))
+    rows = rows.join(keys, "key", "left_anti").unionByName(old)
+    ((written,),) = rows.agg(schemas_and_frames()).collect()
+    values = sorted({*written["values"], *batch.counts.written["values"]})
+    schemas = batch.schemas_of(rows, written["keys"], values, written["frames"])
+    return _folded(batch, schemas, rows, happened, largest=written["largest"], again=keys)
+
+
+def _folded(
+    batch: Batch,
+    schemas: Schemas,
+    rows: DataFrame,
+    happened: WholeTable,
+    *,
+    largest: int,
+    again: DataFrame | None = None,
+) -> "Folded":
+    """Fold bronze's rows, which say by `again` whether their key is folded again; `again` has these keys."""
+    run, progress = batch.run, batch.progress
+    rules = arrow.Rules(
+        large=list(schemas.large),
+        hard=run.settings.deletes == "hard",
+        truncates_hard=run.truncates == "hard",
+        of_all=batch.happened_to_all.events,
+        ever_of_all=() if again is None else batch.ever_happened_to_all.events,
+        start=batch.remembered_of_all.start,
+        seen_by_all=happened.start.considered,
+        is_comparison=run.is_comparison,
+    )
+    history = _events(batch, schemas, rows, has_moves=again is not None or batch.counts.moves > 0)
+    if progress is not None:
+        history = _with_stored(batch, schemas, history, again)
+    schema = StructType([*from_arrow_schema(arrow.PIECES), history.schema["pk"]])
+    with _arrow_batches(run.spark, largest):
+        pieces = (
+            history.repartition("key")
+            .sortWithinPartitions("key", "rank", "place")
+            .mapInArrow(partial(arrow.fold, rules=rules), schema)
+            .localCheckpoint(eager=False)
+        )
+        totals = Totals.of(pieces)
+    found = Folded(batch, schemas, pieces, totals, happened, again)
+    found.check_one_row_per_key()
+    return found
+
+
+@contextmanager
+def _arrow_batches(spark: SparkSession, largest: int) -> Iterator[None]:
+    """Keep batches of Arrow small where records are large: Spark counts rows only."""
+    before = spark.conf.get(_ARROW_SETTING)
+    spark.conf.set(_ARROW_SETTING, str(min(_ARROW_ROWS, max(_ARROW_BYTES // max(largest, 1), 1))))
+    try:
+        yield
+    finally:
+        spark.conf.set(_ARROW_SETTING, str(before))
+
+
+def _events(batch: Batch, schemas: Schemas, rows: DataFrame, *, has_moves: bool) -> DataFrame:
+    """The events as `fold.arrow` takes them."""
+    more = ("raw_value", "value_schema", "again")
+    rows = rows.withColumn("value_framing", F.col("framing")["value"])
+    events = batch.events(rows, schemas, has_moves=has_moves, is_narrow=True, more=(*more, "value_framing"))
+    is_snapshot = (F.col("op") == "r") | F.col("snapshot").isNotNull()
+    order = {"position": "source_position", "domain": "position_domain", "ts_ms": "source_ts_ms"}
+    return events.select(
+        *("key", "pk"),
+        F.lit(arrow.EVENT).alias("rank"),
+        F.col(KAFKA).alias("place"),
+        "op",
+        (F.col("op").isin("c", "u", "d") & ~is_snapshot).alias("is_streaming"),
+        F.struct(*(F.col(column).alias(name) for name, column in order.items())).cast(ORDER_TYPE).alias("order"),
+        F.coalesce("unavailable", _names(())).alias("unsent"),
+        "move",
+        F.lit(None).cast(KAFKA_TYPE).alias("seen"),
+        "snapshot",
+        (F.col("batch") >= of_batch(batch.first, F.col("batch"))).alias("is_new"),
+        "again",
+        F.when(F.col("op").isin(*UPSERTS), F.col("raw_value")).alias("raw_value"),
+        "value_schema",
+        F.col("value_framing").alias("framing"),
+    )
+
+
+def _with_stored(batch: Batch, schemas: Schemas, events: DataFrame, again: DataFrame | None) -> DataFrame:
+    """The events, and what silver and its memory hold of their keys; of all keys, if all are concerned."""
+    entries = batch.remembered.where(F.col("kind") == KEY_ENTRY)
+    silver, remembers = batch.silver, batch.remembers(KEY_ENTRY)
+    if batch.happened_to_all.events:
+        silver = schemas.with_key(silver)
+    elif remembers and batch.counts.moves:
+        # A row that waits for what a key change left may get it now.
+        keys = events.select("key").unionByName(entries.where(F.col("awaits").isNotNull()).select("key"))
+        silver = schemas.with_key(silver).join(keys, F.col(KEY) == F.col("key"), "left_semi")
+        entries = entries.join(keys, "key", "left_semi")
+    else:
+        silver = schemas.with_key(_of_keys(silver, events, list(schemas.layout.keys)))
+        entries = entries.join(events.select("key"), "key", "left_semi")
+    new = [name for name in schemas.large if name not in batch.silver.columns]
+    rows = silver.select(
+        F.col(KEY).alias("key"),
+        F.struct(*(F.col(quoted(name)).alias(name) for name in schemas.layout.keys)).alias("pk"),
+        F.lit(arrow.ROW).alias("rank"),
+        F.col(KAFKA).alias("place"),
+        F.col("__op").alias("op"),
+        F.col(ORDER).alias("order"),
+        F.concat(F.coalesce(UNAVAILABLE, _names(())), _names(new)).alias("unsent"),
+    )
+    parts = [rows]
+    if remembers:
+        columns = {"place": F.col(KAFKA), "order": F.col(ORDER), "move": F.col("awaits"), "seen": F.col(SEEN)}
+        remembered = (column.alias(name) for name, column in columns.items())
+        parts.append(entries.select("key", F.lit(arrow.MEMORY).alias("rank"), *remembered))
+    for part in parts:
+        if again is None:
+            part = part.withColumn("again", F.lit(False))
+        else:
+            is_again = again.withColumn("again", F.lit(True))
+            part = part.join(is_again, "key", "left").withColumn("again", F.coalesce("again", F.lit(False)))
+        fillings = {"is_streaming": F.lit(False), "is_new": F.lit(False), "unsent": _names(())}
+        said = {name: F.col(name) for name in part.columns}
+        columns = fillings | said
+        filled = (columns.get(one.name, F.lit(None)).cast(one.dataType).alias(one.name) for one in events.schema)
+        events = events.unionByName(part.select(*filled))
+    return events
+
+
+def _names(names: Iterable[str]) -> Column:
+    return F.array(*map(F.lit, names)).cast("array<string>")
+
+
+def _of_keys(silver: DataFrame, events: DataFrame, names: Sequence[str]) -> DataFrame:
+    """The rows of silver that have a key of these events."""
+    same = F.lit(True)
+    for name in names:
+        same = same & F.col(f"silver.{quoted(name)}").eqNullSafe(F.col("event.pk")[name])
+    return silver.alias("silver").join(events.select("pk").alias("event"), same, "left_semi")
+
+
+def _halves(history: DataFrame) -> DataFrame:
+    """The halves of key changes: `key`, `move`."""
+    own = F.col("headers"), F.col("source_position"), F.col("position_domain"), F.col("source_ts_ms"), F.col("key")
+    halves = history.where(has_move_headers(F.col("headers")) & F.col("tombstone_of").isNull())
+    return halves.select("key", move_of(*own).alias("move")).where(F.col("move").isNotNull())
 
 
 @dataclass(frozen=True)
-class Decided:
-    """The decisions of a batch, computed, and what can be said of all of them.
+class Totals:
+    """What can be said of all pieces together; see `fold.arrow`.
 
     Attributes:
-        rows: `fold.decisions`' columns.
-        history: the events that count, `fold.with_suspicion`'s columns.
-        rejected: those that do not, `fold.rejected_events`' columns; none when all count.
-        stale: how many new events do not count.
+        keys: those with a new event that counts.
+        entries: the keys that are, or were, in silver's memory.
     """
 
-    rows: DataFrame
-    history: DataFrame
-    rejected: DataFrame | None
-    stale: int
     keys: int
-    events: int
+    counting: int
+    stale: int
+    behind: int
+    twice: int
     compared: int
     reset: int
-    has_barriers: bool
-    has_deletes: bool
-    has_returned: bool
-    is_suspect: bool
-    is_out_of_order: bool
+    given: int
+    left: int
+    waiting: int
+    entries: int
 
     @classmethod
-    def of(cls, history: DataFrame, rejected: DataFrame | None = None, stale: int = 0) -> "Decided":
-        """Decide, and keep what was decided: it is read several times."""
-        rows = fold.decisions(history).localCheckpoint()
-        is_gone = fold.is_delete(F.col("winner")["op"])
-        returned = F.coalesce(F.col(fold.IS_REMEMBERED), F.lit(False)) & ~is_gone
-        found = rows.agg(
-            F.count(F.when(F.col("new_count") > 0, 1)),
-            F.coalesce(F.sum("new_count"), F.lit(0)),
-            F.count(F.when(F.col("is_compared"), 1)),
-            F.count(F.when(F.col("is_reset"), 1)),
-            *(
-                F.coalesce(F.max(column), F.lit(False))
-                for column in (
-                    F.col("barrier").isNotNull(),
-                    is_gone,
-                    returned,
-                    F.col("is_suspect"),
-                    F.col("is_out_of_order"),
-                )
-            ),
-        ).collect()[0]
-        return cls(rows, history, rejected, stale, *found)
+    def of(cls, pieces: DataFrame) -> "Totals":
+        """Count; the one action that computes the pieces."""
 
-    def taken_from(self, events: DataFrame) -> DataFrame:
-        """The events that count."""
-        return events if self.rejected is None else fold.without(events, self.rejected)
+        def number(is_so: Column) -> Column:
+            return F.count(F.when(is_so, 1))
 
-
-@dataclass(frozen=True)
-class Folding:
-    """The way from events to decisions.
-
-    Attributes:
-        happened: to all keys, in these events' stretch of the log.
-        again: the keys that are folded from all of bronze, so that nothing stored counts; none in most batches.
-    """
-
-    batch: Batch
-    schemas: Schemas
-    events: DataFrame
-    happened: WholeTable
-    again: DataFrame | None
-
-    def decided(self) -> Decided:
-        """Decide, and where any event does not count, decide without it; unless keys are to be folded again anyway."""
-        marked = fold.with_suspicion(self._marked())
-        if self.happened.missing:
-            marked = fold.without_void(marked, keeps_behind=self.again is None and self.batch.progress is not None)
-        first = Decided.of(marked)
-        is_for_nothing = first.is_out_of_order and self.again is None and self.batch.progress is not None
-        if not first.is_suspect or is_for_nothing:
-            return first
-        self._check_one_row_per_key()
-        rejected = fold.rejected_events(marked.where("is_suspect")).localCheckpoint()
-        is_own = ~F.col("op").isin(*WHOLE_TABLE_OPS)
-        stale = rejected.where(F.col("is_new") & is_own).count()
-        second = Decided.of(fold.without(marked, rejected), rejected, stale)
-        return replace(second, compared=first.compared, reset=first.reset)
-
-    def _marked(self) -> DataFrame:
-        """The narrow events, what is stored of their keys, and what happened to all keys."""
-        narrow = fold.narrowed(self.events, first_batch=self.batch.first)
-        nothing = {name: F.lit(None).cast(kind) for name, kind in fold.STORED.items()}
-        touched = _keys_of(narrow)
-        before = self.batch.remembered_of_all.truncated
-        has_to_all = not self.happened.is_empty or before is not None
-        if self.batch.progress is None:
-            marked = narrow.withColumns(nothing)
-            keys = touched.withColumns(nothing)
-        else:
-            stored = self._stored(touched)
-            marked = narrow.join(stored.drop("pk"), "key", how="left")
-            keys = stored.unionByName(touched.join(stored, "key", how="left_anti").withColumns(nothing))
-        if not has_to_all:
-            return marked
-        if self.again is None:
-            return with_whole_table(marked, keys, self.happened, remembered=before, is_new=True)
-        old, fresh = keys.join(self.again, "key", how="left_semi"), keys.join(self.again, "key", how="left_anti")
-        marked = with_whole_table(marked, old, self.happened, remembered=None, is_new=False)
-        return with_whole_table(marked, fresh, self.batch.happened_to_all, remembered=before, is_new=True)
-
-    def _check_one_row_per_key(self) -> None:
-        """Check that silver has one row of each key that this batch touches.
-
-        With two rows, the join repeats each event, and the second copy is stale. So only batches with stale events
-        need this check.
-
-        Raises:
-            DuplicateKeyError: it has several.
-        """
-        if self.batch.progress is None:
-            return
-        narrow = fold.narrowed(self.events, first_batch=self.batch.first)
-        rows = self._stored(_keys_of(narrow)).where(~F.coalesce(fold.IS_REMEMBERED, F.lit(False)))
-        found = rows.groupBy("key").count().where("count > 1")
-        keys = [row["key"] for row in found.orderBy("key").limit(_NAMED_KEYS).collect()]
-        if keys:
-            table = self.batch.run.done.table
-            raise DuplicateKeyError(
-                table,
-                f"another program wrote to silver: {found.count()} keys have several rows, such as {', '.join(keys)}",
-                f"run `cdc-lake rebuild --table {table}`; nothing was written",
-            )
-
-    def _stored(self, touched: DataFrame) -> DataFrame:
-        """What silver and its memory hold of these keys: `key`, `pk`, `STORED`'s; of all keys, if all are concerned."""
-        names = list(self.schemas.layout.keys)
-        silver = self.batch.silver.alias("silver")
-        same = _same_key("silver", names)
-        if self.batch.happened_to_all.is_empty:
-            joined = silver.join(touched.alias("touched"), same, how="inner")
-            key = F.col("touched.key")
-        else:
-            # A key that has no event here needs its text too: what is remembered of it is found by that.
-            silver = self.schemas.with_key(self.batch.silver).alias("silver")
-            joined = silver.join(touched.alias("touched"), same, how="left")
-            key = F.coalesce(F.col("touched.key"), F.col(f"silver.{KEY}"))
-        found = joined.select(
-            key.alias("key"),
-            F.struct(*(F.col(f"silver.{quoted(name)}").alias(name) for name in names)).alias("pk"),
-            F.col(f"silver.{ORDER}").alias(fold.STORED_ORDER),
-            F.col(f"silver.{KAFKA}").alias(fold.STORED_KAFKA),
-            F.col(f"silver.{DELETED}").alias(fold.STORED_DELETED),
-            F.col(f"silver.{UNAVAILABLE}").alias(fold.STORED_UNAVAILABLE),
-            F.lit(False).alias(fold.IS_REMEMBERED),
+        role = F.col("role")
+        found = pieces.agg(
+            number(F.col("counting") > 0),
+            F.coalesce(F.sum("counting"), F.lit(0)),
+            F.coalesce(F.sum("stale"), F.lit(0)),
+            *(number(F.col(name)) for name in ("is_behind", "is_twice", "is_compared", "is_reset")),
+            number(role == arrow.GIVEN),
+            number(role == arrow.LEFT),
+            number(F.col("came_by").isNotNull() & (role == arrow.OF_ROW)),
+            number((role == arrow.OF_ROW) & (memory.key_is_remembered() | F.col("has_memory"))),
         )
-        if self.batch.remembers(DELETED_ENTRY):
-            gone = self.batch.remembered.where(F.col("kind") == DELETED_ENTRY)
-            found = found.unionByName(
-                touched.join(gone, "key").select(
-                    "key",
-                    "pk",
-                    F.col(ORDER).alias(fold.STORED_ORDER),
-                    F.col(KAFKA).alias(fold.STORED_KAFKA),
-                    F.lit(True).alias(fold.STORED_DELETED),
-                    F.array().cast("array<string>").alias(fold.STORED_UNAVAILABLE),
-                    F.lit(True).alias(fold.IS_REMEMBERED),
-                )
-            )
-        return found if self.again is None else self._forgotten(found, self.again)
-
-    @staticmethod
-    def _forgotten(stored: DataFrame, again: DataFrame) -> DataFrame:
-        """Without what is stored of the keys that are folded again, but for whether their row is gone."""
-        marked = stored.join(again.withColumn("is_again", F.lit(True)), "key", how="left")
-        kept = [name for name in fold.STORED if name != fold.IS_REMEMBERED]
-        return marked.withColumns({name: F.when(F.col("is_again").isNull(), F.col(name)) for name in kept}).drop(
-            "is_again"
-        )
-
-
-class _Moved(NamedTuple):
-    """The lives of the keys that move, with what they inherit, and what earlier batches left to inherit from."""
-
-    lives: DataFrame
-    images: DataFrame
+        return cls(*found.collect()[0])
 
 
 @dataclass(frozen=True)
@@ -237,16 +273,16 @@ class Folded:
     """What a batch comes to.
 
     Attributes:
-        events: the events it was folded from, `events()`' columns.
-        refolded: how many keys were folded from all of bronze.
-        again: these keys: `key`.
+        pieces: `fold.arrow`'s, computed.
+        happened: to all keys.
+        again: the keys that were folded from all of bronze: `key`; none if there are none.
     """
 
     batch: Batch
     schemas: Schemas
-    events: DataFrame
-    decided: Decided
-    refolded: int
+    pieces: DataFrame
+    totals: Totals
+    happened: WholeTable
     again: DataFrame | None = None
 
     @property
@@ -254,12 +290,17 @@ class Folded:
         """Silver's columns."""
         return self.schemas.layout
 
+    @cached_property
+    def refolded(self) -> int:
+        """How many keys were folded from all of bronze."""
+        return 0 if self.again is None else self.again.count()
+
     def counted(self) -> dict[str, int]:
         """The parts that the batch's rows add up to."""
-        counts = self.batch.counts
+        counts, totals = self.batch.counts, self.totals
         return {
-            "applied": self.decided.keys,
-            "superseded": self.decided.events - self.decided.keys + self.decided.stale,
+            "applied": totals.keys,
+            "superseded": totals.counting - totals.keys + totals.stale,
             "paired_tombstones": counts.paired_tombstones,
             "truncates": counts.truncates,
             "rejected": self.batch.rejected.count() if self.batch.rejected is not None else 0,
@@ -267,73 +308,105 @@ class Folded:
 
     def changes(self, commit: int) -> DataFrame:
         """The rows to write."""
-        settings, decided, large = self.batch.run.settings, self.decided, self.schemas.large
-        found = values(
-            decided.taken_from(self.events), decided.rows, large=list(large), has_barriers=decided.has_barriers
-        )
-        if self.moved is not None:
-            found = with_heirs(found, moves.heirs(self.moved.lives), large=list(large))
-        return changes(
-            decided.rows,
-            found,
-            keys=list(self.layout.keys),
-            columns=list(self.layout.columns),
-            stored_columns=self.batch.stored_columns,
-            large=list(large),
-            deletes=settings.deletes,
-            truncates=self.batch.run.truncates,
-            soft_delete_values=settings.soft_delete_values,
-            batch=commit,
+        rows, large = self._decoded(self._rows), self._shape.large
+        if self.totals.given:
+            given = held(self._decoded(self._of_role(arrow.GIVEN)), ["key"], large).withColumnRenamed("real", GIVEN)
+            rows = rows.join(given, "key", "left")
+        return changes(rows, self._shape, batch=commit)
+
+    @property
+    def _shape(self) -> Shape:
+        batch, layout = self.batch, self.layout
+        return Shape(
+            list(layout.keys),
+            list(layout.columns),
+            batch.stored_columns,
+            list(self.schemas.large),
+            batch.run.settings.soft_delete_values,
         )
 
     @cached_property
-    def moved(self) -> "_Moved | None":
-        """The keys that move; none when none does, or no value is large."""
-        batch, large = self.batch, self.schemas.large
-        if not large or not (batch.counts.moves or self.refolded):
-            return None
-        movers = moves.movers(self.decided.history).localCheckpoint()
-        history = self.decided.history.join(movers, "key", how="left_semi")
-        sent = self.decided.taken_from(self.events).join(movers, "key", how="left_semi")
-        living = moves.lives(history, sent, self._stored_values(movers), large).localCheckpoint()
-        images = moves.images(batch.remembered, large)
-        if self.again is not None:  # all of their lives are here
-            closed = living.where(F.col("closes").isNotNull()).join(self.again, "key", how="left_semi")
-            images = images.join(closed, "closes", how="left_anti")
-        images = images.localCheckpoint()
-        for _ in range(moves.MAX_ROUNDS):
-            living = moves.inherited(living, images, list(large)).localCheckpoint()
-            is_going_on = F.col("is_found") & F.col("awaits").isNotNull()
-            if living.where(is_going_on).isEmpty():
-                break
-        return _Moved(living.drop("is_found"), images)
+    def _rows(self) -> DataFrame:
+        """The pieces of rows, with what they take from lifetimes that key changes ended."""
+        waits = F.when(~self._shape.is_emptied(), F.col("came_by"))
+        rows = self._of_role(arrow.OF_ROW).withColumn("came_by", waits)
+        if self._lifetimes is None:
+            return rows.withColumn(INHERITED, _names(()))
+        heirs = rows.where(F.col("came_by").isNotNull()).select("key", "came_by", "missing")
+        taken = moves.taken(self._lifetimes, heirs, self._shape.large).localCheckpoint()
+        rows = rows.join(taken, "key", "left")
+        inherited = F.coalesce(INHERITED, _names(()))
+        missing = F.array_except("missing", inherited)
+        waits = F.when(F.size(missing) > 0, F.col("came_by"))
+        return rows.withColumns({INHERITED: inherited, "missing": missing, "came_by": waits})
 
-    def _stored_values(self, movers: DataFrame) -> DataFrame | None:
-        if self.batch.progress is None:
+    @cached_property
+    def _lifetimes(self) -> DataFrame | None:
+        """The lifetimes that key changes ended, computed; none if no key moves, or no value is large."""
+        if not self.schemas.large or not (self.totals.left or self.totals.waiting):
             return None
-        own = self.decided.rows.join(movers, "key", how="left_semi").select("key", "pk").alias("touched")
-        silver = self.batch.silver.alias("silver")
-        rows = silver.join(own, _same_key("silver", list(self.layout.keys)), how="inner")
-        return moves.stored_values(rows.select("touched.key", "silver.*"), self.batch.remembered, self.schemas.large)
+        return self._ended.unionByName(self._images).localCheckpoint()
+
+    @cached_property
+    def _ended(self) -> DataFrame:
+        """The lifetimes that this batch's key changes ended."""
+        batch, large = self.batch, self.schemas.large
+        left = self._decoded(self._of_role(arrow.LEFT))
+        stored = None
+        if batch.progress is not None:
+            rows = _of_keys(batch.silver, left, list(self.layout.keys))
+            rows = self.schemas.with_key(rows).withColumnRenamed(KEY, "key")
+            stored = moves.stored_values(rows, large)
+        return moves.ended(left, stored, list(large)).localCheckpoint()
+
+    @property
+    def _images(self) -> DataFrame:
+        """Those that earlier batches ended; but for keys that were folded again, whose lifetimes are all here."""
+        found = moves.images(self.batch.remembered, self.schemas.large)
+        return found if self.again is None else found.join(self.again, "key", "left_anti")
+
+    def _of_role(self, role: str) -> DataFrame:
+        return self.pieces.where(F.col("role") == role)
+
+    def _decoded(self, pieces: DataFrame) -> DataFrame:
+        return with_rows(pieces, self.layout, values=self.schemas.values, frames=self.schemas.frames)
 
     def remember(self, commit: int) -> SidePin | None:
         """Write what has to be remembered; the pin for silver's commit."""
-        batch, run, settings = self.batch, self.batch.run, self.batch.run.settings
+        batch, large = self.batch, list(self.schemas.large)
         parts = []
-        # A soft delete leaves its row, which remembers: nothing to look for, unless others are remembered.
-        can_go = self.decided.has_deletes and (settings.deletes == "hard" or batch.remembers(DELETED_ENTRY))
-        if can_go or self.decided.has_returned:
-            parts.append(memory.deleted_entries(self.decided.rows, deletes=settings.deletes))
-        before, after = batch.remembered_of_all, batch.happened_to_all
-        if (before.truncated, before.snapshot) != (after.truncated, after.snapshot):
-            parts.append(memory.whole_table_entries(run.spark, before, after))
+        if self.totals.entries:
+            parts.append(memory.key_entries(self._rows))
+        of_all = memory.table_entries(batch.run.spark, batch.remembered_of_all, self.happened)
+        if of_all is not None:
+            parts.append(of_all)
+        if large and self.totals.left:
+            parts.append(moves.image_entries(self._ended, large))
+        if self.again is not None and batch.remembers(IMAGE_ENTRY):
+            old = batch.remembered.where(F.col("kind") == IMAGE_ENTRY).join(self.again, "key", "left_semi")
+            parts.append(memory.forgotten(old.join(self._ended.select("id"), "id", "left_anti")))
         if batch.rejected is not None:
             parts.append(memory.rejected_entries(batch.rejected))
         if batch.readmitted is not None:
-            parts.append(memory.readmitted_entries(batch.readmitted))
-        if self.moved is not None:
-            parts.append(moves.entries(*self.moved, batch.remembered, list(self.schemas.large)))
+            parts.append(memory.forgotten(batch.readmitted))
         return batch.remember(parts, commit)
+
+    def check_one_row_per_key(self) -> None:
+        """See that silver has one row of each key that the batch touches.
+
+        Raises:
+            DuplicateKeyError: it has several.
+        """
+        if not self.totals.twice:
+            return
+        table = self.batch.run.done.table
+        keys = self.pieces.where("is_twice").select("key").orderBy("key").limit(_NAMED_KEYS).collect()
+        raise DuplicateKeyError(
+            table,
+            f"another program wrote to silver: {self.totals.twice} keys have several rows, such as "
+            f"{', '.join(row['key'] for row in keys)}",
+            f"run `cdc-lake rebuild --table {table}`; nothing was written",
+        )
 
     def check_log(self) -> None:
         """See that the source's log goes on where it was.
@@ -341,11 +414,11 @@ class Folded:
         Raises:
             DataLossError: its positions went back on many keys while its clock went on, and the settings say to stop.
         """
-        decided, run = self.decided, self.batch.run
-        if decided.reset < _RESET_KEYS or 2 * decided.reset <= decided.compared:
+        totals, run = self.totals, self.batch.run
+        if totals.reset < _RESET_KEYS or 2 * totals.reset <= totals.compared:
             return
         what = (
-            f"the source's log positions went back on {decided.reset} of {decided.compared} keys while its clock went "
+            f"the source's log positions went back on {totals.reset} of {totals.compared} keys while its clock went "
             "on, as after a restore or a move to another server: rows that it lost then are still in silver"
         )
         if run.settings.on_log_reset == "stop":
@@ -358,112 +431,6 @@ class Folded:
         run.done.warn(what)
 
 
-def _to_fold_again(batch: Batch, decided: Decided, happened: DataFrame) -> DataFrame | None:
-    """The keys to fold from all of bronze: `key`; none when there are none."""
-    keys = None
-    if decided.is_out_of_order and batch.progress is not None:
-        keys = decided.rows.where("is_out_of_order").select("key")
-        if batch.counts.truncates:
-            keys = batch.history().select("key").where(F.col("key").isNotNull())
-    if batch.counts.moves and batch.remembers(AWAITING_ENTRY, MOVED_ENTRY):
-        closed = happened.where((F.col("op") == "d") & F.col("move").isNotNull())
-        waiting = batch.remembered.where(F.col("awaits").isNotNull()).select("key", "awaits")
-        found = waiting.join(closed.select(F.col("move").alias("awaits")), "awaits", how="left_semi").select("key")
-        keys = found if keys is None else keys.unionByName(found)
-    late = _missing_before(batch)
-    if late is not None:
-        keys = late if keys is None else keys.unionByName(late)
-    if keys is None:
-        return None
-    keys = keys.distinct().localCheckpoint()
-    return None if keys.isEmpty() else _with_relatives(batch, keys)
-
-
-def _missing_before(batch: Batch) -> DataFrame | None:
-    """The keys without a row that are remembered as missing at a snapshot's end, where an end of this batch stands
-    before it: they may have been missing then. Columns out: `key`.
-    """
-    new = batch.happened_to_all.missing
-    if not (new and batch.remembers(DELETED_ENTRY) and (batch.counts.late_marks or batch.run.partitions > 1)):
-        return None
-    later = [one.place for one in batch.ever_happened_to_all.missing if one.place > new[0].place]
-    ends = batch.run.spark.createDataFrame([(end,) for end in later], f"{KAFKA} {KAFKA_TYPE}")
-    gone = batch.remembered.where(F.col("kind") == DELETED_ENTRY)
-    return gone.join(F.broadcast(ends), KAFKA, how="left_semi").select("key")
-
-
-def _with_relatives(batch: Batch, keys: DataFrame) -> DataFrame:
-    """These keys and those that any of their rows moved from or to."""
-    own = F.col("headers"), F.col("source_position"), F.col("position_domain"), F.col("source_ts_ms"), F.col("key")
-    halves = batch.history().where(has_move_headers(F.col("headers")) & F.col("tombstone_of").isNull())
-    halves = halves.select("key", move_of(*own).alias("move")).where(F.col("move").isNotNull()).localCheckpoint()
-    if halves.isEmpty():
-        return keys
-    before, number = 0, keys.count()
-    while number > before:
-        related = halves.join(keys, "key", how="left_semi").select("move").distinct()
-        more = halves.join(related, "move", how="left_semi").select("key")
-        keys = keys.unionByName(more).distinct().localCheckpoint()
-        before, number = number, keys.count()
-    return keys
-
-
-def _folded_again(batch: Batch, keys: DataFrame, decided: Decided) -> "Folded":
-    old, fresh, behind = batch.history().join(keys, "key", how="left_semi"), batch.accepted, 0
-    if batch.run.is_comparison:
-        keys, old, fresh, behind = _from_their_starts(batch, keys, old, decided)
-    of_all = batch.ever_happened_to_all
-    rows = fresh.join(keys, "key", how="left_anti").unionByName(old)
-    ((found,),) = rows.agg(schemas_and_frames()).collect()
-    values = sorted({*found["values"], *batch.counts.written["values"]})
-    schemas = batch.schemas_of(rows, found["keys"], values, found["frames"])
-    happened = batch.events(rows, schemas, has_moves=True)
-    again = Folding(batch, schemas, happened, of_all, keys).decided()
-    again = replace(again, stale=again.stale + behind)
-    return Folded(batch, schemas, happened, again, keys.count(), keys)
-
-
 def is_start() -> Column:
     """Whether a bronze row tells all of its table's row, or that it is gone."""
     return F.col("op").isin("r", "c", "d", TOMBSTONE) & F.col("tombstone_of").isNull()
-
-
-def _from_their_starts(
-    batch: Batch, keys: DataFrame, old: DataFrame, decided: Decided
-) -> tuple[DataFrame, DataFrame, DataFrame, int]:
-    """Leave the rows alone of which bronze does not know enough to fold them again.
-
-    A row can be folded from an event on that tells all of it, or that it is gone. Where bronze has none at or
-    below what silver shows, the row stands, and only what is newer counts.
-
-    Returns:
-        The keys to fold again, their events, this batch's rows, and how many of these do not count.
-    """
-    starts = old.where(is_start()).groupBy("key").agg(F.min(place()).alias("start"))
-    shown = decided.rows.select("key", F.col(fold.STORED_KAFKA).alias("shown"))
-    known = keys.join(starts, "key", how="left").join(shown, "key", how="left")
-    known = known.withColumn("can", F.coalesce(F.col("start") <= F.col("shown"), F.lit(False))).localCheckpoint()
-    can, cannot = known.where("can"), known.where(~F.col("can"))
-    old = old.join(can.select("key", "start"), "key").where(place() >= F.col("start")).drop("start")
-    is_behind = F.coalesce(place() <= F.col("shown"), F.lit(False))
-    marked = batch.accepted.join(cannot.select("key", "shown"), "key", how="left").withColumn("is_behind", is_behind)
-    number = cannot.count()
-    if number:
-        batch.run.done.warn(
-            f"{number} rows stand as they were: bronze holds no event that tells all of them, so older ones in it "
-            "do not count"
-        )
-    fresh = marked.where(~F.col("is_behind")).select(*batch.rows.columns)
-    return can.select("key"), old, fresh, marked.where("is_behind").count()
-
-
-def _keys_of(events: DataFrame) -> DataFrame:
-    """The keys of events, one row each: `key`, `pk`."""
-    return events.groupBy("key").agg(F.first("pk").alias("pk"))
-
-
-def _same_key(silver: str, names: Sequence[str]) -> Column:
-    same = F.lit(True)
-    for name in names:
-        same = same & F.col(f"{silver}.{quoted(name)}").eqNullSafe(F.col("touched.pk")[name])
-    return same

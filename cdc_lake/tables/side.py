@@ -14,7 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import DELETE, REJECTED_ENTRY, SIDE, SIDE_KINDS
+from cdc_lake.changes.memory import carried_forward
+from cdc_lake.columns import DELETE, REJECTED_ENTRY, SEEN, SIDE, SIDE_KINDS
 from cdc_lake.errors import DataLossError, TableLockedError
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import CONFLICTS, PROPERTIES, USER_METADATA, DeltaLakeTable, commit_settings
@@ -54,7 +55,7 @@ class SideTable:
             raise self._lost(f"version {pin.version} cannot be read any more") from exc
         if pin.version != head:
             self._check_files(pin, entries)
-        return entries
+        return carried_forward(entries) if _is_old(entries) else entries
 
     def write(self, pin: SidePin | None, entries: DataFrame, *, at_ms: int, memory_days: float) -> SidePin | None:
         """Bring entries to their new state, upon those that belong to the last commit of silver, in one commit.
@@ -78,9 +79,7 @@ class SideTable:
         if not (kinds if pin is None else found):
             return pin
         head = self._newest(pin)
-        is_merge = (
-            pin is not None and pin.version == head and at_ms - pin.swept_ms < DAY_MS and self._has_few_files(pin)
-        )
+        is_merge = pin is not None and pin.version == head and at_ms - pin.swept_ms < DAY_MS and self._takes_more(pin)
         with self._committing() as commit:
             if is_merge:
                 self._merge(entries)
@@ -143,8 +142,10 @@ class SideTable:
             raise self._lost("this is another table than the one that silver names")
         return self._table.version()
 
-    def _has_few_files(self, pin: SidePin) -> bool:
-        return len(self.read(pin).inputFiles()) <= MOST_FILES
+    def _takes_more(self, pin: SidePin) -> bool:
+        """Whether it has few files, in the columns of today."""
+        entries = self._table.read(as_of=pin.version)
+        return not _is_old(entries) and len(entries.inputFiles()) <= MOST_FILES
 
     def _check_files(self, pin: SidePin, entries: DataFrame) -> None:
         """Files of a version that is not the newest may have been vacuumed; a scan would say so much later."""
@@ -178,6 +179,10 @@ class SideTable:
             "bring the folder back from a backup, or move it and silver away and run again: silver is made anew "
             "from bronze",
         )
+
+
+def _is_old(entries: DataFrame) -> bool:
+    return SEEN not in entries.columns
 
 
 def _in_order(kinds: Iterable[str]) -> tuple[str, ...]:

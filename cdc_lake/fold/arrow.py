@@ -1,0 +1,609 @@
+"""The fold of many keys: `rules.step` over a stream of Arrow batches, sorted by key and then by place in the log.
+
+A key's *run* is what the stream has of it: its row in silver and silver's memory of it, if there are any, then its
+events. Where each event of a run is newer than the one before, all of them count and the last decides; that is found
+by index arithmetic over whole batches. All other runs go through `step`, event by event. A run may span batches: its
+state is carried along, so that a key with any number of events needs the memory of one batch.
+
+Nothing is decoded here. A row's values are named by the record that holds them: its bytes come along, and come out if
+they are needed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_lake.fold.rules import DELETES, TOMBSTONE, TRUNCATE, UPSERTS, Event, Lifetime, Order, Place, State, step
+
+ROW, MEMORY, EVENT = 0, 1, 2
+"""Ranks within a run: the row in silver, silver's memory of the key, an event."""
+OF_ROW, GIVEN, LEFT = "row", "given", "left"
+"""Roles of pieces; see `pieces`."""
+
+_STRINGS, _BOOL = pa.list_(pa.string()), pa.bool_()
+_PLACE = ("log_ts", "topic", "generation", "partition", "offset")
+PLACE_TYPE = pa.struct(zip(_PLACE, (pa.int64(), pa.string(), pa.int32(), pa.int32(), pa.int64()), strict=True))
+ORDER_TYPE = pa.struct([("position", pa.list_(pa.int64())), ("domain", pa.string()), ("ts_ms", pa.int64())])
+PIECES = pa.schema(
+    [
+        *((name, pa.string()) for name in ("key", "role", "op", "snapshot", "move", "came_by")),
+        *(("place", PLACE_TYPE), ("seen", PLACE_TYPE), ("source", ORDER_TYPE), ("order", ORDER_TYPE)),
+        *((name, _STRINGS) for name in ("columns", "kept", "missing")),
+        *(("raw_value", pa.binary()), ("value_schema", pa.string()), ("framing", pa.string())),
+        *((name, _BOOL) for name in ("has_row", "has_stored", "has_memory", "keeps_rest", "is_changed")),
+        *((name, _BOOL) for name in ("is_behind", "is_twice", "is_compared", "is_reset")),
+        *(("counting", pa.int32()), ("stale", pa.int32())),
+    ]
+)
+"""The columns of pieces; `pk` comes behind them, of a type of its own."""
+
+_REST = ""
+"""In a state's values: the columns that are always sent."""
+_NARROW = (
+    "key",
+    "rank",
+    "place",
+    "op",
+    "is_streaming",
+    "order",
+    "unsent",
+    "move",
+    "seen",
+    "snapshot",
+    "is_new",
+    "again",
+)
+_STARTS = ("r", "c", "d", TOMBSTONE)
+_Bools = npt.NDArray[np.bool_]
+_Ints = npt.NDArray[np.int64]
+
+
+class _Record(NamedTuple):
+    """A record whose values may be needed."""
+
+    place: Place
+    raw_value: bytes | None
+    value_schema: str | None
+    framing: str | None
+
+
+STORED = "stored"
+"""In a state's values, instead of a record: silver's row has the value."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the fold of a batch goes by.
+
+    Attributes:
+        large: the columns that may not have been sent.
+        hard: whether a delete removes the row.
+        truncates_hard: whether a truncate does.
+        of_all: the whole-table events that are new.
+        ever_of_all: all of them, for keys that are folded again.
+        start: what is known of a key of which nothing is stored.
+        seen_by_all: the last whole-table event, of these and of those before; every key has considered it.
+        is_comparison: silver may know more of a key than the events that are there. Where one of them tells all of
+            the row, at or before what silver shows, the key is folded from there; else only newer events count.
+    """
+
+    large: Sequence[str]
+    hard: bool
+    truncates_hard: bool
+    of_all: Sequence[Event] = ()
+    ever_of_all: Sequence[Event] = ()
+    start: State = field(default_factory=State)
+    seen_by_all: Place | None = None
+    is_comparison: bool = False
+
+
+def fold(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[pa.RecordBatch]:
+    """Fold the runs of a sorted stream.
+
+    Columns in: `key`; `pk`, struct of its columns; `rank`; `place`; `op`; `is_streaming`; `order`, of a row in silver
+    the key's; `unsent`, the large columns without a value; `move`, of memory the key change that the row came by;
+    `seen`, of memory the last place that was considered; `snapshot`; `is_new`, whether silver has not seen the event;
+    `again`, whether the key is folded from its first event on; `raw_value`, `value_schema`, `framing`.
+
+    Columns out, one *piece* of role `row` for each key: `key`, `pk`; `op`, `snapshot`, `place`, `source` of the event
+    that decided; `order`, the key's; `seen`, the last place that was considered, null if `place` or what all keys have seen tells; `came_by`,
+    the key change that may leave the `missing` columns; `kept`, the large columns whose value in silver stays;
+    `keeps_rest`, whether those of the others do; the record with the values, null if none was sent; `has_row`,
+    `has_stored`, `has_memory`, whether there is to be a row, and is a row or a memory; `is_changed`; `is_behind`,
+    whether an event stands before the last one considered, so that the key has to be folded again (in a comparison:
+    whether events do not count because silver knows more); `is_twice`, whether silver has several rows of it;
+    `is_compared`, `is_reset`, whether log positions could be compared, and went back while the time went on;
+    `counting`, `stale`, how many of its new events count and do not.
+    Pieces of role `given` hold another record that `columns` of the row are in; those of role `left` what a key change
+    left: `move`, `place`, `came_by`, `kept`, and `columns` in the record.
+    """
+    open_run: _Run | None = None
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        table = _Batch(batch, rules)
+        is_slow = table.is_slow.copy()
+        is_slow[-1] = True  # it may go on
+        if open_run is not None and open_run.key == table.first_key:
+            is_slow[0] = True
+        out = _Pieces(batch.schema.field("pk").type)
+        for number, content in table.rows(is_slow):
+            if open_run is None or open_run.key != content["key"]:
+                if open_run is not None:
+                    out.end(open_run)
+                open_run = _Run(content["key"], rules)
+            open_run.take(content, table, number)
+        if (fast := table.decided(~is_slow)) is not None:
+            yield fast
+        if (slow := out.batch()) is not None:
+            yield slow
+    if open_run is not None:
+        out = _Pieces(open_run.pk.type)
+        out.end(open_run)
+        if (slow := out.batch()) is not None:
+            yield slow
+
+
+class _Run:
+    """A key that is folded event by event."""
+
+    def __init__(self, key: str, rules: Rules) -> None:
+        self.key = key
+        self.pk: pa.Array = pa.nulls(1)
+        self.rules = rules
+        self.state = replace(rules.start, values={})
+        self.unsent: Sequence[str] = ()
+        self.left: list[Lifetime] = []
+        self.has_stored = self.has_memory = self.is_twice = self.is_behind = self.again = False
+        self.is_changed = self.is_compared = self.is_reset = False
+        self.counting = self.stale = 0
+        self.snapshot: str | None = None
+        self.source: Order | None = None
+        self._floor: Place | None = None
+        self._fresh: State | None = None
+        self._of_all: list[Event] | None = None
+
+    def take(self, row: Mapping[str, Any], table: "_Batch", number: int) -> None:
+        """The next of the run."""
+        if not self.pk[0].is_valid:
+            self.pk = table.batch.column("pk").slice(number, 1)
+        self.again = self.again or row["again"]
+        if row["rank"] == ROW:
+            self._take_stored(row)
+        elif row["rank"] == MEMORY:
+            self._take_memory(row)
+        else:
+            record = table.record(number, row) if row["op"] in UPSERTS else None
+            self._take_event(row, record)
+
+    def _take_stored(self, row: Mapping[str, Any]) -> None:
+        self.is_twice, self.has_stored, self.unsent = self.has_stored, True, row["unsent"]
+        values = {name: STORED for name in (_REST, *self.rules.large) if name not in self.unsent}
+        place = _place(row["place"])
+        self.state = State(True, row["op"] in UPSERTS, row["op"], place, place, _order(row["order"]), values)
+
+    def _take_memory(self, row: Mapping[str, Any]) -> None:
+        self.has_memory = True
+        if not self.has_stored:
+            self.state = State(decided=_place(row["place"]), order=_order(row["order"]))
+        self.state.considered = _place(row["seen"] or row["place"])
+        self.state.came_by = row["move"]
+
+    def _take_event(self, row: Mapping[str, Any], record: _Record | None) -> None:
+        place, op = _place(row["place"]), row["op"]
+        self._take_of_all(before=place)
+        sent = {name: record for name in (_REST, *self.rules.large) if name not in row["unsent"]} if record else {}
+        source = _order(row["order"])
+        event = Event(place, op, source if row["is_streaming"] else None, sent, row["move"])
+        if not self._reaches(event, is_start=op in _STARTS):
+            self.stale += row["is_new"]
+            return
+        self._compare(event.order)
+        counts = self._step(event)
+        if counts:
+            self.snapshot, self.source = row["snapshot"], source
+        self.counting += counts and row["is_new"]
+        self.stale += not counts and row["is_new"]
+
+    def _take_of_all(self, before: Place | None = None) -> None:
+        """The whole-table events that stand before a place; at the end all that are left."""
+        if self._of_all is None:
+            self._begin()
+        assert self._of_all is not None
+        while self._of_all and (before is None or self._of_all[0].place < before):
+            event = self._of_all.pop(0)
+            if self._fresh is not None:
+                step(self._fresh, event, hard=True)
+            if self._reaches(event) and self._step(event):
+                self.snapshot, self.source = None, event.order
+
+    def _begin(self) -> None:
+        """What is stored has been taken: the events begin."""
+        rules = self.rules
+        self._of_all = list(rules.ever_of_all if self.again else rules.of_all)
+        if self.again:
+            self.state = State()
+        elif rules.is_comparison:
+            self._floor, self._fresh = self.state.decided, State()
+        else:
+            known = (self.state.considered, rules.start.considered)
+            self._floor = max((place for place in known if place is not None), default=None)
+        self.state.considered = self._floor
+
+    def _reaches(self, event: Event, *, is_start: bool = False) -> bool:
+        """Whether the event is to be folded upon what is stored; whether it can, the first ones decide."""
+        if self._floor is None or event.place > self._floor:
+            return self.rules.is_comparison or not self.is_behind
+        self.is_behind = True
+        if self._fresh is not None and is_start:
+            self.state, self._floor, self._fresh = self._fresh, None, None
+            self.is_behind, self.is_changed = False, True
+        return not self.is_behind
+
+    def _compare(self, order: Order | None) -> None:
+        last = self.state.order
+        if order is None or last is None or order.position is None or last.position is None:
+            return
+        if order.domain == last.domain:
+            self.is_compared = True
+            is_newer = None not in (order.ts_ms, last.ts_ms) and order.ts_ms > last.ts_ms  # type: ignore[operator]
+            self.is_reset |= is_newer and order.position < last.position  # type: ignore[operator]
+
+    def _step(self, event: Event) -> bool:
+        hard = self.rules.truncates_hard if event.op == TRUNCATE else self.rules.hard
+        outcome = step(self.state, event, hard=hard)
+        self.is_changed |= outcome.counts
+        if outcome.left is not None:
+            self.left.append(outcome.left)
+        return outcome.counts
+
+    def end(self) -> State:
+        """The state after the last of the run."""
+        self._take_of_all()
+        return self.state
+
+
+class _Pieces:
+    """Collects what runs come to."""
+
+    def __init__(self, pk: pa.DataType) -> None:
+        self._pk = pk
+        self._rows: list[dict[str, Any]] = []
+        self._pks: list[pa.Array] = []
+
+    def end(self, run: _Run) -> None:
+        """Add the pieces of a run that is at its end."""
+        state, large = run.end(), run.rules.large
+        values = state.values if state.has_row else {}
+        rest = values.get(_REST)
+        given = {name: values[name] for name in large if name in values}
+        missing = [name for name in large if name not in given] if values else []
+        if rest is STORED:
+            missing = [name for name in run.unsent if name not in given]
+        told = [place for place in (state.decided, run.rules.seen_by_all) if place is not None]
+        is_seen = state.considered is None or (bool(told) and state.considered <= max(told))
+        self._add(
+            run,
+            OF_ROW,
+            state.decided,
+            op=state.op,
+            snapshot=run.snapshot,
+            source=_order_dict(run.source),
+            order=_order_dict(state.order),
+            seen=None if is_seen else _place_dict(state.considered),
+            came_by=state.came_by if missing else None,
+            kept=[name for name, value in given.items() if value is STORED],
+            missing=missing,
+            has_row=state.has_row,
+            has_stored=run.has_stored,
+            has_memory=run.has_memory,
+            keeps_rest=rest is STORED,
+            is_changed=run.is_changed or run.again,
+            is_behind=run.is_behind,
+            is_twice=run.is_twice,
+            is_compared=run.is_compared,
+            is_reset=run.is_reset,
+            counting=run.counting,
+            stale=run.stale,
+            **_bytes(rest),
+        )
+        self._add_records(run, GIVEN, state.decided, given, but=rest)
+        for left in run.left:
+            values = {name: left.values[name] for name in large if name in left.values}
+            kept = [name for name, value in values.items() if value is STORED]
+            said = {"move": left.move, "came_by": left.came_by, "kept": kept}
+            if kept or left.came_by is not None:
+                self._add(run, LEFT, left.place, **said)
+            self._add_records(run, LEFT, left.place, values, **said)
+
+    def _add_records(
+        self, run: _Run, role: str, place: Place | None, values: Mapping[str, Any], *, but: Any = None, **said: Any
+    ) -> None:
+        """A piece for each of the records that values are in."""
+        records = {id(one): one for one in values.values() if isinstance(one, _Record) and one is not but}
+        for one in records.values():
+            columns = [name for name, value in values.items() if value is one]
+            self._add(run, role, place, columns=columns, **said, **_bytes(one))
+
+    def _add(self, run: _Run, role: str, place: Place | None, **said: Any) -> None:
+        self._rows.append({"key": run.key, "role": role, "place": _place_dict(place), **said})
+        self._pks.append(run.pk)
+
+    def batch(self) -> pa.RecordBatch | None:
+        """All of them; none if there are none."""
+        if not self._rows:
+            return None
+        columns = {one.name: pa.array([row.get(one.name) for row in self._rows], one.type) for one in PIECES}
+        pks = pa.concat_arrays([pk if pk.type == self._pk else pa.nulls(1, self._pk) for pk in self._pks])
+        return _pieces({**columns, "pk": pks})
+
+
+class _Batch:
+    """A batch of the stream, whose runs are looked at all at once, as if each were whole and all of its events counted.
+
+    Attributes:
+        is_slow: by run, whether it has to go through `step`.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, rules: Rules) -> None:
+        self.batch, self._rules = batch, rules
+        self._n = n = batch.num_rows
+        self._keys = batch.column("key")
+        is_first = np.ones(n, bool)
+        is_first[1:] = _numpy(pc.not_equal(self._keys.slice(1), self._keys.slice(0, n - 1)))
+        self._first: _Ints = np.flatnonzero(is_first)
+        self._last: _Ints = np.append(self._first[1:], n) - 1
+        self._run: _Ints = np.cumsum(is_first) - 1
+        self._rank = _numpy(batch.column("rank"))
+        self._is_event = self._rank == EVENT
+        op = batch.column("op")
+        self._is_upsert = _is_in(op, UPSERTS)
+        self._is_delete = _is_in(op, DELETES)
+        self._is_tombstone = self._is_event & _is_in(op, (TOMBSTONE,))
+        self._is_streaming = self._is_event & _numpy(batch.column("is_streaming"))
+        self._mark = self._last_of((self._rank == ROW) | self._is_streaming | self._is_tombstone)
+        self._compare()
+        self.is_slow = self._find_slow()
+
+    @property
+    def first_key(self) -> str:
+        """The first run's key."""
+        key: str = self._keys[0].as_py()
+        return key
+
+    def record(self, number: int, row: Mapping[str, Any]) -> _Record:
+        """The record of an event."""
+        held = (self.batch.column(name)[number].as_py() for name in ("raw_value", "value_schema", "framing"))
+        return _Record(_place(row["place"]), *held)
+
+    def rows(self, is_wanted: _Bools) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The rows of some runs: their numbers, and what they hold but for the bytes."""
+        numbers = np.flatnonzero(is_wanted[self._run])
+        narrow = self.batch.select(list(_NARROW)).take(pa.array(numbers))
+        return zip(numbers.tolist(), narrow.to_pylist(), strict=True)
+
+    def _last_of(self, is_one: _Bools) -> _Ints:
+        """For each row the last one at or before it of some kind, in the same run; -1 where there is none."""
+        found = np.maximum.accumulate(np.where(is_one, np.arange(self._n), -1))
+        return np.where(found >= self._first[self._run], found, -1)
+
+    def _compare(self) -> None:
+        """Which events are stale against the last one that left an order; as `rules.is_stale` says for one."""
+        order, start = self.batch.column("order"), self._rules.start.order
+        orders = pa.concat_arrays([order, pa.array([_order_dict(start)], order.type)])
+        position, has_position = _padded(orders.field("position"))
+        ts_ms, has_ts = _numbers(orders.field("ts_ms"))
+        domain = _numpy(pc.fill_null(orders.field("domain").dictionary_encode().indices, -1))
+        nothing = np.append(self._is_tombstone, start is None)
+        has_position, has_ts = has_position & ~nothing, has_ts & ~nothing
+        before = np.append(-1, self._mark[:-1])
+        before = np.where(before >= self._first[self._run], before, self._n)
+        now = np.arange(self._n)
+        is_comparable = has_position[now] & has_position[before] & (domain[now] == domain[before])
+        is_less, is_equal = _lexicographic(position[now], position[before])
+        both_timed = has_ts[now] & has_ts[before]
+        is_older = both_timed & (ts_ms[now] < ts_ms[before])
+        is_newer = both_timed & (ts_ms[now] > ts_ms[before])
+        is_stale = np.where(is_comparable, (is_less | is_equal) & ~is_newer, is_older)
+        self._is_stale = self._is_streaming & is_stale
+        self._is_compared = self._is_streaming & is_comparable
+        self._is_reset = self._is_compared & is_less & is_newer
+
+    def _find_slow(self) -> _Bools:
+        rules, first = self._rules, self._first
+        if rules.of_all or rules.ever_of_all:
+            return np.ones(len(first), bool)
+        is_odd = self._is_stale | (self._rank == MEMORY) | _numpy(self.batch.column("again"))
+        is_odd |= _numpy(pc.is_valid(self.batch.column("move")))
+        is_second = np.zeros(self._n, bool)
+        is_second[1:] = self._run[1:] == self._run[:-1]
+        is_row = self._rank == ROW
+        is_odd |= is_row & is_second
+        # Silver's row stands in front: what follows must be behind it in the log, too.
+        is_odd[1:] |= is_row[:-1] & is_second[1:] & ~self._is_above_the_one_before()
+        is_odd[self._last] |= is_row[self._last]  # no event at all
+        if rules.is_comparison:
+            is_odd |= is_row
+        if rules.start.considered is not None:
+            log_ts = _numpy(self.batch.column("place").field("log_ts"))
+            is_odd |= (log_ts <= rules.start.considered[0]) & self._is_event
+        return np.logical_or.reduceat(is_odd, first)
+
+    def _is_above_the_one_before(self) -> _Bools:
+        place = self.batch.column("place")
+        is_less, is_equal = np.zeros(self._n - 1, bool), np.ones(self._n - 1, bool)
+        for name in _PLACE:
+            values = place.field(name)
+            one, other = values.slice(0, self._n - 1), values.slice(1)
+            is_less |= is_equal & _numpy(pc.less(one, other))
+            is_equal &= _numpy(pc.equal(one, other))
+        return is_less
+
+    def decided(self, is_wanted: _Bools) -> pa.RecordBatch | None:
+        """The pieces of runs in which all events count; none if there are no such runs."""
+        runs = np.flatnonzero(is_wanted)
+        if not len(runs):
+            return None
+        first, last = self._first[runs], self._last[runs]
+        large, batch = self._rules.large, self.batch
+        is_live = self._is_upsert[last]
+        has_row = is_live | (not self._rules.hard)
+        has_stored = self._rank[first] == ROW
+        upsert = np.where(has_row, self._last_of(self._is_event & self._is_upsert)[last], -1)
+        has_upsert = upsert >= 0
+        # The row's lifetime began behind the last delete before its last values; silver's row may be in it.
+        ended = self._last_of(self._is_delete)[upsert]
+        goes_on = has_stored & ~(has_upsert & (ended >= first)) & has_row
+        begins = np.maximum(first, np.where(ended >= first, ended + 1, first))
+        unsent = self._unsent()
+        kept, missing = np.zeros((2, len(runs), len(large)), bool)
+        given: dict[tuple[int, int], list[str]] = {}
+        for number, name in enumerate(large):
+            is_sent = self._is_event & self._is_upsert & ~unsent[:, number]
+            holder = self._last_of(is_sent)[upsert]
+            is_held = has_upsert & (holder >= begins)
+            kept[:, number] = goes_on & ~is_held & ~unsent[first, number]
+            missing[:, number] = (has_upsert | goes_on) & ~is_held & ~kept[:, number]
+            for run in np.flatnonzero(is_held & (holder != upsert)):
+                given.setdefault((int(run), int(holder[run])), []).append(name)
+        mark = self._mark[last]
+        taken = np.where(mark < 0, self._n, np.where(self._is_tombstone[mark], self._n + 1, mark))
+        orders = [batch.column("order"), pa.array([_order_dict(self._rules.start.order), None], ORDER_TYPE)]
+        counting = np.add.reduceat(_numpy(batch.column("is_new")) & self._is_event, self._first, dtype=np.int32)
+        record = pa.array(upsert, mask=~has_upsert)
+        at_last = pa.array(last)
+        rows = {
+            "key": self._keys.take(at_last),
+            "pk": batch.column("pk").take(at_last),
+            "role": _all(OF_ROW, len(runs)),
+            "op": batch.column("op").take(at_last),
+            "snapshot": batch.column("snapshot").take(at_last),
+            "place": batch.column("place").take(at_last),
+            "source": batch.column("order").take(at_last),
+            "order": pa.concat_arrays([one.cast(ORDER_TYPE) for one in orders]).take(pa.array(taken)),
+            "kept": _named(kept, large),
+            "missing": self._missing(missing, goes_on & ~has_upsert, first, large),
+            **{name: batch.column(name).take(record) for name in ("raw_value", "value_schema", "framing")},
+            "has_row": pa.array(has_row),
+            "has_stored": pa.array(has_stored),
+            "has_memory": _all(False, len(runs)),
+            "keeps_rest": pa.array(goes_on & ~has_upsert),
+            "is_changed": _all(True, len(runs)),
+            "is_behind": _all(False, len(runs)),
+            "is_twice": _all(False, len(runs)),
+            "is_compared": pa.array(np.logical_or.reduceat(self._is_compared, self._first)[runs]),
+            "is_reset": pa.array(np.logical_or.reduceat(self._is_reset, self._first)[runs]),
+            "counting": pa.array(counting[runs]),
+            "stale": pa.array(np.zeros(len(runs), np.int32)),
+        }
+        found = _pieces(rows)
+        if given:
+            found = pa.concat_batches([found, self._given(runs, last, given)])
+        return found
+
+    def _unsent(self) -> _Bools:
+        """Row by large column, whether it has no value."""
+        lists, large = self.batch.column("unsent"), {name: n for n, name in enumerate(self._rules.large)}
+        found = np.zeros((self._n, len(large)), bool)
+        rows, names = pc.list_parent_indices(lists).to_pylist(), lists.flatten().to_pylist()
+        for row, name in zip(rows, names, strict=True):
+            if name in large:
+                found[row, large[name]] = True
+        return found
+
+    def _missing(self, missing: _Bools, is_stored: _Bools, first: _Ints, large: Sequence[str]) -> pa.Array:
+        """The columns without a value; where silver's row stays as it is, those that it says."""
+        found = _named(missing, large)
+        said = self.batch.column("unsent").take(pa.array(first)).cast(_STRINGS)
+        return pc.if_else(pa.array(is_stored), said, found)
+
+    def _given(self, runs: _Ints, last: _Ints, given: Mapping[tuple[int, int], list[str]]) -> pa.RecordBatch:
+        of_run = pa.array([int(last[run]) for run, _ in given])
+        record = pa.array([row for _, row in given])
+        rows = {
+            "key": self._keys.take(of_run),
+            "pk": self.batch.column("pk").take(of_run),
+            "role": _all(GIVEN, len(given)),
+            "place": self.batch.column("place").take(of_run),
+            "columns": pa.array(list(given.values()), _STRINGS),
+            **{name: self.batch.column(name).take(record) for name in ("raw_value", "value_schema", "framing")},
+        }
+        return _pieces(rows)
+
+
+def _pieces(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """A batch of pieces; a column that is not given is null."""
+    number = len(columns["key"])
+    found = [columns.get(one.name, pa.nulls(number)).cast(one.type) for one in PIECES]
+    return pa.RecordBatch.from_arrays([*found, columns["pk"]], [*PIECES.names, "pk"])
+
+
+def _numpy(array: pa.Array) -> npt.NDArray[Any]:
+    found: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _numbers(array: pa.Array) -> tuple[npt.NDArray[Any], _Bools]:
+    """Numbers, 0 for nulls, and which are none."""
+    return _numpy(pc.fill_null(array, 0)), _numpy(pc.is_valid(array))
+
+
+def _is_in(array: pa.Array, values: Sequence[str]) -> _Bools:
+    return _numpy(pc.is_in(array, pa.array(values)))
+
+
+def _padded(lists: pa.Array) -> tuple[_Ints, _Bools]:
+    """Lists of numbers as rows of a matrix, where a list that ends is less than one that goes on; and which are none."""
+    lengths = _numpy(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
+    found = np.full((len(lists), int(lengths.max(initial=0))), np.iinfo(np.int64).min)
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    found[np.repeat(np.arange(len(lists)), lengths), within] = _numpy(lists.flatten())
+    return found, _numpy(pc.is_valid(lists))
+
+
+def _lexicographic(one: _Ints, other: _Ints) -> tuple[_Bools, _Bools]:
+    """Row by row, whether `one` is less than `other`, and whether they are equal."""
+    is_less, is_equal = np.zeros(len(one), bool), np.ones(len(one), bool)
+    for column in range(one.shape[1]):
+        is_less |= is_equal & (one[:, column] < other[:, column])
+        is_equal &= one[:, column] == other[:, column]
+    return is_less, is_equal
+
+
+def _named(marks: _Bools, names: Sequence[str]) -> pa.Array:
+    """Row by row, the names that are marked."""
+    offsets = np.append(0, np.cumsum(marks.sum(axis=1)))
+    chosen = np.nonzero(marks)[1]
+    values = pa.array(list(names), pa.string()).take(pa.array(chosen))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+
+
+def _all(value: object, number: int) -> pa.Array:
+    return pa.repeat(value, number)
+
+
+def _place(held: Mapping[str, Any]) -> Place:
+    return tuple(held[name] for name in _PLACE)
+
+
+def _place_dict(place: Place | None) -> dict[str, Any] | None:
+    return None if place is None else dict(zip(_PLACE, place, strict=True))
+
+
+def _order(held: Mapping[str, Any] | None) -> Order | None:
+    return None if held is None else Order(held["position"], held["domain"], held["ts_ms"])
+
+
+def _order_dict(order: Order | None) -> dict[str, Any] | None:
+    return None if order is None else order._asdict()
+
+
+def _bytes(record: Any) -> dict[str, Any]:
+    if not isinstance(record, _Record):
+        return {}
+    return {"raw_value": record.raw_value, "value_schema": record.value_schema, "framing": record.framing}
