@@ -92,9 +92,9 @@ SIDE = {
 """A silver table's memory: one entry per (kind, id); `kind` is one of `SIDE_KINDS`, the rest depends on it.
 
 `key`: of a key whose row is gone, `__kafka` and `__order` as the row would have them; of any key `__seen`, the last
-place that was considered, where it is another; `awaits`, the key change that may leave what the row lacks. `image`: what
-the key change `move` left of `key` at `__kafka`, large values as JSON by column name, and what that lifetime `awaits`.
-`table`: of id `start`, the last truncate, `__kafka` and `__order`, and the last event of all keys, `__seen`; of id
+place that was considered, where it is another; `awaits`, the key change that may leave what the row lacks. `image`:
+what the key change `move` left of `key` at `__kafka`, large values as JSON by column, and what that lifetime `awaits`.
+`table`: of id `start`, the last truncate, `__kafka` and `__order`, and the last whole-table event, `__seen`; of id
 `snapshot`, the start of one that has not ended. `rejected`: the place of an event, and in `image` what it did not meet.
 `__batch` is silver's commit number, `at_ms` when it was made.
 """

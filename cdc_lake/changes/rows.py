@@ -16,7 +16,7 @@ from cdc_lake.fold.rules import DELETES
 from cdc_lake.literals import of_batch
 
 GIVEN, TAKEN, INHERITED = "given", "taken", "inherited"
-"""Columns of pieces: values of other records than the row's, values that came with a key change, and of which columns."""
+"""Columns of pieces: values in other records than the row's own; values that a key change left, and of which columns."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ def is_deleted() -> Column:
 
 
 def held(pieces: DataFrame, by: Sequence[str], large: Sequence[str]) -> DataFrame:
-    """The values of large columns that records hold beside the row's own.
+    """The values of large columns that pieces hold beside the row's own record.
 
-    Columns in: `columns`, those that a piece's record gives; `row`, decoded. Columns out: `by`, and `real` struct of the
-    `large` columns, each a struct of one value `v`, null where no record gives it.
+    Columns in: `columns`, those that a piece's record gives; `row`, decoded. Columns out: `by`, and `real`, a struct of
+    the `large` columns, each a struct of one value `v`, null where no record gives it.
     """
 
     def value(name: str) -> Column:
@@ -65,8 +65,8 @@ def changes(rows: DataFrame, shape: Shape, *, batch: int) -> DataFrame:
     """The rows to write.
 
     Args:
-        rows: pieces of rows with `row`, decoded; `given` and `taken`, as `held`'s `real`, if there are any; `inherited`,
-            the columns that are in `taken`.
+        rows: pieces of rows with `row`, decoded; `given` and `taken`, as `held`'s `real`, if there are any;
+            `inherited`, the columns that are in `taken`.
         shape: of the table.
         batch: silver's own commit number.
 

@@ -111,14 +111,15 @@ def fold(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[pa.RecordB
     `again`, whether the key is folded from its first event on; `raw_value`, `value_schema`, `framing`.
 
     Columns out, one *piece* of role `row` for each key: `key`, `pk`; `op`, `snapshot`, `place`, `source` of the event
-    that decided; `order`, the key's; `seen`, the last place that was considered, null if `place` or what all keys have seen tells; `came_by`,
-    the key change that may leave the `missing` columns; `kept`, the large columns whose value in silver stays;
-    `keeps_rest`, whether those of the others do; the record with the values, null if none was sent; `has_row`,
-    `has_stored`, `has_memory`, whether there is to be a row, and is a row or a memory; `is_changed`; `is_behind`,
-    whether an event stands before the last one considered, so that the key has to be folded again (in a comparison:
-    whether events do not count because silver knows more); `is_twice`, whether silver has several rows of it;
-    `is_compared`, `is_reset`, whether log positions could be compared, and went back while the time went on;
-    `counting`, `stale`, how many of its new events count and do not.
+    that decided; `order`, the key's; `seen`, the last place that was considered, where neither `place` nor the last
+    whole-table event tells it; `came_by`, the key change that may leave the `missing` columns; `kept`, the large
+    columns whose value in silver stays; `keeps_rest`, whether those of the others do; the record with the values, null
+    if none was sent; `has_row`, `has_stored`, `has_memory`, whether there is to be a row, is one, is a memory;
+    `is_changed`; `is_behind`, whether an event stands before the last one considered, so that the key has to be folded
+    again (in a comparison: whether events do not count because silver knows more); `is_twice`, whether silver has
+    several rows of it; `is_compared`, `is_reset`, whether log positions could be compared, and went back while the time
+    went on; `counting`, `stale`, how many of its new events count and do not.
+
     Pieces of role `given` hold another record that `columns` of the row are in; those of role `left` what a key change
     left: `move`, `place`, `came_by`, `kept`, and `columns` in the record.
     """
@@ -558,7 +559,7 @@ def _is_in(array: pa.Array, values: Sequence[str]) -> _Bools:
 
 
 def _padded(lists: pa.Array) -> tuple[_Ints, _Bools]:
-    """Lists of numbers as rows of a matrix, where a list that ends is less than one that goes on; and which are none."""
+    """Lists of numbers as rows of a matrix, in which the end of a list is less than any number; and which are none."""
     lengths = _numpy(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
     found = np.full((len(lists), int(lengths.max(initial=0))), np.iinfo(np.int64).min)
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
