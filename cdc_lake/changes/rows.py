@@ -16,7 +16,7 @@ from cdc_lake.fold.rules import DELETES
 from cdc_lake.literals import of_batch
 
 GIVEN, TAKEN, INHERITED = "given", "taken", "inherited"
-"""Columns of pieces: values in other records than the row's own; values that a key change left, and of which columns."""
+"""Columns of pieces: values in other records than the row's own; what a key change left, and of which columns."""
 
 
 @dataclass(frozen=True)

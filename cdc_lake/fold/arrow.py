@@ -123,7 +123,7 @@ def fold(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[pa.RecordB
     Pieces of role `given` hold another record that `columns` of the row are in; those of role `left` what a key change
     left: `move`, `place`, `came_by`, `kept`, and `columns` in the record.
     """
-    open_run: _Run | None = None
+    open_run, pk = None, pa.null()
     for batch in batches:
         if not batch.num_rows:
             continue
@@ -132,7 +132,8 @@ def fold(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[pa.RecordB
         is_slow[-1] = True  # it may go on
         if open_run is not None and open_run.key == table.first_key:
             is_slow[0] = True
-        out = _Pieces(batch.schema.field("pk").type)
+        pk = batch.schema.field("pk").type
+        out = _Pieces(pk)
         for number, content in table.rows(is_slow):
             if open_run is None or open_run.key != content["key"]:
                 if open_run is not None:
@@ -144,7 +145,7 @@ def fold(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[pa.RecordB
         if (slow := out.batch()) is not None:
             yield slow
     if open_run is not None:
-        out = _Pieces(open_run.pk.type)
+        out = _Pieces(pk)
         out.end(open_run)
         if (slow := out.batch()) is not None:
             yield slow
