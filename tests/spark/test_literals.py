@@ -8,10 +8,11 @@ from events import Topic
 from lake import decided
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from cdc_lake.changes.fold import narrowed
-from cdc_lake.columns import KAFKA, KAFKA_TYPE
+from cdc_lake.changes.rows import INHERITED, Shape, changes
 from cdc_lake.events.arrival import bronze_rows, with_log_order
+from cdc_lake.fold.arrow import PIECES
 from cdc_lake.literals import of_batch
 
 Plan = Callable[[SparkSession, int], DataFrame]
@@ -42,18 +43,18 @@ def in_bronze(spark: SparkSession, batch: int) -> DataFrame:
 
 
 def in_the_fold(spark: SparkSession, batch: int) -> DataFrame:
-    null = {
-        "string": ("key", "pk", "op", "snapshot", "move", "position_domain"),
-        "array<bigint>": ("source_position",),
-        "bigint": ("source_ts_ms",),
-        "boolean": ("late",),
-        KAFKA_TYPE: (KAFKA,),
+    shape = Shape(keys=["id"], columns=["id", "n"], stored=["id", "n"], large=[], soft_delete_values="last")
+    given = {
+        "has_row": F.lit(True),
+        "is_changed": F.lit(True),
+        "key": F.col("id").cast("string"),
+        "pk": F.struct("id"),
+        "row": F.struct(F.lit(None).cast("int").alias("n")),
+        INHERITED: F.array().cast("array<string>"),
     }
-    events = spark.range(3).select(
-        F.col("id").alias("batch"),
-        *(F.lit(None).cast(kind).alias(name) for kind, names in null.items() for name in names),
-    )
-    return narrowed(events, first_batch=batch)
+    nothing = {one.name: F.lit(None).cast(one.dataType) for one in from_arrow_schema(PIECES)}
+    rows = spark.range(3).select(*(column.alias(name) for name, column in (nothing | given).items()))
+    return changes(rows, shape, batch=batch)
 
 
 @pytest.mark.parametrize("plan", [in_bronze, in_the_fold])
