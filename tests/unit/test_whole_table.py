@@ -15,7 +15,7 @@ def truncate(offset: int, lsn: int) -> Truncate:
 
 
 def start(decided: int, lsn: int, *, considered: int) -> State:
-    """What is known of a key without events of its own: the last truncate that counts, and the last event of all keys."""
+    """What is known of a key without an event of its own: a truncate that counts, and the last event of all keys."""
     one = truncate(decided, lsn)
     return State(op=TRUNCATE, decided=one.place, considered=at(considered), order=one.order)
 
