@@ -20,7 +20,7 @@ ENTRY = ", ".join(f"{name} {kind}" for name, kind in {**SIDE, DELETE: "boolean"}
 def entries(spark: SparkSession, *given: tuple[str, str, str], gone: bool = False, at_ms: int = 0) -> DataFrame:
     """Entries as (kind, id, image)."""
     order, kafka = ([1, 2], "a domain", 3), (4, "topic", 0, 0, 5)
-    rows = [(kind, id_, "k", None, order, kafka, image, ["c"], 1, at_ms, gone) for kind, id_, image in given]
+    rows = [(kind, id_, "k", "m", None, order, kafka, kafka, image, 1, at_ms, gone) for kind, id_, image in given]
     return spark.createDataFrame(rows, ENTRY)
 
 
@@ -44,8 +44,8 @@ def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
     """A table with two commits, to be copied: its folder and both pins."""
     folder = tmp_path_factory.mktemp("written") / "side"
     table = SideTable(spark, str(folder))
-    first = write(table, None, entries(spark, ("deleted", "a", "1"), ("moved", "m", "1")))
-    yield folder, first, write(table, first, entries(spark, ("deleted", "b", "2")))
+    first = write(table, None, entries(spark, ("key", "a", "1"), ("image", "m", "1")))
+    yield folder, first, write(table, first, entries(spark, ("key", "b", "2")))
 
 
 def test_without_a_pin_there_are_no_entries(table: SideTable) -> None:
@@ -57,26 +57,26 @@ def test_without_a_pin_there_are_no_entries(table: SideTable) -> None:
 
 def test_nothing_to_write_makes_no_table(spark: SparkSession, table: SideTable) -> None:
     assert table.write(None, entries(spark), at_ms=0, memory_days=30) is None
-    assert table.write(None, entries(spark, ("deleted", "a", ""), gone=True), at_ms=0, memory_days=30) is None
+    assert table.write(None, entries(spark, ("key", "a", ""), gone=True), at_ms=0, memory_days=30) is None
     assert not Path(table.path).exists()
 
 
 def test_a_merge_adds_replaces_and_removes_by_kind_and_id(spark: SparkSession, table: SideTable) -> None:
-    first = write(table, None, entries(spark, ("deleted", "a", "1"), ("deleted", "b", "1"), ("moved", "a", "1")))
-    changes = entries(spark, ("deleted", "a", "2"), ("awaiting", "c", "2")).union(
-        entries(spark, ("deleted", "b", ""), ("moved", "unknown", ""), gone=True)
+    first = write(table, None, entries(spark, ("key", "a", "1"), ("key", "b", "1"), ("image", "a", "1")))
+    changes = entries(spark, ("key", "a", "2"), ("rejected", "c", "2")).union(
+        entries(spark, ("key", "b", ""), ("image", "unknown", ""), gone=True)
     )
 
     second = write(table, first, changes)
 
-    assert held(table, second) == {("deleted", "a", "2"), ("moved", "a", "1"), ("awaiting", "c", "2")}
-    assert held(table, first) == {("deleted", "a", "1"), ("deleted", "b", "1"), ("moved", "a", "1")}
-    assert (first.kinds, second.kinds) == (("deleted", "moved"), ("deleted", "moved", "awaiting"))
+    assert held(table, second) == {("key", "a", "2"), ("image", "a", "1"), ("rejected", "c", "2")}
+    assert held(table, first) == {("key", "a", "1"), ("key", "b", "1"), ("image", "a", "1")}
+    assert (first.kinds, second.kinds) == (("key", "image"), ("key", "image", "rejected"))
     assert second.id == first.id
 
 
 def test_an_entry_comes_back_as_it_went(spark: SparkSession, table: SideTable) -> None:
-    given = entries(spark, ("moved", "m", '{"text": "x"}'), at_ms=7)
+    given = entries(spark, ("image", "m", '{"text": "x"}'), at_ms=7)
 
     pin = write(table, None, given)
 
@@ -85,44 +85,42 @@ def test_an_entry_comes_back_as_it_went(spark: SparkSession, table: SideTable) -
 
 
 def test_a_write_that_changes_nothing_leaves_the_version(spark: SparkSession, table: SideTable) -> None:
-    pin = write(table, None, entries(spark, ("deleted", "a", "1")))
+    pin = write(table, None, entries(spark, ("key", "a", "1")))
 
     assert table.write(pin, entries(spark), at_ms=0, memory_days=30) == pin
-    assert write(table, pin, entries(spark, ("deleted", "unknown", ""), gone=True)) == pin
+    assert write(table, pin, entries(spark, ("key", "unknown", ""), gone=True)) == pin
 
 
 def test_what_stands_beyond_the_pin_does_not_count(spark: SparkSession, table: SideTable) -> None:
-    first = write(table, None, entries(spark, ("deleted", "a", "1")))
-    write(table, first, entries(spark, ("deleted", "a", "died"), ("moved", "m", "died")))
+    first = write(table, None, entries(spark, ("key", "a", "1")))
+    write(table, first, entries(spark, ("key", "a", "died"), ("image", "m", "died")))
 
-    again = write(table, first, entries(spark, ("deleted", "b", "2")))
+    again = write(table, first, entries(spark, ("key", "b", "2")))
 
-    assert held(table, again) == {("deleted", "a", "1"), ("deleted", "b", "2")}
-    assert (again.version, again.kinds) == (first.version + 2, ("deleted",))
+    assert held(table, again) == {("key", "a", "1"), ("key", "b", "2")}
+    assert (again.version, again.kinds) == (first.version + 2, ("key",))
 
 
 def test_without_a_pin_what_is_there_does_not_count(spark: SparkSession, table: SideTable) -> None:
-    died = write(table, None, entries(spark, ("moved", "a", "died")))
+    died = write(table, None, entries(spark, ("image", "a", "died")))
 
-    pin = write(table, None, entries(spark, ("deleted", "b", "1")))
+    pin = write(table, None, entries(spark, ("key", "b", "1")))
 
-    assert held(table, pin) == {("deleted", "b", "1")}
-    assert (pin.id, pin.kinds) == (died.id, ("deleted",))
+    assert held(table, pin) == {("key", "b", "1")}
+    assert (pin.id, pin.kinds) == (died.id, ("key",))
 
 
 def test_entries_past_their_time_go_once_a_day(spark: SparkSession, table: SideTable) -> None:
-    old = entries(spark, ("deleted", "old", "1"), at_ms=0).union(
-        entries(spark, ("moved", "new", "1"), at_ms=40 * DAY_MS)
-    )
+    old = entries(spark, ("key", "old", "1"), at_ms=0).union(entries(spark, ("image", "new", "1"), at_ms=40 * DAY_MS))
     pin = write(table, None, old, at_ms=40 * DAY_MS)
 
-    within = write(table, pin, entries(spark, ("moved", "x", "2"), at_ms=41 * DAY_MS - 1), at_ms=41 * DAY_MS - 1)
-    after = write(table, within, entries(spark, ("moved", "y", "3"), at_ms=41 * DAY_MS), at_ms=41 * DAY_MS)
+    within = write(table, pin, entries(spark, ("image", "x", "2"), at_ms=41 * DAY_MS - 1), at_ms=41 * DAY_MS - 1)
+    after = write(table, within, entries(spark, ("image", "y", "3"), at_ms=41 * DAY_MS), at_ms=41 * DAY_MS)
 
-    assert ("deleted", "old", "1") in held(table, within)
-    assert held(table, after) == {("moved", "new", "1"), ("moved", "x", "2"), ("moved", "y", "3")}
+    assert ("key", "old", "1") in held(table, within)
+    assert held(table, after) == {("image", "new", "1"), ("image", "x", "2"), ("image", "y", "3")}
     assert (within.swept_ms, after.swept_ms) == (40 * DAY_MS, 41 * DAY_MS)
-    assert (within.kinds, after.kinds) == (("deleted", "moved"), ("moved",))
+    assert (within.kinds, after.kinds) == (("key", "image"), ("image",))
 
 
 def test_a_table_of_many_files_is_written_anew(
@@ -131,9 +129,9 @@ def test_a_table_of_many_files_is_written_anew(
     monkeypatch.setattr(side, "MOST_FILES", 1)
     pin = None
     for number in range(3):
-        pin = write(table, pin, entries(spark, ("deleted", str(number), "1")))
+        pin = write(table, pin, entries(spark, ("key", str(number), "1")))
 
-    assert held(table, pin) == {("deleted", str(number), "1") for number in range(3)}
+    assert held(table, pin) == {("key", str(number), "1") for number in range(3)}
     assert len(table.read(pin).inputFiles()) <= 2
 
 
@@ -145,7 +143,7 @@ def test_a_table_that_is_gone_is_data_loss(
     with pytest.raises(DataLossError, match="the table is gone, and with it silver's memory"):
         table.read(pin)
     with pytest.raises(DataLossError, match="move it and silver away"):
-        table.write(pin, entries(spark, ("deleted", "a", "1")), at_ms=0, memory_days=30)
+        table.write(pin, entries(spark, ("key", "a", "1")), at_ms=0, memory_days=30)
 
 
 def test_another_table_is_data_loss(table: SideTable, written: tuple[Path, SidePin, SidePin]) -> None:
@@ -175,7 +173,7 @@ def test_a_version_whose_files_were_vacuumed_is_data_loss(
     with pytest.raises(DataLossError, match=f"files of version {first.version} were vacuumed"):
         table.read(first)
     with pytest.raises(DataLossError):
-        table.write(first, entries(spark, ("deleted", "c", "1")), at_ms=0, memory_days=30)
+        table.write(first, entries(spark, ("key", "c", "1")), at_ms=0, memory_days=30)
     assert second.version > first.version
 
 
@@ -190,7 +188,7 @@ def test_a_table_that_another_run_writes_meanwhile_is_locked(
     folder, _, pin = written
     shutil.copytree(folder, table.path)
     merge = SideTable._merge
-    end = " VALUES ('deleted', 'z', null, null, null, null, null, null, 1, 1)" if "INSERT" in meanwhile else ""
+    end = " VALUES ('key', 'z', null, null, null, null, null, null, null, 1, 1)" if "INSERT" in meanwhile else ""
 
     def forestalled(self: SideTable, rows: DataFrame) -> None:
         spark.newSession().sql(f"{meanwhile} delta.`{table.path}`{end}").collect()
@@ -199,11 +197,11 @@ def test_a_table_that_another_run_writes_meanwhile_is_locked(
     monkeypatch.setattr(SideTable, "_merge", forestalled)
 
     with pytest.raises(TableLockedError, match="another run wrote the table"):
-        write(table, pin, entries(spark, ("deleted", "a", "2")))
+        write(table, pin, entries(spark, ("key", "a", "2")))
 
 
 def test_the_commits_of_the_side_table_leave_no_settings(spark: SparkSession, table: SideTable) -> None:
-    write(table, None, entries(spark, ("deleted", "a", "1")))
+    write(table, None, entries(spark, ("key", "a", "1")))
 
     DeltaTable.forPath(spark, table.path).delete()
 

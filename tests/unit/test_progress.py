@@ -13,7 +13,7 @@ SILVER = Progress(
     run_id="r",
     commit=1,
     sources={"table-id": 7},
-    side=SidePin(id="side-id", version=3, kinds=("deleted", "moved"), swept_ms=1_700_000_000_000),
+    side=SidePin(id="side-id", version=3, kinds=("key", "image"), swept_ms=1_700_000_000_000),
 )
 GOLD = Progress(layer="gold", run_id="r", commit=3, sources={"table-id": 7}, epochs={"table-id": 1}, model="5f1d")
 WITH_GAPS = Progress(
