@@ -191,9 +191,12 @@ class _Run:
 
     def _take_memory(self, row: Mapping[str, Any]) -> None:
         self.has_memory = True
+        # Versions up to 0.1.0 wrote no place where they remembered only what the row waits for.
+        place = row["place"] and _place(row["place"])
         if not self.has_stored:
-            self.state = State(decided=_place(row["place"]), order=_order(row["order"]))
-        self.state.considered = _place(row["seen"] or row["place"])
+            self.state = State(decided=place, order=_order(row["order"]))
+        if seen := row["seen"] or row["place"]:
+            self.state.considered = _place(seen)
         self.state.came_by = row["move"]
 
     def _take_event(self, row: Mapping[str, Any], record: _Record | None) -> None:

@@ -86,7 +86,7 @@ def stored_rows(pieces: Iterable[Row]) -> list[Row]:
 
 def folded(rows: Iterable[Row], rules: Rules, *, size: int) -> list[Row]:
     """The pieces of a stream in batches of this size."""
-    in_order = sorted(rows, key=lambda row: (row["key"], row["rank"], tuple(row["place"].values())))
+    in_order = sorted(rows, key=lambda row: (row["key"], row["rank"], tuple((row.get("place") or {}).values())))
     cut = [in_order[start : start + size] for start in range(0, len(in_order), size)]
     batches = fold((pa.RecordBatch.from_pylist(part, STREAM) for part in cut), rules)
     pieces = [piece for batch in batches for piece in batch.to_pylist()]
@@ -149,3 +149,16 @@ def test_most_runs_are_decided_by_index_arithmetic(monkeypatch: pytest.MonkeyPat
 
     assert sum(slow[::2]) < sum(slow[1::2]) / 2
     assert any(piece["role"] == GIVEN for found in pieces for piece in found)
+
+
+def test_a_memory_without_a_place_leaves_the_row_s() -> None:
+    """Versions up to 0.1.0 remembered so what a row waits for."""
+    _, other, rules = histories(0)
+    event = {**other[0], "key": "k", "op": "u", "unsent": list(LARGE), "is_streaming": False}
+    place = {**event["place"], "log_ts": event["place"]["log_ts"] - 1}
+    row = {**event, "rank": ROW, "place": place, "is_new": False}
+    memory = {**row, "rank": MEMORY, "place": None, "order": None, "unsent": [], "move": "m"}
+
+    (piece,) = folded([row, memory, event], rules, size=7)
+
+    assert (piece["place"], piece["came_by"], piece["is_behind"]) == (event["place"], "m", False)
