@@ -46,6 +46,8 @@ from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import Progress, SidePin
 from cdc_lake.tables.side import SideTable
 
+_LARGE_BYTES, _FEW_BYTES = 64 << 10, 128 << 20
+"""Values beyond the first are large; beyond the second together, they are not few."""
 _DEFAULTS = (
     "set value.converter.ignore.default.for.nullables=true (Confluent's converter; Apicurio's has no such setting), or "
     "take the default off the column"
@@ -170,14 +172,17 @@ class Counts:
 
 def schemas_and_frames() -> Column:
     """What bronze rows were written with, an aggregate: `keys` and `values`, fingerprints of schemas; `frames`; and
-    `largest`, the bytes of the largest value.
+    `largest`, the bytes of the largest value, a few large ones not counted.
     """
+    length = F.length("raw_value")
+    of_large = F.coalesce(F.sum(F.when(length > _LARGE_BYTES, length)), F.lit(0))
+    largest = F.coalesce(F.max(length), F.lit(0))
     frames = F.array_union(F.collect_set("framing.key"), F.collect_set("framing.value"))
     return F.struct(
         F.sort_array(F.collect_set("key_schema")).alias("keys"),
         F.sort_array(F.collect_set("value_schema")).alias("values"),
         frames.alias("frames"),
-        F.coalesce(F.max(F.length("raw_value")), F.lit(0)).alias("largest"),
+        F.when(of_large > _FEW_BYTES, largest).otherwise(F.least(largest, F.lit(_LARGE_BYTES))).alias("largest"),
     )
 
 
