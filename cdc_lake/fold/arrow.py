@@ -445,8 +445,8 @@ class _Batch:
         for name in _PLACE:
             values = place.field(name)
             one, other = values.slice(0, self._n - 1), values.slice(1)
-            is_less |= is_equal & _numpy(pc.less(one, other))
-            is_equal &= _numpy(pc.equal(one, other))
+            is_less |= is_equal & _numpy(pc.fill_null(pc.less(one, other), False))
+            is_equal &= _numpy(pc.fill_null(pc.equal(one, other), False))
         return is_less
 
     def decided(self, is_wanted: _Bools) -> pa.RecordBatch | None:
