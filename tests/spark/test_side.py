@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from cdc_lake.columns import DELETE, SIDE
+from cdc_lake.columns import DELETE, SEEN, SIDE
 from cdc_lake.errors import DataLossError, TableLockedError
 from cdc_lake.tables import side
+from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import SidePin
 from cdc_lake.tables.side import DAY_MS, SideTable
 
@@ -207,3 +209,43 @@ def test_the_commits_of_the_side_table_leave_no_settings(spark: SparkSession, ta
 
     assert DeltaTable.forPath(spark, table.path).history(1).collect()[0]["userMetadata"] is None
     assert spark.conf.get("spark.databricks.delta.merge.materializeSource", None) in (None, "auto")
+
+
+def test_entries_of_earlier_versions_are_read_as_today_s(spark: SparkSession, table: SideTable) -> None:
+    order, place = ([1, 2], "a domain", 3), (4, "topic", 0, 0, 5)
+    rows = [
+        ("deleted", "gone", "gone", None, order, place, None),
+        ("deleted", "twice", "twice", None, order, place, None),
+        ("awaiting", "twice", "twice", "m", None, None, None),
+        ("awaiting", "waits", "waits", "m", None, None, None),
+        ("moved", "m", "old", "before", None, None, "{}"),
+        ("truncated", "", None, None, order, place, None),
+        ("snapshot", "", None, None, None, place, None),
+        ("rejected", "place", "k", None, None, place, "[]"),
+    ]
+    types = ", ".join(f"{name} {SIDE[name]}" for name in SIDE if name not in ("move", SEEN, "__batch", "at_ms"))
+    numbers = {"__batch": F.lit(1).cast("bigint"), "at_ms": F.lit(7).cast("bigint")}
+    old = spark.createDataFrame(rows, types).withColumns(numbers)
+    old.withColumn("__unavailable", F.array().cast("array<string>")).write.format("delta").save(table.path)
+    delta = DeltaLakeTable(spark, table.path)
+    pin = SidePin(id=delta.id(), version=delta.version(), kinds=("deleted", "awaiting", "moved"), swept_ms=7)
+    columns = ("kind", "id", "key", "move", "awaits", "__order", "__kafka", "image", SEEN)
+
+    found = table.read(pin)
+
+    of_today = [
+        ("image", "m", "old", "m", "before", None, None, "{}", None),
+        ("key", "gone", "gone", None, None, order, place, None, None),
+        ("key", "twice", "twice", None, None, order, place, None, None),
+        ("key", "waits", "waits", None, "m", None, None, None, None),
+        ("rejected", "place", "k", None, None, None, place, "[]", None),
+        ("table", "snapshot", None, None, None, None, place, None, None),
+        ("table", "start", None, None, None, order, place, None, None),
+    ]
+    assert found.columns == list(SIDE)
+    assert [tuple(row) for row in found.select(*columns).orderBy("kind", "id").collect()] == of_today
+
+    again = write(table, pin, entries(spark, ("key", "new", "1"), at_ms=7), at_ms=7)
+
+    assert again.kinds == ("key", "image", "table", "rejected")
+    assert table.read(again).count() == len(of_today) + 1
