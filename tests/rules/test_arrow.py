@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import reference
 from histories import LARGE, batches, random_log
@@ -86,7 +87,7 @@ def stored_rows(pieces: Iterable[Row]) -> list[Row]:
 
 def folded(rows: Iterable[Row], rules: Rules, *, size: int) -> list[Row]:
     """The pieces of a stream in batches of this size."""
-    in_order = sorted(rows, key=lambda row: (row["key"], row["rank"], tuple((row.get("place") or {}).values())))
+    in_order = sorted(rows, key=lambda row: (row["key"], row["rank"], tuple(row["place"].values())))
     cut = [in_order[start : start + size] for start in range(0, len(in_order), size)]
     batches = fold((pa.RecordBatch.from_pylist(part, STREAM) for part in cut), rules)
     pieces = [piece for batch in batches for piece in batch.to_pylist()]
@@ -159,6 +160,11 @@ def test_a_memory_without_a_place_leaves_the_row_s() -> None:
     row = {**event, "rank": ROW, "place": place, "is_new": False}
     memory = {**row, "rank": MEMORY, "place": None, "order": None, "unsent": [], "move": "m"}
 
-    (piece,) = folded([row, memory, event], rules, size=7)
+    batch = pa.RecordBatch.from_pylist([row, memory, event], STREAM)
+    places = batch.column("place")
+    fields = [pc.if_else(pc.is_valid(places), places.field(one.name), None) for one in PLACE_TYPE]
+    as_in_spark = pa.StructArray.from_arrays(fields, fields=list(PLACE_TYPE), mask=pc.is_null(places))
+    batch = batch.set_column(STREAM.get_field_index("place"), "place", as_in_spark)
+    (piece,) = (piece for found in fold([batch], rules) for piece in found.to_pylist())
 
     assert (piece["place"], piece["came_by"], piece["is_behind"]) == (event["place"], "m", False)
