@@ -28,9 +28,8 @@ from cdc_lake.literals import of_batch
 
 def key_is_remembered() -> Column:
     """Whether a key needs an entry: of `fold.arrow`'s pieces of rows. A truncate is remembered once for all keys."""
-    is_known = F.col("place").isNotNull() | F.col("seen").isNotNull()
-    is_gone = ~F.col("has_row") & ~F.col("op").eqNullSafe(TRUNCATE) & is_known
-    return is_gone | (F.col("has_row") & (F.col("seen").isNotNull() | F.col("came_by").isNotNull()))
+    is_gone = ~F.col("has_row") & ~F.col("op").eqNullSafe(TRUNCATE) & F.col("place").isNotNull()
+    return is_gone | F.col("seen").isNotNull() | (F.col("has_row") & F.col("came_by").isNotNull())
 
 
 def key_entries(rows: DataFrame) -> DataFrame:

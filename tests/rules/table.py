@@ -177,7 +177,8 @@ class Table:
             state.values, state.came_by = {}, None
         if all(name in state.values for name in self.columns):
             state.came_by = None
-        if not state.has_row and (state.op == TRUNCATE or (not has_own and key not in self._states)):
+        is_told = state.op == TRUNCATE and state.considered == self._start.considered
+        if not state.has_row and (is_told or (not has_own and key not in self._states)):
             self._states.pop(key, None)  # the truncate itself is remembered, once for all keys
         else:
             self._states[key] = state
