@@ -1,72 +1,30 @@
-"""`fold.arrow` on random logs: by index arithmetic as by `step`, and however the stream is cut into Arrow batches."""
+"""`fold.arrow` and `fold.moves` on the kit and on random logs.
 
-import json
+Against what is written and the reference; by index arithmetic as by `step`; and however the stream is cut into batches.
+"""
+
 import random
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import reference
+from conformance.log import Deletes, Log
 from histories import LARGE, batches, random_log
 
-from cdc_lake.fold import arrow
-from cdc_lake.fold.arrow import EVENT, GIVEN, MEMORY, OF_ROW, ORDER_TYPE, PLACE_TYPE, ROW, Rules, fold
+from cdc_lake.fold.arrow import GIVEN, MEMORY, OF_ROW, PLACE_TYPE, ROW, Rules, fold
 from cdc_lake.fold.rules import Order, State
+from rules import arrow_table
+from rules.arrow_table import STREAM, ArrowTable, Row, event_row, folded
+from rules.test_histories import wrong_rows
+from rules.test_kit import LOGS, wrong_in
 
-STREAM = pa.schema(
-    [
-        ("key", pa.string()),
-        ("pk", pa.struct([("id", pa.int64())])),
-        ("rank", pa.int32()),
-        ("place", PLACE_TYPE),
-        ("op", pa.string()),
-        ("is_streaming", pa.bool_()),
-        ("order", ORDER_TYPE),
-        ("unsent", pa.list_(pa.string())),
-        ("move", pa.string()),
-        ("seen", PLACE_TYPE),
-        ("snapshot", pa.string()),
-        ("is_new", pa.bool_()),
-        ("again", pa.bool_()),
-        ("raw_value", pa.binary()),
-        ("value_schema", pa.string()),
-        ("framing", pa.string()),
-    ]
-)
-Row = dict[str, Any]
-
-
-def event_row(place: reference.Place, event: reference.Event) -> Row:
-    """An event as silver hands it over."""
-    log_ts, generation, partition, offset = place
-    is_upsert = event.op in ("c", "u", "r")
-    unsent = [name for name, value in (event.values or {}).items() if value is reference.UNSENT]
-    return {
-        "key": json.dumps(event.key),
-        "pk": {"id": event.key},
-        "rank": EVENT,
-        "place": {
-            "log_ts": log_ts,
-            "topic": "t",
-            "generation": generation,
-            "partition": partition,
-            "offset": offset,
-        },
-        "op": event.op,
-        "is_streaming": event.op in ("c", "u", "d") and not event.is_snapshot,
-        "order": {"position": event.position, "domain": event.domain, "ts_ms": event.ts_ms},
-        "unsent": unsent if is_upsert else [],
-        "move": None if event.move is None else str(event.move),
-        "snapshot": event.snapshot,
-        "is_new": True,
-        "again": False,
-        "raw_value": f"{partition}@{offset}".encode() if is_upsert else None,
-        "value_schema": "schema",
-        "framing": "id4",
-    }
+KIT = [log for log in LOGS if "null_means_keep" not in log.settings]
+WHOLE = 1_000_000
+"""More rows than a stream has."""
 
 
 def stored_rows(pieces: Iterable[Row]) -> list[Row]:
@@ -85,77 +43,85 @@ def stored_rows(pieces: Iterable[Row]) -> list[Row]:
     return found
 
 
-def folded(rows: Iterable[Row], rules: Rules, *, size: int) -> list[Row]:
-    """The pieces of a stream in batches of this size."""
-    in_order = sorted(rows, key=lambda row: (row["key"], row["rank"], tuple(row["place"].values())))
-    cut = [in_order[start : start + size] for start in range(0, len(in_order), size)]
-    batches = fold((pa.RecordBatch.from_pylist(part, STREAM) for part in cut), rules)
-    pieces = [piece for batch in batches for piece in batch.to_pylist()]
-    return sorted(pieces, key=lambda piece: json.dumps(piece, default=str, sort_keys=True))
-
-
-def histories(seed: int) -> tuple[list[Row], list[Row], Rules]:
-    """Two batches of a random log, and the rules to fold them by."""
+def two_batches(seed: int) -> tuple[list[Row], list[Row], Rules]:
+    """Two batches of a random log: the first, the second upon what the first leaves, and the rules to fold them by."""
     rng = random.Random(seed)
     log = random_log(rng, 12, breaks_off=rng.random() < 0.5)
     start = rng.choice((State(), State(op="t", order=Order([0], "source", 0))))
     rules = Rules(LARGE, hard=rng.random() < 0.5, truncates_hard=False, start=start)
-    first, second = batches(rng, log, 2)
-    rows = {place: event_row(place, event) for place, event in reference.in_log_order(log.events)}
-    early = {(log.events[number].partition, log.events[number].offset) for number in first}
-    one = [row for place, row in rows.items() if (place.partition, place.offset) in early]
-    other = [row for place, row in rows.items() if (place.partition, place.offset) not in early]
-    assert one and other and second
-    return one, other, rules
+    early = {(log.events[number].partition, log.events[number].offset) for number in batches(rng, log, 2)[0]}
+    parts: tuple[list[Row], list[Row]] = [], []
+    for place, event in reference.in_log_order(log.events):
+        parts[(place.partition, place.offset) not in early].append(event_row(place, event))
+    one, other = parts
+    assert one and other
+    return one, [*stored_rows(folded(one, rules, size=WHOLE)), *other], rules
 
 
-@pytest.mark.parametrize("seed", range(60))
+def depends_on_size(seed: int) -> bool:
+    """Whether the pieces are others when the stream comes in small batches."""
+    *streams, rules = two_batches(seed)
+    return any(folded(rows, rules, size=size) != folded(rows, rules, size=WHOLE) for rows in streams for size in (1, 7))
+
+
+def depends_on_index_arithmetic(seed: int) -> bool:
+    """Whether the pieces are others when every event goes through `step`."""
+    *streams, rules = two_batches(seed)
+    by_index = [folded(rows, rules, size=WHOLE) for rows in streams]
+    with pytest.MonkeyPatch.context() as patch:
+        kind = arrow_table.arrow._Batch
+        patch.setattr(kind, "_find_slow", lambda batch: np.ones(len(batch._first), bool))
+        patch.setattr(kind, "decided", lambda batch, runs: None)
+        return [folded(rows, rules, size=WHOLE) for rows in streams] != by_index
+
+
+@pytest.mark.parametrize("log", KIT, ids=lambda log: log.log)
+def test_log_ends_as_written(log: Log) -> None:
+    wrong = [wrong_in(log, deletes, kind=ArrowTable, splits=("none", "each")) for deletes in get_args(Deletes)]
+
+    assert wrong == [[], []]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_log_ends_as_the_reference_says(seed: int) -> None:
+    assert wrong_rows(seed, kind=ArrowTable) == {}
+
+
+@pytest.mark.parametrize("seed", range(25))
 def test_the_size_of_the_batches_changes_nothing(seed: int) -> None:
-    one, other, rules = histories(seed)
-
-    whole = folded(one, rules, size=1_000_000)
-    assert folded(one, rules, size=1) == folded(one, rules, size=7) == whole
-
-    stored = [*stored_rows(whole), *other]
-    assert folded(stored, rules, size=1) == folded(stored, rules, size=7) == folded(stored, rules, size=1_000_000)
+    assert not depends_on_size(seed)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_index_arithmetic_decides_as_step_does(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other, rules = histories(seed)
-    by_index = folded(one, rules, size=1_000_000)
-    second = [*stored_rows(by_index), *other]
-    then_by_index = folded(second, rules, size=1_000_000)
-
-    monkeypatch.setattr(arrow._Batch, "_find_slow", lambda batch: np.ones(len(batch._first), bool))
-    monkeypatch.setattr(arrow._Batch, "decided", lambda batch, runs: None)
-
-    assert folded(one, rules, size=1_000_000) == by_index
-    assert folded(second, rules, size=1_000_000) == then_by_index
+@pytest.mark.parametrize("seed", range(25))
+def test_index_arithmetic_decides_as_step_does(seed: int) -> None:
+    assert not depends_on_index_arithmetic(seed)
 
 
-def test_most_runs_are_decided_by_index_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the tests above would compare `step` with itself."""
-    slow: list[int] = []
-    found = arrow._Batch._find_slow
+def test_index_arithmetic_decides_at_least_a_third_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the test above would compare `step` with itself. Random logs are hostile."""
+    kind = arrow_table.arrow._Batch
+    is_slow: list[bool] = []
+    found = kind._find_slow
 
-    def counted(batch: arrow._Batch) -> Sequence[bool]:
-        is_slow = found(batch)
-        slow.append(int(is_slow.sum()))
-        slow.append(len(is_slow))
-        return is_slow
+    def noted(batch: arrow_table.arrow._Batch) -> np.ndarray:
+        runs = found(batch)
+        is_slow.extend(runs)
+        return runs
 
-    monkeypatch.setattr(arrow._Batch, "_find_slow", counted)
-    pieces = [folded(histories(seed)[0], histories(seed)[2], size=1_000_000) for seed in range(20)]
+    monkeypatch.setattr(kind, "_find_slow", noted)
+    pieces = []
+    for seed in range(20):
+        rows, _, rules = two_batches(seed)
+        pieces += folded(rows, rules, size=WHOLE)
 
-    assert sum(slow[::2]) < sum(slow[1::2]) / 2
-    assert any(piece["role"] == GIVEN for found in pieces for piece in found)
+    assert is_slow.count(False) > len(is_slow) / 3
+    assert any(piece["role"] == GIVEN for piece in pieces)
 
 
 def test_a_memory_without_a_place_leaves_the_row_s() -> None:
     """Versions up to 0.1.0 remembered so what a row waits for."""
-    _, other, rules = histories(0)
-    event = {**other[0], "key": "k", "op": "u", "unsent": list(LARGE), "is_streaming": False}
+    rows, _, rules = two_batches(0)
+    event = {**rows[0], "key": "k", "op": "u", "unsent": list(LARGE), "is_streaming": False}
     place = {**event["place"], "log_ts": event["place"]["log_ts"] - 1}
     row = {**event, "rank": ROW, "place": place, "is_new": False}
     memory = {**row, "rank": MEMORY, "place": None, "order": None, "unsent": [], "move": "m"}

@@ -8,13 +8,14 @@ import pytest
 import reference
 from histories import COLUMNS, batches, random_log
 
+from rules.arrow_table import ArrowTable
 from rules.table import Table, batches_as_seen
 
 HISTORIES_OF_A_LOG = 6
 SEEDS_OF_A_TEST = 250
 
 
-def wrong_rows(seed: int) -> dict[Any, Any]:
+def wrong_rows(seed: int, *, kind: type[Table] | type[ArrowTable] = Table) -> dict[Any, Any]:
     """Fold a random log in 5 to 29 batches; the keys whose rows are not the reference's, with both rows."""
     rng = random.Random(seed)
     truncates = rng.random() < 0.2
@@ -42,7 +43,7 @@ def wrong_rows(seed: int) -> dict[Any, Any]:
         key: (row.values, row.deleted, row.unavailable, row.op, tuple(row.place), row.order and tuple(row.order))
         for key, row in reference.fold(events, list(COLUMNS), **settings).items()
     }
-    table = Table(list(COLUMNS), **settings)
+    table = kind(list(COLUMNS), **settings)
     for batch in batches_as_seen(dict(enumerate(events)), cut, due):
         table.take(batch)
     found = table.rows()

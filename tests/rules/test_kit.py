@@ -9,9 +9,11 @@ from conformance.cut import Split, cuts, due
 from conformance.log import Deletes, Log, load
 from conformance.rows import Found, differences, expected_rows
 
+from rules.arrow_table import ArrowTable
 from rules.table import Record, Table, batches_as_seen
 
 LOGS = [log for log in load() if log.stops is None]
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 def batches_of(log: Log, cut: Sequence[range]) -> list[list[Record]]:
@@ -21,14 +23,16 @@ def batches_of(log: Log, cut: Sequence[range]) -> list[list[Record]]:
     return batches_as_seen(events, cut, {number: due(log, cut, number) for number in numbers})
 
 
-def wrong_in(log: Log, deletes: Deletes) -> list[str]:
+def wrong_in(
+    log: Log, deletes: Deletes, *, kind: type[Table] | type[ArrowTable] = Table, splits: Sequence[Split] = SPLITS
+) -> list[str]:
     """What is wrong with the first cut of the log that does not end as written; nothing if all do."""
     expected = expected_rows(log, deletes)
     settings = dict(log.settings)
     settings["remove_missing"] = settings.pop("remove_missing_after_snapshot", False)
     settings.pop("null_means_keep", None)
-    for cut in (cut for split in get_args(Split) for cut in cuts(log, split)):
-        table = Table(list(log.table_columns), deletes=deletes, **settings)
+    for cut in (cut for split in splits for cut in cuts(log, split)):
+        table = kind(list(log.table_columns), deletes=deletes, **settings)
         for batch in batches_of(log, cut):
             table.take(batch)
         found = {

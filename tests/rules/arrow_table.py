@@ -1,0 +1,278 @@
+"""Silver as a dict, like `rules.table`, but by `fold.arrow` and `fold.moves`: what silver does with their pieces."""
+
+import json
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import reference
+
+from cdc_lake.changes.whole_table import Mark, Place, Truncate, WholeTable, whole_table
+from cdc_lake.fold import arrow, moves
+from cdc_lake.fold.arrow import EVENT, GIVEN, LEFT, MEMORY, OF_ROW, ORDER_TYPE, PLACE_TYPE, ROW
+from cdc_lake.fold.rules import DELETES, TRUNCATE, UPSERTS, Event, Order, State
+from rules.table import Record
+
+STREAM = pa.schema(
+    [
+        ("key", pa.string()),
+        ("pk", pa.struct([("id", pa.int64())])),
+        ("rank", pa.int32()),
+        ("place", PLACE_TYPE),
+        ("op", pa.string()),
+        ("is_streaming", pa.bool_()),
+        ("order", ORDER_TYPE),
+        ("unsent", pa.list_(pa.string())),
+        ("move", pa.string()),
+        ("seen", PLACE_TYPE),
+        ("snapshot", pa.string()),
+        ("is_new", pa.bool_()),
+        ("again", pa.bool_()),
+        ("raw_value", pa.binary()),
+        ("value_schema", pa.string()),
+        ("framing", pa.string()),
+    ]
+)
+_LAST = "~"
+"""A key behind all others."""
+_MARKERS = ("first", "first_in_data_collection", "last", "last_in_data_collection")
+Row = dict[str, Any]
+
+
+class ArrowTable:
+    """A table that is folded batch by batch.
+
+    Args:
+        columns: those outside the key; all but `n` may be large.
+        deletes, soft_delete_values, truncates, remove_missing: see `reference.fold`.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        *,
+        deletes: str = "soft",
+        soft_delete_values: str = "last",
+        truncates: str = "as_deletes",
+        truncates_across_partitions: bool = False,
+        remove_missing: bool = False,
+    ) -> None:
+        self.columns = columns
+        self._large = [name for name in columns if name != "n"]
+        self._is_hard = deletes == "hard"
+        self._truncates_hard = self._is_hard if truncates == "as_deletes" else truncates == "hard"
+        self._empties = soft_delete_values == "null"
+        self._removes_missing = remove_missing
+        self._log: list[Record] = []
+        self._values: dict[bytes, Mapping[str, Any]] = {}
+        self._keys: dict[str, Hashable] = {}
+        self._rows: dict[str, Row] = {}
+        self._memory: dict[str, Row] = {}
+        self._lifetimes: dict[str, dict[str, tuple[str, moves.Left, Row]]] = {}
+        """By key, those that its key changes ended, by name: the change, what it left, and the values."""
+        self._happened = WholeTable()
+
+    def take(self, batch: Sequence[Record]) -> None:
+        """Fold a batch, in any order, into the table."""
+        before, earlier = self._happened, self._log
+        self._log = [*self._log, *batch]
+        happened = whole_table(*self._of_all(batch), earlier=self._of_all(earlier)[1], before=before)
+        if happened.is_behind:
+            self._happened = whole_table(*self._of_all(self._log))
+            again = {json.dumps(event.key) for _, event in self._log if event.op != TRUNCATE}
+        else:
+            self._happened = happened
+            pieces = self._fold(batch, happened.events, before.start)
+            again = self._again(pieces)
+        if again:
+            pieces = self._fold(batch, happened.events, before.start, again)
+        self._write(pieces, again)
+
+    def rows(self) -> dict[Hashable, tuple[Any, ...]]:
+        """By key: values, whether it is deleted, the columns that were never sent, op, place, order."""
+        return {self._keys[key]: self._row(row) for key, row in self._rows.items()}
+
+    def _row(self, row: Row) -> tuple[Any, ...]:
+        log_ts, _, *rest = row["place"].values()
+        order = row["order"] and tuple(_unlisted(row["order"]).values())
+        missing = tuple(sorted(row["missing"]))
+        return row["values"], row["op"] in DELETES, missing, row["op"], (log_ts, *rest), order
+
+    def _of_all(self, records: Iterable[Record]) -> tuple[list[Truncate], list[Mark]]:
+        truncates, marks = [], []
+        for place, event in records:
+            at = Place(*_place(place).values())
+            if event.op == TRUNCATE:
+                truncates.append(Truncate(at, Order(event.position and list(event.position), *event.order[1:])))
+            elif self._removes_missing and event.snapshot in _MARKERS:
+                marks.append(Mark(at, event.snapshot))
+        return truncates, marks
+
+    def _fold(
+        self, batch: Sequence[Record], of_all: Sequence[Event], start: State, again: Iterable[str] = ()
+    ) -> list[Row]:
+        """The pieces of the batch; of the keys that are folded again, of all of the log."""
+        rules = arrow.Rules(
+            self._large,
+            self._is_hard,
+            self._truncates_hard,
+            of_all,
+            whole_table(*self._of_all(self._log)).events if again else (),
+            start,
+            self._happened.start.considered,
+        )
+        events = [row for record in batch if (row := self._event(record)) and row["key"] not in again]
+        events += [
+            row | {"again": True} for record in self._log if (row := self._event(record)) and row["key"] in again
+        ]
+        keys = {row["key"] for row in events} | {key for key, one in self._memory.items() if one["move"]}
+        stored = [
+            row | {"again": row["key"] in again}
+            for held in (self._rows, self._memory)
+            for key, row in held.items()
+            if of_all or key in keys
+        ]
+        # The last run of a stream may go on, so that it is not decided by index arithmetic: none of these is the last.
+        last = event_row((0, 0, 0, 0), reference.Event("d")) | {"key": _LAST}
+        pieces = folded([*(_in_stream(row) for row in stored), *events, last], rules, size=1000)
+        return [piece for piece in pieces if piece["key"] != _LAST]
+
+    def _event(self, record: Record) -> Row | None:
+        if record[1].op == TRUNCATE:
+            return None
+        row = event_row(*record)
+        self._keys[row["key"]] = record[1].key
+        if row["raw_value"] is not None:
+            self._values[row["raw_value"]] = record[1].values or {}
+        return row
+
+    def _again(self, pieces: Iterable[Row]) -> set[str]:
+        """The keys to fold again."""
+        known = {move for move, *_ in self._ended()}
+        asked = {piece["key"] for piece in pieces if piece["is_behind"]} | {
+            piece["key"]
+            for piece in pieces
+            if piece["role"] == LEFT and moves.is_without_position(piece["move"]) and piece["move"] in known
+        }
+        halves = [(row["key"], row["move"]) for one in self._log if (row := self._event(one)) and row["move"]]
+        keys, names = zip(*halves, *((key, None) for key in asked), strict=True) if asked else ((), ())
+        batch = pa.RecordBatch.from_arrays([pa.array(keys, pa.string()), pa.array(names, pa.string())], ["key", "move"])
+        return {key for found in moves.relatives([batch]) for key in found.column("key").to_pylist()}
+
+    def _write(self, pieces: Sequence[Row], again: Iterable[str]) -> None:
+        for key in again:
+            self._lifetimes.pop(key, None)
+        for piece in pieces:
+            if piece["role"] == LEFT:
+                self._leave(piece)
+        lifetimes = moves.Lifetimes((move, left) for move, left, _ in self._ended())
+        values = {left.id: values for _, left, values in self._ended()}
+        given = [piece for piece in pieces if piece["role"] == GIVEN]
+        rows = {piece["key"]: self._written(piece, given) for piece in pieces if piece["role"] == OF_ROW}
+        for key, row in rows.items():
+            for name in list(row["missing"]):
+                holder = lifetimes.holder(name, row["came_by"])
+                if holder is not None:
+                    row["missing"].remove(name)
+                    row["values"][name] = values[holder][name]
+            self._remember(key, row)
+
+    def _ended(self) -> list[tuple[str, moves.Left, Row]]:
+        return [one for of_key in self._lifetimes.values() for one in of_key.values()]
+
+    def _written(self, piece: Row, given: Iterable[Row]) -> Row:
+        """A piece of a row with its values."""
+        stored = self._rows.get(piece["key"], {}).get("values", {})
+        sent = self._values.get(piece["raw_value"], {})
+        values = {}
+        for name in self.columns:
+            is_kept = name in piece["kept"] if name in self._large else piece["keeps_rest"]
+            values[name] = stored.get(name) if is_kept else sent.get(name)
+        for one in given:
+            if one["key"] == piece["key"]:
+                values |= {name: self._values[one["raw_value"]][name] for name in one["columns"]}
+        found = piece | {"values": values | dict.fromkeys(piece["missing"]), "missing": list(piece["missing"])}
+        if self._empties and piece["op"] in DELETES:
+            found |= {"values": dict.fromkeys(self.columns), "missing": [], "came_by": None}
+        return found
+
+    def _leave(self, piece: Row) -> None:
+        held = self._rows.get(piece["key"], {}).get("values", {})
+        values = {name: held[name] for name in piece["kept"]}
+        values |= {name: self._values[piece["raw_value"]][name] for name in piece["columns"] or ()}
+        place = tuple(piece["place"].values())
+        name = json.dumps([piece["move"], place])
+        lifetimes = self._lifetimes.setdefault(piece["key"], {})
+        if name in lifetimes:  # several records hold its values
+            values |= lifetimes[name][2]
+        marks = {column: repr(value) for column, value in values.items()}
+        lifetimes[name] = piece["move"], moves.Left(name, place, marks, piece["came_by"]), values
+
+    def _remember(self, key: str, row: Row) -> None:
+        """Keep what the table and its side table can hold, and nothing else."""
+        came_by = row["came_by"] if row["missing"] else None
+        self._rows.pop(key, None)
+        self._memory.pop(key, None)
+        if row["has_row"]:
+            self._rows[key] = {name: row[name] for name in ("key", "pk", "place", "op", "order", "missing", "values")}
+            self._rows[key]["rank"] = ROW
+        if row["seen"] or came_by or (not row["has_row"] and row["op"] != TRUNCATE and row["place"]):
+            memory = {name: row[name] for name in ("key", "place", "order", "seen")}
+            self._memory[key] = memory | {"rank": MEMORY, "move": came_by}
+
+
+def event_row(place: tuple[Any, ...], event: reference.Event) -> Row:
+    """An event as silver hands it over."""
+    unsent = [name for name, value in (event.values or {}).items() if value is reference.UNSENT]
+    is_upsert = event.op in UPSERTS
+    return {
+        "key": json.dumps(event.key),
+        "pk": {"id": event.key if isinstance(event.key, int) else None},
+        "rank": EVENT,
+        "place": _place(place),
+        "op": event.op,
+        "is_streaming": event.op in ("c", "u", "d") and not event.is_snapshot,
+        "order": {"position": event.position, "domain": event.domain, "ts_ms": event.ts_ms},
+        "unsent": unsent if is_upsert else [],
+        "move": None if event.move is None else move_name(event.move),
+        "snapshot": event.snapshot,
+        "is_new": True,
+        "again": False,
+        "raw_value": json.dumps(place[1:]).encode() if is_upsert else None,
+        "value_schema": "schema",
+        "framing": "id4",
+    }
+
+
+def move_name(move: reference.Move) -> str | None:
+    """The name of a key change as `events.moves.move_of` makes it."""
+    if move.position is not None:
+        return json.dumps({"domain": move.domain, "position": move.position, "ts_ms": move.ts_ms})
+    if move.ts_ms is None:
+        return None
+    keys = {name: [{"key": "id", "value": json.dumps(key)}] for name, key in (("old", move.old), ("new", move.new))}
+    return json.dumps({"ts_ms": move.ts_ms, **keys}, separators=(",", ":"))
+
+
+def folded(rows: Iterable[Row], rules: arrow.Rules, *, size: int) -> list[Row]:
+    """The pieces of a stream in batches of this size, in an order that does not depend on it."""
+    in_order = sorted(rows, key=lambda row: (row["key"], row["rank"], tuple((row["place"] or {}).values())))
+    cut = [in_order[start : start + size] for start in range(0, len(in_order), size)]
+    batches = arrow.fold((pa.RecordBatch.from_pylist(part, STREAM) for part in cut), rules)
+    pieces = [piece for batch in batches for piece in batch.to_pylist()]
+    return sorted(pieces, key=lambda piece: json.dumps(piece, default=str, sort_keys=True))
+
+
+def _in_stream(stored: Row) -> Row:
+    """A row of silver, or a memory, as silver hands it over."""
+    return {"is_streaming": False, "is_new": False, "unsent": stored.get("missing", []), **stored}
+
+
+def _place(place: Sequence[Any]) -> Row:
+    log_ts, generation, partition, offset = place
+    return {"log_ts": log_ts, "topic": "t", "generation": generation, "partition": partition, "offset": offset}
+
+
+def _unlisted(order: Row) -> Row:
+    position = order["position"]
+    return order | {"position": position and tuple(position)}

@@ -1,0 +1,145 @@
+"""`fold.moves`, as tables: which lifetime a value is taken from, and which keys hang together."""
+
+import json
+from collections.abc import Hashable
+from typing import NamedTuple
+
+import pyarrow as pa
+import pytest
+import reference
+
+from cdc_lake.fold import moves
+from cdc_lake.fold.moves import Left
+from rules.arrow_table import move_name
+
+
+def at(position: int) -> str | None:
+    """The name of a key change with a log position."""
+    return move_name(reference.Move(7, "server/db", (position,)))
+
+
+def between(old: int, new: int) -> str | None:
+    """The name of a key change without one."""
+    return move_name(reference.Move(7, old=old, new=new))
+
+
+def ended(
+    move: str | None, name: str, place: int, came_by: str | None = None, **values: Hashable
+) -> tuple[str | None, Left]:
+    return move, Left(name, (place,), values, came_by)
+
+
+class Case(NamedTuple):
+    """Lifetimes that key changes ended; and by change, from which of them a row that it brought takes its body."""
+
+    lifetimes: list[tuple[str | None, Left]]
+    holders: dict[str | None, str | None]
+
+
+THERE, BACK = between(1, 2), between(2, 1)
+HOLDERS = {
+    "from the lifetime that the change ended": Case(
+        [ended(at(10), "one", 1, body="a", tags="x"), ended(at(20), "two", 2, body="b"), ended(at(30), "three", 3)],
+        {at(10): "one", at(20): "two", at(30): None, at(40): None, None: None},
+    ),
+    "of those that one change ended, from the first that has a value": Case(
+        [ended(at(10), "again", 3, body="b"), ended(at(10), "none", 1), ended(at(10), "first", 2, body="a")],
+        {at(10): "first"},
+    ),
+    "from the lifetimes before": Case(
+        [
+            ended(at(10), "one", 1, body="a", tags="x"),
+            ended(at(20), "two", 2, at(10), tags="y"),
+            ended(at(30), "three", 3, at(20)),
+        ],
+        {at(30): "one", at(20): "one"},
+    ),
+    "from the nearest of them": Case(
+        [
+            ended(at(10), "one", 1, body="a"),
+            ended(at(20), "two", 2, at(10), body="b"),
+            ended(at(30), "three", 3, at(20)),
+        ],
+        {at(30): "two"},
+    ),
+    "from the one before the first rather than from the second": Case(
+        [ended(at(10), "one", 1, body="a"), ended(at(20), "two", 2, at(10)), ended(at(20), "again", 3, body="b")],
+        {at(20): "one"},
+    ),
+    "round a cycle from none": Case(
+        [ended(at(10), "one", 1, at(20)), ended(at(20), "two", 2, at(10))],
+        {at(10): None, at(20): None},
+    ),
+    "round a cycle from one that has a value": Case(
+        [ended(THERE, "one", 1, BACK), ended(BACK, "two", 2, THERE), ended(THERE, "three", 3, body="a")],
+        {THERE: "three", BACK: "three"},
+    ),
+    "without a position from none of several": Case(
+        [ended(THERE, "one", 1, body="a"), ended(THERE, "two", 2, body="b")],
+        {THERE: None},
+    ),
+    "without a position from any that has the same value as the others": Case(
+        [ended(THERE, "one", 1, body="a"), ended(THERE, "two", 2, body="a")],
+        {THERE: "one"},
+    ),
+    "without a position from the only one that has a value": Case(
+        [ended(THERE, "one", 1), ended(THERE, "two", 2, body="b")],
+        {THERE: "two"},
+    ),
+    "from none where it is not clear one step behind": Case(
+        [ended(THERE, "one", 1, body="a"), ended(THERE, "two", 2, body="b"), ended(at(10), "three", 3, THERE)],
+        {at(10): None},
+    ),
+    "from none where it is not clear two steps behind": Case(
+        [
+            ended(THERE, "one", 1, body="a"),
+            ended(THERE, "two", 2, body="b"),
+            ended(BACK, "three", 3, THERE),
+            ended(BACK, "four", 4, body="a"),
+            ended(at(10), "five", 5, BACK),
+        ],
+        {BACK: None, at(10): None},
+    ),
+}
+
+HALVES = [("a", "1"), ("b", "1"), ("b", "2"), ("c", "2"), ("c", "3"), ("d", "3"), ("e", "4"), ("f", "4"), ("e", "4")]
+RELATIVES = {
+    "": "",
+    "z": "z",
+    "a": "abcd",
+    "c": "abcd",
+    "ad": "abcd",
+    "f": "ef",
+    "fa": "abcdef",
+}
+"""By the keys that are asked for."""
+
+
+def wrong_holders(case: Case) -> dict[str | None, str | None]:
+    """By change, the lifetimes that are not those of the case."""
+    lifetimes = moves.Lifetimes(case.lifetimes)
+    found = {move: lifetimes.holder("body", move) for move in case.holders}
+    return {move: holder for move, holder in found.items() if holder != case.holders[move]}
+
+
+def relatives(asked: str) -> str:
+    """The keys that hang together with these, each a letter, in order."""
+    rows = [*HALVES, *((key, None) for key in asked)]
+    batches = [pa.RecordBatch.from_pylist([{"key": key, "move": move}]) for key, move in rows]
+    return "".join(sorted(key for batch in moves.relatives(batches) for key in batch.column("key").to_pylist()))
+
+
+@pytest.mark.parametrize("case", HOLDERS.values(), ids=HOLDERS)
+def test_value_is_taken(case: Case) -> None:
+    assert wrong_holders(case) == {}
+
+
+@pytest.mark.parametrize("asked", RELATIVES)
+def test_keys_that_changes_connect_hang_together(asked: str) -> None:
+    assert relatives(asked) == RELATIVES[asked]
+
+
+def test_a_change_is_known_to_have_no_position_by_its_name() -> None:
+    assert moves.is_without_position(json.dumps({"ts_ms": 7, "old": [], "new": []}, separators=(",", ":")))
+    assert not moves.is_without_position(at(10))
+    assert not moves.is_without_position(None)
