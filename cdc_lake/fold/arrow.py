@@ -36,7 +36,7 @@ PIECES = pa.schema(
         *((name, _STRINGS) for name in ("columns", "kept", "missing")),
         *(("raw_value", pa.binary()), ("value_schema", pa.string()), ("framing", pa.string())),
         *((name, _BOOL) for name in ("has_row", "has_stored", "has_memory", "keeps_rest", "is_changed")),
-        *((name, _BOOL) for name in ("is_behind", "is_twice", "is_compared", "is_reset")),
+        *((name, _BOOL) for name in ("is_again", "is_behind", "is_twice", "is_compared", "is_reset")),
         *(("counting", pa.int32()), ("stale", pa.int32())),
     ]
 )
@@ -115,7 +115,7 @@ def fold(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[pa.RecordB
     whole-table event tells it; `came_by`, the key change that may leave the `missing` columns; `kept`, the large
     columns whose value in silver stays; `keeps_rest`, whether those of the others do; the record with the values, null
     if none was sent; `has_row`, `has_stored`, `has_memory`, whether there is to be a row, is one, is a memory;
-    `is_changed`; `is_behind`, whether an event stands before the last one considered, so that the key has to be folded
+    `is_changed`; `is_again`, whether the key was folded without what is stored; `is_behind`, whether an event stands before the last one considered, so that the key has to be folded
     again (in a comparison: whether events do not count because silver knows more); `is_twice`, whether silver has
     several rows of it; `is_compared`, `is_reset`, whether log positions could be compared, and went back while the time
     went on; `counting`, `stale`, how many of its new events count and do not.
@@ -247,7 +247,7 @@ class _Run:
         self.is_behind = True
         if self._fresh is not None and is_start:
             self.state, self._floor, self._fresh = self._fresh, None, None
-            self.is_behind, self.is_changed = False, True
+            self.is_behind, self.again = False, True
         return not self.is_behind
 
     def _compare(self, order: Order | None) -> None:
@@ -309,6 +309,7 @@ class _Pieces:
             has_memory=run.has_memory,
             keeps_rest=rest is STORED,
             is_changed=run.is_changed or run.again,
+            is_again=run.again,
             is_behind=run.is_behind,
             is_twice=run.is_twice,
             is_compared=run.is_compared,
@@ -499,6 +500,7 @@ class _Batch:
             "has_memory": _all(False, len(runs)),
             "keeps_rest": pa.array(goes_on & ~has_upsert),
             "is_changed": _all(True, len(runs)),
+            "is_again": _all(False, len(runs)),
             "is_behind": _all(False, len(runs)),
             "is_twice": _all(False, len(runs)),
             "is_compared": pa.array(np.logical_or.reduceat(self._is_compared, self._first)[runs]),

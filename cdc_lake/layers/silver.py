@@ -225,7 +225,7 @@ def _commit(batch: Batch, following: Progress) -> Progress | None:
         run.check_lease()
         following = run.silver.merge(result, list(outcome.layout.keys), following).progress
         failpoints.reach("silver.after_merge", batch=commit)
-    run.done.count(events=batch.counts.total, **counts, stale=outcome.totals.stale, refolded=outcome.refolded)
+    run.done.count(events=batch.counts.total, **counts, stale=outcome.totals.stale, refolded=outcome.totals.refolded)
     for warning in batch.warnings(happened):
         run.done.warn(warning)
     return following

@@ -232,6 +232,7 @@ class Totals:
 
     Attributes:
         keys: those with a new event that counts.
+        refolded: those that were folded from all of bronze.
         entries: the keys that are, or were, in silver's memory.
     """
 
@@ -242,6 +243,7 @@ class Totals:
     twice: int
     compared: int
     reset: int
+    refolded: int
     given: int
     left: int
     waiting: int
@@ -259,7 +261,7 @@ class Totals:
             number(F.col("counting") > 0),
             F.coalesce(F.sum("counting"), F.lit(0)),
             F.coalesce(F.sum("stale"), F.lit(0)),
-            *(number(F.col(name)) for name in ("is_behind", "is_twice", "is_compared", "is_reset")),
+            *(number(F.col(name)) for name in ("is_behind", "is_twice", "is_compared", "is_reset", "is_again")),
             number(role == arrow.GIVEN),
             number(role == arrow.LEFT),
             number(F.col("came_by").isNotNull() & (role == arrow.OF_ROW)),
@@ -289,11 +291,6 @@ class Folded:
     def layout(self) -> Layout:
         """Silver's columns."""
         return self.schemas.layout
-
-    @cached_property
-    def refolded(self) -> int:
-        """How many keys were folded from all of bronze."""
-        return 0 if self.again is None else self.again.count()
 
     def counted(self) -> dict[str, int]:
         """The parts that the batch's rows add up to."""
