@@ -115,10 +115,11 @@ def fold(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[pa.RecordB
     whole-table event tells it; `came_by`, the key change that may leave the `missing` columns; `kept`, the large
     columns whose value in silver stays; `keeps_rest`, whether those of the others do; the record with the values, null
     if none was sent; `has_row`, `has_stored`, `has_memory`, whether there is to be a row, is one, is a memory;
-    `is_changed`; `is_again`, whether the key was folded without what is stored; `is_behind`, whether an event stands before the last one considered, so that the key has to be folded
-    again (in a comparison: whether events do not count because silver knows more); `is_twice`, whether silver has
-    several rows of it; `is_compared`, `is_reset`, whether log positions could be compared, and went back while the time
-    went on; `counting`, `stale`, how many of its new events count and do not.
+    `is_changed`; `is_again`, whether the key was folded without what is stored; `is_behind`, whether an event stands
+    before the last one considered, so that it has to be (in a comparison: whether events do not count because silver
+    knows more); `is_twice`, whether silver has several rows of it; `is_compared`, `is_reset`, whether log positions
+    could be compared, and went back while the time went on; `counting`, `stale`, how many of its new events count and
+    do not.
 
     Pieces of role `given` hold another record that `columns` of the row are in; those of role `left` what a key change
     left: `move`, `place`, `came_by`, `kept`, and `columns` in the record.
