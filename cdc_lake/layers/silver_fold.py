@@ -46,7 +46,6 @@ _RESET_KEYS = 10
 _ARROW_ROWS, _ARROW_BYTES = 10_000, 64 << 20
 """At most so much goes to a worker's Python at a time, but at least one record."""
 _ARROW_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_BYTES = ("raw_value", "value_schema", "framing")
 
 
 def folded(batch: Batch) -> "Folded":
@@ -57,10 +56,10 @@ def folded(batch: Batch) -> "Folded":
     """
     assert batch.schemas is not None
     run, happened = batch.run, batch.happened_to_all
-    rows, history = batch.accepted.withColumn("again", F.lit(False)), batch.history()
+    rows = batch.accepted.withColumn("again", F.lit(False))
     if happened.is_behind and not run.is_comparison:
         happened = replace(batch.ever_happened_to_all, snapshot=happened.snapshot)
-        keys = history.where(F.col("key").isNotNull()).select("key").distinct()
+        keys = batch.history().where(F.col("key").isNotNull()).select("key").distinct()
     else:
         found = _folded(batch, batch.schemas, rows, happened, largest=batch.counts.written["largest"])
         if run.is_comparison:
@@ -79,9 +78,9 @@ def folded(batch: Batch) -> "Folded":
             keys = keys.unionByName(moves.named_before(left, batch.remembered))
             if keys.isEmpty():
                 return found
-        keys = moves.relatives(_halves(history), keys)
+        keys = moves.relatives(_halves(batch.history()), keys)
     keys = keys.localCheckpoint()
-    old = history.join(keys, "key", "left_semi").withColumn("again", F.lit(True))
+    old = batch.history().join(keys, "key", "left_semi").withColumn("again", F.lit(True))
     rows = rows.join(keys, "key", "left_anti").unionByName(old)
     ((written,),) = rows.agg(schemas_and_frames()).collect()
     values = sorted({*written["values"], *batch.counts.written["values"]})
