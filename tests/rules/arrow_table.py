@@ -11,7 +11,7 @@ from cdc_lake.changes.whole_table import Mark, Place, Truncate, WholeTable, whol
 from cdc_lake.fold import arrow, moves
 from cdc_lake.fold.arrow import EVENT, GIVEN, LEFT, MEMORY, OF_ROW, ORDER_TYPE, PLACE_TYPE, ROW
 from cdc_lake.fold.rules import DELETES, TRUNCATE, UPSERTS, Event, Order, State
-from rules.table import Record
+from rules.table import Record, Settled
 
 STREAM = pa.schema(
     [
@@ -39,31 +39,12 @@ _MARKERS = ("first", "first_in_data_collection", "last", "last_in_data_collectio
 Row = dict[str, Any]
 
 
-class ArrowTable:
-    """A table that is folded batch by batch.
+class ArrowTable(Settled):
+    """A table that is folded batch by batch; all of its columns but `n` may be large."""
 
-    Args:
-        columns: those outside the key; all but `n` may be large.
-        deletes, soft_delete_values, truncates, remove_missing: see `reference.fold`.
-    """
-
-    def __init__(
-        self,
-        columns: Sequence[str],
-        *,
-        deletes: str = "soft",
-        soft_delete_values: str = "last",
-        truncates: str = "as_deletes",
-        truncates_across_partitions: bool = False,
-        remove_missing: bool = False,
-    ) -> None:
-        self.columns = columns
+    def __init__(self, columns: Sequence[str], **settings: Any) -> None:
+        super().__init__(columns, **settings)
         self._large = [name for name in columns if name != "n"]
-        self._is_hard = deletes == "hard"
-        self._truncates_hard = self._is_hard if truncates == "as_deletes" else truncates == "hard"
-        self._empties = soft_delete_values == "null"
-        self._removes_missing = remove_missing
-        self._log: list[Record] = []
         self._values: dict[bytes, Mapping[str, Any]] = {}
         self._keys: dict[str, Hashable] = {}
         self._rows: dict[str, Row] = {}

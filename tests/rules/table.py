@@ -16,8 +16,8 @@ Key = Hashable
 Record = tuple[Place, reference.Event]
 
 
-class Table:
-    """A table that is folded batch by batch.
+class Settled:
+    """What a table is told at its start.
 
     Args:
         columns: those outside the key.
@@ -35,12 +35,19 @@ class Table:
         remove_missing: bool = False,
     ) -> None:
         self.columns = columns
-        self.refolded = 0
         self._is_hard = deletes == "hard"
         self._truncates_hard = self._is_hard if truncates == "as_deletes" else truncates == "hard"
         self._empties = soft_delete_values == "null"
         self._removes_missing = remove_missing
         self._log: list[Record] = []
+
+
+class Table(Settled):
+    """A table that is folded batch by batch."""
+
+    def __init__(self, columns: Sequence[str], **settings: Any) -> None:
+        super().__init__(columns, **settings)
+        self.refolded = 0
         self._states: dict[Key, State] = {}
         self._lifetimes: dict[Hashable, list[tuple[Key, Lifetime]]] = {}
         self._of_all: list[Event] = []
