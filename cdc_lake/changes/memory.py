@@ -1,4 +1,4 @@
-"""What silver has to remember beside its rows: entries of its side table, of the kinds that `columns.SIDE` tells."""
+"""What silver remembers that its rows do not show: entries of its side table; `columns.SIDE` tells their kinds."""
 
 from collections.abc import Iterable
 

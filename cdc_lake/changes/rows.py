@@ -48,7 +48,7 @@ def is_deleted() -> Column:
 
 
 def held(pieces: DataFrame, by: Sequence[str], large: Sequence[str]) -> DataFrame:
-    """The values of large columns that pieces hold beside the row's own record.
+    """The values of large columns that are in other records than the row's own.
 
     Columns in: `columns`, those that a piece's record gives; `row`, decoded. Columns out: `by`, and `real`, a struct of
     the `large` columns, each a struct of one value `v`, null where no record gives it.

@@ -18,12 +18,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_lake.fold.rules import DELETES, TOMBSTONE, TRUNCATE, UPSERTS, Event, Lifetime, Order, Place, State, step
+from cdc_lake.fold.rules import (
+    DELETES,
+    STARTS,
+    TOMBSTONE,
+    TRUNCATE,
+    UPSERTS,
+    Event,
+    Lifetime,
+    Order,
+    Place,
+    State,
+    step,
+)
 
 ROW, MEMORY, EVENT = 0, 1, 2
 """Ranks within a run: the row in silver, silver's memory of the key, an event."""
 OF_ROW, GIVEN, LEFT = "row", "given", "left"
-"""Roles of pieces; see `pieces`."""
+"""Roles of pieces; see `fold`."""
 
 _STRINGS, _BOOL = pa.list_(pa.string()), pa.bool_()
 _PLACE = ("log_ts", "topic", "generation", "partition", "offset")
@@ -58,7 +70,6 @@ _NARROW = (
     "is_new",
     "again",
 )
-_STARTS = ("r", "c", "d", TOMBSTONE)
 _Bools = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.int64]
 
@@ -206,7 +217,7 @@ class _Run:
         sent = {name: record for name in (_REST, *self.rules.large) if name not in row["unsent"]} if record else {}
         source = _order(row["order"])
         event = Event(place, op, source if row["is_streaming"] else None, sent, row["move"])
-        if not self._reaches(event, is_start=op in _STARTS):
+        if not self._reaches(event, is_start=op in STARTS):
             self.stale += row["is_new"]
             return
         self._compare(event.order)
@@ -275,7 +286,7 @@ class _Run:
 
 
 class _Pieces:
-    """Collects what runs come to."""
+    """The pieces of the runs that have ended."""
 
     def __init__(self, pk: pa.DataType) -> None:
         self._pk = pk
@@ -412,7 +423,8 @@ class _Batch:
         before = np.where(before >= self._first[self._run], before, self._n)
         now = np.arange(self._n)
         is_comparable = has_position[now] & has_position[before] & (domain[now] == domain[before])
-        is_less, is_equal = _lexicographic(position[now], position[before])
+        pairs = zip(position[now].T, position[before].T, strict=True)
+        is_less, is_equal = _lexicographic(((one < other, one == other) for one, other in pairs), self._n)
         both_timed = has_ts[now] & has_ts[before]
         is_older = both_timed & (ts_ms[now] < ts_ms[before])
         is_newer = both_timed & (ts_ms[now] > ts_ms[before])
@@ -431,7 +443,7 @@ class _Batch:
         is_second[1:] = self._run[1:] == self._run[:-1]
         is_row = self._rank == ROW
         is_odd |= is_row & is_second
-        # Silver's row stands in front: what follows must be behind it in the log, too.
+        # Silver's row is the first of its run. An event before it in the log means that the key is folded again.
         is_odd[1:] |= is_row[:-1] & is_second[1:] & ~self._is_above_the_one_before()
         is_odd[self._last] |= is_row[self._last]  # no event at all
         if rules.is_comparison:
@@ -443,13 +455,12 @@ class _Batch:
 
     def _is_above_the_one_before(self) -> _Bools:
         place = self.batch.column("place")
-        is_less, is_equal = np.zeros(self._n - 1, bool), np.ones(self._n - 1, bool)
-        for name in _PLACE:
-            values = place.field(name)
-            one, other = values.slice(0, self._n - 1), values.slice(1)
-            is_less |= is_equal & _numpy(pc.fill_null(pc.less(one, other), False))
-            is_equal &= _numpy(pc.fill_null(pc.equal(one, other), False))
-        return is_less
+        fields = [place.field(name) for name in _PLACE]
+        pairs = ((values.slice(0, self._n - 1), values.slice(1)) for values in fields)
+        compared = (
+            [_numpy(pc.fill_null(comparison(*pair), False)) for comparison in (pc.less, pc.equal)] for pair in pairs
+        )
+        return _lexicographic(compared, self._n - 1)[0]
 
     def decided(self, is_wanted: _Bools) -> pa.RecordBatch | None:
         """The pieces of runs in which all events count; none if there are no such runs."""
@@ -487,7 +498,7 @@ class _Batch:
         rows = {
             "key": self._keys.take(at_last),
             "pk": batch.column("pk").take(at_last),
-            "role": _all(OF_ROW, len(runs)),
+            "role": pa.repeat(OF_ROW, len(runs)),
             "op": batch.column("op").take(at_last),
             "snapshot": batch.column("snapshot").take(at_last),
             "place": batch.column("place").take(at_last),
@@ -498,12 +509,12 @@ class _Batch:
             **{name: batch.column(name).take(record) for name in ("raw_value", "value_schema", "framing")},
             "has_row": pa.array(has_row),
             "has_stored": pa.array(has_stored),
-            "has_memory": _all(False, len(runs)),
+            "has_memory": pa.repeat(False, len(runs)),
             "keeps_rest": pa.array(goes_on & ~has_upsert),
-            "is_changed": _all(True, len(runs)),
-            "is_again": _all(False, len(runs)),
-            "is_behind": _all(False, len(runs)),
-            "is_twice": _all(False, len(runs)),
+            "is_changed": pa.repeat(True, len(runs)),
+            "is_again": pa.repeat(False, len(runs)),
+            "is_behind": pa.repeat(False, len(runs)),
+            "is_twice": pa.repeat(False, len(runs)),
             "is_compared": pa.array(np.logical_or.reduceat(self._is_compared, self._first)[runs]),
             "is_reset": pa.array(np.logical_or.reduceat(self._is_reset, self._first)[runs]),
             "counting": pa.array(counting[runs]),
@@ -536,7 +547,7 @@ class _Batch:
         rows = {
             "key": self._keys.take(of_run),
             "pk": self.batch.column("pk").take(of_run),
-            "role": _all(GIVEN, len(given)),
+            "role": pa.repeat(GIVEN, len(given)),
             "place": self.batch.column("place").take(of_run),
             "columns": pa.array(list(given.values()), _STRINGS),
             **{name: self.batch.column(name).take(record) for name in ("raw_value", "value_schema", "framing")},
@@ -574,12 +585,17 @@ def _padded(lists: pa.Array) -> tuple[_Ints, _Bools]:
     return found, _numpy(pc.is_valid(lists))
 
 
-def _lexicographic(one: _Ints, other: _Ints) -> tuple[_Bools, _Bools]:
-    """Row by row, whether `one` is less than `other`, and whether they are equal."""
-    is_less, is_equal = np.zeros(len(one), bool), np.ones(len(one), bool)
-    for column in range(one.shape[1]):
-        is_less |= is_equal & (one[:, column] < other[:, column])
-        is_equal &= one[:, column] == other[:, column]
+def _lexicographic(columns: Iterable[Sequence[_Bools]], rows: int) -> tuple[_Bools, _Bools]:
+    """Row by row, whether one is less than another, and whether they are equal.
+
+    Args:
+        columns: the same of each column, the most significant first.
+        rows: how many there are.
+    """
+    is_less, is_equal = np.zeros(rows, bool), np.ones(rows, bool)
+    for is_less_here, is_equal_here in columns:
+        is_less |= is_equal & is_less_here
+        is_equal &= is_equal_here
     return is_less, is_equal
 
 
@@ -589,10 +605,6 @@ def _named(marks: _Bools, names: Sequence[str]) -> pa.Array:
     chosen = np.nonzero(marks)[1]
     values = pa.array(list(names), pa.string()).take(pa.array(chosen))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
-
-
-def _all(value: object, number: int) -> pa.Array:
-    return pa.repeat(value, number)
 
 
 def _place(held: Mapping[str, Any]) -> Place:

@@ -24,6 +24,10 @@ WHOLE_TABLE_OPS = (TRUNCATE, MISSING)
 """Events of every key."""
 UPSERTS = ("c", "u", "r")
 DELETES = ("d", TOMBSTONE, *WHOLE_TABLE_OPS)
+STREAMING_OPS = ("c", "u", "d")
+"""Of a row's events, those that happened at a time of the source's, unless they are a snapshot's."""
+STARTS = ("r", "c", "d", TOMBSTONE)
+"""Events that tell all of a row, or that it is gone."""
 Place = tuple[Any, ...]
 """An event's place in the log: `__kafka`'s fields, in their order."""
 

@@ -34,7 +34,7 @@ from cdc_lake.events.layout import Layout
 from cdc_lake.events.moves import has_move_headers, move_of
 from cdc_lake.events.rows import with_rows
 from cdc_lake.fold import arrow
-from cdc_lake.fold.rules import TOMBSTONE, UPSERTS
+from cdc_lake.fold.rules import STARTS, STREAMING_OPS, UPSERTS
 from cdc_lake.layers.silver_batch import Batch, Schemas, schemas_and_frames
 from cdc_lake.literals import of_batch
 from cdc_lake.tables.progress import SidePin
@@ -142,14 +142,13 @@ def _events(batch: Batch, schemas: Schemas, rows: DataFrame, *, has_moves: bool)
     more = ("raw_value", "value_schema", "again")
     rows = rows.withColumn("value_framing", F.col("framing")["value"])
     events = batch.events(rows, schemas, has_moves=has_moves, is_narrow=True, more=(*more, "value_framing"))
-    is_snapshot = (F.col("op") == "r") | F.col("snapshot").isNotNull()
     order = {"position": "source_position", "domain": "position_domain", "ts_ms": "source_ts_ms"}
     return events.select(
         *("key", "pk"),
         F.lit(arrow.EVENT).alias("rank"),
         F.col(KAFKA).alias("place"),
         "op",
-        (F.col("op").isin("c", "u", "d") & ~is_snapshot).alias("is_streaming"),
+        (F.col("op").isin(*STREAMING_OPS) & F.col("snapshot").isNull()).alias("is_streaming"),
         F.struct(*(F.col(column).alias(name) for name, column in order.items())).cast(ORDER_TYPE).alias("order"),
         F.coalesce("unavailable", _names(())).alias("unsent"),
         "move",
@@ -429,4 +428,4 @@ class Folded:
 
 def is_start() -> Column:
     """Whether a bronze row tells all of its table's row, or that it is gone."""
-    return F.col("op").isin("r", "c", "d", TOMBSTONE) & F.col("tombstone_of").isNull()
+    return F.col("op").isin(*STARTS) & F.col("tombstone_of").isNull()

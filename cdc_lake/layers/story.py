@@ -16,7 +16,7 @@ from cdc_lake.columns import BRONZE, KAFKA
 from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError
 from cdc_lake.events.rows import place
-from cdc_lake.fold.rules import MISSING, TRUNCATE, WHOLE_TABLE_OPS, Event, Order, Place, State, step
+from cdc_lake.fold.rules import STREAMING_OPS, TRUNCATE, WHOLE_TABLE_OPS, Event, Order, Place, State, step
 from cdc_lake.layers.expected import UNMET, with_unmet
 from cdc_lake.layers.run import only_one, select_landed, silver_targets, table_path
 from cdc_lake.layers.silver_append import check_has_keys
@@ -152,11 +152,9 @@ def _happened(run: SilverRun, own: Column) -> tuple[list[tuple[Event, StoryEvent
         rejecting = [one for one in run.settings.expectations if one.on_fail == "reject"]
         unmet = with_unmet(events, rejecting, run.done.table).drop("key")
         sent, more = _first(events.join(unmet, KAFKA, "left"))
-    to_all = whole_table(*reading.of_all(rows))
     found = [
         *(_sent(row) for row in sent),
-        *(_of_all_keys(Event(one.place, TRUNCATE, one.order)) for one in to_all.truncates),
-        *(_of_all_keys(Event(one.place, MISSING, since=one.since)) for one in to_all.missing),
+        *map(_of_all_keys, whole_table(*reading.of_all(rows)).events),
     ]
     found.sort(key=lambda one: one[0].place)
     return found[:_MOST_EVENTS], more + len(found[_MOST_EVENTS:])
@@ -213,7 +211,7 @@ def _why_lost(event: Event, newest: Event | None) -> str:
 
 
 def _sent(row: Row) -> tuple[Event, StoryEvent]:
-    is_streaming = row["op"] in ("c", "u", "d") and row["snapshot"] is None
+    is_streaming = row["op"] in STREAMING_OPS and row["snapshot"] is None
     order = Order(row["source_position"], row["position_domain"], row["source_ts_ms"]) if is_streaming else None
     told = _known(row)
     if row[UNMET]:
