@@ -129,16 +129,32 @@ class _Source:
         """A row's key is changed; large values are not sent again."""
         old, new = self._key(first_key, there=True), self._key(first_key)
         if old in self.rows and new not in self.rows:
-            self._log("key change")
             self._commit(at_least_ms=1)
-            before = self.rows.pop(old)
-            self.rows[new] = before | {"n": self._rng.randrange(1000)}
-            sent = self._sent(before, self.rows[new])
-            self._log("key change with unsent", UNSENT in sent.values())
-            gone = [replace(self._event("d", old), moved_to=new), Event("tombstone", old, moved_to=new)]
-            come = [replace(self._event("c", new, sent), moved_from=old)]
-            for block in (come, gone) if self._partitions[old] != self._partitions[new] else (gone, come):
-                self._stream_out(block)
+            self._change_key(old, new)
+
+    def change_key_and_back(self, first_key: int) -> None:
+        """A row's key is changed to another and back, perhaps again, in one transaction or in several."""
+        old, new = self._key(first_key, there=True), self._key(first_key)
+        if old in self.rows and new not in self.rows:
+            is_one, times = self._rng.random() < 0.5, self._rng.randrange(2, 5)
+            self._log("key change and back")
+            for number in range(times):
+                if is_one and number:
+                    self._position += 1
+                else:
+                    self._commit(at_least_ms=1)
+                self._change_key(*((old, new) if number % 2 == 0 else (new, old)))
+
+    def _change_key(self, old: int, new: int) -> None:
+        before = self.rows.pop(old)
+        self.rows[new] = before | {"n": self._rng.randrange(1000)}
+        sent = self._sent(before, self.rows[new])
+        self._log("key change")
+        self._log("key change with unsent", UNSENT in sent.values())
+        gone = [replace(self._event("d", old), moved_to=new), Event("tombstone", old, moved_to=new)]
+        come = [replace(self._event("c", new, sent), moved_from=old)]
+        for block in (come, gone) if self._partitions[old] != self._partitions[new] else (gone, come):
+            self._stream_out(block)
 
     def snapshot_rows(self, first_key: int) -> None:
         """An incremental snapshot reads some rows; its clock is ahead of commits still to be read."""
@@ -255,6 +271,7 @@ _ACTS: dict[Callable[[_Source, int], None], float] = {
     _Source.delete: 12,
     _Source.delete_and_insert: 4,
     _Source.change_key: 10,
+    _Source.change_key_and_back: 2,
     _Source.snapshot_rows: 8,
     _Source.snapshot: 0.5,
     _Source.send_again: 4,

@@ -242,10 +242,9 @@ def accept(story: Story, event: Event, place: Place, *, is_hard: bool, moved: di
     elif event.op != "missing" and not event.is_snapshot:
         story.order = event.order
     if event.op in ("r", "c", "u"):
-        if not story.is_live or story.life is None:
-            story.life = Life()
+        if not story.is_live or story.life is None or event.move is not None:
+            story.life = Life(came_by=event.move)
         story.life.sent |= {name: value for name, value in (event.values or {}).items() if value is not UNSENT}
-        story.life.came_by = event.move or story.life.came_by
         story.is_live = story.is_in_table = True
         return
     if event.op == "d" and event.move is not None and story.is_live and story.life is not None:

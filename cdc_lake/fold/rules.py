@@ -4,7 +4,8 @@ Silver's row of a key is the state that `step` reaches over the key's events in 
 batches: docs/design.md, "The fold", explains each rule with the cases that simpler rules get wrong.
 
 - An upsert (`r`, `c`, `u`) creates the row or changes it. Values that were not sent stay as they are, within the row's
-  lifetime. The first upsert after a delete begins a new lifetime, which inherits nothing from the one before.
+  lifetime. The first upsert after a delete begins a new lifetime, which inherits nothing from the one before. So does
+  one that is half of a key change: the row that was there is another, whose delete was lost.
 - A delete (`d`, an unpaired `tombstone`, `t`, `missing`) ends the lifetime. The row stays, marked as deleted, or goes.
 - A streaming event (`c`, `u`, `d`, `t` outside a snapshot) that is stale does not count: see `is_stale`.
 - A snapshot row and an unpaired tombstone always count. An unpaired tombstone has neither a position nor a time, so it
@@ -139,10 +140,9 @@ def step(state: State, event: Event, *, hard: bool) -> Outcome:
     if event.order is not None or event.op == TOMBSTONE:
         state.order = event.order
     if state.is_live:
-        if not was_live:
-            state.values, state.came_by = {}, None
+        if not was_live or event.move is not None:
+            state.values, state.came_by = {}, event.move
         state.values = {**state.values, **event.sent}
-        state.came_by = event.move or state.came_by
         state.has_row = True
         return Outcome(counts=True)
     # A whole-table event makes no row of a key that has none.
