@@ -13,6 +13,8 @@ from cdc_lake.embedded.demo import SMALL_JVM
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.session import build_session
 
+pytest_plugins = ("costs",)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """PySpark leaves the loopback socket of every `collect` to the garbage collector; that alone is no error."""

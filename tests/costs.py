@@ -1,0 +1,166 @@
+"""What the tests cost: CPU seconds of each file, with all processes that its tests start. A pytest plugin.
+
+`costs.json` records what each file cost when somebody last looked. The most expensive files start first, and a whole
+run fails if a folder costs more than a third above its record. CPU seconds of two machines, or of two hours of one,
+differ; so what is recorded are units: the CPU seconds of a small loop, which each run measures among its tests.
+"""
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+import pytest
+
+RECORD = Path(__file__).with_name("costs.json")
+LENIENCE = 4 / 3
+"""A folder may cost so many times what is recorded."""
+_PROPERTY = "cost of the file"
+_EXPENSIVE_FILES = 5
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--record-costs`."""
+    parser.addoption("--record-costs", action="store_true", help="write what this whole run costs to tests/costs.json")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Each process measures itself; the one that reports adds up."""
+    config.pluginmanager.register(Costs(json.loads(RECORD.read_text())), "costs of the tests")
+
+
+class Costs:
+    """What has been measured.
+
+    Args:
+        recorded: units by file.
+
+    Attributes:
+        cpu_seconds: by file.
+        units: what the loop took, each time.
+    """
+
+    def __init__(self, recorded: Mapping[str, float]) -> None:
+        self.recorded = recorded
+        self.cpu_seconds: Counter[str] = Counter()
+        self.units: list[float] = []
+        self._file = ""
+        self._is_last = False
+        self._before = 0.0
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """The most expensive files first: what starts last should be short. New files may cost anything."""
+        items.sort(key=lambda item: -self.recorded.get(file_of(item.nodeid), float("inf")))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+        """Notice where a file begins and ends."""
+        if self._file != (file := file_of(item.nodeid)):
+            self._file, self._before = file, cpu_seconds()
+        self._is_last = nextitem is None or file_of(nextitem.nodeid) != file
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Iterator[pytest.TestReport]:
+        """A file's last report takes its cost along."""
+        report: pytest.TestReport = yield
+        if self._is_last and call.when == "teardown":
+            report.user_properties.append((_PROPERTY, [cpu_seconds() - self._before, unit_seconds()]))
+            self._file = ""
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add up, where the reports come together."""
+        if found := dict(report.user_properties).get(_PROPERTY):
+            cost, unit = found
+            self.cpu_seconds[file_of(report.nodeid)] += cost
+            self.units.append(unit)
+
+    @property
+    def in_units(self) -> dict[str, float]:
+        """Units by file."""
+        unit = median(self.units)
+        return {file: cost / unit for file, cost in self.cpu_seconds.items()}
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail, if a folder costs too much; record, if asked."""
+        config = session.config
+        if hasattr(config, "workerinput") or not self.units or not is_whole(config):
+            return
+        if config.option.record_costs:
+            costs = {file: round(cost) for file, cost in sorted(self.in_units.items())}
+            RECORD.write_text(json.dumps(costs, indent=1) + "\n")
+        elif too_expensive(self.in_units, self.recorded) and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
+        """CPU minutes, the most expensive files, and the folders that cost too much."""
+        if not self.units:
+            return
+        terminalreporter.section("CPU")
+        whole = sum(self.cpu_seconds.values())
+        terminalreporter.write_line(f"{whole / 60:.1f} minutes; a unit took {median(self.units) * 1000:.1f} ms")
+        for file, cost in self.cpu_seconds.most_common(_EXPENSIVE_FILES):
+            terminalreporter.write_line(f"{cost:7.1f} s  {file}")
+        if is_whole(config) and not config.option.record_costs:
+            for folder, (cost, recorded) in too_expensive(self.in_units, self.recorded).items():
+                terminalreporter.write_line(
+                    f"{folder} costs {cost:,.0f} units, {cost / recorded:.2f} times what tests/costs.json has: make "
+                    "its tests cheaper (CONTRIBUTING.md), or say in the change why not, and record anew",
+                    red=True,
+                )
+
+
+def too_expensive(costs: Mapping[str, float], recorded: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """The folders that cost more than they may: what they cost, and what is recorded."""
+    now, before = by_folder(costs), by_folder(recorded)
+    return {
+        folder: (now[folder], before[folder]) for folder in before if now.get(folder, 0.0) > LENIENCE * before[folder]
+    }
+
+
+def by_folder(costs: Mapping[str, float]) -> dict[str, float]:
+    """The same by folder."""
+    found: Counter[str] = Counter()
+    for file, cost in costs.items():
+        found[file.rpartition("/")[0]] += cost
+    return dict(found)
+
+
+def is_whole(config: pytest.Config) -> bool:
+    """Whether all tests run that `make test` runs."""
+    option = config.option
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not (
+        option.keyword or option.deselect or option.lf or option.collectonly or option.markexpr != "not deep"
+    )
+
+
+def file_of(nodeid: str) -> str:
+    """A test's file."""
+    return nodeid.partition("::")[0]
+
+
+def cpu_seconds() -> float:
+    """Of this process and all that it started."""
+    process = psutil.Process()
+    found = 0.0
+    for one in (process, *process.children(recursive=True)):
+        try:
+            times = one.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        found += times.user + times.system + times.children_user + times.children_system
+    return found
+
+
+def unit_seconds() -> float:
+    """The CPU seconds of a small loop."""
+    before = time.thread_time()
+    numbers = {str(number): number * number for number in range(20_000)}
+    hashlib.sha256(repr(numbers).encode()).digest()
+    return time.thread_time() - before
