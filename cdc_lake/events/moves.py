@@ -25,10 +25,10 @@ def has_move_headers(headers: Column) -> Column:
 def move_of(headers: Column, position: Column, domain: Column, ts_ms: Column, key: Column) -> Column:
     """The name of the key change that a record is half of, string; the same for both halves.
 
-    Null for other records, and for halves that nothing ties together: neither position nor time is known, or there is
-    no position and the header is not the JSON text of a key. Without a position the keys are compared as texts:
-    numbers, texts and booleans agree; columns of other types may not, and then the halves have different names, which
-    loses no more than the values that were not sent.
+    Null for other records, and for halves that nothing ties together: there is no position, and the header is not the
+    JSON text of a key. Without a position the keys are compared as texts: numbers, texts and booleans agree; columns of
+    other types may not, and then the halves have different names, which loses no more than the values that were not
+    sent.
 
     Args:
         headers: array<struct<key: string, value: binary>>.
@@ -48,7 +48,7 @@ def move_of(headers: Column, position: Column, domain: Column, ts_ms: Column, ke
         F.when(is_old_half, own).otherwise(other).alias("old"),
         F.when(is_old_half, other).otherwise(own).alias("new"),
     )
-    are_keys_known = ts_ms.isNotNull() & own.isNotNull() & other.isNotNull()
+    are_keys_known = own.isNotNull() & other.isNotNull()
     name = F.when(position.isNotNull(), F.to_json(by_position)).when(are_keys_known, F.to_json(by_keys))
     return F.when(has_move_headers(headers), name)
 
