@@ -136,7 +136,7 @@ def is_whole(config: pytest.Config) -> bool:
     """Whether all tests run that `make test` runs."""
     option = config.option
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not (
-        option.keyword or option.deselect or option.lf or option.collectonly or option.markexpr != "not deep"
+        option.keyword or option.deselect or option.collectonly or option.markexpr != "not deep"
     )
 
 

@@ -1,0 +1,72 @@
+"""What the tests cost, as tests/costs.py measures it, in a small suite of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import costs
+import pytest
+
+SUITE = """
+import hashlib
+def test_costs_something():
+    for _ in range({rounds}):
+        hashlib.sha256(bytes(1 << 20)).digest()
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """A project with a file of tests in each of two folders, and a record of what they cost."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = tests\naddopts = -m 'not deep'\nmarkers = deep\n")
+    (tmp_path / "costs.py").write_text(Path(costs.__file__).read_text())
+    for folder, rounds in (("dear", 500), ("cheap", 1)):
+        (tmp_path / "tests" / folder).mkdir(parents=True)
+        (tmp_path / "tests" / folder / f"test_{folder}.py").write_text(SUITE.format(rounds=rounds))
+    return tmp_path
+
+
+def run(suite: Path, recorded: dict[str, float], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    (suite / "costs.json").write_text(json.dumps(recorded))
+    command = [sys.executable, "-m", "pytest", "-p", "costs", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(command, cwd=suite, env={"PYTHONPATH": "."}, capture_output=True, text=True, timeout=120)
+
+
+DEAR, CHEAP = "tests/dear/test_dear.py", "tests/cheap/test_cheap.py"
+
+
+@pytest.mark.parametrize("processes", [[], ["-n", "2", "--dist", "loadfile"]], ids=["one process", "two processes"])
+def test_a_whole_run_fails_where_a_folder_costs_more_than_its_record(suite: Path, processes: list[str]) -> None:
+    ended = run(suite, {DEAR: 1, CHEAP: 10_000}, *processes)
+
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "tests/dear costs" in ended.stdout and "tests/cheap costs" not in ended.stdout
+    assert "2 passed" in ended.stdout
+
+
+def test_a_run_of_some_tests_is_not_judged(suite: Path) -> None:
+    ended = run(suite, {DEAR: 1, CHEAP: 1}, DEAR)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert f"s  {DEAR}" in ended.stdout
+
+
+def test_a_recorded_run_passes_again_and_starts_with_what_costs_most(suite: Path) -> None:
+    assert run(suite, {}, "--record-costs").returncode == 0
+    recorded = json.loads((suite / "costs.json").read_text())
+
+    again = run(suite, {DEAR: recorded[DEAR] + 100, CHEAP: recorded[CHEAP] + 50}, "-v")
+
+    assert recorded.keys() == {DEAR, CHEAP} and recorded[DEAR] > recorded[CHEAP]
+    assert again.returncode == 0, again.stdout
+    assert again.stdout.index(f"{DEAR}::") < again.stdout.index(f"{CHEAP}::")
+
+
+def test_a_folder_may_cost_a_third_more() -> None:
+    recorded = {"tests/a/test_one.py": 60.0, "tests/a/test_two.py": 30.0, "tests/b/test_gone.py": 5.0}
+
+    assert costs.too_expensive({"tests/a/test_one.py": 100.0, "tests/a/test_new.py": 20.0}, recorded) == {}
+    assert costs.too_expensive({"tests/a/test_one.py": 100.0, "tests/a/test_new.py": 21.0}, recorded) == {
+        "tests/a": (121.0, 90.0)
+    }
