@@ -1,9 +1,10 @@
-"""A quick part of the kit: the logs that share a table, in one batch, in Delta; two others on every table type.
+"""A quick part of the kit: the logs that share a table, in one batch, in Delta. `make conformance` runs all of it.
 
-`make conformance` runs all of it.
+What shows only from batch to batch is tested in tests/rules, in every cut.
 """
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from pyspark.sql import SparkSession
@@ -37,17 +38,13 @@ def test_the_logs_that_share_a_table_end_as_they_must(
     assert len(results) > 100
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "names",
-    [
-        {"K8-another-primary-key", "missing-row-and-a-replay"},
-        pytest.param({"T4-replay-that-closes-a-second-life"}, marks=pytest.mark.deep),
-    ],
+    [{"K8-another-primary-key", "missing-row-and-a-replay"}, {"T4-replay-that-closes-a-second-life"}],
     ids=["short", "long"],
 )
-@pytest.mark.parametrize(
-    "table_type", ["delta", *(pytest.param(f"hudi-{kind}", marks=pytest.mark.deep) for kind in ("cow", "mor"))]
-)
+@pytest.mark.parametrize("table_type", get_args(TableType))
 def test_what_shows_only_from_batch_to_batch(
     spark: SparkSession, tmp_path: Path, table_type: TableType, names: set[str]
 ) -> None:
