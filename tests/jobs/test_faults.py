@@ -1,6 +1,7 @@
 """Runs that are killed, that meet, or that stop past their time: nothing is lost, doubled or numbered twice.
 
-The driver that the fault happens to is a process of its own, by spark-submit. The one that comes after it is this one.
+The driver that the fault happens to is a process of its own, by spark-submit, or a run of this process: what a kill
+would leave of that is a copy of the lake from that moment. The driver that comes after it is this process.
 """
 
 import json
@@ -9,6 +10,7 @@ import random
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,15 +18,18 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import psutil
 import pytest
 from bronze_of_fakes import MAX_ROWS, servers
 from conformance.by_lake import silver_rows
 from deltalake import DeltaTable
 from events import TABLE, Topic
 from fakes import FakeBroker
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
-from submitting import CHECKOUT, PROGRAMS
+from submitting import CHECKOUT, PROGRAMS, Ended
 
+from cdc_lake import failpoints
 from cdc_lake.columns import BATCH
 from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, LeaseConfig, SilverTable, TableConfig
 from cdc_lake.embedded.demo import SMALL_JVM
@@ -34,6 +39,7 @@ from cdc_lake.layers.rebuild import run_rebuild
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.metrics.report import TableReport
 from cdc_lake.tables.hudi import HudiTable
+from cdc_lake.tables.lease import Lease
 
 FOLDER = TABLE.replace(".", "/")
 BATCHES = 3
@@ -137,7 +143,7 @@ class Driver:
                     "CDC_LAKE__LAKE__ROOT": str(root),
                     "CDC_LAKE__DEFAULTS__DELETES": "hard",
                     "CDC_LAKE__DEFAULTS__MAX_ROWS": str(MAX_ROWS),
-                    "CDC_LAKE_FAILPOINT": failpoint,
+                    failpoints.VARIABLE: failpoint,
                     "PYSPARK_SUBMIT_ARGS": f"--conf 'spark.driver.extraJavaOptions={SMALL_JVM}' pyspark-shell",
                     **variables,
                 },
@@ -194,35 +200,75 @@ def stopped(layer: str, root: Path, batch: int, **variables: str) -> Iterator[Dr
         yield driver
 
 
-SLICE = {("silver.after_side", 2), ("bronze.after_append", 2)}
-"""What the quick tests kill; a batch that is not the first, with rows and memory to be gone through again."""
+@contextmanager
+def reaching(failpoint: str, do: Callable[[], object]) -> Iterator[None]:
+    """Have something done where a run of this process first reaches a failpoint."""
+    reached = []
+    with pytest.MonkeyPatch.context() as patch:
+
+        def act(_: object) -> None:
+            patch.undo()
+            reached.append(do())
+
+        patch.setenv(failpoints.VARIABLE, f"{failpoint}:raise")
+        patch.setattr("cdc_lake.failpoints._Failpoint.act", act)
+        yield
+    assert reached, f"{failpoint} was not reached"
+
+
+LEASE_SECONDS = 2
+"""Of a run that is killed where nobody may notice that its process is no more."""
+
+
+def killed(run: Run, layer: str, root: Path, failpoint: str) -> Path:
+    """The lake as a driver leaves it that is killed."""
+    with Driver(layer, root, f"{failpoint}:kill9") as driver:
+        code = driver.ended()
+    assert code == KILLED and f"kill9 at {failpoint.split(':')[0]}" in driver.said, driver.said
+    return root
+
+
+def copied(run: Run, layer: str, root: Path, failpoint: str) -> Path:
+    """The lake as a run of this process would leave it if it were killed."""
+    left = root.parent / "left"
+    with reaching(failpoint, lambda: shutil.copytree(root, left)):
+        run(layer, root, seconds=LEASE_SECONDS)
+    time.sleep(LEASE_SECONDS)
+    return left
+
+
+Kill = Callable[[Run, str, Path, str], Path]
 PLACES = [
-    *((f"bronze.{point}", batch) for point in ("after_plan", "after_append") for batch in (1, 2, 3)),
-    ("bronze.before_report", None),
-    *((f"silver.{point}", batch) for point in ("after_plan", "after_side", "after_merge") for batch in (1, 2, 3)),
-    ("silver.before_report", None),
+    *(f"bronze.{point}:batch={batch}" for point in ("after_plan", "after_append") for batch in (1, 2, 3)),
+    "bronze.before_report",
+    *(f"silver.{point}:batch={batch}" for point in ("after_plan", "after_side", "after_merge") for batch in (1, 2, 3)),
+    "silver.before_report",
 ]
+SLICE = {"silver.after_side:batch=2": killed, "bronze.after_append:batch=2": copied}
+"""What the quick tests do; a batch that is not the first, with rows and memory to be gone through again."""
 
 
 @pytest.mark.parametrize(
-    ("layer", "point", "batch"),
+    ("layer", "failpoint", "kill"),
     [
-        pytest.param(point.split(".")[0], point, batch, marks=[] if (point, batch) in SLICE else pytest.mark.deep)
-        for point, batch in PLACES
+        *((failpoint.split(".")[0], failpoint, kill) for failpoint, kill in SLICE.items()),
+        *(
+            pytest.param(failpoint.split(".")[0], failpoint, killed, marks=pytest.mark.deep)
+            for failpoint in PLACES
+            if SLICE.get(failpoint) is not killed
+        ),
     ],
 )
 def test_a_killed_run_is_made_good_by_the_next(
-    run: Run, lake: Path, undisturbed: dict[str, Content], layer: str, point: str, batch: int | None
+    run: Run, lake: Path, undisturbed: dict[str, Content], layer: str, failpoint: str, kill: Kill
 ) -> None:
-    with Driver(layer, lake, f"{point}:kill9" if batch is None else f"{point}:batch={batch}:kill9") as driver:
-        code = driver.ended()
-    assert code == KILLED and f"kill9 at {point}" in driver.said, driver.said
+    left = kill(run, layer, lake, failpoint)
 
-    after = run(layer, lake)
+    after = run(layer, left)
 
     assert after.error is None
-    assert content(lake, layer) == undisturbed[layer]
-    assert content(lake, layer).commits == list(range(1, BATCHES + 1))
+    assert content(left, layer) == undisturbed[layer]
+    assert content(left, layer).commits == list(range(1, BATCHES + 1))
 
 
 IN_A_WRITE = {"cow": "*[0-9].inflight", "mor": "*.deltacommit.inflight"}
@@ -238,7 +284,8 @@ def in_hudi(kind: Literal["cow", "mor"]) -> SilverTable:
 
 def driver_on(held_in: SilverTable, root: Path, failpoint: str = "") -> Driver:
     variable = f"[{held_in.model_dump_json(exclude_none=True)}]"
-    return Driver("silver", root, failpoint, CDC_LAKE__DEFAULTS__SILVER=variable, CDC_LAKE__LEASE__SECONDS="2")
+    lease = str(LEASE_SECONDS)
+    return Driver("silver", root, failpoint, CDC_LAKE__DEFAULTS__SILVER=variable, CDC_LAKE__LEASE__SECONDS=lease)
 
 
 def is_under_way(timeline: Path, at: str) -> bool:
@@ -254,41 +301,90 @@ def wait_until(driver: Driver, is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@contextmanager
+def copying(root: Path, left: Path, is_so: Callable[[], bool]) -> Iterator[None]:
+    """Copy a lake when something is so there, while this process's JVM stands still: what a kill would leave."""
+    has_ended, jvm = threading.Event(), psutil.Process(SparkContext._gateway.proc.pid)
+
+    def watch() -> None:
+        while not left.exists() and not has_ended.wait(0.01):
+            if is_so():
+                jvm.suspend()
+                try:
+                    if is_so():
+                        shutil.copytree(root, left)
+                finally:
+                    jvm.resume()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        watcher.join()
+    assert left.exists(), "it was never so"
+
+
+def killed_on_hudi(run: Run, root: Path, held_in: SilverTable, failpoint: str, is_so: Callable[[], bool]) -> Path:
+    """The lake as a driver leaves it that is killed at a failpoint, or, without one, when something is so."""
+    with driver_on(held_in, root, failpoint and f"{failpoint}:batch=2:kill9") as driver:
+        if not failpoint:
+            wait_until(driver, is_so)
+            driver.kill()
+            time.sleep(LEASE_SECONDS)  # nobody may have waited for its process, which then counts as alive
+        assert driver.ended() in (KILLED, -signal.SIGKILL), driver.said
+    return root
+
+
+def copied_on_hudi(run: Run, root: Path, held_in: SilverTable, failpoint: str, is_so: Callable[[], bool]) -> Path:
+    """The lake as a run of this process would leave it if it were killed when something is so."""
+    left = root.parent / "left"
+    with copying(root, left, is_so):
+        run("silver", root, held_in=held_in, seconds=LEASE_SECONDS)
+    time.sleep(LEASE_SECONDS)
+    return left
+
+
 @pytest.mark.parametrize(
-    ("kind", "at"),
+    ("kind", "at", "kill"),
     [
-        ("mor", IN_A_WRITE["mor"]),
+        ("mor", IN_A_WRITE["mor"], copied_on_hudi),
         *(
-            pytest.param(kind, at, marks=pytest.mark.deep)
+            pytest.param(kind, at, killed_on_hudi, marks=pytest.mark.deep)
             for kind, at in [
                 *product(("cow", "mor"), ("silver.after_plan", "silver.after_side", "silver.after_merge")),
-                *(("cow", IN_A_WRITE["cow"]), ("mor", IN_A_COMPACTION)),
+                *IN_A_WRITE.items(),
+                ("mor", IN_A_COMPACTION),
             ]
         ),
     ],
 )
 def test_a_run_on_hudi_that_is_killed_is_made_good_by_the_next(
-    run: Run, landed: Path, undisturbed: dict[str, Content], tmp_path: Path, kind: Literal["cow", "mor"], at: str
+    run: Run,
+    landed: Path,
+    undisturbed: dict[str, Content],
+    tmp_path: Path,
+    kind: Literal["cow", "mor"],
+    at: str,
+    kill: Callable[..., Path],
 ) -> None:
     root = Path(shutil.copytree(landed, tmp_path / "lake"))
-    held_in = in_hudi(kind)
-    timeline = root / "silver" / FOLDER / ".hoodie" / "timeline"
-    failpoint = f"{at}:batch=2:kill9" if at.startswith("silver.") else ""
-    with driver_on(held_in, root, failpoint) as driver:
-        if not failpoint:
-            # The first batch is there, so it is in the second one's, or in what comes of it.
-            wait_until(driver, lambda: bool(list(timeline.glob("*_*commit"))))
-            wait_until(driver, lambda: is_under_way(timeline, at))
-            driver.kill()
-            time.sleep(2)  # until its lease is over: nobody may have waited for its process, which then counts as alive
-        assert driver.ended() in (KILLED, -signal.SIGKILL), driver.said
+    timeline, held_in = root / "silver" / FOLDER / ".hoodie" / "timeline", in_hudi(kind)
 
-    after = run("silver", root, held_in=held_in)
+    def is_in_a_later_batch() -> bool:
+        """The first one is there, so it is in the second one's, or in what comes of it."""
+        return bool(list(timeline.glob("*_*commit"))) and is_under_way(timeline, at)
+
+    left = kill(run, root, held_in, at if at.startswith("silver.") else "", is_in_a_later_batch)
+
+    after = run("silver", left, held_in=held_in)
 
     assert after.error is None and after.batches > 0
-    found = [{name: row[name] for name in row if not name.startswith("_hoodie_")} for row in silver_rows(root, TABLE)]
+    found = [{name: row[name] for name in row if not name.startswith("_hoodie_")} for row in silver_rows(left, TABLE)]
     assert all(row.pop("__key") for row in found)
     assert sorted(json.dumps(row, default=str, sort_keys=True) for row in found) == undisturbed["silver"].rows
+    timeline = left / timeline.relative_to(root)
     assert not [one for one in timeline.glob("*.inflight") if is_under_way(timeline, one.name)]
 
 
@@ -483,6 +579,30 @@ def test_a_second_driver_ends_with_40_at_once_and_the_first_is_not_disturbed(
     assert content(lake, layer) == undisturbed[layer]
 
 
+Meet = Callable[..., tuple[Ended, TableReport]]
+
+
+@pytest.fixture(params=["one process", pytest.param("two processes", marks=pytest.mark.deep)])
+def meet(request: pytest.FixtureRequest, run: Run, monkeypatch: pytest.MonkeyPatch) -> Meet:
+    """A driver that has planned a batch, another one that comes then, and how both end."""
+
+    def two_processes(layer: str, root: Path, batch: int, then: Run, **lease: Any) -> tuple[Ended, TableReport]:
+        variables = {f"CDC_LAKE__LEASE__{name.upper()}": str(value) for name, value in lease.items()}
+        with stopped(layer, root, batch, **variables) as first:
+            second = then()
+            first.go_on()
+            return Ended(first.ended(), "", first.said), second
+
+    def one_process(layer: str, root: Path, batch: int, then: Run, **lease: Any) -> tuple[Ended, TableReport]:
+        monkeypatch.setattr(Lease, "_keep", lambda lease: None)  # a process that stands still renews nothing
+        seconds: list[TableReport] = []
+        with reaching(f"{layer}.after_plan:batch={batch}", lambda: seconds.append(then())):
+            first = run(layer, root, **lease).error
+        return Ended(first.exit_code if first else 0, "", first.message if first else ""), seconds[0]
+
+    return one_process if request.param == "one process" else two_processes
+
+
 @pytest.mark.parametrize(
     ("layer", "batch"),
     [
@@ -491,30 +611,27 @@ def test_a_second_driver_ends_with_40_at_once_and_the_first_is_not_disturbed(
     ],
 )
 def test_without_leases_one_of_two_drivers_commits_and_the_other_ends_with_40(
-    run: Run, lake: Path, undisturbed: dict[str, Content], layer: str, batch: int
+    run: Run, meet: Meet, lake: Path, undisturbed: dict[str, Content], layer: str, batch: int
 ) -> None:
-    with stopped(layer, lake, batch, CDC_LAKE__LEASE__ENABLED="false") as first:
-        second = run(layer, lake, enabled=False)
-        first.go_on()
-        code = first.ended()
+    first, second = meet(layer, lake, batch, lambda: run(layer, lake, enabled=False), enabled=False)
 
     assert second.error is None and second.batches == BATCHES - batch + 1
-    assert code == 40 and f"committed while batch {batch} was being made" in first.said, first.said
+    assert first.code == 40 and f"committed while batch {batch} was being made" in first.said, first.said
     assert content(lake, layer) == undisturbed[layer]
 
 
 @pytest.mark.parametrize("layer", ["bronze", pytest.param("silver", marks=pytest.mark.deep)])
 def test_a_driver_stopped_past_its_lease_is_followed_and_ends_with_40(
-    run: Run, lake: Path, undisturbed: dict[str, Content], layer: str
+    run: Run, meet: Meet, lake: Path, undisturbed: dict[str, Content], layer: str
 ) -> None:
-    with stopped(layer, lake, batch=2, CDC_LAKE__LEASE__SECONDS="2") as first:
-        time.sleep(2)
-        second = run(layer, lake)
-        first.go_on()
-        code = first.ended()
+    def follow() -> TableReport:
+        time.sleep(LEASE_SECONDS)
+        return run(layer, lake)
+
+    first, second = meet(layer, lake, 2, follow, seconds=LEASE_SECONDS)
 
     assert second.error is None and second.batches == BATCHES - 1
-    assert code == 40 and "has taken the table over" in first.said, first.said
+    assert first.code == 40 and "has taken the table over" in first.said, first.said
     assert content(lake, layer) == undisturbed[layer]
 
 
