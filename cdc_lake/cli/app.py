@@ -39,29 +39,39 @@ def options(
         bool, typer.Option("--debug", help="Show the whole traceback of an error. Goes anywhere.")
     ] = False,
 ) -> None:
-    """Taken out of the arguments by `main`; declared here so that the help lists it."""
+    """Taken out of the arguments by `execute`; declared here so that the help lists it."""
 
 
 def main(*command: str) -> None:
-    """Run the command line; an error we raise on purpose is told in words and ends with its own exit code.
+    """What a process runs: the command line, with what `--json` prints as the last line of its output.
 
     Args:
         command: what comes before the arguments; the files in jobs/ are the same commands by another name.
     """
-    arguments = [*command, *(argument for argument in sys.argv[1:] if argument != "--debug")]
-    if "--debug" in sys.argv[1:]:
+    arguments = [*command, *sys.argv[1:]]
+    try:
+        execute(*arguments)
+    except SystemExit:
+        if "--json" in arguments:
+            _end_output()
+        raise
+
+
+def execute(*arguments: str) -> None:
+    """Run a command; an error we raise on purpose is told in words and ends with its own exit code.
+
+    Raises:
+        SystemExit: the command has ended.
+    """
+    if "--debug" in arguments:
         os.environ["CDC_LAKE_DEBUG"] = "1"
     try:
-        app(arguments, prog_name="cdc-lake")
+        app([argument for argument in arguments if argument != "--debug"], prog_name="cdc-lake")
     except CdcLakeError as exc:
         if os.environ.get("CDC_LAKE_DEBUG") == "1":
             traceback.print_exc()
         print(f"error {exc.code} {exc}", file=sys.stderr)
         sys.exit(exc.exit_code)
-    except SystemExit:
-        if "--json" in arguments:
-            _end_output()
-        raise
 
 
 def _end_output() -> None:

@@ -13,8 +13,10 @@ import pytest
 import requests
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
 from submitting import CHECKOUT, PROGRAMS, RECORDS, Ended, Submit
 
+from cdc_lake.cli.app import execute
 from cdc_lake.embedded.demo import SMALL_JVM
 from cdc_lake.embedded.stack import Stack
 
@@ -54,8 +56,7 @@ def submit(lake: Path, tmp_path: Path) -> Submit:
             env={
                 **inherited,
                 "PATH": f"{PROGRAMS}{os.pathsep}{inherited['PATH']}",
-                "CDC_LAKE__LAKE__ROOT": str(lake),
-                "CDC_LAKE__STACK__FOLDER": str(tmp_path / "nothing-runs-here"),
+                **settings(lake, tmp_path),
                 **variables,
             },
             cwd=tmp_path,
@@ -67,6 +68,36 @@ def submit(lake: Path, tmp_path: Path) -> Submit:
         return Ended(done.returncode, done.stdout, done.stderr)
 
     return run
+
+
+@pytest.fixture
+def call(
+    spark: SparkSession,
+    lake: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Submit:
+    """The same jobs in this process, on the session that it has: `cdc-lake run <layer> <flags>`."""
+
+    def run(layer: str, *flags: str, **variables: str) -> Ended:
+        for name in [name for name in os.environ if name.startswith("CDC_LAKE")]:
+            monkeypatch.delenv(name)
+        for name, value in {**settings(lake, tmp_path), **variables}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(SystemExit) as ended:
+            execute("run", layer, *flags)
+        code = ended.value.code
+        assert isinstance(code, int)
+        return Ended(code, *capsys.readouterr())
+
+    return run
+
+
+def settings(lake: Path, folder: Path) -> dict[str, str]:
+    """The environment's, of every job."""
+    return {"CDC_LAKE__LAKE__ROOT": str(lake), "CDC_LAKE__STACK__FOLDER": str(folder / "nothing-runs-here")}
 
 
 @pytest.fixture(scope="session")

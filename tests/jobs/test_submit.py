@@ -1,4 +1,4 @@
-"""What a job says and how it ends, submitted as anyone would: by spark-submit, in a process of its own."""
+"""What a job says and how it ends: called in this process, or, where that matters, submitted as anyone would."""
 
 import json
 import os
@@ -19,6 +19,7 @@ from submitting import CHECKOUT, RECORDS, Submit
 from cdc_lake import jars as jars_module
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.jars import Jar, cache_folder, lock_file, read_lock, spark_home, write_spark_defaults
+from cdc_lake.layers import turns
 from cdc_lake.session import SPARK_DEFAULTS
 from cdc_lake.tables.progress import Progress
 from cdc_lake.versions import PROFILES, profile_name
@@ -39,13 +40,11 @@ def tables(lake: Path) -> list[Path]:
     return [log.parent.relative_to(lake) for log in lake.rglob("_delta_log")]
 
 
-def test_bronze_silver_and_maintain_end_with_0_print_their_reports_and_keep_them(
-    submit: Submit, stack: Stack, topic: str, lake: Path
+def test_jobs_end_with_0_print_their_reports_and_keep_them(
+    submit: Submit, call: Submit, stack: Stack, topic: str, lake: Path
 ) -> None:
-    servers = {"CDC_LAKE__STACK__FOLDER": str(stack.folder)}
-
-    bronze = submit("bronze", "--table", topic, "--json", **servers)
-    silver = submit("silver", "--table", "submitted.*", "--json")
+    bronze = submit("bronze", "--table", topic, "--json", CDC_LAKE__STACK__FOLDER=str(stack.folder))
+    silver = call("silver", "--table", "submitted.*", "--json")
 
     assert (bronze.code, silver.code) == (0, 0), bronze.said + silver.said
     landed, folded = bronze.report["tables"][0], silver.report["tables"][0]
@@ -62,7 +61,7 @@ def test_bronze_silver_and_maintain_end_with_0_print_their_reports_and_keep_them
     assert sorted(map(str, tables(lake))) == ["bronze/submitted/public/thing", "silver/submitted/public/thing"]
 
 
-def test_gold_makes_the_project_s_own_model_from_silver_and_then_has_nothing_to_do(submit: Submit, lake: Path) -> None:
+def test_gold_makes_the_project_s_own_model_once(call: Submit, lake: Path) -> None:
     """Silver of one film that was rented and paid for twice, and of one that was deleted."""
     silver = {
         "film": [{"film_id": 1, "title": "ALIEN"}, {"film_id": 2, "title": "ALIENS", "__deleted": True}],
@@ -80,8 +79,8 @@ def test_gold_makes_the_project_s_own_model_from_silver_and_then_has_nothing_to_
             commit_properties=CommitProperties(custom_metadata=metadata),
         )
 
-    made = submit("gold", "--model", "film_revenue", "--json")
-    again = submit("gold", "--model", "film_*")
+    made = call("gold", "--model", "film_revenue", "--json")
+    again = call("gold", "--model", "film_*")
 
     assert (made.code, again.code) == (0, 0), made.said + again.said
     (done,) = made.report["tables"]
@@ -94,8 +93,12 @@ def test_gold_makes_the_project_s_own_model_from_silver_and_then_has_nothing_to_
     assert "Traceback" not in made.said + again.said
 
 
-def test_a_model_there_is_not_ends_with_2_before_spark_starts(submit: Submit, lake: Path) -> None:
-    done = submit("gold", "--model", "film_revenues")
+def test_unknown_model_ends_with_2_before_spark_starts(
+    call: Submit, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "build_session", None)
+
+    done = call("gold", "--model", "film_revenues")
 
     assert done.code == 2
     assert re.search(r"error CDC-201 film_revenues: there is no such model .*nearest: film_revenue", done.said)
@@ -107,19 +110,18 @@ def read_json(file: Path) -> dict[str, object]:
     return content
 
 
-def test_an_unknown_topic_ends_with_2_and_names_the_nearest(submit: Submit, stack: Stack, topic: str) -> None:
+def test_an_unknown_topic_ends_with_2_and_names_the_nearest(call: Submit, stack: Stack, topic: str) -> None:
     asked = topic.replace("thing", "thingy")
 
-    done = submit("bronze", "--table", asked, CDC_LAKE__STACK__FOLDER=str(stack.folder))
+    done = call("bronze", "--table", asked, CDC_LAKE__STACK__FOLDER=str(stack.folder))
 
     assert done.code == 2
     assert re.search(rf"error CDC-201 {re.escape(asked)}: there is no such topic .*nearest: .*{topic}", done.said)
     assert "Traceback" not in done.said
 
 
-@pytest.mark.deep
-def test_silver_of_a_table_that_bronze_does_not_have_ends_with_2_and_says_run_bronze_first(submit: Submit) -> None:
-    done = submit("silver", "--table", "submitted.public.thing")
+def test_silver_without_bronze_ends_with_2_and_says_what_to_run(call: Submit) -> None:
+    done = call("silver", "--table", "submitted.public.thing")
 
     assert done.code == 2
     assert "error CDC-201 submitted.public.thing: there is no such table" in done.said
@@ -127,8 +129,8 @@ def test_silver_of_a_table_that_bronze_does_not_have_ends_with_2_and_says_run_br
     assert "Traceback" not in done.said
 
 
-def test_a_broker_that_is_down_ends_with_10_and_is_named(submit: Submit, closed_port: int, lake: Path) -> None:
-    done = submit(
+def test_a_broker_that_is_down_ends_with_10_and_is_named(call: Submit, closed_port: int, lake: Path) -> None:
+    done = call(
         *("bronze", "--table", "submitted.public.thing"),
         CDC_LAKE__KAFKA__BOOTSTRAP_SERVERS=f"127.0.0.1:{closed_port}",
         CDC_LAKE__KAFKA__TIMEOUT_SECONDS="2",
@@ -142,10 +144,10 @@ def test_a_broker_that_is_down_ends_with_10_and_is_named(submit: Submit, closed_
     assert not lake.exists()
 
 
-def test_a_registry_that_is_down_ends_with_10_and_nothing_is_committed(
-    submit: Submit, stack: Stack, topic: str, closed_port: int, lake: Path
+def test_registry_down_ends_with_10_and_nothing_is_committed(
+    call: Submit, stack: Stack, topic: str, closed_port: int, lake: Path
 ) -> None:
-    done = submit(
+    done = call(
         *("bronze", "--table", topic),
         CDC_LAKE__STACK__FOLDER=str(stack.folder),
         CDC_LAKE__REGISTRY__URL=f"http://127.0.0.1:{closed_port}",
@@ -159,18 +161,18 @@ def test_a_registry_that_is_down_ends_with_10_and_nothing_is_committed(
     assert tables(lake) == []
 
 
-def test_servers_that_were_never_started_end_with_2_and_the_way_to_start_them(submit: Submit) -> None:
-    done = submit("bronze", "--table", "submitted.public.thing")
+def test_servers_never_started_end_with_2_and_how_to_start_them(call: Submit) -> None:
+    done = call("bronze", "--table", "submitted.public.thing")
 
     assert done.code == 2
     assert "run `cdc-lake stack up`" in done.said
 
 
-def test_an_unknown_key_ends_with_2_and_is_named_with_its_file(submit: Submit, tmp_path: Path) -> None:
+def test_an_unknown_key_ends_with_2_and_is_named_with_its_file(call: Submit, tmp_path: Path) -> None:
     file = tmp_path / "mine.yml"
     file.write_text("kafka:\n  bootstrap_server: localhost:9092\n")
 
-    done = submit("bronze", "--table", "t", "--config", str(file))
+    done = call("bronze", "--table", "t", "--config", str(file))
 
     assert done.code == 2
     assert str(file) in done.said
@@ -178,18 +180,18 @@ def test_an_unknown_key_ends_with_2_and_is_named_with_its_file(submit: Submit, t
     assert "Traceback" not in done.said
 
 
-@pytest.mark.deep
-def test_a_configuration_file_that_is_not_there_ends_with_2_and_is_named(submit: Submit, tmp_path: Path) -> None:
-    done = submit("silver", "--table", "t", "--config", str(tmp_path / "absent.yml"))
+def test_missing_configuration_file_ends_with_2_and_is_named(call: Submit, tmp_path: Path) -> None:
+    done = call("silver", "--table", "t", "--config", str(tmp_path / "absent.yml"))
 
     assert done.code == 2
     assert f"{tmp_path / 'absent.yml'}: there is no such configuration file" in done.said
     assert "--config" in done.said
 
 
-@pytest.mark.deep
-def test_an_unknown_flag_ends_with_2_before_spark_starts(submit: Submit) -> None:
-    done = submit("bronze", "--tabel", "t")
+def test_unknown_flag_ends_with_2_before_spark_starts(call: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "build_session", None)
+
+    done = call("bronze", "--tabel", "t")
 
     assert done.code == 2
     assert "--tabel" in done.said
