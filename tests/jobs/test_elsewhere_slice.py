@@ -5,6 +5,7 @@ tests/e2e/test_elsewhere.py does with the demo.
 import json
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from conformance.by_lake import table_rows
 from events import OPTIONAL_STRING, Topic
 from plain_spark import PlainSpark, cluster, losing_a_worker, remove
 from sink_files import write_files
-from submitting import RECORDS, Submit
+from submitting import CHECKOUT, RECORDS, Submit
 
 from cdc_lake.config import TABLE_TYPES
 from cdc_lake.embedded.demo import Jobs
@@ -21,6 +22,7 @@ from cdc_lake.embedded.stack import Stack
 from cdc_lake.jars import sha256
 
 ALL_TYPES = json.dumps([held_in.model_dump(exclude_none=True) for held_in in TABLE_TYPES.values()])
+IN_TURN = Path(__file__).with_name("in_turn.py")
 THING = "submitted/public/thing"
 MODEL = """-- name: names
 -- keys: [id]
@@ -88,51 +90,51 @@ def test_a_package_on_a_cluster_that_loses_a_worker(
     plain: PlainSpark, stack: Stack, topic: str, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(lake.parent)
-    with cluster(plain) as on:
-        where = plain.where(on.master, "--executor-memory", "1g", tries=2)
-        jobs = Jobs(where, stack, str(lake), "delta")
-        assert jobs.submit("bronze", "--table", topic)["tables"][0]["rows"]["ok"] == RECORDS
-        with losing_a_worker(on, lake / "silver") as seen:
-            jobs.submit("silver", "--table", topic)
+    bronze, silver = (str(plain.package / "jobs" / f"{layer}.py") for layer in ("bronze", "silver"))
+    with cluster(plain) as on, losing_a_worker(on, lake / "silver") as seen:
+        where = replace(plain.where(on.master, "--executor-memory", "1g", tries=2), jobs=IN_TURN.parent)
+        Jobs(where, stack, str(lake), "delta").submit(IN_TURN.stem, "--table", topic, "--", bronze, "--", silver)
 
     assert seen, "no worker was lost"
+    assert [row["status"] for row in table_rows(str(lake / "bronze" / THING))] == ["ok"] * RECORDS
     assert_all_is_there(lake, f"silver/{THING}")
     assert not (lake.parent / "environment").exists(), "the package was unpacked where it was submitted from"
 
 
-def test_files_on_s3(submit: Submit, aws: str, tmp_path: Path) -> None:
-    topic, bucket = Topic({"name": OPTIONAL_STRING}), Bucket(aws)
-    records = (topic.change("c", number, {"name": f"name {number}"}) for number in range(RECORDS))
-    for file in write_files(tmp_path / "landing", records, topic.registry):
+def test_all_layers_and_a_sink_s_files_on_s3(
+    submit: Submit, stack: Stack, topic: str, aws: str, models: str, tmp_path: Path
+) -> None:
+    bucket, in_files = Bucket(aws), Topic({"name": OPTIONAL_STRING})
+    records = (in_files.change("c", number, {"name": f"name {number}"}) for number in range(RECORDS))
+    for file in write_files(tmp_path / "landing", records, in_files.registry):
         bucket.client.upload_file(str(file), "lake", str(file.relative_to(tmp_path)))
+    of_files = tmp_path / "of-files.yml"
+    of_files.write_text("files: {root: s3a://lake/landing}\ndefaults: {keys: [id]}\n", encoding="utf-8")
+    jobs = (
+        ("bronze", "--table", topic),
+        ("silver", "--table", topic),
+        ("gold", "--model", "names"),
+        ("bronze", "--table", in_files.table, "--config", str(of_files)),
+    )
 
-    settings = {
-        "CDC_LAKE__FILES__ROOT": "s3a://lake/landing",
-        "CDC_LAKE__LAKE__ROOT": str(tmp_path / "lake"),
-        "CDC_LAKE__DEFAULTS__KEYS": '["id"]',
-    }
-    ended = submit("bronze", "--table", topic.table, before=bucket.flags, **settings)
+    ended = submit(
+        "-",
+        *(part for layer, *flags in jobs for part in ("--", str(CHECKOUT / "jobs" / f"{layer}.py"), *flags)),
+        job=IN_TURN,
+        before=bucket.flags,
+        CDC_LAKE__STACK__FOLDER=str(stack.folder),
+        CDC_LAKE__LAKE__ROOT=LAKE,
+        CDC_LAKE__GOLD__MODELS=models,
+        CDC_LAKE__DEFAULTS__SILVER=ALL_TYPES,
+    )
 
     assert ended.code == 0, ended.said
-    rows = table_rows(str(tmp_path / "lake" / "bronze" / topic.table.replace(".", "/")))
-    assert {(row["key"], row["offset"]) for row in rows} == {(f'{{"id":{n}}}', n) for n in range(RECORDS)}
-
-
-def test_a_lake_on_s3(submit: Submit, stack: Stack, topic: str, aws: str, models: str, tmp_path: Path) -> None:
-    bucket = Bucket(aws)
-    settings = {
-        "CDC_LAKE__STACK__FOLDER": str(stack.folder),
-        "CDC_LAKE__LAKE__ROOT": LAKE,
-        "CDC_LAKE__GOLD__MODELS": models,
-        "CDC_LAKE__DEFAULTS__SILVER": ALL_TYPES,
-    }
-    for layer, *which in (("bronze", "--table", topic), ("silver", "--table", topic), ("gold", "--model", "names")):
-        ended = submit(layer, *which, before=bucket.flags, **settings)
-        assert ended.code == 0, ended.said
-
-    bucket.bring(tmp_path / "brought")
+    brought = tmp_path / "brought"
+    bucket.bring(brought)
     silver = (f"{layer}/{THING}" for layer in ("silver", "silver_hudi_cow", "silver_hudi_mor"))
-    assert_all_is_there(tmp_path / "brought", *silver, "gold/names")
-    kinds = {name.split("/")[1] for name in bucket.names()}
+    assert_all_is_there(brought, *silver, "gold/names")
+    rows = table_rows(str(brought / "bronze" / in_files.table.replace(".", "/")))
+    assert {(row["key"], row["offset"]) for row in rows} == {(f'{{"id":{n}}}', n) for n in range(RECORDS)}
+    kinds = {name.split("/")[1] for name in bucket.names() if name.startswith("lake/")}
     assert kinds >= {"bronze", "silver", "gold", "_schemas", "_runs", "_leases"}
     assert not [name for name in bucket.names() if name.endswith(".tmp")]
