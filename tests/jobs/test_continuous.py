@@ -1,4 +1,7 @@
-"""A job that goes on: it takes what comes, leaves no report where nothing did, and ends when it is told to."""
+"""A job that goes on: it takes what comes, leaves no report where nothing did, and ends when it is told to.
+
+What is printed last is a report, where Python has started the JVM; test_json_report.py has it from spark-submit.
+"""
 
 import json
 import os
@@ -56,7 +59,7 @@ def test_it_goes_on_until_it_is_told_to_end(spark: SparkSession, tmp_path: Path,
         "PYSPARK_SUBMIT_ARGS": f"--conf 'spark.driver.extraJavaOptions={SMALL_JVM}' pyspark-shell",
     }
     report = tmp_path / "report.json"
-    flags = ("--table", "*", "--continuous", "--interval", "500ms", "--json-file", str(report))
+    flags = ("--table", "*", "--continuous", "--interval", "500ms", "--json", "--json-file", str(report))
     command = [*PROGRAM[program], *flags]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         try:
@@ -73,5 +76,5 @@ def test_it_goes_on_until_it_is_told_to_end(spark: SparkSession, tmp_path: Path,
     assert process.returncode == {"cdc-lake": 0, "spark-submit": 128 + signal.SIGTERM}[program], said
     assert time.monotonic() - told < END_SECONDS
     _, last = sorted((root / "_runs").glob("*-silver-*.json"))
-    assert json.loads(report.read_text()) == json.loads(last.read_text())
+    assert json.loads(report.read_text()) == json.loads(last.read_text()) == json.loads(said.splitlines()[-1])
     assert "Traceback" not in said

@@ -30,7 +30,7 @@ def run_without_spark_submit(lake: Path, *flags: str) -> Ended:
     return Ended(done.returncode, done.stdout, "")
 
 
-@pytest.mark.parametrize("launcher", ["spark-submit", "cdc-lake"])
+@pytest.mark.parametrize("launcher", ["spark-submit", pytest.param("cdc-lake", marks=pytest.mark.deep)])
 def test_report_is_last_line_and_in_file(launcher: str, submit: Submit, lake: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text("of an earlier run")
