@@ -19,7 +19,7 @@ from cdc_lake.config import load_config
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.registries.registry import RegisteredSchema
 
-GOOD, EACH = 10_000, 3
+GOOD, EACH = 2_000, 3
 """How many good records, and how many of each kind of poison."""
 KEY, VALUE = "contentId:1", "contentId:2"
 _GLUE = "glue:00000000-0000-0000-0000-000000000001"

@@ -16,8 +16,7 @@ def test_each_kind_of_poison_is_quarantined_for_its_own_reason_and_every_good_re
     limited = tmp_path / "python"
     limited.write_text(f'#!/bin/sh\nulimit -v {WORKER_BYTES >> 10}\nexec python "$@"\n')
     limited.chmod(0o755)
-    own_options = ("--conf", "spark.driver.extraJavaOptions=-XX:+UseSerialGC", "--driver-memory", "640m")
-    flags = ("--conf", f"spark.pyspark.python={limited}", *own_options)
+    flags = ("--conf", f"spark.pyspark.python={limited}", "--driver-memory", "640m")
 
     ended = submit("bronze", before=flags, job=POISON, CDC_LAKE__DEFAULTS__MAX_RECORD_BYTES="1000000")
 
