@@ -1,4 +1,7 @@
-"""What a job says and how it ends: called in this process, or, where that matters, submitted as anyone would."""
+"""What a job says and how it ends: called in this process, or, where that matters, submitted as anyone would.
+
+Bronze is submitted in test_json_report.py, silver in test_faults.py, and all layers in test_elsewhere_slice.py.
+"""
 
 import json
 import os
@@ -43,7 +46,7 @@ def tables(lake: Path) -> list[Path]:
 def test_jobs_end_with_0_print_their_reports_and_keep_them(
     submit: Submit, call: Submit, stack: Stack, topic: str, lake: Path
 ) -> None:
-    bronze = submit("bronze", "--table", topic, "--json", CDC_LAKE__STACK__FOLDER=str(stack.folder))
+    bronze = call("bronze", "--table", topic, "--json", CDC_LAKE__STACK__FOLDER=str(stack.folder))
     silver = call("silver", "--table", "submitted.*", "--json")
 
     assert (bronze.code, silver.code) == (0, 0), bronze.said + silver.said
