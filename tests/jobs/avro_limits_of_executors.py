@@ -12,7 +12,9 @@ MAX_RECORD_BYTES = 100_000_000
 NAMES = (*avro_limits(MAX_RECORD_BYTES), "mine")
 
 if __name__ == "__main__":
-    found = SparkSession.builder.config("spark.executor.extraJavaOptions", "-Dmine=1").getOrCreate()
+    # More cores than a worker has: of these executors none starts.
+    own = {"spark.executor.extraJavaOptions": "-Dmine=1", "spark.executor.cores": "2"}
+    found = SparkSession.builder.config(map=own).getOrCreate()
     try:
         build_session("found", MAX_RECORD_BYTES)
     except InstallationError as error:
