@@ -610,7 +610,7 @@ def meet(request: pytest.FixtureRequest, run: Run, monkeypatch: pytest.MonkeyPat
         *(pytest.param(*at, marks=pytest.mark.deep) for at in (("silver", 1), ("bronze", 1), ("bronze", 2))),
     ],
 )
-def test_without_leases_one_of_two_drivers_commits_and_the_other_ends_with_40(
+def test_without_leases_one_driver_commits_and_one_ends_with_40(
     run: Run, meet: Meet, lake: Path, undisturbed: dict[str, Content], layer: str, batch: int
 ) -> None:
     first, second = meet(layer, lake, batch, lambda: run(layer, lake, enabled=False), enabled=False)
@@ -621,7 +621,7 @@ def test_without_leases_one_of_two_drivers_commits_and_the_other_ends_with_40(
 
 
 @pytest.mark.parametrize("layer", ["bronze", pytest.param("silver", marks=pytest.mark.deep)])
-def test_a_driver_stopped_past_its_lease_is_followed_and_ends_with_40(
+def test_a_driver_past_its_lease_is_followed_and_ends_with_40(
     run: Run, meet: Meet, lake: Path, undisturbed: dict[str, Content], layer: str
 ) -> None:
     def follow() -> TableReport:

@@ -10,7 +10,7 @@ POISON = Path(__file__).with_name("bronze_of_poison.py")
 WORKER_BYTES = 1 << 30
 
 
-def test_each_kind_of_poison_is_quarantined_for_its_own_reason_and_every_good_record_lands(
+def test_poison_is_quarantined_for_its_own_reason_and_the_rest_lands(
     submit: Submit, lake: Path, tmp_path: Path
 ) -> None:
     limited = tmp_path / "python"

@@ -263,7 +263,7 @@ def test_a_damaged_jar_ends_with_2_and_is_named(submit: Submit, own_jars: dict[s
     assert "Traceback" not in done.said
 
 
-def test_a_spark_that_was_told_of_no_jars_ends_with_2_and_the_way_to_have_them(submit: Submit, tmp_path: Path) -> None:
+def test_spark_without_jars_ends_with_2_and_how_to_have_them(submit: Submit, tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     shutil.copy(spark_home() / "conf" / "spark-env.sh", tmp_path / "conf")  # says which Java, where there is none
 
