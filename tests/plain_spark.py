@@ -188,7 +188,7 @@ def _start(spark: PlainSpark, place: Path, main: str, *arguments: str) -> "subpr
     with (place / "log").open("wb") as log:
         return subprocess.Popen(
             [str(spark.home / "bin" / "spark-class"), f"org.apache.spark.{main}", *arguments],
-            env={**spark.variables, "SPARK_DAEMON_MEMORY": "256m"},
+            env={**spark.variables, "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": SMALL_JVM},
             cwd=place,
             stdout=log,
             stderr=subprocess.STDOUT,
