@@ -75,52 +75,53 @@ def test_a_connector_that_cannot_run_says_why(stack: Stack) -> None:
         put_connector(stack.endpoints["connect"], "absent", config)
 
 
-def test_data_and_addresses_outlive_a_stop_and_a_killed_keeper_takes_the_servers_with_it(own_stack: Stack) -> None:
-    own_stack.start(detach=False, metastore=True)
-    addresses = own_stack.endpoints
-    assert set(addresses) == NAMES | {"metastore"}
-    with psycopg.connect(addresses["postgres"]) as connection:
-        connection.execute("create table kept as select 1 as id")
-    own_stack.stop()
-    assert {server.state for server in own_stack.status()} == {"stopped"}
-    assert not endpoints_file(own_stack.folder).exists()
-    with pytest.raises(InfrastructureError, match="cdc-lake stack up"):
-        _ = own_stack.endpoints
-
-    own_stack.start(detach=False, metastore=True)
-    assert own_stack.endpoints == addresses
-    with psycopg.connect(addresses["postgres"]) as connection:
-        assert connection.execute("select id from kept").fetchone() == (1,)
-
-    servers = pids(own_stack)
-    os.kill(keeper(own_stack), signal.SIGKILL)
-    assert soon(lambda: not any(map(lives, servers)))
-    assert {server.state for server in own_stack.status()} == {"stopped"}
-
-
-def start_elsewhere(stack: Stack, what_next: str) -> subprocess.Popen[str]:
+def start_elsewhere(stack: Stack, how: str = "", what_next: str = "") -> subprocess.Popen[str]:
     """Start the servers from another process, which then does `what_next` and waits."""
     program = (
         "import pathlib, sys, time\nfrom cdc_lake.embedded.stack import Stack\n"
-        "stack = Stack(pathlib.Path(sys.argv[1]))\nstack.start(detach=False)\n"
+        f"stack = Stack(pathlib.Path(sys.argv[1]))\nstack.start(detach=False{how})\n"
         f"{what_next}\nprint('up', flush=True)\ntime.sleep(600)\n"
     )
     return subprocess.Popen([sys.executable, "-c", program, str(stack.folder)], stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize(("what_next", "survive"), [("", False), ("stack.detach()", True)])
-def test_servers_end_with_a_killed_caller_unless_they_were_detached(
-    own_stack: Stack, what_next: str, survive: bool
-) -> None:
-    with start_elsewhere(own_stack, what_next) as caller:
+def test_servers_outlive_a_killed_caller_if_detached_and_data_a_stop(own_stack: Stack) -> None:
+    with start_elsewhere(own_stack, ", metastore=True", "stack.detach()") as caller:
         assert caller.stdout and caller.stdout.readline() == "up\n"
-        servers = pids(own_stack)
+        addresses, servers = own_stack.endpoints, pids(own_stack)
         caller.kill()
-    if survive:
-        time.sleep(1)
-        assert all(map(lives, servers))
-        own_stack.stop()
+    assert set(addresses) == NAMES | {"metastore"}
+    with psycopg.connect(addresses["postgres"]) as connection:
+        connection.execute("create table kept as select 1 as id")
+    time.sleep(1)
+    assert all(map(lives, servers))
+    own_stack.stop()
     assert soon(lambda: not any(map(lives, servers)), seconds=15)
+    assert {server.state for server in own_stack.status()} == {"stopped"}
+    assert not endpoints_file(own_stack.folder).exists()
+    with pytest.raises(InfrastructureError, match="cdc-lake stack up"):
+        _ = own_stack.endpoints
+
+    with start_elsewhere(own_stack) as caller:
+        assert caller.stdout and caller.stdout.readline() == "up\n"
+        again, servers = own_stack.endpoints, pids(own_stack)
+        with psycopg.connect(again["postgres"]) as connection:
+            assert connection.execute("select id from kept").fetchone() == (1,)
+        caller.kill()
+    assert again == {name: addresses[name] for name in NAMES}
+    assert soon(lambda: not any(map(lives, servers)), seconds=15)
+
+
+def test_a_killed_keeper_takes_the_servers_with_it(own_stack: Stack) -> None:
+    with start_elsewhere(own_stack) as caller:
+        # Connect, which is the fourth, waits until Kafka is ready.
+        are_there = soon(lambda: len(pids(own_stack)) >= 3, seconds=60)
+        servers = pids(own_stack)
+        os.kill(keeper(own_stack), signal.SIGKILL)
+        caller.kill()
+    assert are_there
+    assert soon(lambda: not any(map(lives, servers)))
+    assert {server.state for server in own_stack.status()} == {"stopped"}
 
 
 def test_a_server_that_does_not_start_shows_the_end_of_its_log_and_leaves_nothing_running(own_stack: Stack) -> None:
