@@ -1,4 +1,4 @@
-"""The notebooks: one is executed here as it is, on servers of its own; `make notebooks` executes all."""
+"""The notebooks: the cells of one are run here, on the servers of all tests; `make notebooks` executes all."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,7 @@ import jupytext
 import pytest
 
 from cdc_lake.config import CHECKOUT
+from cdc_lake.embedded.stack import Stack
 from notebooks.__main__ import execute
 
 NOTEBOOKS = sorted((CHECKOUT / "notebooks").glob("[!_]*.py"))
@@ -34,9 +35,41 @@ def test_all_pictures_are_some_notebook_s() -> None:
     assert {file.name for file in PICTURES.iterdir()} == drawn
 
 
-def test_a_notebook_runs_as_it_is(tmp_path: Path) -> None:
-    execute(CHECKOUT / "notebooks" / "quarantine.py", tmp_path / "pictures", into=tmp_path)
+@pytest.mark.usefixtures("spark")
+def test_a_notebook_runs_as_it_is(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Running(Stack):
+        """The servers of all tests, whose start and end are none of a notebook's business."""
 
-    said = (tmp_path / "quarantine.ipynb").read_text()
+        def __init__(self, folder: Path) -> None:
+            super().__init__(stack.folder)
+
+        def start(self, *, detach: bool, metastore: bool = False) -> None:
+            assert not detach
+
+        def delete(self) -> None:
+            pass
+
+    monkeypatch.setattr("cdc_lake.embedded.stack.Stack", Running)
+    names: dict[str, object] = {}
+    for cell in jupytext.read(CHECKOUT / "notebooks" / "quarantine.py").cells:
+        if cell.cell_type == "code":
+            exec(cell.source, names)
+
+    said = capsys.readouterr().out
     assert re.search(r"decode: undecodable", said)
     assert "green kite" in said
+
+
+def test_a_cell_s_picture_and_the_executed_notebook_are_kept(tmp_path: Path) -> None:
+    notebook = tmp_path / "circle.py"
+    notebook.write_text(
+        '# %% tags=["picture:circle"]\nfrom IPython.display import SVG\nSVG("<svg><circle/></svg>")\n'
+        '# %%\nprint("drawn")\n'
+    )
+
+    assert execute(notebook, tmp_path / "pictures", into=tmp_path / "done") == [tmp_path / "pictures" / "circle.svg"]
+
+    assert (tmp_path / "pictures" / "circle.svg").read_text() == "<svg><circle/></svg>\n"
+    assert "drawn\\n" in (tmp_path / "done" / "circle.ipynb").read_text()
