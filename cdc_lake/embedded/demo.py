@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -41,6 +41,8 @@ from cdc_lake.models import read_model
 from cdc_lake.reconcile.catalogue import Table, in_the_lake, read_tables
 from cdc_lake.versions import profile_name
 
+SAMPLE: Final = "pagila"
+"""The sample's database, connector and prefix of topics."""
 SEED: Final = 1
 FLOOR: Final = {"updates": 1000, "deletes": 50, "ties": 50, "key_changes": 20, "placeholders": 20}
 """What the sample's stream holds at least. A proof over an easy stream would prove little."""
@@ -239,6 +241,8 @@ def run_demo(
         CdcLakeError: a job failed.
     """
     started = time.monotonic()
+    if not dumps:  # whose tables are known only once they are loaded
+        _chosen(tables, [f"{SAMPLE}.public.{table}" for table in sample.TABLES])
     for profile in (profile_name(), EMBEDDED_PROFILE):
         require(read_lock(lock_file(profile)), cache_folder())
     stack, lake = Stack(folder / "stack"), folder / "lake"
@@ -272,13 +276,13 @@ def run_demo(
 
 
 def _sample(dsn_admin: str) -> Source:
-    dsn = sample.create(dsn_admin, "pagila")
+    dsn = sample.create(dsn_admin, SAMPLE)
     with psycopg.connect(dsn) as source:
         tables = {table.name: table for table in read_tables(source)}
     return Source(
-        name="pagila",
+        name=SAMPLE,
         dsn=dsn,
-        pattern="pagila.public.*",
+        pattern=f"{SAMPLE}.public.*",
         tables=[tables[name] for name in sample.TABLES],
         left_out={},
         envelope_tables=[tables[name].place for name in sample.ENVELOPE_TABLES],
@@ -312,28 +316,43 @@ def _dump(dsn_admin: str, files: Sequence[Path]) -> Source:
     )
 
 
+def _chosen(globs: Sequence[str], topics: Sequence[str]) -> list[str]:
+    """The topics that fit any of the globs.
+
+    Raises:
+        ConfigError: a glob fits none.
+    """
+    for glob in globs:
+        if not any(fnmatchcase(topic, glob) for topic in topics):
+            raise ConfigError(glob, "no table to follow has such a topic", f"see --table: {', '.join(topics)}")
+    return [topic for topic in topics if any(fnmatchcase(topic, glob) for glob in globs)]
+
+
 def _only(source: Source, globs: Sequence[str]) -> Source:
     """The same source with fewer tables, of which the stream need not hold so much, and the models that read no others.
 
     Raises:
         ConfigError: a glob fits no table.
     """
-    for glob in globs:
-        if not any(fnmatchcase(topic, glob) for topic in source.topics):
-            raise ConfigError(glob, "no table to follow has such a topic", f"see --table: {', '.join(source.topics)}")
-    chosen = {t: table for t, table in source.topics.items() if any(fnmatchcase(t, glob) for glob in globs)}
+    topics = source.topics
+    chosen = {topic: topics[topic] for topic in _chosen(globs, list(topics))}
     places = {table.place for table in chosen.values()}
     return replace(
         source,
         tables=list(chosen.values()),
         envelope_tables=[place for place in source.envelope_tables if place in places],
         floor={"updates": 1},
-        gold={
-            model: query
-            for model, query in source.gold.items()
-            if chosen.keys() >= set(read_model(CHECKOUT / "conf" / "gold" / f"{model}.sql").header.topics.values())
-        },
+        gold=reading_only(chosen, source.gold),
     )
+
+
+def reading_only(topics: Collection[str], gold: Mapping[str, str]) -> dict[str, str]:
+    """Those models that read no other topics."""
+    return {
+        model: query
+        for model, query in gold.items()
+        if set(topics) >= set(read_model(CHECKOUT / "conf" / "gold" / f"{model}.sql").header.topics.values())
+    }
 
 
 class Jobs:
@@ -432,7 +451,7 @@ def _judge(source: Source, jobs: Jobs, stack: Stack, lake: Path, result: DemoRes
             _table_result(topic, _folder(lake, "bronze", topic), stream, compared, jobs.seconds[topic])
         )
     for model, query in source.gold.items():
-        result.gold.append(_gold_result(source.dsn, model, query, lake, jobs.seconds[model]))
+        result.gold.append(gold_result(source.dsn, model, query, lake, jobs.seconds[model]))
     result.differences = sum(table.differences for table in result.tables)
     result.differences += sum(made.differences for made in result.gold)
     result.stream = {key: value for key, value in asdict(stream).items() if key != "records"}
@@ -472,7 +491,8 @@ def _table_result(topic: str, bronze: Path, stream: StreamStats, compared: Compa
     )
 
 
-def _gold_result(dsn: str, model: str, query: str, lake: Path, seconds: float) -> GoldResult:
+def gold_result(dsn: str, model: str, query: str, lake: Path, seconds: float) -> GoldResult:
+    """Compare a model's table with what the source answers to a query."""
     with psycopg.connect(dsn) as source:
         asked = source.execute(query.encode())
         names = [column.name for column in asked.description or ()]

@@ -18,6 +18,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 
 from cdc_lake.embedded.comparer import Comparison, Difference, compare
+from cdc_lake.embedded.demo import gold_result
 
 Row = dict[str, Any]
 Change = Callable[[list[Row]], None]
@@ -513,3 +514,16 @@ def test_the_command_exits_0_for_equal_tables(dsn: str, compared: Callable[..., 
         0,
         "proof.thing: 20 rows in the source, 20 in the lake, 0 differences\n",
     )
+
+
+def test_gold_rows_that_are_not_what_postgres_says_are_counted(dsn: str, tmp_path: Path) -> None:
+    held = pa.table({"day": pa.array([1, 2, 2], pa.int32()), "sales": pa.array([10, 20, 20], pa.int32())})
+    write_deltalake(tmp_path / "gold" / "per_day", held)
+
+    def differences(*rows: str) -> int:
+        query = f"SELECT sales, day FROM (VALUES {', '.join(rows)}) AS asked (day, sales)"
+        return gold_result(dsn, "per_day", query, tmp_path, 1.0).differences
+
+    assert differences("(1, 10)", "(2, 20)", "(2, 20)") == 0
+    assert differences("(1, 10)", "(2, 20)") == 1
+    assert differences("(1, 11)", "(2, 20)", "(2, 20)") == 2
