@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 
-from cdc_lake.embedded.comparer import Comparison, Difference, compare
+from cdc_lake.embedded.comparer import Comparison, Difference, compare, main
 from cdc_lake.embedded.demo import gold_result
 
 Row = dict[str, Any]
@@ -485,21 +485,18 @@ def test_a_difference_that_is_explained_is_counted_apart(compare_odd: Callable[.
 
 
 def test_the_command_exits_1_and_prints_the_differences(
-    dsn: str, compared: Callable[..., Comparison], tmp_path: Path
+    dsn: str, compared: Callable[..., Comparison], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def change(rows: list[Row]) -> None:
         rows[6]["raw"] = b"\xff"
 
     compared(change)
-    command = [sys.executable, "-m", "cdc_lake.embedded.comparer", "--dsn", dsn, "--table", "proof.thing"]
-    command += ["--lake", str(tmp_path / "lake")]
+    command = ["--dsn", dsn, "--table", "proof.thing", "--lake", str(tmp_path / "lake")]
 
-    shown = subprocess.run(command, capture_output=True, text=True)
-    machine = subprocess.run([*command, "--json"], capture_output=True, text=True)
-
-    assert (shown.returncode, machine.returncode) == (1, 1)
-    assert "cell (7, 'north') raw" in shown.stdout
-    assert json.loads(machine.stdout)["samples"] == [
+    assert main(command) == 1
+    assert "cell (7, 'north') raw" in capsys.readouterr().out
+    assert main([*command, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["samples"] == [
         {"kind": "cell", "key": [7, "north"], "column": "raw", "source": "00ff07", "lake": "ff"}
     ]
 
