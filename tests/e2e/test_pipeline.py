@@ -4,7 +4,6 @@ What judges the tables shares no code with what wrote them: psycopg reads the so
 delta-rs the tables. Each test leaves the lake up to date with the source.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -53,12 +52,17 @@ class Lake:
 
     config: Config
     spark: SparkSession
+    tables: tuple[str, ...] = tuple(KEYS)
+
+    @property
+    def topics(self) -> list[str]:
+        return [topic(table) for table in self.tables]
 
     def land(self) -> dict[str, TableReport]:
-        return by_table(run_bronze(self.config, TOPICS, self.spark))
+        return by_table(run_bronze(self.config, self.topics, self.spark))
 
     def fold(self) -> dict[str, TableReport]:
-        return by_table(run_silver(self.config, TOPICS, self.spark))
+        return by_table(run_silver(self.config, self.topics, self.spark))
 
     def path(self, layer: str, table: str) -> str:
         return f"{self.config.lake.root}/{layer}/{NAME}/public/{table}"
@@ -69,7 +73,9 @@ class Lake:
         return rows
 
     def versions(self) -> list[int]:
-        return [DeltaTable(self.path(layer, table)).version() for layer in ("bronze", "silver") for table in KEYS]
+        return [
+            DeltaTable(self.path(layer, table)).version() for layer in ("bronze", "silver") for table in self.tables
+        ]
 
 
 def by_table(report: Report) -> dict[str, TableReport]:
@@ -79,13 +85,24 @@ def by_table(report: Report) -> dict[str, TableReport]:
 
 @dataclass
 class Story:
-    """The source, its topics, and the lake that follows them."""
+    """The source, its topics, and the lake that follows them.
+
+    Attributes:
+        stream: what the topics held before there was anything in them that no connector wrote.
+        bad: records that no connector wrote, by table; each stands between two that one did.
+        first_bad: the offset of the first of them.
+        landed: the reports of the runs that found them.
+    """
 
     endpoints: Mapping[str, str]
     dsn: str
     new_lake: Callable[..., Lake]
     lake: Lake
     seeds: Iterator[int] = field(default_factory=lambda: count(1))
+    stream: tap.StreamStats = field(init=False)
+    bad: dict[str, list["Garbage"]] = field(default_factory=dict)
+    first_bad: dict[str, int] = field(default_factory=dict)
+    landed: dict[str, TableReport] = field(default_factory=dict)
 
     def change(self, transactions: int) -> None:
         """Change the source, and wait until Kafka has it."""
@@ -113,16 +130,32 @@ class Story:
             producer.produce(topic(table), key=key, value=value)
         assert producer.flush(30) == 0
 
-    def assert_silver_is_the_source(self, lake: Lake | None = None) -> None:
+    def spoil(self) -> None:
+        """Put bad records between good ones."""
+        registry = f"{self.endpoints['registry']}/apis/registry/v3"
+        self.stream = tap.observe(self.endpoints["kafka"], registry, TOPICS)
         for table in KEYS:
-            outcome = compare(self.dsn, "public", table, (lake or self.lake).path("silver", table))
+            there = self.records(table)
+            good = next((key, value) for key, value in reversed(there.values()) if key and value)
+            assert len(there) == self.stream.records[topic(table)]
+            self.first_bad[table], self.bad[table] = len(there), garbage(*good)
+        for records in zip(*self.bad.values(), strict=True):
+            for table, (key, value, _, _) in zip(self.bad, records, strict=True):
+                self.produce(table, (key, value))
+            touch = "UPDATE {} SET last_update = now() WHERE {} = {}"
+            self.run(*(touch.format(table, key, QUIET_KEYS[2]) for table, key in KEYS.items()))
+
+    def assert_silver_is_the_source(self, lake: Lake | None = None) -> None:
+        lake = lake or self.lake
+        for table in lake.tables:
+            outcome = compare(self.dsn, "public", table, lake.path("silver", table))
             assert outcome.differences == 0, outcome
             assert outcome.source_rows == outcome.lake_rows > 0
 
 
 @pytest.fixture(scope="module")
 def story(stack: Stack, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Story:
-    """The source with its connector, after a snapshot and two rounds of changes that the lake has followed."""
+    """The source after a snapshot, changes and bad records, and a lake that has followed one of its tables."""
     dsn = sample.create(stack.endpoints["postgres"], NAME)
     change(dsn, HardChanges, seed=1000, transactions=20)
 
@@ -142,224 +175,29 @@ def story(stack: Stack, spark: SparkSession, tmp_path_factory: pytest.TempPathFa
         envelope_tables=[f"public.{CUSTOMER}"],
     )
     put_connector(stack.endpoints["connect"], NAME, connector)
-    for transactions in (200, 200):
-        story.change(transactions)
-        lake.land()
-        lake.fold()
+    story.change(400)
+    story.spoil()
+    lake.tables = (FILM,)
+    story.landed = lake.land()
+    lake.fold()
     return story
 
 
 @pytest.fixture(scope="module")
-def stream(story: Story) -> tap.StreamStats:
-    """What the topics held before anything was produced into them that no connector wrote."""
-    return tap.observe(story.endpoints["kafka"], f"{story.endpoints['registry']}/apis/registry/v3", TOPICS)
-
-
-def test_silver_is_the_source_after_a_snapshot_and_two_rounds_of_changes(story: Story) -> None:
-    story.assert_silver_is_the_source()
-
-
-def test_the_stream_was_a_hard_one(stream: tap.StreamStats) -> None:
-    assert min(stream.updates, stream.deletes, stream.ties, stream.key_changes, stream.placeholders) >= 10, stream
-
-
-@pytest.mark.parametrize("table", KEYS)
-def test_bronze_has_every_record_of_kafka_once_with_its_bytes(
-    story: Story, stream: tap.StreamStats, table: str
-) -> None:
-    rows = story.lake.rows("bronze", table, "partition", "offset", "raw_key", "raw_value", "status")
-
-    assert len(rows) == stream.records[topic(table)]
-    assert {(r["partition"], r["offset"]): (r["raw_key"], r["raw_value"]) for r in rows} == story.records(table)
-    assert Counter(row["status"] for row in rows) == {"ok": len(rows)}
-
-
-def test_a_soft_delete_keeps_the_row_and_a_hard_one_does_not(story: Story, stream: tap.StreamStats) -> None:
-    soft = [row for row in story.lake.rows("silver", FILM) if row["__deleted"]]
-    hard = story.lake.rows("silver", CUSTOMER, "__deleted")
-
-    assert len(soft) >= 10
-    assert {row["__op"] for row in soft} <= {"d", "tombstone"}
-    assert all(row["title"] is not None and row["fulltext"] is not None for row in soft)
-    assert not any(row["__deleted"] for row in hard)
-
-
-def forms_of_the_placeholder() -> list[str]:
-    """The texts by which a placeholder of any type would show in the `repr` of a row."""
-    raw = tap.PLACEHOLDER.encode()
-    lists = [f"[{', '.join(map(str, raw))}]"]
-    return [part if isinstance(part, str) else repr(part) for part in tap._PLACEHOLDERS] + lists
-
-
-@pytest.mark.parametrize("table", KEYS)
-def test_no_placeholder_is_in_silver(story: Story, stream: tap.StreamStats, table: str) -> None:
-    assert stream.placeholders > 0
-    text = repr(story.lake.rows("silver", table))
-
-    assert [form for form in forms_of_the_placeholder() if form in text] == []
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("table", KEYS)
-def test_every_commit_is_told_by_its_version_and_by_the_offsets_it_had_read(
-    story: Story, tmp_path: Path, table: str
-) -> None:
-    lake, key = story.lake, KEYS[table]
-    bronze, silver = (DeltaLakeTable(lake.spark, lake.path(layer, table)) for layer in ("bronze", "silver"))
-    reached = {v.progress.commit: v.progress.position for v in bronze.history() if v.progress}
-    commits = {v.version: v.progress for v in silver.history() if v.progress}
-
-    def live(rows: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-        return {row[key]: {k: v for k, v in row.items() if k != "__batch"} for row in rows if not row["__deleted"]}
-
-    assert len(commits) >= 2
-    for version, progress in commits.items():
-        expected = live(DeltaTable(lake.path("silver", table), version=version).to_pyarrow_table().to_pylist())
-        (batch,) = progress.sources.values()
-        for number, point in enumerate((version, cdc_lake.Offset(reached[batch]))):
-            path = tmp_path / f"{version}-{number}"
-            cdc_lake.read(lake.spark, topic(table), as_of=point, config=lake.config).write.parquet(str(path))
-            assert live(parquet.read_table(path).to_pylist()) == expected
-
-
-def test_runs_with_nothing_new_change_nothing_and_say_so(story: Story) -> None:
-    before = story.lake.versions()
-
-    runs = [*story.lake.land().values(), *story.lake.fold().values()]
-
-    assert {done.status for done in runs} == {"unchanged"}
-    assert all(done.version_before == done.version_after for done in runs)
-    assert story.lake.versions() == before
-
-
-NOT_COMPARED = {"batch", "first_batch", "ingest_date"}
-
-
-@pytest.mark.deep
-def test_many_small_batches_make_the_same_tables_as_one_big_batch(story: Story) -> None:
-    deletes = {topic(FILM): {"deletes": "hard"}, topic(CUSTOMER): {"deletes": "soft"}}
-    big = story.new_lake("big", tables=deletes)
-    small = story.new_lake("small", tables=deletes, defaults={"max_rows": 450})
-
-    assert {done.batches for done in big.land().values()} == {1}
-    assert min(done.batches for done in small.land().values()) >= 3
-    assert {done.batches for done in big.fold().values()} == {1}
-    assert min(done.batches for done in small.fold().values()) >= 3
-
-    for table in KEYS:
-        landed = [
-            sorted(
-                ({k: v for k, v in row.items() if k not in NOT_COMPARED} for row in lake.rows("bronze", table)),
-                key=lambda row: (row["partition"], row["offset"]),
-            )
-            for lake in (big, small)
-        ]
-        assert landed[0] == landed[1]
-        folded = [
-            {row[KEYS[table]]: {k: v for k, v in row.items() if k != "__batch"} for row in lake.rows("silver", table)}
-            for lake in (big, small)
-        ]
-        # A row that came and went between two batches leaves a deleted row only where it was seen alive.
-        live = [{k: row for k, row in rows.items() if not row["__deleted"]} for rows in folded]
-        assert live[0] == live[1]
-    story.assert_silver_is_the_source(big)
-    story.assert_silver_is_the_source(small)
-
-
-@dataclass
-class Dying:
-    """A method that dies at its n-th call, before or after it has done its work."""
-
-    method: Callable[..., Any]
-    at_call: int
-    after: bool
-    calls: int = 0
-
-    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def call(table: DeltaLakeTable, *arguments: Any, **named: Any) -> Any:
-            self.calls += 1
-            if self.calls < self.at_call:
-                return self.method(table, *arguments, **named)
-            if self.after:
-                self.method(table, *arguments, **named)
-            raise KilledError
-
-        monkeypatch.setattr(DeltaLakeTable, self.method.__name__, call)
-
-
-class KilledError(BaseException):
-    """The process ends here; no table's failure, which the others would outlive."""
-
-
-DEATHS = [
-    pytest.param(False, id="before_its_commit", marks=pytest.mark.deep),
-    pytest.param(True, id="after_its_commit"),
-]
-
-
-@pytest.mark.parametrize("after", DEATHS)
-def test_a_silver_run_that_dies_between_two_batches_is_made_good_by_the_next(
-    story: Story, monkeypatch: pytest.MonkeyPatch, after: bool
-) -> None:
-    for _ in range(2):
-        story.change(30)
-        story.lake.land()
-    before = story.lake.versions()[2]
-    batch_by_batch = Lake(
-        story.lake.config.model_copy(
-            update={"defaults": story.lake.config.defaults.model_copy(update={"max_rows": 1})}
-        ),
-        story.lake.spark,
-    )
-    with monkeypatch.context() as patch, pytest.raises(KilledError):
-        Dying(DeltaLakeTable.merge, at_call=3, after=after).patch(patch)  # each table has had its first turn
-        batch_by_batch.fold()
-    assert story.lake.versions()[2] == before + 1 + after
-
-    film = story.lake.fold()[FILM]
-
-    assert film.status == ("unchanged" if after else "ok")
-    assert story.lake.versions()[2] == before + 2
-    story.assert_silver_is_the_source()
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("after", [False, True], ids=["before_its_commit", "after_its_commit"])
-def test_a_bronze_run_that_dies_is_made_good_by_the_next(
-    story: Story, monkeypatch: pytest.MonkeyPatch, after: bool
-) -> None:
-    story.change(30)
-    with monkeypatch.context() as patch, pytest.raises(KilledError):
-        Dying(DeltaLakeTable.append, at_call=1, after=after).patch(patch)
-        story.lake.land()
-
-    landed = story.lake.land()
-
-    # Of the two tables the one that was further behind was first.
-    assert sorted(done.status for done in landed.values()) == ["ok", "unchanged" if after else "ok"]
-    for table in KEYS:
-        rows = story.lake.rows("bronze", table, "partition", "offset")
-        assert sorted((row["partition"], row["offset"]) for row in rows) == sorted(story.records(table))
+def both(story: Story) -> Story:
+    """The same, when the lake has followed the other table, too."""
+    story.lake.tables = tuple(KEYS)
+    story.landed[CUSTOMER] = story.lake.land()[CUSTOMER]
     story.lake.fold()
-    story.assert_silver_is_the_source()
+    return story
 
 
-@pytest.mark.parametrize(
-    "table", [next(iter(KEYS)), *(pytest.param(one, marks=pytest.mark.deep) for one in list(KEYS)[1:])]
-)
-def test_a_column_added_at_the_source_arrives_and_is_null_in_rows_that_did_not_change(story: Story, table: str) -> None:
-    key = KEYS[table]
-    changed, unchanged = QUIET_KEYS[0], QUIET_KEYS[1]
-    story.run(f"ALTER TABLE {table} ADD COLUMN tagline text")
-    story.run(f"UPDATE {table} SET tagline = 'it arrived' WHERE {key} = {changed}")
-    story.change(40)
-
-    story.lake.land()
-    story.lake.fold()
-
-    taglines = {row[key]: row["tagline"] for row in story.lake.rows("silver", table, key, "tagline")}
-    assert (taglines[changed], taglines[unchanged]) == ("it arrived", None)
-    story.assert_silver_is_the_source()
+@pytest.fixture(params=[FILM, pytest.param(CUSTOMER, marks=pytest.mark.deep)])
+def table(request: pytest.FixtureRequest) -> str:
+    """Each that the lake follows. Of customer, `cdc-lake demo` shows most (test_demo.py)."""
+    if request.param == CUSTOMER:
+        request.getfixturevalue("both")
+    return str(request.param)
 
 
 Garbage = tuple[bytes | None, bytes | None, str, str]
@@ -395,32 +233,194 @@ def garbage(key: bytes, value: bytes) -> list[Garbage]:
     ]
 
 
-def test_garbage_between_good_records_is_quarantined_with_its_reason_and_harms_no_neighbour(story: Story) -> None:
-    story.change(10)
-    first, bad = {}, {}
-    for table in KEYS:
-        there = story.records(table)
-        good = next((key, value) for key, value in reversed(there.values()) if key and value)
-        first[table], bad[table] = len(there), garbage(*good)
-    for records in zip(*bad.values(), strict=True):
-        for table, (key, value, _, _) in zip(bad, records, strict=True):
-            story.produce(table, (key, value))
-        story.run(*(f"UPDATE {table} SET last_update = now() WHERE {KEYS[table]} = {QUIET_KEYS[2]}" for table in bad))
+def test_bad_records_are_quarantined_and_bronze_has_every_byte(story: Story, table: str) -> None:
+    records, counts = story.bad[table], story.landed[table].rows
+    assert counts["quarantined"] == len(records)
+    assert counts["read"] == counts["ok"] + counts["quarantined"] + counts["control"]
+    landed, sent = story.lake.rows("bronze", table), story.records(table)
+    rows = {row["offset"]: row for row in landed}
+    assert len(landed) == len(sent)
+    assert {(0, offset): (row["raw_key"], row["raw_value"]) for offset, row in rows.items()} == sent
+    refused = [rows[story.first_bad[table] + 2 * at] for at in range(len(records))]
+    assert {row["offset"] for row in landed if row["status"] != "ok"} == {row["offset"] for row in refused}
+    assert {row["status"] for row in refused} == {"quarantined"}
+    assert [
+        (row["raw_key"], row["raw_value"], row["error"]["stage"], row["error"]["message"]) for row in refused
+    ] == records
+    neighbours = [rows[row["offset"] + 1] for row in refused]
+    assert {(row["status"], row["op"]) for row in neighbours} == {("ok", "u")}
+    story.assert_silver_is_the_source()
 
-    landed = story.lake.land()
+
+def test_the_stream_was_a_hard_one(story: Story) -> None:
+    stream = story.stream
+    assert min(stream.updates, stream.deletes, stream.ties, stream.key_changes, stream.placeholders) >= 10, stream
+
+
+def forms_of_the_placeholder() -> list[str]:
+    """The texts by which a placeholder of any type would show in the `repr` of a row."""
+    raw = tap.PLACEHOLDER.encode()
+    lists = [f"[{', '.join(map(str, raw))}]"]
+    return [part if isinstance(part, str) else repr(part) for part in tap._PLACEHOLDERS] + lists
+
+
+def test_no_placeholder_is_in_silver(story: Story, table: str) -> None:
+    assert story.stream.placeholders > 0
+    text = repr(story.lake.rows("silver", table))
+
+    assert [form for form in forms_of_the_placeholder() if form in text] == []
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("table", KEYS)
+def test_every_commit_is_told_by_its_version_and_by_the_offsets_it_had_read(
+    both: Story, tmp_path: Path, table: str
+) -> None:
+    lake, key = both.lake, KEYS[table]
+    both.change(30)
+    lake.land()
+    lake.fold()
+    bronze, silver = (DeltaLakeTable(lake.spark, lake.path(layer, table)) for layer in ("bronze", "silver"))
+    reached = {v.progress.commit: v.progress.position for v in bronze.history() if v.progress}
+    commits = {v.version: v.progress for v in silver.history() if v.progress}
+
+    def live(rows: Iterable[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        return {row[key]: {k: v for k, v in row.items() if k != "__batch"} for row in rows if not row["__deleted"]}
+
+    assert len(commits) >= 2
+    for version, progress in commits.items():
+        expected = live(DeltaTable(lake.path("silver", table), version=version).to_pyarrow_table().to_pylist())
+        (batch,) = progress.sources.values()
+        for number, point in enumerate((version, cdc_lake.Offset(reached[batch]))):
+            path = tmp_path / f"{version}-{number}"
+            cdc_lake.read(lake.spark, topic(table), as_of=point, config=lake.config).write.parquet(str(path))
+            assert live(parquet.read_table(path).to_pylist()) == expected
+
+
+def test_runs_with_nothing_new_change_nothing_and_say_so(story: Story) -> None:
+    before = story.lake.versions()
+
+    runs = [*story.lake.land().values(), *story.lake.fold().values()]
+
+    assert {done.status for done in runs} == {"unchanged"}
+    assert all(done.version_before == done.version_after for done in runs)
+    assert story.lake.versions() == before
+
+
+NOT_COMPARED = {"batch", "first_batch", "ingest_date"}
+
+
+@pytest.mark.deep
+def test_many_small_batches_make_the_same_tables_as_one_big_batch(both: Story) -> None:
+    deletes = {topic(FILM): {"deletes": "hard"}, topic(CUSTOMER): {"deletes": "soft"}}
+    big = both.new_lake("big", tables=deletes)
+    small = both.new_lake("small", tables=deletes, defaults={"max_rows": 450})
+
+    assert {done.batches for done in big.land().values()} == {1}
+    assert min(done.batches for done in small.land().values()) >= 3
+    assert {done.batches for done in big.fold().values()} == {1}
+    assert min(done.batches for done in small.fold().values()) >= 3
+
+    for table in KEYS:
+        landed = [
+            sorted(
+                ({k: v for k, v in row.items() if k not in NOT_COMPARED} for row in lake.rows("bronze", table)),
+                key=lambda row: (row["partition"], row["offset"]),
+            )
+            for lake in (big, small)
+        ]
+        assert landed[0] == landed[1]
+        folded = [
+            {row[KEYS[table]]: {k: v for k, v in row.items() if k != "__batch"} for row in lake.rows("silver", table)}
+            for lake in (big, small)
+        ]
+        # A row that came and went between two batches leaves a deleted row only where it was seen alive.
+        live = [{k: row for k, row in rows.items() if not row["__deleted"]} for rows in folded]
+        assert live[0] == live[1]
+    both.assert_silver_is_the_source(big)
+    both.assert_silver_is_the_source(small)
+
+
+@dataclass
+class Dying:
+    """A method that dies at its n-th call, before or after it has done its work."""
+
+    method: Callable[..., Any]
+    at_call: int
+    after: bool
+    calls: int = 0
+
+    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def call(table: DeltaLakeTable, *arguments: Any, **named: Any) -> Any:
+            self.calls += 1
+            if self.calls < self.at_call:
+                return self.method(table, *arguments, **named)
+            if self.after:
+                self.method(table, *arguments, **named)
+            raise KilledError
+
+        monkeypatch.setattr(DeltaLakeTable, self.method.__name__, call)
+
+
+class KilledError(BaseException):
+    """The process ends here; no table's failure, which the others would outlive."""
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("after", [False, True], ids=["before_its_commit", "after_its_commit"])
+def test_a_silver_run_that_dies_between_two_batches_is_made_good_by_the_next(
+    both: Story, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    for _ in range(2):
+        both.change(30)
+        both.lake.land()
+    before = both.lake.versions()[2]
+    batch_by_batch = Lake(
+        both.lake.config.model_copy(update={"defaults": both.lake.config.defaults.model_copy(update={"max_rows": 1})}),
+        both.lake.spark,
+    )
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        Dying(DeltaLakeTable.merge, at_call=3, after=after).patch(patch)  # each table has had its first turn
+        batch_by_batch.fold()
+    assert both.lake.versions()[2] == before + 1 + after
+
+    film = both.lake.fold()[FILM]
+
+    assert film.status == ("unchanged" if after else "ok")
+    assert both.lake.versions()[2] == before + 2
+    both.assert_silver_is_the_source()
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("after", [False, True], ids=["before_its_commit", "after_its_commit"])
+def test_a_bronze_run_that_dies_is_made_good_by_the_next(
+    both: Story, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    both.change(30)
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        Dying(DeltaLakeTable.append, at_call=1, after=after).patch(patch)
+        both.lake.land()
+
+    landed = both.lake.land()
+
+    # Of the two tables the one that was further behind was first.
+    assert sorted(done.status for done in landed.values()) == ["ok", "unchanged" if after else "ok"]
+    for table in KEYS:
+        rows = both.lake.rows("bronze", table, "partition", "offset")
+        assert sorted((row["partition"], row["offset"]) for row in rows) == sorted(both.records(table))
+    both.lake.fold()
+    both.assert_silver_is_the_source()
+
+
+def test_a_column_added_at_the_source_arrives_and_is_null_elsewhere(story: Story, table: str) -> None:
+    key, (changed, unchanged, _) = KEYS[table], QUIET_KEYS
+    story.run(f"ALTER TABLE {table} ADD COLUMN tagline text")
+    story.run(f"UPDATE {table} SET tagline = 'it arrived' WHERE {key} = {changed}")
+    story.change(60)
+
+    story.lake.land()
     story.lake.fold()
 
-    for table, records in bad.items():
-        counts = landed[table].rows
-        assert counts["quarantined"] == len(records)
-        assert counts["read"] == counts["ok"] + counts["quarantined"] + counts["control"]
-        rows = {row["offset"]: row for row in story.lake.rows("bronze", table)}
-        assert story.records(table) == {(0, offset): (r["raw_key"], r["raw_value"]) for offset, r in rows.items()}
-        refused = [rows[first[table] + 2 * at] for at in range(len(records))]
-        assert {row["status"] for row in refused} == {"quarantined"}
-        assert [
-            (row["raw_key"], row["raw_value"], row["error"]["stage"], row["error"]["message"]) for row in refused
-        ] == records
-        neighbours = [rows[row["offset"] + 1] for row in refused]
-        assert {(row["status"], row["op"]) for row in neighbours} == {("ok", "u")}
+    taglines = {row[key]: row["tagline"] for row in story.lake.rows("silver", table, key, "tagline")}
+    assert (taglines[changed], taglines[unchanged]) == ("it arrived", None)
     story.assert_silver_is_the_source()
