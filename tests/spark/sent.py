@@ -8,6 +8,7 @@ from typing import Any
 import wire
 from events import Record
 from fakes import FakeBroker
+from lake import by_offset
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, LakeConfig, TableConfig
@@ -125,7 +126,7 @@ class Lake:
         return DeltaLakeTable(self._spark, f"{self._root}/{layer}/{self._topic.replace('.', '/')}")
 
     def bronze(self) -> list[Any]:
-        return self.table("bronze").read().orderBy("offset").collect()
+        return by_offset(self.table("bronze").read())
 
     def problems(self) -> dict[int, str]:
         """By offset, why a record is quarantined."""
