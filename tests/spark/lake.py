@@ -1,8 +1,10 @@
 """The product's way from Kafka records to bronze and silver, for tests that have neither a broker nor a registry."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from events import FakeRegistry, Record, Topic
 from fakes import FakeBroker, kafka
@@ -19,6 +21,8 @@ from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
 
+Sends = TypeVar("Sends", bound=Callable[..., list[Record]])
+
 
 def decided(spark: SparkSession, registry: FakeRegistry, records: Sequence[Record], **framings: Any) -> DataFrame:
     """What bronze decides of each record; a schema of any table is taken."""
@@ -28,8 +32,37 @@ def decided(spark: SparkSession, registry: FakeRegistry, records: Sequence[Recor
 
 
 def by_offset(rows: DataFrame) -> list[Row]:
-    """The rows, collected in the order of their offsets."""
-    return rows.orderBy("offset").collect()
+    """The rows in the order of their offsets, sorted here: for a sample, Spark would run the plan once more."""
+    return sorted(rows.collect(), key=lambda row: int(row["offset"]))
+
+
+class Cases:
+    """Records of many tests, decided at once: a plan costs more than all the records.
+
+    A case is a function that takes a registry, and whatever its variants differ in, and gives records.
+    """
+
+    def __init__(self) -> None:
+        self._all: list[tuple[Any, ...]] = []
+
+    def of(self, *variants: Any) -> Callable[[Sends], Sends]:
+        """Make a function a case; without variants it takes the registry alone."""
+
+        def add(sends: Sends) -> Sends:
+            self._all += [(sends, variant) for variant in variants] or [(sends,)]
+            return sends
+
+        return add
+
+    def decided(self, spark: SparkSession) -> Callable[..., list[Row]]:
+        """What gives the rows of a case, or of a variant of it, in the order of its records."""
+        registry = FakeRegistry()
+        sent = {case: case[0](registry, *case[1:]) for case in self._all}
+        records = [record for records in sent.values() for record in records]
+        numbered = [replace(record, offset=offset) for offset, record in enumerate(records)]
+        rows = iter(by_offset(decided(spark, registry, numbered)))
+        found = {case: list(islice(rows, len(records))) for case, records in sent.items()}
+        return lambda *case: found[case]
 
 
 def step(commit: int, **more: Any) -> Progress:
