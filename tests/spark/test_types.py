@@ -2,13 +2,14 @@
 
 import datetime as dt
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Context, Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from events import Topic, body, connect, decimal, framed
+from events import Record, Topic, body, connect, decimal, framed
 from lake import Lake, by_offset, decided
 from pyspark.sql import SparkSession
 from source_types import DOUBLE_VECTOR, OTHERS, POINT, SOURCES, SPARSE, VARIABLE, any_precision
@@ -197,6 +198,10 @@ CASES: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
         {"type": "array", "items": ["null", "string"]},
         [([], []), ([None, "a", ""], [None, "a", ""]), ([None], [None])],
     ),
+    "decimals": (
+        {"type": "array", "items": ["null", decimal(4, 2)]},
+        [([None, Decimal("4.99")], [None, Decimal("4.99")])],
+    ),
     "dates": (
         {"type": "array", "items": ["null", connect("int", f"{NAMED}Date")]},
         [([None, 0, 2**31 - 1, -719_162], [None, dt.date(1970, 1, 1), None, dt.date(1, 1, 1)])],
@@ -220,34 +225,83 @@ CASES: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("flat", [False, True])
+OF_CONNECTORS = {
+    f"{source.replace(' ', '_')}_{number}": (row.schema, list(row.examples))
+    for source, rows in {**SOURCES, "others": OTHERS}.items()
+    if source != "MongoDB"
+    for number, row in enumerate(rows)
+    if row.examples
+}
+"""What other connectors declare."""
+MEANINGLESS: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
+    "day": ("int", [(19_782, 19_782)]),
+    "at": ("long", [(5, 5)]),
+    "amount": (
+        {"type": "bytes", "scale": 2, "precision": 4, "logicalType": "decimal"},
+        [(Decimal("4.99"), Decimal("4.99"))],
+    ),
+}
+"""A connector that sends no meaning leaves the plain values."""
+COLUMNS = CASES | OF_CONNECTORS | MEANINGLESS
+LENGTH = 1 + max(len(values) for _, values in COLUMNS.values())
+"""Each column's values, and then nulls."""
+VALUES = {name: [*values, *[(None, None)] * (LENGTH - len(values))] for name, (_, values) in COLUMNS.items()}
+FLAT = 1000
+"""The key of the first flattened row."""
+DEFAULTED = 2000
+
+
+def declared_once(kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Optional columns of these types; what a record is, is said where it comes first."""
+    found, seen = {}, set[str]()
+    for column, kind in kinds.items():
+        name = f"{kind['namespace']}.{kind['name']}" if isinstance(kind, dict) and kind["type"] == "record" else None
+        found[column] = ["null", name if name in seen else kind]
+        seen |= {name} - {None}
+    return found
+
+
+def with_a_default(topic: Topic) -> Record:
+    """A null where the schema has a default."""
+    rated = Topic({"rating": "string"}, registry=topic.registry)
+    schema = json.loads(rated.value_text)
+    row = schema["fields"][0]["type"][1]
+    row["fields"][1] |= {"type": ["string", "null"], "default": "G"}
+    text = json.dumps(schema)
+    source = {
+        **dict.fromkeys(("version", "connector", "schema", "table"), "x"),
+        **dict.fromkeys(("name", "db"), "pagila"),
+        "ts_ms": 1,
+    }
+    value = {"before": None, "after": {"id": DEFAULTED, "rating": None}, "source": source, "op": "c", "ts_ms": 1}
+    return topic.record(topic.key(DEFAULTED), framed(topic.registry.add(text), body(text, value)))
+
+
+@pytest.fixture(scope="module")
+def silver(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    """By key, the rows of a table with every type, as another reader finds them; each value came in both shapes."""
+    columns = declared_once({name: kind for name, (kind, _) in COLUMNS.items()})
+    topic = Topic(columns)
+    flat = Topic(columns, flat=True, registry=topic.registry)
+    rows = [{name: values[place][0] for name, values in VALUES.items()} for place in range(LENGTH)]
+    changes = [topic.change("c", place, row) for place, row in enumerate(rows)]
+    changes += [flat.change("c", FLAT + place, row) for place, row in enumerate(rows)]
+    lake = Lake(spark, tmp_path_factory.mktemp("types"), topic)
+    lake.land([replace(change, offset=offset) for offset, change in enumerate([*changes, with_a_default(topic)])])
+    assert lake.fold().rows["applied"] == 2 * LENGTH + 1
+    return {row["id"]: row for row in DeltaTable(lake.silver.path).to_pyarrow_table().to_pylist()}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("first", [pytest.param(0, id="enveloped"), pytest.param(FLAT, id="flat")])
 def test_every_type_comes_through_to_delta_and_back_by_another_reader(
-    spark: SparkSession, tmp_path: Path, flat: bool
+    silver: dict[int, dict[str, Any]], first: int, name: str
 ) -> None:
-    topic = Topic({name: ["null", kind] for name, (kind, _) in CASES.items()}, flat=flat)
-    longest = max(len(values) for _, values in CASES.values())
-    padded = {name: [*values, *[(None, None)] * (longest + 1 - len(values))] for name, (_, values) in CASES.items()}
-    records = [
-        topic.change("c", place, {name: values[place][0] for name, values in padded.items()})
-        for place in range(longest + 1)
-    ]
-    lake = Lake(spark, tmp_path, topic)
-    lake.land(records)
-    assert lake.fold().rows["applied"] == longest + 1
-
-    table = DeltaTable(lake.silver.path).to_pyarrow_table()
-    rows = sorted(table.select(["id", *CASES]).to_pylist(), key=lambda row: row["id"])
-
-    for name, values in padded.items():
-        assert [row[name] for row in rows] == [expected for _, expected in values], name
+    assert [silver[first + place][name] for place in range(LENGTH)] == [expected for _, expected in VALUES[name]]
 
 
-def test_an_array_of_decimals_comes_through(spark: SparkSession, tmp_path: Path) -> None:
-    topic = Topic({"rates": ["null", {"type": "array", "items": ["null", decimal(4, 2)]}]})
-
-    rows = Lake(spark, tmp_path, topic).take([topic.change("c", 1, {"rates": [None, Decimal("4.99")]})])
-
-    assert rows[1]["rates"] == [None, Decimal("4.99")]
+def test_a_null_where_the_schema_has_a_default_stays_null(silver: dict[int, dict[str, Any]]) -> None:
+    assert silver[DEFAULTED]["rating"] is None
 
 
 @pytest.mark.parametrize(
@@ -302,46 +356,6 @@ def test_a_number_that_its_column_cannot_hold_quarantines_its_record_and_no_othe
     ]
 
 
-ROWS_OF_OTHERS = {
-    source: {f"c{number}": row for number, row in enumerate(rows) if row.examples}
-    for source, rows in {**SOURCES, "others": OTHERS}.items()
-}
-
-
-@pytest.mark.parametrize("source", [source for source in SOURCES if source != "MongoDB"] + ["others"])
-def test_what_other_connectors_declare_comes_through(spark: SparkSession, tmp_path: Path, source: str) -> None:
-    rows = ROWS_OF_OTHERS[source]
-    connector = {"MySQL and MariaDB": "mysql", "SQL Server": "sqlserver", "Oracle": "oracle"}.get(source, "postgresql")
-    topic = Topic({name: ["null", row.schema] for name, row in rows.items()}, connector=connector)
-    count = max(len(row.examples) for row in rows.values())
-    held: dict[str, list[Any]] = {}
-    records = []
-    for key in range(count):
-        examples = {name: row.examples[key % len(row.examples)] for name, row in rows.items()}
-        records.append(topic.change("c", key, {name: sent for name, (sent, _) in examples.items()}))
-        for name, (_, becomes) in examples.items():
-            held.setdefault(name, []).append(becomes)
-    lake = Lake(spark, tmp_path, topic)
-    lake.land(records)
-    lake.fold()
-
-    table = DeltaTable(lake.silver.path).to_pyarrow_table()
-    found = sorted(table.select(["id", *rows]).to_pylist(), key=lambda row: row["id"])
-    assert len(found) == count
-    for name, row in rows.items():
-        assert [one[name] for one in found] == held[name], row.types
-
-
-def test_a_connector_that_sends_no_meaning_leaves_the_plain_values(spark: SparkSession, tmp_path: Path) -> None:
-    amount = {"type": "bytes", "scale": 2, "precision": 4, "logicalType": "decimal"}
-    topic = Topic({"day": "int", "at": ["null", "long"], "amount": amount})
-    change = topic.change("c", 1, {"day": 19_782, "at": 5, "amount": Decimal("4.99")})
-
-    rows = Lake(spark, tmp_path, topic).take([change])
-
-    assert (rows[1]["day"], rows[1]["at"], rows[1]["amount"]) == (19_782, 5, Decimal("4.99"))
-
-
 def test_a_structured_date_stays_a_struct() -> None:
     parts = [{"name": name, "type": ["null", "int"]} for name in ("year", "month", "day")]
     special = {"name": "specialValue", "type": ["null", "string"]}
@@ -360,23 +374,3 @@ def test_a_text_that_is_not_unicode_does_not_stop_the_batch(spark: SparkSession)
 
     assert rows[0]["status"] == "ok"
     assert rows[1]["status"] in ("ok", "quarantined")
-
-
-def test_a_null_where_the_schema_has_a_default_stays_null(spark: SparkSession, tmp_path: Path) -> None:
-    topic = Topic({"rating": "string"})
-    schema = json.loads(topic.value_text)
-    row = schema["fields"][0]["type"][1]
-    row["fields"][1] |= {"type": ["string", "null"], "default": "G"}
-    text = json.dumps(schema)
-    change = topic.change("c", 1, {"rating": "x"})
-    source = {
-        **dict.fromkeys(("version", "connector", "schema", "table"), "x"),
-        **dict.fromkeys(("name", "db"), "pagila"),
-        "ts_ms": 1,
-    }
-    value = {"before": None, "after": {"id": 1, "rating": None}, "source": source, "op": "c", "ts_ms": 1}
-    record = topic.record(change.key, framed(topic.registry.add(text), body(text, value)))
-
-    rows = Lake(spark, tmp_path, topic).take([record])
-
-    assert rows[1]["rating"] is None
