@@ -1,5 +1,6 @@
 """`decoded: true`: typed rows beside bronze's bytes; and what a run does about records that it cannot read."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Lake, Shelf, event, row
 
+from cdc_lake.config import TableConfig
+from cdc_lake.errors import QualityGateError
 from cdc_lake.events.typed import SOURCE_COLUMN
+from cdc_lake.layers import bronze
+from cdc_lake.metrics.report import TableReport
 
 FLAT = wire.Unwrap(("op", "source.ts_ms", "lsn"))
 WIDER = wire.Table(TABLE.name, {**TABLE.columns, "rate": wire.optional(wire.decimal(6, 3))}, ["id"])
@@ -93,18 +98,25 @@ def test_a_record_that_cannot_be_read_stops_the_run_where_that_is_wanted(
     assert not lake.table("bronze").exists()
 
 
-@pytest.mark.parametrize(("limit", "fails"), [("0", True), ("1", False), ("49%", True), ("50%", False)])
 def test_more_in_quarantine_than_is_allowed_ends_the_run_with_30_after_the_commit(
-    spark: SparkSession, tmp_path: Path, shelf: Shelf, limit: str, fails: bool
+    spark: SparkSession, tmp_path: Path, shelf: Shelf
 ) -> None:
-    lake = Lake(spark, tmp_path, shelf, max_quarantined=limit)
+    lake = Lake(spark, tmp_path, shelf, max_quarantined="0")
     send(lake, 2, event("c", row(1, "one"), 1))
     send(lake, 9, event("c", row(1, "one"), 1))
 
     done = lake.land()
 
-    assert (done.error.exit_code if done.error else None) == (30 if fails else None)
+    assert done.error is not None and done.error.exit_code == 30
     assert len(lake.bronze()) == 2
+
+
+@pytest.mark.parametrize(("limit", "fails"), [("0", True), ("1", False), ("49%", True), ("50%", False)])
+def test_what_may_be_in_quarantine_is_a_number_or_a_share_of_what_was_read(limit: str, fails: bool) -> None:
+    done = TableReport(table=TABLE.name, status="ok", rows={"read": 2, "ok": 1, "quarantined": 1})
+
+    with pytest.raises(QualityGateError) if fails else nullcontext():
+        bronze._gate(done, TableConfig(max_quarantined=limit))
 
 
 def test_ids_of_which_the_registry_knows_none_are_its_fault_unless_told_otherwise(
