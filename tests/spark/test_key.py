@@ -2,17 +2,17 @@
 
 import datetime as dt
 import json
-from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
+from columns import Case, evaluated
 from events import Topic, connect, decimal, key_schema
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lake import by_offset, decided
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 from source_types import VARIABLE
 
 from cdc_lake.events.key import canonical_key, key_problem
@@ -41,152 +41,137 @@ def decoded_type(kind: Any) -> str:
     return DECODED[kind["type"] if isinstance(kind, dict) else kind]
 
 
-def texts(spark: SparkSession, columns: dict[str, Any], rows: Sequence[tuple[Any, ...]]) -> list[str]:
-    """The canonical texts of keys with these columns, in the order of the rows."""
-    tree = parse(key_schema(columns))
-    schema = ", ".join(f"`{name}` {decoded_type(kind)}" for name, kind in columns.items())
-    frame = spark.createDataFrame([(place, row) for place, row in enumerate(rows)], f"place int, k struct<{schema}>")
-    found = frame.select("place", canonical_key(tree, F.col("k")).alias("text")).collect()
-    return [text for _, text in sorted(found)]
+class Key(NamedTuple):
+    """Keys with the same columns, name to Avro type, and the canonical text of each."""
+
+    columns: dict[str, Any]
+    texts: list[tuple[tuple[Any, ...], str]]
+
+    @property
+    def case(self) -> Case:
+        """What is evaluated."""
+        parts = ", ".join(f"`{name}`: {decoded_type(kind)}" for name, kind in self.columns.items())
+        rule = partial(canonical_key, parse(key_schema(self.columns)))
+        return Case(f"struct<{parts}>", rule, [values for values, _ in self.texts])
 
 
-def one(spark: SparkSession, kind: Any, *values: Any) -> list[str]:
-    return texts(spark, {"id": kind}, [(value,) for value in values])
+def ids(kind: Any, *texts: tuple[Any, str]) -> Key:
+    """Keys of one column."""
+    return Key({"id": kind}, [((value,), f'{{"id":{text}}}') for value, text in texts])
 
 
-def test_whole_numbers_are_digits_whatever_their_width(spark: SparkSession) -> None:
-    values = (0, -1, 32767)
-    expected = ['{"id":0}', '{"id":-1}', '{"id":32767}']
-
-    assert one(spark, "int", *values) == expected
-    assert one(spark, "long", *values) == expected
-    assert one(spark, {"type": "int", "connect.type": "int16"}, *values) == expected
-    assert one(spark, "long", 2**63 - 1) == ['{"id":9223372036854775807}']
-
-
-def test_decimals_are_plain_quoted_texts_whatever_their_scale(spark: SparkSession) -> None:
-    values = [Decimal(text) for text in ("0", "4.99", "-4.5", "10", "-20", "0.01")]
-    expected = [f'{{"id":"{text}"}}' for text in ("0", "4.99", "-4.5", "10", "-20", "0.01")]
-
-    assert one(spark, decimal(4, 2), *values) == expected
-    assert one(spark, decimal(6, 3), *values) == expected
-    assert one(spark, decimal(38, 2), *values) == expected
-
-
-def test_small_decimals_are_plain_texts_too(spark: SparkSession) -> None:
-    values = [Decimal(text) for text in ("0", "0.0000001", "-0.0000012", "0.00000010", "5")]
-    expected = [f'{{"id":"{text}"}}' for text in ("0", "0.0000001", "-0.0000012", "0.0000001", "5")]
-
-    assert one(spark, decimal(12, 8), *values) == expected
-    assert one(spark, decimal(20, 10), *values) == expected
-
-
-def test_timestamps_are_utc_texts_whatever_their_unit(spark: SparkSession) -> None:
-    millis = (0, 1_500, -1, -62_135_596_800_000)
-    expected = [
-        '{"id":"1970-01-01T00:00:00Z"}',
-        '{"id":"1970-01-01T00:00:01.5Z"}',
-        '{"id":"1969-12-31T23:59:59.999Z"}',
-        '{"id":"0001-01-01T00:00:00Z"}',
-    ]
-
-    assert one(spark, MILLIS, *millis) == expected
-    assert one(spark, MICROS, *(value * 1000 for value in millis)) == expected
-    assert one(spark, ZONED, "1970-01-01T00:00:01.500000Z", "1970-01-01T00:00:01.5Z") == [expected[1]] * 2
-
-
-def test_dates_are_iso_texts(spark: SparkSession) -> None:
-    assert one(spark, DATE, 0, -719_162, 19_782) == [
-        '{"id":"1970-01-01"}',
-        '{"id":"0001-01-01"}',
-        '{"id":"2024-02-29"}',
-    ]
-
-
-def test_times_of_day_are_microseconds_whatever_their_unit(spark: SparkSession) -> None:
-    expected = ['{"id":1500000}', '{"id":86400000000}']
-
-    assert one(spark, connect("int", "io.debezium.time.Time"), 1_500, 86_400_000) == expected
-    assert one(spark, connect("long", "io.debezium.time.MicroTime"), 1_500_000, 86_400_000_000) == expected
-    assert one(spark, connect("long", "io.debezium.time.NanoTime"), 1_500_000_000, 86_400_000_000_000) == expected
-
-
-def test_decimals_that_are_held_as_texts_have_the_same_text_as_others(spark: SparkSession) -> None:
-    values = [b"\x01\xf3", b"\xfe\x0c", b"\x03\xe8"]
-    expected = ['{"id":"4.99"}', '{"id":"-5"}', '{"id":"10"}']
-
-    assert one(spark, decimal(64, 2), *values) == expected
-    assert one(spark, VARIABLE, *((2, value) for value in values)) == expected
-
-
+NUMBERS = [(0, "0"), (-1, "-1"), (32767, "32767")]
+DECIMALS = [(Decimal(text), f'"{text}"') for text in ("0", "4.99", "-4.5", "10", "-20", "0.01")]
+SMALL_DECIMALS = [(Decimal(text), f'"{text}"') for text in ("0", "0.0000001", "-0.0000012", "5")]
+SMALL_DECIMALS.append((Decimal("0.00000010"), '"0.0000001"'))
+MOMENTS = [
+    (0, '"1970-01-01T00:00:00Z"'),
+    (1_500, '"1970-01-01T00:00:01.5Z"'),
+    (-1, '"1969-12-31T23:59:59.999Z"'),
+    (-62_135_596_800_000, '"0001-01-01T00:00:00Z"'),
+]
+OF_TEXTS = [(b"\x01\xf3", '"4.99"'), (b"\xfe\x0c", '"-5"'), (b"\x03\xe8", '"10"')]
+DECLARED = {
+    "whole numbers are digits, of 32 bits": ids("int", *NUMBERS),
+    "of 64 bits": ids("long", *NUMBERS, (2**63 - 1, "9223372036854775807")),
+    "of 16 bits": ids({"type": "int", "connect.type": "int16"}, *NUMBERS),
+    "decimals are plain quoted texts, of scale 2": ids(decimal(4, 2), *DECIMALS),
+    "of scale 3": ids(decimal(6, 3), *DECIMALS),
+    "of any precision": ids(decimal(38, 2), *DECIMALS),
+    "small decimals are plain texts too": ids(decimal(12, 8), *SMALL_DECIMALS),
+    "of a larger scale": ids(decimal(20, 10), *SMALL_DECIMALS),
+    "decimals held as texts have the same text": ids(decimal(64, 2), *OF_TEXTS),
+    "of variable scale": ids(VARIABLE, *(((2, value), text) for value, text in OF_TEXTS)),
+    "timestamps are texts in UTC, of milliseconds": ids(MILLIS, *MOMENTS),
+    "of microseconds": ids(MICROS, *((value * 1000, text) for value, text in MOMENTS)),
+    "with a zone": ids(ZONED, *((f"1970-01-01T00:00:01.{end}", MOMENTS[1][1]) for end in ("500000Z", "5Z"))),
+    "dates are ISO texts": ids(DATE, (0, '"1970-01-01"'), (-719_162, '"0001-01-01"'), (19_782, '"2024-02-29"')),
+    "times of day are microseconds, of milliseconds": ids(
+        connect("int", "io.debezium.time.Time"), (1_500, "1500000"), (86_400_000, "86400000000")
+    ),
+    "times of microseconds": ids(
+        connect("long", "io.debezium.time.MicroTime"), (1_500_000, "1500000"), (86_400_000_000, "86400000000")
+    ),
+    "times of nanoseconds": ids(
+        connect("long", "io.debezium.time.NanoTime"), (1_500_000_000, "1500000"), (86_400_000_000_000, "86400000000")
+    ),
+    "bytes are hexadecimal": ids("bytes", (b"", '""'), (b"\x0f\xff", '"0fff"')),
+    "booleans": ids("boolean", (True, "true"), (False, "false")),
+    "nulls": ids(["null", "string"], (None, "null"), ("null", '"null"'), ("", '""')),
+    "columns are sorted and nulls are written": Key(
+        {"film_id": ["null", "int"], "actor_id": "int", "Zeta": ["null", "string"]},
+        [
+            ((2, 1, "z"), '{"Zeta":"z","actor_id":1,"film_id":2}'),
+            ((None, 1, None), '{"Zeta":null,"actor_id":1,"film_id":null}'),
+        ],
+    ),
+    "the order of the columns does not matter": Key({"b": "string", "a": "long"}, [(("x", 1), '{"a":1,"b":"x"}')]),
+    "nor does it the other way round": Key({"a": "int", "b": "string"}, [((1, "x"), '{"a":1,"b":"x"}')]),
+}
 DATE_OF_TEXT = connect("string", "io.debezium.time.IsoDate")
 NANOS = connect("long", "io.debezium.time.NanoTimestamp")
+LIMITED: dict[str, tuple[Any, list[Any], list[Any]]] = {
+    "dates": (DATE, [0, -719_162, None], [2**31 - 1, -719_163]),
+    "dates of texts": (DATE_OF_TEXT, ["2017-09-15Z", None], ["+20000-01-01Z"]),
+    "milliseconds": (MILLIS, [0, None], [2**60]),
+    "microseconds": (MICROS, [0, None], [9223372036825200000, -9223372036832400000]),
+    "nanoseconds": (NANOS, [1_000, -1_000, None], [1_001, 2**63 - 1, -(2**63)]),
+    "zoned": (
+        ZONED,
+        ["2020-01-01T00:00:00.123456Z", "2020-01-01T00:00:00.1234560Z"],
+        ["infinity", "2020-01-01T00:00:00.1234567Z"],
+    ),
+    "times of nanoseconds": (connect("long", "io.debezium.time.NanoTime"), [1_000], [1]),
+    "times of texts": (connect("string", "io.debezium.time.IsoTime"), ["10:00:00.5Z"], ["10:00:00.0000001Z", "x"]),
+    "arrays of dates": ({"type": "array", "items": ["null", DATE]}, [[0, None], [], None], [[0, 2**31 - 1]]),
+    "texts": ("string", ["infinity", ""], []),
+}
+"""By what it is of, a key column's type, values that it can hold, and others."""
+BARE_NUMBER, BARE_DATE = "a bare number", "a bare date"
 
 
-@pytest.mark.parametrize(
-    ("kind", "held", "lost"),
-    [
-        (DATE, [0, -719_162, None], [2**31 - 1, -719_163]),
-        (DATE_OF_TEXT, ["2017-09-15Z", None], ["+20000-01-01Z"]),
-        (MILLIS, [0, None], [2**60]),
-        (MICROS, [0, None], [9223372036825200000, -9223372036832400000]),
-        (NANOS, [1_000, -1_000, None], [1_001, 2**63 - 1, -(2**63)]),
-        (
-            ZONED,
-            ["2020-01-01T00:00:00.123456Z", "2020-01-01T00:00:00.1234560Z"],
-            ["infinity", "2020-01-01T00:00:00.1234567Z"],
-        ),
-        (connect("long", "io.debezium.time.NanoTime"), [1_000], [1]),
-        (connect("string", "io.debezium.time.IsoTime"), ["10:00:00.5Z"], ["10:00:00.0000001Z", "x"]),
-        ({"type": "array", "items": ["null", DATE]}, [[0, None], [], None], [[0, 2**31 - 1]]),
-        ("string", ["infinity", ""], []),
-    ],
-)
-def test_a_key_that_its_type_cannot_hold_is_a_problem(
-    spark: SparkSession, kind: Any, held: list[Any], lost: list[Any]
-) -> None:
-    rows = [(place, (value, "x")) for place, value in enumerate([*held, *lost])]
-    frame = spark.createDataFrame(rows, f"place int, k struct<id: {decoded_type(kind)}, name: string>")
-    tree = parse(key_schema({"id": ["null", kind], "name": "string"}))
+@pytest.fixture(scope="module")
+def texts(spark: SparkSession) -> dict[str, list[str]]:
+    """The canonical texts of all keys."""
+    bare = Case("int", partial(canonical_key, parse('"int"')), [5])
+    return evaluated(spark, {name: key.case for name, key in DECLARED.items()} | {BARE_NUMBER: bare})
 
-    found = [row["p"] for row in frame.orderBy("place").select(key_problem(tree, F.col("k")).alias("p")).collect()]
+
+@pytest.fixture(scope="module")
+def problems(spark: SparkSession) -> dict[str, list[str | None]]:
+    """Why each of the values cannot be a key."""
+    cases = {BARE_DATE: Case("int", partial(key_problem, parse(json.dumps(DATE))), [0, 2**31 - 1])}
+    for name, (kind, held, lost) in LIMITED.items():
+        tree = parse(key_schema({"id": ["null", kind], "name": "string"}))
+        values = [(value, "x") for value in (*held, *lost)]
+        cases[name] = Case(f"struct<id: {decoded_type(kind)}, name: string>", partial(key_problem, tree), values)
+    return evaluated(spark, cases)
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_a_key_s_text_depends_on_what_it_is_and_not_on_how_declared(texts: dict[str, list[str]], name: str) -> None:
+    assert texts[name] == [text for _, text in DECLARED[name].texts]
+
+
+def test_a_key_that_is_no_record_is_one_column(texts: dict[str, list[str]]) -> None:
+    assert texts[BARE_NUMBER] == ['{"key":5}']
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_a_key_that_its_type_cannot_hold_is_a_problem(problems: dict[str, list[str | None]], name: str) -> None:
+    _, held, lost = LIMITED[name]
+    found = problems[name]
 
     assert found[: len(held)] == [None] * len(held)
-    assert all(problem.startswith("the key's column `id` has a value that a ") for problem in found[len(held) :])
+    assert len(found) == len(held) + len(lost)
+    for problem in found[len(held) :]:
+        assert problem is not None and problem.startswith("the key's column `id` has a value that a ")
 
 
-def test_a_bare_key_that_its_type_cannot_hold_is_a_problem(spark: SparkSession) -> None:
-    frame = spark.createDataFrame([(0,), (2**31 - 1,)], "k int")
-    found = [row["p"] for row in frame.select(key_problem(parse(json.dumps(DATE)), F.col("k")).alias("p")).collect()]
+def test_a_bare_key_that_its_type_cannot_hold_is_a_problem(problems: dict[str, list[str | None]]) -> None:
+    expected = "the key's column `key` has a value that a date cannot hold: " + OUT_OF_CALENDAR
 
-    assert found == [None, "the key's column `key` has a value that a date cannot hold: " + OUT_OF_CALENDAR]
-
-
-def test_bytes_booleans_and_nulls(spark: SparkSession) -> None:
-    assert one(spark, "bytes", b"", b"\x0f\xff") == ['{"id":""}', '{"id":"0fff"}']
-    assert one(spark, "boolean", True, False) == ['{"id":true}', '{"id":false}']
-    assert one(spark, ["null", "string"], None, "null", "") == ['{"id":null}', '{"id":"null"}', '{"id":""}']
-
-
-def test_the_columns_of_a_key_are_sorted_and_nulls_are_written(spark: SparkSession) -> None:
-    columns = {"film_id": ["null", "int"], "actor_id": "int", "Zeta": ["null", "string"]}
-
-    assert texts(spark, columns, [(2, 1, "z"), (None, 1, None)]) == [
-        '{"Zeta":"z","actor_id":1,"film_id":2}',
-        '{"Zeta":null,"actor_id":1,"film_id":null}',
-    ]
-
-
-def test_the_order_of_the_key_s_columns_does_not_matter(spark: SparkSession) -> None:
-    forth = texts(spark, {"a": "int", "b": "string"}, [(1, "x")])
-
-    assert texts(spark, {"b": "string", "a": "long"}, [("x", 1)]) == forth
-
-
-def test_a_key_that_is_no_record_is_one_column(spark: SparkSession) -> None:
-    frame = spark.createDataFrame([(5,)], "k int").select(canonical_key(parse('"int"'), F.col("k")).alias("text"))
-
-    assert frame.collect()[0]["text"] == '{"key":5}'
+    assert problems[BARE_DATE] == [None, expected]
 
 
 def plain(value: Decimal) -> str:
@@ -214,7 +199,7 @@ KEY_COLUMNS = {"text": ["null", "string"], "n": "long", "amount": decimal(9, 3),
 @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(rows=st.lists(KEYS, min_size=150, max_size=150))
 def test_a_key_s_text_is_what_the_reference_says(spark: SparkSession, rows: list[tuple[Any, ...]]) -> None:
-    found = texts(spark, KEY_COLUMNS, rows)
+    found = evaluated(spark, {"keys": Key(KEY_COLUMNS, [(row, "") for row in rows]).case})["keys"]
 
     for text, (name, number, amount, micros, data) in zip(found, rows, strict=True):
         assert json.loads(text, object_pairs_hook=list) == [

@@ -1,39 +1,44 @@
 """Case T6: a connector without a placeholder for a column's type sends null for what it did not send."""
 
 import json
+from functools import partial
 
+import pytest
+from columns import Case, evaluated
 from events import PLACEHOLDER, decimal
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from cdc_lake.events.schemas import parse
 from cdc_lake.events.unavailable import unavailable
 
 NUMBERS = {"type": "array", "items": decimal(4, 2)}
 FIELDS = {name: parse(json.dumps(kind)) for name, kind in {"n": "int", "body": "string", "numbers": NUMBERS}.items()}
-ROWS = [(0, 1, "x"), (1, None, None), (2, 2, PLACEHOLDER)]
+ROW = "struct<n: int, body: string, numbers: array<decimal(4,2)>>"
+ROWS = [(1, "x", None), (None, None, None), (2, PLACEHOLDER, None)]
+
+EXPECTED: dict[str, tuple[tuple[str, ...], list[list[str]]]] = {
+    "a null is a value unless it is said to mean not sent": ((), [[], [], ["body"]]),
+    "a null means not sent in the columns named whatever their type": (
+        ("n", "numbers"),
+        [["numbers"], ["n", "numbers"], ["body", "numbers"]],
+    ),
+    "a column where null means not sent still knows its placeholder": (("body",), [[], ["body"], ["body"]]),
+    "a name that is no column of the row is passed over": (("gone",), [[], [], ["body"]]),
+}
+"""By case, the columns where null means not sent, and of each row those that were not sent."""
 
 
-def not_sent(spark: SparkSession, null_means_keep: tuple[str, ...]) -> list[list[str]]:
-    """Of each row the names of the columns that were not sent; `numbers` is null in all of them."""
-    rows = spark.createDataFrame(ROWS, "place int, n int, body string").withColumn(
-        "numbers", F.lit(None).cast("array<decimal(4,2)>")
-    )
-    found = rows.select("place", unavailable(FIELDS, F.struct("n", "body", "numbers"), PLACEHOLDER, null_means_keep))
-    return [names for _, names in sorted(found.collect())]
+@pytest.fixture(scope="module")
+def not_sent(spark: SparkSession) -> dict[str, list[list[str]]]:
+    rules = {
+        name: partial(unavailable, FIELDS, placeholder=PLACEHOLDER, null_means_keep=keep)
+        for name, (keep, _) in EXPECTED.items()
+    }
+    return evaluated(spark, {name: Case(ROW, rule, ROWS) for name, rule in rules.items()})
 
 
-def test_a_null_is_a_value_unless_it_is_said_to_mean_not_sent(spark: SparkSession) -> None:
-    assert not_sent(spark, ()) == [[], [], ["body"]]
+@pytest.mark.parametrize("case", EXPECTED)
+def test_columns_that_were_not_sent_are_named(not_sent: dict[str, list[list[str]]], case: str) -> None:
+    _, expected = EXPECTED[case]
 
-
-def test_a_null_means_not_sent_in_the_columns_named_whatever_their_type(spark: SparkSession) -> None:
-    assert not_sent(spark, ("n", "numbers")) == [["numbers"], ["n", "numbers"], ["body", "numbers"]]
-
-
-def test_a_column_where_null_means_not_sent_still_knows_its_placeholder(spark: SparkSession) -> None:
-    assert not_sent(spark, ("body",)) == [[], ["body"], ["body"]]
-
-
-def test_a_name_that_is_no_column_of_the_row_is_passed_over(spark: SparkSession) -> None:
-    assert not_sent(spark, ("gone",)) == [[], [], ["body"]]
+    assert not_sent[case] == expected
