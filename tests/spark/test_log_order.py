@@ -1,34 +1,22 @@
 """Where a record stands in the log: behind which delete a tombstone comes, and a time that never steps back."""
 
-import dataclasses
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from events import START_MS, Record, Topic, framed
+from events import START_MS, FakeRegistry, Record, Topic, framed
 from lake import by_offset, decided
 from pyspark.sql import Row, SparkSession
 
 from cdc_lake.events.arrival import LastRecord, with_log_order
 
-
-def topic() -> Topic:
-    return Topic({"name": ["null", "string"]})
-
-
-def ordered(spark: SparkSession, here: Topic, batches: list[list[Record]]) -> list[Row]:
-    """The rows of several batches, each knowing where the one before ended."""
-    before: dict[int, LastRecord] = {}
-    rows: list[Row] = []
-    for records in batches:
-        rows += by_offset(with_log_order(decided(spark, here.registry, records), before))
-        last = rows[-1]
-        before = {0: LastRecord(last["log_ts"], last["offset"], last["key"], last["op"], last["status"])}
-    return rows
+COLUMNS = {"name": ["null", "string"]}
 
 
 def log(here: Topic) -> list[Record]:
     """Paired and lone tombstones, and one behind a delete that does not decode."""
-    of_three = Topic({"name": ["null", "string"]}, registry=here.registry).change("d", 3)
+    of_three = Topic(COLUMNS, registry=here.registry).change("d", 3)
     return [
         here.change("c", 1),  # 0
         here.change("d", 1),  # 1
@@ -45,52 +33,109 @@ def log(here: Topic) -> list[Record]:
     ]
 
 
-@pytest.mark.parametrize("cut_every_record", [False, True])
+def broken_delete(here: Topic) -> list[Record]:
+    delete = here.change("d", 1)
+    return [here.record(delete.key, delete.value + b"\0"), here.tombstone(1), here.tombstone(1)]
+
+
+def clock(here: Topic) -> list[Record]:
+    return [at(here.change("u", 1), ms) for ms in (5, 3, 9, 9, 1, 10)]
+
+
+def hole(here: Topic) -> list[Record]:
+    return [here.change("d", 1), replace(here.tombstone(1), offset=7)]
+
+
+def other_schema_id(here: Topic) -> list[Record]:
+    delete = here.change("d", 1)
+    return [delete, here.record(framed(here.registry.add(here.key_text + " "), delete.key[5:]), None)]
+
+
+def two_empty_values(here: Topic) -> list[Record]:
+    """The transform's own null value, then the connector's tombstone."""
+    flat = Topic(COLUMNS, registry=here.registry, flat=True)
+    return [flat.change("c", 1), flat.tombstone(1), flat.tombstone(1), flat.change("c", 1)]
+
+
+LOGS: dict[str, Callable[[Topic], list[Record]]] = {
+    "log": log,
+    "broken delete": broken_delete,
+    "clock": clock,
+    "hole": hole,
+    "other schema id": other_schema_id,
+    "two empty values": two_empty_values,
+}
+CUTS = {"log": tuple(range(1, 12)), "broken delete": (2,), "clock": (1, 4)}
+"""Where the second and later batches of a log begin."""
+Ordered = dict[tuple[str, bool], list[Row]]
+
+
+def in_order(spark: SparkSession, registry: FakeRegistry, *batches: tuple[list[Record], Row | None]) -> list[list[Row]]:
+    """The rows of each batch, which has a partition of its own, behind the last row of the batch before it."""
+    records = [replace(record, partition=number) for number, (batch, _) in enumerate(batches) for record in batch]
+    before = {
+        number: LastRecord(last["log_ts"], last["offset"], last["key"], last["op"], last["status"])
+        for number, (_, last) in enumerate(batches)
+        if last
+    }
+    found: list[list[Row]] = [[] for _ in batches]
+    for row in by_offset(with_log_order(decided(spark, registry, records), before)):
+        found[row["partition"]].append(row)
+    return found
+
+
+@pytest.fixture(scope="module")
+def ordered(spark: SparkSession) -> Ordered:
+    """The rows of each log, whole and cut. What is behind a cut sees the last row before it as it is in the whole."""
+    registry = FakeRegistry()
+    sent = {name: sends(Topic(COLUMNS, registry=registry)) for name, sends in LOGS.items()}
+    whole = dict(zip(sent, in_order(spark, registry, *((records, None) for records in sent.values())), strict=True))
+    parts = [
+        (name, start, end)
+        for name, cuts in CUTS.items()
+        for start, end in zip((0, *cuts), (*cuts, len(sent[name])), strict=True)
+    ]
+    batches = [(sent[name][start:end], whole[name][start - 1] if start else None) for name, start, end in parts]
+    found: Ordered = {(name, False): rows for name, rows in whole.items()}
+    for (name, *_), rows in zip(parts, in_order(spark, registry, *batches), strict=True):
+        found.setdefault((name, True), []).extend(rows)
+    return found
+
+
+both = pytest.mark.parametrize("is_cut", [pytest.param(False, id="whole"), pytest.param(True, id="cut")])
+
+
+@both
 def test_a_tombstone_belongs_to_the_delete_right_before_it_also_across_the_edge_of_a_batch(
-    spark: SparkSession, cut_every_record: bool
+    ordered: Ordered, is_cut: bool
 ) -> None:
-    here = topic()
-    records = log(here)
+    rows = ordered["log", is_cut]
 
-    rows = ordered(spark, here, [[record] for record in records] if cut_every_record else [records])
-
+    assert len(rows) == 12
     found = {row["offset"]: row["tombstone_of"] for row in rows if row["tombstone_of"] is not None}
     assert found == {2: 1}
     assert [(r["offset"], r["error"]["stage"]) for r in rows if r["status"] != "ok"] == [(8, "decode"), (9, "pair")]
 
 
-@pytest.mark.parametrize("cut", [0, 2])
+@both
 def test_a_second_tombstone_behind_a_quarantined_delete_does_not_depend_on_the_edge_of_a_batch(
-    spark: SparkSession, cut: int
+    ordered: Ordered, is_cut: bool
 ) -> None:
-    here = topic()
-    delete = here.change("d", 1)
-    records = [here.record(delete.key, delete.value + b"\0"), here.tombstone(1), here.tombstone(1)]
-
-    rows = ordered(spark, here, [part for part in (records[:cut], records[cut:]) if part])
-
-    assert [row["status"] for row in rows] == ["quarantined", "quarantined", "ok"]
+    assert [row["status"] for row in ordered["broken delete", is_cut]] == ["quarantined", "quarantined", "ok"]
 
 
-def test_the_time_in_the_log_never_steps_back(spark: SparkSession) -> None:
-    here = topic()
-    stamps = [5, 3, 9, 9, 1, 10]
-    records = [at(here.change("u", 1), ms) for ms in stamps]
-
-    whole = ordered(spark, here, [records])
-    cut = ordered(spark, here, [records[:1], records[1:4], records[4:]])
-
-    assert [row["log_ts"] - START_MS for row in whole] == [5, 5, 9, 9, 9, 10]
-    assert [row["log_ts"] for row in cut] == [row["log_ts"] for row in whole]
+@both
+def test_the_time_in_the_log_never_steps_back(ordered: Ordered, is_cut: bool) -> None:
+    assert [row["log_ts"] - START_MS for row in ordered["clock", is_cut]] == [5, 5, 9, 9, 9, 10]
 
 
 def test_partitions_have_each_their_own_time_and_tombstones(spark: SparkSession) -> None:
-    here = topic()
+    here = Topic(COLUMNS)
     change = here.change("d", 1)
     records = [
-        at(dataclasses.replace(change, partition=0, offset=0), 9),
-        at(dataclasses.replace(here.tombstone(1), partition=1, offset=1), 1),
-        at(dataclasses.replace(here.tombstone(1), partition=0, offset=5), 2),
+        at(replace(change, partition=0, offset=0), 9),
+        at(replace(here.tombstone(1), partition=1, offset=1), 1),
+        at(replace(here.tombstone(1), partition=0, offset=5), 2),
     ]
     before = {1: LastRecord(START_MS + 4)}
 
@@ -103,28 +148,27 @@ def test_partitions_have_each_their_own_time_and_tombstones(spark: SparkSession)
     ]
 
 
-def test_a_tombstone_behind_a_hole_in_the_offsets_is_still_its_delete_s(spark: SparkSession) -> None:
-    here = topic()
-    delete = here.change("d", 1)
-    tombstone = dataclasses.replace(here.tombstone(1), offset=delete.offset + 7)
-
-    rows = ordered(spark, here, [[delete, tombstone]])
-
-    assert rows[1]["tombstone_of"] == delete.offset
+def test_a_tombstone_behind_a_hole_in_the_offsets_is_still_its_delete_s(ordered: Ordered) -> None:
+    assert [(row["offset"], row["tombstone_of"]) for row in ordered["hole", False]] == [(0, None), (7, 0)]
 
 
-def test_a_tombstone_with_a_key_of_another_schema_id_is_not_that_delete_s(spark: SparkSession) -> None:
-    here = topic()
-    other_id = here.registry.add(here.key_text + " ")
-    delete = here.change("d", 1)
-    tombstone = here.record(framed(other_id, delete.key[5:]), None)
-
-    rows = ordered(spark, here, [[delete, tombstone]])
+def test_a_tombstone_with_a_key_of_another_schema_id_is_not_that_delete_s(ordered: Ordered) -> None:
+    rows = ordered["other schema id", False]
 
     assert [row["canonical_key"] for row in rows] == ['{"id":1}'] * 2
     assert rows[1]["tombstone_of"] is None
 
 
+def test_a_delete_sent_as_two_empty_values_is_two_lone_tombstones(ordered: Ordered) -> None:
+    """Case F2."""
+    assert [(r["status"], r["op"], r["tombstone_of"]) for r in ordered["two empty values", False]] == [
+        ("ok", "c", None),
+        ("ok", "tombstone", None),
+        ("ok", "tombstone", None),
+        ("ok", "c", None),
+    ]
+
+
 def at(record: Record, ms: int) -> Record:
     start = record.timestamp - timedelta(milliseconds=record.timestamp.microsecond // 1000)
-    return dataclasses.replace(record, timestamp=start + timedelta(milliseconds=ms))
+    return replace(record, timestamp=start + timedelta(milliseconds=ms))
