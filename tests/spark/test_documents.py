@@ -1,11 +1,12 @@
 """MongoDB: a row is one JSON text, and an update may come without it."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from events import DOCUMENT, Topic
-from lake import Lake, by_offset, decided
+import pytest
+from events import DOCUMENT, FakeRegistry, Record, Topic
+from lake import Cases, Lake
 from pyspark.sql import SparkSession
 
 from cdc_lake.events.schemas import parse
@@ -15,47 +16,61 @@ KEY = '{"$oid": "64b7"}'
 FIRST, SECOND = '{"_id": {"$oid": "64b7"}, "n": 1.0}', '{"_id": {"$oid": "64b7"}, "n": {"$numberLong": "2"}}'
 
 
-def documents() -> Topic:
-    return Topic({"document": "string"}, keys={"id": "string"}, connector="mongodb")
+CASES = Cases()
+
+
+def documents(registry: FakeRegistry | None = None) -> Topic:
+    return Topic({"document": "string"}, keys={"id": "string"}, connector="mongodb", registry=registry)
 
 
 def test_a_document_is_held_as_the_text_it_comes_as(spark: SparkSession, tmp_path: Path) -> None:
     topic = documents()
-    lake = Lake(spark, tmp_path, topic)
+    changes = [
+        topic.change(op, key, {"document": text}, source={"ord": 10 * key_number + number})
+        for key_number, (key, lasts) in enumerate({"inserted": 1, "updated": 2, "deleted": 3}.items())
+        for number, (op, text) in enumerate([("c", FIRST), ("u", SECOND), ("d", SECOND)][:lasts])
+    ]
 
-    after_insert = lake.take([topic.change("c", KEY, {"document": FIRST}, source={"ord": 1})])
-    assert after_insert[KEY]["document"] == FIRST
-    after_update = lake.take([topic.change("u", KEY, {"document": SECOND}, source={"ord": 2})])
-    assert after_update[KEY]["document"] == SECOND
-    after_delete = lake.take([topic.change("d", KEY, {"document": SECOND}, source={"ord": 3}), topic.tombstone(KEY)])
-    assert (after_delete[KEY]["document"], after_delete[KEY]["__deleted"]) == (SECOND, True)
+    rows = Lake(spark, tmp_path, topic).take([*changes, topic.tombstone("deleted")])
+
+    assert {key: (row["document"], row["__deleted"]) for key, row in rows.items()} == {
+        "inserted": (FIRST, False),
+        "updated": (SECOND, False),
+        "deleted": (SECOND, True),
+    }
     assert mapping(parse(json.dumps(DOCUMENT))).type == "string"
 
 
-def problems(spark: SparkSession, topic: Topic, records: Any) -> list[str | None]:
-    """Why each record is quarantined."""
-    rows = by_offset(decided(spark, topic.registry, records))
-    return [row["error"] and row["error"]["message"] for row in rows]
-
-
-def test_an_update_without_its_document_is_a_problem_with_advice(spark: SparkSession) -> None:
-    topic = documents()
-    records = [
+@CASES.of()
+def without_documents(registry: FakeRegistry) -> list[Record]:
+    topic = documents(registry)
+    return [
         topic.change("c", KEY, {"document": FIRST}),
         topic.change("u", KEY, {"document": None}),
         topic.change("d", KEY, {"document": None}),
         topic.change("r", KEY, {"document": None}),
     ]
 
-    found = problems(spark, topic, records)
 
+@CASES.of(False, True)
+def with_rows(registry: FakeRegistry, flat: bool) -> list[Record]:
+    topic = Topic({"name": ["null", "string"]}, registry=registry, flat=flat)
+    return [topic.change("u", 1, {"name": None}), topic.change("d", 1)]
+
+
+@pytest.fixture(scope="module")
+def problems(spark: SparkSession) -> Callable[..., list[str | None]]:
+    """Why each of a case's records is quarantined."""
+    found = CASES.decided(spark)
+    return lambda *case: [row["error"] and row["error"]["message"] for row in found(*case)]
+
+
+def test_an_update_without_its_document_is_a_problem_with_advice(problems: Callable[..., list[str | None]]) -> None:
     advice = " and `after` is null; set capture.mode=change_streams_update_full on the connector"
-    assert found == [None, f"op is u{advice}", None, f"op is r{advice}"]
+
+    assert problems(without_documents) == [None, f"op is u{advice}", None, f"op is r{advice}"]
 
 
-def test_a_row_that_is_there_is_no_problem(spark: SparkSession) -> None:
-    for flat in (False, True):
-        topic = Topic({"name": ["null", "string"]}, flat=flat)
-        records = [topic.change("u", 1, {"name": None}), topic.change("d", 1)]
-
-        assert problems(spark, topic, records) == [None, None]
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_row_that_is_there_is_no_problem(problems: Callable[..., list[str | None]], flat: bool) -> None:
+    assert problems(with_rows, flat) == [None, None]

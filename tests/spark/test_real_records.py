@@ -138,18 +138,31 @@ def test_a_real_logical_message_is_a_control_record(spark: SparkSession) -> None
     assert (row["status"], row["error"], row["op"]) == ("control", None, "m")
 
 
-@pytest.mark.parametrize("is_position_known", [True, False])
+@pytest.fixture(scope="module")
+def moves(spark: SparkSession) -> dict[tuple[str, str], dict[str, str | None]]:
+    """By shape, and what names it, the moves of the fixture's records by their names."""
+    registry, sources = FakeRegistry(), [fixture("film-envelope"), fixture("film-flattened")]
+    named_by = {"position": F.col("source_position"), "keys": F.lit(None).cast("array<bigint>")}
+    others = [F.col(name) for name in ("position_domain", "source_ts_ms", "canonical_key")]
+    columns = {name: move_of(F.col("headers"), position, *others) for name, position in named_by.items()}
+    sent, records = [], list[Record]()
+    for source in sources:
+        records += records_of(source, registry, len(records))
+        sent += [(source["shape"], record["name"]) for record in source["records"]]
+    found: dict[tuple[str, str], dict[str, str | None]] = {}
+    for (shape, name), row in zip(sent, by_offset(decided(spark, registry, records).withColumns(columns)), strict=True):
+        for column in columns:
+            found.setdefault((shape, column), {})[name] = row[column]
+    return found
+
+
+@pytest.mark.parametrize("named_by", ["position", "keys"])
 @pytest.mark.parametrize("shape", ["envelope", "flattened"])
 def test_the_halves_of_a_real_key_change_have_one_name(
-    spark: SparkSession, shape: str, is_position_known: bool
+    moves: dict[tuple[str, str], dict[str, str | None]], shape: str, named_by: str
 ) -> None:
-    registry, source = FakeRegistry(), fixture(f"film-{shape}")
-    position = F.col("source_position") if is_position_known else F.lit(None).cast("array<bigint>")
-    move = move_of(F.col("headers"), position, F.col("position_domain"), F.col("source_ts_ms"), F.col("canonical_key"))
+    found = moves[shape, named_by]
 
-    rows = by_offset(decided(spark, registry, records_of(source, registry, 0)).withColumn("move", move))
-
-    found = {record["name"]: row["move"] for record, row in zip(source["records"], rows, strict=True)}
     first, second = found["key_change_delete_1"], found["key_change_delete_2"]
     assert None not in (first, second)
     assert first != second
