@@ -93,7 +93,9 @@ def test_every_frame_of_keys_with_every_frame_of_values_in_one_topic_gives_the_s
         check_life(rows, start)
 
 
-@pytest.mark.parametrize("frame", ["bare", "single-object", "id8"])
+@pytest.mark.parametrize(
+    "frame", ["bare", *(pytest.param(frame, marks=pytest.mark.deep) for frame in ("single-object", "id8"))]
+)
 def test_a_frame_that_the_settings_name_is_not_guessed(
     spark: SparkSession, tmp_path: Path, shelf: Shelf, schema_files: dict[str, Any], frame: wire.Frame
 ) -> None:
