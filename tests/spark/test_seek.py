@@ -168,16 +168,24 @@ def test_places_to_begin_at(spark: SparkSession, tmp_path: Path, topic: Topic) -
     }
 
 
+@pytest.fixture(scope="module")
+def one_record(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Place]:
+    """Two lakes of a topic with one record, of which the second has it; nothing comes to them."""
+    topic = Topic({"name": OPTIONAL_STRING})
+    empty, landed = places(spark, tmp_path_factory.mktemp("one record"), [topic.change("c", 1)], topic)
+    landed.land()
+    return empty, landed
+
+
 @pytest.mark.parametrize(("start", "said"), [({0: 7}, "there is no offset 7"), ({5: 0}, r"\[5\]: the topic has no")])
 def test_a_place_that_is_not_there_is_named_before_anything_is_read(
-    spark: SparkSession, tmp_path: Path, topic: Topic, start: dict[int, int], said: str
+    one_record: tuple[Place, Place], start: dict[int, int], said: str
 ) -> None:
-    here, landed = places(spark, tmp_path, [topic.change("c", 1)], topic)
-    landed.land()
+    here, landed = one_record
 
     done = here.land(start=start)
     (planned,) = plan(
-        here.config(start=start), [topic.table], spark, source=here.broker, subjects=topic.registry
+        here.config(start=start), [here.topic.table], here.spark, source=here.broker, subjects=here.topic.registry
     ).tables
 
     assert done.error is not None and done.error.exit_code == 2
