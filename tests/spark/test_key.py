@@ -72,32 +72,34 @@ MOMENTS = [
 ]
 OF_TEXTS = [(b"\x01\xf3", '"4.99"'), (b"\xfe\x0c", '"-5"'), (b"\x03\xe8", '"10"')]
 DECLARED = {
-    "whole numbers are digits, of 32 bits": ids("int", *NUMBERS),
-    "of 64 bits": ids("long", *NUMBERS, (2**63 - 1, "9223372036854775807")),
-    "of 16 bits": ids({"type": "int", "connect.type": "int16"}, *NUMBERS),
-    "decimals are plain quoted texts, of scale 2": ids(decimal(4, 2), *DECIMALS),
-    "of scale 3": ids(decimal(6, 3), *DECIMALS),
-    "of any precision": ids(decimal(38, 2), *DECIMALS),
+    "whole numbers of 32 bits are digits": ids("int", *NUMBERS),
+    "whole numbers of 64 bits are digits": ids("long", *NUMBERS, (2**63 - 1, "9223372036854775807")),
+    "whole numbers of 16 bits are digits": ids({"type": "int", "connect.type": "int16"}, *NUMBERS),
+    "decimals of scale 2 are plain quoted texts": ids(decimal(4, 2), *DECIMALS),
+    "decimals of scale 3 are the same texts": ids(decimal(6, 3), *DECIMALS),
+    "decimals of 38 digits are the same texts": ids(decimal(38, 2), *DECIMALS),
     "small decimals are plain texts too": ids(decimal(12, 8), *SMALL_DECIMALS),
-    "of a larger scale": ids(decimal(20, 10), *SMALL_DECIMALS),
-    "decimals held as texts have the same text": ids(decimal(64, 2), *OF_TEXTS),
-    "of variable scale": ids(VARIABLE, *(((2, value), text) for value, text in OF_TEXTS)),
-    "timestamps are texts in UTC, of milliseconds": ids(MILLIS, *MOMENTS),
-    "of microseconds": ids(MICROS, *((value * 1000, text) for value, text in MOMENTS)),
-    "with a zone": ids(ZONED, *((f"1970-01-01T00:00:01.{end}", MOMENTS[1][1]) for end in ("500000Z", "5Z"))),
+    "small decimals of a larger scale are the same texts": ids(decimal(20, 10), *SMALL_DECIMALS),
+    "decimals held as texts are the same texts": ids(decimal(64, 2), *OF_TEXTS),
+    "decimals of variable scale are the same texts": ids(VARIABLE, *(((2, value), text) for value, text in OF_TEXTS)),
+    "timestamps of milliseconds are texts in UTC": ids(MILLIS, *MOMENTS),
+    "timestamps of microseconds are the same texts": ids(MICROS, *((value * 1000, text) for value, text in MOMENTS)),
+    "timestamps with a zone are the same texts": ids(
+        ZONED, *((f"1970-01-01T00:00:01.{end}", MOMENTS[1][1]) for end in ("500000Z", "5Z"))
+    ),
     "dates are ISO texts": ids(DATE, (0, '"1970-01-01"'), (-719_162, '"0001-01-01"'), (19_782, '"2024-02-29"')),
-    "times of day are microseconds, of milliseconds": ids(
+    "times of milliseconds are microseconds": ids(
         connect("int", "io.debezium.time.Time"), (1_500, "1500000"), (86_400_000, "86400000000")
     ),
-    "times of microseconds": ids(
+    "times of microseconds are as they are": ids(
         connect("long", "io.debezium.time.MicroTime"), (1_500_000, "1500000"), (86_400_000_000, "86400000000")
     ),
-    "times of nanoseconds": ids(
+    "times of nanoseconds are microseconds": ids(
         connect("long", "io.debezium.time.NanoTime"), (1_500_000_000, "1500000"), (86_400_000_000_000, "86400000000")
     ),
     "bytes are hexadecimal": ids("bytes", (b"", '""'), (b"\x0f\xff", '"0fff"')),
-    "booleans": ids("boolean", (True, "true"), (False, "false")),
-    "nulls": ids(["null", "string"], (None, "null"), ("null", '"null"'), ("", '""')),
+    "booleans are JSON": ids("boolean", (True, "true"), (False, "false")),
+    "nulls are no texts": ids(["null", "string"], (None, "null"), ("null", '"null"'), ("", '""')),
     "columns are sorted and nulls are written": Key(
         {"film_id": ["null", "int"], "actor_id": "int", "Zeta": ["null", "string"]},
         [
@@ -106,7 +108,9 @@ DECLARED = {
         ],
     ),
     "the order of the columns does not matter": Key({"b": "string", "a": "long"}, [(("x", 1), '{"a":1,"b":"x"}')]),
-    "nor does it the other way round": Key({"a": "int", "b": "string"}, [((1, "x"), '{"a":1,"b":"x"}')]),
+    "the order of the columns does not matter the other way round": Key(
+        {"a": "int", "b": "string"}, [((1, "x"), '{"a":1,"b":"x"}')]
+    ),
 }
 DATE_OF_TEXT = connect("string", "io.debezium.time.IsoDate")
 NANOS = connect("long", "io.debezium.time.NanoTimestamp")

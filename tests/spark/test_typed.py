@@ -112,7 +112,7 @@ def test_more_in_quarantine_than_is_allowed_ends_the_run_with_30_after_the_commi
 
 
 @pytest.mark.parametrize(("limit", "fails"), [("0", True), ("1", False), ("49%", True), ("50%", False)])
-def test_what_may_be_in_quarantine_is_a_number_or_a_share_of_what_was_read(limit: str, fails: bool) -> None:
+def test_the_quarantine_s_limit_is_a_number_or_a_share(limit: str, fails: bool) -> None:
     done = TableReport(table=TABLE.name, status="ok", rows={"read": 2, "ok": 1, "quarantined": 1})
 
     with pytest.raises(QualityGateError) if fails else nullcontext():
