@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import wire
@@ -48,9 +48,16 @@ def test_json_with_its_schema_beside_each_payload_gives_the_same_events_as_avro(
 NO_JSON = ('{"id":1', '{"id":1} x', '{"id":1},"x":2', '{"id":1}{"id":2}', '{"id":"one"}', '{"id":1.5}', "{}x", "[1]")
 
 
+class Declared(NamedTuple):
+    """What becomes of JSON without schemas: a good and a bad row in each shape, then what is no JSON."""
+
+    bronze: list[Row]
+    problems: dict[int, str]
+    silver: dict[int, Row]
+
+
 @pytest.fixture(scope="module")
-def declared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Lake, dict[int, Any]]:
-    """A lake of JSON without schemas, and its silver: a good and a bad row in each shape, then what is no JSON."""
+def declared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Declared:
     columns = {"id": "bigint", "price": "decimal(6,2)", "at": "timestamp"}
     lake = Lake(spark, tmp_path_factory.mktemp("declared"), Shelf(), columns=columns, **PLAIN)
     source = {"lsn": 7, "ts_ms": 9, "name": "p", "db": "p"}
@@ -64,20 +71,17 @@ def declared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> t
         lake.send(text({"id": 3}), text(bad.encode()))
         lake.send(text({"id": 3}), text({"id": 3}))
     assert lake.land().error is None
-    return lake, lake.fold()
+    return Declared(lake.bronze(), lake.problems(), lake.fold())
 
 
 @pytest.mark.parametrize("key", [pytest.param(1, id="envelope"), pytest.param(2, id="flat")])
-def test_json_without_a_schema_is_typed_as_declared_and_text_else(
-    declared: tuple[Lake, dict[int, Any]], key: int
-) -> None:
-    lake, rows = declared
+def test_json_without_a_schema_is_typed_as_declared_and_text_else(declared: Declared, key: int) -> None:
     good, bad = 2 * key - 2, 2 * key - 1
 
-    assert bad in lake.problems() and good not in lake.problems()
-    assert lake.bronze()[good]["source_position"] == [7]
-    assert lake.bronze()[good]["key"] == f'{{"id":{key}}}'
-    assert {name: str(rows[key][name]) for name in ("id", *SENT)} == {
+    assert bad in declared.problems and good not in declared.problems
+    assert declared.bronze[good]["source_position"] == [7]
+    assert declared.bronze[good]["key"] == f'{{"id":{key}}}'
+    assert {name: str(declared.silver[key][name]) for name in ("id", *SENT)} == {
         "id": str(key),
         "price": "12.50",
         "at": "2026-01-02 03:04:05",
@@ -88,19 +92,15 @@ def test_json_without_a_schema_is_typed_as_declared_and_text_else(
     }
 
 
-def test_a_text_that_is_not_one_json_object_that_fits_is_quarantined(declared: tuple[Lake, dict[int, Any]]) -> None:
-    lake, _ = declared
-
-    assert {place for place in lake.problems() if place >= 4} == {4 + 2 * number for number in range(len(NO_JSON))}
+def test_a_text_that_is_not_one_json_object_that_fits_is_quarantined(declared: Declared) -> None:
+    assert {place for place in declared.problems if place >= 4} == {4 + 2 * number for number in range(len(NO_JSON))}
 
 
 def registered(kind: str, content: Any) -> RegisteredSchema:
     return RegisteredSchema(content if isinstance(content, str) else json.dumps(content), kind)
 
 
-def test_json_in_a_registry_s_frame_is_read_by_its_json_schema_and_protobuf_is_not(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_json_schemas_of_a_registry_are_read_and_protobuf_is_not(spark: SparkSession, tmp_path: Path) -> None:
     shelf = Shelf()
     shelf.put(
         "contentId:1",
