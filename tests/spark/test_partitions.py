@@ -65,10 +65,11 @@ def test_a_row_is_there_once_and_where_its_values_say(
     expected = {number: (text, JANUARY) for number, text in enumerate(TEXTS)}
     expected |= {8: ("Swiss", FEBRUARY), 9: ("new", None), 0: ("a/b", FEBRUARY)}
     del expected[1]
-    found = table.read().collect()
+    rows = table.read()
+    found = rows.collect()
     assert {row["id"]: (row["text"], row["at"]) for row in found} == expected
     assert len(found) == len(expected)
-    assert table.read().columns == ["id", "text", "at", "__batch", "__source_ts_ms"]
+    assert rows.columns == ["id", "text", "at", "__batch", "__source_ts_ms"]
     others = table_rows(path)
     assert {row["id"]: (row["text"], row["at"] and row["at"].replace(tzinfo=None)) for row in others} == expected
     assert len(others) == len(expected)
@@ -86,9 +87,9 @@ def test_rows_may_be_placed_by_their_keys_alone(spark: SparkSession, path: str, 
 
     expected = {number: "a" for number in range(8)} | {0: "b", 8: "c"}
     del expected[1]
-    assert {row["id"]: row["text"] for row in table.read().collect()} == expected
-    assert {row["id"]: row["text"] for row in table_rows(path)} == expected
-    assert table.read().count() == len(table_rows(path)) == len(expected)
+    for rows in (table.read().collect(), table_rows(path)):
+        assert {row["id"]: row["text"] for row in rows} == expected
+        assert len(rows) == len(expected)
     assert {file.name[:8] for file in Path(path).glob("*.parquet")} == {"00000000", "00000001"}
     for others in (3, None):
         other = silver_table(spark, path, wanted.model_copy(update={"buckets": others}))
@@ -106,11 +107,14 @@ def test_delta_finds_the_files_by_the_source_s_own_column(spark: SparkSession, p
     assert "partition_at_month=2026-02" in file
 
 
-def test_an_overwrite_keeps_the_partitions_and_the_versions_before(
+def test_other_partitions_are_refused_and_overwrites_keep_versions(
     spark: SparkSession, path: str, table_type: TableType
 ) -> None:
     table = silver_table(spark, path, partitioned(table_type, "text"))
     before = table.merge(changes(spark, (1, "a", JANUARY), (2, "b", JANUARY)), ["id"], step(1)).version
+    for others in ((), ("month(at)",)):
+        with pytest.raises(ConfigError, match=r"partition_text\)?, and the settings say"):
+            silver_table(spark, path, partitioned(table_type, *others))
 
     table.overwrite(changes(spark, (2, "c", FEBRUARY)).drop("__keep", "__delete"), step(2))
     table.merge(changes(spark, (2, "d", FEBRUARY)), ["id"], step(3))
@@ -118,15 +122,6 @@ def test_an_overwrite_keeps_the_partitions_and_the_versions_before(
     assert [(row["id"], row["text"]) for row in table.read().collect()] == [(2, "d")]
     assert [(row["id"], row["text"]) for row in table_rows(path)] == [(2, "d")]
     assert {row["id"]: row["text"] for row in table.read(before).collect()} == {1: "a", 2: "b"}
-
-
-def test_a_table_with_other_partitions_is_refused(spark: SparkSession, path: str, table_type: TableType) -> None:
-    table = silver_table(spark, path, partitioned(table_type, "text"))
-    table.merge(changes(spark, (1, "a", JANUARY)), ["id"], step(1))
-
-    for others in ((), ("month(at)",)):
-        with pytest.raises(ConfigError, match=r"partition_text\)?, and the settings say"):
-            silver_table(spark, path, partitioned(table_type, *others))
 
 
 ARTIST = 299
