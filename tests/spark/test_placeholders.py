@@ -6,12 +6,13 @@ import json
 import shutil
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from events import OPTIONAL_INT, OPTIONAL_STRING, PLACEHOLDER, Record, Topic, connect
-from lake import Lake, decided
+from lake import Lake, by_offset, decided
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
@@ -69,30 +70,29 @@ LOOK_ALIKES: dict[str, Any] = {
 
 
 def found(
-    spark: SparkSession, topic: Topic, records: Sequence[Record], placeholder: str = PLACEHOLDER
+    spark: SparkSession, topics: Sequence[Topic], records: Sequence[Record], placeholder: str = PLACEHOLDER
 ) -> list[set[str]]:
     """The columns of each record that were not sent."""
-    schema = WriterSchema(topic.value_text)
+    registry, schemas = topics[0].registry, [WriterSchema(topic.value_text) for topic in topics]
     rows, layouts = with_decoded_values(
-        decided(spark, topic.registry, records),
-        {schema.fingerprint: [schema]},
+        decided(spark, registry, [replace(record, offset=offset) for offset, record in enumerate(records)]),
+        {schema.fingerprint: [schema] for schema in schemas},
         body=body(F.col("value"), F.col("value_framing"), ["id4"]),
         named=F.col("value_schema"),
     )
     names = layouts.chosen(lambda one: unavailable(row_fields(one.tree), row_of(one.tree, one.value), placeholder))
-    return [set(row["names"]) for row in rows.select("offset", names.alias("names")).orderBy("offset").collect()]
+    return [set(row["names"]) for row in by_offset(rows.select("offset", names.alias("names")))]
 
 
-@pytest.mark.parametrize("flat", [False, True])
-def test_every_form_of_the_placeholder_is_seen_and_nothing_else_is(spark: SparkSession, flat: bool) -> None:
-    topic = Topic({name: ["null", kind] for name, (kind, _) in FORMS.items()}, flat=flat)
-    records = [
-        topic.change("u", 1, {name: sent for name, (_, sent) in FORMS.items()}),
-        topic.change("u", 1, LOOK_ALIKES),
-        topic.change("u", 1),
-    ]
+def test_every_form_of_the_placeholder_is_seen_and_nothing_else(spark: SparkSession) -> None:
+    columns = {name: ["null", kind] for name, (kind, _) in FORMS.items()}
+    enveloped = Topic(columns)
+    topics = [enveloped, Topic(columns, flat=True, registry=enveloped.registry)]
+    rows = [{name: sent for name, (_, sent) in FORMS.items()}, LOOK_ALIKES, None]
 
-    assert found(spark, topic, records) == [set(FORMS), set(), set()]
+    seen = found(spark, topics, [topic.change("u", 1, row) for topic in topics for row in rows])
+
+    assert seen == [set(FORMS), set(), set()] * 2
 
 
 def test_a_placeholder_of_one_s_own_is_seen_and_the_default_one_is_not(spark: SparkSession) -> None:
@@ -102,7 +102,7 @@ def test_a_placeholder_of_one_s_own_is_seen_and_the_default_one_is_not(spark: Sp
         topic.change("u", 1, {"text": PLACEHOLDER, "ints": list(RAW)}),
     ]
 
-    assert found(spark, topic, records, "gone") == [{"text", "ints"}, set()]
+    assert found(spark, [topic], records, "gone") == [{"text", "ints"}, set()]
 
 
 @pytest.mark.parametrize(
@@ -196,11 +196,14 @@ def landed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tup
     return topic, root
 
 
-def silver_of(spark: SparkSession, landed: tuple[Topic, Path], name: str, **settings: Any) -> dict[str, Row]:
-    """The row of each case, folded batch by batch in a copy of the lake."""
+def silver_of(
+    spark: SparkSession, landed: tuple[Topic, Path], name: str, *, batches: int = 3, **settings: Any
+) -> dict[str, Row]:
+    """The row of each case, folded in a copy of the lake: batch by batch, or all in one."""
     topic, root = landed
-    lake = Lake(spark, shutil.copytree(root, root.parent / name), topic, max_rows=1, **settings)
-    assert lake.fold().batches == 3
+    settings |= {"max_rows": 1} if batches > 1 else {}
+    lake = Lake(spark, shutil.copytree(root, root.parent / name), topic, **settings)
+    assert lake.fold().batches == batches
     rows = lake.rows()
     return {name: rows[key] for key, name in enumerate(CASES) if key in rows}
 
@@ -214,8 +217,11 @@ def test_what_was_not_sent_stays_and_a_soft_delete_keeps_it_too(
     assert held == {name: case.soft for name, case in CASES.items()}
 
 
-def test_a_soft_delete_may_empty_the_row_but_for_its_key(spark: SparkSession, landed: tuple[Topic, Path]) -> None:
-    rows = silver_of(spark, landed, "emptied", soft_delete_values="null")
+@pytest.mark.parametrize("batches", [1, pytest.param(3, marks=pytest.mark.deep)])
+def test_a_soft_delete_may_empty_the_row_but_for_its_key(
+    spark: SparkSession, landed: tuple[Topic, Path], batches: int
+) -> None:
+    rows = silver_of(spark, landed, f"emptied in {batches}", batches=batches, soft_delete_values="null")
 
     held = {name: (r["n"], r["body"], r["__unavailable"]) for name, r in rows.items()}
     assert held == {name: case.emptied for name, case in CASES.items()}
@@ -231,40 +237,32 @@ def test_a_hard_delete_leaves_nothing_to_take_a_value_from(spark: SparkSession, 
     assert held == {name: case.hard for name, case in CASES.items() if case.hard is not GONE}
 
 
-def test_a_column_that_appears_later_is_null_in_the_rows_before_and_one_that_goes_is_null_behind(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("apart", [False, pytest.param(True, marks=pytest.mark.deep)])
+def test_a_column_is_null_in_the_rows_before_it_and_behind_it(spark: SparkSession, tmp_path: Path, apart: bool) -> None:
+    """The rows without the column come in the batch of those with it, or in one of their own."""
     old = Topic({"n": OPTIONAL_INT})
     new = Topic({"n": OPTIONAL_INT, "body": OPTIONAL_STRING}, registry=old.registry)
-    lake = Lake(spark, tmp_path, old)
-    first = [old.change("c", key, {"n": key}, lsn=key, ts_ms=key) for key in (1, 2, 3)]
-    later = [
-        old.record(change.key, change.value)
-        for change in (
-            new.change("u", 1, {"n": 10, "body": "X"}, lsn=10, ts_ms=10),
-            new.change("u", 2, {"n": 20, "body": PLACEHOLDER}, lsn=11, ts_ms=11),
+    first, appears, goes = (
+        [old.record(change.key, change.value) for change in changes]
+        for changes in (
+            [old.change("c", key, {"n": key}, lsn=key, ts_ms=key) for key in (1, 2, 3, 4)],
+            [
+                new.change("u", 1, {"n": 10, "body": "X"}, lsn=10, ts_ms=10),
+                new.change("u", 2, {"n": 20, "body": PLACEHOLDER}, lsn=11, ts_ms=11),
+                new.change("u", 3, {"n": 30, "body": "Y"}, lsn=12, ts_ms=12),
+            ],
+            [old.change("u", 3, {"n": 9}, lsn=20, ts_ms=20)],
         )
-    ]
+    )
+    lake = Lake(spark, tmp_path, old)
 
-    rows = lake.take(first, later)
+    rows = lake.take(first, *((appears, goes) if apart else ([*appears, *goes],)))
 
-    assert [(rows[key]["n"], rows[key]["body"]) for key in (1, 2, 3)] == [(10, "X"), (20, None), (3, None)]
-    assert lake.silver.version() == 1
-
-    lake.land([old.record(change.key, change.value) for change in [old.change("u", 1, {"n": 9}, lsn=20, ts_ms=20)]])
-    lake.fold()
-    assert (lake.rows()[1]["n"], lake.rows()[1]["body"]) == (9, None)
-
-
-@pytest.mark.deep
-def test_a_new_column_that_was_not_sent_is_named_as_missing_in_a_row_that_is_older_than_it(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    old = Topic({"n": OPTIONAL_INT})
-    new = Topic({"n": OPTIONAL_INT, "body": OPTIONAL_STRING}, registry=old.registry)
-    create = old.change("c", 1, {"n": 1}, lsn=1, ts_ms=1)
-    update = new.change("u", 1, {"n": 2, "body": PLACEHOLDER}, lsn=2, ts_ms=2)
-
-    rows = Lake(spark, tmp_path, old).take([create], [old.record(update.key, update.value)])
-
-    assert (rows[1]["body"], rows[1]["__unavailable"]) == (None, ["body"])
+    assert {key: (row["n"], row["body"]) for key, row in rows.items()} == {
+        1: (10, "X"),
+        2: (20, None),
+        3: (9, None),
+        4: (4, None),
+    }
+    assert {key: row["__unavailable"] or [] for key, row in rows.items()} == {1: [], 2: ["body"], 3: [], 4: []}
+    assert lake.silver.version() == 1 + apart
