@@ -1,6 +1,7 @@
 """What rows are expected to be: each event is judged for itself, so that it does not matter how the log is cut."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,9 @@ def rejected(root: Path, topic: Topic) -> dict[int, list[str]]:
     return {row["__kafka"]["offset"]: json.loads(row["image"]) for row in entries if row["kind"] == "rejected"}
 
 
-@pytest.mark.parametrize("size", [4, 9])
+@pytest.mark.parametrize("cuts", [(0, 9), (0, 4, 9), pytest.param((0, 4, 8, 9), marks=pytest.mark.deep)])
 def test_a_rejected_event_never_was_however_the_log_is_cut(
-    spark: SparkSession, tmp_path: Path, topic: Topic, size: int
+    spark: SparkSession, tmp_path: Path, topic: Topic, cuts: tuple[int, ...]
 ) -> None:
     records = [
         change(topic, 1, 1, 10, op="c"),
@@ -53,7 +54,7 @@ def test_a_rejected_event_never_was_however_the_log_is_cut(
     ]
     lake = Lake(spark, tmp_path, topic, expectations=(POSITIVE, WITH_BODY), deletes="hard")
 
-    rows = lake.take(*(records[start : start + size] for start in range(0, len(records), size)))
+    rows = lake.take(*(records[start:end] for start, end in pairwise(cuts)))
 
     assert {key: (row["n"], row["body"]) for key, row in rows.items()} == {1: (1, "again"), 2: (6, "x")}
     assert rejected(tmp_path, topic) == {1: ["positive"], 2: ["positive"], 5: ["positive", "with_body"]}
@@ -80,8 +81,11 @@ def test_a_key_that_is_folded_again_is_folded_without_what_was_rejected(
     lake = Lake(spark, tmp_path, topic, expectations=(POSITIVE,))
     at = [{"timestamp_ms": START_MS + number} for number in range(9)]
     lake.take(
-        [change(topic, 1, 1, 10, op="c", **at[1]), change(topic, 4, 1, -4, partition=1, **at[4])],
-        [change(topic, 5, 1, 50, PLACEHOLDER, **at[5])],
+        [
+            change(topic, 1, 1, 10, op="c", **at[1]),
+            change(topic, 4, 1, -4, partition=1, **at[4]),
+            change(topic, 5, 1, 50, PLACEHOLDER, **at[5]),
+        ]
     )
     lake.land([change(topic, 3, 1, 30, "late", partition=1, **at[3])])
 
@@ -95,12 +99,22 @@ def test_a_key_that_is_folded_again_is_folded_without_what_was_rejected(
     assert [told[START_MS + lsn].verdict for lsn in (1, 3, 5)] == ["counts", "counts", "decides"]
 
 
-def test_what_stops_the_run_leaves_the_table_as_it_was(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
-    stopping = {"name": "positive", "holds": "n > 0", "on_fail": "stop"}
-    lake = Lake(spark, tmp_path, topic, expectations=(stopping,))
+@pytest.fixture(scope="module")
+def waiting(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Lake, Path]:
+    """A lake with a row in silver, and bronze ahead of it; runs over it fail."""
+    root, topic = tmp_path_factory.mktemp("waiting"), Topic(COLUMNS)
+    lake = Lake(spark, root, topic)
     lake.take([change(topic, 1, 1, 10, op="c")])
     lake.land([change(topic, 2, 1, -1), change(topic, 3, 1, 5)])
-    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(expectations=(stopping,)))
+    return lake, root
+
+
+def test_what_stops_the_run_leaves_the_table_as_it_was(
+    spark: SparkSession, waiting: tuple[Lake, Path], topic: Topic
+) -> None:
+    lake, root = waiting
+    stopping = {"name": "positive", "holds": "n > 0", "on_fail": "stop"}
+    config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(expectations=(stopping,)))
 
     (done,) = run_silver(config, [topic.table], spark).tables
 
@@ -114,10 +128,12 @@ def test_what_stops_the_run_leaves_the_table_as_it_was(spark: SparkSession, tmp_
     assert lake.rows()[1]["n"] == 10
 
 
-def test_a_condition_on_what_is_no_column_is_told(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
-    Lake(spark, tmp_path, topic).land([change(topic, 1, 1, 10, op="c")])
+def test_a_condition_on_what_is_no_column_is_told(
+    spark: SparkSession, waiting: tuple[Lake, Path], topic: Topic
+) -> None:
+    _, root = waiting
     wrong = {"name": "big", "holds": "nn > 0"}
-    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(expectations=(wrong,)))
+    config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(expectations=(wrong,)))
 
     (done,) = run_silver(config, [topic.table], spark).tables
 
