@@ -380,8 +380,8 @@ class DeltaLakeTable:
             columns = ",".join(map(quoted, dict.fromkeys((*statistics, *self._statistics))))
             skipping = {"delta.dataSkippingStatsColumns": columns} if columns else {}
             writer = writer.options(**{**PROPERTIES, **self._properties}, **skipping)
-            if self._partition_by:
-                writer = writer.partitionBy(*self._partition_by)
+        if self._partition_by:  # also of a table that is there: an overwrite that names none removes them
+            writer = writer.partitionBy(*self._partition_by)
         with self._committing(progress):
             writer.format("delta").save(self.path)
         return self._committed(progress)

@@ -107,7 +107,7 @@ def test_delta_finds_the_files_by_the_source_s_own_column(spark: SparkSession, p
     assert "partition_at_month=2026-02" in file
 
 
-def test_other_partitions_are_refused_and_overwrites_keep_versions(
+def test_other_partitions_are_refused_and_overwrites_keep_them(
     spark: SparkSession, path: str, table_type: TableType
 ) -> None:
     table = silver_table(spark, path, partitioned(table_type, "text"))
@@ -117,6 +117,7 @@ def test_other_partitions_are_refused_and_overwrites_keep_versions(
             silver_table(spark, path, partitioned(table_type, *others))
 
     table.overwrite(changes(spark, (2, "c", FEBRUARY)).drop("__keep", "__delete"), step(2))
+    table = silver_table(spark, path, partitioned(table_type, "text"))
     table.merge(changes(spark, (2, "d", FEBRUARY)), ["id"], step(3))
 
     assert [(row["id"], row["text"]) for row in table.read().collect()] == [(2, "d")]
