@@ -373,15 +373,19 @@ class DeltaLakeTable:
     def overwrite(self, rows: DataFrame, progress: Progress) -> Commit:
         """See `Table`."""
         rows = with_partitions(rows.drop(KEY), self._partitions)
-        return self._save(rows.write.mode("overwrite").option("overwriteSchema", "true"), progress)
+        # An overwrite that names no partitions removes them.
+        writer = self._partitioned(rows.write.mode("overwrite").option("overwriteSchema", "true"))
+        return self._save(writer, progress)
+
+    def _partitioned(self, writer: DataFrameWriter) -> DataFrameWriter:
+        return writer.partitionBy(*self._partition_by) if self._partition_by else writer
 
     def _save(self, writer: DataFrameWriter, progress: Progress, *, statistics: Sequence[str] = ()) -> Commit:
         if not self.exists():
             columns = ",".join(map(quoted, dict.fromkeys((*statistics, *self._statistics))))
             skipping = {"delta.dataSkippingStatsColumns": columns} if columns else {}
             writer = writer.options(**{**PROPERTIES, **self._properties}, **skipping)
-        if self._partition_by:  # also of a table that is there: an overwrite that names none removes them
-            writer = writer.partitionBy(*self._partition_by)
+            writer = self._partitioned(writer)
         with self._committing(progress):
             writer.format("delta").save(self.path)
         return self._committed(progress)
