@@ -225,14 +225,13 @@ def event_row(place: tuple[Any, ...], event: reference.Event) -> Row:
     }
 
 
-def move_name(move: reference.Move) -> str | None:
+def move_name(move: reference.Move) -> str:
     """The name of a key change as `events.moves.move_of` makes it."""
     if move.position is not None:
         return json.dumps({"domain": move.domain, "position": move.position, "ts_ms": move.ts_ms})
-    if move.ts_ms is None:
-        return None
+    time = {} if move.ts_ms is None else {"ts_ms": move.ts_ms}
     keys = {name: [{"key": "id", "value": json.dumps(key)}] for name, key in (("old", move.old), ("new", move.new))}
-    return json.dumps({"ts_ms": move.ts_ms, **keys}, separators=(",", ":"))
+    return json.dumps(time | keys, separators=(",", ":"))
 
 
 def folded(rows: Iterable[Row], rules: arrow.Rules, *, size: int) -> list[Row]:
