@@ -107,6 +107,17 @@ def logs(spark: SparkSession, tmp_path: Path) -> Logs:
     return Logs(spark, tmp_path)
 
 
+@pytest.fixture(scope="module")
+def half_folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Logs:
+    """A lake for tests that change nothing: one line is in silver, and another has landed."""
+    logs = Logs(spark, tmp_path_factory.mktemp("half folded"))
+    logs.send(line(1))
+    logs.take()
+    logs.send(line(2))
+    logs.land()
+    return logs
+
+
 def test_each_line_is_a_row_with_its_date_and_its_place(logs: Logs) -> None:
     logs.send(line(1), line(2, 503), b'{"timestamp": "cut o')
     logs.send(line(11), None, partition=1)
@@ -227,19 +238,17 @@ def test_columns_follow_what_is_sent(logs: Logs) -> None:
         ({"date": "timestamp"}, "derive: date: it was date, and now is string"),
     ],
 )
-def test_what_cannot_be_derived_is_told_and_nothing_is_written(logs: Logs, derive: dict[str, str], said: str) -> None:
-    logs.send(line(1))
-    logs.take()
-    logs.settings["derive"] = {**LOGS["derive"], **derive}
-    logs.send(line(2))
-    logs.land()
+def test_what_cannot_be_derived_is_told_and_nothing_is_written(
+    half_folded: Logs, monkeypatch: pytest.MonkeyPatch, derive: dict[str, str], said: str
+) -> None:
+    monkeypatch.setitem(half_folded.settings, "derive", {**LOGS["derive"], **derive})
 
-    done = logs.fold()
+    done = half_folded.fold()
 
     assert done.error is not None and done.error.exit_code == 2
     assert done.error.message.startswith(f"{TOPIC}: derive: ")
     assert re.search(said, done.error.message), done.error.message
-    assert logs.places() == [(0, 0)]
+    assert half_folded.places() == [(0, 0)]
 
 
 @pytest.mark.parametrize(
@@ -260,15 +269,12 @@ def test_settings_that_do_not_go_with_it_are_refused_before_anything_is_read(
         logs.land()
 
 
-def test_what_needs_keys_says_that_there_are_none(logs: Logs) -> None:
-    logs.send(line(1))
-    logs.take()
-
-    (rebuilt,) = run_rebuild(logs.config, [TOPIC], logs.spark).tables
+def test_what_needs_keys_says_that_there_are_none(half_folded: Logs) -> None:
+    (rebuilt,) = run_rebuild(half_folded.config, [TOPIC], half_folded.spark).tables
 
     assert rebuilt.error is not None and "`mode` is append; move its folder" in rebuilt.error.message
     with pytest.raises(ConfigError, match="its rows have no key: `mode` is append; look for the row in silver"):
-        story(logs.config, TOPIC, "1", logs.spark)
+        story(half_folded.config, TOPIC, "1", half_folded.spark)
 
 
 def test_records_wait_for_others_but_not_too_long(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
