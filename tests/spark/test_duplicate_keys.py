@@ -44,22 +44,22 @@ def test_duplicate_key_stops_silver_until_rebuilt(spark: SparkSession, tmp_path:
     )
     targets = silver_targets(config, topic.table)
 
-    def fold(op: str, key: int, lsn: int) -> dict[str, Any]:
-        broker.append(topic.change(op, key, {"text": f"{lsn}"}, lsn=lsn, ts_ms=START_MS + lsn))
+    def fold(*changes: tuple[str, int, int]) -> dict[str, Any]:
+        for op, key, lsn in changes:
+            broker.append(topic.change(op, key, {"text": f"{lsn}"}, lsn=lsn, ts_ms=START_MS + lsn))
         assert run_bronze(config, [topic.table], spark, source=broker, registry=topic.registry).exit_code == 0
         return {done.table: done for done in run_silver(config, [topic.table], spark).tables}
 
     def rows() -> list[list[tuple[int, str]]]:
         return [sorted((row["id"], row["text"]) for row in table_rows(target.path)) for target in targets]
 
-    fold("c", 1, lsn=1)
-    fold("c", 2, lsn=2)
+    fold(("c", 1, 1), ("c", 2, 2))
     for target in targets:
         repeat_row(spark, target, 1)
     repeated = [(1, "1"), (1, "1"), (2, "2")]
     assert rows() == [repeated] * 3
 
-    done = fold("u", 1, lsn=3)
+    done = fold(("u", 1, 3))
 
     assert [done[target.name].error.code for target in targets] == [DuplicateKeyError.code] * 3
     assert all("1" in done[target.name].error.message for target in targets)
@@ -67,5 +67,5 @@ def test_duplicate_key_stops_silver_until_rebuilt(spark: SparkSession, tmp_path:
 
     assert run_rebuild(config, ["*"], spark).exit_code == 0
     assert rows() == [[(1, "3"), (2, "2")]] * 3
-    assert all(one.error is None for one in fold("d", 1, lsn=4).values())
+    assert all(one.error is None for one in fold(("d", 1, 4)).values())
     assert rows() == [[(2, "2")]] * 3
