@@ -1,5 +1,6 @@
 """One topic's silver in several tables: the same rows in each, each with progress and a memory of its own."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,8 @@ from cdc_lake.metrics.report import Report
 
 pytestmark = pytest.mark.hudi
 
+FIRST = {1: "one", 2: "two", 3: "three"}
 LAYERS = {"": "silver", "@hudi_cow": "silver_hudi_cow", "@hudi_mor": "silver_hudi_mor"}
-
-
-@pytest.fixture
-def topic() -> Topic:
-    return Topic({"n": OPTIONAL_INT, "body": OPTIONAL_STRING})
 
 
 def config(root: Path) -> Config:
@@ -39,60 +36,84 @@ def rows(root: Path, topic: Topic, layer: str) -> dict[int, tuple[Any, ...]]:
     return {row["id"]: (row["n"], row["body"], row["__op"]) for row in silver_rows(root, topic.table, layer)}
 
 
+def unchanged() -> dict[int, tuple[Any, ...]]:
+    return {key: (key, body, "c") for key, body in FIRST.items()}
+
+
 def outcomes(report: Report) -> dict[str, str | None]:
     return {done.table: done.error.code if done.error else None for done in report.tables}
 
 
-def test_each_table_holds_the_same_rows(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
-    lake = Lake(spark, tmp_path, topic)
-    batches = [
-        [change(topic, 1, "c", 1, "one"), change(topic, 2, "c", 2, "two"), change(topic, 3, "c", 3, "three")],
-        [change(topic, 4, "u", 1, PLACEHOLDER), change(topic, 5, "d", 2)],
-        [change(topic, 2, "u", 2, "sent again, behind its delete"), change(topic, 6, "c", 4, "four")],
-    ]
-    for batch in batches:
-        lake.land(batch)
-        report = run_silver(config(tmp_path), [topic.table], spark)
-        assert outcomes(report) == {f"{topic.table}{kind}": None for kind in LAYERS}
+@pytest.fixture(scope="module")
+def topic() -> Topic:
+    return Topic({"n": OPTIONAL_INT, "body": OPTIONAL_STRING})
 
-    expected = {1: (4, "one", "u"), 3: (3, "three", "c"), 4: (6, "four", "c")}
-    assert {layer: rows(tmp_path, topic, layer) for layer in LAYERS.values()} == dict.fromkeys(
-        LAYERS.values(), expected
+
+@pytest.fixture(scope="module")
+def folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, topic: Topic) -> Path:
+    """A lake after one batch, which each of the three tables has taken."""
+    root = tmp_path_factory.mktemp("lake") / "folded"
+    Lake(spark, root, topic).land(
+        [
+            *(change(topic, lsn, "c", lsn, body) for lsn, body in FIRST.items()),
+            change(topic, 4, "c", 4, "four"),
+            change(topic, 5, "d", 4),
+        ]
     )
-    found = status(config(tmp_path), ["*"], spark, source=lake.broker).tables
+    assert outcomes(run_silver(config(root), [topic.table], spark)) == {f"{topic.table}{kind}": None for kind in LAYERS}
+    return root
+
+
+@pytest.fixture
+def root(tmp_path: Path, folded: Path) -> Path:
+    """A copy of it, to go on with."""
+    return Path(shutil.copytree(folded, tmp_path / "lake"))
+
+
+def test_each_table_holds_the_same_rows(spark: SparkSession, root: Path, topic: Topic) -> None:
+    lake = Lake(spark, root, topic)
+    lake.land(
+        [
+            change(topic, 6, "u", 1, PLACEHOLDER),
+            change(topic, 7, "d", 2),
+            change(topic, 4, "u", 4, "sent again, behind its delete"),
+            change(topic, 8, "c", 5, "five"),
+        ]
+    )
+
+    report = run_silver(config(root), [topic.table], spark)
+
+    assert outcomes(report) == {f"{topic.table}{kind}": None for kind in LAYERS}
+    expected = {1: (6, "one", "u"), 3: (3, "three", "c"), 5: (8, "five", "c")}
+    assert {layer: rows(root, topic, layer) for layer in LAYERS.values()} == dict.fromkeys(LAYERS.values(), expected)
+    found = status(config(root), ["*"], spark, source=lake.broker).tables
     assert [one.table for one in found] == [topic.table, *(f"{topic.table}{kind}" for kind in LAYERS)]
     assert {one.behind_records for one in found} == {0}
 
 
-def test_a_record_that_cannot_be_placed_changes_no_table(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+def test_a_record_that_cannot_be_placed_changes_no_table(spark: SparkSession, root: Path, topic: Topic) -> None:
     """No key at all, and one that is no Avro."""
-    lake = Lake(spark, tmp_path, topic)
-    lake.land([change(topic, 1, "c", 1, "one")])
-    run_silver(config(tmp_path), [topic.table], spark)
-    good = change(topic, 2, "u", 1, "bad")
-    landed = lake.land([topic.record(None, good.value), topic.record(b"\0\0", good.value)])
+    good = change(topic, 6, "u", 1, "bad")
+    landed = Lake(spark, root, topic).land([topic.record(None, good.value), topic.record(b"\0\0", good.value)])
 
-    report = run_silver(config(tmp_path), [topic.table], spark)
+    report = run_silver(config(root), [topic.table], spark)
 
     assert landed.rows["quarantined"] == 2
     assert outcomes(report) == {f"{topic.table}{kind}": None for kind in LAYERS}
-    assert [rows(tmp_path, topic, layer) for layer in LAYERS.values()] == [{1: (1, "one", "c")}] * len(LAYERS)
+    assert [rows(root, topic, layer) for layer in LAYERS.values()] == [unchanged()] * len(LAYERS)
 
 
 def test_a_key_of_other_columns_stops_each_table_and_changes_none(
-    spark: SparkSession, tmp_path: Path, topic: Topic
+    spark: SparkSession, root: Path, topic: Topic
 ) -> None:
-    lake = Lake(spark, tmp_path, topic)
-    lake.land([change(topic, 1, "c", 1, "one")])
-    run_silver(config(tmp_path), [topic.table], spark)
     other = Topic({"n": OPTIONAL_INT, "body": OPTIONAL_STRING}, keys={"code": "int"}, registry=topic.registry)
-    lake.land([replace(change(other, 2, "u", 1, "two"), offset=1)])
+    Lake(spark, root, topic).land([replace(change(other, 6, "u", 1, "two"), offset=100)])
 
-    report = run_silver(config(tmp_path), [topic.table], spark)
+    report = run_silver(config(root), [topic.table], spark)
 
     assert outcomes(report) == {f"{topic.table}{kind}": "CDC-203" for kind in LAYERS}
     assert all(done.error and "primary key" in done.error.message for done in report.tables)
-    assert [rows(tmp_path, topic, layer) for layer in LAYERS.values()] == [{1: (1, "one", "c")}] * len(LAYERS)
+    assert [rows(root, topic, layer) for layer in LAYERS.values()] == [unchanged()] * len(LAYERS)
 
 
 def test_a_table_that_fails_leaves_the_others_alone(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
