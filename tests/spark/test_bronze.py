@@ -1,10 +1,11 @@
 """Bronze from a broker that loses things, and a registry that has gaps: what is landed, what stops, what goes on."""
 
 import dataclasses
-import functools
 import json
 import re
+import shutil
 from collections import Counter
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from cdc_lake.failpoints import VARIABLE
 from cdc_lake.layers import bronze, neighbours
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.replay import replay_quarantined
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Gap, Progress
 
@@ -35,8 +36,16 @@ class Bronze:
         self.topic = Topic({"name": OPTIONAL_STRING})
         self.broker = FakeBroker()
         self.root = root
-        self.run_bronze = functools.partial(run_bronze, spark=spark, source=self.broker, registry=self.topic.registry)
         self._spark = spark
+
+    def copied(self, root: Path) -> "Bronze":
+        """Another lake, the same up to now."""
+        other = Bronze(self._spark, shutil.copytree(self.root, root))
+        other.topic, other.broker = deepcopy(self.topic), deepcopy(self.broker)
+        return other
+
+    def run_bronze(self, *given: Any, **more: Any) -> Report:
+        return run_bronze(*given, **{"spark": self._spark, **more}, source=self.broker, registry=self.topic.registry)
 
     @property
     def name(self) -> str:
@@ -81,30 +90,43 @@ def here(spark: SparkSession, tmp_path: Path) -> Bronze:
     return Bronze(spark, tmp_path)
 
 
+@pytest.fixture(scope="module")
+def one_run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Bronze:
+    """Three records in one partition, one in another."""
+    one_run = Bronze(spark, tmp_path_factory.mktemp("one run"))
+    records = [one_run.change("c", 1), one_run.change(), one_run.change(timestamp_ms=START_MS + 500)]
+    assert one_run.land(*records, one_run.change("d", 2, partition=1)).error is None
+    return one_run
+
+
+@pytest.fixture
+def landed(one_run: Bronze, tmp_path: Path) -> Bronze:
+    return one_run.copied(tmp_path / "lake")
+
+
+LANDED = [(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0)]
+
+
 def coordinates(rows: list[Row]) -> list[tuple[int, int, int]]:
     return [(row["generation"], row["partition"], row["offset"]) for row in rows]
 
 
-def test_a_run_lands_what_is_new_in_batches_of_max_rows_and_every_record_is_accounted_for(here: Bronze) -> None:
+def test_a_run_lands_what_is_new_in_batches_and_says_how_far_it_is(
+    here: Bronze, monkeypatch: pytest.MonkeyPatch
+) -> None:
     records = [here.change("c", 1, partition=0), here.change("c", 2, partition=1), here.change("u", 1, partition=0)]
+    records.append(here.corrupt(here.change("u", 2, partition=1, offset=3)))
 
-    done = here.land(*records, here.corrupt(here.change("u", 2, partition=1, offset=3)), max_rows=4)
+    done = here.land(*records, max_rows=4)
 
     assert (done.error, done.status, done.batches) == (None, "ok", 2)
     assert (done.rows, done.consumed_to) == ({"read": 4, "ok": 3, "quarantined": 1, "control": 0}, {"0": 2, "1": 4})
+    assert (done.lag_before, done.lag_after) == ({"0": 2, "1": 4}, {"0": 0, "1": 0})
+    assert done.read_bytes == sum(len(record.key or b"") + len(record.value or b"") for record in records)
     assert coordinates(here.rows()) == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 3)]
     assert here.progress.rows == 1  # the second batch's
-    assert here.land().status == "unchanged"
-
-
-def test_a_run_says_how_much_it_read_and_how_far_behind_it_is(here: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
-    records = [here.change("c", 1, partition=0), here.change("c", 2, partition=1), here.change("u", 1, partition=0)]
-
-    done = here.land(*records)
-
-    assert (done.lag_before, done.lag_after) == ({"0": 2, "1": 1}, {"0": 0, "1": 0})
-    assert done.read_bytes == sum(len(record.key or b"") + len(record.value or b"") for record in records)
-    assert here.land().lag_after == {"0": 0, "1": 0}
+    idle = here.land()
+    assert (idle.status, idle.lag_after) == ("unchanged", {"0": 0, "1": 0})
     monkeypatch.setenv(VARIABLE, "bronze.after_plan:raise")
     failed = here.land(here.change("u", 2, partition=1))
     assert (failed.status, failed.lag_after, failed.read_bytes) == ("failed", {"0": 0, "1": 1}, 0)
@@ -155,47 +177,44 @@ def test_a_lake_that_cannot_be_written_ends_the_run_before_anything_is_read(
     assert not [path for path in here.root.rglob("*") if "_access" in path.name]
 
 
-def test_a_topic_that_was_created_again_stops_and_says_what_is_lost_and_what_goes_on(here: Bronze) -> None:
-    here.land(here.change("c", 1, partition=0), here.change("c", 2, partition=1))
-    here.broker.recreate(here.name)
-
-    done = here.land(here.change("c", 3, offset=0))
-
-    assert done.error is not None and (done.error.exit_code, done.error.code) == (20, "CDC-400")
-    assert f"{here.name}[0]: the topic was deleted and created again" in done.error.message
-    assert f"{here.name}[1]: the topic was deleted and created again" in done.error.message
-    assert "from offset 1 on" in done.error.message
-    assert f"`cdc-lake run bronze --table {here.name} --accept-loss`" in done.error.message
-    assert here.table.version() == 0
-
-
-def test_the_command_that_the_error_names_goes_on_with_another_generation(
-    here: Bronze, monkeypatch: pytest.MonkeyPatch
+def test_a_topic_created_again_stops_and_the_command_told_goes_on(
+    landed: Bronze, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here.land(here.change("c", 1, timestamp_ms=START_MS + 500))
-    here.broker.recreate(here.name)
-    stopped = here.land(here.change("c", 2, offset=0, timestamp_ms=START_MS))
-    monkeypatch.setattr(bronze, "run_bronze", here.run_bronze)
-    monkeypatch.setenv("CDC_LAKE__LAKE__ROOT", str(here.root))
-    assert stopped.error is not None
+    landed.broker.recreate(landed.name)
+
+    stopped = landed.land(
+        landed.change("c", 2, offset=0, timestamp_ms=START_MS),
+        landed.topic.tombstone(2, partition=1, offset=0),
+    )
+
+    assert stopped.error is not None and (stopped.error.exit_code, stopped.error.code) == (20, "CDC-400")
+    assert f"{landed.name}[0]: the topic was deleted and created again" in stopped.error.message
+    assert f"{landed.name}[1]: the topic was deleted and created again" in stopped.error.message
+    assert "from offset 3 on" in stopped.error.message
+    assert f"`cdc-lake run bronze --table {landed.name} --accept-loss`" in stopped.error.message
+    assert landed.table.version() == 0
     command = re.search(r"`cdc-lake ([^`]*)`", stopped.error.message)
     assert command is not None
+    monkeypatch.setattr(bronze, "run_bronze", landed.run_bronze)
+    monkeypatch.setenv("CDC_LAKE__LAKE__ROOT", str(landed.root))
 
     ended = CliRunner().invoke(app, command[1].split())
 
-    gap = Gap(topic_id=f"{here.name}#0", partition=0, start=1, end=None)
     assert (ended.exit_code, "went on over a loss" in ended.output) == (0, True)
-    assert here.progress.gaps == (gap,)
-    assert list(here.progress.offsets.items()) == [(f"{here.name}#0", {0: 1}), (f"{here.name}#1", {0: 1})]
-    assert [(*place, row["log_ts"]) for place, row in zip(coordinates(here.rows()), here.rows(), strict=True)] == [
-        (0, 0, 0, START_MS + 500),
-        (1, 0, 0, START_MS + 500),
-    ]
+    ends = {0: 3, 1: 1}
+    assert landed.progress.gaps == tuple(
+        Gap(topic_id=f"{landed.name}#0", partition=partition, start=end, end=None) for partition, end in ends.items()
+    )
+    assert list(landed.progress.offsets.items()) == [(f"{landed.name}#0", ends), (f"{landed.name}#1", {0: 1, 1: 1})]
+    rows = landed.rows()
+    assert coordinates(rows) == [*LANDED, (1, 0, 0), (1, 1, 0)]
+    assert [rows[2]["log_ts"], rows[4]["log_ts"]] == [START_MS + 500, START_MS + 500]
+    assert (rows[5]["op"], rows[5]["tombstone_of"]) == ("tombstone", None)  # the delete is another generation's
 
-    later = here.land(here.change("u", 2))
+    later = landed.land(landed.change("u", 2))
 
-    assert (later.error, later.warnings, here.progress.gaps) == (None, [], ())
-    assert coordinates(here.rows())[-1] == (1, 0, 1)
+    assert (later.error, later.warnings, landed.progress.gaps) == (None, [], ())
+    assert coordinates(landed.rows())[-2:] == [(1, 0, 1), (1, 1, 0)]
 
 
 @pytest.mark.deep
@@ -210,61 +229,57 @@ def test_a_loss_is_accepted_once_also_when_there_is_nothing_new(here: Bronze) ->
     assert here.land().status == "unchanged"
 
 
-def test_records_removed_before_they_were_read_stop_the_run_until_it_is_told_to_go_on(here: Bronze) -> None:
-    here.land(here.change("c", 1, partition=0), here.change("c", 2, partition=1))
-    removed = [here.change("u", 1, partition=0) for _ in range(3)]
+def test_records_removed_before_they_were_read_stop_the_run_until_it_is_told_to_go_on(landed: Bronze) -> None:
+    removed = [landed.change("u", 1, partition=0) for _ in range(3)]
     for record in removed:
-        here.broker.append(record)
-    here.broker.remove_before(here.name, 0, 3)
+        landed.broker.append(record)
+    landed.broker.remove_before(landed.name, 0, 5)
 
-    stopped = here.land()
-    accepted = here.land(accept_loss=True)
+    stopped = landed.land()
+    accepted = landed.land(accept_loss=True)
 
-    said = f"{here.name}[0]: offsets 1 to 2 were removed before they were read"
+    said = f"{landed.name}[0]: offsets 3 to 4 were removed before they were read"
     assert stopped.error is not None and stopped.error.exit_code == 20
     assert said in stopped.error.message and "--accept-loss" in stopped.error.message
     assert accepted.error is None and said in accepted.warnings[0]
-    assert here.progress.gaps == (Gap(topic_id=f"{here.name}#0", partition=0, start=1, end=3),)
-    assert coordinates(here.rows()) == [(0, 0, 0), (0, 0, 3), (0, 1, 0)]
+    assert landed.progress.gaps == (Gap(topic_id=f"{landed.name}#0", partition=0, start=3, end=5),)
+    assert coordinates(landed.rows()) == [*LANDED[:3], (0, 0, 5), LANDED[3]]
 
 
-def test_a_log_that_lost_its_end_goes_on_from_there_as_another_generation(here: Bronze) -> None:
-    here.land(*(here.change("u", 1, partition=partition) for partition in (0, 0, 0, 1)))
-    here.broker.cut_off(here.name, 0, 1)
+def test_a_log_that_lost_its_end_goes_on_from_there_as_another_generation(landed: Bronze) -> None:
+    landed.broker.cut_off(landed.name, 0, 1)
 
-    stopped = here.land()
-    accepted = here.land(accept_loss=True)
-    here.land(here.change("u", 1, partition=0, offset=1), here.change("u", 1, partition=1))
+    stopped = landed.land()
+    accepted = landed.land(accept_loss=True)
+    landed.land(landed.change("u", 1, partition=0, offset=1), landed.change("u", 1, partition=1))
 
     assert stopped.error is not None and stopped.error.exit_code == 20
-    assert f"{here.name}[0]: offset 3 is next, and the log now ends at 1" in stopped.error.message
+    assert f"{landed.name}[0]: offset 3 is next, and the log now ends at 1" in stopped.error.message
     assert (accepted.error, len(accepted.warnings)) == (None, 1)
-    assert coordinates(here.rows()) == [(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0), (1, 0, 1), (1, 1, 1)]
+    assert coordinates(landed.rows()) == [*LANDED, (1, 0, 1), (1, 1, 1)]
 
 
 def test_a_run_that_was_overtaken_after_it_had_listed_the_logs_sees_no_loss(
-    here: Bronze, monkeypatch: pytest.MonkeyPatch
+    landed: Bronze, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here.land(here.change("c", 1))
-    listed = [here.broker.logs([here.name])]
-    here.land(here.change("u", 1))
-    logs = here.broker.logs
-    monkeypatch.setattr(here.broker, "logs", lambda topics: listed.pop() if listed else logs(topics))
+    listed = [landed.broker.logs([landed.name])]
+    landed.land(landed.change("u", 1))
+    logs = landed.broker.logs
+    monkeypatch.setattr(landed.broker, "logs", lambda topics: listed.pop() if listed else logs(topics))
 
-    done = here.land(accept_loss=True)
+    done = landed.land(accept_loss=True)
 
     assert (done.error, done.status, done.warnings, listed) == (None, "unchanged", [], [])
 
 
-def test_new_partitions_are_read_from_their_first_offset(here: Bronze) -> None:
-    here.land(here.change("c", 1))
-    here.broker.add_partitions(here.name, 2)
+def test_new_partitions_are_read_from_their_first_offset(landed: Bronze) -> None:
+    landed.broker.add_partitions(landed.name, 2)
 
-    done = here.land(here.change("c", 2, partition=2))
+    done = landed.land(landed.change("c", 2, partition=3))
 
     assert (done.error, done.warnings) == (None, [])
-    assert coordinates(here.rows()) == [(0, 0, 0), (0, 2, 0)]
-    assert here.progress.offsets == {f"{here.name}#0": {0: 1, 1: 0, 2: 1}}
+    assert coordinates(landed.rows()) == [*LANDED, (0, 3, 0)]
+    assert landed.progress.offsets == {f"{landed.name}#0": {0: 3, 1: 1, 2: 0, 3: 1}}
 
 
 @pytest.mark.deep
@@ -281,15 +296,6 @@ def test_the_delete_of_a_tombstone_is_found_however_many_batches_and_late_rows_l
     here.land(here.topic.tombstone(1, offset=5))
 
     assert {row["offset"]: row["tombstone_of"] for row in here.rows() if row["op"] == "tombstone"} == {5: 1}
-
-
-def test_a_tombstone_is_not_the_last_generation_s_delete_s(here: Bronze) -> None:
-    here.land(here.change("d", 1))
-    here.broker.recreate(here.name)
-
-    here.land(here.topic.tombstone(1, offset=0), accept_loss=True)
-
-    assert [(row["op"], row["tombstone_of"]) for row in here.rows()] == [("d", None), ("tombstone", None)]
 
 
 def test_progress_that_is_lost_is_read_off_the_rows(here: Bronze, tmp_path: Path) -> None:
@@ -377,25 +383,16 @@ def test_a_replayed_record_may_be_a_control_record(here: Bronze) -> None:
     assert Counter(row["status"] for row in here.rows()) == {"ok": 1, "control": 1}
 
 
-@pytest.mark.parametrize(("point", "committed"), [("bronze.after_plan:batch=2", 1), ("bronze.after_append:batch=2", 2)])
-def test_a_run_that_fails_at_any_point_is_finished_by_the_next(
-    here: Bronze, monkeypatch: pytest.MonkeyPatch, point: str, committed: int
-) -> None:
-    records = [here.change("u", key) for key in range(2)]
-    with monkeypatch.context() as patch:
-        patch.setenv("CDC_LAKE_FAILPOINT", f"{point}:raise")
-        failed = here.land(*records, max_rows=1)
-    assert (failed.status, here.progress.commit) == ("failed", committed)
-
-    here.land()
-
-    assert coordinates(here.rows()) == [(0, 0, 0), (0, 0, 1)]
-
-
-def test_a_run_that_fails_before_its_report_has_committed_all(here: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CDC_LAKE_FAILPOINT", "bronze.before_report:raise")
+def test_a_run_that_fails_at_any_point_is_finished_by_the_next(here: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in range(3):
+        here.broker.append(here.change("u", key))
+    for committed, point in enumerate(("after_plan", "after_append"), 1):
+        monkeypatch.setenv(VARIABLE, f"bronze.{point}:batch=2:raise")
+        assert (here.land(max_rows=1).status, here.progress.commit) == ("failed", committed)
+    monkeypatch.setenv(VARIABLE, "bronze.before_report:raise")
 
     with pytest.raises(CdcLakeError, match=r"bronze\.before_report"):
-        here.land(here.change("c", 1))
+        here.land()
 
-    assert here.progress.commit == 1
+    assert here.progress.commit == 3
+    assert coordinates(here.rows()) == [(0, 0, 0), (0, 0, 1), (0, 0, 2)]
