@@ -1,6 +1,8 @@
 """Topics whose names nest, such as `shop.orders` and `shop.orders.items`: no table's folder holds another table."""
 
 import shutil
+from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -9,12 +11,12 @@ from events import OPTIONAL_STRING, START_MS, FakeRegistry, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
-from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, SilverTable, TableConfig
+from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, SilverTable, TableConfig, TableType
 from cdc_lake.errors import ConfigError
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.maintain import Layer, run_maintain
 from cdc_lake.layers.plan import plan
-from cdc_lake.layers.run import select_landed
+from cdc_lake.layers.run import select_landed, silver_targets
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.metrics.report import Report
 from cdc_lake.storage import Storage
@@ -35,6 +37,17 @@ class Lake:
             lake=LakeConfig(root=str(root)),
             defaults=TableConfig(silver=silver or (SilverTable(properties=AT_ONCE),), deletes="hard"),
         )
+
+    def copied(self, root: Path) -> "Lake":
+        """Another lake, the same up to now."""
+        shutil.copytree(self.root, root)
+        return self.beside(root)
+
+    def beside(self, root: Path) -> "Lake":
+        """Another lake of the same topics, with nothing in it."""
+        other = Lake(self.spark, root)
+        other.registry, other.broker, other.topics = deepcopy((self.registry, self.broker, self.topics))
+        return other
 
     def write(self, name: str, op: str, key: int, lsn: int) -> None:
         topic = self.topics.setdefault(
@@ -63,6 +76,20 @@ def files(root: Path) -> set[Path]:
     return {file for file in root.rglob("*") if file.is_file()}
 
 
+@pytest.fixture(scope="module")
+def apart(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Lake]:
+    """Two lakes of the same broker: one with the outer topic in bronze and silver, one with the inner topic."""
+    root = tmp_path_factory.mktemp("apart")
+    lakes = {OUTER: Lake(spark, root / "outer"), INNER: Lake(spark, root / "inner")}
+    inner, outer = lakes[INNER], lakes[OUTER]
+    inner.registry, inner.broker, inner.topics = outer.registry, outer.broker, outer.topics
+    for name, lake in lakes.items():
+        lake.write(name, "c", 1, lsn=1)
+        assert lake.bronze(name).exit_code == 0
+        assert lake.silver(name).exit_code == 0
+    return lakes
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -71,12 +98,12 @@ def files(root: Path) -> set[Path]:
         (INNER, "shop"),
     ],
 )
-def test_second_nested_topic_is_refused(spark: SparkSession, tmp_path: Path, first: str, second: str) -> None:
-    lake = Lake(spark, tmp_path)
-    lake.write(first, "c", 1, lsn=1)
-    lake.write(second, "c", 1, lsn=1)
-    assert lake.bronze(first).exit_code == 0
-    before = files(tmp_path / "bronze")
+def test_second_nested_topic_is_refused(
+    spark: SparkSession, tmp_path: Path, apart: dict[str, Lake], first: str, second: str
+) -> None:
+    lake = apart[first].copied(tmp_path / "lake")
+    lake.write(second, "c", 2, lsn=2)
+    before = files(lake.root / "bronze")
 
     report = lake.bronze(first, second)
 
@@ -84,7 +111,7 @@ def test_second_nested_topic_is_refused(spark: SparkSession, tmp_path: Path, fir
     (message,) = errors(report).values()
     assert list(errors(report)) == [second]
     assert f"`{first}`" in message
-    assert files(tmp_path / "bronze") == before
+    assert files(lake.root / "bronze") == before
     assert plan(lake.config, [second], spark, source=lake.broker).refused
 
 
@@ -100,45 +127,34 @@ def test_topic_with_a_delta_log_segment_is_refused(spark: SparkSession, tmp_path
 
 
 @pytest.mark.hudi
-def test_segments_with_a_leading_underscore_work(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kinds", [("delta", "hudi-mor"), pytest.param(("hudi-cow",), marks=pytest.mark.deep)])
+def test_segments_with_a_leading_underscore_work(
+    spark: SparkSession, tmp_path: Path, kinds: Sequence[TableType]
+) -> None:
     name = "_shop.public._prisma_migrations"
-    lake = Lake(spark, tmp_path, *TABLE_TYPES.values())
+    lake = Lake(spark, tmp_path, *(TABLE_TYPES[kind] for kind in kinds))
     for lsn, op in ((1, "c"), (2, "u")):
         lake.write(name, op, 1, lsn=lsn)
         assert lake.bronze(name).exit_code == 0
         assert lake.silver("*").exit_code == 0
 
-    for layer in ("silver", "silver_hudi_cow", "silver_hudi_mor"):
-        rows = table_rows(str(tmp_path / layer / name.replace(".", "/")))
-        assert [row["text"] for row in rows] == [f"{name} 2"]
+    targets = silver_targets(lake.config, name)
+    assert len(targets) == len(kinds)
+    for target in targets:
+        assert [row["text"] for row in table_rows(target.path)] == [f"{name} 2"]
 
 
-def test_silver_refuses_to_nest_its_tables(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(spark, tmp_path)
-    for name in (OUTER, INNER):
-        lake.write(name, "c", 1, lsn=1)
-    assert lake.bronze(OUTER).exit_code == 0
-    assert lake.silver(OUTER).exit_code == 0
-    shutil.rmtree(tmp_path / "bronze")
-    assert lake.bronze(INNER).exit_code == 0
+def test_silver_refuses_to_nest_its_tables(tmp_path: Path, apart: dict[str, Lake]) -> None:
+    lake = apart[OUTER].copied(tmp_path / "lake")
+    shutil.rmtree(lake.root / "bronze")
+    shutil.copytree(apart[INNER].root / "bronze", lake.root / "bronze")
+    shutil.copytree(apart[INNER].root / "_schemas", lake.root / "_schemas", dirs_exist_ok=True)
 
     report = lake.silver("*")
 
     assert list(errors(report)) == [INNER]
     assert f"`{OUTER}`" in errors(report)[INNER]
-    assert not (tmp_path / "silver" / "shop" / "orders" / "items").exists()
-
-
-def nested_lake(spark: SparkSession, root: Path) -> Lake:
-    """A lake as versions before this check left it: the inner topic's folders inside those of the outer topic's."""
-    lake, other = Lake(spark, root), Lake(spark, root.with_name("other"))
-    other.registry, other.broker, other.topics = lake.registry, lake.broker, lake.topics
-    for one, name in ((lake, OUTER), (other, INNER)):
-        one.write(name, "c", 1, lsn=1)
-        assert one.bronze(name).exit_code == 0
-        assert one.silver(name).exit_code == 0
-    move_inner(other, lake)
-    return lake
+    assert not (lake.root / "silver" / "shop" / "orders" / "items").exists()
 
 
 def move_inner(source: Lake, target: Lake) -> None:
@@ -150,8 +166,12 @@ def move_inner(source: Lake, target: Lake) -> None:
     shutil.copytree(source.root / "_schemas", target.root / "_schemas", dirs_exist_ok=True)
 
 
-def test_nested_lake_is_refused_until_inner_moves_out(spark: SparkSession, tmp_path: Path) -> None:
-    lake = nested_lake(spark, tmp_path / "lake")
+def test_nested_lake_is_refused_until_inner_moves_out(
+    spark: SparkSession, tmp_path: Path, apart: dict[str, Lake]
+) -> None:
+    """Versions before this check left lakes with the inner topic's folders inside those of the outer topic's."""
+    lake = apart[OUTER].copied(tmp_path / "lake")
+    move_inner(apart[INNER].copied(tmp_path / "other"), lake)
     layers: tuple[Layer, ...] = ("bronze", "silver")
     before = {layer: files(lake.root / layer) for layer in layers}
 
@@ -165,8 +185,7 @@ def test_nested_lake_is_refused_until_inner_moves_out(spark: SparkSession, tmp_p
     with pytest.raises(ConfigError, match=f"`{OUTER}`"):
         select_landed(lake.config, Storage(spark), [INNER])
 
-    cured = Lake(spark, tmp_path / "lake-of-items")
-    cured.registry, cured.broker, cured.topics = lake.registry, lake.broker, lake.topics
+    cured = lake.beside(tmp_path / "lake-of-items")
     move_inner(lake, cured)
 
     for one, name in ((lake, OUTER), (cured, INNER)):
