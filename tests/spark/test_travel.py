@@ -1,6 +1,7 @@
 """Time travel: a table at each of its points is what the plain reference makes of the log up to there."""
 
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -66,6 +67,18 @@ def written(spark: SparkSession, target: SilverTarget) -> tuple[list[int], list[
     return versions, times
 
 
+IN_DELTA = TABLE_TYPES["delta"].model_copy(
+    update={"partition_by": ("body",), "properties": {"delta.deletedFileRetentionDuration": "interval 0 seconds"}}
+)
+
+
+@pytest.fixture(scope="module")
+def in_delta(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int], list[datetime]]:
+    """A lake with the first three states in Delta, its versions and their times; nothing comes to it."""
+    root = tmp_path_factory.mktemp("in delta")
+    return root, *written(spark, silver_targets(config(root, IN_DELTA), TABLE)[0])
+
+
 def life(topic: Topic) -> list[list[Record]]:
     """What is sent before each of the states: a snapshot of three rows, and what became of them."""
 
@@ -109,16 +122,21 @@ def changes(spark: SparkSession, settings: Config, since: Point, until: Point | 
     return cdc_lake.changes(spark, TABLE, since=since, until=until, config=settings).collect()
 
 
-@pytest.mark.parametrize(
-    "table_type", ["delta", *(pytest.param(f"hudi-{kind}", marks=pytest.mark.deep) for kind in ("cow", "mor"))]
-)
 def test_versions_are_read_by_number_and_by_time_and_differ_by_their_changes(
-    spark: SparkSession, tmp_path: Path, table_type: TableType
+    spark: SparkSession, in_delta: tuple[Path, list[int], list[datetime]]
 ) -> None:
-    settings = config(tmp_path, TABLE_TYPES[table_type])
-    (target,) = silver_targets(settings, TABLE)
-    versions, times = written(spark, target)
+    root, versions, times = in_delta
+    check_versions(spark, config(root, IN_DELTA), versions, times)
 
+
+@pytest.mark.deep
+@pytest.mark.parametrize("table_type", ["hudi-cow", "hudi-mor"])
+def test_versions_are_read_likewise(spark: SparkSession, tmp_path: Path, table_type: TableType) -> None:
+    settings = config(tmp_path, TABLE_TYPES[table_type])
+    check_versions(spark, settings, *written(spark, silver_targets(settings, TABLE)[0]))
+
+
+def check_versions(spark: SparkSession, settings: Config, versions: list[int], times: list[datetime]) -> None:
     assert [at(spark, settings, TABLE, version) for version in versions] == STATES[:3]
     assert [at(spark, settings, TABLE, point) for point in (times[1], times[2].isoformat(), None)] == STATES[:3]
     what = f"there are versions {versions[0]} .* to {versions[-1]} "
@@ -136,15 +154,22 @@ def test_versions_are_read_by_number_and_by_time_and_differ_by_their_changes(
     assert changes(spark, settings, times[3], versions[2]) == []
 
 
+def test_a_version_that_was_vacuumed_is_an_error_at_once_and_says_what_is_there(
+    spark: SparkSession, tmp_path: Path, in_delta: tuple[Path, list[int], list[datetime]]
+) -> None:
+    root, versions, times = in_delta
+    settings = config(shutil.copytree(root, tmp_path / "lake"), IN_DELTA)
+    silver_targets(settings, TABLE)[0].open(spark).maintain()
+    check_gone(spark, settings, versions, times)
+
+
 @pytest.mark.parametrize(
-    "how",
-    ["vacuum", pytest.param("clean", marks=pytest.mark.hudi), pytest.param("log cleanup", marks=pytest.mark.deep)],
+    "how", [pytest.param("clean", marks=pytest.mark.hudi), pytest.param("log cleanup", marks=pytest.mark.deep)]
 )
 def test_a_version_that_is_gone_is_an_error_at_once_and_says_what_is_there(
     spark: SparkSession, tmp_path: Path, how: str
 ) -> None:
     properties = {
-        "vacuum": {"delta.deletedFileRetentionDuration": "interval 0 seconds"},
         "log cleanup": {"delta.logRetentionDuration": "interval 1 days", "delta.checkpointInterval": "2"},
         "clean": {"hoodie.clean.commits.retained": "1"},
     }
@@ -152,15 +177,18 @@ def test_a_version_that_is_gone_is_an_error_at_once_and_says_what_is_there(
     settings = config(tmp_path, held_in.model_copy(update={"properties": properties[how]}))
     (target,) = silver_targets(settings, TABLE)
     versions, times = written(spark, target)
-    table = target.open(spark)
-    if how == "vacuum":
-        table.maintain()
-    elif how == "log cleanup":
+    if how == "log cleanup":
         week = (datetime.now(UTC) - timedelta(days=7)).timestamp()
         for version in versions[:2]:
             os.utime(f"{target.path}/_delta_log/{version:020d}.json", (week, week))
         for number in (4, 5):
-            table.advance(step(number, keys=("id",)))
+            target.open(spark).advance(step(number, keys=("id",)))
+    check_gone(spark, settings, versions, times)
+
+
+def check_gone(spark: SparkSession, settings: Config, versions: list[int], times: list[datetime]) -> None:
+    """Some of the versions are."""
+    table = silver_targets(settings, TABLE)[0].open(spark)
     there = [version for version in versions if table.has(version)]
 
     assert 0 < len(there) < len(versions)
@@ -170,10 +198,23 @@ def test_a_version_that_is_gone_is_an_error_at_once_and_says_what_is_there(
             cdc_lake.read(spark, TABLE, as_of=point, config=settings)
 
 
-def test_what_no_version_held_is_folded_from_bronze(spark: SparkSession, tmp_path: Path) -> None:
-    topic = Topic(COLUMNS)
-    lake, settings = Lake(spark, tmp_path, topic), config(tmp_path, deletes="hard")
-    lake.land([record for records in life(topic) for record in records])
+@pytest.fixture(scope="module")
+def landed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Topic, datetime]:
+    """A lake with two batches in bronze, its topic, and a time between them; nothing comes to it."""
+    root, topic = tmp_path_factory.mktemp("landed"), Topic(COLUMNS)
+    lake, (first, *others) = Lake(spark, root, topic), life(topic)
+    lake.land(first)
+    between = datetime.now(UTC)
+    lake.land([record for records in others for record in records])
+    return root, topic, between
+
+
+def test_what_no_version_held_is_folded_from_bronze(
+    spark: SparkSession, tmp_path: Path, landed: tuple[Path, Topic, datetime]
+) -> None:
+    landed_in, topic, _ = landed
+    root = shutil.copytree(landed_in, tmp_path / "lake")
+    lake, settings = Lake(spark, root, topic), config(root, deletes="hard")
     wanted = {
         "the snapshot's first row": (Offset({0: 1}), {1: STATES[0][1]}),
         "the delete, and not its tombstone": (Offset({0: 6}), {key: row for key, row in STATES[1].items() if key != 2}),
@@ -219,25 +260,23 @@ def test_changes_between_points_that_no_version_held(spark: SparkSession, tmp_pa
     assert extra == [{"a": "1", "b": "2"}, {"a": "2", "b": "1"}]
 
 
-def test_bronze_and_gold_are_read_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
-    topic = Topic(COLUMNS)
-    lake = Lake(spark, tmp_path, topic)
+def test_bronze_and_gold_are_read_as_they_were(
+    spark: SparkSession, tmp_path: Path, landed: tuple[Path, Topic, datetime]
+) -> None:
+    landed_in, _, between = landed
+    root = shutil.copytree(landed_in, tmp_path / "lake")
     (tmp_path / "revenue.sql").write_text(
         f"-- name: revenue\n-- keys: [id]\n-- sources: {{t: {TABLE}}}\nSELECT id FROM t"
     )
-    settings = config(tmp_path).model_copy(update={"gold": GoldConfig(models=str(tmp_path))})
-    first, second_batch, *_ = life(topic)
-    lake.land(first)
-    between = datetime.now(UTC)
-    lake.land(second_batch)
-    gold = DeltaLakeTable(spark, f"{tmp_path}/gold/revenue")
+    settings = config(root).model_copy(update={"gold": GoldConfig(models=str(tmp_path))})
+    gold = DeltaLakeTable(spark, f"{root}/gold/revenue")
     for number in (1, 2):
         gold.overwrite(spark.range(number), Progress(layer="gold", run_id="", commit=number))
 
     def count(name: str, layer: Any, as_of: Point | None) -> int:
         return cdc_lake.read(spark, name, layer=layer, as_of=as_of, config=settings).count()
 
-    assert [count(TABLE, "bronze", point) for point in (0, between, 1, None)] == [3, 3, 5, 5]
+    assert [count(TABLE, "bronze", point) for point in (0, between, 1, None)] == [3, 3, 10, 10]
     assert [count("revenue", "gold", point) for point in (0, None)] == [1, 2]
     with pytest.raises(ConfigError, match="gold is not told as of a SourceTime"):
         count("revenue", "gold", second(1))
