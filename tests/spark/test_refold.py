@@ -51,10 +51,8 @@ def test_a_value_that_arrives_out_of_order_fills_what_later_updates_did_not_send
     spark: SparkSession, tmp_path: Path, topic: Topic
 ) -> None:
     lake = Lake(spark, tmp_path, topic)
-    lake.take([change(topic, 1, 1, 0, op="c", body="old")])
-
     rows = lake.take(
-        [change(topic, 3, 1, 1, body=PLACEHOLDER)],
+        [change(topic, 1, 1, 0, op="c", body="old"), change(topic, 3, 1, 1, body=PLACEHOLDER)],
         [change(topic, 2, 1, 0, body="new")],
     )
 
