@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 from schema_changes import CHANGES, TABLE, Change, steps_of, text_of, value_schemas
@@ -89,15 +90,23 @@ def test_a_plan_is_what_the_run_then_does(spark: SparkSession, tmp_path: Path) -
     assert [table.what for table in planned(spark, place, tmp_path, among).tables] == ["nothing", "nothing"]
 
 
-def test_a_subject_that_the_policy_will_refuse_is_named_before_any_record_comes(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    among = changes("integer to text")
-    place = Place(spark, tmp_path, among, "delta")
+SOON = changes("integer to text", "a column is added")
+
+
+@pytest.fixture(scope="module")
+def folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Path]:
+    """A lake with one row, and its folder; nothing has become of the columns yet, and nothing comes to it."""
+    root = tmp_path_factory.mktemp("folded")
+    place = Place(spark, root, SOON, "delta")
     place.send(False, 1, {"to_text": 7})
     assert place.fold()[0].error is None
+    return place, root
 
-    found = planned(spark, place, tmp_path, among, evolution="add_only")
+
+def test_a_subject_that_the_policy_will_refuse_is_named_before_any_record_comes(
+    spark: SparkSession, folded: tuple[Place, Path]
+) -> None:
+    found = planned(spark, *folded, SOON, evolution="add_only")
 
     assert [table.what for table in found.tables] == ["nothing", "nothing"]
     (refused,) = found.refused
@@ -110,13 +119,10 @@ def test_a_subject_that_the_policy_will_refuse_is_named_before_any_record_comes(
 
 
 def test_a_registry_that_stops_answering_is_no_refusal_and_who_writes_the_table_is_named(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, folded: tuple[Place, Path]
 ) -> None:
-    among = changes("a column is added")
-    place = Place(spark, tmp_path, among, "delta")
-    place.send(False, 1, {})
-    assert place.fold()[0].error is None
-    config = Config(lake=LakeConfig(root=str(tmp_path)))
+    place, root = folded
+    config = Config(lake=LakeConfig(root=str(root)))
     down: Any = Announcing(None)
 
     with Leases(config, Storage(spark), "20260101T000000-other", "silver").hold(TABLE):
