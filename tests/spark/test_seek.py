@@ -4,6 +4,7 @@ import json
 import random
 import re
 from collections.abc import Sequence
+from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -169,19 +170,20 @@ def test_places_to_begin_at(spark: SparkSession, tmp_path: Path, topic: Topic) -
 
 
 @pytest.fixture(scope="module")
-def one_record(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Place]:
-    """Two lakes of a topic with one record, of which the second has it; nothing comes to them."""
+def four_records(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Place]:
+    """Two lakes of a topic with four records, of which the second has them; nothing comes to them."""
     topic = Topic({"name": OPTIONAL_STRING})
-    empty, landed = places(spark, tmp_path_factory.mktemp("one record"), [topic.change("c", 1)], topic)
+    records = [topic.change("c", n) for n in range(4)]
+    empty, landed = places(spark, tmp_path_factory.mktemp("four records"), records, topic)
     landed.land()
     return empty, landed
 
 
 @pytest.mark.parametrize(("start", "said"), [({0: 7}, "there is no offset 7"), ({5: 0}, r"\[5\]: the topic has no")])
 def test_a_place_that_is_not_there_is_named_before_anything_is_read(
-    one_record: tuple[Place, Place], start: dict[int, int], said: str
+    four_records: tuple[Place, Place], start: dict[int, int], said: str
 ) -> None:
-    here, landed = one_record
+    here, landed = four_records
 
     done = here.land(start=start)
     (planned,) = plan(
@@ -245,14 +247,14 @@ def test_the_command_shows_what_it_means_and_does_nothing_before_it_may(
     assert isinstance(runner.invoke(app, [*flags, "soon"]).exception, ConfigError)
 
 
-def test_offsets_of_another_topic_are_no_places(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
-    here, _ = places(spark, tmp_path, [topic.change("c", n) for n in range(4)], topic)
-    here.land()
-    here.broker.cut_off(topic.table, 0, 2)
+def test_offsets_of_another_topic_are_no_places(four_records: tuple[Place, Place]) -> None:
+    _, landed = four_records
+    here = Place(landed.spark, landed.root, landed.topic, deepcopy(landed.broker))
+    here.broker.cut_off(here.topic.table, 0, 2)
 
     with pytest.raises(DataLossError, match="its offsets are others"):
         here.moves("earliest")
-    here.broker.recreate(topic.table)
+    here.broker.recreate(here.topic.table)
     with pytest.raises(DataLossError, match="--accept-loss"):
         here.moves("earliest")
 
