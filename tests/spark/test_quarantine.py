@@ -112,9 +112,9 @@ def test_what_is_selected_comes_back_and_what_is_not_waits(here: Place) -> None:
         replace(here.change(6, 9, 6), value=b"\0\0"),  # 6: for ever
         here.change(7, 3, -7, "three", op="c"),  # 7: rejected
         here.change(8, 3, -90, "four"),  # 8: rejected for ever
+        here.change(9, 1, 9, PLACEHOLDER),  # 9
+        here.change(10, 2, 10, PLACEHOLDER),  # 10
     )
-    here.fold()
-    here.land(here.change(9, 1, 9, PLACEHOLDER), here.change(10, 2, 10, PLACEHOLDER))
     here.fold()
     assert here.rows() == {1: (9, "one", "u", []), 2: (10, "two", "u", [])}
 
