@@ -53,7 +53,7 @@ class Table:
         return {row["id"]: {name: row[name] for name in COLUMNS} for row in rows if not row["__deleted"]}
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(40, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("count", [2, pytest.param(40, marks=pytest.mark.deep)])
 def test_many_tables_are_right_and_a_broken_one_is_named(spark: SparkSession, tmp_path: Path, count: int) -> None:
     registry, broker = FakeRegistry(), FakeBroker()
     tables = [Table(number, registry, broker) for number in range(count)]
