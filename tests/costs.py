@@ -70,7 +70,8 @@ class Costs:
         """A file's last report takes its cost along."""
         report: pytest.TestReport = yield
         if self._is_last and call.when == "teardown":
-            report.user_properties.append((_PROPERTY, [cpu_seconds() - self._before, unit_seconds()]))
+            cost = max(cpu_seconds() - self._before, 0.0)  # what outlives its parent is lost sight of
+            report.user_properties.append((_PROPERTY, [cost, unit_seconds()]))
             self._file = ""
         return report
 

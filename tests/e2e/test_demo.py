@@ -156,7 +156,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return by
 
 
-def test_a_table_that_the_demo_does_not_have_is_told_with_those_it_has(refused: Callable[..., str]) -> None:
+def test_unknown_demo_table_is_refused_and_known_ones_are_listed(refused: Callable[..., str]) -> None:
     said = refused("--table", "pagila.public.movie")
 
     assert "error CDC-200 pagila.public.movie: no table to follow has such a topic" in said

@@ -45,6 +45,10 @@ def test_nothing_is_noticed_where_no_rule_is_broken(tmp_path: Path, name: str) -
 def test_every_patch_fits_the_code(name: str) -> None:
     """Most are tried rarely: that one does not fit any more must not wait until then."""
     subprocess.run(["git", "apply", "--check", PATCHES[name]], cwd=CHECKOUT, check=True)
+    tool, (named, *_) = caught_by(PATCHES[name])
+    if tool == "pytest":
+        file, _, test = named.partition("::")
+        assert f"def {test}" in (CHECKOUT / file).read_text()
 
 
 def test_at_least_twenty_rules_are_broken() -> None:

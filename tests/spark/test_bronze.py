@@ -229,7 +229,7 @@ def test_a_loss_is_accepted_once_also_when_there_is_nothing_new(here: Bronze) ->
     assert here.land().status == "unchanged"
 
 
-def test_records_removed_before_they_were_read_stop_the_run_until_it_is_told_to_go_on(landed: Bronze) -> None:
+def test_records_removed_before_they_were_read_stop_the_run(landed: Bronze) -> None:
     removed = [landed.change("u", 1, partition=0) for _ in range(3)]
     for record in removed:
         landed.broker.append(record)
@@ -246,7 +246,7 @@ def test_records_removed_before_they_were_read_stop_the_run_until_it_is_told_to_
     assert coordinates(landed.rows()) == [*LANDED[:3], (0, 0, 5), LANDED[3]]
 
 
-def test_a_log_that_lost_its_end_goes_on_from_there_as_another_generation(landed: Bronze) -> None:
+def test_log_that_lost_its_end_goes_on_as_another_generation(landed: Bronze) -> None:
     landed.broker.cut_off(landed.name, 0, 1)
 
     stopped = landed.land()

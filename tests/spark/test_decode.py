@@ -57,9 +57,7 @@ def a_broken_body_behind_each_whole_one(registry: FakeRegistry, flat: bool) -> l
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_a_body_that_its_schema_does_not_consume_exactly_is_quarantined_and_its_neighbours_are_not(
-    found: Found, flat: bool
-) -> None:
+def test_body_with_bytes_left_over_is_quarantined_alone(found: Found, flat: bool) -> None:
     rows = found(a_broken_body_behind_each_whole_one, flat)
     bad = broken_bodies(FakeRegistry(), flat)
 
@@ -78,7 +76,7 @@ def a_wrong_schema(registry: FakeRegistry) -> list[Record]:
     return [values, wide.record(values.key, framed(narrow.value_id, values.value[5:]))]
 
 
-def test_a_wrong_schema_that_reads_the_bytes_by_chance_is_found_by_the_bytes_left_over(found: Found) -> None:
+def test_wrong_schema_that_fits_by_chance_is_found_by_bytes_left_over(found: Found) -> None:
     assert said(found(a_wrong_schema)) == [OK, UNDECODABLE]
 
 
