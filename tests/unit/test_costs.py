@@ -20,7 +20,8 @@ def test_costs_something():
 def suite(tmp_path: Path) -> Path:
     """A project with a file of tests in each of two folders, and a record of what they cost."""
     (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = tests\naddopts = -m 'not deep'\nmarkers = deep\n")
-    (tmp_path / "costs.py").write_text(Path(costs.__file__).read_text())
+    strict = Path(costs.__file__).read_text().replace("4 / 3, 10_000", "4 / 3, 0")
+    (tmp_path / "costs.py").write_text(strict)
     for folder, rounds in (("dear", 500), ("cheap", 1)):
         (tmp_path / "tests" / folder).mkdir(parents=True)
         (tmp_path / "tests" / folder / f"test_{folder}.py").write_text(SUITE.format(rounds=rounds))
@@ -63,10 +64,10 @@ def test_a_recorded_run_passes_again_and_starts_with_what_costs_most(suite: Path
     assert again.stdout.index(f"{DEAR}::") < again.stdout.index(f"{CHEAP}::")
 
 
-def test_a_folder_may_cost_a_third_more() -> None:
-    recorded = {"tests/a/test_one.py": 60.0, "tests/a/test_two.py": 30.0, "tests/b/test_gone.py": 5.0}
+def test_a_folder_may_cost_a_third_and_what_starts_more() -> None:
+    recorded = {"tests/a/test_one.py": 60_000.0, "tests/a/test_two.py": 30_000.0, "tests/b/test_gone.py": 5.0}
 
-    assert costs.too_expensive({"tests/a/test_one.py": 100.0, "tests/a/test_new.py": 20.0}, recorded) == {}
-    assert costs.too_expensive({"tests/a/test_one.py": 100.0, "tests/a/test_new.py": 21.0}, recorded) == {
-        "tests/a": (121.0, 90.0)
+    assert costs.too_expensive({"tests/a/test_one.py": 110_000.0, "tests/a/test_new.py": 20_000.0}, recorded) == {}
+    assert costs.too_expensive({"tests/a/test_one.py": 110_000.0, "tests/a/test_new.py": 20_001.0}, recorded) == {
+        "tests/a": (130_001.0, 90_000.0)
     }
