@@ -18,7 +18,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Self
 
 import duckdb
-import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -28,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.contender import IN_HUDI, PIPELINES
+from benchmarks.cpu import cpu_seconds
 from benchmarks.log import ORDERS, Log, small
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.jars import cache_folder, lock_file, read_lock
@@ -117,11 +117,11 @@ class Contender:
     def take(self, topics: Sequence[str]) -> Cost:
         """Bring the tables of some topics up to date."""
         self.wait()
-        cpu, wall = self._cpu_seconds(), time.monotonic()
+        cpu, wall = cpu_seconds(self._process.pid), time.monotonic()
         self._orders.write(json.dumps({"topics": list(topics)}) + "\n")
         self._orders.flush()
         self._listen("done")
-        spent_cpu, spent_wall = self._cpu_seconds() - cpu, time.monotonic() - wall
+        spent_cpu, spent_wall = cpu_seconds(self._process.pid) - cpu, time.monotonic() - wall
         return Cost(spent_cpu / len(topics), spent_wall / len(topics))
 
     def rows(self, topic: str) -> pa.Table:
@@ -140,11 +140,6 @@ class Contender:
     def _listen(self, word: str) -> None:
         if self._answers.readline().strip() != word:
             raise RuntimeError(f"{self.name} ended; it said:\n{self._log.read_text()[-4000:]}")
-
-    def _cpu_seconds(self) -> float:
-        process = psutil.Process(self._process.pid)
-        times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
-        return sum(time.user + time.system + time.children_user + time.children_system for time in times)
 
 
 def silver_folder(lake: Path, topic: str) -> Path:

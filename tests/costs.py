@@ -14,13 +14,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import psutil
 import pytest
+
+from benchmarks.cpu import cpu_seconds
 
 RECORD = Path(__file__).with_name("costs.json")
 LENIENCE, STARTS = 4 / 3, 10_000
-"""A folder may cost so many times what is recorded, and so many units more: the start of a session and of servers falls
-on whatever asks first.
+"""A folder may cost its record times the first, plus the second in units: the first test that needs Spark or the
+servers pays for their start, and it may be in any folder.
 """
 _PROPERTY = "cost of the file"
 _EXPENSIVE_FILES = 5
@@ -45,10 +46,12 @@ class Costs:
     Attributes:
         cpu_seconds: by file.
         units: what the loop took, each time.
+        exceeding: the folders that cost more than they may, once a whole run has ended; see `too_expensive`.
     """
 
     def __init__(self, recorded: Mapping[str, float]) -> None:
         self.recorded = recorded
+        self.exceeding: dict[str, tuple[float, float]] = {}
         self.cpu_seconds: Counter[str] = Counter()
         self.units: list[float] = []
         self._file = ""
@@ -84,24 +87,21 @@ class Costs:
             self.cpu_seconds[file_of(report.nodeid)] += cost
             self.units.append(unit)
 
-    @property
-    def in_units(self) -> dict[str, float]:
-        """Units by file."""
-        unit = median(self.units)
-        return {file: cost / unit for file, cost in self.cpu_seconds.items()}
-
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail, if a folder costs too much; record, if asked."""
+        """Record what a whole run cost, if asked; else fail if a folder costs too much."""
         config = session.config
         if hasattr(config, "workerinput") or not self.units or not is_whole(config):
             return
+        unit = median(self.units)
+        costs = {file: seconds / unit for file, seconds in sorted(self.cpu_seconds.items())}
         if config.option.record_costs:
-            costs = {file: round(cost) for file, cost in sorted(self.in_units.items())}
-            RECORD.write_text(json.dumps(costs, indent=1) + "\n")
-        elif too_expensive(self.in_units, self.recorded) and session.exitstatus == pytest.ExitCode.OK:
+            RECORD.write_text(json.dumps({file: round(cost) for file, cost in costs.items()}, indent=1) + "\n")
+            return
+        self.exceeding = too_expensive(costs, self.recorded)
+        if self.exceeding and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """CPU minutes, the most expensive files, and the folders that cost too much."""
         if not self.units:
             return
@@ -110,13 +110,12 @@ class Costs:
         terminalreporter.write_line(f"{whole / 60:.1f} minutes; a unit took {median(self.units) * 1000:.1f} ms")
         for file, cost in self.cpu_seconds.most_common(_EXPENSIVE_FILES):
             terminalreporter.write_line(f"{cost:7.1f} s  {file}")
-        if is_whole(config) and not config.option.record_costs:
-            for folder, (cost, recorded) in too_expensive(self.in_units, self.recorded).items():
-                terminalreporter.write_line(
-                    f"{folder} costs {cost:,.0f} units, {cost / recorded:.2f} times what tests/costs.json has: make "
-                    "its tests cheaper (CONTRIBUTING.md), or say in the change why not, and record anew",
-                    red=True,
-                )
+        for folder, (cost, recorded) in self.exceeding.items():
+            terminalreporter.write_line(
+                f"{folder} costs {cost:,.0f} units, and tests/costs.json allows a third above {recorded:,.0f}: make "
+                "its tests cheaper (CONTRIBUTING.md), or run with --record-costs and give the reason in the commit",
+                red=True,
+            )
 
 
 def too_expensive(costs: Mapping[str, float], recorded: Mapping[str, float]) -> dict[str, tuple[float, float]]:
@@ -148,19 +147,6 @@ def is_whole(config: pytest.Config) -> bool:
 def file_of(nodeid: str) -> str:
     """A test's file."""
     return nodeid.partition("::")[0]
-
-
-def cpu_seconds() -> float:
-    """Of this process and all that it started."""
-    process = psutil.Process()
-    found = 0.0
-    for one in (process, *process.children(recursive=True)):
-        try:
-            times = one.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        found += times.user + times.system + times.children_user + times.children_system
-    return found
 
 
 def unit_seconds() -> float:

@@ -17,7 +17,7 @@ PATCHES = {patch.stem: patch for patch in sorted(FOLDER.glob("*.patch"))}
 
 def copy_of_the_project(folder: Path) -> Path:
     """Copy what tests need into an empty folder."""
-    for name in ("cdc_lake", "conf", "jobs", "tests"):
+    for name in ("benchmarks", "cdc_lake", "conf", "jobs", "tests"):
         shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(CHECKOUT / "pyproject.toml", folder)
     return folder
