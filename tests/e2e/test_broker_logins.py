@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from registry_server import Certificates, FakeServer, serving
 
 from cdc_lake.brokers import broker_login
-from cdc_lake.cli.app import main
+from cdc_lake.cli.app import execute
 from cdc_lake.config import load_config
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.sinks.topic import KafkaTopic
@@ -159,13 +159,12 @@ def test_tokens_of_an_identity_provider(
 
 
 @pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
     """What the bronze job says of its settings: it ends with 2, and has written nothing."""
 
     def by(file: Path) -> str:
-        monkeypatch.setattr("sys.argv", ["cdc-lake", "run", "bronze", "--config", str(file), "--table", "*"])
         with pytest.raises(SystemExit) as ended:
-            main()
+            execute("run", "bronze", "--config", str(file), "--table", "*")
         said = "".join(capsys.readouterr())
         assert ended.value.code == 2, said
         assert not CANARY.search(said)

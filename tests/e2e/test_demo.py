@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from deltalake import DeltaTable
 
-from cdc_lake.cli.app import main
+from cdc_lake.cli.app import execute
 from cdc_lake.config import TableType
 from cdc_lake.embedded import sample
 from cdc_lake.embedded.demo import FLOOR, reading_only
@@ -139,14 +139,13 @@ def content(folder: Path) -> dict[str, bytes | None]:
 
 
 @pytest.fixture
-def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """What the demo says that does not run in this test's folder, and leaves it alone."""
 
     def by(*flags: str) -> str:
         before = content(tmp_path)
-        monkeypatch.setattr("sys.argv", ["cdc-lake", "demo", "--folder", str(tmp_path), *flags])
         with pytest.raises(SystemExit) as ended:
-            main()
+            execute("demo", "--folder", str(tmp_path), *flags)
         said = capsys.readouterr().err
         assert ended.value.code == 2, said
         assert "Traceback" not in said

@@ -217,7 +217,7 @@ def reaching(failpoint: str, do: Callable[[], object]) -> Iterator[None]:
 
 
 LEASE_SECONDS = 2
-"""Of a run that is killed where nobody may notice that its process is no more."""
+"""The lease of a run that is killed. The next run has to wait until it expires."""
 
 
 def killed(run: Run, layer: str, root: Path, failpoint: str) -> Path:
@@ -332,7 +332,7 @@ def killed_on_hudi(run: Run, root: Path, held_in: SilverTable, failpoint: str, i
         if not failpoint:
             wait_until(driver, is_so)
             driver.kill()
-            time.sleep(LEASE_SECONDS)  # nobody may have waited for its process, which then counts as alive
+            time.sleep(LEASE_SECONDS)  # a killed process that nobody has waited for still looks alive
         assert driver.ended() in (KILLED, -signal.SIGKILL), driver.said
     return root
 
@@ -426,7 +426,7 @@ def test_kill_in_compaction_plan_is_recovered_by_next_run(spark: SparkSession, r
         while not empty_plans(timeline) and not driver.has_ended:
             pass
         driver.kill()
-        time.sleep(2)  # until its lease is over
+        time.sleep(LEASE_SECONDS)
     left = empty_plans(timeline)
 
     after = run("silver", root, held_in=in_hudi("mor"))
@@ -451,7 +451,7 @@ def test_ten_kills_in_mid_write_leave_silver_right(spark: SparkSession, run: Run
             assert not driver.has_ended, driver.said
             driver.kill()
             kills += 1
-            time.sleep(2)  # until its lease is over
+            time.sleep(LEASE_SECONDS)
 
     after = run("silver", root, held_in=in_hudi("mor"))
 
@@ -539,11 +539,11 @@ def test_a_rebuild_that_is_killed_leaves_the_table_whole_and_can_be_run_again(
     wrong, right = rows(DeltaTable(str(folder))), without_batches(undisturbed["silver"].rows)
     files = set(folder.glob("*.parquet"))
     failpoint = "" if at == IN_THE_OVERWRITE else f"{at}:kill9"
-    with Driver("rebuild", root, failpoint, CDC_LAKE__LEASE__SECONDS="2") as driver:
+    with Driver("rebuild", root, failpoint, CDC_LAKE__LEASE__SECONDS=str(LEASE_SECONDS)) as driver:
         if not failpoint:
             wait_until(driver, lambda: set(folder.glob("*.parquet")) > files)
             driver.kill()
-            time.sleep(2)  # until its lease is over
+            time.sleep(LEASE_SECONDS)
         assert driver.ended() in (KILLED, -signal.SIGKILL), driver.said
 
     assert without_batches(rows(DeltaTable(str(folder)))) == (right if is_done else without_batches(wrong)) != []
