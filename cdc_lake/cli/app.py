@@ -58,7 +58,7 @@ def main(*command: str) -> None:
 
 
 def execute(*arguments: str) -> None:
-    """Run a command; an error we raise on purpose is told in words and ends with its own exit code.
+    """Run a command. A `CdcLakeError` is printed as one line, and its exit code is the command's.
 
     Raises:
         SystemExit: the command has ended.

@@ -33,7 +33,7 @@ MOST_KILLS = 4
 
 
 class OwnConnect(Connect):
-    """A worker beside the tests' own, which may be killed: of another group, with topics of its own."""
+    """A second Connect worker that the test may kill, with its own group and topics."""
 
     def _settings(self, plugins: Path) -> dict[str, object]:
         topics = {f"{what}.storage.topic": f"_{NAME}_{what}" for what in ("config", "offset", "status")}

@@ -247,8 +247,8 @@ def test_bad_records_are_quarantined_and_bronze_has_every_byte(story: Story, tab
     assert [
         (row["raw_key"], row["raw_value"], row["error"]["stage"], row["error"]["message"]) for row in refused
     ] == records
-    neighbours = [rows[row["offset"] + 1] for row in refused]
-    assert {(row["status"], row["op"]) for row in neighbours} == {("ok", "u")}
+    followers = [rows[row["offset"] + 1] for row in refused]
+    assert {(row["status"], row["op"]) for row in followers} == {("ok", "u")}
     story.assert_silver_is_the_source()
 
 

@@ -1,6 +1,6 @@
-"""A job that goes on: it takes what comes, leaves no report where nothing did, and ends when it is told to.
+"""A job with `--continuous`: it processes new records, writes no report if there are none, and stops on SIGTERM.
 
-What is printed last is a report, where Python has started the JVM; test_json_report.py has it from spark-submit.
+Here Python starts the JVM, and the report must still be the last line; test_json_report.py covers spark-submit.
 """
 
 import json

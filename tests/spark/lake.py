@@ -39,7 +39,7 @@ def by_offset(rows: DataFrame) -> list[Row]:
 class Cases:
     """Records of many tests, decided at once: a plan costs more than all the records.
 
-    A case is a function that takes a registry, and whatever its variants differ in, and gives records.
+    A case is a function that takes a registry, and a variant if it has several, and returns records.
     """
 
     def __init__(self) -> None:

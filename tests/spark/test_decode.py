@@ -111,7 +111,7 @@ def unknown_schemas(registry: FakeRegistry) -> list[Record]:
     ]
 
 
-def test_a_record_whose_schema_is_unknown_or_refused_is_quarantined_at_the_look_up(found: Found) -> None:
+def test_record_with_unknown_or_refused_schema_is_quarantined(found: Found) -> None:
     rows = found(unknown_schemas)
 
     assert said(rows) == [OK] + [UNKNOWN] * 5
@@ -214,7 +214,7 @@ CONTROLS: dict[str, dict[str, Any]] = {
     "oracle.SchemaChangeValue": {"ddl": "x"},
     "postgresql.MessageValue": {"op": "m", "ts_ms": 1},
 }
-"""What a connector sends beside the changes of tables."""
+"""Records of a connector that are not changes of a table."""
 
 
 def controls(here: Topic) -> list[Record]:
@@ -236,7 +236,7 @@ def controls_between_changes(registry: FakeRegistry, flat: bool) -> list[Record]
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_records_that_concern_no_table_are_control_records_in_both_shapes(found: Found, flat: bool) -> None:
+def test_records_of_no_table_are_control_records_in_both_shapes(found: Found, flat: bool) -> None:
     """Case F3."""
     rows = found(controls_between_changes, flat)
 
@@ -253,7 +253,7 @@ def broken_controls(registry: FakeRegistry) -> list[Record]:
     return [here.record(change.key, framed(schema_id, change.value[5:])) for schema_id in ids]
 
 
-def test_a_control_record_that_its_schema_does_not_consume_exactly_is_quarantined(found: Found) -> None:
+def test_control_record_with_bytes_left_over_is_quarantined(found: Found) -> None:
     assert said(found(broken_controls)) == [UNDECODABLE] * len(CONTROLS)
 
 
@@ -266,7 +266,7 @@ def signals(registry: FakeRegistry, flat: bool) -> list[Record]:
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_rows_of_the_signal_table_are_control_records_with_the_op_they_have(found: Found, flat: bool) -> None:
+def test_rows_of_signal_table_are_control_records_with_their_op(found: Found, flat: bool) -> None:
     assert [(r["status"], r["error"], r["op"]) for r in found(signals, flat)] == [
         (*CONTROL, "c"),
         (*CONTROL, "d"),
@@ -295,7 +295,7 @@ def marked(registry: FakeRegistry, flat: bool) -> list[Record]:
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_a_snapshot_marker_is_kept_as_sent_and_false_and_null_are_streaming(found: Found, flat: bool) -> None:
+def test_snapshot_marker_is_kept_and_false_and_null_mean_streaming(found: Found, flat: bool) -> None:
     rows = found(marked, flat)
 
     assert [(r["op"], r["snapshot"]) for r in rows[:-2]] == [(op, m) for m in MARKERS for op in ("r", "c", "u")]
