@@ -453,7 +453,9 @@ def kill_in(table: HudiTable, kind: str, *, left: float = 0.0) -> str:
     """
     cut = max(file for file in timeline(table).iterdir() if re.fullmatch(rf"\d+(_\d+)?\.{re.escape(kind)}", file.name))
     since = cut.stat().st_mtime_ns
-    later = [file for file in Path(table.path).rglob("*") if file.is_file() and file.stat().st_mtime_ns > since]
+    later = {file for file in Path(table.path).rglob("*") if file.is_file() and file.stat().st_mtime_ns > since}
+    if cut.suffix == ".requested":  # begun within the same tick of the file system's clock, which takes milliseconds
+        later |= {file for file in [cut.with_suffix(".inflight")] if file.exists()}
     for file in later:
         if file.name != "hoodie.properties":
             file.unlink()
