@@ -1,20 +1,23 @@
 """What the tests cost: CPU seconds of each file, with all processes that its tests start. A pytest plugin.
 
-`costs.json` records what each file cost when somebody last looked. The most expensive files start first, and a whole
-run fails if a folder costs more than a third above its record. CPU seconds of two machines, or of two hours of one,
-differ; so what is recorded are units: the CPU seconds of a small loop, which each run measures among its tests.
+`costs.json` records what each file cost when somebody last looked. The most expensive files start first, those that
+need the servers in one process, so that the servers start once. A whole run fails if a folder costs more than a third
+above its record. CPU seconds of two machines, or of two hours of one, differ; so what is recorded are units: the CPU
+seconds of a small loop, which each run measures among its tests.
 """
 
 import hashlib
 import json
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from benchmarks.cpu import cpu_seconds
 
@@ -25,6 +28,7 @@ servers pays for their start, and it may be in any folder.
 """
 _PROPERTY = "cost of the file"
 _EXPENSIVE_FILES = 5
+_SERVERS, _NEEDS_SERVERS = "the servers", "stack: Stack"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,9 +62,17 @@ class Costs:
         self._is_last = False
         self._before = 0.0
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """The most expensive files first: what starts last should be short. New files may cost anything."""
-        items.sort(key=lambda item: -self.recorded.get(file_of(item.nodeid), float("inf")))
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """The most expensive first: what starts last should be short. New files may cost anything."""
+        together: defaultdict[str, float] = defaultdict(float)
+        for file in {file_of(item.nodeid) for item in items}:
+            together[runs_with(file, config.rootpath)] += self.recorded.get(file, float("inf"))
+        items.sort(key=lambda item: -together[runs_with(file_of(item.nodeid), config.rootpath)])
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+        """Run the files that need the servers in one process."""
+        return _ByFile(config, log) if config.option.dist == "loadfile" else None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
@@ -116,6 +128,17 @@ class Costs:
                 "its tests cheaper (CONTRIBUTING.md), or run with --record-costs and give the reason in the commit",
                 red=True,
             )
+
+
+class _ByFile(LoadFileScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return runs_with(file_of(nodeid), self.config.rootpath)
+
+
+@cache
+def runs_with(file: str, root: Path) -> str:
+    """What runs in one process: a file by itself, or all files that need the servers."""
+    return _SERVERS if _NEEDS_SERVERS in (root / file).read_text(encoding="utf-8") else file
 
 
 def too_expensive(costs: Mapping[str, float], recorded: Mapping[str, float]) -> dict[str, tuple[float, float]]:

@@ -1,6 +1,7 @@
 """What the tests cost, as tests/costs.py measures it, in a small suite of its own."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -71,3 +72,16 @@ def test_a_folder_may_cost_a_third_and_what_starts_more() -> None:
     assert costs.too_expensive({"tests/a/test_one.py": 110_000.0, "tests/a/test_new.py": 20_001.0}, recorded) == {
         "tests/a": (130_001.0, 90_000.0)
     }
+
+
+def test_files_that_need_the_servers_run_in_one_process(suite: Path) -> None:
+    for number in range(4):
+        needs = "import time\n\ndef test_that_waits():\n    time.sleep(0.3)\n"
+        (suite / "tests" / f"test_needing_{number}.py").write_text(f"# stack: Stack\n{needs}")
+
+    ended = run(suite, {}, "-n", "3", "--dist", "loadfile", "-v")
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    workers = re.findall(r"\[(gw\d)\].* tests/test_needing_\d", ended.stdout)
+    assert len(workers) == 4
+    assert len(set(workers)) == 1
