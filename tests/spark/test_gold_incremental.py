@@ -196,6 +196,28 @@ def test_models_of_every_kind_made_again_are_what_they_are_made_anew(
     check(spark, tmp_path, table_type, seed, list(MODELS), times=3)
 
 
+def test_groups_that_rows_left_and_windows_that_closed_are_refreshed(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path, "delta", ["sliding"])
+    lake.change(SALE, {1: (1, 1, START, Decimal(5)), 2: (2, 2, START, Decimal(7))})
+    lake.change(STORE, {1: (1, "north"), 2: (2, "south")})
+    lake.refresh()
+    assert {row[0] for row in lake.rows("sliding")} == {"north", "south"}
+
+    # Only both sources together, as they were, say that the sale was north's.
+    lake.change(SALE, {1: (1, 2, START, Decimal(5))})
+    lake.change(STORE, {1: (1, "east")})
+    assert "groups" in lake.refresh()["sliding"].rows
+    assert lake.rows("sliding") == lake.expected("sliding")
+    assert {row[0] for row in lake.rows("sliding")} == {"south"}
+
+    # No row of the windows changes: a sale much later closes them.
+    assert not any(row[-1] for row in lake.rows("sliding"))
+    lake.change(SALE, {3: (3, 2, START + timedelta(days=2), Decimal(9))})
+    assert lake.refresh()["sliding"].rows["groups"] == 4
+    assert lake.rows("sliding") == lake.expected("sliding")
+    assert [row[-1] for row in lake.rows("sliding")] == [True, True, False, False]
+
+
 def test_where_silver_has_let_go_of_what_gold_was_made_from_it_is_made_anew_and_that_is_said(
     spark: SparkSession, tmp_path: Path
 ) -> None:
