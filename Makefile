@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-spark41 demo notebooks package test test-cluster test-s3 test-profiles test-deep conformance soak
-.PHONY: bench-landing bench-quick bench-tables record lint clean lock
+.PHONY: bench-landing bench-quick bench-short bench-tables record lint clean lock
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -62,6 +62,9 @@ bench-landing: setup ## Measure what bronze costs beside the least that any land
 
 bench-tables: setup ## Measure silver in Delta beside Hudi's table types
 	python -m benchmarks.tables
+
+bench-short: setup ## Measure runs that have little to do, or nothing (12 minutes)
+	python -m benchmarks.short
 
 bench-quick: setup ## Measure a million events beside the textbook way (12 minutes)
 	python -m benchmarks.quick

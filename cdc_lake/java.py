@@ -14,6 +14,11 @@ _HOW_TO_GET_ONE = (
     f"install Java {JAVA_VERSION} and point JAVA_HOME at it, "
     "or unset JAVA_HOME and run `make setup`, which brings one along"
 )
+SHORT_JVM = (
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC "
+    "-XX:MetaspaceSize=256m -XX:NewRatio=1"  # or each growth of the metaspace collects all garbage
+)
+"""Java options of a process that ends after a few small batches: it needs half the CPU time, and a long one more."""
 
 
 def find_java() -> Path:

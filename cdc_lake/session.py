@@ -20,6 +20,7 @@ from cdc_lake.config import TableConfig
 from cdc_lake.errors import InstallationError
 from cdc_lake.events.framing import MAX_INFLATED_BYTES
 from cdc_lake.jars import without_hudi
+from cdc_lake.java import SHORT_JVM
 from cdc_lake.versions import (
     CATALOG,
     DELTA_CATALOG,
@@ -127,22 +128,32 @@ _SMALL_PLANS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.adaptive.enabled": "false",
 }
-"""Compiling a plan to bytecode takes longer than going through a few thousand rows without (docs/design.md)."""
+"""Compiling a plan to bytecode takes longer than going through a few thousand rows without, and planning each stage
+when the one before has ended takes longer than what it could save (docs/design.md).
+"""
 
 
-def build_session(app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES) -> SparkSession:
+_JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
+"""The variable with the first options of a JVM that PySpark starts; those of the submission win."""
+
+
+def build_session(app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES, *, is_short: bool = False) -> SparkSession:
     """The session of this process, made with `SPARK_DEFAULTS` where the submission left a setting open.
 
     Args:
         app_name: Spark's name of the application.
         max_record_bytes: the size of the largest record that is to be decoded; see `avro_limits`.
+        is_short: the process ends after a few small batches; if it has no JVM yet, that gets `SHORT_JVM`.
 
     Raises:
         InstallationError: Java, Spark or a jar is missing or damaged, or they are known not to work together; or Avro's
             limits cannot be set.
     """
-    found = running()
+    with _jvm_options(SHORT_JVM if is_short else ""):
+        found = running()
     submitted = dict(SparkConf().getAll())
     defaults = SPARK_DEFAULTS if found.hudi else without_hudi(SPARK_DEFAULTS)
     ours = {key: value for key, value in defaults.items() if key in REQUIRED or key not in submitted}
@@ -162,6 +173,20 @@ def build_session(app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES) -> S
     spark.sparkContext.setLogLevel("ERROR")
     _remember_names(spark)
     return spark
+
+
+@contextmanager
+def _jvm_options(options: str) -> Iterator[None]:
+    """Options of the JVM that is started meanwhile, if one is."""
+    before = os.environ.get(_JVM_OPTIONS)
+    os.environ[_JVM_OPTIONS] = " ".join(filter(None, (options, before)))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_JVM_OPTIONS]
+        else:
+            os.environ[_JVM_OPTIONS] = before
 
 
 def _limit_avro_here(limits: Mapping[str, int]) -> None:

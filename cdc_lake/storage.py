@@ -1,5 +1,6 @@
 """Small files of the lake (schemas, run reports, commits), wherever Hadoop's file systems reach: a folder, HDFS, S3."""
 
+import os
 import re
 import uuid
 from collections.abc import Iterator
@@ -42,6 +43,74 @@ def answering(where: str, what: str, todo: str) -> Iterator[None]:
         if any(sign in said for sign in _NO_ANSWER):
             raise InfrastructureError(where, f"the store does not answer: {said}", "try again") from exc
         raise ConfigError(where, f"{what}: {said}", todo) from exc
+
+
+class LocalFiles:
+    """The files of a lake in a local folder, without Hadoop, and so without a JVM."""
+
+    @classmethod
+    def of(cls, root: str) -> "LocalFiles | None":
+        """Those of a lake; none if only Hadoop can say where it is.
+
+        Args:
+            root: the lake's, as the settings have it.
+        """
+        scheme, has_scheme, _ = root.partition("/")[0].partition(":")
+        if has_scheme:
+            return cls() if scheme == "file" else None
+        # What a path without a scheme means, Hadoop's settings say.
+        return None if os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR") else cls()
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder, sorted; none when it does not exist."""
+        try:
+            return sorted(os.listdir(_without_scheme(folder)))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def read_bytes(self, path: str) -> bytes:
+        """The content of a file."""
+        return _without_scheme(path).read_bytes()
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or folder at `path`."""
+        return _without_scheme(path).exists()
+
+    def holds(self, folder: str, *entries: str) -> bool:
+        """Whether a folder has an entry of one of these names."""
+        return any(self.exists(f"{folder}/{entry}") for entry in entries)
+
+    def folders(self, root: str, *holding: str) -> Iterator[str]:
+        """The folders at or below `root` that hold an entry of one of these names, as paths relative to it, sorted."""
+        for name in self.names(root):
+            below = f"{root}/{name}"
+            if self.holds(below, *holding):
+                yield name
+            else:
+                yield from (f"{name}/{deeper}" for deeper in self.folders(below, *holding))
+
+    def size(self, folder: str) -> int:
+        """Bytes of all files at and below a folder, without Hadoop's checksums."""
+        files = _without_scheme(folder).rglob("*")
+        return sum(file.stat().st_size for file in files if file.suffix != ".crc" and file.is_file())
+
+    def write_once(self, path: str, text: str) -> None:
+        """Write a file whose name says what it holds: one that is there already is left as it is.
+
+        Raises:
+            ConfigError: it cannot be written.
+        """
+        file = _without_scheme(path)
+        if file.exists():
+            return
+        written = Path(_beside(str(file)))
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            written.write_text(text, encoding="utf-8")
+            written.replace(file)
+        except OSError as exc:
+            todo = "let the job's user write, read and remove files there"
+            raise ConfigError(path, f"it cannot be written: {exc.strerror}", todo) from exc
 
 
 class Storage:
@@ -263,6 +332,11 @@ class Storage:
 
     def _fs(self, path: str) -> Any:
         return self._path(path).getFileSystem(self._conf)
+
+
+def _without_scheme(path: str) -> Path:
+    """A local path for Python. Hadoop takes `%20` and the like as they are."""
+    return Path(re.sub("^file:(//)?", "", path))
 
 
 def _beside(path: str) -> str:

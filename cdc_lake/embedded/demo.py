@@ -37,6 +37,7 @@ from cdc_lake.embedded.tap import StreamStats, observe
 from cdc_lake.embedded.workload import ChangesTo, changing
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock, require
+from cdc_lake.java import SHORT_JVM
 from cdc_lake.models import read_model
 from cdc_lake.reconcile.catalogue import Table, in_the_lake, read_tables
 from cdc_lake.versions import profile_name
@@ -50,7 +51,7 @@ DUMP_TRANSACTIONS: Final = 500
 """Those of the workload that knows nothing of its tables, at least."""
 _MARKER = "made-by-cdc-lake-demo"
 _SENT_SECONDS = 120.0
-SMALL_JVM = "-Dorg.apache.avro.fastread=true -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+SMALL_JVM = f"-Dorg.apache.avro.fastread=true {SHORT_JVM}"
 """Starts in half the time and pays for it in speed, which a few thousand rows do not need."""
 
 Say = Callable[[str], None]

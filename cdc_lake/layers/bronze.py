@@ -30,7 +30,7 @@ from cdc_lake.layers.catalog import check_catalog_names, keep_in_step
 from cdc_lake.layers.dead_letters import dead_letter_topic, is_due, send_due, sent_by
 from cdc_lake.layers.neighbours import last_records, records_around, records_there
 from cdc_lake.layers.run import Leases, check_holds_no_tables, check_is_in_no_table, end_report, select, table_path
-from cdc_lake.layers.turns import Workers
+from cdc_lake.layers.turns import New, Workers
 from cdc_lake.layers.written import Seen, Written, decide, look_over, typed_row, written_with
 from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.registries import open_registry
@@ -39,8 +39,9 @@ from cdc_lake.session import planned_for
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, offsets_of
 from cdc_lake.sources.schemas import SchemaFiles
-from cdc_lake.storage import Storage
+from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.newest import newest_commit
 from cdc_lake.tables.progress import Gap, Progress
 
 logger = logging.getLogger(__name__)
@@ -93,17 +94,20 @@ def run_bronze(
     for topic in topics:
         config.table(topic).check(topic)
     logs = source.logs(topics)
+    look = _Look(config, source, logs, workers.is_continuous)
+    if workers.finds_nothing_new(config, report, topics, look.without_spark):
+        return report
     registry = registry or answering_registry(config)
     storage = workers.lake(config, "cdc_lake bronze")
     bronze = _Bronze(
         config,
         source,
         logs,
+        look,
         SchemaFiles(storage, config.lake.root, registry),
         Leases(config, storage, report.run_id, report.layer),
         accept_loss,
         quarantine_unknown_ids,
-        workers.is_continuous,
         report.run_id,
     )
     workers.each_table(report, topics, bronze, leases=bronze.leases)
@@ -134,25 +138,30 @@ def answering_registry(config: Config) -> Registry | None:
 
 
 @dataclass(frozen=True)
-class _Bronze:
-    """The layer's work; what is new is counted in offsets."""
+class _Look:
+    """How much of the topics is new to bronze, in offsets."""
 
     config: Config
     source: TopicSource
     logs: Mapping[str, TopicLog]
-    schemas: SchemaFiles
-    leases: Leases
-    accept_loss: bool
-    quarantine_unknown_ids: bool
     is_continuous: bool
-    run_id: str
 
-    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
-        """See `Work`."""
+    def without_spark(self, done: TableReport) -> New | None:
+        """What is new, where the table's log says it plainly."""
+        files = LocalFiles.of(self.config.lake.root)
+        found = newest_commit(files, table_path(self.config, "bronze", done.table), "delta")
+        lag = self.lag(found.progress, done) if found else None
+        return None if lag is None else New(lag)
+
+    def lag(self, progress: Progress | None, done: TableReport) -> int | None:
+        """See `Work`.
+
+        Args:
+            progress: bronze's.
+        """
         log = self.logs[done.table]
         if log.problem:
             return None
-        progress = bronze_table(spark, self.config, done.table).progress()
         if progress is None or log.id not in progress.offsets or _read_on(log, progress.offsets)[1]:
             return None
         if is_due(dead_letter_topic(self.config, done.table), progress):
@@ -174,6 +183,25 @@ class _Bronze:
         first_ms = self.source.timestamps_ms(log.name, {partition: span.start for partition, span in left.items()})
         oldest_ms = min(first_ms.values(), default=0)
         return time.time() * 1000 - oldest_ms < settings.max_latency_seconds * 1000
+
+
+@dataclass(frozen=True)
+class _Bronze:
+    """The layer's work."""
+
+    config: Config
+    source: TopicSource
+    logs: Mapping[str, TopicLog]
+    look: _Look
+    schemas: SchemaFiles
+    leases: Leases
+    accept_loss: bool
+    quarantine_unknown_ids: bool
+    run_id: str
+
+    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
+        """See `Work`."""
+        return self.look.lag(bronze_table(spark, self.config, done.table).progress(), done)
 
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""

@@ -25,7 +25,7 @@ from cdc_lake.models import model_names, read_model
 from cdc_lake.partitioning import joint_name
 from cdc_lake.session import build_session
 from cdc_lake.sources.schemas import SchemaFiles
-from cdc_lake.storage import Storage
+from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.silver import gold_table
@@ -87,6 +87,11 @@ def keep_in_step(config: Config, report: Report, spark: SparkSession, *, layer: 
             storage.write_once(mark, str(error))
         elif done.table in behind:
             storage.remove(mark)
+
+
+def is_told(config: Config, files: LocalFiles, layer: str) -> bool:
+    """Whether the catalog needs not be told of a layer's tables if none of them changes."""
+    return config.catalog.type == "none" or not files.names(_mark(config, layer))
 
 
 def check_catalog(

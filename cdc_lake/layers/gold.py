@@ -7,7 +7,7 @@ changes of silver touch.
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from operator import and_, or_
 from pathlib import Path
 
@@ -26,12 +26,14 @@ from cdc_lake.layers.gold_query import Query, Source, in_our_words
 from cdc_lake.layers.gold_topic import is_due, send_due
 from cdc_lake.layers.run import Leases, end_report, select, silver_targets, table_path
 from cdc_lake.layers.topics import kafka_sink
-from cdc_lake.layers.turns import Workers
+from cdc_lake.layers.turns import New, Workers
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.models import EVERYTHING, WATERMARK, GoldModel, model_names, read_model
 from cdc_lake.session import planned_for, sibling
 from cdc_lake.sinks.kafka import KafkaSink
+from cdc_lake.storage import LocalFiles
 from cdc_lake.tables import Commit, Table
+from cdc_lake.tables.newest import newest_commit
 from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import Progress
 from cdc_lake.tables.silver import TABLE_FOLDERS, gold_table
@@ -64,6 +66,8 @@ def run_gold(
     names = select(models, model_names(folder), f"model in {folder}", todo)
     chosen = {name: read_model(folder / f"{name}.sql") for name in names}
     workers = workers or Workers(spark=spark)
+    if workers.finds_nothing_new(config, report, names, partial(_new_without_spark, config, chosen)):
+        return report
     storage = workers.lake(config, "cdc_lake gold")
     leases = Leases(config, storage, report.run_id, report.layer)
     folded = [path.replace("/", ".") for path in storage.folders(f"{config.lake.root}/silver", *TABLE_FOLDERS)]
@@ -72,6 +76,32 @@ def run_gold(
     failpoints.reach("gold.before_report")
     end_report(storage, config, report, unless_idle=workers.is_continuous)
     return report
+
+
+def _new_without_spark(config: Config, models: Mapping[str, GoldModel], done: TableReport) -> New | None:
+    """What is new, where the tables' logs say it plainly."""
+    model = models[done.table]
+    files, header = LocalFiles.of(config.lake.root), model.header
+    before = newest_commit(files, table_path(config, "gold", header.name), header.table.format)
+    if before is None:
+        return None
+    targets = [silver_targets(config, topic)[0] for topic in header.topics.values()]
+    sources = [newest_commit(files, target.path, target.held_in.format) for target in targets]
+    commits = {source.table_id: source.progress.commit for source in sources if source}
+    epochs = {source.table_id: source.progress.epoch for source in sources if source}
+    if not all(sources) or is_due(header, before.progress):
+        return None
+    if _made_from(before.progress) != (commits, epochs, model.fingerprint):
+        stored_bytes = sum(source.bytes for source in sources if source)
+        return New(max(stored_bytes // _BYTES_OF_A_ROW, 1), before.bytes)
+    done.version_before = done.version_after = before.version
+    done.consumed_from = done.consumed_to = before.progress.sources
+    return New(0)
+
+
+def _made_from(progress: Progress) -> tuple[Mapping[str, int], Mapping[str, int], str]:
+    """The states of silver tables, by id, and the model that gold is made from."""
+    return progress.sources, progress.epochs, progress.model
 
 
 @dataclass(frozen=True)
@@ -172,8 +202,7 @@ class _Compared:
     @property
     def has_changed(self) -> bool:
         """Whether it is another model, or other sources, or there is no table yet."""
-        one, other = self.before, self.following
-        return one is None or (one.sources, one.epochs, one.model) != (other.sources, other.epochs, other.model)
+        return self.before is None or _made_from(self.before) != _made_from(self.following)
 
 
 def _compared(run: _Run) -> _Compared:

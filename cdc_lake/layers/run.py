@@ -16,7 +16,7 @@ from cdc_lake.errors import ConfigError, UnknownTableError
 from cdc_lake.metrics.export import export
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.models import read_model
-from cdc_lake.storage import Storage
+from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.tables import Table
 from cdc_lake.tables.lease import Holder, Lease
 from cdc_lake.tables.silver import TABLE_FOLDERS, gold_table, silver_table
@@ -39,7 +39,7 @@ def table_path(config: Config, layer: str, topic: str) -> str:
     return f"{config.lake.root}/{layer}/{topic.replace('.', '/')}"
 
 
-def check_is_in_no_table(config: Config, storage: Storage, layer: str, table: str) -> None:
+def check_is_in_no_table(config: Config, storage: Storage | LocalFiles, layer: str, table: str) -> None:
     """Check that a table's folder is not inside another table's folder; to be called before the table is opened.
 
     Files inside a table that its log does not name are removed by VACUUM, and `landed` does not look for tables there.
@@ -151,7 +151,9 @@ def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) 
     return list(found)
 
 
-def select_landed(config: Config, storage: Storage, patterns: Sequence[str], layer: str = "bronze") -> list[str]:
+def select_landed(
+    config: Config, storage: Storage | LocalFiles, patterns: Sequence[str], layer: str = "bronze"
+) -> list[str]:
     """The topics with a bronze table that `patterns` name; or the models with a gold one.
 
     Raises:
@@ -165,7 +167,7 @@ def select_landed(config: Config, storage: Storage, patterns: Sequence[str], lay
     return select(patterns, there, f"table in {config.lake.root}/{layer}", f"run the {layer} job first")
 
 
-def landed(config: Config, storage: Storage, layer: str = "bronze") -> list[str]:
+def landed(config: Config, storage: Storage | LocalFiles, layer: str = "bronze") -> list[str]:
     """The topics with a bronze table; or the models with a gold one."""
     return [folder.replace("/", ".") for folder in storage.folders(f"{config.lake.root}/{layer}", *TABLE_FOLDERS)]
 
@@ -252,7 +254,7 @@ class Leases:
         return Lease(self._storage, folder, table, self._run_id, self._config.lease.seconds)
 
 
-def end_report(storage: Storage, config: Config, report: Report, *, unless_idle: bool = False) -> None:
+def end_report(storage: Storage | LocalFiles, config: Config, report: Report, *, unless_idle: bool = False) -> None:
     """Close the report, tell its numbers, and write it beside the tables.
 
     Args:

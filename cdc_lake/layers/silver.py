@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -19,6 +20,7 @@ from cdc_lake.layers.run import (
     check_holds_no_tables,
     check_is_in_no_table,
     end_report,
+    landed,
     select_landed,
     silver_targets,
     table_path,
@@ -26,13 +28,14 @@ from cdc_lake.layers.run import (
 from cdc_lake.layers.silver_append import appended, remember, statistics
 from cdc_lake.layers.silver_batch import Batch, Schemas, SilverRun
 from cdc_lake.layers.silver_fold import folded
-from cdc_lake.layers.turns import Workers
+from cdc_lake.layers.turns import New, Workers
 from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.session import planned_for
 from cdc_lake.sources.schemas import SchemaFiles
-from cdc_lake.storage import Storage
+from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.newest import newest_commit
 from cdc_lake.tables.progress import Progress
 from cdc_lake.tables.side import SideTable
 
@@ -55,19 +58,63 @@ def run_silver(
     """
     report = Report(layer="silver")
     workers = workers or Workers(spark=spark)
+    if (files := LocalFiles.of(config.lake.root)) and landed(config, files):
+        there = _targets(config, select_landed(config, files, tables))
+        look = partial(_new_without_spark, config, files, there)
+        if workers.finds_nothing_new(config, report, list(there), look):
+            return report
     storage = workers.lake(config, "cdc_lake silver")
     leases = Leases(config, storage, report.run_id, report.layer)
-    topics = select_landed(config, storage, tables)
-    targets = {target.name: target for topic in topics for target in silver_targets(config, topic)}
-    for topic in topics:
-        config.table(topic).check(topic)
+    targets = _targets(config, select_landed(config, storage, tables))
     silver = _Silver(config, targets, SchemaFiles(storage, config.lake.root), leases, report.run_id)
-    check_catalog_names(config, report.layer, targets)
     workers.each_table(report, list(silver.targets), silver, leases=leases)
     keep_in_step(config, report, workers.spark(config, "cdc_lake silver"))
     failpoints.reach("silver.before_report")
     end_report(storage, config, report, unless_idle=workers.is_continuous)
     return report
+
+
+def _targets(config: Config, topics: Sequence[str]) -> dict[str, SilverTarget]:
+    """The tables that silver is held in, by name.
+
+    Raises:
+        ConfigError: a setting lacks another one that it needs, or two tables have the same name in the catalog.
+    """
+    for topic in topics:
+        config.table(topic).check(topic)
+    targets = {target.name: target for topic in topics for target in silver_targets(config, topic)}
+    check_catalog_names(config, "silver", targets)
+    return targets
+
+
+def _new_without_spark(
+    config: Config, files: LocalFiles, targets: Mapping[str, SilverTarget], done: TableReport
+) -> New | None:
+    """What is new, where the tables' logs say it plainly."""
+    target = targets[done.table]
+    bronze = newest_commit(files, table_path(config, "bronze", target.topic), "delta")
+    silver = newest_commit(files, target.path, target.held_in.format)
+    if bronze is None or silver is None:
+        return None
+    lag = _lag(bronze.table_id, bronze.progress, silver.progress, done)
+    if not lag:
+        return None if lag is None else New(0)
+    rows = bronze.progress.rows if lag == 1 else None
+    return None if rows is None else New(max(rows, 1), silver.bytes)
+
+
+def _lag(source: str, landed: Progress | None, progress: Progress | None, done: TableReport) -> int | None:
+    """See `Work`.
+
+    Args:
+        source: the bronze table's id.
+        landed: bronze's progress.
+        progress: silver's.
+    """
+    if landed is None or progress is None or source not in progress.sources:
+        return None
+    done.consumed_from = done.consumed_to = {source: progress.sources[source]}
+    return max(landed.commit - progress.sources[source], 0)
 
 
 @dataclass(frozen=True)
@@ -85,12 +132,7 @@ class _Silver:
         target = self.targets[done.table]
         bronze = DeltaLakeTable(spark, table_path(self.config, "bronze", target.topic))
         landed = bronze.progress()
-        progress = target.open(spark).progress()
-        source = bronze.id()
-        if landed is None or progress is None or source not in progress.sources:
-            return None
-        done.consumed_from = done.consumed_to = {source: progress.sources[source]}
-        return max(landed.commit - progress.sources[source], 0)
+        return _lag(bronze.id(), landed, target.open(spark).progress(), done)
 
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""

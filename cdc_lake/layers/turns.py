@@ -11,7 +11,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import InheritableThread
@@ -22,19 +23,34 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_bef
 from cdc_lake import failpoints
 from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, ConfigError, DataLossError, InfrastructureError
-from cdc_lake.layers.run import Leases
+from cdc_lake.layers.catalog import is_told
+from cdc_lake.layers.run import Leases, end_report
 from cdc_lake.metrics.export import check_exporters
 from cdc_lake.metrics.report import Failure, Report, TableReport
-from cdc_lake.session import build_session, sibling
+from cdc_lake.session import build_session, is_little, sibling
 from cdc_lake.sources.files import OVERLAP
-from cdc_lake.storage import Storage
+from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.versions import session_class
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+_FEW_TABLES = 8
+"""With more, a JVM that compiles less needs more in the end."""
 _NODE_LOST = ("ExecutorLostFailure", "FetchFailed", "no longer alive", "Worker lost", "worker lost")
 """What Spark says when more was on an executor than it makes again by itself; of a checkpoint's block the third."""
+
+
+class New(NamedTuple):
+    """What is new for a table, told without Spark.
+
+    Attributes:
+        rows: how many, in the layer below; none at all if there is nothing.
+        stored_bytes: of the table that they change.
+    """
+
+    rows: int
+    stored_bytes: int = 0
 
 
 class Work(Protocol):
@@ -71,7 +87,7 @@ class Workers:
     ) -> None:
         self.is_continuous = is_continuous
         self._retry_seconds = retry_seconds
-        self._seen_lake = False
+        self._seen_lake = self._is_short = False
         self.left_out: dict[str, Failure] = {}
         self._parallel = parallel
         self._sessions = [spark] if spark else []
@@ -85,8 +101,34 @@ class Workers:
             InstallationError: Spark cannot be started with what is installed.
         """
         if not self._sessions:
-            self._sessions.append(build_session(app_name, config.max_record_bytes))
+            self._sessions.append(build_session(app_name, config.max_record_bytes, is_short=self._is_short))
         return self._sessions[0]
+
+    def finds_nothing_new(
+        self, config: Config, report: Report, tables: Sequence[str], look: Callable[[TableReport], New | None]
+    ) -> bool:
+        """Whether no table need be taken, told without Spark; the run has then ended, and its report is written.
+
+        If little is new, the session that is made next is one for a short run.
+
+        Args:
+            look: what is new for a table; none where only Spark can say.
+        """
+        files = LocalFiles.of(config.lake.root)
+        if files is None or not is_told(config, files, report.layer):
+            return False
+        looked_at = [TableReport(table=one, status="unchanged") for one in tables if one not in self.left_out]
+        found = [_unless_it_fails(look, done) for done in looked_at]
+        if not all(new is not None and not new.rows for new in found):
+            self._is_short = not self.is_continuous and _is_little(found)
+            return False
+        failpoints.check()
+        check_exporters(config.metrics)
+        report.tables = looked_at
+        if self._watch:
+            self._watch(report)
+        end_report(files, config, report, unless_idle=self.is_continuous)
+        return True
 
     def lake(self, config: Config, app_name: str) -> Storage:
         """The lake's files, for a run that writes. The first time it is seen that it can.
@@ -146,7 +188,7 @@ class Workers:
         lags: dict[str, float] = {}
 
         def look(spark: SparkSession, done: TableReport) -> bool:
-            lag = _lag(work, spark, done)
+            lag = _unless_it_fails(partial(work.lag, spark), done)
             if lag == 0:
                 done.status = "unchanged"
             else:
@@ -230,11 +272,19 @@ def _in_session(spark: SparkSession, serve: Callable[[SparkSession], None]) -> N
     serve(spark)
 
 
-def _lag(work: Work, spark: SparkSession, done: TableReport) -> int | None:
+def _unless_it_fails(look: Callable[[TableReport], T], done: TableReport) -> T | None:
     try:
-        return work.lag(spark, done)
+        return look(done)
     except Exception:
         return None  # the turn will fail likewise, and say so
+
+
+def _is_little(found: Sequence[New | None]) -> bool:
+    """Whether a run ends soon that takes what was found."""
+    new = [one for one in found if one is None or one.rows]
+    return len(new) <= _FEW_TABLES and all(
+        one is not None and is_little(rows=one.rows, stored_bytes=one.stored_bytes) for one in new
+    )
 
 
 def _named(table: str, error: Exception) -> CdcLakeError:

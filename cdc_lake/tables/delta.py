@@ -31,13 +31,13 @@ from cdc_lake.errors import ExpiredError, NoProgressError, TableLockedError
 from cdc_lake.partitioning import PartitionField
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit, Version
+from cdc_lake.tables.newest import LOG_FOLDER
 from cdc_lake.tables.partitions import partition_columns, with_partitions
 from cdc_lake.tables.progress import Progress
 from cdc_lake.versions import tell_conflicts
 
 tell_conflicts()
 
-LOG_FOLDER = "_delta_log"
 PROPERTIES = {
     "delta.enableDeletionVectors": "false",
     "delta.checkpointInterval": "20",

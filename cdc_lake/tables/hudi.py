@@ -33,19 +33,16 @@ from cdc_lake.partitioning import PartitionField, joint_name
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit, Version
 from cdc_lake.tables.hudi_timeline import WRITTEN, any_instant, incomplete, is_removable
+from cdc_lake.tables.newest import HUDI_CHECKSUM, METADATA_FOLDER, TABLE_ID
 from cdc_lake.tables.partitions import with_one_partition
 from cdc_lake.tables.progress import METADATA_KEY, Progress
 
 HudiType = Literal["cow", "mor"]
 _TYPES = {"cow": "COPY_ON_WRITE", "mor": "MERGE_ON_READ"}
-METADATA_FOLDER = ".hoodie"
 _PROPERTIES_FILE = f"{METADATA_FOLDER}/hoodie.properties"
 _BACKUP = "hoodie.properties.backup"
-_CHECKSUM = "hoodie.table.checksum"
-"""In each complete file of these."""
 _GOES = f"{HUDI_PREFIX}is_deleted"
 """Hudi's own mark of a row that is to go; a column of every table, false in the rows that are there."""
-_TABLE_ID = f"{METADATA_KEY}.table"
 _BUCKETS = f"{METADATA_KEY}.buckets"
 _SMALL = re.compile(r"\b(tinyint|smallint)(?=[,>]|$)")
 _LOG = ".log."
@@ -216,7 +213,7 @@ class HudiTable:
     def _settings_in(self, file: str) -> dict[str, str] | None:
         lines = (self._storage.read_bytes(f"{self.path}/{file}") or b"").decode().splitlines()
         said = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-        return said if _CHECKSUM in said else None
+        return said if HUDI_CHECKSUM in said else None
 
     def _is_begun(self) -> bool:
         """Whether anything was written to the table, in the format of any version."""
@@ -467,7 +464,7 @@ class HudiTable:
             # Only an overwrite comes with other columns than the table has and more.
             "hoodie.datasource.write.schema.allow.auto.evolution.column.drop": "true",
             METADATA_KEY: progress.to_metadata(),
-            _TABLE_ID: table_id,
+            TABLE_ID: table_id,
             _BUCKETS: str(self._buckets or ""),
         }
         rows.select(*may_be_null).write.format("hudi").options(**settings).mode("append").save(self.path)
@@ -544,7 +541,7 @@ class HudiTable:
             progress = Progress.from_metadata(said.get(METADATA_KEY))
             if progress is not None:
                 buckets = said.get(_BUCKETS)
-                return _Written(progress, said.get(_TABLE_ID), int(buckets) if buckets else None, restores)
+                return _Written(progress, said.get(TABLE_ID), int(buckets) if buckets else None, restores)
         if not written:
             return None
         raise NoProgressError(

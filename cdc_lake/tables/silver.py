@@ -9,8 +9,9 @@ from cdc_lake.config import SilverTable
 from cdc_lake.errors import ConfigError, InstallationError
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Table
-from cdc_lake.tables.delta import LOG_FOLDER, DeltaLakeTable
-from cdc_lake.tables.hudi import METADATA_FOLDER, HudiTable
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.hudi import HudiTable
+from cdc_lake.tables.newest import LOG_FOLDER, METADATA_FOLDER
 from cdc_lake.versions import has_hudi
 
 _MARKS = {"delta": LOG_FOLDER, "hudi": METADATA_FOLDER}

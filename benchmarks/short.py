@@ -1,0 +1,119 @@
+"""Runs that have little to do, or nothing: `make bench-short`, and the table of docs/performance.md.
+
+Each command is a process of its own, as a scheduler starts it, on a warm disk cache. They take turns, and of each the
+median counts.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.log import Log, small
+from benchmarks.quick import Cost, servers
+from cdc_lake.config import CHECKOUT
+
+TABLES, ROWS, ROUNDS = 20, 1_000, 5
+CHANGED = small(0)
+RUN, SUBMIT = "cdc-lake run", "spark-submit"
+_SET_CHILD_SUBREAPER = 36
+"""Of prctl(2): processes whose parent has ended, as PySpark's JVM, become this one's."""
+
+
+def main() -> None:
+    """Run it, and print the table."""
+    with servers() as (folder, addresses):
+        costs = measure(folder, addresses)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column in ("", "CPU s", "wall s"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, found in costs.items():
+        table.add_row(name, f"{median(cost.cpu for cost in found):.1f}", f"{median(cost.wall for cost in found):.1f}")
+    Console(width=80).print(table)
+
+
+def measure(folder: Path, addresses: Mapping[str, str]) -> dict[str, list[Cost]]:
+    """The costs of each command, by its name in the table.
+
+    Args:
+        folder: where the lake and the servers are.
+        addresses: the servers' addresses.
+    """
+    names = [small(number) for number in range(TABLES)]
+    log = Log(addresses["kafka"], addresses["registry"])
+    log.create(dict.fromkeys(names, 1))
+    for name in names:
+        log.snapshot(name, ROWS)
+    environment = {
+        **os.environ,
+        "CDC_LAKE__STACK__FOLDER": str(folder / "stack"),
+        "CDC_LAKE__LAKE__ROOT": str(folder / "lake"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    for layer in ("bronze", "silver"):
+        cost(_command(RUN, layer, "*"), environment)
+    costs: dict[str, list[Cost]] = {}
+    for _ in range(ROUNDS):
+        for how in (RUN, SUBMIT):
+            log.steady(CHANGED, 1)
+            for layer in ("bronze", "silver"):
+                found = cost(_command(how, layer, CHANGED), environment)
+                costs.setdefault(f"one changed row: {how}, {layer}", []).append(found)
+            for layer in ("bronze", "silver"):
+                found = cost(_command(how, layer, "*"), environment)
+                costs.setdefault(f"{TABLES} tables, nothing new: {how}, {layer}", []).append(found)
+        found = cost(["cdc-lake", "status", "--table", "*"], environment)
+        costs.setdefault(f"{TABLES} tables: cdc-lake status", []).append(found)
+    return costs
+
+
+def _command(how: str, layer: str, table: str) -> list[str]:
+    start = ["cdc-lake", "run", layer] if how == RUN else ["spark-submit", str(CHECKOUT / "jobs" / f"{layer}.py")]
+    return [*start, "--table", table]
+
+
+def cost(command: Sequence[str], environment: Mapping[str, str]) -> Cost:
+    """What a command costs until all its processes have ended.
+
+    Raises:
+        CalledProcessError: it fails.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.short", *command],
+        env=environment,
+        cwd=CHECKOUT,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return Cost(**json.loads(done.stdout))
+
+
+def _run(command: Sequence[str]) -> None:
+    """Run a command and print what it costs."""
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1)
+    started = time.monotonic()
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    wall = time.monotonic() - started
+    try:
+        while os.wait():
+            pass
+    except ChildProcessError:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(json.dumps({"cpu": used.ru_utime + used.ru_stime, "wall": wall}))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        _run(sys.argv[1:])
+    else:
+        main()

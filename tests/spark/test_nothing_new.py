@@ -1,0 +1,216 @@
+"""Runs that find nothing new end without Spark, and only where the tables' logs say so plainly."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from events import OPTIONAL_INT, Topic
+from fakes import FakeBroker
+from pyspark.sql import SparkSession
+
+from cdc_lake.config import CatalogConfig, Config, GoldConfig, LakeConfig, SilverTable, TableConfig
+from cdc_lake.layers import turns
+from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.layers.gold import run_gold
+from cdc_lake.layers.run import silver_targets, table_path
+from cdc_lake.layers.silver import run_silver
+from cdc_lake.layers.turns import Workers
+from cdc_lake.metrics.report import Report
+from cdc_lake.storage import LocalFiles
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.newest import newest_commit
+
+MODEL = """\
+-- name: total
+-- keys: [one]
+-- sources: {{thing: {table}, twin: {table}}}
+SELECT 1 AS one, (SELECT sum(n) FROM thing) + (SELECT count(*) FROM twin) AS n
+"""
+FORMATS = (
+    SilverTable(properties={"delta.checkpointInterval": "2"}),
+    SilverTable(format="hudi", type="cow", table_version=6),
+    SilverTable(format="hudi", type="mor", properties={"hoodie.compact.inline.max.delta.commits": "1"}),
+)
+LAYERS = ("bronze", "silver", "gold")
+
+
+class Lake:
+    """A topic's tables in all formats, a gold model of them, and runs of each layer."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.root = root
+        self.topic = Topic({"n": OPTIONAL_INT})
+        self.broker = FakeBroker()
+        (root / "models").mkdir()
+        (root / "models" / "total.sql").write_text(MODEL.format(table=self.topic.table))
+        self.config = Config(
+            lake=LakeConfig(root=str(root / "lake")),
+            gold=GoldConfig(models=str(root / "models")),
+            defaults=TableConfig(silver=FORMATS),
+        )
+        self._spark = spark
+
+    def run(self, layer: str, config: Config | None = None, *, spark: bool = True) -> Report:
+        """One run; without a session of its own it would have to make one."""
+        config, session = config or self.config, self._spark if spark else None
+        if layer == "gold":
+            return run_gold(config, ["*"], workers=Workers(spark=session))
+        if layer == "silver":
+            return run_silver(config, ["*"], workers=Workers(spark=session))
+        more: dict[str, Any] = {"source": self.broker, "registry": self.topic.registry}
+        return run_bronze(config, ["*"], workers=Workers(spark=session), **more)
+
+
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    lake = Lake(spark, tmp_path_factory.mktemp("lake"))
+    for number in range(3):
+        for key in range(2):
+            lake.broker.append(lake.topic.change("u", key, {"n": number}, lsn=number))
+        for layer in LAYERS:
+            assert lake.run(layer).exit_code == 0
+    return lake
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **more: Any) -> None:
+        raise AssertionError("a session is made")
+
+    monkeypatch.setattr(turns, "build_session", refuse)
+
+
+def said(report: Report) -> list[dict[str, Any]]:
+    return [done.model_dump(exclude={"seconds"}) for done in report.tables]
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_run_with_nothing_new_makes_no_session(
+    lake: Lake, no_spark: None, monkeypatch: pytest.MonkeyPatch, layer: str
+) -> None:
+    report = lake.run(layer, spark=False)
+
+    assert {done.status for done in report.tables} == {"unchanged"}
+    assert len(report.tables) == (3 if layer == "silver" else 1)
+    written = Path(lake.config.lake.root, "_runs", report.file_name)
+    assert Report.model_validate_json(written.read_text()) == report
+    monkeypatch.setattr(LocalFiles, "of", lambda root: None)
+    assert said(lake.run(layer)) == said(report)  # as the JVM tells it
+
+
+def test_catalog_that_is_behind_is_told_by_a_session(lake: Lake, no_spark: None) -> None:
+    behind = lake.config.model_copy(update={"catalog": CatalogConfig(type="hive", uri="embedded")})
+    lake.run("bronze", behind, spark=False)
+    mark = Path(lake.config.lake.root, "_catalog", "bronze", lake.topic.table)
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    try:
+        with pytest.raises(AssertionError, match="a session is made"):
+            lake.run("bronze", behind, spark=False)
+    finally:
+        shutil.rmtree(mark.parents[1])
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("variable", ["HADOOP_CONF_DIR", "YARN_CONF_DIR"])
+def test_path_that_hadoop_may_take_elsewhere_is_left_to_it(
+    lake: Lake, no_spark: None, monkeypatch: pytest.MonkeyPatch, layer: str, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "/etc/hadoop/conf")
+
+    with pytest.raises(AssertionError, match="a session is made"):
+        lake.run(layer, spark=False)
+
+    at = lake.config.model_copy(update={"lake": LakeConfig(root=f"file://{lake.config.lake.root}")})
+    assert lake.run(layer, at, spark=False).is_idle
+
+
+def test_newest_commits_are_read_as_spark_reads_them(spark: SparkSession, lake: Lake) -> None:
+    files = LocalFiles()
+    for target in silver_targets(lake.config, lake.topic.table):
+        table = target.open(spark)
+        found = newest_commit(files, target.path, target.held_in.format)
+        assert found == (table.progress(), table.id(), table.version(), table.size()), target.name
+    bronze = DeltaLakeTable(spark, table_path(lake.config, "bronze", lake.topic.table))
+    found = newest_commit(files, bronze.path, "delta")
+    assert found == (bronze.progress(), bronze.id(), bronze.version(), bronze.size())
+
+
+def newest_file(path: Path) -> Path:
+    """Of a Delta log the newest commit, of a Hudi timeline the newest that is complete."""
+    if (path / "_delta_log").is_dir():
+        return max((path / "_delta_log").glob("*[0-9].json"))
+    timeline = path / ".hoodie" / "timeline"
+    folder = timeline if timeline.is_dir() else path / ".hoodie"
+    return max(file for file in folder.glob("[0-9]*commit") if file.name.count(".") == 1)
+
+
+def cut_short(path: Path) -> None:
+    file = newest_file(path)
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def emptied(path: Path) -> None:
+    newest_file(path).write_bytes(b"")
+
+
+def of_another_version(path: Path) -> None:
+    for file in newest_file(path).parent.glob("[0-9]*"):  # the newest may be a compaction's, which says nothing of ours
+        if file.is_file():  # in Avro the length of a text must stay
+            said = file.read_bytes().replace(b'"run_id', b'"run__d').replace(b'\\"run_id', b'\\"run__d')
+            file.write_bytes(said)
+
+
+def without_settings(path: Path) -> None:
+    (path / ".hoodie" / "hoodie.properties").write_text("")
+
+
+def restored(path: Path) -> None:
+    file = newest_file(path)
+    later = int(file.name.partition("_")[0].partition(".")[0]) + 1000
+    file.with_name(f"{later}{'_' + str(later) if '_' in file.name else ''}.restore").write_bytes(b"")
+
+
+def with_a_gap(path: Path) -> None:
+    sorted((path / "_delta_log").glob("*[0-9].json"))[-1].rename(path / "_delta_log" / f"{99:020d}.json")
+
+
+def by_another_program(path: Path) -> None:
+    version = DeltaTable(path).version()
+    DeltaTable(path).alter.set_table_properties({"delta.appendOnly": "false"})
+    assert DeltaTable(path).version() == version + 1
+
+
+def of_a_catalog(path: Path) -> None:
+    file = newest_file(path)
+    file.rename(file.parent / "_commits" / f"{file.stem}.uuid.json")
+
+
+OF_ANY, OF_DELTA, OF_HUDI = (
+    (cut_short, emptied, of_another_version),
+    (with_a_gap, by_another_program, of_a_catalog),
+    (without_settings, restored),
+)
+
+
+@pytest.mark.parametrize(
+    ("number", "damage"),
+    [
+        *((number, damage) for number in range(3) for damage in OF_ANY),
+        *((0, damage) for damage in OF_DELTA),
+        *((number, damage) for number in (1, 2) for damage in OF_HUDI),
+    ],
+)
+def test_log_that_is_not_plain_is_left_to_spark(
+    lake: Lake, tmp_path: Path, number: int, damage: Callable[[Path], None]
+) -> None:
+    target = silver_targets(lake.config, lake.topic.table)[number]
+    path = Path(shutil.copytree(target.path, tmp_path / "table"))
+    assert newest_commit(LocalFiles(), str(path), target.held_in.format) is not None
+
+    damage(path)
+
+    assert newest_commit(LocalFiles(), str(path), target.held_in.format) is None
