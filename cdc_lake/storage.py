@@ -61,20 +61,28 @@ class LocalFiles:
         # What a path without a scheme means, Hadoop's settings say.
         return None if os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR") else cls()
 
+    def path(self, path: str) -> Path:
+        """For Python. Hadoop takes `%20` and the like as they are."""
+        return Path(re.sub("^file:(//)?", "", path))
+
     def names(self, folder: str) -> list[str]:
         """The names in a folder, sorted; none when it does not exist."""
         try:
-            return sorted(os.listdir(_without_scheme(folder)))
+            return sorted(os.listdir(self.path(folder)))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def read_bytes(self, path: str) -> bytes:
         """The content of a file."""
-        return _without_scheme(path).read_bytes()
+        return self.path(path).read_bytes()
+
+    def read_text(self, path: str) -> str:
+        """The whole text of a file."""
+        return self.path(path).read_text(encoding="utf-8")
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or folder at `path`."""
-        return _without_scheme(path).exists()
+        return self.path(path).exists()
 
     def holds(self, folder: str, *entries: str) -> bool:
         """Whether a folder has an entry of one of these names."""
@@ -91,7 +99,7 @@ class LocalFiles:
 
     def size(self, folder: str) -> int:
         """Bytes of all files at and below a folder, without Hadoop's checksums."""
-        files = _without_scheme(folder).rglob("*")
+        files = self.path(folder).rglob("*")
         return sum(file.stat().st_size for file in files if file.suffix != ".crc" and file.is_file())
 
     def write_once(self, path: str, text: str) -> None:
@@ -100,7 +108,7 @@ class LocalFiles:
         Raises:
             ConfigError: it cannot be written.
         """
-        file = _without_scheme(path)
+        file = self.path(path)
         if file.exists():
             return
         written = Path(_beside(str(file)))
@@ -332,11 +340,6 @@ class Storage:
 
     def _fs(self, path: str) -> Any:
         return self._path(path).getFileSystem(self._conf)
-
-
-def _without_scheme(path: str) -> Path:
-    """A local path for Python. Hadoop takes `%20` and the like as they are."""
-    return Path(re.sub("^file:(//)?", "", path))
 
 
 def _beside(path: str) -> str:

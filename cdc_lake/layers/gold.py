@@ -92,8 +92,10 @@ def _new_without_spark(config: Config, models: Mapping[str, GoldModel], done: Ta
     if not all(sources) or is_due(header, before.progress):
         return None
     if _made_from(before.progress) != (commits, epochs, model.fingerprint):
-        stored_bytes = sum(source.bytes for source in sources if source)
-        return New(max(stored_bytes // _BYTES_OF_A_ROW, 1), before.bytes)
+        sizes = [table.bytes for table in (before, *sources) if table and table.bytes is not None]
+        if len(sizes) <= len(sources):
+            return None
+        return New(max(sum(sizes[1:]) // _BYTES_OF_A_ROW, 1), sizes[0])
     done.version_before = done.version_after = before.version
     done.consumed_from = done.consumed_to = before.progress.sources
     return New(0)

@@ -100,7 +100,7 @@ def _new_without_spark(
     if not lag:
         return None if lag is None else New(0)
     rows = bronze.progress.rows if lag == 1 else None
-    return None if rows is None else New(max(rows, 1), silver.bytes)
+    return None if rows is None or silver.bytes is None else New(max(rows, 1), silver.bytes)
 
 
 def _lag(source: str, landed: Progress | None, progress: Progress | None, done: TableReport) -> int | None:

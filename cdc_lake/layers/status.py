@@ -3,7 +3,12 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
+from typing import NamedTuple, Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.dataset import dataset, field
 from pydantic import BaseModel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -11,14 +16,16 @@ from pyspark.sql import functions as F
 from cdc_lake.config import Config
 from cdc_lake.errors import IncompleteWriteError, InfrastructureError
 from cdc_lake.layers.bronze import unread
-from cdc_lake.layers.run import select_landed, silver_targets, table_path
+from cdc_lake.layers.run import SilverTarget, landed, select_landed, silver_targets, table_path
 from cdc_lake.metrics.report import Report
 from cdc_lake.session import build_session
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource
-from cdc_lake.storage import Storage
+from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.newest import delta_files, newest_commit
 from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.silver import TABLE_FOLDERS
 
 _MOST_REPORTS = 500
 """A table's last run is looked for in so many of the newest reports."""
@@ -84,15 +91,15 @@ def status(
     Args:
         config: the settings.
         tables: topic names or globs.
-        spark: the session; made when there is none.
+        spark: the session; made when there is none and a table cannot be looked at without.
         source: asked what the topics hold; the settings' when there is none.
 
     Raises:
         UnknownTableError: a name or glob fits no bronze table.
     """
-    source = source or open_source(config, lambda: session)
-    session = spark = spark or build_session("cdc_lake status", config.max_record_bytes)
-    storage = Storage(spark)
+    look = _Look(config, spark)
+    source = source or open_source(config, lambda: look.spark)
+    storage = look.storage
     topics = select_landed(config, storage, tables)
     found, logs = Status(), dict[str, TopicLog]()
     try:
@@ -102,34 +109,136 @@ def status(
         found.broker_error = str(error)
     runs = _last_runs(storage, f"{config.lake.root}/_runs")
     for topic in topics:
-        bronze = DeltaLakeTable(spark, table_path(config, "bronze", topic))
-        landed = bronze.progress()
-        assert landed is not None, "a bronze table is created with progress"
-        found.tables.append(_of_bronze(topic, bronze, landed, logs.get(topic), source))
-        for target in silver_targets(config, topic):
-            try:
-                found.tables.append(_of_silver(target.name, bronze, landed, target.open(spark).progress()))
-            except IncompleteWriteError as error:
-                found.tables.append(TableStatus(table=target.name, layer="silver", commit=None, error=str(error)))
+        try:
+            of_topic = list(_of_topic(look, look.bronze(topic), topic, logs.get(topic), source))
+        except (OSError, pa.ArrowInvalid):  # Spark says what is wrong with the file
+            of_topic = list(_of_topic(look, look.bronze_by_spark(topic), topic, logs.get(topic), source))
+        found.tables += of_topic
     for one in found.tables:
         one.last_run = runs.get((one.layer, one.table))
         one.last_reconcile = runs.get(("reconcile", one.table)) if one.layer == "silver" else None
     return found
 
 
-def _of_bronze(
-    topic: str, bronze: DeltaLakeTable, landed: Progress, log: TopicLog | None, source: TopicSource
-) -> TableStatus:
-    quarantined = bronze.read().where(F.col("status") == "quarantined").count()
+class _Rows(Protocol):
+    """What is counted of bronze's rows."""
+
+    def quarantined(self) -> int:
+        """Rows in quarantine."""
+
+    def waiting(self, reached: int) -> tuple[int, int | None]:
+        """Rows that silver has yet to fold, behind batch `reached`, and Kafka's time of the oldest, ms."""
+
+
+class _ByArrow:
+    """Of the files of a local table: Arrow skips row groups by their statistics."""
+
+    def __init__(self, files: Sequence[str]) -> None:
+        moment = pa.timestamp("us", "UTC")
+        columns = pa.schema([("status", pa.string()), ("batch", pa.int64()), ("kafka_timestamp", moment)])
+        self._rows = dataset(files, schema=columns, format="parquet")
+
+    def quarantined(self) -> int:
+        """See `_Rows`."""
+        return int(self._rows.count_rows(filter=field("status") == "quarantined"))
+
+    def waiting(self, reached: int) -> tuple[int, int | None]:
+        """See `_Rows`."""
+        is_waiting = (field("batch") > reached) & (field("status") == "ok")
+        times = self._rows.to_table(columns=["kafka_timestamp"], filter=is_waiting)["kafka_timestamp"]
+        oldest = pc.min(times).cast(pa.int64()).as_py()
+        return len(times), None if oldest is None else oldest // 1000
+
+
+class _BySpark:
+    """Of any table."""
+
+    def __init__(self, bronze: DeltaLakeTable) -> None:
+        self._rows = bronze.read()
+
+    def quarantined(self) -> int:
+        """See `_Rows`."""
+        return self._rows.where(F.col("status") == "quarantined").count()
+
+    def waiting(self, reached: int) -> tuple[int, int | None]:
+        """See `_Rows`."""
+        rows = self._rows.where((F.col("batch") > reached) & (F.col("status") == "ok"))
+        number, oldest_ms = rows.agg(F.count("*"), F.min(F.unix_millis("kafka_timestamp"))).collect()[0]
+        return number, oldest_ms
+
+
+class _Bronze(NamedTuple):
+    """A bronze table."""
+
+    table_id: str
+    progress: Progress
+    rows: _Rows
+
+
+class _Look:
+    """Opens tables, without Spark where that can be."""
+
+    def __init__(self, config: Config, spark: SparkSession | None) -> None:
+        self.config = config
+        self._spark = spark
+        self._files = LocalFiles.of(config.lake.root)
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The session."""
+        return self._spark or build_session("cdc_lake status", self.config.max_record_bytes)
+
+    @cached_property
+    def storage(self) -> Storage | LocalFiles:
+        """The lake's files."""
+        is_here = self._files is not None and landed(self.config, self._files)
+        return self._files if self._files and is_here else Storage(self.spark)
+
+    def bronze(self, topic: str) -> _Bronze:
+        """A topic's bronze table."""
+        path = table_path(self.config, "bronze", topic)
+        newest, files = newest_commit(self._files, path, "delta"), delta_files(self._files, path)
+        if newest is not None and files is not None:
+            return _Bronze(newest.table_id, newest.progress, _ByArrow(files))
+        return self.bronze_by_spark(topic)
+
+    def bronze_by_spark(self, topic: str) -> _Bronze:
+        """The same, whatever its log and files are like."""
+        table = DeltaLakeTable(self.spark, table_path(self.config, "bronze", topic))
+        progress = table.progress()
+        assert progress is not None, "a bronze table is created with progress"
+        return _Bronze(table.id(), progress, _BySpark(table))
+
+    def silver(self, target: SilverTarget) -> Progress | None:
+        """What a silver table has consumed; none if it is not there yet."""
+        if isinstance(self.storage, LocalFiles) and not self.storage.holds(target.path, *TABLE_FOLDERS):
+            return None
+        newest = newest_commit(self._files, target.path, target.held_in.format)
+        return newest.progress if newest else target.open(self.spark).progress()
+
+
+def _of_topic(
+    look: _Look, bronze: _Bronze, topic: str, log: TopicLog | None, source: TopicSource
+) -> Iterator[TableStatus]:
+    yield _of_bronze(topic, bronze, log, source)
+    for target in silver_targets(look.config, topic):
+        try:
+            yield _of_silver(target.name, bronze, look.silver(target))
+        except IncompleteWriteError as error:
+            yield TableStatus(table=target.name, layer="silver", commit=None, error=str(error))
+
+
+def _of_bronze(topic: str, bronze: _Bronze, log: TopicLog | None, source: TopicSource) -> TableStatus:
+    progress = bronze.progress
     found = TableStatus(
         table=topic,
         layer="bronze",
-        commit=landed.commit,
-        consumed={str(partition): offset for partition, offset in landed.position.items()},
-        quarantined=quarantined,
+        commit=progress.commit,
+        consumed={str(partition): offset for partition, offset in progress.position.items()},
+        quarantined=bronze.rows.quarantined(),
     )
     if log is not None and log.problem is None:
-        left = unread(log, landed.offsets.get(log.id, {}))
+        left = unread(log, progress.offsets.get(log.id, {}))
         found.behind_records = sum(span.end - span.start for span in left.values())
         firsts = {partition: span.start for partition, span in left.items()}
         oldest = source.timestamps_ms(log.name, firsts).values() if firsts else ()
@@ -137,18 +246,16 @@ def _of_bronze(
     return found
 
 
-def _of_silver(name: str, bronze: DeltaLakeTable, landed: Progress, folded: Progress | None) -> TableStatus:
-    source = bronze.id()
-    reached = folded.sources.get(source, 0) if folded else 0
+def _of_silver(name: str, bronze: _Bronze, folded: Progress | None) -> TableStatus:
+    reached = folded.sources.get(bronze.table_id, 0) if folded else 0
     found = TableStatus(
         table=name, layer="silver", commit=folded.commit if folded else None, consumed={"bronze": reached}
     )
-    if reached >= landed.commit:
+    if reached >= bronze.progress.commit:
         found.behind_records, found.behind_seconds = 0, 0.0
         return found
-    waiting = bronze.read().where((F.col("batch") > reached) & (F.col("status") == "ok"))
-    behind = waiting.agg(F.count("*"), F.min(F.unix_millis("kafka_timestamp"))).collect()[0]
-    found.behind_records, found.behind_seconds = behind[0], _seconds_since(behind[1])
+    found.behind_records, oldest_ms = bronze.rows.waiting(reached)
+    found.behind_seconds = _seconds_since(oldest_ms)
     return found
 
 
@@ -157,7 +264,7 @@ def _seconds_since(then_ms: int | None) -> float:
     return 0.0 if then_ms is None else round(max(time.time() - then_ms / 1000, 0.0), 1)
 
 
-def _last_runs(storage: Storage, folder: str) -> Mapping[tuple[str, str], LastRun]:
+def _last_runs(storage: Storage | LocalFiles, folder: str) -> Mapping[tuple[str, str], LastRun]:
     """By layer and table, from the newest reports."""
     found: dict[tuple[str, str], LastRun] = {}
     for report in _reports(storage, folder):
@@ -172,7 +279,7 @@ def _last_runs(storage: Storage, folder: str) -> Mapping[tuple[str, str], LastRu
     return found
 
 
-def _reports(storage: Storage, folder: str) -> Iterator[Report]:
+def _reports(storage: Storage | LocalFiles, folder: str) -> Iterator[Report]:
     names = [name for name in storage.names(folder) if name.endswith(".json")]
     for name in reversed(names[-_MOST_REPORTS:]):
         yield Report.model_validate_json(storage.read_text(f"{folder}/{name}"))

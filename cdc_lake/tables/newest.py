@@ -3,8 +3,9 @@
 import io
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
+from urllib.parse import unquote
 
 from fastavro import block_reader
 
@@ -31,13 +32,13 @@ class Newest(NamedTuple):
     Attributes:
         progress: what it has consumed.
         table_id, version: see `Table`.
-        bytes: of its files, of Hudi those of older versions included.
+        bytes: of its files, of Hudi those of older versions included; none if Delta did not write it down.
     """
 
     progress: Progress
     table_id: str
     version: int
-    bytes: int
+    bytes: int | None
 
 
 def newest_commit(files: LocalFiles | None, path: str, format: Literal["delta", "hudi"]) -> Newest | None:
@@ -55,43 +56,111 @@ def newest_commit(files: LocalFiles | None, path: str, format: Literal["delta", 
     read = {"delta": _of_delta, "hudi": _of_hudi}[format]
     try:
         return read(files, path)
-    except (OSError, ValueError, KeyError, TypeError, CdcLakeError):
+    except _NOT_PLAIN:
         return None
+
+
+def delta_files(files: LocalFiles | None, path: str) -> list[str] | None:
+    """The data files of the newest version of a Delta table.
+
+    None where `newest_commit` says none, and where a file does not hold rows as they are: with deletion vectors or
+    mapped columns.
+
+    Args:
+        path: the table's folder.
+    """
+    if files is None:
+        return None
+    try:
+        log = _delta_log(files, path)
+        found = log and log.files()
+    except _NOT_PLAIN:
+        return None
+    return None if found is None else [f"{files.path(path)}/{unquote(name)}" for name in found]
+
+
+_NOT_PLAIN = (OSError, ValueError, KeyError, TypeError, CdcLakeError)
+"""What reading a file raises that is missing, damaged, or in a form that is not ours."""
+
+
+class _DeltaLog(NamedTuple):
+    """What the log of a Delta table says.
+
+    Attributes:
+        checkpoint: the newest; none before the first.
+        after: the actions of the commits after it, the oldest first.
+        newest: those of the newest commit.
+    """
+
+    version: int
+    checkpoint: Any
+    after: Sequence[Mapping[str, Any]]
+    newest: Sequence[Mapping[str, Any]]
+
+    def metadata(self) -> Mapping[str, Any]:
+        """The table's: id, and configuration as a mapping."""
+        for action in reversed(self.after):
+            if "metaData" in action:
+                found: Mapping[str, Any] = action["metaData"]
+                return found
+        column = self.checkpoint.read(columns=["metaData.id", "metaData.configuration"])["metaData"]
+        (found,) = (one for one in column.to_pylist() if one)
+        return {**found, "configuration": dict(found["configuration"])}
+
+    def files(self) -> list[str] | None:
+        """See `delta_files`; relative to the table's folder."""
+        if any(name.startswith("delta.columnMapping.") for name in self.metadata()["configuration"]):
+            return None
+        added: list[Mapping[str, Any]] = []
+        if self.checkpoint is not None:
+            columns = ["add.path", "add.deletionVector.storageType"]
+            added += filter(None, self.checkpoint.read(columns=columns)["add"].to_pylist())
+        found = {one["path"]: one for one in added}
+        for action in self.after:
+            if "add" in action:
+                found[action["add"]["path"]] = action["add"]
+            elif "remove" in action:
+                found.pop(action["remove"]["path"], None)
+        return None if any(one.get("deletionVector") for one in found.values()) else list(found)
+
+
+def _delta_log(files: LocalFiles, path: str) -> _DeltaLog | None:
+    folder = f"{path}/{LOG_FOLDER}"
+    names = files.names(folder)
+    versions = [int(found[1]) for name in names if (found := _COMMIT.fullmatch(name))]
+    if not versions or any(files.names(f"{folder}/{name}") for name in _OTHERS_COMMITS):
+        return None
+
+    def actions(version: int) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in files.read_bytes(f"{folder}/{version:020d}.json").splitlines()]
+
+    checkpoint, first = None, 0
+    if "_last_checkpoint" in names:
+        import pyarrow.parquet as pq  # a fifth of a second, and many logs have no checkpoint
+
+        last = json.loads(files.read_bytes(f"{folder}/_last_checkpoint"))
+        if "parts" in last or "v2Checkpoint" in last:
+            return None
+        first = last["version"] + 1
+        checkpoint = pq.ParquetFile(io.BytesIO(files.read_bytes(f"{folder}/{first - 1:020d}.checkpoint.parquet")))
+    newest = versions[-1]
+    after = [version for version in versions if version >= first]
+    if after != list(range(first, newest + 1)):
+        return None
+    return _DeltaLog(newest, checkpoint, [action for one in after for action in actions(one)], actions(newest))
 
 
 def _of_delta(files: LocalFiles, path: str) -> Newest | None:
-    log = f"{path}/{LOG_FOLDER}"
-    names = files.names(log)
-    commits = [int(found[1]) for name in names if (found := _COMMIT.fullmatch(name))]
-    if not commits or any(files.names(f"{log}/{name}") for name in _OTHERS_COMMITS):
+    log = _delta_log(files, path)
+    if log is None:
         return None
-    checkpoint = json.loads(files.read_bytes(f"{log}/_last_checkpoint")) if "_last_checkpoint" in names else {}
-    first = checkpoint.get("version", -1) + 1
-    after = [version for version in commits if version >= first]
-    if after != list(range(first, commits[-1] + 1)):
+    said: Mapping[str, Any] = next((action["commitInfo"] for action in log.newest if "commitInfo" in action), {})
+    progress = Progress.from_metadata(said.get("userMetadata"))
+    if progress is None:
         return None
-    table_id = _id_in_checkpoint(files, log, checkpoint) if checkpoint else None
-    progress = None
-    for version in after or commits[-1:]:
-        commit = [json.loads(line) for line in files.read_bytes(f"{log}/{version:020d}.json").splitlines()]
-        said: dict[str, Any] = next((action["commitInfo"] for action in commit if "commitInfo" in action), {})
-        progress = Progress.from_metadata(said.get("userMetadata"))
-        table_id = next((action["metaData"]["id"] for action in commit if "metaData" in action), table_id)
-    if not progress or not table_id:
-        return None
-    checksum = json.loads(files.read_bytes(f"{log}/{commits[-1]:020d}.crc"))
-    return Newest(progress, table_id, commits[-1], checksum["tableSizeBytes"])
-
-
-def _id_in_checkpoint(files: LocalFiles, log: str, checkpoint: Mapping[str, Any]) -> str | None:
-    import pyarrow.parquet as pq  # a fifth of a second, and many logs have no checkpoint
-
-    if "parts" in checkpoint or "v2Checkpoint" in checkpoint:
-        return None
-    content = files.read_bytes(f"{log}/{checkpoint['version']:020d}.checkpoint.parquet")
-    column = pq.ParquetFile(io.BytesIO(content)).read(columns=["metaData.id"])["metaData"]
-    found: list[str] = [said["id"] for said in column.to_pylist() if said]
-    return found[0] if len(found) == 1 else None
+    checksum = f"{path}/{LOG_FOLDER}/{log.version:020d}.crc"
+    size = json.loads(files.read_bytes(checksum))["tableSizeBytes"] if files.exists(checksum) else None
+    return Newest(progress, log.metadata()["id"], log.version, size)
 
 
 def _of_hudi(files: LocalFiles, path: str) -> Newest | None:

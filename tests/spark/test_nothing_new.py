@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import CatalogConfig, Config, GoldConfig, LakeConfig, SilverTable, TableConfig
+from cdc_lake.layers import status as status_module
 from cdc_lake.layers import turns
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.gold import run_gold
 from cdc_lake.layers.run import silver_targets, table_path
 from cdc_lake.layers.silver import run_silver
+from cdc_lake.layers.status import status
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report
 from cdc_lake.storage import LocalFiles
@@ -80,7 +83,8 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any, **more: Any) -> None:
         raise AssertionError("a session is made")
 
-    monkeypatch.setattr(turns, "build_session", refuse)
+    for module in (turns, status_module):
+        monkeypatch.setattr(module, "build_session", refuse)
 
 
 def said(report: Report) -> list[dict[str, Any]]:
@@ -137,6 +141,36 @@ def test_newest_commits_are_read_as_spark_reads_them(spark: SparkSession, lake: 
     bronze = DeltaLakeTable(spark, table_path(lake.config, "bronze", lake.topic.table))
     found = newest_commit(files, bronze.path, "delta")
     assert found == (bronze.progress(), bronze.id(), bronze.version(), bronze.size())
+
+
+def test_status_without_spark_counts_what_spark_counts(
+    spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_spark: None
+) -> None:
+    root = shutil.copytree(lake.config.lake.root, tmp_path / "lake")
+    config = lake.config.model_copy(update={"lake": LakeConfig(root=str(root))})
+    broker, topic = deepcopy(lake.broker), lake.topic
+    for record in (topic.change("u", 1, {"n": 9}, lsn=9), topic.record(topic.key(2), b"no frame")):
+        broker.append(record)
+    assert run_bronze(config, ["*"], spark, source=broker, registry=topic.registry).exit_code == 0
+    broker.append(topic.tombstone(1))
+    shutil.rmtree(root / "silver_hudi_cow")
+
+    found = status(config, ["*"], source=broker).tables
+
+    assert [(one.commit, one.behind_records) for one in found] == [(4, 1), (3, 1), (None, 7), (3, 1)]
+    assert found[0].quarantined == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFiles, "of", lambda root: None)
+        by_spark = status(config, ["*"], spark, source=broker).tables
+    assert [one.model_dump(exclude={"behind_seconds"}) for one in found] == [
+        one.model_dump(exclude={"behind_seconds"}) for one in by_spark
+    ]
+    assert [one.behind_seconds for one in found] == pytest.approx([one.behind_seconds for one in by_spark], abs=60)
+    for file in (root / "bronze").rglob("*.parquet"):
+        if "_delta_log" not in file.parts:
+            file.write_bytes(b"")
+    with pytest.raises(AssertionError, match="a session is made"):
+        status(config, ["*"], source=broker)
 
 
 def newest_file(path: Path) -> Path:
