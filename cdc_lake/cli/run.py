@@ -327,7 +327,10 @@ def _print(report: Report) -> None:
     for done in report.tables:
         rows = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in done.rows.items() if number)
         table.add_row(done.table, done.status, rows or "-", f"{sum(done.seconds.values()):.1f}")
-    Console().print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    if phases := [f"{phase} {seconds:.1f}" for phase, seconds in report.seconds.items() if seconds >= 0.05]:
+        console.print(f"{sum(report.seconds.values()):.1f} s: {', '.join(phases)}")
     for done in report.tables:
         for name, keys in done.examples.items():
             print(f"{done.table}, {name.replace('_', ' ')}: {', '.join(keys)}")

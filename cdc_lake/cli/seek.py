@@ -39,7 +39,7 @@ def seek(
     from cdc_lake.layers.turns import Workers
 
     workers = Workers()
-    found = moves(settings, table, place, workers.spark(settings, "cdc_lake bronze"))
+    found = moves(settings, table, place, workers.spark(settings, "bronze"))
     _print_moves(found, Console(stderr=as_json, highlight=False))
     if not found:
         return

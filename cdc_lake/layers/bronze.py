@@ -87,7 +87,7 @@ def run_bronze(
     """
     report = Report(layer="bronze")
     workers = workers or Workers(spark=spark)
-    source = source or open_source(config, lambda: workers.spark(config, "cdc_lake bronze"))
+    source = source or open_source(config, lambda: workers.spark(config, "bronze"))
     todo = "see --table, and that the connector writes there"
     topics = select(tables, source.topics(), f"topic in {source.name}", todo)
     check_catalog_names(config, report.layer, topics)
@@ -98,7 +98,7 @@ def run_bronze(
     if workers.finds_nothing_new(config, report, topics, look.without_spark):
         return report
     registry = registry or answering_registry(config)
-    storage = workers.lake(config, "cdc_lake bronze")
+    storage = workers.lake(config, report)
     bronze = _Bronze(
         config,
         source,
@@ -111,7 +111,7 @@ def run_bronze(
         report.run_id,
     )
     workers.each_table(report, topics, bronze, leases=bronze.leases)
-    keep_in_step(config, report, workers.spark(config, "cdc_lake bronze"))
+    keep_in_step(config, report, workers.spark(config, "bronze"))
     reach("bronze.before_report")
     end_report(storage, config, report, unless_idle=workers.is_continuous)
     return report

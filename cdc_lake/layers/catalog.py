@@ -74,6 +74,11 @@ def keep_in_step(config: Config, report: Report, spark: SparkSession, *, layer: 
     layer = layer or report.layer
     if config.catalog.type == "none" or layer not in config.catalog.layers:
         return
+    with report.phase("catalog"):
+        _keep_in_step(config, report, spark, layer)
+
+
+def _keep_in_step(config: Config, report: Report, spark: SparkSession, layer: str) -> None:
     storage = Storage(spark)
     behind = set(storage.names(_mark(config, layer)))
     told = _Told(config, spark)

@@ -50,9 +50,9 @@ def drop_quarantined(
     if not because.strip():
         raise ConfigError("--because", "it is empty", "say why these records are not to be mended")
     workers = workers or Workers(spark=spark)
-    session = workers.spark(config, "cdc_lake bronze")
+    session = workers.spark(config, "bronze")
     report = Report(layer="bronze", because=f"{session.sparkContext.sparkUser()}: {because.strip()}")
-    storage = workers.lake(config, "cdc_lake bronze")
+    storage = workers.lake(config, report)
     leases = Leases(config, storage, report.run_id, report.layer)
     work = _Drop(config, leases, report, selection)
     workers.each_table(report, select_landed(config, storage, tables), work, leases=leases)

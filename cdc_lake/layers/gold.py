@@ -68,11 +68,11 @@ def run_gold(
     workers = workers or Workers(spark=spark)
     if workers.finds_nothing_new(config, report, names, partial(_new_without_spark, config, chosen)):
         return report
-    storage = workers.lake(config, "cdc_lake gold")
+    storage = workers.lake(config, report)
     leases = Leases(config, storage, report.run_id, report.layer)
     folded = [path.replace("/", ".") for path in storage.folders(f"{config.lake.root}/silver", *TABLE_FOLDERS)]
     workers.each_table(report, names, _Gold(config, chosen, folded, leases, report.run_id), leases=leases)
-    keep_in_step(config, report, workers.spark(config, "cdc_lake gold"))
+    keep_in_step(config, report, workers.spark(config, "gold"))
     failpoints.reach("gold.before_report")
     end_report(storage, config, report, unless_idle=workers.is_continuous)
     return report

@@ -47,7 +47,7 @@ def run_maintain(
     """
     report = Report(layer="maintain")
     workers = workers or Workers(spark=spark)
-    storage = workers.lake(config, "cdc_lake maintain")
+    storage = workers.lake(config, report)
     leases = Leases(config, storage, report.run_id, layer)
     work = _Maintain(_kept(config, storage, layer, tables), leases)
     workers.each_table(report, list(work.tables), work, leases=leases)

@@ -69,13 +69,13 @@ def run_rebuild(
     """
     report = Report(layer="rebuild")
     workers = workers or Workers(spark=spark)
-    storage = workers.lake(config, "cdc_lake rebuild")
+    storage = workers.lake(config, report)
     leases = Leases(config, storage, report.run_id, "silver")
     targets = {target.name: target for topic in landed(config, storage) for target in silver_targets(config, topic)}
     names = select(tables, list(targets), f"table in {config.lake.root}/silver", "see `silver` in the settings")
     work = _Rebuild(config, targets, leases, report.run_id, asked or Asked())
     workers.each_table(report, names, work, leases=leases)
-    keep_in_step(config, report, workers.spark(config, "cdc_lake rebuild"), layer="silver")
+    keep_in_step(config, report, workers.spark(config, "rebuild"), layer="silver")
     failpoints.reach("rebuild.before_report")
     end_report(storage, config, report)
     return report

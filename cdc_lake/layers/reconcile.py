@@ -51,7 +51,7 @@ def run_reconcile(
     """
     report = Report(layer="reconcile")
     workers = workers or Workers(spark=spark)
-    storage = Storage(workers.spark(config, "cdc_lake reconcile"))
+    storage = Storage(workers.spark(config, "reconcile"))
     topics = select_landed(config, storage, tables)
     targets = {target.name: target for topic in topics for target in silver_targets(config, topic)}
     workers.each_table(report, list(targets), _Reconcile(config, targets, workers, wait_seconds, keys), leases=None)

@@ -62,7 +62,7 @@ def replay_quarantined(
     report = Report(layer="bronze")
     registry = registry or answering_registry(config)
     workers = workers or Workers(spark=spark)
-    storage = workers.lake(config, "cdc_lake bronze")
+    storage = workers.lake(config, report)
     schemas = SchemaFiles(storage, config.lake.root, registry)
     leases = Leases(config, storage, report.run_id, report.layer)
 

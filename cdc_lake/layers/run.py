@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -260,7 +259,7 @@ def end_report(storage: Storage | LocalFiles, config: Config, report: Report, *,
     Args:
         unless_idle: write none if there was nothing new anywhere.
     """
-    report.ended_at = datetime.now(UTC)
+    report.end()
     export(config.metrics, report)
     if not (unless_idle and report.is_idle):
         storage.write_once(f"{config.lake.root}/_runs/{report.file_name}", report.model_dump_json(indent=2))

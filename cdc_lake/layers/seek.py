@@ -99,7 +99,7 @@ def seek(config: Config, agreed: Sequence[Move], *, workers: Workers) -> Report:
         workers: who does it.
     """
     report = Report(layer="bronze")
-    storage = workers.lake(config, "cdc_lake bronze")
+    storage = workers.lake(config, report)
     leases = Leases(config, storage, report.run_id, report.layer)
     work = _Seek(config, leases, report.run_id, agreed)
     workers.each_table(report, list(dict.fromkeys(move.table for move in agreed)), work, leases=leases)

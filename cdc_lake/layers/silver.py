@@ -63,12 +63,12 @@ def run_silver(
         look = partial(_new_without_spark, config, files, there)
         if workers.finds_nothing_new(config, report, list(there), look):
             return report
-    storage = workers.lake(config, "cdc_lake silver")
+    storage = workers.lake(config, report)
     leases = Leases(config, storage, report.run_id, report.layer)
     targets = _targets(config, select_landed(config, storage, tables))
     silver = _Silver(config, targets, SchemaFiles(storage, config.lake.root), leases, report.run_id)
     workers.each_table(report, list(silver.targets), silver, leases=leases)
-    keep_in_step(config, report, workers.spark(config, "cdc_lake silver"))
+    keep_in_step(config, report, workers.spark(config, "silver"))
     failpoints.reach("silver.before_report")
     end_report(storage, config, report, unless_idle=workers.is_continuous)
     return report

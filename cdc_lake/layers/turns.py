@@ -26,6 +26,7 @@ from cdc_lake.errors import CdcLakeError, ConfigError, DataLossError, Infrastruc
 from cdc_lake.layers.catalog import is_told
 from cdc_lake.layers.run import Leases, end_report
 from cdc_lake.metrics.export import check_exporters
+from cdc_lake.metrics.process import seconds_before
 from cdc_lake.metrics.report import Failure, Report, TableReport
 from cdc_lake.session import build_session, is_little, sibling
 from cdc_lake.sources.files import OVERLAP
@@ -87,21 +88,21 @@ class Workers:
     ) -> None:
         self.is_continuous = is_continuous
         self._retry_seconds = retry_seconds
-        self._seen_lake = self._is_short = False
+        self._seen_lake = self._is_short = self._has_run = False
         self.left_out: dict[str, Failure] = {}
         self._parallel = parallel
         self._sessions = [spark] if spark else []
         self._watch = watch
         self._stopping, self._cancelled = threading.Event(), threading.Event()
 
-    def spark(self, config: Config, app_name: str) -> SparkSession:
+    def spark(self, config: Config, layer: str) -> SparkSession:
         """The first worker's session.
 
         Raises:
             InstallationError: Spark cannot be started with what is installed.
         """
         if not self._sessions:
-            self._sessions.append(build_session(app_name, config.max_record_bytes, is_short=self._is_short))
+            self._sessions.append(build_session(f"cdc_lake {layer}", config.max_record_bytes, is_short=self._is_short))
         return self._sessions[0]
 
     def finds_nothing_new(
@@ -124,13 +125,14 @@ class Workers:
             return False
         failpoints.check()
         check_exporters(config.metrics)
+        self._note_start(report)
         report.tables = looked_at
         if self._watch:
             self._watch(report)
         end_report(files, config, report, unless_idle=self.is_continuous)
         return True
 
-    def lake(self, config: Config, app_name: str) -> Storage:
+    def lake(self, config: Config, report: Report) -> Storage:
         """The lake's files, for a run that writes. The first time it is seen that it can.
 
         Raises:
@@ -139,12 +141,20 @@ class Workers:
             InfrastructureError: the store does not answer.
             InstallationError: Spark cannot be started with what is installed.
         """
-        storage = Storage(self.spark(config, app_name))
+        self._note_start(report)
+        with report.phase("session"):
+            storage = Storage(self.spark(config, report.layer))
         check_exporters(config.metrics)
         if not self._seen_lake:
             storage.check_access(config.lake.root)
             self._seen_lake = True
         return storage
+
+    def _note_start(self, report: Report) -> None:
+        """Count the start of the process in the first run's report."""
+        if not self._has_run and (seconds := seconds_before(report.started_at.timestamp())) is not None:
+            report.seconds["start"] = seconds
+        self._has_run = True
 
     def patiently(self, do: Callable[[], T]) -> T:
         """Do it, and again for a while when a server does not answer; unless told to stop."""
@@ -188,7 +198,8 @@ class Workers:
         lags: dict[str, float] = {}
 
         def look(spark: SparkSession, done: TableReport) -> bool:
-            lag = _unless_it_fails(partial(work.lag, spark), done)
+            with done.phase("look"):
+                lag = _unless_it_fails(partial(work.lag, spark), done)
             if lag == 0:
                 done.status = "unchanged"
             else:
@@ -204,9 +215,10 @@ class Workers:
                 logger.info("%s: %s %s %s", report.layer, done.table, done.status, done.rows)
             return has_more
 
-        self._serve(report.tables, look)
-        behind = [done for done in report.tables if done.table in lags]
-        self._serve(sorted(behind, key=lambda done: -lags[done.table]), turn)
+        with report.phase("tables"):
+            self._serve(report.tables, look)
+            behind = [done for done in report.tables if done.table in lags]
+            self._serve(sorted(behind, key=lambda done: -lags[done.table]), turn)
         if self.is_continuous:
             failures = {done.table: done.error for done in report.tables if done.error}
             self.left_out |= {table: error for table, error in failures.items() if not error.retryable}
@@ -216,7 +228,7 @@ class Workers:
 
         def take() -> bool:
             try:
-                with leases.hold(done.table) if leases else nullcontext():
+                with done.phase("open"), leases.hold(done.table) if leases else nullcontext():
                     return work.turn(spark, done)
             except Exception as error:
                 logger.debug("%s", done.table, exc_info=True)

@@ -58,7 +58,28 @@ class Reconciled(BaseModel):
     first: list[DifferentRow] = []
 
 
-class TableReport(BaseModel):
+class Timed(BaseModel):
+    """What has phases.
+
+    Attributes:
+        seconds: by phase. A phase inside another counts for itself alone, so the sum is the time of all.
+    """
+
+    seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time of what is inside to the phase `name`."""
+        started, before = time.monotonic(), sum(self.seconds.values())
+        try:
+            yield
+        finally:
+            inside = sum(self.seconds.values()) - before
+            own = max(time.monotonic() - started - inside, 0.0)
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + own, 3)
+
+
+class TableReport(Timed):
     """What a run did to one table.
 
     Attributes:
@@ -74,7 +95,7 @@ class TableReport(BaseModel):
         rows: counts by name; they close (`check_sum`).
         examples: keys, by the name of the count that they are some of; ten each at most.
         unmet: by expectation, how many rows or events did not meet it; zeros too.
-        seconds: by phase.
+        seconds: by phase; `look` is for what is new, `open` for tables, the lease and all that has no phase.
         warnings: what the operator should know although the run went on.
         reconciled: of a comparison with the source.
     """
@@ -92,7 +113,6 @@ class TableReport(BaseModel):
     rows: dict[str, int] = {}
     examples: dict[str, list[str]] = {}
     unmet: dict[str, int] = {}
-    seconds: dict[str, float] = {}
     warnings: list[str] = []
     reconciled: Reconciled | None = None
     error: Failure | None = None
@@ -107,25 +127,18 @@ class TableReport(BaseModel):
         if warning not in self.warnings:
             self.warnings.append(warning)
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Add the time of what is inside to the phase `name`."""
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - started, 3)
-
     def fail(self, error: CdcLakeError) -> None:
         """Note the error that ended this table's run."""
         self.status = "failed"
         self.error = Failure.of(error)
 
 
-class Report(BaseModel):
+class Report(Timed):
     """What a run did.
 
     Attributes:
+        seconds: by phase: `start` of the process, Spark's `session`, `tables`, `catalog`, and `list` for topics,
+            offsets, newest commits and all that has no phase. Writing the report comes after it.
         because: who asked for it and why, where that has to be said.
     """
 
@@ -135,6 +148,13 @@ class Report(BaseModel):
     ended_at: datetime | None = None
     because: str | None = None
     tables: list[TableReport] = []
+
+    def end(self) -> None:
+        """Note that the run has ended."""
+        self.ended_at = datetime.now(UTC)
+        counted = sum(seconds for phase, seconds in self.seconds.items() if phase != "start")
+        rest = (self.ended_at - self.started_at).total_seconds() - counted
+        self.seconds["list"] = round(max(rest, 0.0), 3)
 
     @property
     def is_idle(self) -> bool:

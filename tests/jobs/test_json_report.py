@@ -40,6 +40,7 @@ def test_report_is_last_line_and_in_file(launcher: str, submit: Submit, lake: Pa
 
     tables: list[dict[str, Any]] = ended.report["tables"]
     assert [(table["status"], table["warnings"]) for table in tables] == [("ok", [WARNING]), ("failed", [])]
+    assert set(ended.report["seconds"]) == {"start", "session", "tables", "list"}
     assert ended.code == 2
     assert f": {WARNING}" in ended.out
     assert f"error CDC-200 {tables[1]['table']}: {ERROR}" in ended.out

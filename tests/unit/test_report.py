@@ -1,5 +1,7 @@
 """The run's report adds up, and its exit code is that of the worst table."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -39,6 +41,35 @@ def test_a_phase_s_time_adds_up_and_is_noted_when_it_fails() -> None:
         raise ValueError
 
     assert set(done.seconds) == {"read", "write"}
+
+
+def test_phase_inside_another_counts_for_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter((0.0, 1.0, 4.0, 10.0))
+    monkeypatch.setattr("cdc_lake.metrics.report.time.monotonic", lambda: next(seconds))
+    done = TableReport(table="t")
+
+    with done.phase("open"), done.phase("write"):
+        pass
+
+    assert done.seconds == {"write": 3.0, "open": 7.0}
+
+
+def test_phases_of_a_run_sum_up_to_its_time() -> None:
+    started = datetime.now(UTC) - timedelta(seconds=10)
+    report = Report(layer="bronze", started_at=started, seconds={"start": 2.0, "session": 3.0, "tables": 4.0})
+
+    report.end()
+
+    assert report.seconds["list"] == pytest.approx(3.0, abs=0.5)
+
+
+def test_start_of_the_process_is_before_the_first_moment() -> None:
+    waits = "import time; from cdc_lake.metrics.process import seconds_before; time.sleep(0.3); t = time.time(); "
+    outcome = subprocess.run(
+        [sys.executable, "-c", waits + "time.sleep(0.3); print(seconds_before(t))"], capture_output=True, text=True
+    )
+
+    assert 0.3 <= float(outcome.stdout) < 10
 
 
 def test_the_run_s_exit_code_is_the_worst_table_s() -> None:
