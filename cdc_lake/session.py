@@ -21,6 +21,7 @@ from cdc_lake.errors import InstallationError
 from cdc_lake.events.framing import MAX_INFLATED_BYTES
 from cdc_lake.jars import without_hudi
 from cdc_lake.java import SHORT_JVM
+from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.versions import (
     CATALOG,
     DELTA_CATALOG,
@@ -33,6 +34,7 @@ from cdc_lake.versions import (
     check_jars,
     jvm_names,
     running,
+    start_jvm,
 )
 
 DRIVER_OPTIONS: Final = "spark.driver.extraJavaOptions"
@@ -250,6 +252,24 @@ def _remember_names(spark: SparkSession) -> None:
             found = getattr(holder, name)
             setattr(holder, name, found)
             holder = found
+
+
+def lake_files(root: str, spark: SparkSession | None) -> LocalFiles | Storage:
+    """The files of a lake. If there is no session yet, none is made; and no JVM, if the lake is in a local folder.
+
+    Args:
+        root: the lake's.
+        spark: the session, if there is one.
+
+    Raises:
+        InstallationError: Java does not start.
+    """
+    if local := LocalFiles.of(root):
+        return local
+    if spark is not None:
+        return Storage(spark)
+    jvm = start_jvm()
+    return Storage.of(jvm, jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(SparkConf()._jconf))
 
 
 def sibling(spark: SparkSession) -> SparkSession:

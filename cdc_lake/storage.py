@@ -125,9 +125,22 @@ class Storage:
     """Reads and writes small text files by Hadoop path."""
 
     def __init__(self, spark: SparkSession) -> None:
-        jvm: Any = spark._jvm
+        self._use(spark._jvm, spark._jsc.hadoopConfiguration())
+
+    @classmethod
+    def of(cls, jvm: Any, conf: Any) -> "Storage":
+        """The same without a session.
+
+        Args:
+            conf: Hadoop's configuration.
+        """
+        storage = cls.__new__(cls)
+        storage._use(jvm, conf)
+        return storage
+
+    def _use(self, jvm: Any, conf: Any) -> None:
         self._jvm = jvm
-        self._conf = spark._jsc.hadoopConfiguration()
+        self._conf = conf
         self._puts: dict[str, ConditionalPuts] = {}
         self._path = jvm.org.apache.hadoop.fs.Path  # once: finding a class takes a call for each dot
 

@@ -244,7 +244,7 @@ def running() -> Found:
     Raises:
         InstallationError: it does not start.
     """
-    jvm = _jvm()
+    jvm = start_jvm()
     return Found(
         spark=getattr(getattr(jvm.org.apache.spark, "package$"), "MODULE$").SPARK_VERSION(),
         scala=jvm.scala.util.Properties.versionNumberString(),
@@ -348,12 +348,17 @@ def _class(name: str) -> Any:
     from py4j.protocol import Py4JJavaError
 
     try:
-        return _jvm().java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+        return start_jvm().java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
     except Py4JJavaError:
         return None
 
 
-def _jvm() -> Any:
+def start_jvm() -> Any:
+    """The JVM of this process, which is started if there is none yet.
+
+    Raises:
+        InstallationError: it does not start.
+    """
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
 

@@ -94,8 +94,9 @@ def run_bronze(
     for topic in topics:
         config.table(topic).check(topic)
     logs = source.logs(topics)
-    look = _Look(config, source, logs, workers.is_continuous)
-    if workers.finds_nothing_new(config, report, topics, look.without_spark):
+    files = workers.files(config)
+    look = _Look(config, files, source, logs, workers.is_continuous)
+    if workers.finds_nothing_new(config, report, files, topics, look.without_spark):
         return report
     registry = registry or answering_registry(config)
     storage = workers.lake(config, report)
@@ -142,14 +143,14 @@ class _Look:
     """How much of the topics is new to bronze, in offsets."""
 
     config: Config
+    files: LocalFiles | Storage
     source: TopicSource
     logs: Mapping[str, TopicLog]
     is_continuous: bool
 
     def without_spark(self, done: TableReport) -> New | None:
         """What is new, where the table's log says it plainly."""
-        files = LocalFiles.of(self.config.lake.root)
-        found = newest_commit(files, table_path(self.config, "bronze", done.table), "delta")
+        found = newest_commit(self.files, table_path(self.config, "bronze", done.table), "delta")
         lag = self.lag(found.progress, done) if found else None
         return None if lag is None else New(lag)
 

@@ -94,7 +94,7 @@ def _keep_in_step(config: Config, report: Report, spark: SparkSession, layer: st
             storage.remove(mark)
 
 
-def is_told(config: Config, files: LocalFiles, layer: str) -> bool:
+def is_told(config: Config, files: LocalFiles | Storage, layer: str) -> bool:
     """Whether the catalog needs not be told of a layer's tables if none of them changes."""
     return config.catalog.type == "none" or not files.names(_mark(config, layer))
 

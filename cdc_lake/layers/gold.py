@@ -31,7 +31,7 @@ from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.models import EVERYTHING, WATERMARK, GoldModel, model_names, read_model
 from cdc_lake.session import planned_for, sibling
 from cdc_lake.sinks.kafka import KafkaSink
-from cdc_lake.storage import LocalFiles
+from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.tables import Commit, Table
 from cdc_lake.tables.newest import newest_commit
 from cdc_lake.tables.partitions import check_partitions
@@ -66,7 +66,8 @@ def run_gold(
     names = select(models, model_names(folder), f"model in {folder}", todo)
     chosen = {name: read_model(folder / f"{name}.sql") for name in names}
     workers = workers or Workers(spark=spark)
-    if workers.finds_nothing_new(config, report, names, partial(_new_without_spark, config, chosen)):
+    files = workers.files(config)
+    if workers.finds_nothing_new(config, report, files, names, partial(_new_without_spark, config, files, chosen)):
         return report
     storage = workers.lake(config, report)
     leases = Leases(config, storage, report.run_id, report.layer)
@@ -78,10 +79,12 @@ def run_gold(
     return report
 
 
-def _new_without_spark(config: Config, models: Mapping[str, GoldModel], done: TableReport) -> New | None:
+def _new_without_spark(
+    config: Config, files: LocalFiles | Storage, models: Mapping[str, GoldModel], done: TableReport
+) -> New | None:
     """What is new, where the tables' logs say it plainly."""
     model = models[done.table]
-    files, header = LocalFiles.of(config.lake.root), model.header
+    header = model.header
     before = newest_commit(files, table_path(config, "gold", header.name), header.table.format)
     if before is None:
         return None

@@ -58,14 +58,15 @@ def run_silver(
     """
     report = Report(layer="silver")
     workers = workers or Workers(spark=spark)
-    if (files := LocalFiles.of(config.lake.root)) and landed(config, files):
-        there = _targets(config, select_landed(config, files, tables))
-        look = partial(_new_without_spark, config, files, there)
-        if workers.finds_nothing_new(config, report, list(there), look):
-            return report
+    files = workers.files(config)
+    if isinstance(files, LocalFiles) and not landed(config, files):
+        files = workers.lake(config, report)  # Hadoop may know another place
+    targets = _targets(config, select_landed(config, files, tables))
+    look = partial(_new_without_spark, config, files, targets)
+    if workers.finds_nothing_new(config, report, files, list(targets), look):
+        return report
     storage = workers.lake(config, report)
     leases = Leases(config, storage, report.run_id, report.layer)
-    targets = _targets(config, select_landed(config, storage, tables))
     silver = _Silver(config, targets, SchemaFiles(storage, config.lake.root), leases, report.run_id)
     workers.each_table(report, list(silver.targets), silver, leases=leases)
     keep_in_step(config, report, workers.spark(config, "silver"))
@@ -88,7 +89,7 @@ def _targets(config: Config, topics: Sequence[str]) -> dict[str, SilverTarget]:
 
 
 def _new_without_spark(
-    config: Config, files: LocalFiles, targets: Mapping[str, SilverTarget], done: TableReport
+    config: Config, files: LocalFiles | Storage, targets: Mapping[str, SilverTarget], done: TableReport
 ) -> New | None:
     """What is new, where the tables' logs say it plainly."""
     target = targets[done.table]

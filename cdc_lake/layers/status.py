@@ -197,9 +197,10 @@ class _Look:
     def bronze(self, topic: str) -> _Bronze:
         """A topic's bronze table."""
         path = table_path(self.config, "bronze", topic)
-        newest, files = newest_commit(self._files, path, "delta"), delta_files(self._files, path)
-        if newest is not None and files is not None:
-            return _Bronze(newest.table_id, newest.progress, _ByArrow(files))
+        if self._files:
+            newest, files = newest_commit(self._files, path, "delta"), delta_files(self._files, path)
+            if newest is not None and files is not None:
+                return _Bronze(newest.table_id, newest.progress, _ByArrow(files))
         return self.bronze_by_spark(topic)
 
     def bronze_by_spark(self, topic: str) -> _Bronze:
@@ -213,7 +214,7 @@ class _Look:
         """What a silver table has consumed; none if it is not there yet."""
         if isinstance(self.storage, LocalFiles) and not self.storage.holds(target.path, *TABLE_FOLDERS):
             return None
-        newest = newest_commit(self._files, target.path, target.held_in.format)
+        newest = newest_commit(self._files, target.path, target.held_in.format) if self._files else None
         return newest.progress if newest else target.open(self.spark).progress()
 
 

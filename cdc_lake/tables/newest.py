@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from fastavro import block_reader
 
 from cdc_lake.errors import CdcLakeError
-from cdc_lake.storage import LocalFiles
+from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.tables.hudi_timeline import WRITTEN, incomplete
 from cdc_lake.tables.progress import METADATA_KEY, Progress
 
@@ -32,7 +32,8 @@ class Newest(NamedTuple):
     Attributes:
         progress: what it has consumed.
         table_id, version: see `Table`.
-        bytes: of its files, of Hudi those of older versions included; none if Delta did not write it down.
+        bytes: of its files, of Hudi those of older versions included; none if Delta did not write it down, or the lake
+            is not in a local folder.
     """
 
     progress: Progress
@@ -41,18 +42,17 @@ class Newest(NamedTuple):
     bytes: int | None
 
 
-def newest_commit(files: LocalFiles | None, path: str, format: Literal["delta", "hudi"]) -> Newest | None:
+def newest_commit(files: LocalFiles | Storage, path: str, format: Literal["delta", "hudi"]) -> Newest | None:
     """What a table's `progress`, `id`, `version` and `size` say.
 
-    None where there is no table, the lake is not in a local folder, or the log is not plainly as our own last commit
-    leaves it: another program or version wrote the newest commit, the table was restored, or a file is damaged. Spark
-    then reads the log, and says what is wrong with it.
+    None where there is no table, or the log is not plainly as our own last commit leaves it: another program or version
+    wrote the newest commit, the table was restored, or a file is damaged. Spark then reads the log, and says what is
+    wrong with it.
 
     Args:
+        files: the lake's.
         path: the table's folder.
     """
-    if files is None:
-        return None
     read = {"delta": _of_delta, "hudi": _of_hudi}[format]
     try:
         return read(files, path)
@@ -60,7 +60,7 @@ def newest_commit(files: LocalFiles | None, path: str, format: Literal["delta", 
         return None
 
 
-def delta_files(files: LocalFiles | None, path: str) -> list[str] | None:
+def delta_files(files: LocalFiles, path: str) -> list[str] | None:
     """The data files of the newest version of a Delta table.
 
     None where `newest_commit` says none, and where a file does not hold rows as they are: with deletion vectors or
@@ -69,8 +69,6 @@ def delta_files(files: LocalFiles | None, path: str) -> list[str] | None:
     Args:
         path: the table's folder.
     """
-    if files is None:
-        return None
     try:
         log = _delta_log(files, path)
         found = log and log.files()
@@ -124,25 +122,25 @@ class _DeltaLog(NamedTuple):
         return None if any(one.get("deletionVector") for one in found.values()) else list(found)
 
 
-def _delta_log(files: LocalFiles, path: str) -> _DeltaLog | None:
+def _delta_log(files: LocalFiles | Storage, path: str) -> _DeltaLog | None:
     folder = f"{path}/{LOG_FOLDER}"
     names = files.names(folder)
     versions = [int(found[1]) for name in names if (found := _COMMIT.fullmatch(name))]
-    if not versions or any(files.names(f"{folder}/{name}") for name in _OTHERS_COMMITS):
+    if not versions or any(files.names(f"{folder}/{name}") for name in _OTHERS_COMMITS if name in names):
         return None
 
     def actions(version: int) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in files.read_bytes(f"{folder}/{version:020d}.json").splitlines()]
+        return [json.loads(line) for line in _content(files, f"{folder}/{version:020d}.json").splitlines()]
 
     checkpoint, first = None, 0
     if "_last_checkpoint" in names:
         import pyarrow.parquet as pq  # a fifth of a second, and many logs have no checkpoint
 
-        last = json.loads(files.read_bytes(f"{folder}/_last_checkpoint"))
+        last = json.loads(_content(files, f"{folder}/_last_checkpoint"))
         if "parts" in last or "v2Checkpoint" in last:
             return None
         first = last["version"] + 1
-        checkpoint = pq.ParquetFile(io.BytesIO(files.read_bytes(f"{folder}/{first - 1:020d}.checkpoint.parquet")))
+        checkpoint = pq.ParquetFile(io.BytesIO(_content(files, f"{folder}/{first - 1:020d}.checkpoint.parquet")))
     newest = versions[-1]
     after = [version for version in versions if version >= first]
     if after != list(range(first, newest + 1)):
@@ -150,7 +148,7 @@ def _delta_log(files: LocalFiles, path: str) -> _DeltaLog | None:
     return _DeltaLog(newest, checkpoint, [action for one in after for action in actions(one)], actions(newest))
 
 
-def _of_delta(files: LocalFiles, path: str) -> Newest | None:
+def _of_delta(files: LocalFiles | Storage, path: str) -> Newest | None:
     log = _delta_log(files, path)
     if log is None:
         return None
@@ -159,16 +157,17 @@ def _of_delta(files: LocalFiles, path: str) -> Newest | None:
     if progress is None:
         return None
     checksum = f"{path}/{LOG_FOLDER}/{log.version:020d}.crc"
-    size = json.loads(files.read_bytes(checksum))["tableSizeBytes"] if files.exists(checksum) else None
+    is_known = isinstance(files, LocalFiles) and files.exists(checksum)
+    size = json.loads(_content(files, checksum))["tableSizeBytes"] if is_known else None
     return Newest(progress, log.metadata()["id"], log.version, size)
 
 
-def _of_hudi(files: LocalFiles, path: str) -> Newest | None:
+def _of_hudi(files: LocalFiles | Storage, path: str) -> Newest | None:
     folder = f"{path}/{METADATA_FOLDER}"
-    if f"{HUDI_CHECKSUM}=".encode() not in files.read_bytes(f"{folder}/hoodie.properties"):
+    if f"{HUDI_CHECKSUM}=".encode() not in _content(files, f"{folder}/hoodie.properties"):
         return None
     timeline = f"{folder}/timeline" if files.exists(f"{folder}/timeline") else folder
-    contents = {name: files.read_bytes(f"{timeline}/{name}") for name in files.names(timeline) if name[0].isdigit()}
+    contents = {name: _content(files, f"{timeline}/{name}") for name in files.names(timeline) if name[0].isdigit()}
     sizes = {name: len(content) for name, content in contents.items()}
     instants = [found for name in sorted(sizes, reverse=True) if (found := _INSTANT.fullmatch(name))]
     if incomplete(sizes, contents.__getitem__) or any(one["action"] == "restore" for one in instants):
@@ -178,8 +177,16 @@ def _of_hudi(files: LocalFiles, path: str) -> Newest | None:
         said = _said_in(contents[one[0]])
         progress = Progress.from_metadata(said.get(METADATA_KEY))
         if progress is not None:
-            return Newest(progress, said[TABLE_ID], int(written[0]["at"]), files.size(path))
+            size = files.size(path) if isinstance(files, LocalFiles) else None
+            return Newest(progress, said[TABLE_ID], int(written[0]["at"]), size)
     return None
+
+
+def _content(files: LocalFiles | Storage, path: str) -> bytes:
+    content = files.read_bytes(path)
+    if content is None:
+        raise FileNotFoundError(path)
+    return content
 
 
 def _said_in(commit: bytes) -> dict[str, str]:

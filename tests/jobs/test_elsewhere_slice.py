@@ -4,7 +4,7 @@ tests/e2e/test_elsewhere.py does with the demo.
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +43,11 @@ def models(tmp_path: Path) -> str:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "names.sql").write_text(MODEL, encoding="utf-8")
     return str(tmp_path / "models")
+
+
+def in_turn(jobs: Iterable[Sequence[str]]) -> list[str]:
+    """The arguments of in_turn.py, for layers and their flags."""
+    return [part for layer, *flags in jobs for part in ("--", str(CHECKOUT / "jobs" / f"{layer}.py"), *flags)]
 
 
 def assert_all_is_there(lake: Path, *tables: str) -> None:
@@ -117,18 +122,20 @@ def test_all_layers_and_a_sink_s_files_on_s3(
         ("bronze", "--table", in_files.table, "--config", str(of_files)),
     )
 
-    ended = submit(
-        "-",
-        *(part for layer, *flags in jobs for part in ("--", str(CHECKOUT / "jobs" / f"{layer}.py"), *flags)),
-        job=IN_TURN,
-        before=bucket.flags,
-        CDC_LAKE__STACK__FOLDER=str(stack.folder),
-        CDC_LAKE__LAKE__ROOT=LAKE,
-        CDC_LAKE__GOLD__MODELS=models,
-        CDC_LAKE__DEFAULTS__SILVER=ALL_TYPES,
-    )
+    settings = {
+        "CDC_LAKE__STACK__FOLDER": str(stack.folder),
+        "CDC_LAKE__LAKE__ROOT": LAKE,
+        "CDC_LAKE__GOLD__MODELS": models,
+        "CDC_LAKE__DEFAULTS__SILVER": ALL_TYPES,
+    }
+
+    ended = submit("-", *in_turn(jobs), job=IN_TURN, before=bucket.flags, **settings)
 
     assert ended.code == 0, ended.said
+    no_cluster = ("--master", "spark://127.0.0.1:1")  # a session could not be made
+    again = submit("-", *in_turn(jobs[:3]), job=IN_TURN, before=(*bucket.flags, *no_cluster), **settings)
+    assert again.code == 0, again.said
+    assert again.out.count("unchanged") == 1 + len(TABLE_TYPES) + 1
     brought = tmp_path / "brought"
     bucket.bring(brought)
     silver = (f"{layer}/{THING}" for layer in ("silver", "silver_hudi_cow", "silver_hudi_mor"))

@@ -22,7 +22,8 @@ from cdc_lake.layers.silver import run_silver
 from cdc_lake.layers.status import status
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report
-from cdc_lake.storage import LocalFiles
+from cdc_lake.session import lake_files
+from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.newest import newest_commit
 
@@ -101,7 +102,7 @@ def test_run_with_nothing_new_makes_no_session(
     assert len(report.tables) == (3 if layer == "silver" else 1)
     written = Path(lake.config.lake.root, "_runs", report.file_name)
     assert Report.model_validate_json(written.read_text()) == report
-    monkeypatch.setattr(LocalFiles, "of", lambda root: None)
+    monkeypatch.setattr(Workers, "finds_nothing_new", lambda *arguments: False)
     assert said(lake.run(layer)) == said(report)  # as the JVM tells it
 
 
@@ -124,12 +125,14 @@ def test_path_that_hadoop_may_take_elsewhere_is_left_to_it(
     lake: Lake, no_spark: None, monkeypatch: pytest.MonkeyPatch, layer: str, variable: str
 ) -> None:
     monkeypatch.setenv(variable, "/etc/hadoop/conf")
+    at = f"file://{lake.config.lake.root}"
 
-    with pytest.raises(AssertionError, match="a session is made"):
-        lake.run(layer, spark=False)
+    assert isinstance(lake_files(lake.config.lake.root, None), Storage)
+    assert isinstance(lake_files(at, None), LocalFiles)
 
-    at = lake.config.model_copy(update={"lake": LakeConfig(root=f"file://{lake.config.lake.root}")})
-    assert lake.run(layer, at, spark=False).is_idle
+    for root in (lake.config.lake.root, at):
+        report = lake.run(layer, lake.config.model_copy(update={"lake": LakeConfig(root=root)}), spark=False)
+        assert {done.status for done in report.tables} == {"unchanged"}
 
 
 def test_newest_commits_are_read_as_spark_reads_them(spark: SparkSession, lake: Lake) -> None:

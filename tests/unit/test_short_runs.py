@@ -8,6 +8,7 @@ from cdc_lake.config import Config, LakeConfig
 from cdc_lake.layers import turns
 from cdc_lake.layers.turns import New, Workers
 from cdc_lake.metrics.report import Report
+from cdc_lake.storage import LocalFiles
 
 LITTLE, MUCH, OF_A_LARGE_TABLE = New(20_000, 64 << 20), New(20_001), New(1, (64 << 20) + 1)
 
@@ -33,7 +34,8 @@ def test_session_is_a_short_one_if_little_is_new(
     workers, names = Workers(is_continuous=is_continuous), [str(number) for number in range(len(found))]
     by_name = dict(zip(names, found, strict=True))
 
-    assert not workers.finds_nothing_new(config, Report(layer="silver"), names, lambda done: by_name[done.table])
+    report = Report(layer="silver")
+    assert not workers.finds_nothing_new(config, report, LocalFiles(), names, lambda done: by_name[done.table])
     workers.spark(config, "a run")
 
     assert asked == [is_short]
@@ -45,4 +47,4 @@ def test_look_that_fails_leaves_the_error_to_spark(tmp_path: Path) -> None:
 
     config = Config(lake=LakeConfig(root=str(tmp_path)))
 
-    assert not Workers().finds_nothing_new(config, Report(layer="silver"), ["one"], look)
+    assert not Workers().finds_nothing_new(config, Report(layer="silver"), LocalFiles(), ["one"], look)
