@@ -195,7 +195,7 @@ def _follow(run: SilverRun, progress: Progress | None, source: str, landed: Prog
     while first <= newest:
         # In one go when compared: a key folded again from a part of bronze would step back.
         last, rows = (newest, None) if run.is_comparison else _next_batch(run, first, landed)
-        with planned_for(run.spark, rows=rows):
+        with planned_for(run.spark, rows=rows), run.done.phase("plan"):
             stored_bytes = run.silver.size() if progress else 0
         with planned_for(run.spark, rows=rows, stored_bytes=stored_bytes):
             progress = _fold_batch(run, first, last, progress, source)
@@ -228,10 +228,13 @@ def _fold_batch(run: SilverRun, first: int, last: int, progress: Progress | None
         following = Progress(layer="silver", run_id=run.run_id, commit=1, sources=consumed)
     else:
         following = progress.next(run.run_id, sources=consumed)
-    rows = run.bronze.where(F.col("batch").between(first, last) & (F.col("status") == "ok")).persist()
+    with run.done.phase("read"):
+        rows = run.bronze.where(F.col("batch").between(first, last) & (F.col("status") == "ok")).persist()
     try:
         batch = Batch(run, first, last, progress, rows)
-        return _commit(batch, following) if batch.counts.total else _move_on(run, progress, following)
+        with run.done.phase("read"):
+            total = batch.counts.total
+        return _commit(batch, following) if total else _move_on(run, progress, following)
     finally:
         rows.unpersist()
 
