@@ -3,6 +3,7 @@
 import os
 import re
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,7 +46,17 @@ def answering(where: str, what: str, todo: str) -> Iterator[None]:
         raise ConfigError(where, f"{what}: {said}", todo) from exc
 
 
-class LocalFiles:
+class _Files(ABC):
+    @abstractmethod
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or folder at `path`."""
+
+    def holds(self, folder: str, *entries: str) -> bool:
+        """Whether a folder has an entry of one of these names."""
+        return any(self.exists(f"{folder}/{entry}") for entry in entries)
+
+
+class LocalFiles(_Files):
     """The files of a lake in a local folder, without Hadoop, and so without a JVM."""
 
     @classmethod
@@ -66,10 +77,10 @@ class LocalFiles:
         return Path(re.sub("^file:(//)?", "", path))
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; none when it does not exist."""
+        """The names in a folder, sorted; none when it does not exist or cannot be read."""
         try:
             return sorted(os.listdir(self.path(folder)))
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:
             return []
 
     def read_bytes(self, path: str) -> bytes:
@@ -83,10 +94,6 @@ class LocalFiles:
     def exists(self, path: str) -> bool:
         """Whether there is a file or folder at `path`."""
         return self.path(path).exists()
-
-    def holds(self, folder: str, *entries: str) -> bool:
-        """Whether a folder has an entry of one of these names."""
-        return any(self.exists(f"{folder}/{entry}") for entry in entries)
 
     def folders(self, root: str, *holding: str) -> Iterator[str]:
         """The folders at or below `root` that hold an entry of one of these names, as paths relative to it, sorted."""
@@ -121,7 +128,7 @@ class LocalFiles:
             raise ConfigError(path, f"it cannot be written: {exc.strerror}", todo) from exc
 
 
-class Storage:
+class Storage(_Files):
     """Reads and writes small text files by Hadoop path."""
 
     def __init__(self, spark: SparkSession) -> None:
@@ -297,10 +304,6 @@ class Storage:
     def size(self, folder: str) -> int:
         """Bytes of all files at and below a folder."""
         return int(self._fs(folder).getContentSummary(self._path(folder)).getLength())
-
-    def holds(self, folder: str, *entries: str) -> bool:
-        """Whether a folder has an entry of one of these names."""
-        return any(self.exists(f"{folder}/{entry}") for entry in entries)
 
     def folders(self, root: str, *holding: str) -> Iterator[str]:
         """The folders at or below `root` that hold an entry of one of these names, as paths relative to it, sorted."""

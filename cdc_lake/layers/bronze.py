@@ -43,6 +43,7 @@ from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.newest import newest_commit
 from cdc_lake.tables.progress import Gap, Progress
+from cdc_lake.tables.silver import TABLE_FOLDERS
 
 logger = logging.getLogger(__name__)
 _LOGGED_ROWS = 20
@@ -150,7 +151,11 @@ class _Look:
 
     def without_spark(self, done: TableReport) -> New | None:
         """What is new, where the table's log says it plainly."""
-        found = newest_commit(self.files, table_path(self.config, "bronze", done.table), "delta")
+        path, log = table_path(self.config, "bronze", done.table), self.logs[done.table]
+        if not log.problem and not self.files.holds(path, *TABLE_FOLDERS):
+            # Of an empty topic a table is made too.
+            return New(max(sum(span.end - span.start for span in unread(log, {}).values()), 1))
+        found = newest_commit(self.files, path, "delta")
         lag = self.lag(found.progress, done) if found else None
         return None if lag is None else New(lag)
 

@@ -38,6 +38,7 @@ from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.newest import newest_commit
 from cdc_lake.tables.progress import Progress
 from cdc_lake.tables.side import SideTable
+from cdc_lake.tables.silver import TABLE_FOLDERS
 
 
 def run_silver(
@@ -95,13 +96,16 @@ def _new_without_spark(
     target = targets[done.table]
     bronze = newest_commit(files, table_path(config, "bronze", target.topic), "delta")
     silver = newest_commit(files, target.path, target.held_in.format)
-    if bronze is None or silver is None:
+    if bronze is None:
         return None
+    rows = bronze.progress.rows
+    if silver is None:
+        is_first = bronze.progress.commit == 1 and not files.holds(target.path, *TABLE_FOLDERS)
+        return New(max(rows, 1)) if is_first and rows is not None else None
     lag = _lag(bronze.table_id, bronze.progress, silver.progress, done)
-    if not lag:
-        return None if lag is None else New(0)
-    rows = bronze.progress.rows if lag == 1 else None
-    return None if rows is None or silver.bytes is None else New(max(rows, 1), silver.bytes)
+    if lag == 0:
+        return New(0)
+    return New(max(rows, 1), silver.bytes) if lag == 1 and rows is not None and silver.bytes is not None else None
 
 
 def _lag(source: str, landed: Progress | None, progress: Progress | None, done: TableReport) -> int | None:

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, Field
 
@@ -58,14 +58,11 @@ class Reconciled(BaseModel):
     first: list[DifferentRow] = []
 
 
-class Timed(BaseModel):
-    """What has phases.
+class Timed:
+    """A model with `seconds` by phase. A phase inside another counts for itself alone: the sum is the time of all."""
 
-    Attributes:
-        seconds: by phase. A phase inside another counts for itself alone, so the sum is the time of all.
-    """
-
-    seconds: dict[str, float] = {}
+    if TYPE_CHECKING:  # each model declares it, where it is to be shown
+        seconds: dict[str, float]
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -79,7 +76,7 @@ class Timed(BaseModel):
             self.seconds[name] = round(self.seconds.get(name, 0.0) + own, 3)
 
 
-class TableReport(Timed):
+class TableReport(Timed, BaseModel):
     """What a run did to one table.
 
     Attributes:
@@ -113,6 +110,7 @@ class TableReport(Timed):
     rows: dict[str, int] = {}
     examples: dict[str, list[str]] = {}
     unmet: dict[str, int] = {}
+    seconds: dict[str, float] = {}
     warnings: list[str] = []
     reconciled: Reconciled | None = None
     error: Failure | None = None
@@ -133,7 +131,7 @@ class TableReport(Timed):
         self.error = Failure.of(error)
 
 
-class Report(Timed):
+class Report(Timed, BaseModel):
     """What a run did.
 
     Attributes:
@@ -147,6 +145,7 @@ class Report(Timed):
     started_at: datetime = Field(default_factory=lambda: datetime.now(UTC))
     ended_at: datetime | None = None
     because: str | None = None
+    seconds: dict[str, float] = {}
     tables: list[TableReport] = []
 
     def end(self) -> None:

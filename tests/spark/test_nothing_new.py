@@ -106,6 +106,31 @@ def test_run_with_nothing_new_makes_no_session(
     assert said(lake.run(layer)) == said(report)  # as the JVM tells it
 
 
+def test_first_runs_of_small_tables_are_short(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_spark: None
+) -> None:
+    asked: list[bool] = []
+
+    def ask(*arguments: Any, is_short: bool) -> None:
+        asked.append(is_short)
+        raise AssertionError("a session is made")
+
+    monkeypatch.setattr(turns, "build_session", ask)
+    config = lake.config.model_copy(update={"lake": LakeConfig(root=str(tmp_path / "lake"))})
+    with pytest.raises(AssertionError, match="a session is made"):
+        lake.run("bronze", config, spark=False)
+    shutil.copytree(Path(lake.config.lake.root, "bronze"), tmp_path / "lake" / "bronze")
+    for later in (2, 1):
+        with pytest.raises(AssertionError, match="a session is made"):
+            lake.run("silver", config, spark=False)
+        for file in (tmp_path / "lake" / "bronze").rglob(f"_delta_log/*{later}.*"):
+            file.unlink()
+    with pytest.raises(AssertionError, match="a session is made"):
+        lake.run("silver", config, spark=False)
+
+    assert asked == [True, False, False, True]
+
+
 def test_catalog_that_is_behind_is_told_by_a_session(lake: Lake, no_spark: None) -> None:
     behind = lake.config.model_copy(update={"catalog": CatalogConfig(type="hive", uri="embedded")})
     lake.run("bronze", behind, spark=False)
