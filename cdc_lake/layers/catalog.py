@@ -95,7 +95,7 @@ def _keep_in_step(config: Config, report: Report, spark: SparkSession, layer: st
 
 
 def is_told(config: Config, files: LocalFiles | Storage, layer: str) -> bool:
-    """Whether the catalog needs not be told of a layer's tables if none of them changes."""
+    """Whether the catalog knows the newest state of all tables of a layer, or there is none."""
     return config.catalog.type == "none" or not files.names(_mark(config, layer))
 
 

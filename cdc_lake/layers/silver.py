@@ -77,7 +77,7 @@ def run_silver(
 
 
 def _targets(config: Config, topics: Sequence[str]) -> dict[str, SilverTarget]:
-    """The tables that silver is held in, by name.
+    """Silver's tables by name.
 
     Raises:
         ConfigError: a setting lacks another one that it needs, or two tables have the same name in the catalog.

@@ -204,7 +204,7 @@ class _Look:
         return self.bronze_by_spark(topic)
 
     def bronze_by_spark(self, topic: str) -> _Bronze:
-        """The same, whatever its log and files are like."""
+        """The same through Spark, which reads every log and reports damaged files."""
         table = DeltaLakeTable(self.spark, table_path(self.config, "bronze", topic))
         progress = table.progress()
         assert progress is not None, "a bronze table is created with progress"

@@ -190,7 +190,7 @@ def _content(files: LocalFiles | Storage, path: str) -> bytes:
 
 
 def _said_in(commit: bytes) -> dict[str, str]:
-    """What a commit says beside its files: in JSON in table version 6, else in Avro."""
+    """A commit's extra metadata: JSON in table version 6, Avro in later ones."""
     if commit.startswith(b"{"):
         found = json.loads(commit)
     else:
