@@ -43,6 +43,8 @@ logger.hostname.level = error
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 """
+CONF_FILES = frozenset(("spark-defaults.conf", "spark-env.sh", "log4j2.properties"))
+"""What `write_spark_defaults` writes."""
 _FETCH = "run `cdc-lake jars fetch`"
 _TRUST_STORES = (
     Path("/etc/ssl/certs/java/cacerts"),

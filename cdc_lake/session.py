@@ -8,7 +8,7 @@ theirs stands.
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 from py4j.java_gateway import JavaPackage
@@ -16,11 +16,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from cdc_lake.class_archive import short_jvm
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import InstallationError
 from cdc_lake.events.framing import MAX_INFLATED_BYTES
 from cdc_lake.jars import without_hudi
-from cdc_lake.java import SHORT_JVM
 from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.versions import (
     CATALOG,
@@ -138,29 +138,25 @@ when the one before has ended takes longer than what it could save (docs/design.
 """
 
 
-_JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
-"""The variable with the first options of a JVM that PySpark starts; those of the submission win."""
-
-
 def build_session(app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES, *, is_short: bool = False) -> SparkSession:
     """The session of this process, made with `SPARK_DEFAULTS` where the submission left a setting open.
 
     Args:
         app_name: Spark's name of the application.
         max_record_bytes: the size of the largest record that is to be decoded; see `avro_limits`.
-        is_short: the process ends after a few small batches; if it has no JVM yet, that gets `SHORT_JVM`.
+        is_short: the process ends after a few small batches; a JVM that it starts is one for that.
 
     Raises:
         InstallationError: Java, Spark or a jar is missing or damaged, or they are known not to work together; or Avro's
             limits cannot be set.
     """
-    with _jvm_options(SHORT_JVM if is_short else ""):
+    with short_jvm() if is_short else nullcontext():
         found = running()
     submitted = dict(SparkConf().getAll())
     defaults = SPARK_DEFAULTS if found.hudi else without_hudi(SPARK_DEFAULTS)
     ours = {key: value for key, value in defaults.items() if key in REQUIRED or key not in submitted}
     check(found, submitted | ours)
-    check_jars(submitted.get("spark.jars", ""))
+    check_jars(submitted)
     limits = avro_limits(max_record_bytes)
     _limit_avro_here(limits)
     ours[EXECUTOR_OPTIONS] = with_avro_limits(submitted.get(EXECUTOR_OPTIONS, defaults[EXECUTOR_OPTIONS]), limits)
@@ -175,20 +171,6 @@ def build_session(app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES, *, i
     spark.sparkContext.setLogLevel("ERROR")
     _remember_names(spark)
     return spark
-
-
-@contextmanager
-def _jvm_options(options: str) -> Iterator[None]:
-    """Options of the JVM that is started meanwhile, if one is."""
-    before = os.environ.get(_JVM_OPTIONS)
-    os.environ[_JVM_OPTIONS] = " ".join(filter(None, (options, before)))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_JVM_OPTIONS]
-        else:
-            os.environ[_JVM_OPTIONS] = before
 
 
 def _limit_avro_here(limits: Mapping[str, int]) -> None:

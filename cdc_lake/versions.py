@@ -269,15 +269,16 @@ def check(found: Found, settings: Mapping[str, str]) -> None:
             raise InstallationError(f"{broken.what} ({found})", broken.why, broken.todo)
 
 
-def check_jars(spark_jars: str) -> None:
+def check_jars(settings: Mapping[str, str]) -> None:
     """Refuse missing and damaged jars, before a class of them is needed in the middle of a run.
 
     Args:
-        spark_jars: the setting `spark.jars`. Jars that are there because `cdc-lake jars fetch` put them there are
-            compared with their lock; how a cluster brings its own is its own affair, as long as the classes are there.
+        settings: those of the submission. Jars that it names because `cdc-lake jars fetch` put them there are compared
+            with their lock; how a cluster brings its own is its own affair, as long as the classes are there.
     """
     cache = cache_folder()
-    if any(Path(urlsplit(jar).path).is_relative_to(cache) for jar in spark_jars.split(",") if jar):
+    named = [*settings.get("spark.jars", "").split(","), *settings.get("spark.driver.extraClassPath", "").split(":")]
+    if any(Path(urlsplit(jar).path).is_relative_to(cache) for jar in named if jar):
         require(read_lock(lock_file(profile_name())), cache)
     for what, name in _NEEDED_CLASSES.items():
         if _class(name) is None:

@@ -1,11 +1,13 @@
 """`cdc-lake jars`: what Spark and the embedded servers run on."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cdc_lake.cli.run import start_log
 from cdc_lake.errors import InstallationError
 from cdc_lake.jars import (
     EMBEDDED_PROFILE,
@@ -52,6 +54,20 @@ def fetch_command(
             from cdc_lake.session import SPARK_DEFAULTS  # imports pyspark, which the other commands do without
 
             write_spark_defaults(jars, cache, SPARK_DEFAULTS, conf=conf, java_module=PROFILES[name].java_module)
+
+
+@app.command("archive")
+def archive_command() -> None:
+    """Make short runs of `cdc-lake run` start faster: archive the classes that they load (half a minute, 190 MB).
+
+    Run it again after an update of Java or of the jars.
+    """
+    from cdc_lake.class_archive import recorded  # loads pyspark, as above
+    from cdc_lake.cli.training import train
+
+    start_log()
+    with tempfile.TemporaryDirectory() as folder, recorded():
+        train(Path(folder))
 
 
 @app.command("verify")

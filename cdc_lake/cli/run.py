@@ -40,14 +40,19 @@ def _seconds(text: object) -> float:
     return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[found[2] or "s"]
 
 
-def _report_file(text: object) -> Path:
-    file = Path(str(text)).absolute()
-    if not file.parent.is_dir():
-        raise ConfigError(f"--json-file {file}", f"{file.parent} is not a directory", "create it, or name another file")
-    if file.is_dir():
-        raise ConfigError(f"--json-file {file}", "it is a directory", "name a file")
-    file.unlink(missing_ok=True)  # a run that ends without a report leaves none of an earlier run
-    return file
+def _new_file(flag: str) -> Callable[[object], Path]:
+    """The parser of a flag that names a file for what a run writes; one of an earlier run is removed at once."""
+
+    def parsed(text: object) -> Path:
+        file = Path(str(text)).absolute()
+        if not file.parent.is_dir():
+            raise ConfigError(f"{flag} {file}", f"{file.parent} is not a directory", "create it, or name another file")
+        if file.is_dir():
+            raise ConfigError(f"{flag} {file}", "it is a directory", "name a file")
+        file.unlink(missing_ok=True)
+        return file
+
+    return parsed
 
 
 Tables = Annotated[list[str], typer.Option("--table", help="Topic name or glob; repeatable.")]
@@ -73,7 +78,21 @@ Interval = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print each run's report as one line of JSON.")]
 JsonFile = Annotated[
     Path | None,
-    typer.Option("--json-file", parser=_report_file, metavar="PATH", help="Write the newest run's report to a file."),
+    typer.Option(
+        "--json-file",
+        parser=_new_file("--json-file"),
+        metavar="PATH",
+        help="Write the newest run's report to a file.",
+    ),
+]
+Profile = Annotated[
+    Path | None,
+    typer.Option(
+        "--profile",
+        parser=_new_file("--profile"),
+        metavar="PATH",
+        help="Write to a file what Spark did: jobs, stages, generated classes, compilation.",
+    ),
 ]
 
 
@@ -88,6 +107,7 @@ def bronze(
     interval: Interval = 10.0,
     as_json: Json = False,
     json_file: JsonFile = None,
+    profile: Profile = None,
 ) -> None:
     """Land the new records of Kafka topics."""
 
@@ -102,7 +122,7 @@ def bronze(
             workers=workers,
         )
 
-    run_layer(layer, config, How(parallel, continuous, interval, as_json, json_file))
+    run_layer(layer, config, How(parallel, continuous, interval, as_json, json_file, profile))
 
 
 @app.command()
@@ -114,6 +134,7 @@ def silver(
     interval: Interval = 10.0,
     as_json: Json = False,
     json_file: JsonFile = None,
+    profile: Profile = None,
 ) -> None:
     """Fold the new events of bronze into the tables."""
 
@@ -122,7 +143,7 @@ def silver(
 
         return run_silver(settings, table, workers=workers)
 
-    run_layer(layer, config, How(parallel, continuous, interval, as_json, json_file))
+    run_layer(layer, config, How(parallel, continuous, interval, as_json, json_file, profile))
 
 
 @app.command()
@@ -134,6 +155,7 @@ def gold(
     interval: Interval = 10.0,
     as_json: Json = False,
     json_file: JsonFile = None,
+    profile: Profile = None,
 ) -> None:
     """Make the tables of SQL models anew where silver has changed."""
 
@@ -142,7 +164,7 @@ def gold(
 
         return run_gold(settings, model, workers=workers)
 
-    run_layer(layer, config, How(parallel, continuous, interval, as_json, json_file))
+    run_layer(layer, config, How(parallel, continuous, interval, as_json, json_file, profile))
 
 
 class LayerName(StrEnum):
@@ -220,6 +242,7 @@ class How:
     interval_seconds: float = 10.0
     as_json: bool = False
     json_file: Path | None = None
+    profile: Path | None = None
 
 
 def run_layer(layer: Callable[[Config, "Workers"], Report], config: str | None, how: How) -> None:
@@ -240,6 +263,7 @@ def run_layer(layer: Callable[[Config, "Workers"], Report], config: str | None, 
         raise typer.Exit(_run_again_and_again(lambda: layer(settings, workers), workers, how))
     with display.shown():
         report = workers.patiently(lambda: layer(settings, workers))
+    _write_profile(workers, how)
     tell(report, how)
     raise typer.Exit(report.exit_code)
 
@@ -267,6 +291,7 @@ def _run_again_and_again(run: Callable[[], Report], workers: "Workers", how: How
         else:
             last = [report.exit_code]
             if not report.is_idle:
+                _write_profile(workers, how)
                 tell(report, how)
         if workers.wait(max(how.interval_seconds - (time.monotonic() - started), 0)):
             return worst_exit_code([*last, *(failure.exit_code for failure in workers.left_out.values())])
@@ -292,13 +317,21 @@ def tell(report: Report, how: How, show: Callable[[Report], None] | None = None)
     _tell_troubles(report)
     text = report.model_dump_json()
     if how.json_file:
-        _replace(how.json_file, text + "\n")
+        _replace("--json-file", how.json_file, text + "\n")
     if how.as_json:  # behind the warnings: spark-submit merges stderr into stdout
         sys.stderr.flush()
         print(text, flush=True)
 
 
-def _replace(file: Path, text: str) -> None:
+def _write_profile(workers: "Workers", how: How) -> None:
+    """Write what the flags want to know of Spark; nothing if no run has needed it."""
+    if how.profile and workers.session:
+        from cdc_lake.metrics.profile import profile
+
+        _replace("--profile", how.profile, profile(workers.session))
+
+
+def _replace(flag: str, file: Path, text: str) -> None:
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         draft.write_text(text, encoding="utf-8")
@@ -306,7 +339,7 @@ def _replace(file: Path, text: str) -> None:
     except OSError as exc:
         draft.unlink(missing_ok=True)
         raise InfrastructureError(
-            f"--json-file {file}", f"the report cannot be written: {exc.strerror}", "the run itself has ended"
+            f"{flag} {file}", f"the file cannot be written: {exc.strerror}", "the run itself has ended"
         ) from exc
 
 

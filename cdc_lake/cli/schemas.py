@@ -11,11 +11,10 @@ from rich.table import Table
 from cdc_lake.cli.run import ConfigFile
 from cdc_lake.config import Config, load_config
 from cdc_lake.errors import ConfigError, UnknownTableError
-from cdc_lake.registries import open_subjects
-from cdc_lake.registries.subjects import Level, Version, changes, check_compatible, registered
 
 if TYPE_CHECKING:
     from cdc_lake.layers.topics import Wanted
+    from cdc_lake.registries.subjects import Level, Subjects, Version
 
 app = typer.Typer(help="Look at a registry's schemas, and register those of gold's topics.", no_args_is_help=True)
 
@@ -35,7 +34,7 @@ Levels = Annotated[
 @app.command("list")
 def list_command(config: ConfigFile = None, as_json: Json = False) -> None:
     """List the registry's subjects: their newest version, its id, and what the next one has to be."""
-    subjects = open_subjects(load_config(config))
+    subjects = _subjects(load_config(config))
     rows = []
     for subject in subjects.subjects():
         version = subjects.version(subject)
@@ -62,7 +61,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print a schema that the registry has."""
-    found = open_subjects(load_config(config)).version(subject, version)
+    found = _subjects(load_config(config)).version(subject, version)
     if found is None:
         what = f"the registry has no version {version} of it" if version else "the registry has no such subject"
         raise UnknownTableError(subject, what, "see `cdc-lake schemas list`")
@@ -75,8 +74,10 @@ def show(
 @app.command()
 def diff(subject: Wanteds = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Say what the schemas of our topics have otherwise than the registry's newest versions."""
+    from cdc_lake.registries.subjects import changes
+
     settings = load_config(config)
-    subjects, rows = open_subjects(settings), []
+    subjects, rows = _subjects(settings), []
     for one in _wanted(settings, subject):
         before = subjects.version(one.subject)
         found = ["the registry has no such subject"] if before is None else changes(one.subject, before, one.text)
@@ -93,8 +94,10 @@ def diff(subject: Wanteds = None, config: ConfigFile = None, as_json: Json = Fal
 @app.command()
 def check(subject: Wanteds = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Check that the registry would take the schemas of our topics; register nothing. Exit code 2 if not."""
+    from cdc_lake.registries.subjects import check_compatible
+
     settings = load_config(config)
-    subjects, rows = open_subjects(settings), []
+    subjects, rows = _subjects(settings), []
     for one in _wanted(settings, subject):
         check_compatible(subjects, one.subject, one.text)
         rows.append({"subject": one.subject, "origin": one.origin, "compatibility": subjects.level(one.subject)})
@@ -108,8 +111,10 @@ def check(subject: Wanteds = None, config: ConfigFile = None, as_json: Json = Fa
 @app.command()
 def register(subject: Wanteds = None, level: Levels = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Register the schemas of our topics, once all of them are seen to be compatible."""
+    from cdc_lake.registries.subjects import check_compatible, registered
+
     settings, named = load_config(config), _level(level)
-    subjects, ours, rows = open_subjects(settings), _wanted(settings, subject), []
+    subjects, ours, rows = _subjects(settings), _wanted(settings, subject), []
     for one in ours:
         check_compatible(subjects, one.subject, one.text)
     for one in ours:
@@ -123,13 +128,21 @@ def register(subject: Wanteds = None, level: Levels = None, config: ConfigFile =
         print(f"{row['subject']}: version {row['version']}, {row['kind']} {row['id']}")
 
 
+def _subjects(settings: Config) -> "Subjects":
+    from cdc_lake.registries import open_subjects  # late, as in the commands: `requests` takes a fifth of a second
+
+    return open_subjects(settings)
+
+
 def _wanted(settings: Config, patterns: list[str] | None) -> "list[Wanted]":
     from cdc_lake.layers.topics import wanted  # imports pyspark, which the others do without
 
     return wanted(settings, patterns or ["*"])
 
 
-def _level(name: str | None) -> Level | None:
+def _level(name: str | None) -> "Level | None":
+    from cdc_lake.registries.subjects import Level
+
     if name is None:
         return None
     for level in get_args(Level):
@@ -140,5 +153,5 @@ def _level(name: str | None) -> Level | None:
     raise ConfigError("--level", f"`{name}` is no compatibility level", f"write one of {known}")
 
 
-def _told(subject: str, version: Version) -> dict[str, Any]:
+def _told(subject: str, version: "Version") -> dict[str, Any]:
     return {"subject": subject, "version": version.number, "kind": version.kind, "id": version.id}

@@ -98,6 +98,11 @@ class Workers:
         self._watch = watch
         self._stopping, self._cancelled = threading.Event(), threading.Event()
 
+    @property
+    def session(self) -> SparkSession | None:
+        """The first worker's session, if one was needed."""
+        return self._sessions[0] if self._sessions else None
+
     def spark(self, config: Config, layer: str) -> SparkSession:
         """The first worker's session.
 
@@ -110,7 +115,7 @@ class Workers:
 
     def files(self, config: Config) -> LocalFiles | Storage:
         """The lake's files, for a look; see `session.lake_files`."""
-        return lake_files(config.lake.root, self._sessions[0] if self._sessions else None)
+        return lake_files(config.lake.root, self.session)
 
     def finds_nothing_new(
         self,
@@ -196,8 +201,8 @@ class Workers:
         """End now: the batches that are under way are given up, none of them half written."""
         self.stop()
         self._cancelled.set()
-        if self._sessions:
-            self._sessions[0].sparkContext.cancelAllJobs()
+        if self.session:
+            self.session.sparkContext.cancelAllJobs()
 
     def wait(self, seconds: float) -> bool:
         """Wait, or until told to stop; whether that was so."""

@@ -13,7 +13,7 @@ ROWS = (
     ("cli", "jobs"),
     ("layers", "ops", "embedded", "emr"),
     ("sources", "tables", "catalogs", "sinks", "metrics", "reconcile", "packaging", "session", "versions"),
-    ("storage", "jars", "java", "models", "registries", "brokers"),
+    ("storage", "jars", "java", "class_archive", "models", "registries", "brokers"),
     ("events", "changes"),
     ("config", "aws", "failpoints", "fold", "joins", "points", "privacy", "s3"),
     ("columns", "errors", "literals", "partitioning"),
@@ -21,7 +21,7 @@ ROWS = (
 """From top to bottom: a room knows the rows below its own."""
 KNOWN_NEIGHBOURS = {
     *(("jobs", "cli"), ("session", "versions"), ("tables", "versions"), ("packaging", "versions"), ("jars", "java")),
-    *(("config", "aws"), ("s3", "aws")),
+    *(("class_archive", "jars"), ("class_archive", "java"), ("config", "aws"), ("s3", "aws")),
 }
 """Who may know whom on the same row."""
 ROW_OF = {room: number for number, row in enumerate(ROWS) for room in row}

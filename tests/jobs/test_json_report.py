@@ -32,9 +32,10 @@ def run_without_spark_submit(lake: Path, *flags: str) -> Ended:
 
 @pytest.mark.parametrize("launcher", ["spark-submit", pytest.param("cdc-lake", marks=pytest.mark.deep)])
 def test_report_is_last_line_and_in_file(launcher: str, submit: Submit, lake: Path, tmp_path: Path) -> None:
-    file = tmp_path / "report.json"
-    file.write_text("of an earlier run")
-    flags = ("--json", "--json-file", str(file))
+    file, profile = tmp_path / "report.json", tmp_path / "profile.json"
+    for one in (file, profile):
+        one.write_text("of an earlier run")
+    flags = ("--json", "--json-file", str(file), "--profile", str(profile))
 
     ended = submit("bronze", *flags, job=JOB) if launcher == "spark-submit" else run_without_spark_submit(lake, *flags)
 
@@ -45,4 +46,9 @@ def test_report_is_last_line_and_in_file(launcher: str, submit: Submit, lake: Pa
     assert f": {WARNING}" in ended.out
     assert f"error CDC-200 {tables[1]['table']}: {ERROR}" in ended.out
     assert json.loads(file.read_text()) == ended.report
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["lake", "report.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lake", "profile.json", "report.json"]
+    done = json.loads(profile.read_text())
+    assert any("bronze.py" in job["name"] and job["status"] == "SUCCEEDED" for job in done["jobs"])
+    assert sum(stage["executorRunTime"] for stage in done["stages"]) > 0
+    assert done["jvm"]["loaded_classes"] > 10_000
+    assert done["generated"].keys() == {"classes", "seconds"}

@@ -5,32 +5,79 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from cdc_lake.java import SHORT_JVM
 
 SESSION = """
 import json, os, sys
+from pathlib import Path
+from cdc_lake import class_archive
 from cdc_lake.session import build_session
+class_archive._folder = lambda: Path("short-runs").absolute()
 spark = build_session("short", is_short=True)
-beans = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
-json.dump({"options": list(beans.getInputArguments()), "left": os.environ.get("SPARK_SUBMIT_OPTS")}, sys.stdout)
+jvm = spark._jvm
+beans = jvm.java.lang.management.ManagementFactory
+json.dump(
+    {
+        "options": list(beans.getRuntimeMXBean().getInputArguments()),
+        "left": os.environ.get("SPARK_SUBMIT_OPTS"),
+        "loader": jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        .loadClass("io.delta.tables.DeltaTable").getClassLoader().getName(),
+        "maps": Path(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}/maps").read_text(),
+    },
+    sys.stdout,
+)
 """
 
 
-def test_short_jvm_takes_our_options_and_then_the_users(tmp_path: Path) -> None:
+ARCHIVE = """
+from pathlib import Path
+from cdc_lake import class_archive
+from cdc_lake.cli.app import execute
+class_archive._folder = lambda: Path("short-runs").absolute()
+execute("jars", "archive")
+"""
+"""As the command does it, in another folder than this environment's."""
+
+
+def in_python(code: str, folder: Path, **variables: str) -> str:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     done = subprocess.run(
-        [sys.executable, "-c", SESSION],
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": "-XX:ReservedCodeCacheSize=100m"},
-        cwd=tmp_path,
+        [sys.executable, "-c", code],
+        env={**kept, "SPARK_LOCAL_IP": "127.0.0.1", **variables},
+        cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
-
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    return done.stdout
+
+
+def start_session(folder: Path, **variables: str) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(in_python(SESSION, folder, **variables))
+    return said
+
+
+def test_short_jvm_takes_our_options_and_then_the_users(tmp_path: Path) -> None:
+    said = start_session(tmp_path, SPARK_SUBMIT_OPTS="-XX:ReservedCodeCacheSize=100m")
+
     sizes = [option for option in said["options"] if option.startswith("-XX:ReservedCodeCacheSize=")]
     assert set(SHORT_JVM.split()) <= set(said["options"])
     assert sizes[-1] == "-XX:ReservedCodeCacheSize=100m"  # the last one counts
     assert said["left"] == "-XX:ReservedCodeCacheSize=100m"
+
+
+@pytest.mark.deep
+def test_session_starts_from_the_archive_of_classes(tmp_path: Path) -> None:
+    in_python(ARCHIVE, tmp_path)
+    (archive,) = (tmp_path / "short-runs").glob("classes-*.jsa")
+
+    said = start_session(tmp_path)
+
+    assert str(archive) in said["maps"]
+    assert said["loader"] == "app"  # the only one whose classes an archive holds

@@ -1,4 +1,4 @@
-"""`--json-file`: where a run's report goes, and what is refused before the run begins."""
+"""`--json-file` and `--profile`: where a run writes what it did, and what is refused before the run begins."""
 
 import json
 from datetime import UTC, datetime
@@ -34,6 +34,14 @@ def test_missing_directory_is_refused_before_the_run(name: str, tmp_path: Path) 
     assert f"{tmp_path / 'none'} is not a directory; create it" in str(ended.exception)
 
 
+@pytest.mark.parametrize("name", ["bronze", "silver", "gold"])
+def test_missing_directory_of_a_profile_is_refused(name: str, tmp_path: Path) -> None:
+    ended = CliRunner().invoke(app, [*COMMANDS[name], "--profile", str(tmp_path / "none" / "profile.json")])
+
+    assert isinstance(ended.exception, ConfigError)
+    assert f"--profile {tmp_path / 'none' / 'profile.json'}" in str(ended.exception)
+
+
 def test_directory_as_report_file_is_refused(tmp_path: Path) -> None:
     ended = CliRunner().invoke(app, [*COMMANDS["bronze"], "--json-file", str(tmp_path)])
 
@@ -66,5 +74,5 @@ def test_newest_report_replaces_the_one_before(tmp_path: Path) -> None:
 def test_unwritable_report_file_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "gone" / "report.json"
 
-    with pytest.raises(InfrastructureError, match="the report cannot be written: No such file or directory"):
+    with pytest.raises(InfrastructureError, match="the file cannot be written: No such file or directory"):
         tell(report("first"), How(json_file=file))
