@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from events import Record
 from pyspark.sql import DataFrame, SparkSession
 
+from cdc_lake.events.identity import Identity
 from cdc_lake.sources.logs import Span, TopicLog
 
 _KAFKA = (
@@ -76,6 +77,11 @@ class FakeBroker:
         log.start, log.end = min(offset, log.start), offset
         log.records = [record for record in log.records if record.offset < offset]
 
+    def compact_away(self, topic: str, partition: int, offset: int) -> None:
+        """Remove one record, as compaction does: the log's ends stay."""
+        log = self._partitions[topic][partition]
+        log.records = [record for record in log.records if record.offset != offset]
+
     def doubts(self, topic: str) -> list[str]:
         """See `TopicSource`."""
         return []
@@ -114,11 +120,15 @@ class FakeBroker:
 
     def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
         """See `TopicSource`."""
+        return {partition: one.timestamp_ms for partition, one in self.first_records(topic, offsets).items()}
+
+    def first_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, Identity]:
+        """See `TopicSource`."""
         found = {}
         for partition, offset in offsets.items():
             behind = (r for r in self._partitions[topic][partition].records if r.offset >= offset)
-            if record := next(behind, None):
-                found[partition] = round(record.timestamp.timestamp() * 1000)
+            if r := next(behind, None):
+                found[partition] = Identity.of(r.offset, round(r.timestamp.timestamp() * 1000), r.key, r.value)
         return found
 
     def left_out(self, spans: Mapping[int, Span], records: int) -> int:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -28,6 +29,7 @@ from cdc_lake.events.framing import body
 from cdc_lake.failpoints import reach
 from cdc_lake.layers.catalog import check_catalog_names, keep_in_step
 from cdc_lake.layers.dead_letters import dead_letter_topic, is_due, send_due, sent_by
+from cdc_lake.layers.log_ends import replaced
 from cdc_lake.layers.neighbours import last_records, records_around, records_there
 from cdc_lake.layers.run import Leases, check_holds_no_tables, check_is_in_no_table, end_report, select, table_path
 from cdc_lake.layers.turns import New, Workers
@@ -249,7 +251,7 @@ def _land(run: _Run) -> bool:
     if progress and _read_on(run.log, progress.offsets)[1]:
         # No loss if another run has read on since the logs were listed.
         run = replace(run, log=run.bronze.source.logs([run.log.name])[run.log.name])
-    before = _reading_on(run, progress)
+    before = _reading_on(run, progress, {} if done.batches else _replaced(run, progress))
     position = before.offsets[run.log.id]
     if not done.batches:
         done.lag_before = _lag(run.log, position)
@@ -387,6 +389,7 @@ def _following(
         epoch=before.epoch,
         commit=before.commit + 1,
         offsets={**before.offsets, run.log.id: reached},
+        last={**before.last, **seen.last},
         log_ts={p: max(before.log_ts.get(p, ts), ts) for p, ts in {**before.log_ts, **landed.log_ts}.items()},
         kinds=dict(written.kinds),
         owners=dict(written.owners),
@@ -465,8 +468,20 @@ def _progress(run: _Run) -> Progress | None:
     )
 
 
-def _reading_on(run: _Run, progress: Progress | None) -> Progress:
+def _replaced(run: _Run, progress: Progress | None) -> Mapping[int, int]:
+    """See `log_ends.replaced`: of the partitions that have news, or less than bronze read."""
+    if progress is None or run.log.id not in progress.offsets:
+        return {}
+    reached = progress.offsets[run.log.id]
+    news = [p for p, span in run.log.partitions.items() if span.end != reached.get(p, span.start)]
+    return replaced(run.spark, run.table, progress, run.log, run.bronze.source, news)
+
+
+def _reading_on(run: _Run, progress: Progress | None, replaced: Mapping[int, int] = MappingProxyType({})) -> Progress:
     """The progress to go on from: `offsets` of the topic's id say where each partition is to be read from.
+
+    Args:
+        replaced: see `log_ends.replaced`.
 
     Raises:
         DataLossError: records are gone, and the run was not told to accept that.
@@ -480,8 +495,8 @@ def _reading_on(run: _Run, progress: Progress | None) -> Progress:
                 f"`cdc-lake seek --table {log.name} --to earliest` brings them"
             )
         return Progress(layer="bronze", run_id=run.bronze.run_id, commit=0, offsets={log.id: begin})
-    offsets, gaps = _read_on(log, progress.offsets)
-    losses = [_loss(log, gap) for gap in gaps]
+    offsets, gaps = _read_on(log, progress.offsets, replaced)
+    losses = [_loss(log, gap, offsets[log.id]) for gap in gaps]
     if losses and not run.bronze.accept_loss:
         raise DataLossError(
             log.name,
@@ -492,14 +507,18 @@ def _reading_on(run: _Run, progress: Progress | None) -> Progress:
     for loss in losses:
         run.done.warn(f"went on over a loss: {loss}")
     again = progress.again if list(offsets) == list(progress.offsets) else {}
-    return progress.model_copy(update={"offsets": offsets, "gaps": gaps, "again": again})
+    reached = progress.offsets.get(log.id, {})
+    last = {p: one for p, one in progress.last.items() if offsets[log.id].get(p) == reached.get(p, -1)}
+    return progress.model_copy(update={"offsets": offsets, "gaps": gaps, "again": again, "last": last})
 
 
-def _read_on(log: TopicLog, offsets: Mapping[str, dict[int, int]]) -> tuple[dict[str, dict[int, int]], tuple[Gap, ...]]:
+def _read_on(
+    log: TopicLog, offsets: Mapping[str, dict[int, int]], replaced: Mapping[int, int] = MappingProxyType({})
+) -> tuple[dict[str, dict[int, int]], tuple[Gap, ...]]:
     """Where each partition of `log` is to be read from, put into `offsets` under its id; and what is missing there.
 
-    A log that ends before what was read of it is going to give the same offsets to other records. So what was read
-    stays behind as a generation of its own.
+    A log that lost its end gives the same offsets to other records. So what was read stays behind as a generation of
+    its own.
     """
     if log.id not in offsets:
         lost, ended = list(offsets.items())[-1]
@@ -508,7 +527,7 @@ def _read_on(log: TopicLog, offsets: Mapping[str, dict[int, int]]) -> tuple[dict
         )
         return {**offsets, log.id: _starts(log)}, tuple(gone)
     reached = _starts(log) | offsets[log.id]
-    position = {p: min(max(reached[p], span.start), span.end) for p, span in log.partitions.items()}
+    position = {p: min(max(reached[p], span.start), span.end) for p, span in log.partitions.items()} | {**replaced}
     gaps = tuple(
         Gap(topic_id=log.id, partition=p, start=reached[p], end=offset if offset > reached[p] else None)
         for p, offset in position.items()
@@ -523,10 +542,15 @@ def _starts(log: TopicLog) -> dict[int, int]:
     return {partition: span.start for partition, span in log.partitions.items()}
 
 
-def _loss(log: TopicLog, gap: Gap) -> str:
+def _loss(log: TopicLog, gap: Gap, position: Mapping[int, int]) -> str:
     where = f"{log.name}[{gap.partition}]"
     if gap.end is not None:
         return f"{where}: offsets {gap.start} to {gap.end - 1} were removed before they were read"
+    if gap.topic_id == log.id and (first := position[gap.partition]) < log.partitions[gap.partition].end:
+        return (
+            f"{where}: the log lost its end and was filled again: offsets {first} to {gap.start - 1} hold other "
+            f"records than bronze read there; reading goes on from {first}, and bronze keeps what it read"
+        )
     if gap.topic_id == log.id:
         return f"{where}: offset {gap.start} is next, and the log now ends at {log.partitions[gap.partition].end}"
     return (

@@ -10,6 +10,7 @@ from cdc_lake.config import Config, StartPosition
 from cdc_lake.errors import ConfigError, DataLossError
 from cdc_lake.layers.bronze import bronze_table
 from cdc_lake.layers.dead_letters import dead_letter_topic, sent_by
+from cdc_lake.layers.log_ends import replaced
 from cdc_lake.layers.neighbours import records_there
 from cdc_lake.layers.run import Leases, end_report, select_landed
 from cdc_lake.layers.turns import Workers
@@ -65,18 +66,19 @@ def moves(
         assert progress is not None, "a bronze table is created with progress"
         if problem := logs[topic].problem:
             raise problem
-        found += _moves(table, progress, logs[topic], offsets_of(to, logs[topic], source))
+        log = logs[topic]
+        if log.id not in progress.offsets or replaced(spark, table, progress, log, source, log.partitions):
+            raise DataLossError(
+                topic,
+                "since bronze read it, the topic was created again or lost the end of its log: its offsets are others",
+                f"first have that recorded: `cdc-lake run bronze --table {topic} --accept-loss`",
+            )
+        found += _moves(table, progress, log, offsets_of(to, log, source))
     return found
 
 
 def _moves(table: DeltaLakeTable, progress: Progress, log: TopicLog, to: dict[int, int]) -> list[Move]:
     position = {p: progress.position.get(p, span.start) for p, span in log.partitions.items()}
-    if log.id not in progress.offsets or any(position[p] > span.end for p, span in log.partitions.items()):
-        raise DataLossError(
-            log.name,
-            "the topic was created again, or the end of its log is gone, since bronze read it: its offsets are others",
-            f"first have that recorded: `cdc-lake run bronze --table {log.name} --accept-loss`",
-        )
     back = {p: Span(then, position[p]) for p, then in to.items() if then < position[p]}
     counted = records_there(table, len(progress.offsets) - 1, back).groupBy("partition").count().collect()
     there = {row["partition"]: row["count"] for row in counted}
@@ -144,6 +146,7 @@ class _Seek:
                 for partition, then in to.items()
                 if then > read[partition]
             ),
+            last={partition: one for partition, one in progress.last.items() if partition not in to},
             again={partition: end for partition, end in again.items() if to.get(partition, -1) < end},
             sent=sent_by(dead_letter_topic(self.config, done.table), progress),
         )

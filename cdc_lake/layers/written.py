@@ -18,6 +18,7 @@ from cdc_lake.events.arrival import Schemas, with_decision, with_frames, with_re
 from cdc_lake.events.decode import WriterSchema, schema_text
 from cdc_lake.events.envelope import MetadataNames, row_fields
 from cdc_lake.events.framing import CSV, NUMBERED, STRING, Side, body
+from cdc_lake.events.identity import Identity, identity
 from cdc_lake.events.references import Names, resolve
 from cdc_lake.events.typed import TypedRow
 from cdc_lake.sources.schemas import SchemaFiles
@@ -36,6 +37,7 @@ class Seen:
         references: how keys, and how values, name their schemas.
         frames: the frames among them.
         first_is_tombstone: the partitions whose first record has no value.
+        last: by partition, its last record.
     """
 
     total: int
@@ -43,6 +45,7 @@ class Seen:
     references: Mapping[Side, set[str]]
     frames: set[str]
     first_is_tombstone: set[int]
+    last: Mapping[int, Identity]
 
 
 def look_over(records: DataFrame, settings: TableConfig) -> tuple[DataFrame, Seen]:
@@ -81,6 +84,7 @@ def _seen(records: DataFrame) -> Seen:
             F.count("*").alias("total"),
             F.sum(F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))).alias("bytes"),
             F.min_by("is_tombstone", "offset").alias("first_is_tombstone"),
+            F.max_by(identity("timestamp", "key", "value"), "offset").alias("last"),
             *(column.alias(name) for name, column in sets.items()),
         )
         .collect()
@@ -91,6 +95,7 @@ def _seen(records: DataFrame) -> Seen:
         references={side: {one for row in found for one in row[f"{side}_reference"]} for side in SIDES},
         frames={one for row in found for side in SIDES for one in row[f"{side}_framing"]},
         first_is_tombstone={row["partition"] for row in found if row["first_is_tombstone"]},
+        last={row["partition"]: Identity.model_validate(row["last"].asDict()) for row in found},
     )
 
 

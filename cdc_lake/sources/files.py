@@ -31,6 +31,7 @@ from cdc_lake.columns import quoted
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.framing import FILE_HEADER
+from cdc_lake.events.identity import Identity
 from cdc_lake.events.schemas import SchemaError, fields, is_nullable, parse
 from cdc_lake.sources.logs import Span, TopicLog
 from cdc_lake.sources.schemas import SchemaFiles
@@ -184,6 +185,10 @@ class Files:
             for partition, offset in offsets.items()
         }
         return {partition: several[0].modified_ms for partition, several in holding.items() if several}
+
+    def first_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, Identity]:
+        """See `TopicSource`: a sink connector never writes another record under an offset."""
+        return {}
 
     def left_out(self, spans: Mapping[int, Span], records: int) -> int:
         """See `TopicSource`: the offsets that no row has."""

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.brokers import Admin, BrokerLogin
 from cdc_lake.errors import CdcLakeError
+from cdc_lake.events.identity import Identity
 from cdc_lake.sources.logs import Span, TopicLog
 
 _INTERNAL_PREFIXES = ("__", "_connect_", "_schemas")
@@ -107,29 +108,40 @@ class Broker:
 
     def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
         """See `TopicSource`."""
+        return {partition: one.timestamp_ms for partition, one in self.first_records(topic, offsets).items()}
+
+    def first_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, Identity]:
+        """See `TopicSource`."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self._bootstrap_servers,
                 "group.id": "cdc_lake-status",  # asked for by the client; nothing is ever committed in it
                 "enable.auto.commit": False,
+                "enable.partition.eof": True,
                 "isolation.level": "read_committed",
+                "queued.min.messages": 1,  # one fetch per partition is enough
                 "log_level": 0,
                 **self._login.client,
             }
         )
-        found: dict[int, int] = {}
+        found: dict[int, Identity] = {}
+        left = set(offsets)
         try:
             consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in offsets.items()])
-            while len(found) < len(offsets):
+            while left:
                 record = consumer.poll(self._timeout)
                 if record is None:
                     break
-                if record.error():
-                    raise KafkaException(record.error())
-                partition = record.partition() or 0
-                if partition not in found:
-                    found[partition] = record.timestamp()[1]
-                    consumer.pause([TopicPartition(topic, partition)])
+                error, partition = record.error(), record.partition() or 0
+                if error and error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                if partition not in left:
+                    continue
+                if not error:
+                    offset, (_, timestamp_ms) = record.offset() or 0, record.timestamp()
+                    found[partition] = Identity.of(offset, timestamp_ms, record.key(), record.value())
+                left.remove(partition)
+                consumer.pause([TopicPartition(topic, partition)])
         except KafkaException as exc:
             raise self._down(exc) from exc
         finally:

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.config import StartPosition
 from cdc_lake.errors import CdcLakeError, ConfigError
+from cdc_lake.events.identity import Identity
 from cdc_lake.points import milliseconds
 
 
@@ -70,6 +71,11 @@ class TopicSource(Protocol):
 
     def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
         """When the first record at or behind each offset was written, by partition; without those that have none."""
+
+    def first_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, Identity]:
+        """The first record at or behind each offset, by partition; without those that have none, and without partitions
+        that never give an offset out twice.
+        """
 
     def left_out(self, spans: Mapping[int, Span], records: int) -> int:
         """How many records of `spans` did not get into the source, of which `records` were read."""

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cdc_lake.errors import UnsupportedError
+from cdc_lake.events.identity import Identity
 
 METADATA_KEY = "cdc_lake"
 
@@ -75,6 +76,7 @@ class Progress(BaseModel):
         epoch: goes up when a table is restored, so that commit numbers start a new line.
         commit: the table's own commit number; in bronze it is the rows' `batch`. Never used twice.
         offsets: bronze: topic id -> partition -> the next offset to read; the ids in the order of their generations.
+        last: bronze: partition -> the last record read of the newest generation, if nothing was passed over behind it.
         log_ts: bronze: partition -> the running maximum of Kafka's timestamp, ms.
         sources: silver: id of the bronze table -> the last batch folded in; gold: id of each silver table read -> its
             commit number.
@@ -104,6 +106,7 @@ class Progress(BaseModel):
     epoch: int = 0
     commit: int
     offsets: dict[str, dict[int, int]] = {}
+    last: dict[int, Identity] = {}
     log_ts: dict[int, int] = {}
     sources: dict[str, int] = {}
     epochs: dict[str, int] = {}

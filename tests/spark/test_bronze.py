@@ -19,7 +19,7 @@ from cdc_lake.cli.app import app
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.errors import CdcLakeError, ConfigError
 from cdc_lake.failpoints import VARIABLE
-from cdc_lake.layers import bronze, neighbours
+from cdc_lake.layers import bronze, log_ends, neighbours
 from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.layers.replay import replay_quarantined
 from cdc_lake.metrics.report import Report, TableReport
@@ -257,6 +257,47 @@ def test_log_that_lost_its_end_goes_on_as_another_generation(landed: Bronze) -> 
     assert f"{landed.name}[0]: offset 3 is next, and the log now ends at 1" in stopped.error.message
     assert (accepted.error, len(accepted.warnings)) == (None, 1)
     assert coordinates(landed.rows()) == [*LANDED, (1, 0, 1), (1, 1, 1)]
+
+
+@pytest.mark.parametrize("end", [5, 2])  # behind what bronze read, and before it
+def test_refilled_log_stops_then_lands_what_it_now_holds(
+    landed: Bronze, monkeypatch: pytest.MonkeyPatch, end: int
+) -> None:
+    monkeypatch.setattr(log_ends, "_NEAR_OFFSETS", 1)  # looked for step by step
+    landed.broker.cut_off(landed.name, 0, 1)
+    for offset in range(1, end):
+        landed.broker.append(landed.change("u", 7, partition=0, offset=offset))
+
+    stopped = landed.land()
+    accepted = landed.land(accept_loss=True)
+    following = landed.land(landed.change("u", 1, partition=1))
+
+    said = f"{landed.name}[0]: the log lost its end and was filled again: offsets 1 to 2"
+    assert stopped.error is not None and stopped.error.exit_code == 20
+    assert said in stopped.error.message and "--accept-loss" in stopped.error.message
+    assert accepted.error is None and said in accepted.warnings[0]
+    assert (following.error, following.warnings) == (None, [])
+    assert coordinates(landed.rows()) == [*LANDED, *((1, 0, offset) for offset in range(1, end)), (1, 1, 1)]
+
+
+def test_record_that_compaction_removed_is_no_sign_of_loss(landed: Bronze) -> None:
+    landed.broker.compact_away(landed.name, 0, 2)
+
+    done = landed.land(landed.change("u", 1, partition=0))
+
+    assert (done.error, done.warnings) == (None, [])
+
+
+def test_identity_of_a_record_is_optional_and_ends_with_seek(landed: Bronze) -> None:
+    """Bronze of versions that recorded none is read on."""
+    landed.table.advance(landed.progress.next("of before", last={}))
+    landed.broker.cut_off(landed.name, 0, 2)
+    for offset in (2, 3):
+        landed.broker.append(landed.change("u", 7, partition=0, offset=offset))
+
+    done = landed.land()
+
+    assert (done.error, done.rows["read"], landed.progress.last[0].offset) == (None, 1, 3)
 
 
 def test_a_run_that_was_overtaken_after_it_had_listed_the_logs_sees_no_loss(

@@ -254,6 +254,10 @@ def test_offsets_of_another_topic_are_no_places(four_records: tuple[Place, Place
 
     with pytest.raises(DataLossError, match="its offsets are others"):
         here.moves("earliest")
+    for offset in (2, 3):
+        here.broker.append(here.topic.change("u", 7, offset=offset))
+    with pytest.raises(DataLossError, match="its offsets are others"):
+        here.moves("earliest")
     here.broker.recreate(here.topic.table)
     with pytest.raises(DataLossError, match="--accept-loss"):
         here.moves("earliest")

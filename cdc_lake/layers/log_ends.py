@@ -1,0 +1,88 @@
+"""Whether topics still hold what bronze read of them.
+
+An unclean leader election, or a disk that was rolled back, removes records from the end of a log, and new records get
+their offsets.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from cdc_lake.events.identity import identity
+from cdc_lake.layers.neighbours import records_there
+from cdc_lake.sources.logs import Span, TopicLog, TopicSource
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.progress import Progress
+
+_NEAR_OFFSETS = 100_000
+"""The last record that is still the same is looked for in so many offsets first, then in 16 times as many."""
+
+
+def replaced(
+    spark: SparkSession,
+    table: DeltaLakeTable,
+    progress: Progress,
+    log: TopicLog,
+    source: TopicSource,
+    partitions: Collection[int],
+) -> dict[int, int]:
+    """Partitions whose log lost records that bronze read: the first offset that is another record's, or nobody's, now.
+
+    Costs a fetch per partition. A record that is gone from the middle of the log (compaction, retention) says nothing.
+
+    Args:
+        spark: reads the log of a partition that did.
+        progress: bronze's.
+        partitions: those to look at.
+
+    Raises:
+        ConfigError, InfrastructureError: see `TopicSource`.
+    """
+    reached = progress.offsets.get(log.id, {})
+    cut = {p for p in partitions if log.partitions[p].end < reached.get(p, 0)}
+    last = {p: progress.last[p] for p in partitions if p in progress.last and p in reached and p not in cut}
+    asked = {p: one.offset for p, one in last.items() if one.offset >= log.partitions[p].start}
+    there = source.first_records(log.name, asked) if asked else {}
+    suspect = cut | {p for p, one in there.items() if one.offset == asked[p] and one != last[p]}
+    spans = {p: Span(span.start, min(span.end, reached[p])) for p, span in log.partitions.items() if p in suspect}
+    return _ends_of_the_same(spark, table, list(progress.offsets).index(log.id), log.name, source, spans)
+
+
+def _ends_of_the_same(
+    spark: SparkSession,
+    table: DeltaLakeTable,
+    generation: int,
+    topic: str,
+    source: TopicSource,
+    spans: Mapping[int, Span],
+) -> dict[int, int]:
+    """The offset behind the last record of each span that is the same on both sides; its end if all later ones are."""
+    found = {partition: span.end for partition, span in spans.items()}
+    left = {partition: span for partition, span in spans.items() if span.start < span.end}
+    width = _NEAR_OFFSETS
+    while left:
+        near = {p: replace(span, start=max(span.start, span.end - width)) for p, span in left.items()}
+        of_bronze = identity("kafka_timestamp", "raw_key", "raw_value").alias("was")
+        of_log = identity("timestamp", "key", "value").alias("now")
+        known = records_there(table, generation, near).select("partition", "offset", of_bronze)
+        records = source.read(spark, topic, near).select("partition", "offset", of_log)
+        is_same = F.coalesce(F.col("was") == F.col("now"), F.lit(False))
+        compared = records.join(known, ["partition", "offset"], "left").groupBy("partition")
+        ends = compared.agg(
+            F.max(F.when(is_same, F.col("offset"))).alias("same"),
+            F.max(F.when(~is_same, F.col("offset"))).alias("other"),
+            F.count("was").alias("known"),
+        )
+        for row in ends.collect():
+            partition, same = row["partition"], row["same"]
+            if same is not None and (row["other"] or 0) > same:
+                found[partition] = same + 1
+            elif same is None and row["known"]:
+                found[partition] = near[partition].start
+            if same is not None:
+                del left[partition]
+        left = {partition: span for partition, span in left.items() if near[partition].start > span.start}
+        width *= 16
+    return found
