@@ -10,8 +10,9 @@ from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, Inst
 
 S3_SCHEMES = ("s3", "s3a", "s3n")
 """Of paths that lead into S3: Hadoop's, and EMR's own."""
-REFUSALS = re.compile(r"AccessDenied|UnrecognizedClient|Signature|Token|Unauthorized|OptInRequired")
+_REFUSALS = re.compile(r"AccessDenied|UnrecognizedClient|Signature|Token|Unauthorized|OptInRequired")
 """Codes by which AWS' services refuse credentials."""
+_REFUSAL_STATUSES = (401, 403)
 _MISSING = re.compile(r"ParameterNotFound|ParameterVersionNotFound|ResourceNotFound")
 _WRONG = re.compile(r"Invalid|Validation")
 _ATTEMPTS = 4
@@ -79,7 +80,7 @@ def in_our_words(where: str) -> Iterator[None]:
         code, said = error.get("Code", "no code"), error.get("Message", "")
         if _MISSING.search(code):
             raise ConfigError(where, "there is no such thing", "see its name, and the region") from exc
-        if REFUSALS.search(code):
+        if is_refusal(exc):
             raise ConfigError(where, f"AWS refuses the credentials ({said or code})", credentials) from exc
         if _WRONG.search(code):
             raise ConfigError(where, f"AWS does not take it ({code}: {said})", "see the settings") from exc
@@ -94,6 +95,16 @@ def in_our_words(where: str) -> Iterator[None]:
     except BotoCoreError as exc:
         todo = "see the region, and that it can be reached from here; then run again"
         raise InfrastructureError(where, f"AWS does not answer ({type(exc).__name__})", todo) from exc
+
+
+def is_refusal(error: Any) -> bool:
+    """Whether AWS refuses the credentials, or what they may do, which it does however often it is asked.
+
+    Args:
+        error: a `ClientError` of botocore.
+    """
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return status in _REFUSAL_STATUSES or bool(_REFUSALS.search(error.response.get("Error", {}).get("Code", "")))
 
 
 def parameter(name: str) -> str:

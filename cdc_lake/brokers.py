@@ -98,6 +98,59 @@ class Admin:
         return ConfigError(where, f"librdkafka cannot work with these settings ({said})", "see `kafka` in the settings")
 
 
+def refused(where: str, said: str) -> ConfigError | None:
+    """The error of an answer that a broker gives again however often it is asked; none for what may pass.
+
+    Args:
+        where: what was read.
+        said: what Java's client or librdkafka says.
+    """
+    for java, client, what, todo in _REFUSALS:
+        if f"errors.{java}Exception" in said or f"code={client}," in said:
+            return ConfigError(where, what, f"{todo}; nothing of this batch was committed")
+    return None
+
+
+_REFUSALS = (
+    (
+        "TopicAuthorization",
+        "TOPIC_AUTHORIZATION_FAILED",
+        "the broker does not let this login read the topic",
+        "give its user the ACLs Describe and Read on the topic",
+    ),
+    (
+        "GroupAuthorization",
+        "GROUP_AUTHORIZATION_FAILED",
+        "the broker does not let this login use a consumer group",
+        "give its user the ACL Read on groups that begin with `spark-kafka-` and `cdc_lake-`",
+    ),
+    (
+        "ClusterAuthorization",
+        "CLUSTER_AUTHORIZATION_FAILED",
+        "the broker does not let this login see the cluster",
+        "give its user the ACL Describe on the cluster",
+    ),
+    (
+        "RecordTooLarge",
+        "MSG_SIZE_TOO_LARGE",
+        "a record is larger than the client may fetch",
+        "raise `max.partition.fetch.bytes` and `fetch.max.bytes` in `kafka.java`",
+    ),
+    (
+        "UnknownTopicOrPartition",
+        "UNKNOWN_TOPIC_OR_PART",
+        "the broker does not know the topic, or does not let this login see it",
+        "check that it still exists, and give its user the ACL Describe on it",
+    ),
+    (
+        "SaslAuthentication",
+        "SASL_AUTHENTICATION_FAILED",
+        "the broker refuses the login",
+        "check `kafka.auth` and the secrets that it refers to",
+    ),
+)
+"""By the names of both clients: what is wrong, and which permission or setting is missing."""
+
 _SEE = {
     "none": "which login the brokers want",
     **dict.fromkeys(

@@ -22,6 +22,8 @@ _WHOLE_OBJECTS = (*S3_SCHEMES, "gs")
 _NO_ANSWER = ("ConnectException", "NoRouteToHost", "SocketTimeout", "ConnectTimeout", "UnknownHost", "AWSClientIO")
 """What Hadoop's file systems raise when a store cannot be reached; all else that they raise is its answer."""
 
+ACCESS_DENIED = ("AccessDeniedException", "AccessControlException", "403 Forbidden", "401 Unauthorized")
+"""What they raise when a store refuses the credentials: S3 and local folders, HDFS, and stores reached by HTTP."""
 
 _FILE_STATUS = re.compile(r"FileStatus\{path=(.*?); isDirectory=false; .*?\bmodification_time=(\d+);")
 

@@ -59,6 +59,9 @@ class SecureKafka(Kafka):
             "listeners": ",".join(listeners),
             "advertised.listeners": ",".join(listeners),
             map_of: ",".join([str(plain[map_of]), *(f"{name.upper()}:{kind}" for name, kind in protocols.items())]),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",  # the plain listener's, and the broker's own
+            "allow.everyone.if.no.acl.found": "true",
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": self._both("server"),
             "ssl.truststore.type": "PEM",

@@ -10,7 +10,7 @@ import boto3
 from botocore.config import Config as ClientConfig
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
-from cdc_lake.aws import REFUSALS
+from cdc_lake.aws import is_refusal
 from cdc_lake.catalogs import Column, Entry, Listing, differences
 from cdc_lake.catalogs.listings import delta_listing, hudi_listings
 from cdc_lake.config import CatalogConfig
@@ -133,19 +133,21 @@ class GlueCatalog:
             yield
         except ClientError as exc:
             error = exc.response.get("Error", {})
-            raise self._failed(error.get("Code", "no code"), error.get("Message", "")) from exc
+            code, said = error.get("Code", "no code"), error.get("Message", "")
+            if is_refusal(exc):
+                raise self._refused(said or code) from exc
+            raise self._failed(code, said) from exc
         except (NoCredentialsError, PartialCredentialsError) as exc:
-            raise self._failed("AccessDenied", type(exc).__name__) from exc
+            raise self._refused(type(exc).__name__) from exc
         except BotoCoreError as exc:
             todo = "see catalog.region and catalog.endpoint, and that it can be reached from here; then run again"
             raise InfrastructureError(self._where, f"it does not answer ({type(exc).__name__})", todo) from exc
 
+    def _refused(self, why: str) -> ConfigError:
+        todo = "see that AWS' tools find credentials here, and that they allow glue:Get…, Create…, Update… and Delete…"
+        return ConfigError(self._where, f"it refuses the credentials ({why})", todo)
+
     def _failed(self, code: str, said: str) -> CdcLakeError:
-        if REFUSALS.search(code):
-            todo = (
-                "see that AWS' tools find credentials here, and that they allow glue:Get…, Create…, Update… and Delete…"
-            )
-            return ConfigError(self._where, f"it refuses the credentials ({said or code})", todo)
         if _WRONG.search(code):
             return CdcLakeError(self._where, f"it does not take an entry ({code}: {said})", "see docs/catalogs.md")
         return InfrastructureError(self._where, f"it answered {code}", "run again")

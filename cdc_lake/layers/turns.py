@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_before_delay, wait_exponential_jitter
 
 from cdc_lake import failpoints
+from cdc_lake.brokers import refused
 from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, ConfigError, DataLossError, InfrastructureError
 from cdc_lake.layers.catalog import is_told
@@ -31,7 +32,7 @@ from cdc_lake.metrics.process import seconds_before
 from cdc_lake.metrics.report import Failure, Report, TableReport
 from cdc_lake.session import build_session, is_little, lake_files, sibling
 from cdc_lake.sources.files import OVERLAP
-from cdc_lake.storage import LocalFiles, Storage
+from cdc_lake.storage import ACCESS_DENIED, LocalFiles, Storage
 from cdc_lake.versions import session_class
 
 logger = logging.getLogger(__name__)
@@ -344,10 +345,16 @@ def _in_our_words(table: str, error: Exception) -> CdcLakeError:
             "run again: the gap is then named with its offsets; nothing of this batch was committed",
         )
     if "org.apache.kafka.common.errors" in said:
-        return InfrastructureError(
+        return refused(table, said) or InfrastructureError(
             table,
             "the broker stopped answering in the middle of the run",
             "run again; nothing of this batch was committed",
+        )
+    if any(sign in said for sign in ACCESS_DENIED):
+        return ConfigError(
+            table,
+            f"the store refuses access: {first_line(error)}",
+            "let the job's user list, read, write and delete below lake.root; nothing of this batch was committed",
         )
     if overlap := re.search(rf"\S+: {OVERLAP}", said):
         return ConfigError(

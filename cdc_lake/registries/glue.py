@@ -13,9 +13,9 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 
-from cdc_lake.aws import REFUSALS
+from cdc_lake.aws import is_refusal
 from cdc_lake.config import EMBEDDED, RegistryConfig
-from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
+from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.registries.access import Patience, proxy_address
 from cdc_lake.registries.registry import UUID, RegisteredSchema
 
@@ -56,16 +56,13 @@ class GlueRegistry:
             code = exc.response.get("Error", {}).get("Code", "no code")
             if code == _MISSING:
                 return None
-            raise self._failed(code) from exc
+            raise (self._refused(code) if is_refusal(exc) else self._down(f"it answered {code}")) from exc
         except (NoCredentialsError, PartialCredentialsError, TokenRetrievalError) as exc:
             raise self._refused(type(exc).__name__) from exc
         except BotoCoreError as exc:
             raise self._down(f"it does not answer ({type(exc).__name__})") from exc
         except KeyError as exc:
             raise self._down("its answer is not a schema") from exc
-
-    def _failed(self, code: str) -> CdcLakeError:
-        return self._refused(code) if REFUSALS.search(code) else self._down(f"it answered {code}")
 
     def _refused(self, why: str) -> ConfigError:
         return ConfigError(

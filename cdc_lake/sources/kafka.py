@@ -7,7 +7,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_lake.brokers import Admin, BrokerLogin
+from cdc_lake.brokers import Admin, BrokerLogin, refused
 from cdc_lake.errors import CdcLakeError
 from cdc_lake.events.identity import Identity
 from cdc_lake.sources.logs import Span, TopicLog
@@ -162,4 +162,4 @@ class Broker:
 
     def _down(self, exc: Exception) -> CdcLakeError:
         todo = "see that it runs and can be reached from here, then run again; nothing was committed"
-        return self._admin.down(exc, todo)
+        return refused(self.name, str(exc)) or self._admin.down(exc, todo)

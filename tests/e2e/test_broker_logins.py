@@ -9,6 +9,16 @@ from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka import Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 from events import FakeRegistry
 from kafka_server import PASSWORD, SCRAM_PASSWORD, USER, Provider, SecureKafka, running
 from pyspark.sql import SparkSession
@@ -17,7 +27,9 @@ from registry_server import Certificates, FakeServer, serving
 from cdc_lake.brokers import broker_login
 from cdc_lake.cli.app import execute
 from cdc_lake.config import load_config
+from cdc_lake.errors import ConfigError
 from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.layers.turns import Workers
 from cdc_lake.sinks.topic import KafkaTopic
 from cdc_lake.sources.kafka import Broker
 from cdc_lake.sources.logs import Span
@@ -107,6 +119,34 @@ def told_by(spark: SparkSession) -> str:
     newest = store.executionsList(max(0, store.executionsCount() - 20), 20)
     plans = [newest.apply(n).physicalPlanDescription() for n in range(newest.size())]
     return "\n".join([*plans, spark.sparkContext.getConf().toDebugString()])
+
+
+def test_missing_read_permission_exits_2_without_a_retry(
+    spark: SparkSession, broker: SecureKafka, secrets: dict[str, str], tmp_path: Path
+) -> None:
+    """Both clients are refused: Java's while Spark reads, librdkafka while bronze compares its last record."""
+    name = "seen.not.read"
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.create_topics([NewTopic(name, 1)])[name].result(10)
+    producer = Producer({"bootstrap.servers": broker.address})
+    producer.produce(name, b"v", b"k")
+    producer.flush(10)
+    acl = AclBinding(
+        *(ResourceType.TOPIC, name, ResourcePatternType.LITERAL),
+        *(f"User:{USER}", "*", AclOperation.DESCRIBE, AclPermissionType.ALLOW),
+    )
+    for created in admin.create_acls([acl]).values():
+        created.result(10)
+    login = {"auth": "plain", "user": USER, "password": secrets["PASSWORD"], "tls": {"enabled": False}}
+    file = settings(tmp_path, broker.site.address("open"), **login)
+    workers = Workers(spark=spark, retry_seconds=600)
+
+    (done,) = run_bronze(load_config(file), [name], registry=FakeRegistry(), workers=workers).tables
+
+    assert done.error is not None and (done.error.exit_code, done.error.retryable) == (2, False)
+    assert "give its user the ACLs Describe and Read on the topic" in done.error.message
+    with pytest.raises(ConfigError, match="ACLs Describe and Read on the topic"):
+        Broker(broker.site.address("open"), 10, broker_login(load_config(file).kafka)).first_records(name, {0: 0})
 
 
 def test_scram_over_tls(

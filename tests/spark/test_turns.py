@@ -199,6 +199,17 @@ def test_what_another_try_does_not_mend_is_not_tried_again_nor_after_being_told_
     assert states(report) == {"a": "failed", "b": "failed"}
 
 
+def test_refused_store_access_exits_2_and_is_not_retried(run: Callable[..., Report], spark: SparkSession) -> None:
+    def act(own: SparkSession, done: TableReport) -> None:
+        own.sql("SELECT raise_error('java.nio.file.AccessDeniedException: s3a://lake/x: 403 Forbidden')").collect()
+
+    doing = Doing({"a": 1}, act)
+    (done,) = run(doing, Workers(1, spark, retry_seconds=60)).tables
+
+    assert done.error is not None and (done.error.exit_code, len(doing.turns)) == (2, 1)
+    assert "the store refuses access" in done.error.message
+
+
 def test_a_run_that_finds_nothing_new_can_leave_no_report(spark: SparkSession, tmp_path: Path) -> None:
     config, report = Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver")
     report.tables.append(TableReport(table="a"))

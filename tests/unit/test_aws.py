@@ -161,6 +161,15 @@ def test_what_aws_answers_is_told_in_words(code: str, wanted: type[CdcLakeError]
     assert type(caught.value) is wanted
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_refusal_by_status_alone_is_not_retried(status: int) -> None:
+    """The code of an answer without a body, as to HEAD, is the status."""
+    answer = {"Error": {"Code": str(status), "Message": ""}, "ResponseMetadata": {"HTTPStatusCode": status}}
+
+    with pytest.raises(ConfigError, match="AWS refuses the credentials"), in_our_words("here"):
+        raise ClientError(answer, "HeadObject")  # type: ignore[arg-type]
+
+
 def test_a_request_that_is_none_is_a_defect_of_ours() -> None:
     with pytest.raises(CdcLakeError, match="this is a defect of cdc_lake") as caught, in_our_words("here"):
         client("ssm").get_parameter(Nam="x")

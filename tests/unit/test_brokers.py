@@ -10,10 +10,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from registry_server import Certificates
 
-from cdc_lake.brokers import BrokerLogin, broker_login
+from cdc_lake.brokers import BrokerLogin, broker_login, refused
 from cdc_lake.config import ALLOWED_CLIENT_SETTINGS, KafkaAuth, KafkaConfig, load_config
 from cdc_lake.errors import ConfigError, InfrastructureError, InstallationError
 from cdc_lake.sources.kafka import Broker
@@ -419,6 +420,27 @@ def test_a_login_that_this_librdkafka_does_not_have_says_what_to_install() -> No
 
     with pytest.raises(InstallationError, match=r"kafka\.auth: gssapi: .*pip install --no-binary confluent-kafka"):
         Broker("127.0.0.1:9", 1, of("gssapi", kerberos=kerberos))
+
+
+@pytest.mark.parametrize(
+    ("java", "client", "todo"),
+    [
+        ("TopicAuthorization", KafkaError.TOPIC_AUTHORIZATION_FAILED, "ACLs Describe and Read"),
+        ("GroupAuthorization", KafkaError.GROUP_AUTHORIZATION_FAILED, "`spark-kafka-` and `cdc_lake-`"),
+        ("ClusterAuthorization", KafkaError.CLUSTER_AUTHORIZATION_FAILED, "Describe on the cluster"),
+        ("RecordTooLarge", KafkaError.MSG_SIZE_TOO_LARGE, "`max.partition.fetch.bytes`"),
+        ("UnknownTopicOrPartition", KafkaError.UNKNOWN_TOPIC_OR_PART, "ACL Describe"),
+        ("SaslAuthentication", KafkaError.SASL_AUTHENTICATION_FAILED, "`kafka.auth`"),
+    ],
+)
+def test_refusal_of_either_client_names_permission_or_setting(java: str, client: int, todo: str) -> None:
+    of_java = f"Caused by: org.apache.kafka.common.errors.{java}Exception: no"
+
+    found = [refused("here", said) for said in (of_java, str(KafkaException(KafkaError(client))))]
+
+    assert [todo in str(one) for one in found] == [True, True]
+    assert refused("here", "Caused by: org.apache.kafka.common.errors.TimeoutException: no") is None
+    assert refused("here", str(KafkaException(KafkaError(KafkaError._TRANSPORT)))) is None
 
 
 def test_what_is_switched_off_is_told() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from cdc_lake.catalogs import Entry, differences, open_catalog
@@ -185,10 +186,10 @@ def test_a_catalog_that_does_not_answer_is_infrastructure() -> None:
     ],
 )
 def test_what_glue_refuses_is_told_in_words(aws: str, code: str, wanted: type[CdcLakeError]) -> None:
-    error = catalog(aws)._failed(code, "because")
+    with pytest.raises(CdcLakeError, match="AWS Glue") as caught, catalog(aws)._in_our_words():
+        raise ClientError({"Error": {"Code": code, "Message": "because"}}, "Ask")
 
-    assert type(error) is wanted
-    assert "AWS Glue" in str(error)
+    assert type(caught.value) is wanted
 
 
 def test_without_boto3_the_extra_is_named(without_boto3: None) -> None:
