@@ -791,6 +791,9 @@ class RunConfig(Model):
         description="How long what fails because a server does not answer is tried again, with growing waits; then the "
         "run ends with exit code 10, as it does at once without.",
     )
+    report_days: int = Field(
+        default=30, ge=1, description="How many days to keep the reports of runs in `<lake.root>/_runs`."
+    )
 
 
 class MetricsConfig(Model):

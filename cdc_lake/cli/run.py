@@ -290,7 +290,7 @@ def _run_again_and_again(run: Callable[[], Report], workers: "Workers", how: How
             last = [error.exit_code]
         else:
             last = [report.exit_code]
-            if not report.is_idle:
+            if report.is_news:
                 _write_profile(workers, how)
                 tell(report, how)
         if workers.wait(max(how.interval_seconds - (time.monotonic() - started), 0)):

@@ -31,7 +31,7 @@ from cdc_lake.layers.catalog import check_catalog_names, keep_in_step
 from cdc_lake.layers.dead_letters import dead_letter_topic, is_due, send_due, sent_by
 from cdc_lake.layers.log_ends import replaced
 from cdc_lake.layers.neighbours import last_records, records_around, records_there
-from cdc_lake.layers.run import Leases, check_holds_no_tables, check_is_in_no_table, end_report, select, table_path
+from cdc_lake.layers.run import Leases, check_holds_no_tables, check_is_in_no_table, select, table_path
 from cdc_lake.layers.turns import New, Workers
 from cdc_lake.layers.written import Seen, Written, decide, look_over, typed_row, written_with
 from cdc_lake.metrics.report import Report, TableReport, check_sum
@@ -117,7 +117,7 @@ def run_bronze(
     workers.each_table(report, topics, bronze, leases=bronze.leases)
     keep_in_step(config, report, workers.spark(config, "bronze"))
     reach("bronze.before_report")
-    end_report(storage, config, report, unless_idle=workers.is_continuous)
+    workers.end(storage, config, report)
     return report
 
 

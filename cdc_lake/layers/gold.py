@@ -24,7 +24,7 @@ from cdc_lake.layers.expected import is_met, judge
 from cdc_lake.layers.gold_groups import Groups, touched, watermark
 from cdc_lake.layers.gold_query import Query, Source, in_our_words
 from cdc_lake.layers.gold_topic import is_due, send_due
-from cdc_lake.layers.run import Leases, end_report, select, silver_targets, table_path
+from cdc_lake.layers.run import Leases, select, silver_targets, table_path
 from cdc_lake.layers.topics import kafka_sink
 from cdc_lake.layers.turns import New, Workers
 from cdc_lake.metrics.report import Report, TableReport
@@ -75,7 +75,7 @@ def run_gold(
     workers.each_table(report, names, _Gold(config, chosen, folded, leases, report.run_id), leases=leases)
     keep_in_step(config, report, workers.spark(config, "gold"))
     failpoints.reach("gold.before_report")
-    end_report(storage, config, report, unless_idle=workers.is_continuous)
+    workers.end(storage, config, report)
     return report
 
 

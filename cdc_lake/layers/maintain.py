@@ -10,7 +10,6 @@ from cdc_lake.config import Config, Layer
 from cdc_lake.layers.run import (
     Leases,
     check_holds_no_tables,
-    end_report,
     open_gold,
     select_landed,
     silver_targets,
@@ -51,7 +50,7 @@ def run_maintain(
     leases = Leases(config, storage, report.run_id, layer)
     work = _Maintain(_kept(config, storage, layer, tables), leases)
     workers.each_table(report, list(work.tables), work, leases=leases)
-    end_report(storage, config, report, unless_idle=workers.is_continuous)
+    workers.end(storage, config, report)
     return report
 
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from pyspark.sql import SparkSession
 from cdc_lake.config import Config, SilverTable
 from cdc_lake.errors import ConfigError, UnknownTableError
 from cdc_lake.metrics.export import export
-from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.metrics.report import Report, TableReport, time_in_name
 from cdc_lake.models import read_model
 from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.tables import Table
@@ -253,13 +254,18 @@ class Leases:
         return Lease(self._storage, folder, table, self._run_id, self._config.lease.seconds)
 
 
-def end_report(storage: Storage | LocalFiles, config: Config, report: Report, *, unless_idle: bool = False) -> None:
-    """Close the report, tell its numbers, and write it beside the tables.
-
-    Args:
-        unless_idle: write none if there was nothing new anywhere.
-    """
+def end_report(storage: Storage | LocalFiles, config: Config, report: Report) -> None:
+    """Close the report, export its numbers, and write it next to the tables if it says something new."""
     report.end()
     export(config.metrics, report)
-    if not (unless_idle and report.is_idle):
+    if report.is_news:
         storage.write_once(f"{config.lake.root}/_runs/{report.file_name}", report.model_dump_json(indent=2))
+
+
+def remove_expired_reports(storage: Storage, config: Config) -> None:
+    """Remove the reports of runs that began more than `run.report_days` ago."""
+    oldest = time_in_name(datetime.now(UTC) - timedelta(days=config.run.report_days))
+    folder = f"{config.lake.root}/_runs"
+    for name in storage.names(folder):
+        if name < oldest and name.endswith(".json"):
+            storage.remove(f"{folder}/{name}")

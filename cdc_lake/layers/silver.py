@@ -19,7 +19,6 @@ from cdc_lake.layers.run import (
     SilverTarget,
     check_holds_no_tables,
     check_is_in_no_table,
-    end_report,
     landed,
     select_landed,
     silver_targets,
@@ -72,7 +71,7 @@ def run_silver(
     workers.each_table(report, list(silver.targets), silver, leases=leases)
     keep_in_step(config, report, workers.spark(config, "silver"))
     failpoints.reach("silver.before_report")
-    end_report(storage, config, report, unless_idle=workers.is_continuous)
+    workers.end(storage, config, report)
     return report
 
 

@@ -8,6 +8,7 @@ import logging
 import math
 import re
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,7 @@ from cdc_lake.brokers import refused
 from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, ConfigError, DataLossError, InfrastructureError
 from cdc_lake.layers.catalog import is_told
-from cdc_lake.layers.run import Leases, end_report
+from cdc_lake.layers.run import Leases, end_report, remove_expired_reports
 from cdc_lake.metrics.export import check_exporters
 from cdc_lake.metrics.process import seconds_before
 from cdc_lake.metrics.report import Failure, Report, TableReport
@@ -40,6 +41,8 @@ T = TypeVar("T")
 
 _LOOKS = 16
 """Looks at one time: a store answers each request in some 30 ms."""
+_EXPIRY_SECONDS = 24 * 3600
+"""Expired reports are removed so often, and by each process that starts Spark."""
 _FEW_TABLES = 8
 """With more, a JVM that compiles less needs more in the end."""
 _NODE_LOST = ("ExecutorLostFailure", "FetchFailed", "no longer alive", "Worker lost", "worker lost")
@@ -75,8 +78,8 @@ class Workers:
         parallel: how many.
         spark: the first one's session; made when there is none.
         watch: told of each run's report when the run begins.
-        is_continuous: there will be run after run. A table that failed for good is left out of the later ones, and a
-            run that finds nothing new leaves no report behind.
+        is_continuous: there will be run after run. A table that failed for good is left out of the later ones; see
+            `end` for which of them leave a report.
         retry_seconds: for so long what fails because a server does not answer is tried again, after 1 s, 2 s, 4 s and
             so on, 30 s at most.
     """
@@ -94,6 +97,8 @@ class Workers:
         self._retry_seconds = retry_seconds
         self._seen_lake = self._is_short = self._has_run = False
         self.left_out: dict[str, Failure] = {}
+        self._failing: dict[str, str] = {}
+        self._expires_at = 0.0
         self._parallel = parallel
         self._sessions = [spark] if spark else []
         self._watch = watch
@@ -153,7 +158,7 @@ class Workers:
         report.tables = looked_at
         if self._watch:
             self._watch(report)
-        end_report(files, config, report, unless_idle=self.is_continuous)
+        self.end(files, config, report)
         return True
 
     def lake(self, config: Config, report: Report) -> Storage:
@@ -173,6 +178,20 @@ class Workers:
             storage.check_access(config.lake.root)
             self._seen_lake = True
         return storage
+
+    def end(self, files: LocalFiles | Storage, config: Config, report: Report) -> None:
+        """End a run. One of many leaves a report if it did something, or if its tables fail otherwise than before.
+
+        Args:
+            files: the lake's.
+        """
+        failing = {table: failure.code for table, failure in self.left_out.items()} | report.failing
+        report.is_news = not (self.is_continuous and report.is_idle and failing == self._failing)
+        self._failing = failing
+        end_report(files, config, report)
+        if isinstance(files, Storage) and time.monotonic() >= self._expires_at:
+            remove_expired_reports(files, config)
+            self._expires_at = time.monotonic() + _EXPIRY_SECONDS
 
     def _note_start(self, report: Report) -> None:
         """Count the start of the process in the first run's report."""

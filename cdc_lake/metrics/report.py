@@ -138,6 +138,7 @@ class Report(Timed, BaseModel):
         seconds: by phase: `start` of the process, Spark's `session`, `tables`, `catalog`, and `list` for topics,
             offsets, newest commits and all that has no phase. Writing the report comes after it.
         because: who asked for it and why, where that has to be said.
+        is_news: whether it is written and printed; false if a run after another one has nothing else to say.
     """
 
     run_id: str = Field(default_factory=lambda: uuid.uuid4().hex)
@@ -147,6 +148,7 @@ class Report(Timed, BaseModel):
     because: str | None = None
     seconds: dict[str, float] = {}
     tables: list[TableReport] = []
+    is_news: bool = Field(default=True, exclude=True)
 
     def end(self) -> None:
         """Note that the run has ended."""
@@ -157,8 +159,13 @@ class Report(Timed, BaseModel):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was done: there was nothing new, or the run was told to stop before."""
-        return all(table.status in ("unchanged", "waiting") for table in self.tables)
+        """Whether nothing was done: there was nothing new, it failed at once, or the run was told to stop before."""
+        return all(table.status in ("unchanged", "waiting", "failed") and not table.batches for table in self.tables)
+
+    @property
+    def failing(self) -> dict[str, str]:
+        """The codes of errors by table."""
+        return {table.table: table.error.code for table in self.tables if table.error}
 
     @property
     def exit_code(self) -> int:
@@ -168,7 +175,12 @@ class Report(Timed, BaseModel):
     @property
     def file_name(self) -> str:
         """Its name under `<root>/_runs`; names sort by time."""
-        return f"{self.started_at:%Y%m%dT%H%M%S%f}Z-{self.layer}-{self.run_id[:8]}.json"
+        return f"{time_in_name(self.started_at)}-{self.layer}-{self.run_id[:8]}.json"
+
+
+def time_in_name(moment: datetime) -> str:
+    """How the names of reports begin that began then."""
+    return f"{moment:%Y%m%dT%H%M%S%f}Z"
 
 
 def check_sum(where: str, total: int, **parts: int) -> None:

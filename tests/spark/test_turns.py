@@ -3,13 +3,14 @@
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_lake.config import Config, LakeConfig
-from cdc_lake.errors import DataLossError, InfrastructureError
+from cdc_lake.config import Config, LakeConfig, RunConfig
+from cdc_lake.errors import DataLossError, InfrastructureError, TableLockedError
 from cdc_lake.layers.run import Leases, end_report
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport
@@ -210,15 +211,43 @@ def test_refused_store_access_exits_2_and_is_not_retried(run: Callable[..., Repo
     assert "the store refuses access" in done.error.message
 
 
-def test_a_run_that_finds_nothing_new_can_leave_no_report(spark: SparkSession, tmp_path: Path) -> None:
-    config, report = Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver")
-    report.tables.append(TableReport(table="a"))
+def test_standby_leaves_a_report_only_when_its_state_changes(
+    run: Callable[..., Report], spark: SparkSession, tmp_path: Path
+) -> None:
+    config, storage = Config(lake=LakeConfig(root=str(tmp_path))), Storage(spark)
+    workers = Workers(1, spark, is_continuous=True)
+    states = ["locked", "locked", "locked", "idle", "idle", "lost", "left out", "left out"]
+    told = []
+    for state in states:
 
-    end_report(Storage(spark), config, report, unless_idle=True)
-    assert not (tmp_path / "_runs").exists()
+        def act(own: SparkSession, done: TableReport, state: str = state) -> None:
+            if state == "locked":
+                raise TableLockedError("a", "another run has it", "wait")
+            if state == "lost":
+                raise DataLossError("a", "records are gone", "load it anew")
 
-    end_report(Storage(spark), config, report)
-    assert [file.name for file in (tmp_path / "_runs").glob("*.json")] == [report.file_name]
+        report = run(Doing({"a": 0 if state == "idle" else 1}, act), workers)
+        workers.end(storage, config, report)
+        told.append(report.is_news)
+
+    assert told == [True, False, False, True, False, True, False, False]
+    assert len(list((tmp_path / "_runs").glob("*.json"))) == 3
+
+
+def test_expired_reports_are_removed_once_a_day(spark: SparkSession, tmp_path: Path) -> None:
+    config, storage = Config(lake=LakeConfig(root=str(tmp_path)), run=RunConfig(report_days=2)), Storage(spark)
+    ages = {days: Report(layer="silver", started_at=datetime.now(UTC) - timedelta(days=days)) for days in (3, 1)}
+    for report in ages.values():
+        end_report(storage, config, report)
+
+    workers, newest = Workers(1, spark), Report(layer="silver")
+    workers.end(storage, config, newest)
+
+    kept = {file.name for file in (tmp_path / "_runs").glob("*.json")}
+    assert kept == {ages[1].file_name, newest.file_name}
+    end_report(storage, config, ages[3])
+    workers.end(storage, config, newest)
+    assert (tmp_path / "_runs" / ages[3].file_name).exists()
 
 
 @pytest.mark.parametrize(

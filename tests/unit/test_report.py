@@ -112,7 +112,7 @@ def test_report_files_sort_by_time() -> None:
 
 @pytest.mark.parametrize(
     ("states", "is_idle"),
-    [((), True), (("unchanged", "waiting"), True), (("unchanged", "ok"), False), (("failed",), False)],
+    [((), True), (("unchanged", "waiting"), True), (("unchanged", "ok"), False), (("failed",), True)],
 )
 def test_a_run_in_which_nothing_was_done_is_idle(states: tuple[Any, ...], is_idle: bool) -> None:
     report = Report(layer="silver", tables=[TableReport(table="t", status=state) for state in states])
