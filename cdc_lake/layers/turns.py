@@ -272,7 +272,12 @@ class Workers:
         def take() -> bool:
             try:
                 with done.phase("open"), leases.hold(done.table) if leases else nullcontext():
-                    return work.turn(spark, done)
+                    try:
+                        return work.turn(spark, done)
+                    except (PySparkException, Py4JError):
+                        if leases:
+                            leases.check(done.table)  # or the failure is that another run writes the table
+                        raise
             except Exception as error:
                 logger.debug("%s", done.table, exc_info=True)
                 raise _named(done.table, error) from error

@@ -14,6 +14,8 @@ from functools import reduce
 from operator import or_
 from typing import Any, Literal, NamedTuple
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
@@ -25,6 +27,7 @@ from cdc_lake.errors import (
     DataLossError,
     ExpiredError,
     IncompleteWriteError,
+    InfrastructureError,
     NoProgressError,
     TableLockedError,
     UnsupportedError,
@@ -32,7 +35,7 @@ from cdc_lake.errors import (
 from cdc_lake.partitioning import PartitionField, joint_name
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit, Version
-from cdc_lake.tables.hudi_timeline import WRITTEN, any_instant, incomplete, is_removable
+from cdc_lake.tables.hudi_timeline import WRITTEN, any_instant, incomplete, is_removable, others_since
 from cdc_lake.tables.newest import HUDI_CHECKSUM, METADATA_FOLDER, TABLE_ID
 from cdc_lake.tables.partitions import with_one_partition
 from cdc_lake.tables.progress import METADATA_KEY, Progress
@@ -75,6 +78,11 @@ _SETTINGS_OF = {
     "mor": {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "10"},
 }
 _FILE = f"{HUDI_PREFIX}file_name"
+_MOST_SECONDS_AHEAD = 10.0
+"""How far ahead of this clock the newest instant may be for a write to wait."""
+_INSTANT = re.compile(r"\b\d{17}\b")
+_ROLLED_BACK = re.compile(r"\.?(?:inflight|requested)\b.{0,20} does not exist")
+"""What Hudi says when the files of a write that is under way are gone."""
 _MOST_GROUPS = 64
 """More are not told apart when rows are read: a condition has its price, too."""
 _COMPACT_NOW = {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "1"}
@@ -92,12 +100,14 @@ class _Written(NamedTuple):
     """A commit of ours.
 
     Attributes:
+        newest: the newest instant of the timeline, of any action.
         buckets: how many a partition has; none where rows are looked up.
         restores: how often the table was restored since.
     """
 
     progress: Progress
     table_id: str
+    newest: str
     buckets: int | None
     restores: int
 
@@ -450,7 +460,10 @@ class HudiTable:
             F.when(F.lit(True), F.col(quoted(field.name)).cast(_nullable(field.dataType))).alias(field.name)
             for field in rows.schema
         ]
-        table_id = uuid.uuid4().hex if operation == "bulk_insert" else self._same_buckets().table_id
+        known = None if operation == "bulk_insert" else self._same_buckets()
+        if known:
+            _wait_until_past(self.path, known.newest)
+        table_id = known.table_id if known else uuid.uuid4().hex
         settings = {
             **_SETTINGS,
             **_SETTINGS_OF[self._kind],
@@ -467,7 +480,11 @@ class HudiTable:
             TABLE_ID: table_id,
             _BUCKETS: str(self._buckets or ""),
         }
-        rows.select(*may_be_null).write.format("hudi").options(**settings).mode("append").save(self.path)
+        try:
+            rows.select(*may_be_null).write.format("hudi").options(**settings).mode("append").save(self.path)
+        except (PySparkException, Py4JJavaError) as exc:
+            self._check_was_alone(progress, known.newest if known else "", str(exc))
+            raise
         return self._committed(progress)
 
     def _placing(self, keys: Sequence[str]) -> dict[str, str]:
@@ -512,6 +529,30 @@ class HudiTable:
             )
         return Commit(self.version(), found)
 
+    def _check_was_alone(self, progress: Progress, since: str, said: str) -> None:
+        """See that a write that failed did not fail because of another writer, which removes what this one has begun.
+
+        Args:
+            progress: of the write.
+            since: the newest instant before it.
+            said: how it failed; Hudi names the write's instant in most cases.
+
+        Raises:
+            TableLockedError: there is another one.
+        """
+        names = self._storage.sizes(self._timeline_folder)
+        others = others_since(names, since, _INSTANT.findall(said))
+        found = self.progress() if others and self.exists() else None
+        if found is not None and found.nonce == progress.nonce:  # it failed after its commit
+            return
+        if others or _ROLLED_BACK.search(said):
+            whose = f"at {_clock(_milliseconds(min(others)))}" if others else "meanwhile"
+            raise TableLockedError(
+                self.path,
+                f"another run began a commit {whose}, while batch {progress.commit} was made, and rolled this one back",
+                "nothing of this batch was committed; run again once the other has ended",
+            )
+
     def _rows(self, query: Mapping[str, str] | None = None) -> DataFrame:
         self._check_complete()
         return self._spark.read.format("hudi").options(**_READ, **(query or {})).load(self.path)
@@ -532,7 +573,9 @@ class HudiTable:
         """The newest commit that carries progress; none where no table is."""
         timeline = self._timeline()
         written = restores = 0
+        newest = ""
         for instant in self._instants(timeline):
+            newest = newest or str(instant.requestedTime())
             restores += instant.getAction() == "restore"
             if instant.getAction() not in WRITTEN:
                 continue
@@ -541,7 +584,7 @@ class HudiTable:
             progress = Progress.from_metadata(said.get(METADATA_KEY))
             if progress is not None:
                 buckets = said.get(_BUCKETS)
-                return _Written(progress, said.get(TABLE_ID), int(buckets) if buckets else None, restores)
+                return _Written(progress, said.get(TABLE_ID), newest, int(buckets) if buckets else None, restores)
         if not written:
             return None
         raise NoProgressError(
@@ -574,6 +617,30 @@ class HudiTable:
         instants = timeline.getReverseOrderedInstants().iterator()
         while instants.hasNext():
             yield instants.next()
+
+
+def _wait_until_past(path: str, instant: str) -> None:
+    """Wait until this machine's clock is past an instant: Hudi orders commits by the clocks of those who write them.
+
+    Raises:
+        InfrastructureError: that would take longer than clocks differ that are synchronized.
+    """
+    newest_ms, now_ms = _milliseconds(instant), time.time() * 1000
+    if newest_ms < now_ms:
+        return
+    if newest_ms - now_ms > _MOST_SECONDS_AHEAD * 1000:
+        raise InfrastructureError(
+            path,
+            f"its newest commit is of {_clock(newest_ms)}, and this machine's clock says {_clock(now_ms)}: Hudi would "
+            "hide what is written now behind it",
+            "synchronize the clocks of all machines that write this table; if they are right now, run again after "
+            f"{_clock(newest_ms)}; nothing was written",
+        )
+    time.sleep((newest_ms - now_ms + 1) / 1000)
+
+
+def _clock(ms: float) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def _milliseconds(instant: str) -> int:

@@ -48,6 +48,22 @@ def incomplete(sizes: Mapping[str, int], read: Callable[[str], bytes | None]) ->
     return found[::-1]
 
 
+def others_since(names: Iterable[str], since: str, named: Iterable[str]) -> set[str]:
+    """The commits, complete or not, that other writers began after an instant.
+
+    Args:
+        names: the timeline's files.
+        since: the newest instant before this writer began.
+        named: instants in the error of this writer; the later ones are its own. If there is none, only complete commits
+            are certain to be of others.
+    """
+    own = {at for at in named if at > since}
+    files = [match for name in names if (match := _FILE.fullmatch(name)) and match["at"] > since]
+    commits = [file for file in files if file["action"] in WRITTEN or (_is_inflight(file) and not file["state"])]
+    is_complete = (file["state"] is None and not _is_inflight(file) for file in commits)
+    return {file["at"] for file, complete in zip(commits, is_complete, strict=True) if complete or own} - own
+
+
 def any_instant(names: Iterable[str]) -> bool:
     """Whether anything was begun in the table."""
     return any(_FILE.fullmatch(name) for name in names)

@@ -4,8 +4,10 @@ import os
 import re
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from cdc_lake.columns import DELETE, KEEP
 from cdc_lake.config import Config, LakeConfig, SilverTable, TableConfig
 from cdc_lake.embedded import comparer
 from cdc_lake.errors import (
@@ -26,13 +29,14 @@ from cdc_lake.errors import (
     DataLossError,
     ExpiredError,
     IncompleteWriteError,
+    InfrastructureError,
     NoProgressError,
     TableLockedError,
     UnsupportedError,
 )
 from cdc_lake.layers.run import silver_targets
 from cdc_lake.layers.status import status
-from cdc_lake.tables import Commit, Table
+from cdc_lake.tables import Commit, Table, hudi
 from cdc_lake.tables.hudi import HudiTable, HudiType
 from cdc_lake.tables.silver import silver_table
 
@@ -256,6 +260,54 @@ def test_a_commit_that_is_not_this_run_s_is_noticed(spark: SparkSession, merged:
 
     with pytest.raises(TableLockedError, match="run a run committed while batch 2"):
         late._committed(step(2))
+
+
+@pytest.mark.parametrize("ahead", [2.0, 7200.0])
+def test_write_waits_for_its_clock_or_exits_10(
+    spark: SparkSession, copied: HudiTable, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """A commit before the newest one would be hidden behind it."""
+    waited, before = list[float](), copied.version()
+    newest_s = hudi._milliseconds(str(before)) / 1000
+    clock = SimpleNamespace(time=lambda: newest_s - ahead, sleep=waited.append)
+    monkeypatch.setattr(hudi, "time", clock)
+
+    if ahead > hudi._MOST_SECONDS_AHEAD:
+        with pytest.raises(InfrastructureError, match=r"its newest commit is of .*Z, and this machine's clock says"):
+            copied.advance(step(3))
+        assert copied.version() == before
+    else:
+        copied.advance(step(3))
+        assert waited == [pytest.approx(ahead, abs=0.1)]
+
+
+def test_write_that_loses_a_race_exits_40(
+    spark: SparkSession, copied: HudiTable, kind: HudiType, tmp_path: Path
+) -> None:
+    """The winner rolls back what the loser has begun, while the loser's rows are being computed."""
+    begun, released = str(tmp_path / "begun"), tmp_path / "released"
+
+    def waiting(value: int) -> int:
+        Path(begun).touch()
+        while not released.exists():
+            time.sleep(0.1)
+        return value
+
+    slow = changes(spark, row(5, 50)).withColumn("n", F.udf(waiting, "int")("n"))
+    rows = slow.withColumn("_hoodie_is_deleted", F.lit(False)).drop(KEEP, DELETE)
+    winner = HudiTable(spark, copied.path, kind=kind)
+    with ThreadPoolExecutor(1) as pool:
+        losing = pool.submit(copied._save, rows, "upsert", step(3), keys=["id"])
+        while not Path(begun).exists() and not losing.done():
+            time.sleep(0.1)
+        try:
+            winner.merge(changes(spark, row(6, 60)), ["id"], step(3))
+        finally:
+            released.touch()
+        with pytest.raises(TableLockedError, match="another run"):
+            losing.result()
+
+    assert 5 not in held(winner) and 6 in held(winner)
 
 
 def test_a_table_without_any_progress_is_data_loss(spark: SparkSession, foreign: Path) -> None:

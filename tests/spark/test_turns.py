@@ -211,6 +211,20 @@ def test_refused_store_access_exits_2_and_is_not_retried(run: Callable[..., Repo
     assert "the store refuses access" in done.error.message
 
 
+def test_spark_failure_after_losing_the_lease_exits_40(
+    run: Callable[..., Report], spark: SparkSession, tmp_path: Path
+) -> None:
+    def act(own: SparkSession, done: TableReport) -> None:
+        if done.table == "a":
+            (file,) = (tmp_path / "_leases" / "silver" / "a").glob("*.json")
+            file.with_name(f"{int(file.stem) + 1:012d}.json").write_text(file.read_text())
+        own.sql("SELECT raise_error('inflight does not exist')").collect()
+
+    report = run(Doing({"a": 1, "b": 1}, act), Workers(spark=spark))
+
+    assert {done.table: done.error.exit_code for done in report.tables if done.error} == {"a": 40, "b": 1}
+
+
 def test_standby_leaves_a_report_only_when_its_state_changes(
     run: Callable[..., Report], spark: SparkSession, tmp_path: Path
 ) -> None:
