@@ -28,7 +28,7 @@ def replaced(
     source: TopicSource,
     partitions: Collection[int],
 ) -> dict[int, int]:
-    """Partitions whose log lost records that bronze read: the first offset that is another record's, or nobody's, now.
+    """Partitions whose log lost records that bronze read: the first offset that another record, or none, has now.
 
     Costs a fetch per partition. A record that is gone from the middle of the log (compaction, retention) says nothing.
 

@@ -238,7 +238,7 @@ def test_standby_leaves_a_report_only_when_its_state_changes(
             if state == "locked":
                 raise TableLockedError("a", "another run has it", "wait")
             if state == "lost":
-                raise DataLossError("a", "records are gone", "load it anew")
+                raise DataLossError("a", "records are gone", "load it again")
 
         report = run(Doing({"a": 0 if state == "idle" else 1}, act), workers)
         workers.end(storage, config, report)
