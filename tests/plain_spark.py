@@ -155,11 +155,12 @@ def cluster(spark: PlainSpark) -> Iterator[Cluster]:
 
 
 @contextmanager
-def losing_a_worker(on: Cluster, silver: Path) -> Iterator[list[str]]:
-    """Kill a worker as soon as the first data file of a table is there, and start another in its place.
+def losing_a_worker(on: Cluster, silver: Path, *, replaced: bool) -> Iterator[list[str]]:
+    """Kill a worker as soon as the first data file of a table is there.
 
     Args:
         silver: the folder of the tables.
+        replaced: start another in its place; else the one that is left does the rest.
 
     Yields:
         A list with the data files that there were at that moment; empty as long as there was none.
@@ -171,7 +172,8 @@ def losing_a_worker(on: Cluster, silver: Path) -> Iterator[list[str]]:
         while not seen and not ended.wait(0.05):
             if found := [str(path) for path in silver.rglob("*.parquet") if not _OF_THE_ENGINE & set(path.parts)]:
                 on.kill(0)
-                on.add()
+                if replaced:
+                    on.add()
                 seen.extend(found)
 
     watcher = threading.Thread(target=watch)

@@ -1,21 +1,26 @@
-"""`cdc-lake demo`, as somebody who has just cloned the repository runs it."""
+"""`cdc-lake demo`: once with a few tables, on the servers of all tests; the deep tests run all of it as a command."""
 
+import io
 import json
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
 import pytest
+import requests
 from deltalake import DeltaTable
+from running import running
 
 from cdc_lake.cli.app import execute
 from cdc_lake.config import TableType
 from cdc_lake.embedded import sample
-from cdc_lake.embedded.demo import FLOOR, reading_only
+from cdc_lake.embedded.demo import FLOOR, SAMPLE, reading_only
 from cdc_lake.embedded.shop import ENOUGH
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.reconcile.catalogue import CUT_TIME, OTHER_CALENDAR, SEVERAL_DIMENSIONS
@@ -27,29 +32,43 @@ ONLY_THE_SLICE = [flag for topic in SLICE for flag in ("--table", topic)]
 DUMPS = Path(__file__).with_name("dumps")
 
 
-def demo(folder: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
-    command = [str(COMMAND), "demo", "--json", "--folder", str(folder), *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+@dataclass(frozen=True)
+class Ended:
+    """How the demo ended.
+
+    Attributes:
+        folder: what it ran in.
+        code: its exit code.
+        out, err: what it printed.
+        servers: what it asked of its servers, in order.
+    """
+
+    folder: Path
+    code: int
+    out: str
+    err: str
+    servers: list[str]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("demo") / "made by the demo"
-    yield folder
-    Stack(folder / "stack").delete()
-
-
-@pytest.fixture(scope="module")
-def ended(folder: Path) -> "subprocess.CompletedProcess[str]":
+def ended(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
     """The demo, once, with a few of its tables."""
-    return demo(folder, *ONLY_THE_SLICE)
+    folder, out, err = tmp_path_factory.mktemp("demo") / "made by the demo", io.StringIO(), io.StringIO()
+    servers = running(stack)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr("cdc_lake.embedded.demo.Stack", servers)
+        with pytest.raises(SystemExit) as exited:
+            execute("demo", "--json", "--folder", str(folder), *ONLY_THE_SLICE)
+    assert isinstance(exited.value.code, int)
+    yield Ended(folder, exited.value.code, out.getvalue(), err.getvalue(), servers.calls)
+    requests.delete(f"{stack.endpoints['connect']}/connectors/{SAMPLE}", timeout=30).raise_for_status()
 
 
 @pytest.fixture(scope="module")
-def result(ended: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
+def result(ended: Ended) -> dict[str, Any]:
     """What it printed as its last line."""
-    assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    assert ended.code == 0, ended.err
+    found: dict[str, Any] = json.loads(ended.out.splitlines()[-1])
     return found
 
 
@@ -101,8 +120,8 @@ def test_the_demo_s_stream_was_a_hard_one(result: dict[str, Any]) -> None:
 
 
 @pytest.mark.usefixtures("result")
-def test_a_soft_delete_keeps_the_row_and_a_hard_one_does_not(folder: Path) -> None:
-    silver = folder / "lake" / "silver" / "pagila" / "public"
+def test_a_soft_delete_keeps_the_row_and_a_hard_one_does_not(ended: Ended) -> None:
+    silver = ended.folder / "lake" / "silver" / "pagila" / "public"
     customers, payments = (DeltaTable(silver / name).to_pyarrow_table().to_pylist() for name in ("customer", "payment"))
     soft = [row for row in payments if row["__deleted"]]
 
@@ -112,26 +131,16 @@ def test_a_soft_delete_keeps_the_row_and_a_hard_one_does_not(folder: Path) -> No
     assert not any(row["__deleted"] for row in customers)
 
 
-def test_the_demo_says_in_words_what_equals_postgres(ended: "subprocess.CompletedProcess[str]") -> None:
-    assert "Silver equals Postgres" in ended.stderr
-    assert len(ended.stdout.splitlines()) == 1
-    assert max(map(len, ended.stderr.splitlines())) <= 80
-
-
-def listens(address: str) -> bool:
-    place = urlsplit(address if "://" in address else f"kafka://{address}")
-    with socket.socket() as client:
-        client.settimeout(2)
-        return client.connect_ex((str(place.hostname), place.port or 0)) == 0
+def test_the_demo_says_in_words_what_equals_postgres(ended: Ended) -> None:
+    assert "Silver equals Postgres" in ended.err
+    assert len(ended.out.splitlines()) == 1
+    assert max(map(len, ended.err.splitlines())) <= 80
 
 
 @pytest.mark.usefixtures("result")
-def test_no_server_is_left_when_the_demo_has_ended(folder: Path) -> None:
-    servers = Stack(folder / "stack").status()
-
-    assert {server.name for server in servers} == {"postgres", "kafka", "registry", "connect"}
-    assert {server.state for server in servers} == {"stopped"}
-    assert not [server.address for server in servers if listens(server.address)]
+def test_the_demo_starts_its_servers_and_stops_them(ended: Ended) -> None:
+    """What stopped servers are: tests/e2e/test_stack.py."""
+    assert ended.servers == ["delete", "start", "stop"]
 
 
 def content(folder: Path) -> dict[str, bytes | None]:
@@ -181,13 +190,32 @@ def test_a_slice_has_the_models_that_read_no_other_tables() -> None:
     assert list(reading_only(topics, sample.GOLD)) == ["rentals_per_store_day", "sales_by_region"]
 
 
+def demo(folder: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
+    """The demo as somebody who has just cloned the repository runs it; it leaves no server behind."""
+    command = [str(COMMAND), "demo", "--json", "--folder", str(folder), *flags]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        servers = Stack(folder / "stack").status()
+    finally:
+        Stack(folder / "stack").delete()
+    assert {server.name: server.state for server in servers} == dict.fromkeys(
+        ("postgres", "kafka", "registry", "connect"), "stopped"
+    ), ended.stderr
+    assert not [server.address for server in servers if listens(server.address)]
+    return ended
+
+
+def listens(address: str) -> bool:
+    place = urlsplit(address if "://" in address else f"kafka://{address}")
+    with socket.socket() as client:
+        client.settimeout(2)
+        return client.connect_ex((str(place.hostname), place.port or 0)) == 0
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("table_type", get_args(TableType))
 def test_the_whole_demo_finds_no_difference_and_is_no_easy_one(tmp_path: Path, table_type: TableType) -> None:
-    try:
-        ended = demo(tmp_path, "--table-type", table_type)
-    finally:
-        Stack(tmp_path / "stack").delete()
+    ended = demo(tmp_path, "--table-type", table_type)
 
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
@@ -207,10 +235,7 @@ def test_the_whole_demo_finds_no_difference_and_is_no_easy_one(tmp_path: Path, t
 def test_the_demo_follows_dumps_that_look_nothing_like_the_sample(tmp_path: Path) -> None:
     dumps = [flag for dump in sorted(DUMPS.glob("*.sql")) for flag in ("--sql", str(dump))]
 
-    try:
-        ended = demo(tmp_path, *dumps)
-    finally:
-        Stack(tmp_path / "stack").delete()
+    ended = demo(tmp_path, *dumps)
 
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])

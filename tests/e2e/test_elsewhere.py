@@ -39,7 +39,8 @@ def test_a_package_on_spark_as_it_comes(plain: PlainSpark, table_type: TableType
 def test_a_cluster_that_loses_a_worker_in_the_middle_of_a_merge(
     plain: PlainSpark, table_type: TableType, tmp_path: Path
 ) -> None:
-    with cluster(plain) as on, losing_a_worker(on, tmp_path / "demo" / "lake" / "silver") as seen:
+    silver = tmp_path / "demo" / "lake" / "silver"
+    with cluster(plain) as on, losing_a_worker(on, silver, replaced=True) as seen:
         assert demo(tmp_path / "demo", table_type, plain.where(on.master, "--executor-memory", "1g", tries=2)) == 0
 
     assert seen, "no worker was lost"

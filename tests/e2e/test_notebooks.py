@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jupytext
 import pytest
+from running import running
 
 from cdc_lake.config import CHECKOUT
 from cdc_lake.embedded.stack import Stack
@@ -39,19 +40,7 @@ def test_all_pictures_are_some_notebook_s() -> None:
 def test_a_notebook_runs_as_it_is(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Running(Stack):
-        """The servers of all tests, whose start and end are none of a notebook's business."""
-
-        def __init__(self, folder: Path) -> None:
-            super().__init__(stack.folder)
-
-        def start(self, *, detach: bool, metastore: bool = False) -> None:
-            assert not detach
-
-        def delete(self) -> None:
-            pass
-
-    monkeypatch.setattr("cdc_lake.embedded.stack.Stack", Running)
+    monkeypatch.setattr("cdc_lake.embedded.stack.Stack", running(stack))
     names: dict[str, object] = {}
     for cell in jupytext.read(CHECKOUT / "notebooks" / "quarantine.py").cells:
         if cell.cell_type == "code":

@@ -96,7 +96,7 @@ def test_a_package_on_a_cluster_that_loses_a_worker(
 ) -> None:
     monkeypatch.chdir(lake.parent)
     bronze, silver = (str(plain.package / "jobs" / f"{layer}.py") for layer in ("bronze", "silver"))
-    with cluster(plain) as on, losing_a_worker(on, lake / "silver") as seen:
+    with cluster(plain) as on, losing_a_worker(on, lake / "silver", replaced=False) as seen:
         where = replace(plain.where(on.master, "--executor-memory", "1g", tries=2), jobs=IN_TURN.parent)
         Jobs(where, stack, str(lake), "delta").submit(IN_TURN.stem, "--table", topic, "--", bronze, "--", silver)
 

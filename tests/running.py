@@ -1,0 +1,28 @@
+"""Servers that run for all tests, for programs that start and stop servers of their own."""
+
+from typing import ClassVar
+
+from cdc_lake.embedded.stack import Stack
+
+
+def running(stack: Stack) -> type[Stack]:
+    """A class to put in the place of `Stack`: what starts becomes `stack`, which goes on whatever is asked of it.
+
+    Its `calls` are the names of the methods that were called, in order.
+    """
+
+    class Running(Stack):
+        calls: ClassVar[list[str]] = []
+
+        def start(self, *, detach: bool, metastore: bool = False) -> None:
+            assert not detach
+            self.calls.append("start")
+            self.folder = stack.folder
+
+        def stop(self) -> None:
+            self.calls.append("stop")
+
+        def delete(self) -> None:
+            self.calls.append("delete")
+
+    return Running
