@@ -3,7 +3,6 @@
 It follows from its seed. A plain Arrow table of the same events says what the tables must hold in the end.
 """
 
-import io
 import json
 import random
 from collections.abc import Mapping
@@ -16,13 +15,23 @@ import requests
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from tests import wire
+
 PREFIX = "bench.public"
 ORDERS = f"{PREFIX}.orders"
 _START_MS = 1_700_000_000_000
-_ADDED = (
-    {"name": "city", "type": ["null", "string"], "default": None},
-    {"name": "score", "type": ["null", "double"], "default": None},
-)
+_COLUMNS = {
+    "id": wire.INT64,
+    "customer": wire.INT32,
+    "status": wire.STRING,
+    "amount": wire.DOUBLE,
+    "note": wire.optional(wire.STRING),
+    "city": wire.optional(wire.STRING),
+    "score": wire.optional(wire.DOUBLE),
+}
+_ADDED = 2
+"""So many of the columns, the last ones, are added later, one with each version."""
+_UNWRAP = wire.Unwrap(["op", "lsn", "source.ts_ms", "source.snapshot"])
 _WORDS = ("amber", "birch", "coral", "dune", "ember", "fjord", "grove", "heath", "isle", "jade")
 
 
@@ -92,7 +101,7 @@ class Log:
             future.result(30)
         for name, partitions in topics.items():
             topic = self._topics[name] = _Topic(name, partitions)
-            topic.key_schema = self._register(f"{name}-key", _key_schema(name))
+            topic.key_schema = self._register(f"{name}-key", wire.avro_schema(_table(name).key))
             topic.schema = self._register(f"{name}-value", value_schema(name, 0))
 
     def use(self, name: str, schema: dict[str, Any]) -> None:
@@ -144,14 +153,15 @@ class Log:
             row["city"] = chance.choice(_WORDS)
         if topic.version > 1:
             row["score"] = chance.random()
-        said = {
-            "__deleted": str(op == "d").lower(),
-            "__op": op,
-            "__lsn": self._seq,
-            "__source_ts_ms": _START_MS + self._seq // 3,  # three events a millisecond: ties are normal
-            "__source_snapshot": "true" if op == "r" else None,
-        }
-        message = _framed(*topic.key_schema, {"id": key}), _framed(*topic.schema, row | said)
+        said = (
+            str(op == "d").lower(),
+            op,
+            self._seq,
+            _START_MS + self._seq // 3,  # three events a millisecond: ties are normal
+            "true" if op == "r" else None,
+        )
+        value = row | dict(zip(_METADATA, said, strict=True))
+        message = _framed(*topic.key_schema, {"id": key}, "key"), _framed(*topic.schema, value, "value")
         while True:
             try:
                 self._producer.produce(topic.name, message[1], message[0], partition=key % topic.partitions)
@@ -178,38 +188,24 @@ class Log:
             return answer.json()["version"]["contentId"], fastavro.parse_schema(schema)
 
 
-def _framed(schema_id: int, schema: Any, value: dict[str, Any]) -> bytes:
-    body = io.BytesIO()
-    body.write(b"\0" + schema_id.to_bytes(4, "big"))
-    fastavro.schemaless_writer(body, schema, value)
-    return body.getvalue()
+def _framed(schema_id: int, schema: Any, value: dict[str, Any], side: wire.Side) -> bytes:
+    return wire.framed("id4", f"id:{schema_id}", wire.avro(schema, value), side)[0]
 
 
-def _key_schema(topic: str) -> dict[str, Any]:
-    return {"type": "record", "name": "Key", "namespace": topic, "fields": [{"name": "id", "type": "long"}]}
+def _table(topic: str, version: int = 0) -> wire.Table:
+    names = list(_COLUMNS)[: len(_COLUMNS) - _ADDED + version]
+    return wire.Table(topic, {name: _COLUMNS[name] for name in names}, ["id"])
+
+
+def _flattened(table: wire.Table) -> wire.Schema:
+    return _UNWRAP.schema(wire.envelope(table))
 
 
 def value_schema(topic: str, version: int) -> dict[str, Any]:
-    """The schema of a topic's values, as flattened; the later versions have more columns."""
+    """The Avro schema of a topic's values, as flattened; the later versions have more columns."""
+    made: dict[str, Any] = wire.avro_schema(_flattened(_table(topic, version)))
+    return made
 
-    def optional(name: str, kind: str) -> dict[str, Any]:
-        return {"name": name, "type": ["null", kind], "default": None}
 
-    return {
-        "type": "record",
-        "name": "Value",
-        "namespace": topic,
-        "fields": [
-            {"name": "id", "type": "long"},
-            {"name": "customer", "type": "int"},
-            {"name": "status", "type": "string"},
-            {"name": "amount", "type": "double"},
-            optional("note", "string"),
-            *_ADDED[:version],
-            optional("__deleted", "string"),
-            optional("__op", "string"),
-            optional("__lsn", "long"),
-            optional("__source_ts_ms", "long"),
-            optional("__source_snapshot", "string"),
-        ],
-    }
+_METADATA = tuple(wire.fields_of(_flattened(wire.Table(ORDERS, {}, ()))))
+"""The fields that the transform adds. It would flatten each event itself, were there not a million of them."""

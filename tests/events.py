@@ -1,4 +1,7 @@
-"""Builders of what a connector sends: schemas as Debezium declares them, records as its Avro converter frames them."""
+"""Builders of what a connector sends: records of tables whose columns have any Avro types, in topics of their own.
+
+What Debezium puts around a row, and how its converters write it, is in tests/wire.py.
+"""
 
 import itertools
 import json
@@ -14,80 +17,74 @@ from cdc_lake.registries.registry import RegisteredSchema
 
 TABLE = "pagila.public.thing"
 START_MS = 1_700_000_000_000
-PLACEHOLDER = "__debezium_unavailable_value"
+PLACEHOLDER = wire.PLACEHOLDER
 
 OPTIONAL_STRING = ["null", "string"]
 OPTIONAL_INT = ["null", "int"]
-_SNAPSHOT = {
-    "type": "string",
-    "connect.version": 1,
-    "connect.parameters": {"allowed": "true,first,last,false,incremental"},
-    "connect.default": "false",
-    "connect.name": "io.debezium.data.Enum",
-}
-_OPTIONAL_LONG = ["null", "long"]
-_TABLE_FIELDS = {"schema": "string", "table": "string"}
-_SOURCE_FIELDS: dict[str, dict[str, Any]] = {
-    "postgresql": {**_TABLE_FIELDS, "txId": _OPTIONAL_LONG, "lsn": _OPTIONAL_LONG},
+_OPTIONAL_TEXT, _OPTIONAL_LONG = wire.optional(wire.STRING), wire.optional(wire.INT64)
+_OF_A_TABLE = {"schema": wire.STRING, "table": wire.STRING}
+_SOURCE_FIELDS: dict[str, wire.Fields] = {
+    "postgresql": {**_OF_A_TABLE, "txId": _OPTIONAL_LONG, "lsn": _OPTIONAL_LONG},
     "mysql": {
-        "table": OPTIONAL_STRING,
-        "server_id": "long",
-        "gtid": OPTIONAL_STRING,
-        "file": "string",
-        "pos": "long",
-        "row": "int",
+        "table": _OPTIONAL_TEXT,
+        "server_id": wire.INT64,
+        "gtid": _OPTIONAL_TEXT,
+        "file": wire.STRING,
+        "pos": wire.INT64,
+        "row": wire.INT32,
         "thread": _OPTIONAL_LONG,
-        "query": OPTIONAL_STRING,
+        "query": _OPTIONAL_TEXT,
     },
     "sqlserver": {
-        **_TABLE_FIELDS,
-        "change_lsn": OPTIONAL_STRING,
-        "commit_lsn": OPTIONAL_STRING,
+        **_OF_A_TABLE,
+        "change_lsn": _OPTIONAL_TEXT,
+        "commit_lsn": _OPTIONAL_TEXT,
         "event_serial_no": _OPTIONAL_LONG,
     },
     "oracle": {
-        **_TABLE_FIELDS,
-        "txId": OPTIONAL_STRING,
-        "scn": OPTIONAL_STRING,
-        "commit_scn": OPTIONAL_STRING,
-        "rs_id": OPTIONAL_STRING,
+        **_OF_A_TABLE,
+        "txId": _OPTIONAL_TEXT,
+        "scn": _OPTIONAL_TEXT,
+        "commit_scn": _OPTIONAL_TEXT,
+        "rs_id": _OPTIONAL_TEXT,
         "ssn": _OPTIONAL_LONG,
-        "redo_thread": OPTIONAL_INT,
+        "redo_thread": wire.optional(wire.INT32),
     },
     "mongodb": {
-        "rs": "string",
-        "collection": "string",
-        "ord": "int",
-        "lsid": OPTIONAL_STRING,
+        "rs": wire.STRING,
+        "collection": wire.STRING,
+        "ord": wire.INT32,
+        "lsid": _OPTIONAL_TEXT,
         "txnNumber": _OPTIONAL_LONG,
         "wallTime": _OPTIONAL_LONG,
     },
 }
 """What each connector's `source` block holds behind the fields that all have."""
-_REQUIRED = {"string": "x", "long": 0, "int": 0}
-"""The types that cannot be null, with a value of each."""
-_FLAT_FIELDS = {
-    "postgresql": ("lsn",),
-    "mysql": ("server_id", "file", "pos", "row"),
-    "sqlserver": ("change_lsn", "commit_lsn", "event_serial_no"),
-    "oracle": ("scn", "commit_scn", "rs_id", "ssn"),
+_FLAT = {
+    connector: wire.Unwrap(("op", *own, *(f"source.{field}" for field in ("ts_ms", "snapshot", "name", "db"))))
+    for connector, own in {
+        "postgresql": ("lsn",),
+        "mysql": ("server_id", "file", "pos", "row"),
+        "sqlserver": ("change_lsn", "commit_lsn", "event_serial_no"),
+        "oracle": ("scn", "commit_scn", "rs_id", "ssn"),
+    }.items()
 }
-"""The fields of the `source` block that the transform is told to add."""
+"""The transform that flattens each connector's events."""
+
+
+def _around(connector: str, table: str) -> wire.Schema:
+    """The schema of a connector's whole change events of a table without columns.
+
+    It has as few fields as any generation of Debezium sends, and a time that may be missing.
+    """
+    source = wire.source_block(connector, {"ts_ms": _OPTIONAL_LONG, **_SOURCE_FIELDS[connector]}, debezium=(1, 6))
+    return wire.envelope(wire.Table(table, {}, ()), debezium=(1, 0), source=source)
 
 
 def flat_metadata(connector: str = "postgresql") -> dict[str, Any]:
     """The fields that the transform adds to a flattened row of a connector, name to Avro type."""
-    own = _SOURCE_FIELDS[connector]
-    return {
-        "__deleted": OPTIONAL_STRING,
-        "__op": OPTIONAL_STRING,
-        **{
-            f"__{name}": own[name] if isinstance(own[name], list) else ["null", own[name]]
-            for name in _FLAT_FIELDS[connector]
-        },
-        "__source_ts_ms": _OPTIONAL_LONG,
-        **dict.fromkeys(("__source_snapshot", "__source_name", "__source_db"), OPTIONAL_STRING),
-    }
+    added = wire.avro_schema(_FLAT[connector].schema(_around(connector, TABLE)))
+    return {field["name"]: field["type"] for field in added["fields"]}
 
 
 FLAT_METADATA = flat_metadata()
@@ -98,20 +95,14 @@ def connect(kind: str, name: str, **more: Any) -> dict[str, Any]:
     return {"type": kind, "connect.version": 1, "connect.name": name, **more}
 
 
-DOCUMENT = connect("string", "io.debezium.data.Json")
+DOCUMENT = wire.avro_schema(wire.JSON)
 """A row of MongoDB."""
 
 
 def decimal(precision: int, scale: int) -> dict[str, Any]:
     """`numeric(precision, scale)`."""
-    return connect(
-        "bytes",
-        "org.apache.kafka.connect.data.Decimal",
-        scale=scale,
-        precision=precision,
-        logicalType="decimal",
-        **{"connect.parameters": {"scale": str(scale), "connect.decimal.precision": str(precision)}},
-    )
+    made: dict[str, Any] = wire.avro_schema(wire.decimal(precision, scale))
+    return made
 
 
 def key_schema(columns: Mapping[str, Any], table: str = TABLE) -> str:
@@ -120,16 +111,14 @@ def key_schema(columns: Mapping[str, Any], table: str = TABLE) -> str:
 
 
 def envelope_schema(columns: Mapping[str, Any], table: str = TABLE, connector: str = "postgresql") -> str:
-    """A full envelope's schema, in the field order of Debezium 3. MongoDB's rows are texts, whatever the columns."""
-    is_document = connector == "mongodb"
-    parts = {
-        "before": ["null", DOCUMENT if is_document else _record("Value", columns, table)],
-        "after": ["null", DOCUMENT if is_document else "Value"],
-        "source": _source_schema(connector),
-        "op": "string",
-        "ts_ms": ["null", "long"],
-    }
-    return json.dumps(_record("Envelope", parts, table))
+    """A full envelope's schema. MongoDB's rows are texts, whatever the columns."""
+    schema = wire.avro_schema(_around(connector, table))
+    before, after = schema["fields"][:2]
+    if connector == "mongodb":
+        before["type"] = after["type"] = ["null", DOCUMENT]
+    else:
+        before["type"] = ["null", _record("Value", columns, table)]
+    return json.dumps(schema)
 
 
 def flat_schema(columns: Mapping[str, Any], table: str = TABLE, metadata: Mapping[str, Any] = FLAT_METADATA) -> str:
@@ -140,6 +129,25 @@ def flat_schema(columns: Mapping[str, Any], table: str = TABLE, metadata: Mappin
 def framed(schema_id: int, avro: bytes) -> bytes:
     """Avro behind a zero byte and a schema id of four bytes; tests/wire.py has the other frames."""
     return wire.framed("id4", f"id:{schema_id}", avro, "value")[0]
+
+
+def control(registry: "FakeRegistry", name: str, content: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """Key and value of a record of a connector's that is no change of a table.
+
+    Args:
+        name: of the value's schema, behind `io.debezium.connector.`.
+        content: texts, numbers and bytes.
+    """
+    key = _flat_record(registry, "common.ServerNameKey", {"serverName": "pagila"})
+    return key, _flat_record(registry, name, content)
+
+
+def _flat_record(registry: "FakeRegistry", name: str, content: Mapping[str, Any]) -> bytes:
+    kinds = {str: "string", int: "long", bytes: "bytes"}
+    package, _, last = name.rpartition(".")
+    columns = {field: kinds[type(value)] for field, value in content.items()}
+    text = json.dumps(_record(last, columns, f"io.debezium.connector.{package}"))
+    return framed(registry.add(text), body(text, content))
 
 
 class FakeRegistry:
@@ -219,6 +227,7 @@ class Topic:
         self._columns = {**self._keys, **columns}
         self._flat = flat
         self._connector = connector
+        self._around = _around(connector, table)
         self._next_offsets: dict[int, int] = {}
         self._clock = itertools.count(START_MS)
         self.key_text = key_schema(self._keys, table)
@@ -261,14 +270,11 @@ class Topic:
             headers, partition, offset, timestamp_ms: as in `record`.
         """
         row = {**dict.fromkeys(self._columns), **self._key(key), **(after or {})}
-        said = {"name": "pagila", "db": "pagila", "ts_ms": ts_ms, "snapshot": snapshot}
-        if self._connector == "postgresql":
-            said |= {"txId": lsn, "lsn": lsn}
-        said |= source or {}
-        value = self._flattened(op, row, said) if self._flat else self._enveloped(op, row, said)
+        own = {"txId": lsn, "lsn": lsn} if self._connector == "postgresql" else {}
+        said = {"name": "pagila", "db": "pagila", "ts_ms": ts_ms, "snapshot": snapshot, **own, **(source or {})}
         return self.record(
             None if op == "t" else self.key(key),
-            framed(self.late_id if late else self.value_id, body(self.value_text, value)),
+            framed(self.late_id if late else self.value_id, body(self.value_text, self._value(op, row, said))),
             headers,
             partition=partition,
             offset=offset,
@@ -321,51 +327,21 @@ class Topic:
     def _key(self, key: Any) -> dict[str, Any]:
         return dict(key) if isinstance(key, Mapping) else dict.fromkeys(self._keys, key)
 
-    def _flattened(self, op: str, row: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            **row,
-            "__deleted": str(op == "d").lower(),
-            "__op": op,
-            **{f"__{name}": said.get(name) for name in _FLAT_FIELDS[self._connector]},
-            **{f"__source_{name}": said[name] for name in ("ts_ms", "snapshot", "name", "db")},
-        }
-
-    def _enveloped(self, op: str, row: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
-        own = {n: _REQUIRED[k] for n, k in _SOURCE_FIELDS[self._connector].items() if isinstance(k, str)}
-        source = {"version": "x", "connector": self._connector, **own, **said, "snapshot": said["snapshot"] or "false"}
+    def _value(self, op: str, row: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
         sent = row["document"] if self._connector == "mongodb" else row
         before, after = (sent if op == "d" else None), (None if op in ("d", "t") else sent)
-        return {"before": before, "after": after, "source": source, "op": op, "ts_ms": said["ts_ms"]}
-
-
-def _source_schema(connector: str) -> dict[str, Any]:
-    package = f"io.debezium.connector.{connector}"
-    common = {
-        **dict.fromkeys(("version", "connector", "name"), "string"),
-        "ts_ms": _OPTIONAL_LONG,
-        "snapshot": [_SNAPSHOT, "null"],
-        "db": "string",
-        "sequence": OPTIONAL_STRING,
-    }
-    fields = [_field(name, kind) for name, kind in (common | _SOURCE_FIELDS[connector]).items()]
-    fields[4]["default"] = "false"
-    return {
-        "type": "record",
-        "name": "Source",
-        "namespace": package,
-        "fields": fields,
-        "connect.name": f"{package}.Source",
-    }
+        if self._flat:
+            (value,) = _FLAT[self._connector].values(
+                self._around, wire.whole_event(op, before, after, said, said["ts_ms"])
+            )
+            return value
+        source = wire.source_values(self._around, self._connector, said)
+        return wire.whole_event(op, before, after, source, said["ts_ms"])
 
 
 def _record(name: str, columns: Mapping[str, Any], table: str) -> dict[str, Any]:
-    return {
-        "type": "record",
-        "name": name,
-        "namespace": table,
-        "fields": [_field(column, kind) for column, kind in columns.items()],
-        "connect.name": f"{table}.{name}",
-    }
+    named = wire.avro_schema(wire.struct(f"{table}.{name}", {}))
+    return {**named, "fields": [_field(column, kind) for column, kind in columns.items()]}
 
 
 def _field(name: str, kind: Any) -> dict[str, Any]:

@@ -475,10 +475,35 @@ def event(
     Args:
         source: further fields of the block, such as `lsn`, or others than those that follow from the rest.
     """
-    prefix, schema, name = table.name.split(".")
+    block = {**postgres_values(table.name), "ts_ms": ts_ms, **(source or {})}
+    return whole_event(op, before, after, block, ts_ms)
+
+
+def whole_event(
+    op: str | None, before: Any, after: Any, source: Mapping[str, Any], ts_ms: int | None
+) -> dict[str, Any]:
+    """The value of a whole change event of any connector."""
+    return {"before": before, "after": after, "source": source, "op": op, "ts_ms": ts_ms}
+
+
+def postgres_values(table: str) -> dict[str, Any]:
+    """What Postgres' `source` block says in all events of a table."""
+    prefix, schema, name = table.split(".")
     where = {"version": "3.6.3.Final", "connector": "postgresql", "name": prefix, "db": prefix, "schema": schema}
-    block = {**where, "table": name, "ts_ms": ts_ms, **(source or {})}
-    return {"before": before, "after": after, "source": block, "op": op, "ts_ms": ts_ms}
+    return {**where, "table": name}
+
+
+def source_values(of: Schema, connector: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a `source` block: what is said, and something in those other fields that must not be null.
+
+    Args:
+        of: the event's schema.
+    """
+    block = fields_of(of)["source"]
+    kinds = {name: schema["type"] for name, schema in fields_of(block).items() if not schema["optional"]}
+    required = {name: "x" if kind == "string" else 0 for name, kind in kinds.items()}
+    filled_in: dict[str, Any] = filled(block, {**required, "connector": connector, **said})
+    return filled_in
 
 
 def source_block(connector: str, own: Fields, debezium: Version = LATEST) -> Schema:

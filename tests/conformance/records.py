@@ -5,32 +5,20 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from events import PLACEHOLDER, FakeRegistry, Record, Topic, body, framed, key_schema
+from events import PLACEHOLDER, FakeRegistry, Record, Topic, body, control, framed, key_schema
 
 from .log import KEYS, Arrival, Log, Shape
 from .rows import START_MS, source_ms
 
 _NO_SCHEMA = 2**31
-_CONTROL: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
-    "heartbeat": ("common.Heartbeat", {"ts_ms": "long"}, {"ts_ms": START_MS}),
-    "transaction": (
-        "common.TransactionMetadataValue",
-        {"status": "string", "id": "string", "ts_ms": "long"},
-        {"status": "BEGIN", "id": "1:2", "ts_ms": START_MS},
-    ),
-    "schema_change": ("mysql.SchemaChangeValue", {"ddl": "string"}, {"ddl": "create table x (id int)"}),
-    "notification": (
-        "common.Notification",
-        {"id": "string", "type": "string"},
-        {"id": "1", "type": "COMPLETED"},
-    ),
-    "message": (
-        "postgresql.MessageValue",
-        {"op": "string", "ts_ms": "long", "message": "bytes"},
-        {"op": "m", "ts_ms": START_MS, "message": b"hello"},
-    ),
+_CONTROL: dict[str, tuple[str, dict[str, Any]]] = {
+    "heartbeat": ("common.Heartbeat", {"ts_ms": START_MS}),
+    "transaction": ("common.TransactionMetadataValue", {"status": "BEGIN", "id": "1:2", "ts_ms": START_MS}),
+    "schema_change": ("mysql.SchemaChangeValue", {"ddl": "create table x (id int)"}),
+    "notification": ("common.Notification", {"id": "1", "type": "COMPLETED"}),
+    "message": ("postgresql.MessageValue", {"op": "m", "ts_ms": START_MS, "message": b"hello"}),
 }
-"""Records that are no events of rows: schema's name, fields, content."""
+"""Records that are no events of rows: schema's name, content."""
 
 
 def topic_of(name: str) -> str:
@@ -138,16 +126,7 @@ class Writer:
             )
             record = signals.change("c", "window", {"type": "snapshot-window-open"})
             return record.key, record.value
-        name, fields, content = _CONTROL[kind]
-        return (
-            self._framed("io.debezium.connector.common.ServerNameKey", {"serverName": "string"}, {"serverName": "x"}),
-            self._framed(f"io.debezium.connector.{name}", fields, content),
-        )
-
-    def _framed(self, name: str, fields: Mapping[str, str], content: Mapping[str, Any]) -> bytes:
-        described = [{"name": field, "type": kind} for field, kind in fields.items()]
-        text = json.dumps({"type": "record", "name": name, "fields": described, "connect.name": name})
-        return framed(self._registry.add(text), body(text, content))
+        return control(self._registry, *_CONTROL[kind])
 
     def _headers(self, event: Arrival) -> list[tuple[str, bytes]] | None:
         keys = {"__debezium.newkey": event.moved_to, "__debezium.oldkey": event.moved_from}

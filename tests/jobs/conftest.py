@@ -1,6 +1,5 @@
 """Fixtures of the tests that submit jobs."""
 
-import io
 import json
 import os
 import subprocess
@@ -8,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pytest
 import requests
+import wire
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
@@ -21,19 +20,9 @@ from cdc_lake.embedded.demo import SMALL_JVM
 from cdc_lake.embedded.stack import Stack
 
 TOPIC = "submitted.public.thing"
-_KEY = {"type": "record", "name": "Key", "namespace": TOPIC, "fields": [{"name": "id", "type": "int"}]}
-_VALUE = {
-    "type": "record",
-    "name": "Value",
-    "namespace": TOPIC,
-    "fields": [
-        {"name": "id", "type": "int"},
-        {"name": "name", "type": ["null", "string"], "default": None},
-        {"name": "__deleted", "type": ["null", "string"], "default": None},
-        {"name": "__op", "type": ["null", "string"], "default": None},
-        {"name": "__source_ts_ms", "type": ["null", "long"], "default": None},
-    ],
-}
+_THING = wire.Table(TOPIC, {"id": wire.INT32, "name": wire.optional(wire.STRING)}, ["id"])
+_EVENT = wire.envelope(_THING)
+_UNWRAP = wire.Unwrap(["op", "source.ts_ms"])
 
 
 @pytest.fixture
@@ -106,17 +95,23 @@ def topic(stack: Stack) -> str:
     kafka, registry = stack.endpoints["kafka"], stack.endpoints["registry"]
     admin = AdminClient({"bootstrap.servers": kafka})
     admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(30)
-    ids = [_register(registry, f"{TOPIC}-{side}", schema) for side, schema in (("key", _KEY), ("value", _VALUE))]
+    schemas = {"key": _THING.key, "value": _UNWRAP.schema(_EVENT)}
+    ids = {side: _register(registry, f"{TOPIC}-{side}", schema) for side, schema in schemas.items()}
+
+    def framed(side: wire.Side, content: dict[str, Any] | None) -> bytes:
+        return wire.framed("id4", f"id:{ids[side]}", wire.avro_record(schemas[side], content), side)[0]
+
     producer = Producer({"bootstrap.servers": kafka})
     for number in range(RECORDS):
-        event = {"id": number, "name": f"name {number}", "__deleted": "false", "__op": "c", "__source_ts_ms": number}
-        producer.produce(TOPIC, key=_framed(ids[0], _KEY, event), value=_framed(ids[1], _VALUE, event))
+        event = wire.event(_THING, "c", after={"id": number, "name": f"name {number}"}, ts_ms=number)
+        (row,) = _UNWRAP.values(_EVENT, event)
+        producer.produce(TOPIC, key=framed("key", {"id": number}), value=framed("value", row))
     assert producer.flush(30) == 0
     return TOPIC
 
 
-def _register(registry: str, name: str, schema: dict[str, Any]) -> int:
-    content = {"content": json.dumps(schema), "contentType": "application/json"}
+def _register(registry: str, name: str, schema: wire.Schema) -> int:
+    content = {"content": json.dumps(wire.avro_schema(schema)), "contentType": "application/json"}
     answer = requests.post(
         f"{registry}/apis/registry/v3/groups/default/artifacts",
         json={"artifactId": name, "artifactType": "AVRO", "firstVersion": {"content": content}},
@@ -125,9 +120,3 @@ def _register(registry: str, name: str, schema: dict[str, Any]) -> int:
     answer.raise_for_status()
     content_id: int = answer.json()["version"]["contentId"]
     return content_id
-
-
-def _framed(schema_id: int, schema: dict[str, Any], event: dict[str, Any]) -> bytes:
-    body = io.BytesIO()
-    fastavro.schemaless_writer(body, fastavro.parse_schema(schema), event)
-    return b"\0" + schema_id.to_bytes(4, "big") + body.getvalue()

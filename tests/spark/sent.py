@@ -59,18 +59,9 @@ class Shelf:
 
 
 def event(op: str, row: dict[str, Any] | None, lsn: int) -> dict[str, Any]:
-    source = {
-        **dict.fromkeys(("version", "connector"), "x"),
-        "name": "pagila",
-        "db": "pagila",
-        "schema": "public",
-        "table": "thing",
-        "ts_ms": 1_700_000_000_000 + lsn,
-        "lsn": lsn,
-        "txId": lsn,
-    }
+    source = {**wire.postgres_values(TABLE.name), "ts_ms": 1_700_000_000_000 + lsn, "lsn": lsn, "txId": lsn}
     before, after = (row, None) if op == "d" else (None, row)
-    return {"before": before, "after": after, "source": source, "op": op, "ts_ms": 1}
+    return wire.whole_event(op, before, after, source, 1)
 
 
 def row(key: int, name: str) -> dict[str, Any]:

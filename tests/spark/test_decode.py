@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from events import OPTIONAL_STRING, FakeRegistry, Record, Topic, body, framed, key_schema
+import wire
+from events import OPTIONAL_STRING, FakeRegistry, Record, Topic, body, control, framed
 from lake import Cases
 from pyspark.sql import Row, SparkSession
 
@@ -168,8 +169,8 @@ def an_event_without_op(registry: FakeRegistry) -> list[Record]:
     schema = json.loads(here.value_text)
     next(field for field in schema["fields"] if field["name"] == "op")["type"] = OPTIONAL_STRING
     text = json.dumps(schema)
-    source = {**dict.fromkeys(("version", "connector", "name", "db", "schema", "table"), "x"), "ts_ms": 1}
-    value = body(text, {"before": None, "after": None, "source": source, "op": None})
+    source = {**wire.postgres_values(here.table), "ts_ms": 1}
+    value = body(text, wire.whole_event(None, None, None, source, None))
     return [here.record(here.key(1), framed(registry.add(text), value))]
 
 
@@ -219,14 +220,7 @@ CONTROLS: dict[str, dict[str, Any]] = {
 
 def controls(here: Topic) -> list[Record]:
     """A record of each."""
-    key_id = here.registry.add(key_schema({"serverName": "string"}, "io.debezium.connector.common"))
-    key = framed(key_id, body(here.registry.texts[key_id], {"serverName": "pagila"}))
-    found = []
-    for name, value in CONTROLS.items():
-        fields = [{"name": f, "type": "long" if isinstance(v, int) else "string"} for f, v in value.items()]
-        text = json.dumps({"type": "record", "name": f"io.debezium.connector.{name}", "fields": fields})
-        found.append(here.record(key, framed(here.registry.add(text), body(text, value))))
-    return found
+    return [here.record(*control(here.registry, name, content)) for name, content in CONTROLS.items()]
 
 
 @CASES.of(False, True)

@@ -8,6 +8,7 @@ from decimal import Context, Decimal
 from typing import Any
 
 import pytest
+import wire
 from deltalake import DeltaTable
 from events import Record, Topic, body, connect, decimal, framed
 from lake import Lake, by_offset, decided
@@ -268,12 +269,8 @@ def with_a_default(topic: Topic) -> Record:
     row = schema["fields"][0]["type"][1]
     row["fields"][1] |= {"type": ["string", "null"], "default": "G"}
     text = json.dumps(schema)
-    source = {
-        **dict.fromkeys(("version", "connector", "schema", "table"), "x"),
-        **dict.fromkeys(("name", "db"), "pagila"),
-        "ts_ms": 1,
-    }
-    value = {"before": None, "after": {"id": DEFAULTED, "rating": None}, "source": source, "op": "c", "ts_ms": 1}
+    source = {**wire.postgres_values(topic.table), "ts_ms": 1}
+    value = wire.whole_event("c", None, {"id": DEFAULTED, "rating": None}, source, 1)
     return topic.record(topic.key(DEFAULTED), framed(topic.registry.add(text), body(text, value)))
 
 
