@@ -386,6 +386,7 @@ def _following(
     return Progress(
         layer="bronze",
         run_id=run.bronze.run_id,
+        follows=before.nonce,
         epoch=before.epoch,
         commit=before.commit + 1,
         offsets={**before.offsets, run.log.id: reached},

@@ -90,11 +90,10 @@ def _new_without_spark(
         return None
     targets = [silver_targets(config, topic)[0] for topic in header.topics.values()]
     sources = [newest_commit(files, target.path, target.held_in.format) for target in targets]
-    commits = {source.table_id: source.progress.commit for source in sources if source}
-    epochs = {source.table_id: source.progress.epoch for source in sources if source}
     if not all(sources) or is_due(header, before.progress):
         return None
-    if _made_from(before.progress) != (commits, epochs, model.fingerprint):
+    read = {source.table_id: source.progress for source in sources if source}
+    if not _is_made_from(before.progress, read, model):
         sizes = [table.bytes for table in (before, *sources) if table and table.bytes is not None]
         if len(sizes) <= len(sources):
             return None
@@ -104,9 +103,13 @@ def _new_without_spark(
     return New(0)
 
 
-def _made_from(progress: Progress) -> tuple[Mapping[str, int], Mapping[str, int], str]:
-    """The states of silver tables, by id, and the model that gold is made from."""
-    return progress.sources, progress.epochs, progress.model
+def _is_made_from(progress: Progress, sources: Mapping[str, Progress], model: GoldModel) -> bool:
+    """Whether gold is made from these states of silver tables, by id, and from this model."""
+    numbers = progress.sources, progress.epochs, progress.model
+    now = ({table: one.commit for table, one in sources.items()}, {table: one.epoch for table, one in sources.items()})
+    return numbers == (*now, model.fingerprint) and all(
+        progress.is_of(table, newest) for table, newest in sources.items()
+    )
 
 
 @dataclass(frozen=True)
@@ -197,17 +200,14 @@ class _Compared:
 
     Attributes:
         before: what the table's newest commit says; none if there is no table yet.
+        has_changed: whether it is another model, or other sources, or there is no table yet.
     """
 
     gold: Table
     sources: Mapping[str, Source]
     before: Progress | None
     following: Progress
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether it is another model, or other sources, or there is no table yet."""
-        return self.before is None or _made_from(self.before) != _made_from(self.following)
+    has_changed: bool
 
 
 def _compared(run: _Run) -> _Compared:
@@ -219,7 +219,8 @@ def _compared(run: _Run) -> _Compared:
         following = _following(run, before, sources.values())
         done.version_before = done.version_after = gold.version() if before else None
     done.consumed_from = done.consumed_to = before.sources if before else {}
-    return _Compared(gold, sources, before, following)
+    read = {source.id: source.progress for source in sources.values()}
+    return _Compared(gold, sources, before, following, before is None or not _is_made_from(before, read, run.model))
 
 
 def _progress(gold: Table, done: TableReport) -> Progress | None:
@@ -245,10 +246,10 @@ def _sources(run: _Run) -> dict[str, Source]:
 
 
 def _pinned(silver: Table) -> Source:
-    # In this order a commit in between is read although it is not in the progress, and then once more: never missed.
-    progress = silver.progress()
+    version = silver.version()
+    progress = silver.progress(as_of=version)
     assert progress is not None, "a silver table is created with progress"
-    return Source(silver, silver.id(), progress, silver.version())
+    return Source(silver, silver.id(), progress, version)
 
 
 def _following(run: _Run, before: Progress | None, sources: Iterable[Source]) -> Progress:
@@ -256,9 +257,11 @@ def _following(run: _Run, before: Progress | None, sources: Iterable[Source]) ->
     return Progress(
         layer="gold",
         run_id=run.run_id,
+        follows=before.nonce if before else "",
         epoch=before.epoch if before else 0,
         commit=before.commit + 1 if before else 1,
         sources={table: source.progress.commit for table, source in read.items()},
+        nonces={table: source.progress.nonce for table, source in read.items()},
         epochs={table: source.progress.epoch for table, source in read.items()},
         versions={table: source.version for table, source in read.items()},
         sent=before.sent if before else {},
@@ -311,6 +314,12 @@ def _groups(run: _Run, compared: _Compared, result: DataFrame) -> Groups | None:
         return None
     if not all(source.progress.keys for source in compared.sources.values()):
         return None  # silver, made by hand or mended, does not say yet what tells its rows apart
+    if another := sorted(alias for alias, source in compared.sources.items() if not _is_read(source, before)):
+        run.done.warn(
+            f"made anew as a whole: the history of {', '.join(another)} in silver is another than gold was made from, "
+            "as after a backup was put back"
+        )
+        return None
     if not changed:  # a restore brought back what was read, or nothing but progress moved
         return Groups.of(result.select(*map(quoted, header.made_together)).limit(0), result)
     try:
@@ -318,6 +327,20 @@ def _groups(run: _Run, compared: _Compared, result: DataFrame) -> Groups | None:
     except ExpiredError as error:
         run.done.warn(f"made anew as a whole: {error}")
         return None
+
+
+def _is_read(source: Source, before: Progress) -> bool:
+    """Whether the version that gold was made from is still that version of the table."""
+    if source.id not in before.nonces:
+        return True
+    version = before.versions[source.id]
+    if version > source.version:
+        return False
+    try:
+        found = source.silver.progress(as_of=version)
+    except NoProgressError:
+        return True  # cleaned away, as the table says when its rows are asked for
+    return found is not None and found.nonce == before.nonces[source.id]
 
 
 def _held(gold: Table, result: DataFrame) -> dict[str, str]:

@@ -197,7 +197,7 @@ class _Look:
     def silver(self, target: SilverTarget) -> TablePlan:
         """What the silver job would fold of what bronze has."""
         bronze = DeltaLakeTable(self.spark, table_path(self.config, "bronze", self.topic))
-        landed, settings, source = bronze.progress(), self.config.table(self.topic), bronze.id()
+        landed, settings = bronze.progress(), self.config.table(self.topic)
         assert landed is not None, "a bronze table is created with progress"
         run = looking(
             self.config,
@@ -208,8 +208,8 @@ class _Look:
             settings=settings,
         )
         progress = run.silver.progress()
-        is_compared = progress is not None and source not in progress.sources
-        reached = progress.sources.get(source, 0) if progress else 0
+        known = bronze.reached_by(progress, landed)
+        is_compared, reached = progress is not None and known is None, known or 0
         found = TablePlan(
             table=target.name,
             layer="silver",
@@ -272,7 +272,7 @@ def _way(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:
         return "appends", []
     if is_compared:
         return "compares all of bronze with silver, key by key", [
-            "silver was folded from another bronze table, or does not know how far it got"
+            "silver was folded from another bronze table or another history of it, or does not know how far it got"
         ]
     why = []
     if is_little(rows=counts.total, stored_bytes=run.silver.size()):

@@ -144,6 +144,8 @@ def _rejected(config: Config, topic: str, spark: SparkSession, bronze: DeltaLake
 
     Columns out: `set_aside`'s.
     """
+    landed = bronze.progress()
+    assert landed is not None, "a bronze table is created with progress"
     verdicts: list[DataFrame] = []
     reached: list[int] = []
     may_be = False
@@ -154,7 +156,7 @@ def _rejected(config: Config, topic: str, spark: SparkSession, bronze: DeltaLake
         may_be = may_be or (progress.side is not None and REJECTED_ENTRY in progress.side.kinds)
         entries = SideTable(spark, target.side).read(progress.side).where(F.col("kind") == REJECTED_ENTRY)
         verdicts.append(entries.select(KAFKA, F.from_json("image", "array<string>").alias(f"unmet_{len(verdicts)}")))
-        reached.append(progress.sources.get(bronze.id(), 0))
+        reached.append(bronze.reached_by(progress, landed) or 0)
     if not may_be:
         return None
     places = reduce(DataFrame.unionByName, (one.select(KAFKA) for one in verdicts)).distinct()

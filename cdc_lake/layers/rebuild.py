@@ -132,7 +132,7 @@ class _Rebuild:
             failpoints.reach("rebuild.after_compare")
             if not self.asked.is_dry:
                 with done.phase("write"):
-                    rebuilt.put_in_place(bronze.id())
+                    rebuilt.put_in_place(bronze)
                 done.status, done.batches = "ok", 1
         finally:
             rebuilt.rows.unpersist()
@@ -207,16 +207,17 @@ class _Rebuilt:
         finally:
             others.unpersist()
 
-    def put_in_place(self, source: str) -> None:
+    def put_in_place(self, bronze: DeltaLakeTable) -> None:
         """Write what has to be remembered, and then the table, in one commit.
 
         Args:
-            source: the id of bronze.
+            bronze: the table that was folded.
         """
-        run, commit = self.run, self.before.commit + 1
+        run, commit, source, nonce = self.run, self.before.commit + 1, bronze.id(), bronze.nonce_of(self.last)
         run.check_lease()
         now = {**self.outcome.schemas.of_progress(), "side": self.outcome.remember(commit)}
-        following = self.before.next(run.run_id, sources={source: self.last}, **now)
+        consumed = {"sources": {source: self.last}, "nonces": {source: nonce} if nonce else {}}
+        following = self.before.next(run.run_id, **consumed, **now)
         failpoints.reach("rebuild.after_side")
         run.check_lease()
         run.silver.overwrite(self.rows, following)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -24,7 +25,7 @@ from cdc_lake.layers.run import (
     silver_targets,
     table_path,
 )
-from cdc_lake.layers.silver_append import appended, remember, statistics
+from cdc_lake.layers.silver_append import ahead, appended, may_repeat, remember, statistics
 from cdc_lake.layers.silver_batch import Batch, Schemas, SilverRun
 from cdc_lake.layers.silver_fold import folded
 from cdc_lake.layers.turns import New, Workers
@@ -115,7 +116,7 @@ def _lag(source: str, landed: Progress | None, progress: Progress | None, done: 
         landed: bronze's progress.
         progress: silver's.
     """
-    if landed is None or progress is None or source not in progress.sources:
+    if landed is None or progress is None or progress.is_of(source, landed) is False:
         return None
     done.consumed_from = done.consumed_to = {source: progress.sources[source]}
     return max(landed.commit - progress.sources[source], 0)
@@ -154,7 +155,7 @@ class _Silver:
         if progress is None:
             for path in (target.path, target.side):
                 check_holds_no_tables(storage, path, done.table)
-        source = bronze.id()
+        reached = bronze.reached_by(progress, landed)
         run = SilverRun(
             spark=spark,
             schemas=self.schemas,
@@ -166,42 +167,56 @@ class _Silver:
             settings=self.config.table(target.topic),
             run_id=self.run_id,
             done=done,
-            is_comparison=progress is not None and source not in progress.sources,
+            is_comparison=progress is not None and reached is None,
             check_lease=lambda: self.leases.check(done.table),
         )
-        return _follow(run, progress, source, landed)
+        return _follow(run, progress, _Bronze(bronze, bronze.id(), landed), reached or 0)
 
 
-def _follow(run: SilverRun, progress: Progress | None, source: str, landed: Progress) -> bool:
+@dataclass(frozen=True)
+class _Bronze:
+    """The bronze table, and its progress as it was read."""
+
+    table: DeltaLakeTable
+    id: str
+    landed: Progress
+
+    def consumed(self, last: int) -> dict[str, Any]:
+        """What silver's progress says once it has folded the batches up to one."""
+        nonce = self.landed.nonce if last == self.landed.commit else self.table.nonce_of(last)
+        return {"sources": {self.id: last}, "nonces": {self.id: nonce} if nonce else {}}
+
+
+def _follow(run: SilverRun, progress: Progress | None, bronze: _Bronze, reached: int) -> bool:
     """Fold in what bronze has beyond silver's progress: whole bronze batches, of at most `max_rows` together.
 
     Args:
         run: the table's.
         progress: silver's.
-        source: the bronze table's id.
-        landed: bronze's progress.
+        reached: the last of bronze's batches that silver has; 0 if it has none, or is to be compared.
 
     Returns:
         Whether there is more.
     """
-    done, newest = run.done, landed.commit
-    reached = progress.sources.get(source, 0) if progress else 0
+    done, source, newest = run.done, bronze.id, bronze.landed.commit
     if not done.batches:
         done.consumed_from = {source: reached}
         done.version_before = run.silver.version() if progress else None
-    if run.is_comparison:
-        done.warn(
-            "silver does not know this bronze table, or how far it was folded: all of it is compared with silver, key "
-            "by key"
+    if run.is_comparison and progress is not None:
+        why = (
+            "bronze's history is another than silver was folded from, as after a RESTORE or when a backup was put back"
+            if source in progress.sources
+            else "silver does not know this bronze table, or how far it was folded"
         )
+        done.warn(f"{why}: all of it is compared with silver")
     first = 1 if run.is_comparison else reached + 1
     while first <= newest:
         # In one go when compared: a key folded again from a part of bronze would step back.
-        last, rows = (newest, None) if run.is_comparison else _next_batch(run, first, landed)
+        last, rows = (newest, None) if run.is_comparison else _next_batch(run, first, bronze.landed)
         with planned_for(run.spark, rows=rows), run.done.phase("plan"):
             stored_bytes = run.silver.size() if progress else 0
         with planned_for(run.spark, rows=rows, stored_bytes=stored_bytes):
-            progress = _fold_batch(run, first, last, progress, source)
+            progress = _fold_batch(run, first, last, progress, bronze)
         if progress is not None:
             reached = last
             done.status, done.batches = "ok", done.batches + 1
@@ -212,7 +227,7 @@ def _follow(run: SilverRun, progress: Progress | None, source: str, landed: Prog
     return progress is not None and reached < newest
 
 
-def _fold_batch(run: SilverRun, first: int, last: int, progress: Progress | None, source: str) -> Progress | None:
+def _fold_batch(run: SilverRun, first: int, last: int, progress: Progress | None, bronze: _Bronze) -> Progress | None:
     """Fold bronze's batches `first` to `last` into silver, in one commit.
 
     Returns:
@@ -226,11 +241,14 @@ def _fold_batch(run: SilverRun, first: int, last: int, progress: Progress | None
         ExpectationError: values do not go into the types that the settings name, or are not what they are to be.
         TableLockedError: another run was first; nothing is changed.
     """
-    consumed = {source: last}
+    consumed = bronze.consumed(last)
     if progress is None:
-        following = Progress(layer="silver", run_id=run.run_id, commit=1, sources=consumed)
+        following = Progress(layer="silver", run_id=run.run_id, commit=1, **consumed)
     else:
-        following = progress.next(run.run_id, sources=consumed)
+        following = progress.next(run.run_id, **consumed)
+        is_at_end = last == bronze.landed.commit
+        if run.settings.mode == "append" and (run.is_comparison or (progress.again and is_at_end)):
+            following = following.model_copy(update={"again": ahead(run, bronze.landed)})
     with run.done.phase("read"):
         rows = run.bronze.where(F.col("batch").between(first, last) & (F.col("status") == "ok")).persist()
     try:
@@ -307,7 +325,7 @@ def _append(batch: Batch, schemas: Schemas, following: Progress) -> Progress:
     number = run.silver.rows_added(made.version)
     if number is None:  # somebody's maintenance was quicker to commit than this to look
         number = expected
-    if run.is_comparison:
+    if may_repeat(batch):
         parts["already_there"] = expected - number
     check_sum(run.done.table, counts.total, appended=number, **parts)
     run.done.count(events=counts.total, appended=number, **parts)
@@ -325,14 +343,15 @@ def _widened(batch: Batch, schemas: Schemas, following: Progress) -> Progress:
     run, before = batch.run, batch.progress
     assert before is not None, "a table that is new has no rows to write anew"
     rows = schemas.with_key(batch.silver) if schemas.layout.keys else batch.silver
-    wide = {
+    columns = {
         name: F.col(quoted(name)).cast(kind) for name, kind in schemas.layout.columns.items() if name in rows.columns
     }
-    rows = rows.withColumns(wide)
+    rows = rows.withColumns(columns)
     run.check_lease()
-    run.silver.overwrite(rows, before.next(run.run_id))
+    wide = before.next(run.run_id)
+    run.silver.overwrite(rows, wide)
     failpoints.reach("silver.after_widen", batch=following.commit)
-    return following.model_copy(update={"commit": following.commit + 1})
+    return following.model_copy(update={"commit": following.commit + 1, "follows": wide.nonce})
 
 
 def _move_on(run: SilverRun, progress: Progress | None, following: Progress) -> Progress | None:

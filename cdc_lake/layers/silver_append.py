@@ -11,11 +11,11 @@ from cdc_lake.changes import memory
 from cdc_lake.columns import BATCH, KAFKA, META, META_TYPE, quoted, type_text
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import ConfigError
-from cdc_lake.layers.silver_batch import Batch, Schemas
+from cdc_lake.layers.silver_batch import Batch, Schemas, SilverRun
 from cdc_lake.layers.turns import first_line
 from cdc_lake.literals import of_batch
 from cdc_lake.tables.partitions import check_partitions
-from cdc_lake.tables.progress import SidePin
+from cdc_lake.tables.progress import Progress, SidePin
 
 _WITHOUT_STATISTICS = ("array<", "map<", "struct<", "binary", "boolean")
 _MOST_STATISTICS = 32
@@ -53,7 +53,7 @@ def appended(batch: Batch, schemas: Schemas, commit: int) -> DataFrame:
         F.col("source_ts_ms").alias("__source_ts_ms"),
         of_batch(commit, place["offset"]).cast("bigint").alias(BATCH),
     )
-    if run.is_comparison:
+    if may_repeat(batch):
         rows = rows.join(run.silver.read().select(META), META, "left_anti").select(*map(quoted, rows.columns))
     rows = _derived(rows, run.settings.derive, run.done.table)
     if batch.progress is not None:
@@ -61,6 +61,32 @@ def appended(batch: Batch, schemas: Schemas, commit: int) -> DataFrame:
     columns = {field.name: type_text(field.dataType) for field in rows.schema}
     check_partitions(run.done.table, run.held_in, columns, ())
     return rows
+
+
+def may_repeat(batch: Batch) -> bool:
+    """Whether silver may have records of a batch already: bronze was wiped, restored or put back from a backup.
+
+    Bronze then reads them once more, or they come back from quarantine or a gap once more, which makes them late.
+    """
+    has_more = batch.progress is not None and bool(batch.progress.again or batch.counts.late)
+    return batch.run.is_comparison or has_more
+
+
+def ahead(run: SilverRun, landed: Progress) -> dict[int, int]:
+    """Up to which offset of each partition silver has records that bronze has yet to read again.
+
+    Args:
+        landed: bronze's progress.
+    """
+    place = F.col(META)["kafka"]
+    newest = F.max(F.struct(place["generation"], place["offset"])).alias("newest")
+    found = run.silver.read().groupBy(place["partition"].alias("partition")).agg(newest).collect()
+    generation = len(landed.offsets) - 1
+    return {
+        partition: offset + 1
+        for partition, (silver_generation, offset) in found
+        if (silver_generation, offset) >= (generation, landed.position.get(partition, 0))
+    }
 
 
 def statistics(rows: DataFrame) -> list[str]:

@@ -248,7 +248,8 @@ def _of_bronze(topic: str, bronze: _Bronze, log: TopicLog | None, source: TopicS
 
 
 def _of_silver(name: str, bronze: _Bronze, folded: Progress | None) -> TableStatus:
-    reached = folded.sources.get(bronze.table_id, 0) if folded else 0
+    is_known = folded is not None and folded.is_of(bronze.table_id, bronze.progress) is not False
+    reached = folded.sources[bronze.table_id] if folded and is_known else 0
     found = TableStatus(
         table=name, layer="silver", commit=folded.commit if folded else None, consumed={"bronze": reached}
     )

@@ -90,7 +90,9 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
     target = silver_targets(config, topic)[0]
     run = looking(config, target, spark, bronze=rows, partitions=1, settings=config.table(topic))
     progress = run.silver.progress()
-    reached = progress.sources.get(bronze.id(), 0) if progress else 0
+    landed = bronze.progress()
+    assert landed is not None, "a bronze table is created with progress"
+    reached = bronze.reached_by(progress, landed) or 0
     events, left_out = _told(run, text, reached)
     return Story(table=topic, key=text, events=events, left_out=left_out)
 

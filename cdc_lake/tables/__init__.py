@@ -71,8 +71,8 @@ class Table(Protocol):
     def held_as(self, kind: str) -> str:
         """The Spark type that a column of Spark type `kind` has in the table."""
 
-    def progress(self) -> Progress | None:
-        """What the table has consumed; none before it is created.
+    def progress(self, as_of: int | None = None) -> Progress | None:
+        """What the table has consumed; none before it is created. Of an older version, what it said then.
 
         Read afresh from the newest commit of ours; what others committed since does not matter. After a RESTORE it is
         what the version brought back carried, with the highest commit number used so far and a new epoch: the next

@@ -165,11 +165,47 @@ class DeltaLakeTable:
         found = (json.loads(action).get("commitInfo") for action in actions if '"commitInfo"' in action)
         return next((info for info in found if info), {})
 
-    def progress(self) -> Progress | None:
+    def reached_by(self, progress: Progress | None, newest: Progress) -> int | None:
+        """The last commit of this table that another one has consumed.
+
+        Args:
+            progress: the other table's.
+            newest: this table's.
+
+        Returns:
+            None if the other has consumed nothing of this table, or of another history of it: this one was wiped,
+            restored or put back from a backup since, and its numbers may mean other commits.
+        """
+        if progress is None:
+            return None
+        source = self.id()
+        is_known = progress.is_of(source, newest)
+        if is_known is None:
+            is_known = self.nonce_of(progress.sources[source]) == progress.nonces[source]
+        return progress.sources[source] if is_known else None
+
+    def nonce_of(self, commit: int) -> str | None:
+        """The nonce of the commit of ours with a number; none if the log does not have it, or not any more.
+
+        A version raises the number by one at most, so going back by the difference never passes it.
+        """
+        version = self.version()
+        try:
+            while (found := self._progress_at(version)).commit > commit:
+                if found.commit == commit + 1 and found.follows:
+                    return found.follows
+                version -= max(found.commit - commit - 1, 1)
+        except NoProgressError:
+            return None
+        return found.nonce if found.commit == commit else None
+
+    def progress(self, as_of: int | None = None) -> Progress | None:
         """See `Table`."""
         if not self.exists():
             return None
-        newest = self.version()
+        return self._progress_at(self.version() if as_of is None else as_of)
+
+    def _progress_at(self, newest: int) -> Progress:
         ours, restores = self._walk_back(newest, through_restores=False)
         if not restores:
             return ours

@@ -276,9 +276,9 @@ class HudiTable:
         """See `Table`: Avro, in which Hudi keeps its schema, has no whole number smaller than int."""
         return _SMALL.sub("int", kind)
 
-    def progress(self) -> Progress | None:
+    def progress(self, as_of: int | None = None) -> Progress | None:
         """See `Table`."""
-        found = self._ours()
+        found = self._ours(as_of)
         return found and found.progress.model_copy(update={"epoch": found.progress.epoch + found.restores})
 
     def schema(self) -> StructType:
@@ -569,8 +569,8 @@ class HudiTable:
         assert found is not None, "the table exists"
         return found
 
-    def _ours(self) -> _Written | None:
-        """The newest commit that carries progress; none where no table is."""
+    def _ours(self, as_of: int | None = None) -> _Written | None:
+        """The newest commit that carries progress, at or before a version; none where no table is."""
         timeline = self._timeline()
         written = restores = 0
         newest = ""
@@ -580,6 +580,8 @@ class HudiTable:
             if instant.getAction() not in WRITTEN:
                 continue
             written += 1
+            if as_of is not None and int(instant.requestedTime()) > as_of:
+                continue
             said = timeline.readCommitMetadata(instant).getExtraMetadata()
             progress = Progress.from_metadata(said.get(METADATA_KEY))
             if progress is not None:

@@ -22,6 +22,7 @@ class SidePin(BaseModel):
     Attributes:
         id: the side table's identity.
         version: its version.
+        nonce: of the commit that made that version; versions up to 0.1.0 wrote none.
         kinds: the kinds of entries that may be there (`columns.SIDE_KINDS`); a reader of others need not look.
         swept_ms: when entries that are past their time were last removed.
     """
@@ -30,6 +31,7 @@ class SidePin(BaseModel):
 
     id: str
     version: int
+    nonce: str = ""
     kinds: tuple[str, ...] = ()
     swept_ms: int
 
@@ -73,6 +75,7 @@ class Progress(BaseModel):
         layer: bronze, silver or gold.
         run_id: the run that committed.
         nonce: this one attempt to commit; somebody else's in the newest commit means that they won.
+        follows: the nonce of the commit of ours before it; versions up to 0.1.0 wrote none.
         epoch: goes up when a table is restored, so that commit numbers start a new line.
         commit: the table's own commit number; in bronze it is the rows' `batch`. Never used twice.
         offsets: bronze: topic id -> partition -> the next offset to read; the ids in the order of their generations.
@@ -80,6 +83,8 @@ class Progress(BaseModel):
         log_ts: bronze: partition -> the running maximum of Kafka's timestamp, ms.
         sources: silver: id of the bronze table -> the last batch folded in; gold: id of each silver table read -> its
             commit number.
+        nonces: silver, gold: id of each table in `sources` -> the nonce of that commit, because a table that is put
+            back from a backup gives its number to another one. Versions up to 0.1.0 wrote none.
         epochs: gold: id of each silver table read -> its epoch; a RESTORE of silver changes its rows and no number.
         versions: gold: id of each silver table read -> the version of it that was read.
         sent: gold: topic -> how far the table was sent to it; bronze: the same of its quarantined records.
@@ -95,7 +100,7 @@ class Progress(BaseModel):
         record_bytes: bronze: what a record had on average in the newest batch with any, key and value; null before.
         gaps: bronze: what this commit went on over, if it was told to; not carried forward.
         again: bronze: partition -> the offset up to which the newest generation was read before, where it is being read
-            again.
+            again; silver of `mode: append`: the offset up to which it has records that bronze has yet to read again.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -103,12 +108,14 @@ class Progress(BaseModel):
     layer: Literal["bronze", "silver", "gold"]
     run_id: str
     nonce: str = Field(default_factory=lambda: uuid.uuid4().hex)
+    follows: str = ""
     epoch: int = 0
     commit: int
     offsets: dict[str, dict[int, int]] = {}
     last: dict[int, Identity] = {}
     log_ts: dict[int, int] = {}
     sources: dict[str, int] = {}
+    nonces: dict[str, str] = {}
     epochs: dict[str, int] = {}
     versions: dict[str, int] = {}
     sent: dict[str, Sent] = {}
@@ -137,8 +144,28 @@ class Progress(BaseModel):
             run_id: the run that commits.
             own: what it says otherwise, by name.
         """
-        new = {"run_id": run_id, "nonce": uuid.uuid4().hex, "commit": self.commit + 1, "rows": 0, "gaps": ()}
+        new = {"run_id": run_id, "nonce": uuid.uuid4().hex, "follows": self.nonce, "commit": self.commit + 1}
+        new |= {"rows": 0, "gaps": ()}
         return self.model_copy(update=new | own)
+
+    def is_of(self, source: str, newest: "Progress") -> bool | None:
+        """Whether what was consumed of a table is of the history that the table has now.
+
+        Args:
+            source: the table's id.
+            newest: what its newest commit says.
+
+        Returns:
+            False if the table was wiped, restored or put back from a backup since; None if only the commits between
+            the two can tell.
+        """
+        reached = self.sources.get(source)
+        if reached is None or reached > newest.commit:
+            return False
+        if source not in self.nonces:
+            return True
+        found = {newest.commit: newest.nonce, newest.commit - 1: newest.follows}.get(reached)
+        return found == self.nonces[source] if found else None
 
     def to_metadata(self) -> str:
         """The text that goes into the commit."""

@@ -87,11 +87,12 @@ class SideTable:
                 self._rewrite(pin, entries, forget_before_ms=at_ms - round(memory_days * DAY_MS))
         version = self._version_of(commit, head)
         if pin is not None and is_merge:
-            return pin.model_copy(update={"version": version, "kinds": _in_order({*kinds, *pin.kinds})})
+            nonce = commit if version > head else pin.nonce
+            kinds_now = _in_order({*kinds, *pin.kinds})
+            return pin.model_copy(update={"version": version, "nonce": nonce, "kinds": kinds_now})
         kept = self._table.read(as_of=version).select("kind").distinct().collect()
-        return SidePin(
-            id=self._table.id(), version=version, kinds=_in_order(row["kind"] for row in kept), swept_ms=at_ms
-        )
+        kinds_now = _in_order(row["kind"] for row in kept)
+        return SidePin(id=self._table.id(), version=version, nonce=commit, kinds=kinds_now, swept_ms=at_ms)
 
     def vacuum(self, pin: SidePin | None) -> int:
         """Remove the files that no version needs that silver may be restored to; their bytes.
@@ -140,6 +141,8 @@ class SideTable:
             raise self._lost("the table is gone")
         if self._table.id() != pin.id:
             raise self._lost("this is another table than the one that silver names")
+        if pin.nonce and (self._table.commit_info(pin.version) or {}).get("userMetadata", pin.nonce) != pin.nonce:
+            raise self._lost(f"version {pin.version} is not the one that silver names")
         return self._table.version()
 
     def _takes_more(self, pin: SidePin) -> bool:

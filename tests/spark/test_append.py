@@ -174,6 +174,29 @@ def test_each_record_is_there_once_wherever_a_run_ended(
     assert logs.places() == [(0, offset) for offset in range(6)]
 
 
+@pytest.mark.parametrize("silver_is_first", [False, True])
+def test_records_that_a_restored_bronze_reads_again_stay_once(logs: Logs, silver_is_first: bool) -> None:
+    logs.send(*(line(second) for second in range(3)), b'{"timestamp": "cut o')
+    logs.take()
+    logs.send(*(line(second) for second in range(3, 6)))
+    logs.send(line(6), partition=1)
+    logs.take()
+    DeltaTable(logs.path("bronze")).restore(0)
+
+    if silver_is_first:
+        restored = logs.fold()
+        assert (restored.rows["appended"], restored.rows["already_there"]) == (0, 3)
+    logs.send(line(7))
+    logs.settings["max_rows"] = 2  # the last of several batches brings what is new
+    logs.land()
+    done = logs.fold()
+
+    assert done.error is None and done.rows["already_there"] >= 4, done
+    assert logs.places() == [(0, 0), (0, 1), (0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (1, 0)]
+    logs.send(line(8))
+    assert "already_there" not in logs.take().rows  # and no batch is compared from then on
+
+
 def test_what_comes_back_from_quarantine_and_what_was_rejected_is_appended_then(logs: Logs) -> None:
     logs.settings["expectations"] = ({"name": "real", "holds": "status < 600", "on_fail": "reject"},)
     logs.send(line(1), line(2, 999))

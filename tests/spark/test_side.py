@@ -170,6 +170,17 @@ def test_another_table_is_data_loss(table: SideTable, pins: Pins) -> None:
         table.read(pin.model_copy(update={"id": "another"}))
 
 
+def test_version_of_another_history_is_data_loss(spark: SparkSession, table: SideTable, pins: Pins) -> None:
+    first, second = pins
+    DeltaTable.forPath(spark, table.path).restoreToVersion(first.version)
+    of_before = second.model_copy(update={"version": second.version + 1})
+
+    assert (first.nonce, second.nonce) != ("", "") and first.nonce != second.nonce
+    with pytest.raises(DataLossError, match="version 2 is not the one that silver names"):
+        table.read(of_before)
+    assert held(table, second.model_copy(update={"nonce": ""})) == held(table, second)  # of versions up to 0.1.0
+
+
 def test_a_version_that_is_not_there_is_data_loss(table: SideTable, pins: Pins) -> None:
     _, pin = pins
 

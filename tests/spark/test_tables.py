@@ -170,6 +170,22 @@ def test_a_restore_brings_back_the_progress_and_no_number_is_used_twice(
     assert (found.commit, found.epoch) == (4, 1)
 
 
+def test_nonces_of_earlier_commits_are_found_by_number(spark: SparkSession, copied: DeltaLakeTable) -> None:
+    progress = copied.progress()
+    assert progress is not None
+    found = {one.progress.commit: one.progress.nonce for one in copied.history() if one.progress}
+    spark.sql(f"ALTER TABLE delta.`{copied.path}` SET TBLPROPERTIES ('a' = 'b')")
+    following = progress.next("a run")
+    copied.append(rows(spark, 4), following)
+    copied.append(rows(spark, 5), following.next("a run"))
+
+    assert {number: copied.nonce_of(number) for number in range(5)} == {0: None, **found, 4: following.nonce}
+    restore(copied, "VERSION AS OF 0")
+    restored = copied.progress()
+    assert restored is not None and restored.commit == 5
+    assert copied.nonce_of(5) == found[1]
+
+
 def test_a_restore_keeps_deltas_own_transactions_so_an_old_number_would_be_skipped(
     spark: SparkSession, copied: DeltaLakeTable
 ) -> None:

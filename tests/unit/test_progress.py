@@ -44,6 +44,27 @@ def test_every_progress_has_a_nonce_of_its_own() -> None:
     assert len({Progress(layer="silver", run_id="r", commit=1).nonce for _ in range(10)}) == 10
 
 
+@pytest.mark.parametrize(
+    ("sources", "nonces", "outcome"),
+    [
+        ({}, {}, False),
+        ({"t": 8}, {}, False),
+        ({"t": 3}, {}, True),
+        ({"t": 7}, {"t": "seven"}, True),
+        ({"t": 7}, {"t": "other"}, False),
+        ({"t": 6}, {"t": "six"}, True),
+        ({"t": 6}, {"t": "other"}, False),
+        ({"t": 5}, {"t": "five"}, None),
+    ],
+)
+def test_consumed_commit_is_known_by_number_and_nonce(
+    sources: dict[str, int], nonces: dict[str, str], outcome: bool | None
+) -> None:
+    newest = BRONZE.model_copy(update={"nonce": "seven", "follows": "six"})
+
+    assert Progress(layer="silver", run_id="r", commit=1, sources=sources, nonces=nonces).is_of("t", newest) is outcome
+
+
 def test_the_ids_of_a_topic_keep_their_order() -> None:
     progress = Progress(layer="bronze", run_id="r", commit=1, offsets={"z": {0: 1}, "a": {0: 1}, "m": {0: 1}})
 
