@@ -221,7 +221,8 @@ This table is computed by the code, and real tables in Delta and in both types o
   goes on with the old column.
 - **A default** of a new column is not in the rows that were there before: the source changes them without an event.
   Silver has null, `cdc-lake reconcile` finds them, and an incremental snapshot of the table brings them.
-- **Another primary key** needs another table: a new snapshot into a new topic, or a rebuild.
+- **Another primary key** needs a new snapshot and a rebuild by the new key
+  ([rebuild.md](rebuild.md#after-a-change-of-the-primary-key)).
 - **Enums** are texts; a value that the schema does not list is taken like the others.
 
 ## Choosing columns

@@ -208,6 +208,12 @@ def rebuild(
     seed_from_silver: Annotated[
         bool, typer.Option("--seed-from-silver", help="Rows that bronze does not tell all of stay as they are.")
     ] = False,
+    key_from: Annotated[
+        str | None, typer.Option("--key-from", help="After a change of the primary key: its columns, as in id,region.")
+    ] = None,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="With --key-from: leave out rows that no event tells all of.")
+    ] = False,
     config: ConfigFile = None,
     parallel: Parallel = None,
     as_json: Json = False,
@@ -216,12 +222,19 @@ def rebuild(
     """Make silver anew from bronze, show how it differs, and put it in place in one commit."""
     if until and until_offset:
         raise typer.BadParameter("give --until or --until-offset, not both")
+    if key_from and seed_from_silver:
+        raise typer.BadParameter("give --key-from or --seed-from-silver, not both")
+    if accept_loss and not key_from:
+        raise typer.BadParameter("--accept-loss goes with --key-from")
+    key = tuple(key_from.split(",")) if key_from else ()
     point = SourceTime(until) if until else Offset(positions(until_offset)) if until_offset else None
 
     def work(settings: Config, workers: "Workers") -> Report:
         from cdc_lake.layers.rebuild import Asked, run_rebuild
 
-        return run_rebuild(settings, table, asked=Asked(point, dry_run, seed_from_silver), workers=workers)
+        return run_rebuild(
+            settings, table, asked=Asked(point, dry_run, seed_from_silver, key, accept_loss), workers=workers
+        )
 
     run_layer(work, config, How(parallel, as_json=as_json, json_file=json_file))
 

@@ -6,7 +6,8 @@ made anew from the same events has the same columns. docs/evolution.md says what
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -208,7 +209,8 @@ class Sent:
     """What a table's events were written with, as far as columns go.
 
     Attributes:
-        keys: the columns of each key schema, name to Spark type; none at all if the key is as it was.
+        keys: the columns of each key schema, name to Spark type, that of the last event last; none at all if the key is
+            as it was.
         values: the columns of each value schema; in the order in which they first came.
         newest: those of the one that came last, if it says which columns the source has.
     """
@@ -334,24 +336,31 @@ def _holds(column: str, kind: str) -> bool:
     return wider(column, kind) == column
 
 
-def _keys(table: str, schemas: Iterable[Mapping[str, str]], stored: Layout | None, placing: Placing) -> dict[str, str]:
+def same_key(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str] | None:
+    """The columns, name to Spark type, of a primary key that both are; none if they are two keys."""
+    merged = {name: wide for name, kind in other.items() if (wide := wider(one.get(name, ""), kind))}
+    return merged if one.keys() == other.keys() == merged.keys() else None
+
+
+def _keys(table: str, schemas: Sequence[Mapping[str, str]], stored: Layout | None, placing: Placing) -> dict[str, str]:
     """The primary key's columns by their places, wide enough for all."""
-    before = dict(stored.keys) if stored else None
-    found: dict[str, str] | None = None
+    found = dict(stored.keys) if stored else None
     for columns in schemas:
         if left_out := [name for name in columns if placing.place(name) is None]:
             raise ConfigError(f"{table}.{left_out[0]}", "it is a column of the primary key", "see `except_columns`")
-        sent = placing.places(table, columns)
-        known = found or before or sent
-        merged = {name: wider(known.get(name, ""), kind) for name, kind in sent.items()}
-        if known.keys() != sent.keys() or None in merged.values():
+    every_sent = [placing.places(table, columns) for columns in schemas]
+    for sent in every_sent:
+        known, found = found or sent, same_key(found or sent, sent)
+        if found is None:
+            newest = every_sent[-1]
+            was = known if same_key(known, newest) is None else sent
+            names = shlex.quote(",".join(sorted(newest)))
             raise UnsupportedError(
                 table,
-                f"its primary key was {_listed(known)} and now is {_listed(sent)}",
-                "rebuild the table from a snapshot taken after the change",
+                f"its primary key was {_listed(was)} and now is {_listed(newest)}",
+                "have the connector take a new snapshot of the table, run the bronze job, then "
+                f"`cdc-lake rebuild --table {table} --key-from {names}`, with --dry-run first",
             )
-        found = {name: kind for name, kind in merged.items() if kind is not None}
-    found = found or before
     if found is None:
         raise UnsupportedError(
             table, "its records have no key, so rows cannot be told apart", "set message.key.columns on the connector"

@@ -208,6 +208,7 @@ class _Look:
             settings=settings,
         )
         progress = run.silver.progress()
+        run = run.of_key(landed, progress.key_from if progress else None)
         known = bronze.reached_by(progress, landed)
         is_compared, reached = progress is not None and known is None, known or 0
         found = TablePlan(

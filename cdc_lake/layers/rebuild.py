@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -9,20 +10,25 @@ from pyspark.sql.types import StructType
 
 from cdc_lake import failpoints
 from cdc_lake.changes.rows import with_kept
-from cdc_lake.columns import BATCH, BRONZE, DELETE, KEEP, KEY, quoted
+from cdc_lake.columns import BATCH, BRONZE, DELETE, DELETED, KEEP, KEY, UNAVAILABLE, quoted
 from cdc_lake.config import Config
-from cdc_lake.errors import DataLossError, UnsupportedError
+from cdc_lake.errors import ConfigError, DataLossError, UnsupportedError
+from cdc_lake.events.key import key_tree_in
+from cdc_lake.events.layout import same_key
+from cdc_lake.events.rows import place, sent_by
+from cdc_lake.fold.rules import DELETES
 from cdc_lake.layers.catalog import keep_in_step
 from cdc_lake.layers.run import Leases, SilverTarget, end_report, landed, select, silver_targets, table_path
 from cdc_lake.layers.silver_append import check_has_keys
-from cdc_lake.layers.silver_batch import Batch, Schemas, SilverRun, looking
+from cdc_lake.layers.silver_batch import Batch, Reading, Schemas, SilverRun, is_of_former_key, looking
 from cdc_lake.layers.silver_fold import Folded, folded, is_start
 from cdc_lake.layers.travel import as_struct, rows_until, same
 from cdc_lake.layers.turns import Workers
+from cdc_lake.layers.written import named
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.points import Offset, SourceTime
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.progress import KeyFrom, Progress
 
 _PLACE = ["topic", "generation", "partition", "offset"]
 _EXAMPLES = 10
@@ -37,11 +43,16 @@ class Asked:
         until: the events that count; all of bronze's, if nothing is said.
         is_dry: tell the difference and write nothing.
         is_seeded: rows of which bronze has no event that tells all of them stay as they are, but for what is newer.
+        key: columns; the primary key is what the newest event has, which must be these, and no event counts up to the
+            last one with another key. If it is empty, the key is silver's.
+        accepts_loss: with `key`, leave out rows of which bronze has no event with this key that tells all of them.
     """
 
     until: SourceTime | Offset | None = None
     is_dry: bool = False
     is_seeded: bool = False
+    key: tuple[str, ...] = ()
+    accepts_loss: bool = False
 
 
 def run_rebuild(
@@ -105,10 +116,10 @@ class _Rebuild:
         assert progress is not None, "a bronze table is created with progress"
         todo = "move its folder and its side table's away: silver is then made anew from bronze"
         check_has_keys(self.config.table(target.topic), target.topic, todo)
-        if before is None:
+        if before is None and not self.asked.key:
             done.warn("there is no silver table yet: the silver job makes it")
             return False
-        done.version_before = silver.version()
+        done.version_before = silver.version() if before else None
         looked = looking(
             self.config,
             target,
@@ -125,9 +136,14 @@ class _Rebuild:
             check_lease=lambda: self.leases.check(done.table),
         )
         with done.phase("fold"):
-            rebuilt = _Rebuilt.of(run, progress, before, self.asked)
+            key_from = before.key_from if before else None
+            if self.asked.key:
+                key_from = _where_key_begins(run, progress, self.asked.key)
+            rebuilt = _Rebuilt.of(run.of_key(progress, key_from), progress, before, key_from, self.asked)
         try:
             with done.phase("compare"):
+                if self.asked.key and before is not None:
+                    rebuilt.check_tells_all(_former_deletes(run, progress, before, key_from, bronze.id()), self.asked)
                 rebuilt.compare()
             failpoints.reach("rebuild.after_compare")
             if not self.asked.is_dry:
@@ -136,7 +152,7 @@ class _Rebuild:
                 done.status, done.batches = "ok", 1
         finally:
             rebuilt.rows.unpersist()
-        done.version_after = silver.version()
+        done.version_after = silver.version() if silver.exists() else None
         return False
 
 
@@ -145,20 +161,24 @@ class _Rebuilt:
     """A silver table as it comes of bronze.
 
     Attributes:
-        before: the table's progress.
+        before: the table's progress; none if there is no table.
+        key_from: where the events of its primary key begin.
         last: the last of bronze's batches that is in it as a whole.
         rows: silver's columns and `__key`, persisted.
     """
 
     run: SilverRun
-    before: Progress
+    before: Progress | None
+    key_from: KeyFrom | None
     last: int
     schemas: Schemas
     outcome: Folded
     rows: DataFrame
 
     @classmethod
-    def of(cls, run: SilverRun, landed: Progress, before: Progress, asked: Asked) -> "_Rebuilt":
+    def of(
+        cls, run: SilverRun, landed: Progress, before: Progress | None, key_from: KeyFrom | None, asked: Asked
+    ) -> "_Rebuilt":
         """Fold bronze.
 
         Raises:
@@ -172,19 +192,71 @@ class _Rebuilt:
         if batch.schemas is None:
             raise UnsupportedError(run.done.table, "bronze has no event of a row up to there", "name a later point")
         batch.check_casts()
-        if not asked.is_seeded:
+        if not (asked.is_seeded or asked.key):
             _check_reach(run, batch.schemas, there)
         outcome = folded(batch)
-        changes = outcome.changes(before.commit + 1)
+        changes = outcome.changes(before.commit + 1 if before else 1)
         if asked.is_seeded:
             rows = _upon(run, outcome.schemas, changes)
         else:
             rows = changes.where(~F.col(DELETE)).drop(KEEP, DELETE)
-        return cls(run, before, last, outcome.schemas, outcome, rows.persist())
+        return cls(run, before, key_from, last, outcome.schemas, outcome, rows.persist())
+
+    @cached_property
+    def stored(self) -> DataFrame:
+        """The table as it is, with the columns and `__key` of the primary key that it gets."""
+        if self.before is None:
+            return self.rows.limit(0)
+        rows, keys = self.run.silver.read(), self.schemas.layout.keys
+        there = {name: F.col(quoted(name)) if name in rows.columns else F.lit(None) for name in keys}
+        return self.schemas.with_key(rows.withColumns({name: value.cast(keys[name]) for name, value in there.items()}))
+
+    def check_tells_all(self, gone: DataFrame, asked: Asked) -> None:
+        """See that bronze tells all of each row that silver has, by another key than silver's.
+
+        The row is found by the new key; if silver lacks a column of that, by the old one.
+
+        Args:
+            gone: the old keys of rows that were deleted meanwhile.
+
+        Raises:
+            DataLossError: it does not, and nothing was said of that.
+        """
+        assert self.before is not None, "without a table nothing can be missing"
+        old, there = list(self.before.keys), self.run.silver.read().columns
+        rows = self.stored.where(~F.col(DELETED))
+        if set(self.schemas.layout.keys) <= set(there):
+            starts = self.run.bronze.where((F.col("status") == "ok") & is_start())
+            rows = rows.join(starts.select(F.col("key").alias(KEY)).distinct(), KEY, "left_anti")
+        elif set(old) <= set(self.rows.columns):
+            is_whole = F.size(F.coalesce(UNAVAILABLE, F.array().cast("array<string>"))) == 0
+            rows = rows.join(self.rows.where(is_whole).select(*map(quoted, old)), old, "left_anti")
+        rows = rows.join(gone, old, "left_anti").select(F.to_json(F.struct(*map(quoted, old))).alias("key")).persist()
+        try:
+            if not (number := rows.count()):
+                return
+            some = [row["key"] for row in rows.orderBy("key").limit(_EXAMPLES).collect()]
+        finally:
+            rows.unpersist()
+        run = self.run
+        what = (
+            f"of {number} rows in silver bronze has no event that tells all of them by the new key, such as "
+            f"{', '.join(some)}"
+        )
+        if not (asked.is_dry or asked.accepts_loss):
+            raise DataLossError(
+                run.done.table,
+                what,
+                "nothing was written. Have the connector take a new snapshot of the table, run the bronze job and run "
+                "this again; if the source has these rows no more, leave them out by --accept-loss",
+            )
+        run.done.count(untold=number)
+        run.done.examples["untold"] = some
+        run.done.warn(what)
 
     def compare(self) -> None:
         """Count the rows that are others than before, in any column but `__batch`, into the report."""
-        stored = self.schemas.with_key(self.run.silver.read()).drop(BATCH)
+        stored = self.stored.drop(BATCH)
         now = self.rows.drop(BATCH)
         columns = StructType([*now.schema, *(field for field in stored.schema if field.name not in now.columns)])
         was, is_now = as_struct(stored, columns, "was"), as_struct(now, columns, "is_now")
@@ -213,15 +285,88 @@ class _Rebuilt:
         Args:
             bronze: the table that was folded.
         """
-        run, commit, source, nonce = self.run, self.before.commit + 1, bronze.id(), bronze.nonce_of(self.last)
+        run, before, source = self.run, self.before or Progress(layer="silver", run_id="", commit=0), bronze.id()
         run.check_lease()
-        now = {**self.outcome.schemas.of_progress(), "side": self.outcome.remember(commit)}
+        now = {**self.outcome.schemas.of_progress(), "side": self.outcome.remember(before.commit + 1)}
+        nonce = bronze.nonce_of(self.last)
         consumed = {"sources": {source: self.last}, "nonces": {source: nonce} if nonce else {}}
-        following = self.before.next(run.run_id, **consumed, **now)
+        following = before.next(run.run_id, **consumed, key_from=self.key_from, **now)
         failpoints.reach("rebuild.after_side")
         run.check_lease()
-        run.silver.overwrite(self.rows, following)
+        if self.before is None:
+            run.silver.merge(self.outcome.changes(following.commit), list(self.schemas.layout.keys), following)
+        else:
+            run.silver.overwrite(self.rows, following)
         failpoints.reach("rebuild.after_overwrite")
+
+
+def _where_key_begins(run: SilverRun, landed: Progress, asked: Sequence[str]) -> KeyFrom:
+    """Where the events of bronze's newest primary key begin: behind the last one with another.
+
+    Raises:
+        ConfigError: the newest key is not of the columns asked for.
+    """
+    side, keys = _keys(run, run.bronze)
+    events = run.bronze.where((F.col("status") == "ok") & F.col(side).isin(*keys))
+    came = {row[side]: row["last"] for row in events.groupBy(side).agg(F.max(place()).alias("last")).collect()}
+    newest = keys[max(came, key=lambda name: came[name])]
+    if set(newest) != set(asked):
+        raise ConfigError(
+            f"--key-from {','.join(asked)}", f"{run.done.table} has the key {','.join(sorted(newest))}", "name that"
+        )
+    others = [name for name, one in keys.items() if same_key(one, newest) is None]
+    topics = list(landed.offsets)
+    if not others:
+        return KeyFrom(topic_id=topics[0], start={}, whole=landed.position)
+    last = max(came[name] for name in others)
+    behind = F.max(F.when(F.col(side).isin(others), F.col("offset") + 1))
+    # In the other partitions, where there may be none: what Kafka got later.
+    later = F.min(F.when(F.col("log_ts") >= last["log_ts"], F.col("offset")))
+    of_topic = run.bronze.where(F.col("generation") == last["generation"])
+    found = of_topic.groupBy("partition").agg(F.greatest(behind, later).alias("start")).collect()
+    topic_id = topics[last["generation"]]
+    starts = {row["partition"]: row["start"] for row in found if row["start"] is not None}
+    return KeyFrom(topic_id=topic_id, start={**landed.offsets[topic_id], **starts}, whole=landed.position)
+
+
+def _keys(run: SilverRun, bronze: DataFrame) -> tuple[str, dict[str, dict[str, str]]]:
+    """The primary keys of bronze's events: which column names the schema, and by schema the columns and their types.
+
+    Raises:
+        UnsupportedError: no event has a key.
+    """
+    columns = run.settings.keys
+    side = "value_schema" if columns else "key_schema"
+    events = bronze.where((F.col("status") == "ok") & F.col("key").isNotNull() & F.col(side).isNotNull())
+    trees = {}
+    for (name,) in events.select(side).distinct().collect():
+        tree = named(run.schemas.by_fingerprint(name), run.settings).tree
+        trees[name] = key_tree_in(tree, columns) if columns else tree
+    if not trees:
+        raise UnsupportedError(run.done.table, "bronze has no event with a key", "run the bronze job first")
+    sent = zip(trees, sent_by(trees.values(), []).keys, strict=True)
+    return side, {name: run.placing.places(run.done.table, one) for name, one in sent}
+
+
+def _former_deletes(
+    run: SilverRun, landed: Progress, before: Progress, key_from: KeyFrom | None, source: str
+) -> DataFrame:
+    """The keys in silver whose last event that silver has not folded, before the key changed, is a delete."""
+    side, keys = _keys(run, run.bronze)
+    of_silver = [name for name, one in keys.items() if set(one) == set(before.keys)]
+    former = run.of_key(landed, before.key_from).bronze.where(
+        is_of_former_key(landed, key_from)
+        & (F.col("status") == "ok")
+        & (F.col("batch") > before.sources.get(source, 0))
+        & F.col("tombstone_of").isNull()
+        & F.col("key").isNotNull()
+        & F.col(side).isin(of_silver)
+    )
+    last = former.groupBy("key").agg(F.max_by("op", place()).alias("op"))
+    deleted = last.where(F.col("op").isin(*DELETES)).select(F.col("key").alias(KEY))
+    schemas, silver = Reading(run, before).schemas_in(former), run.silver.read()
+    found = silver.limit(0) if schemas is None else schemas.with_key(silver).join(deleted, KEY, "left_semi")
+    return found.select(*map(quoted, before.keys))
 
 
 def _last_whole_batch(there: DataFrame, rows: DataFrame, newest: int) -> int:

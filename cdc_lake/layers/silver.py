@@ -170,6 +170,7 @@ class _Silver:
             is_comparison=progress is not None and reached is None,
             check_lease=lambda: self.leases.check(done.table),
         )
+        run = run.of_key(landed, progress.key_from if progress else None)
         return _follow(run, progress, _Bronze(bronze, bronze.id(), landed), reached or 0)
 
 

@@ -1,9 +1,10 @@
 """One batch of silver: a range of bronze's batches, and what can be said of it before any of it is decoded."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from operator import or_
 from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -43,7 +44,7 @@ from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Table
 from cdc_lake.tables.partitions import check_partitions
-from cdc_lake.tables.progress import Progress, SidePin
+from cdc_lake.tables.progress import KeyFrom, Progress, SidePin
 from cdc_lake.tables.side import SideTable
 
 _LARGE_BYTES, _FEW_BYTES = 64 << 10, 128 << 20
@@ -88,6 +89,10 @@ class SilverRun:
         """Where the values of the source's columns go."""
         return placing(self.settings, self.silver)
 
+    def of_key(self, landed: Progress, key_from: KeyFrom | None) -> "SilverRun":
+        """The same of the rows of bronze that are of the primary key of today; see `is_of_former_key`."""
+        return replace(self, bronze=self.bronze.where(~is_of_former_key(landed, key_from)))
+
     @property
     def truncates(self) -> Literal["soft", "hard"]:
         """What a truncate does to rows."""
@@ -122,11 +127,35 @@ def looking(
         side=SideTable(spark, target.side),
         settings=settings,
         run_id="",
-        done=TableReport(table=target.topic),
+        done=TableReport(table=target.name),
         is_comparison=False,
         check_lease=lambda: None,
         known=layout_of(silver.read().schema, progress, added=added_columns(settings)) if progress else None,
     )
+
+
+def is_of_former_key(landed: Progress, key_from: KeyFrom | None) -> Column:
+    """Whether a row of bronze is from before the primary key of today.
+
+    Args:
+        landed: bronze's progress.
+        key_from: silver's.
+    """
+    topics = list(landed.offsets)
+    if key_from is None or key_from.topic_id not in topics:
+        return F.lit(False)
+    return is_before(key_from.start, topics.index(key_from.topic_id))
+
+
+def is_before(offsets: Mapping[int, int], generation: int) -> Column:
+    """Whether a row of bronze stands before a place in a generation of its topic.
+
+    Args:
+        offsets: partition -> the first offset behind it.
+    """
+    before = ((F.col("partition") == number) & (F.col("offset") < to) for number, to in offsets.items())
+    is_in_it = (F.col("generation") == generation) & reduce(or_, before, F.lit(False))
+    return (F.col("generation") < generation) | is_in_it
 
 
 def placing(settings: TableConfig, silver: Table) -> Placing:
@@ -257,7 +286,7 @@ class Reading:
         return self.schemas_of(rows, () if is_by_row else written["keys"], written["values"], written["frames"])
 
     def schemas_of(
-        self, rows: DataFrame, key_schemas: Iterable[str], value_schemas: Sequence[str], frames: Collection[str]
+        self, rows: DataFrame, key_schemas: Sequence[str], value_schemas: Sequence[str], frames: Collection[str]
     ) -> Schemas:
         """Read schemas and settle on the columns they need.
 
@@ -265,16 +294,19 @@ class Reading:
             rows: of bronze, which were written with them.
         """
         run, progress = self.run, self.progress
-        first_came, newest = _in_order(rows, value_schemas)
-        keys = [run.schemas.by_fingerprint(name) for name in key_schemas]
+        first_came, newest = _in_order(rows, "value_schema", value_schemas)
+        key_names, newest_key = _in_order(rows, "key_schema", key_schemas)
+        keys = [run.schemas.by_fingerprint(name) for name in _newest_last(key_names, newest_key)]
         values = {name: named(run.schemas.by_fingerprint(name), run.settings) for name in first_came}
         columns = run.settings.keys
-        trees = [key_tree_in(one.tree, columns) for one in values.values()] if columns else [one.tree for one in keys]
-        key_names = [place for one in trees for name in key_fields(one) if (place := run.placing.place(name))]
+        trees = [one.tree for one in keys]
+        if columns:
+            trees = [key_tree_in(values[name].tree, columns) for name in _newest_last(first_came, newest)]
+        key_columns = [place for one in trees for name in key_fields(one) if (place := run.placing.place(name))]
         found = evolved(
             run.done.table,
             sent_by(trees, values.values(), values[newest] if newest else None),
-            stored=layout_of(self.silver.schema, progress, key_names, added_columns(run.settings))
+            stored=layout_of(self.silver.schema, progress, key_columns, added_columns(run.settings))
             if progress
             else None,
             gone=progress.gone if progress else (),
@@ -556,13 +588,17 @@ class Batch(Reading):
         return found
 
 
-def _in_order(rows: DataFrame, fingerprints: Sequence[str]) -> tuple[Sequence[str], str | None]:
-    """Value schemas in the order in which they first came, and the one that came last."""
+def _newest_last(fingerprints: Sequence[str], newest: str | None) -> list[str]:
+    return sorted(fingerprints, key=lambda name: name == newest)
+
+
+def _in_order(rows: DataFrame, column: str, fingerprints: Sequence[str]) -> tuple[Sequence[str], str | None]:
+    """The schemas of a column in the order in which they first came, and the one that came last."""
     if len(fingerprints) < 2:
         return fingerprints, next(iter(fingerprints), None)
     came = F.min(place()).alias("first"), F.max(F.when(~F.col("late"), place())).alias("last")
-    written = rows.where(F.col("value_schema").isNotNull()).groupBy("value_schema").agg(*came)
-    found = {row["value_schema"]: row for row in written.collect()}
+    written = rows.where(F.col(column).isNotNull()).groupBy(column).agg(*came)
+    found = {row[column]: row for row in written.collect()}
     on_time = [name for name, row in found.items() if row["last"] is not None]
     newest = max(on_time, key=lambda name: found[name]["last"], default=None)
     return sorted(fingerprints, key=lambda name: (name not in found, name in found and found[name]["first"])), newest

@@ -86,12 +86,12 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
     bronze = DeltaLakeTable(spark, table_path(config, "bronze", topic))
     rows = bronze.read(as_of=bronze.version()).select(*BRONZE)
     check_has_keys(config.table(topic), topic, "look for the row in silver")
-    text = _known_key(topic, rows, key)
-    target = silver_targets(config, topic)[0]
+    landed, target = bronze.progress(), silver_targets(config, topic)[0]
+    assert landed is not None, "a bronze table is created with progress"
     run = looking(config, target, spark, bronze=rows, partitions=1, settings=config.table(topic))
     progress = run.silver.progress()
-    landed = bronze.progress()
-    assert landed is not None, "a bronze table is created with progress"
+    run = run.of_key(landed, progress.key_from if progress else None)
+    text = _known_key(topic, run.bronze, key)
     reached = bronze.reached_by(progress, landed) or 0
     events, left_out = _told(run, text, reached)
     return Story(table=topic, key=text, events=events, left_out=left_out)

@@ -6,10 +6,10 @@ version need ever have held: it is folded anew from bronze, by silver's own fold
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
-from operator import and_, or_
+from operator import and_
 from pathlib import Path
 from typing import Literal
 
@@ -25,14 +25,14 @@ from cdc_lake.events.envelope import TRUNCATE
 from cdc_lake.events.rows import place
 from cdc_lake.layers.run import SilverTarget, only_one, open_gold, select, select_landed, silver_targets, table_path
 from cdc_lake.layers.silver_append import check_has_keys
-from cdc_lake.layers.silver_batch import Batch, looking
+from cdc_lake.layers.silver_batch import Batch, is_before, is_of_former_key, looking
 from cdc_lake.layers.silver_fold import folded
 from cdc_lake.models import model_names
 from cdc_lake.points import Offset, Point, SourceTime, iso, milliseconds
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.progress import KeyFrom, Progress
 
 Layer = Literal["bronze", "silver", "gold"]
 CHANGE_TYPE = "_change_type"
@@ -142,16 +142,18 @@ class _Silver:
         topic, bronze = self.target.topic, _bronze(self.config, self.target.topic, self.spark)
         landed = bronze.progress()
         assert landed is not None, "a bronze table is created with progress"
-        rows = bronze.read(as_of=bronze.version()).select(*BRONZE).where(F.col("status") == "ok")
-        rows = rows_until(rows, point, landed, topic)
         run = looking(
             self.config,
             self.target,
             self.spark,
-            bronze=rows,
+            bronze=bronze.read(as_of=bronze.version()).select(*BRONZE).where(F.col("status") == "ok"),
             partitions=len(landed.position),
             settings=self.config.table(topic),
         )
+        progress = run.silver.progress()
+        rows = _of_one_key(run.bronze, point, landed, progress.key_from if progress else None, topic)
+        rows = rows_until(rows, point, landed, topic)
+        run = replace(run, bronze=rows)
         batch = Batch(run, 1, landed.commit, None, rows)
         if batch.schemas is None:
             raise TimeTravelError(topic, f"bronze has no event of a row up to {point}", "name a later point")
@@ -188,6 +190,30 @@ def _version(table: Table, name: str, as_of: int | datetime | str | None, todo: 
     return version
 
 
+def _of_one_key(
+    rows: DataFrame, point: SourceTime | Offset, landed: Progress, key_from: KeyFrom | None, topic: str
+) -> DataFrame:
+    """Bronze's rows of the primary key that the table had at a point.
+
+    Raises:
+        TimeTravelError: its key had changed, and bronze did not know all rows by the new one yet.
+    """
+    if key_from is None or key_from.topic_id not in landed.offsets:
+        return rows
+    is_former, is_until = is_of_former_key(landed, key_from), _is_until(point, landed, topic)
+    generation = list(landed.offsets).index(key_from.topic_id)
+    is_needed = ~is_former & is_before(key_from.whole, generation)
+    ((of_today, missing),) = rows.agg(
+        F.count(F.when(~is_former & is_until, 1)), F.count(F.when(is_needed & ~is_until, 1))
+    ).collect()
+    if not of_today:
+        return rows.where(is_former)
+    if missing:
+        what = f"its primary key changed, and {point} is before the last of {missing} events that tell its rows by it"
+        raise TimeTravelError(topic, what, "name a later point, or one before the change")
+    return rows.where(~is_former)
+
+
 def rows_until(rows: DataFrame, point: SourceTime | Offset | None, landed: Progress, topic: str) -> DataFrame:
     """Bronze's rows up to a point; all, if there is none.
 
@@ -199,18 +225,19 @@ def rows_until(rows: DataFrame, point: SourceTime | Offset | None, landed: Progr
     """
     if point is None:
         return rows
-    if isinstance(point, Offset):
-        return rows.where(_is_before(point, landed, topic))
-    _check_snapshot_has_ended(rows, point, topic)
-    return rows.where(_told_ms() <= point.ms)
+    if isinstance(point, SourceTime):
+        _check_snapshot_has_ended(rows, point, topic)
+    return rows.where(_is_until(point, landed, topic))
 
 
-def _is_before(point: Offset, landed: Progress, topic: str) -> Column:
-    """Whether a row of bronze stands before a place in the newest generation of its topic.
+def _is_until(point: SourceTime | Offset, landed: Progress, topic: str) -> Column:
+    """Whether a row of bronze is not behind a point; an offset is one in the newest generation of its topic.
 
     Raises:
         TimeTravelError: bronze has not read so far, or a partition is not named.
     """
+    if isinstance(point, SourceTime):
+        return _told_ms() <= point.ms
     reached = landed.position
     beyond = [number for number, offset in point.positions.items() if offset > reached.get(number, -1)]
     if beyond or point.positions.keys() != reached.keys():
@@ -219,8 +246,7 @@ def _is_before(point: Offset, landed: Progress, topic: str) -> Column:
             f"{point} is no place in each of its partitions that bronze has reached: {dict(sorted(reached.items()))}",
             "name all partitions, each with the next offset to read, or run the bronze job first",
         )
-    before = ((F.col("partition") == number) & (F.col("offset") < to) for number, to in point.positions.items())
-    return (F.col("generation") < len(landed.offsets) - 1) | reduce(or_, before, F.lit(False))
+    return is_before(point.positions, len(landed.offsets) - 1)
 
 
 def _told_ms() -> Column:

@@ -68,6 +68,22 @@ class Sent(BaseModel):
     is_whole: bool
 
 
+class KeyFrom(BaseModel):
+    """Where in a topic the events of the primary key of today begin. Those before are of another key: none counts.
+
+    Attributes:
+        topic_id: Kafka's id of the topic; of topics that were there before it no event counts.
+        start: partition -> the first offset that counts.
+        whole: partition -> the next offset of what tells every row.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    topic_id: str
+    start: dict[int, int]
+    whole: dict[int, int]
+
+
 class Progress(BaseModel):
     """The progress a commit carries, and who made it.
 
@@ -90,6 +106,7 @@ class Progress(BaseModel):
         sent: gold: topic -> how far the table was sent to it; bronze: the same of its quarantined records.
         model: gold: the fingerprint of the model.
         keys: silver: the primary key's columns, sorted.
+        key_from: silver: where the events of this key begin, if it was another before.
         beside: silver: column -> the one beside which it holds values of another type.
         gone: silver: the columns that the source does not send any more.
         defaulted: silver: the columns whose nulls arrive as their defaults, as far as anybody was told.
@@ -121,6 +138,7 @@ class Progress(BaseModel):
     sent: dict[str, Sent] = {}
     model: str = ""
     keys: tuple[str, ...] = ()
+    key_from: KeyFrom | None = None
     beside: dict[str, str] = {}
     gone: tuple[str, ...] = ()
     defaulted: tuple[str, ...] = ()
