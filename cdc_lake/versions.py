@@ -4,6 +4,7 @@ All that depends on a version stands here: the profiles, what is known to be bro
 otherwise than another. docs/compatibility.md is made of it.
 """
 
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +23,7 @@ from cdc_lake.java import JAVA_VERSION
 if TYPE_CHECKING:  # the commands that fetch jars do without Spark
     from pyspark.sql import SparkSession
 
+logger = logging.getLogger(__name__)
 EXTENSIONS = "spark.sql.extensions"
 CATALOG = "spark.sql.catalog.spark_catalog"
 SERIALIZER = "spark.serializer"
@@ -132,12 +134,14 @@ class Broken:
         why: what goes wrong with them.
         todo: what to do instead.
         is_met: whether these versions, with the settings that the session is going to have, are it.
+        passes_amazons: whether Amazon's builds pass with a warning: it is not known whether they have the fault.
     """
 
     what: str
     why: str
     todo: str
     is_met: Callable[[Found, Mapping[str, str]], bool]
+    passes_amazons: bool = False
 
 
 BROKEN = (
@@ -174,12 +178,14 @@ BROKEN = (
         "ParquetToSparkSchemaConverter`)",
         "take Delta Lake 4.3.1, or Spark 4.1.1",
         lambda found, settings: number(found.delta) in {(4, 1, 0), (4, 2, 0)} and number(found.spark) >= (4, 1, 2),
+        passes_amazons=True,
     ),
     Broken(
         "Delta Lake other than 3.3 with Spark 3.5, older than 4.1 with Spark 4.1",
         "it was made for another Spark",
         "take the version of the profile in docs/compatibility.md",
         lambda found, settings: bool(number(found.delta)) and not _is_made_for(found.spark, number(found.delta)),
+        passes_amazons=True,
     ),
     Broken(
         "Hudi before 1.0",
@@ -192,6 +198,7 @@ BROKEN = (
         "MERGE, UPDATE and DELETE fail, because the bundle of 1.2.0 lacks parquet-variant; before it there is none",
         "leave its jar out and hold the tables in Delta Lake",
         lambda found, settings: () < number(found.hudi) <= (1, 2, 0) and number(found.spark) >= (4, 1),
+        passes_amazons=True,
     ),
     Broken(
         f"Hudi 1.2 without {HUDI_EXTENSION.rpartition('.')[2]} in {EXTENSIONS}",
@@ -265,8 +272,16 @@ def check(found: Found, settings: Mapping[str, str]) -> None:
     """
     _check_line(found.spark)
     for broken in BROKEN:
-        if broken.is_met(found, settings):
+        if not broken.is_met(found, settings):
+            continue
+        if not (broken.passes_amazons and _is_amazons(found)):
             raise InstallationError(f"{broken.what} ({found})", broken.why, broken.todo)
+        logger.warning(
+            "%s (%s): in the open-source builds %s; cdc_lake was never run with Amazon's",
+            broken.what,
+            found,
+            broken.why,
+        )
 
 
 def check_jars(settings: Mapping[str, str]) -> None:
@@ -331,7 +346,7 @@ def _is_made_for(spark: str, delta: tuple[int, ...]) -> bool:
 
 def _is_amazons(found: Found) -> bool:
     """Whether it is Amazon EMR's; what the manifests of its jars leave out, its Spark says."""
-    return any("amzn" in (text or "") for text in (found.spark, found.delta))
+    return any("amzn" in (text or "") for text in (found.spark, found.delta, found.hudi))
 
 
 def _version_behind(name: str) -> str | None:

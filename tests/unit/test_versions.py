@@ -50,6 +50,27 @@ def test_emr_7_10_goes_as_long_as_hudi_is_left_out() -> None:
     assert "Hudi before 1.0" in refused(Found(**versions, hudi="0.15.0-amzn-7")).where
 
 
+@pytest.mark.parametrize(
+    ("versions", "faults"),
+    [
+        ({"spark": "4.1.1-amzn-0", "delta": "4.1.0-amzn-0", "hudi": "1.1.1-amzn-0"}, ["Hudi 1.2.0 or older"]),
+        (
+            {"spark": "4.1.2-amzn-0", "delta": "4.1.0-amzn-1", "hudi": "1.2.0-amzn-0"},
+            ["Delta Lake 4.1.0 or 4.2.0", "Hudi 1.2.0 or older"],
+        ),
+        ({"spark": "4.1.1-amzn-0", "delta": "4.0.1-amzn-0", "hudi": None}, ["Delta Lake other than 3.3"]),
+    ],
+)
+def test_amazons_builds_on_spark_41_pass_with_a_warning(
+    versions: dict[str, str], faults: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    check(Found(scala="2.13.17", java="17", **versions), SPARK_DEFAULTS)
+
+    said = [record.getMessage() for record in caplog.records]
+    assert [one.startswith(fault) for one, fault in zip(said, faults, strict=True)] == [True] * len(faults)
+    assert all("in the open-source builds" in one for one in said)
+
+
 CASES = (
     ("Java 24 or newer", SPARK35 | {"java": "25"}, {}, "getSubject is not supported"),
     ("Java 24 or newer", SPARK41 | {"java": "25"}, {}, "getSubject is not supported"),
