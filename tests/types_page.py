@@ -39,7 +39,8 @@ _POLICIES = """
 - **A key** must not lose anything, or two rows would become one. A key column with a value that its type cannot
   hold (an infinite date, a time finer than a microsecond) is a problem of its record (`key_problem` in
   `cdc_lake/events/key.py`). What is lost before Kafka cannot be seen: a key of dates before 1582-10-15 may arrive as
-  another one in a snapshot than in the stream.
+  another one in a snapshot than in the stream. There a date before Christ arrives as the same date after Christ, which
+  is another row's key: silver then has one row of the two. `cdc-lake reconcile` finds the missing row and says so.
 - **Values that were not sent** keep the column's value (docs/design.md "Placeholders"). Postgres' arrays of numbers
   with a fraction, of times, of ranges and the like have no placeholder: left alone by an update when they are
   large, they arrive as null. Name such columns in `null_means_keep`, or set REPLICA IDENTITY FULL.

@@ -365,6 +365,12 @@ def _keys(table: str, schemas: Sequence[Mapping[str, str]], stored: Layout | Non
         raise UnsupportedError(
             table, "its records have no key, so rows cannot be told apart", "set message.key.columns on the connector"
         )
+    if maps := [name for name, kind in found.items() if "map<" in kind]:
+        raise UnsupportedError(
+            f"{table}.{maps[0]}",
+            "it is a column of the primary key and a map, which Spark cannot compare",
+            "set hstore.handling.mode=json on the connector",
+        )
     return found
 
 

@@ -149,6 +149,11 @@ class _Reconcile:
             ],
         )
         done.status = "ok"
+        if found.lost_keys:
+            done.warn(
+                f"{found.lost_keys} of the missing keys have dates before 15 October 1582: Debezium may send these as "
+                "other dates, which are other rows' keys (docs/types.md)"
+            )
         if found.counts:
             done.warn(
                 f"the source was read at {done.reconciled.source_lsn}, silver had changes up to "

@@ -14,10 +14,10 @@ from cdc_lake.errors import ConfigError
 from cdc_lake.layers.silver_batch import Batch, Schemas, SilverRun
 from cdc_lake.layers.turns import first_line
 from cdc_lake.literals import of_batch
+from cdc_lake.tables.delta import with_statistics
 from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import Progress, SidePin
 
-_WITHOUT_STATISTICS = ("array<", "map<", "struct<", "binary", "boolean")
 _MOST_STATISTICS = 32
 
 
@@ -91,8 +91,7 @@ def ahead(run: SilverRun, landed: Progress) -> dict[int, int]:
 
 def statistics(rows: DataFrame) -> list[str]:
     """The columns by which readers of a table of such rows can skip files."""
-    kinds = {field.name: type_text(field.dataType) for field in rows.schema}
-    return [name for name, kind in kinds.items() if not kind.startswith(_WITHOUT_STATISTICS)][:_MOST_STATISTICS]
+    return with_statistics(rows.schema)[:_MOST_STATISTICS]
 
 
 def remember(batch: Batch, commit: int) -> SidePin | None:

@@ -207,6 +207,13 @@ def _bent_day(source: Any, lake: Any) -> str | None:
     return OTHER_CALENDAR if day < _OUR_CALENDAR and abs(lake - source) <= timedelta(days=10) else None
 
 
+def is_of_other_calendar(column: Column, value: object) -> bool:
+    """Whether a date of the source may arrive as another one; a number is one that Python has no date for."""
+    if column.type != "date" or column.is_array:
+        return False
+    return value < 0 if isinstance(value, Decimal) else isinstance(value, date) and value < _OUR_CALENDAR
+
+
 # A domain is followed to its base type. Of a foreign key that is inherited from a partitioned table's root one is seen.
 _TABLES = """
 WITH RECURSIVE resolved AS (

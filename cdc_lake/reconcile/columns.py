@@ -1,6 +1,6 @@
 """Which columns of a table are compared, and why the others are not."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from pyspark.sql.types import StructField, StructType
 from cdc_lake.columns import SILVER_META
 from cdc_lake.errors import UnsupportedError
 from cdc_lake.reconcile.canonical import Key, Rule, rule, split
-from cdc_lake.reconcile.catalogue import Column, Table
+from cdc_lake.reconcile.catalogue import Column, Table, is_of_other_calendar
 
 Holding = Callable[[str], Sequence[str]]
 """The columns of silver that hold a source column's values, by its name in the lake: in several where values of another
@@ -63,11 +63,16 @@ class Shared:
 
     def key_values(self, key: Key) -> dict[str, str]:
         """A key as a person reads it: by column the value's text."""
+        return {column.name: "null" if value is None else str(value) for column, value in self._parts(key)}
+
+    def may_be_another_key(self, key: Key) -> bool:
+        """Whether a key of the source may be sent as another row's."""
+        return any(is_of_other_calendar(column, value) for column, value in self._parts(key))
+
+    def _parts(self, key: Key) -> Iterator[tuple[Column, object]]:
         texts = split(key) if len(self.key) > 1 and isinstance(key, str) else (str(key),)
-        return {
-            one.column.name: "null" if text is None else str(one.rule.read(text))
-            for one, text in zip(self.key, texts, strict=True)
-        }
+        for one, text in zip(self.key, texts, strict=True):
+            yield one.column, None if text is None else one.rule.read(text)
 
 
 def shared_columns(

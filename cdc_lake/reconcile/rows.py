@@ -46,6 +46,7 @@ class Differences:
         counts: by kind, the known losses not among them.
         losses: by class, how many values were lost before Kafka, or never sent.
         first: the first differences, at most as many as are kept.
+        lost_keys: how many missing keys may have been sent as other rows' keys.
     """
 
     shared: Shared
@@ -53,6 +54,7 @@ class Differences:
     counts: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
     first: list[Difference] = field(default_factory=list)
+    lost_keys: int = 0
 
     def compare(self, source: Iterator[TextRow], silver: Iterator[TextRow]) -> None:
         """Compare the rows of both sides, each in the order of its keys; neither is held in memory."""
@@ -61,6 +63,7 @@ class Differences:
             if there is None or (here is not None and here.key < there.key):  # type: ignore[operator]
                 assert here is not None
                 self._add(Difference("missing", here.key))
+                self.lost_keys += self.shared.may_be_another_key(here.key)
                 here = next(source, None)
                 continue
             if here is None or there.key < here.key:  # type: ignore[operator]

@@ -1,6 +1,7 @@
 """A table in Delta Lake."""
 
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from cdc_lake.columns import DELETE, KEEP, KEY, quoted
+from cdc_lake.columns import DELETE, KEEP, KEY, quoted, type_text
 from cdc_lake.errors import ExpiredError, NoProgressError, TableLockedError
 from cdc_lake.partitioning import PartitionField
 from cdc_lake.storage import Storage
@@ -51,6 +52,9 @@ checkpoint every 20 commits: a run every 10 s makes one every 200 s, and a reade
 """
 _PUT_TOGETHER = {"optimize.minFileSize": str(128 << 20), "optimize.maxFileSize": str(128 << 20)}
 """Delta's own, a gigabyte, is a gigabyte that a merge copies for one row."""
+_STATISTICS = "delta.dataSkippingStatsColumns"
+_WITHOUT_STATISTICS = ("array<", "map<", "struct<", "binary", "boolean")
+_QUOTED = re.compile(r"`((?:[^`]|``)+)`")
 _OF_A_CHANGE = (KEY, KEEP, DELETE)
 USER_METADATA = "commitInfo.userMetadata"
 CONFLICTS = (
@@ -64,6 +68,12 @@ CONFLICTS = (
     ProtocolChangedException,
 )
 """What another writer's commit can raise here, creation by two at once included. In Python they share no base."""
+
+
+def with_statistics(schema: StructType) -> list[str]:
+    """The columns of types that Delta has statistics for."""
+    kinds = {field.name: type_text(field.dataType) for field in schema}
+    return [name for name, kind in kinds.items() if not kind.startswith(_WITHOUT_STATISTICS)]
 
 
 @contextmanager
@@ -409,6 +419,7 @@ class DeltaLakeTable:
     def overwrite(self, rows: DataFrame, progress: Progress) -> Commit:
         """See `Table`."""
         rows = with_partitions(rows.drop(KEY), self._partitions)
+        self._skip_by(with_statistics(rows.schema))
         # An overwrite that names no partitions removes them.
         writer = self._partitioned(rows.write.mode("overwrite").option("overwriteSchema", "true"))
         return self._save(writer, progress)
@@ -419,7 +430,7 @@ class DeltaLakeTable:
     def _save(self, writer: DataFrameWriter, progress: Progress, *, statistics: Sequence[str] = ()) -> Commit:
         if not self.exists():
             columns = ",".join(map(quoted, dict.fromkeys((*statistics, *self._statistics))))
-            skipping = {"delta.dataSkippingStatsColumns": columns} if columns else {}
+            skipping = {_STATISTICS: columns} if columns else {}
             writer = writer.options(**{**PROPERTIES, **self._properties}, **skipping)
             writer = self._partitioned(writer)
         with self._committing(progress):
@@ -430,8 +441,9 @@ class DeltaLakeTable:
         """See `Table`."""
         if not self.exists():
             rows = with_partitions(changes.where(~F.col(DELETE)).drop(*_OF_A_CHANGE), self._partitions)
-            own = [field.column for field in self._partitions if field.column in rows.columns]
-            return self._save(rows.write.mode("append"), progress, statistics=[*keys, *own])
+            wanted = {*keys, *(field.column for field in self._partitions)}
+            statistics = [name for name in with_statistics(rows.schema) if name in wanted]
+            return self._save(rows.write.mode("append"), progress, statistics=statistics)
         self._set_properties()
         same_key = reduce(and_, (F.col(f"t.{quoted(key)}").eqNullSafe(F.col(f"s.{quoted(key)}")) for key in keys))
         columns = [name for name in changes.columns if name not in _OF_A_CHANGE]
@@ -473,7 +485,21 @@ class DeltaLakeTable:
         }
         if changed:
             listed = ", ".join(f"'{name}' = '{value}'" for name, value in changed.items())
-            self._spark.sql(f"ALTER TABLE delta.{quoted(self.path)} SET TBLPROPERTIES ({listed})").collect()
+            self._alter(f"SET TBLPROPERTIES ({listed})")
+
+    def _skip_by(self, columns: Collection[str]) -> None:
+        """Skip files by these columns alone, in a commit of its own if there are others now."""
+        stored = self._snapshot().metadata().configuration() if self.exists() else None
+        if stored is None or not stored.contains(_STATISTICS):
+            return
+        names = [name.replace("``", "`") for name in _QUOTED.findall(stored.apply(_STATISTICS))]
+        if others := set(names).difference(columns):
+            kept = ",".join(quoted(name) for name in names if name not in others).replace("'", "\\'")
+            said = f"('{_STATISTICS}' = '{kept}')" if kept else f"('{_STATISTICS}')"
+            self._alter(f"{'SET' if kept else 'UNSET'} TBLPROPERTIES {said}")
+
+    def _alter(self, change: str) -> None:
+        self._spark.sql(f"ALTER TABLE delta.{quoted(self.path)} {change}").collect()
 
     def advance(self, progress: Progress) -> Commit:
         """See `Table`."""

@@ -150,3 +150,18 @@ def test_rows_are_matched_by_key_and_a_key_told_twice_is_repeated() -> None:
     assert found.losses == {NEVER_THERE: 1}
     assert found.first == [Difference("missing", 1), Difference("repeated", 2), Difference("extra", 3)]
     assert shared.key_values(6) == {"id": "6"}
+
+
+def test_missing_key_before_christ_may_be_another_key() -> None:
+    table = Table("public", "thing", (column("date", "day"), column("int4", "id"), column("text", "my_name")))
+    fields = [StructField("day", DateType()), StructField("id", IntegerType()), StructField("my_name", StringType())]
+    shared, _ = shared_columns(table, StructType(fields), ["day", "id"], lambda name: [name])
+    days = ["-735599", "-141427", "-141429", "0"]  # 44 BC, the first day of our calendar, one before that is not, 1970
+    keys = [f"+{day}\x01,+1\x01," for day in days]
+    found = Differences(shared, kept=9)
+
+    found.compare(iter([TextRow(key, ("x",)) for key in keys]), iter([]))
+
+    assert [shared.may_be_another_key(key) for key in keys] == [True, False, True, False]
+    assert (found.counts["missing"], found.lost_keys) == (4, 2)
+    assert shared.key_values(keys[0]) == {"day": "-735599", "id": "1"}

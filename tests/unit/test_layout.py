@@ -166,6 +166,11 @@ def test_a_policy_names_every_step_that_it_does_not_allow(policy: Any, allowed: 
     assert f"`evolution: {policy}` does not allow what its events bring: {'; '.join(refused)};" in str(caught.value)
 
 
+def test_map_in_primary_key_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"thing\.tags: it is a column of the primary key and a map"):
+        evolved(TABLE, Sent([{"id": "int", "tags": "map<string,string>"}], []))
+
+
 def test_a_primary_key_may_become_wider_and_no_other() -> None:
     stored = Layout({"id": "int", "day": "date"}, {"id": "int", "day": "date", "n": "int"})
 
