@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc_lake.columns import DELETE, KEEP, KEY, quoted, type_text
-from cdc_lake.errors import ExpiredError, NoProgressError, TableLockedError
+from cdc_lake.errors import ConfigError, ExpiredError, NoProgressError, TableLockedError
 from cdc_lake.partitioning import PartitionField
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit, Version
@@ -55,6 +55,20 @@ _PUT_TOGETHER = {"optimize.minFileSize": str(128 << 20), "optimize.maxFileSize":
 _STATISTICS = "delta.dataSkippingStatsColumns"
 _WITHOUT_STATISTICS = ("array<", "map<", "struct<", "binary", "boolean")
 _QUOTED = re.compile(r"`((?:[^`]|``)+)`")
+_SET_BY_HAND = (
+    (
+        "DELTA_CANNOT_MODIFY_APPEND_ONLY",
+        "the table property `delta.appendOnly`{}",
+        "UNSET TBLPROPERTIES ('delta.appendOnly'){}",
+    ),
+    (r"CHECK constraint (\S+) .* violated by row", "the CHECK constraint `{}`", "DROP CONSTRAINT `{}`"),
+    (
+        r"NOT NULL constraint violated for column: ([^\n]+?)\.?(?:\n|$)",
+        "NOT NULL of the column `{}`",
+        "ALTER COLUMN `{}` DROP NOT NULL",
+    ),
+)
+"""What Delta says where somebody has set a property or a constraint; the names of these; how to take them off."""
 _OF_A_CHANGE = (KEY, KEEP, DELETE)
 USER_METADATA = "commitInfo.userMetadata"
 CONFLICTS = (
@@ -74,6 +88,22 @@ def with_statistics(schema: StructType) -> list[str]:
     """The columns of types that Delta has statistics for."""
     kinds = {field.name: type_text(field.dataType) for field in schema}
     return [name for name, kind in kinds.items() if not kind.startswith(_WITHOUT_STATISTICS)]
+
+
+def refusal(path: str, error: Exception) -> ConfigError | None:
+    """Which property or constraint that somebody set on a table refused a write; none if it failed for another reason.
+
+    Args:
+        path: the table's.
+    """
+    for sign, what, cure in _SET_BY_HAND:
+        if found := re.search(sign, str(error)):
+            (name,) = found.groups() or ("",)
+            todo = (
+                f"nothing was written. To let the jobs write it: ALTER TABLE delta.{quoted(path)} {cure.format(name)}"
+            )
+            return ConfigError(path, f"{what.format(name)} refuses the rows that the source has", todo)
+    return None
 
 
 @contextmanager
@@ -529,6 +559,10 @@ class DeltaLakeTable:
                 yield
         except CONFLICTS as exc:
             raise self._forestalled(progress, "another run") from exc
+        except (PySparkException, Py4JJavaError) as exc:
+            if known := refusal(self.path, exc):
+                raise known from exc
+            raise
 
     def _committed(self, progress: Progress) -> Commit:
         """Read back what stands in the table now: a write that another run forestalled is skipped without a word."""

@@ -18,7 +18,7 @@ from cdc_lake.changes.memory import carried_forward
 from cdc_lake.columns import DELETE, REJECTED_ENTRY, SEEN, SIDE, SIDE_KINDS
 from cdc_lake.errors import DataLossError, TableLockedError
 from cdc_lake.storage import Storage
-from cdc_lake.tables.delta import CONFLICTS, PROPERTIES, USER_METADATA, DeltaLakeTable, commit_settings
+from cdc_lake.tables.delta import CONFLICTS, PROPERTIES, USER_METADATA, DeltaLakeTable, commit_settings, refusal
 from cdc_lake.tables.progress import SidePin
 
 DAY_MS = 86_400_000
@@ -167,6 +167,10 @@ class SideTable:
                 yield commit
         except CONFLICTS as exc:
             raise self._locked() from exc
+        except (PySparkException, Py4JJavaError) as exc:
+            if known := refusal(self.path, exc):
+                raise known from exc
+            raise
 
     def _locked(self) -> TableLockedError:
         return TableLockedError(
