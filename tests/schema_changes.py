@@ -223,6 +223,8 @@ This table is computed by the code, and real tables in Delta and in both types o
   Silver has null, `cdc-lake reconcile` finds them, and an incremental snapshot of the table brings them.
 - **Another primary key** needs a new snapshot and a rebuild by the new key
   ([rebuild.md](rebuild.md#after-a-change-of-the-primary-key)).
+- **Changed by hand.** If another program renames or removes a column of silver in Delta, the next run stops with exit
+  code 2 and says how to undo that. So it does if a constraint or `delta.appendOnly`, set by hand, refuses its rows.
 - **Enums** are texts; a value that the schema does not list is taken like the others.
 
 ## Choosing columns

@@ -25,7 +25,7 @@ from cdc_lake.layers.run import (
     silver_targets,
     table_path,
 )
-from cdc_lake.layers.silver_batch import Batch, SilverRun, looking
+from cdc_lake.layers.silver_batch import Batch, SilverRun, check_columns, looking
 from cdc_lake.layers.written import named
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, Version
@@ -225,6 +225,7 @@ class _Look:
             found.records = batch.counts.total
             found.what, found.why = _way(batch, is_compared)
         try:
+            check_columns(run)
             if found.records and batch.schemas is not None:
                 after = batch.schemas.evolved
                 found.steps = _told(run, after)

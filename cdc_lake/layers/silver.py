@@ -26,7 +26,7 @@ from cdc_lake.layers.run import (
     table_path,
 )
 from cdc_lake.layers.silver_append import ahead, appended, may_repeat, remember, statistics
-from cdc_lake.layers.silver_batch import Batch, Schemas, SilverRun
+from cdc_lake.layers.silver_batch import Batch, Schemas, SilverRun, check_columns
 from cdc_lake.layers.silver_fold import folded
 from cdc_lake.layers.turns import New, Workers
 from cdc_lake.metrics.report import Report, TableReport, check_sum
@@ -170,6 +170,7 @@ class _Silver:
             is_comparison=progress is not None and reached is None,
             check_lease=lambda: self.leases.check(done.table),
         )
+        check_columns(run)
         run = run.of_key(landed, progress.key_from if progress else None)
         return _follow(run, progress, _Bronze(bronze, bronze.id(), landed), reached or 0)
 

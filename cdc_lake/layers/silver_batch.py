@@ -25,7 +25,7 @@ from cdc_lake.columns import (
     type_text,
 )
 from cdc_lake.config import Config, SilverTable, TableConfig
-from cdc_lake.errors import ExpectationError, RefusedError
+from cdc_lake.errors import ConfigError, ExpectationError, RefusedError
 from cdc_lake.events.declared import columns_that_lose_nulls
 from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.envelope import TRUNCATE
@@ -134,6 +134,27 @@ def looking(
     )
 
 
+def check_columns(run: SilverRun) -> None:
+    """See that another program has not taken columns away from silver, unless the settings do so, too.
+
+    Raises:
+        ConfigError: it has; a run would add them again, with no value in the rows that it does not change.
+    """
+    settings, table, path = run.settings, run.done.table, run.silver.path
+    for name, now in run.silver.lost_columns().items():
+        if name in settings.rename or name in settings.except_columns:
+            continue
+        if now is None:
+            todo = f"nothing was written. To have it again: `cdc-lake rebuild --table {table}`"
+            raise ConfigError(f"{table}.{name}", "another program removed the column from silver", todo)
+        raise ConfigError(
+            f"{table}.{name}",
+            f"another program renamed the column to `{now}` in silver",
+            f"nothing was written. Rename it back: ALTER TABLE delta.{quoted(path)} RENAME COLUMN {quoted(now)} TO "
+            f"{quoted(name)}; or set `rename: {{{name}: {now}}}` for this table",
+        )
+
+
 def is_of_former_key(landed: Progress, key_from: KeyFrom | None) -> Column:
     """Whether a row of bronze is from before the primary key of today.
 
@@ -181,7 +202,7 @@ def layout_of(
     ours = {*SILVER_META, *added}
     columns = {field.name: type_text(field.dataType) for field in silver if field.name not in ours}
     own = progress.keys or [name for name in keys if name in columns]
-    return Layout({name: columns[name] for name in own}, columns, progress.beside)
+    return Layout({name: columns[name] for name in own if name in columns}, columns, progress.beside)
 
 
 @dataclass(frozen=True)

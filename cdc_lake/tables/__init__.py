@@ -39,7 +39,9 @@ class Version:
 
 
 class Table(Protocol):
-    """A table whose commits carry progress."""
+    """A table whose commits carry progress; `path` is its folder or URL."""
+
+    path: str
 
     def exists(self) -> bool:
         """Whether the table has been created."""
@@ -81,6 +83,14 @@ class Table(Protocol):
         Raises:
             NoProgressError: the table has commits, and none that is left carries progress.
             UnsupportedError: the progress is of another version of cdc_lake.
+        """
+
+    def lost_columns(self) -> dict[str, str | None]:
+        """The columns that the newest commit of ours had and that another program took away since, as far as the engine
+        tells; to be asked after `progress`.
+
+        Returns:
+            By name the one that the column was renamed to; none if it was removed.
         """
 
     def schema(self) -> StructType:

@@ -159,6 +159,8 @@ class DeltaLakeTable:
         self._partition_by = (*partition_by, *(field.name for field in partitions))
         self._statistics = tuple(statistics)
         self._properties = dict(properties or {})
+        self._ours: int | None = None
+        """The version of the newest commit of ours that counts, once it is known."""
 
     def exists(self) -> bool:
         """See `Table`."""
@@ -264,6 +266,7 @@ class DeltaLakeTable:
         while version >= 0 and (info := self.commit_info(version)) is not None:
             progress = Progress.from_metadata(info.get("userMetadata"))
             if progress is not None:
+                self._ours = version
                 return progress, restores
             is_restore = info.get("operation") == "RESTORE"
             restores += is_restore
@@ -287,6 +290,25 @@ class DeltaLakeTable:
         history = DeltaTable.forPath(self._spark, self.path).history()
         row = history.where((F.col("version") < version) & (F.col("timestamp") <= until)).agg(F.max("version")).first()
         return -1 if row is None or row[0] is None else int(row[0])
+
+    def lost_columns(self) -> dict[str, str | None]:
+        """See `Table`."""
+        newest = self.version()
+        if self._ours is None or self._ours == newest:
+            return {}
+        there = set(self.read().columns)
+        try:
+            names = {name: name for name in self.read(as_of=self._ours).columns if name not in there}
+        except AnalysisException:  # the log does not have all that it builds on any more
+            return {}
+        if not names:
+            return {}
+        for version in range(self._ours + 1, newest + 1):
+            info = self.commit_info(version) or {}
+            if info.get("operation") == "RENAME COLUMN":
+                was, becomes = (info["operationParameters"][f"{one}ColumnPath"] for one in ("old", "new"))
+                names = {name: becomes if now == was else now for name, now in names.items()}
+        return {name: now if now in there else None for name, now in names.items()}
 
     def schema(self) -> StructType:
         """See `Table`."""

@@ -281,6 +281,10 @@ class HudiTable:
         found = self._ours(as_of)
         return found and found.progress.model_copy(update={"epoch": found.progress.epoch + found.restores})
 
+    def lost_columns(self) -> dict[str, str | None]:
+        """See `Table`: Hudi's timeline does not tell."""
+        return {}
+
     def schema(self) -> StructType:
         """See `Table`."""
         return self._rows().schema

@@ -9,6 +9,7 @@ from lake import Lake
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, LakeConfig
+from cdc_lake.layers.rebuild import run_rebuild
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.metrics.report import Failure
 
@@ -63,3 +64,39 @@ def test_property_or_constraint_stops_run_until_removed(
     place.spark.sql(error.message.partition("To let the jobs write it: ")[2]).collect()
     place.lake.fold()
     assert place.lake.rows()[1]["n"] == row["n"]
+
+
+def test_column_renamed_by_hand_stops_run_until_renamed_back(place: Place) -> None:
+    place.sql("SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    place.sql("RENAME COLUMN text TO other")
+    place.sql("RENAME COLUMN other TO label")
+    place.change(text="later")
+
+    error = place.refused()
+
+    assert (error.code, error.exit_code) == ("CDC-200", 2)
+    assert "thing.text: another program renamed the column to `label` in silver; nothing was written" in error.message
+    place.spark.sql(error.message.partition("Rename it back: ")[2].partition(";")[0]).collect()
+    place.lake.fold()
+    assert place.lake.rows()[1]["text"] == "later"
+    assert "label" not in place.lake.silver.read().columns
+
+
+def test_column_removed_by_hand_stops_run_until_rebuilt(place: Place) -> None:
+    place.sql("RENAME COLUMN n TO number")
+    place.change(n=7)
+    assert "renamed the column to `number`" in place.refused().message
+    place.sql("RENAME COLUMN number TO n")
+    place.sql("DROP COLUMN n")
+
+    error = place.refused()
+
+    assert error.exit_code == 2
+    assert "thing.n: another program removed the column from silver; nothing was written" in error.message
+    assert "`cdc-lake rebuild --table pagila.public.thing`" in error.message
+    (done,) = run_rebuild(place.config, [place.topic.table], place.spark).tables
+    assert done.error is None
+    assert place.lake.rows()[1]["n"] == 7
+    place.change(n=8)
+    place.lake.fold()
+    assert place.lake.rows()[1]["n"] == 8
