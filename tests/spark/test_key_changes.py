@@ -1,4 +1,4 @@
-"""Other columns in the primary key: the run stops and names a command; that makes silver anew by the new key."""
+"""Other columns in the primary key: the run stops and names a command, which rebuilds silver by the new key."""
 
 import json
 import re
