@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from cdc_lake.embedded.kafka import MAX_RECORD_BYTES
 from cdc_lake.embedded.server import HOST, Server, answers, properties
 
 _HEAP = "512m"
@@ -48,6 +49,8 @@ class Connect(Server):
             "status.storage.replication.factor": 1,
             "status.storage.partitions": 1,
             "offset.flush.interval.ms": 500,
+            "producer.max.request.size": MAX_RECORD_BYTES,
+            "producer.buffer.memory": 2 * MAX_RECORD_BYTES,
             "scheduled.rebalance.max.delay.ms": 0,
             "key.converter": "org.apache.kafka.connect.json.JsonConverter",
             "value.converter": "org.apache.kafka.connect.json.JsonConverter",

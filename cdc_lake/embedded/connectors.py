@@ -2,7 +2,8 @@
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -76,6 +77,16 @@ def postgres_connector_config(
     }
 
 
+def check_connector(connect_url: str, name: str) -> None:
+    """See that a connector and its task have not failed.
+
+    Raises:
+        InfrastructureError: one has, with the beginning of its trace; or Connect does not answer.
+    """
+    with _asking(connect_url) as session:
+        _runs(session, connect_url, name)
+
+
 def put_connector(connect_url: str, name: str, config: Mapping[str, str]) -> None:
     """Create or change a connector and wait until it and its task run.
 
@@ -83,22 +94,28 @@ def put_connector(connect_url: str, name: str, config: Mapping[str, str]) -> Non
         InfrastructureError: Connect refuses the configuration, or the connector fails or does not run in time.
     """
     where = f"connector {name}"
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    with _asking(connect_url) as session:
+        answer = session.put(f"{connect_url}/connectors/{name}/config", json=dict(config), timeout=_TIMEOUT_SECONDS)
+        if not answer.ok:
+            raise InfrastructureError(where, f"Connect refuses it: {_reason(answer)}", "correct its configuration")
+        while not _runs(session, connect_url, name):
+            if time.monotonic() > deadline:
+                raise InfrastructureError(
+                    where, f"it does not run after {_TIMEOUT_SECONDS:.0f} s", "see the log of Connect"
+                )
+            time.sleep(_POLL_SECONDS)
+
+
+@contextmanager
+def _asking(connect_url: str) -> Iterator[requests.Session]:
     with requests.Session() as session:
         session.trust_env = False
-        deadline = time.monotonic() + _TIMEOUT_SECONDS
         try:
-            answer = session.put(f"{connect_url}/connectors/{name}/config", json=dict(config), timeout=_TIMEOUT_SECONDS)
-            if not answer.ok:
-                raise InfrastructureError(where, f"Connect refuses it: {_reason(answer)}", "mend its configuration")
-            while not _runs(session, connect_url, name):
-                if time.monotonic() > deadline:
-                    raise InfrastructureError(
-                        where, f"it does not run after {_TIMEOUT_SECONDS:.0f} s", "see the log of Connect"
-                    )
-                time.sleep(_POLL_SECONDS)
+            yield session
         except requests.RequestException as exc:
             raise InfrastructureError(
-                where, f"Connect does not answer at {connect_url}: {exc}", "start it with `cdc-lake stack up`"
+                "Kafka Connect", f"it does not answer at {connect_url}: {exc}", "start it with `cdc-lake stack up`"
             ) from exc
 
 
@@ -112,7 +129,7 @@ def _runs(session: requests.Session, connect_url: str, name: str) -> bool:
     for part in parts:
         if part["state"] == "FAILED":
             raise InfrastructureError(
-                f"connector {name}", f"it failed: {_gist(part.get('trace', ''))}", "mend the cause, then put it again"
+                f"connector {name}", f"it failed: {_gist(part.get('trace', ''))}", "remove the cause, then put it again"
             )
     return bool(status["tasks"]) and all(part["state"] == "RUNNING" for part in parts)
 

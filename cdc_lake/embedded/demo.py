@@ -29,7 +29,7 @@ from cdc_lake.config import CHECKOUT, TABLE_TYPES, TableType
 from cdc_lake.embedded import sample
 from cdc_lake.embedded.any_changes import AnyChanges
 from cdc_lake.embedded.comparer import Comparison, compare
-from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
+from cdc_lake.embedded.connectors import check_connector, postgres_connector_config, put_connector
 from cdc_lake.embedded.dump import load_dump
 from cdc_lake.embedded.shop import ENOUGH, Shop
 from cdc_lake.embedded.stack import Stack, rss_bytes
@@ -410,10 +410,18 @@ def _play(source: Source, jobs: Jobs, stack: Stack, result: DemoResult, say: Say
         envelope_tables=source.envelope_tables,
         signal_table=source.signal_table,
     )
-    put_connector(stack.endpoints["connect"], source.name, connector)
+    connect = stack.endpoints["connect"]
+    put_connector(connect, source.name, connector)
+    wait = partial(
+        sample.wait_until_sent,
+        source.dsn,
+        source.name,
+        _SENT_SECONDS,
+        check=partial(check_connector, connect, source.name),
+    )
     with changing(source.dsn, source.changes_to, seed=SEED, at_least=source.transactions) as done:
         with result.part("snapshot"):
-            sample.wait_until_sent(source.dsn, source.name, _SENT_SECONDS)
+            wait()
         for layer in ("bronze", "silver"):
             say(f"the {layer} job, while the tables change")
             with result.part(layer):
@@ -421,7 +429,7 @@ def _play(source: Source, jobs: Jobs, stack: Stack, result: DemoResult, say: Say
         _make_gold(source, jobs, result, say, "gold", "while the tables change")
     result.transactions = done.total()
     with result.part("rest"):
-        sample.wait_until_sent(source.dsn, source.name, _SENT_SECONDS, signal_table=source.signal_table)
+        wait(signal_table=source.signal_table)
     for layer in ("bronze", "silver"):
         say(f"the {layer} job, after {result.transactions} transactions")
         with result.part(f"{layer} again"):

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +10,12 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from cdc_lake.errors import InfrastructureError
+
 logger = logging.getLogger(__name__)
+
+Check = Callable[[], object]
+_CHECK_SECONDS = 1.0
 
 TABLES: Final = (
     *("language", "category", "actor", "country", "city", "address", "store"),
@@ -69,7 +75,9 @@ def create(dsn_admin: str, database: str = "pagila") -> str:
     return dsn
 
 
-def wait_until_sent(dsn: str, slot: str, seconds: float, *, signal_table: str | None = None) -> None:
+def wait_until_sent(
+    dsn: str, slot: str, seconds: float, *, signal_table: str | None = None, check: Check = lambda: None
+) -> None:
     """Return when Kafka has acknowledged every change made so far.
 
     Connect confirms a place in the source's log only once all records before it are in Kafka, and it confirms the end
@@ -82,17 +90,18 @@ def wait_until_sent(dsn: str, slot: str, seconds: float, *, signal_table: str | 
         seconds: how long to wait.
         signal_table: `<schema>.<table>`, where the connector writes the windows of its incremental snapshots; these are
             waited for, too.
+        check: called once a second meanwhile; what it raises ends the wait.
 
     Raises:
-        TimeoutError: the connector does not keep up, or does not run.
+        InfrastructureError: the connector does not keep up, or does not run.
     """
     deadline = time.monotonic() + seconds
     with psycopg.connect(dsn, autocommit=True) as source:
-        _wait_for_slot(source, slot, deadline)
+        _wait_for_slot(source, slot, deadline, check)
         windows = -1
         # A snapshot goes on as long as the connector answers what it has read with windows of its own.
         while signal_table and windows != (windows := _windows(source, signal_table)):
-            _wait_for_slot(source, slot, deadline)
+            _wait_for_slot(source, slot, deadline, check)
 
 
 def _windows(source: psycopg.Connection, signal_table: str) -> int:
@@ -100,15 +109,18 @@ def _windows(source: psycopg.Connection, signal_table: str) -> int:
     return int(row[0]) if row else 0
 
 
-def _wait_for_slot(source: psycopg.Connection, slot: str, deadline: float) -> None:
+def _wait_for_slot(source: psycopg.Connection, slot: str, deadline: float, check: Check) -> None:
     # Until it is active the connector has not begun to stream: it is still taking its first snapshot.
     asked = "SELECT active, confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
-    goal = None
-    while time.monotonic() < deadline:
+    goal, checked = None, time.monotonic()
+    while (now := time.monotonic()) < deadline:
         sent = source.execute("SELECT pg_logical_emit_message(true, 'cdc_lake', 'sent')").fetchone()
         is_active, is_reached = source.execute(asked, [goal, slot]).fetchone() or (False, None)
         if is_reached:
             return
         goal = goal or (is_active and sent and sent[0]) or None
+        if now - checked >= _CHECK_SECONDS:
+            check()
+            checked = now
         time.sleep(0.2)
-    raise TimeoutError(f"slot {slot}: Kafka does not have all changes in time")
+    raise InfrastructureError(f"slot {slot}", "Kafka does not have all changes in time", "see the log of Connect")
