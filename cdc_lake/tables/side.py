@@ -141,7 +141,8 @@ class SideTable:
             raise self._lost("the table is gone")
         if self._table.id() != pin.id:
             raise self._lost("this is another table than the one that silver names")
-        if pin.nonce and (self._table.commit_info(pin.version) or {}).get("userMetadata", pin.nonce) != pin.nonce:
+        said = self._table.commit_info(pin.version) if pin.nonce else None
+        if said is not None and said.get("userMetadata") != pin.nonce:
             raise self._lost(f"version {pin.version} is not the one that silver names")
         return self._table.version()
 
