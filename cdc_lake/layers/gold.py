@@ -1,6 +1,6 @@
 """Gold: a table for each SQL model, brought up to date when silver or the model has changed.
 
-It is made anew as a whole, or, where the model says which groups a source's rows are part of, only the groups that
+It is refreshed as a whole, or, where the model says which groups a source's rows are part of, only the groups that
 changes of silver touch.
 """
 
@@ -316,7 +316,7 @@ def _groups(run: _Run, compared: _Compared, result: DataFrame) -> Groups | None:
         return None  # silver, made by hand or mended, does not say yet what tells its rows apart
     if another := sorted(alias for alias, source in compared.sources.items() if not _is_read(source, before)):
         run.done.warn(
-            f"made anew as a whole: the history of {', '.join(another)} in silver is another than gold was made from, "
+            f"refreshed as a whole: the history of {', '.join(another)} in silver is another than gold was made from, "
             "as after a backup was put back"
         )
         return None
@@ -325,7 +325,7 @@ def _groups(run: _Run, compared: _Compared, result: DataFrame) -> Groups | None:
     try:
         return Groups.of(touched(run.query, compared.sources, before.versions, compared.gold.read()), result)
     except ExpiredError as error:
-        run.done.warn(f"made anew as a whole: {error}")
+        run.done.warn(f"refreshed as a whole: {error}")
         return None
 
 

@@ -123,7 +123,8 @@ def _shown(config: Config, topic: str, spark: SparkSession, files: SchemaFiles, 
     settings = config.table(topic)
     rows = rows.localCheckpoint()
     typed = _typed(config, topic, spark, rows.where(F.col("error.stage") == REJECTED_STAGE))
-    records = rows.withColumns({"key": F.col("raw_key"), "value": F.col("raw_value")})
+    of_kafka = {"timestamp": "kafka_timestamp", "key": "raw_key", "value": "raw_value"}
+    records = rows.withColumns({name: F.col(column) for name, column in of_kafka.items()})
     records, seen = look_over(records, settings)
     try:
         collected = records.select(
