@@ -78,6 +78,7 @@ _SETTINGS_OF = {
     "mor": {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "10"},
 }
 _FILE = f"{HUDI_PREFIX}file_name"
+_LONG_DIGITS = 18
 _MOST_SECONDS_AHEAD = 10.0
 """How far ahead of this clock the newest instant may be for a write to wait."""
 _INSTANT = re.compile(r"\b\d{17}\b")
@@ -478,6 +479,7 @@ class HudiTable:
             "hoodie.table.name": self.path.rstrip("/").rpartition("/")[2],
             "hoodie.datasource.write.table.type": _TYPES[self._kind],
             "hoodie.datasource.write.operation": operation,
+            "hoodie.datasource.write.row.writer.enable": str(not _has_short_decimals(rows.schema)).lower(),
             # Only an overwrite comes with other columns than the table has and more.
             "hoodie.datasource.write.schema.allow.auto.evolution.column.drop": "true",
             METADATA_KEY: progress.to_metadata(),
@@ -623,6 +625,16 @@ class HudiTable:
         instants = timeline.getReverseOrderedInstants().iterator()
         while instants.hasNext():
             yield instants.next()
+
+
+def _has_short_decimals(schema: StructType) -> bool:
+    """Whether a decimal fits into a long.
+
+    Where one does, Hudi's row writer writes decimals as its Avro reader can read them, but arrays as it cannot: a later
+    commit that copies such a file leaves null in the arrays of all rows that it does not change.
+    """
+    precisions = re.findall(r"\bdecimal\((\d+),", schema.simpleString())
+    return any(int(precision) <= _LONG_DIGITS for precision in precisions)
 
 
 def _wait_until_past(path: str, instant: str) -> None:
