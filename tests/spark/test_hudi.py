@@ -235,6 +235,26 @@ def test_values_of_every_kind_come_back_as_they_were(spark: SparkSession, table:
         assert (found["small"], found["last_day"], found["texts"]) == (1, date(9999, 12, 31), ["a", None])
 
 
+def test_overwrite_saves_arrays_of_tables_from_before(
+    spark: SparkSession, table: HudiTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions created tables with short decimals by the row writer; `cdc-lake rebuild` overwrites them."""
+    first, second = (
+        spark.sql(
+            f"SELECT {number} AS id, cast(1.5 AS decimal(4,2)) AS price, array('a', null) AS texts, "
+            f"'{number}' AS __key, array() AS __keep, false AS __delete"
+        )
+        for number in (1, 2)
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(hudi, "_has_short_decimals", lambda schema: False)
+        table.merge(first, ["id"], step(1))
+    table.overwrite(first.drop("__keep", "__delete"), step(2))
+    table.merge(second, ["id"], step(3))
+
+    assert sorted((row["id"], row["texts"]) for row in read_back(table)) == [(1, ["a", None]), (2, ["a", None])]
+
+
 @pytest.mark.parametrize(
     ("given", "held_as"),
     [
