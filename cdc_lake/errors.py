@@ -15,7 +15,8 @@
     ├── InfrastructureError          exit 10  broker, registry or server does not answer; try again later
     ├── DataLossError                exit 20  records are gone, or the source's log is not the one we knew
     │   ├── NoProgressError                   no commit that is left says what the table has consumed
-    │   └── DuplicateKeyError                 silver has several rows of one key
+    │   ├── DuplicateKeyError                 silver has several rows of one key
+    │   └── DamagedFileError                  a file of the lake is missing, cut short or damaged
     ├── QualityGateError             exit 30  too much was quarantined
     │   ├── KeyConstraintError                a gold model's result has a null or a repeated key
     │   ├── ExpectationError                  rows are not what they were expected to be
@@ -146,6 +147,17 @@ class DuplicateKeyError(DataLossError):
     code = "CDC-402"
 
 
+class DamagedFileError(DataLossError):
+    """A file of the lake is missing, cut short or damaged."""
+
+    code = "CDC-403"
+
+    def __init__(
+        self, where: str, what: str, todo: str = "put it back from a backup; docs/errors.md says what to do without one"
+    ) -> None:
+        super().__init__(where, what, todo)
+
+
 class QualityGateError(CdcLakeError):
     """More records were quarantined than the configuration allows."""
 
@@ -257,8 +269,29 @@ def page() -> str:
             "rm 20261124171424702.compaction.requested .20261124171424702.compaction.requested.crc",
             "```",
             "",
-            "If later commits build on an incomplete commit, the run ends with CDC-400 and removes nothing. Move",
-            "the table's folder and its side table's away; the silver job then rebuilds the table from bronze.",
+            "If later commits build on an incomplete commit, the run ends with CDC-403 (below) and removes nothing.",
+            "",
+            "## Damaged files (CDC-403)",
+            "",
+            "A file of the lake is missing, cut short or overwritten: a disk failed, or somebody removed it. Nothing",
+            "was written. The error names the file, and other tables go on. If you have a backup of this very file,",
+            "put it back. Without one, stop the runs that write the table, then:",
+            "",
+            "| in the lake | do this | what is lost |",
+            "|---|---|---|",
+            "| `bronze/` | move the table's folder away, run the bronze job, then silver's "
+            "| events that Kafka no longer has; silver keeps its rows |",
+            "| `silver/`, `silver_<kind>/` | move the table's folder and the one in `side/` away, run the silver job "
+            "| nothing, if bronze is whole; time travel to older versions |",
+            "| `side/` | move the table's folder away, run `cdc-lake rebuild --table <table>` "
+            "| nothing, if bronze is whole |",
+            "| `gold/` | move the model's folder away, run the gold job | time travel to older versions |",
+            "| `_schemas/` | `cdc-lake schemas restore`: it takes the text from the registry "
+            "| nothing, if the registry has it |",
+            "",
+            "In a local folder Hadoop keeps a checksum of each file, `.<file>.crc`. If you put back a copy of a file,",
+            "delete its checksum. In other stores Parquet's own checksums show damage in data files. A damaged file",
+            "that no run reads, such as one of old bronze, is found once it is read.",
             "",
         ]
     )

@@ -86,6 +86,8 @@ SPARK_DEFAULTS = {
     # Hudi's files do not say who wrote them, so that Spark refuses their old dates; and its arrays would have no nulls.
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.hadoop.parquet.avro.write-old-list-structure": "false",
+    # Or flipped bits in a data file are taken as values, where the store does not find them.
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     # Or a topic's record with a date before 1582 fails.
     "spark.sql.avro.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.shuffle.partitions": "4",

@@ -25,6 +25,8 @@ _NO_ANSWER = ("ConnectException", "NoRouteToHost", "SocketTimeout", "ConnectTime
 ACCESS_DENIED = ("AccessDeniedException", "AccessControlException", "403 Forbidden", "401 Unauthorized")
 """What they raise when a store refuses the credentials: S3 and local folders, HDFS, and stores reached by HTTP."""
 
+_CHECKSUM = re.compile(r"\..+\.crc")
+"""The name of a file's checksum, which Hadoop writes and does not show."""
 _FILE_STATUS = re.compile(r"FileStatus\{path=(.*?); isDirectory=false; .*?\bmodification_time=(\d+);")
 
 
@@ -79,9 +81,9 @@ class LocalFiles(_Files):
         return Path(re.sub("^file:(//)?", "", path))
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; none when it does not exist or cannot be read."""
+        """The names in a folder without Hadoop's checksums, sorted; none when it does not exist or cannot be read."""
         try:
-            return sorted(os.listdir(self.path(folder)))
+            return sorted(name for name in os.listdir(self.path(folder)) if not _CHECKSUM.fullmatch(name))
         except OSError:
             return []
 
@@ -110,6 +112,12 @@ class LocalFiles(_Files):
         """Bytes of all files at and below a folder, without Hadoop's checksums."""
         files = self.path(folder).rglob("*")
         return sum(file.stat().st_size for file in files if file.suffix != ".crc" and file.is_file())
+
+    def remove(self, path: str) -> None:
+        """Remove a file, and Hadoop's checksum of it; one that is not there is no error."""
+        file = self.path(path)
+        for one in (file, file.with_name(f".{file.name}.crc")):
+            one.unlink(missing_ok=True)
 
     def write_once(self, path: str, text: str) -> None:
         """Write a file whose name says what it holds: one that is there already is left as it is.

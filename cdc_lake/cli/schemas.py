@@ -1,4 +1,4 @@
-"""`cdc-lake schemas`: the subjects of a registry, beside the schemas that topics of ours are to have."""
+"""`cdc-lake schemas`: a registry's subjects, compared with the schemas of our own topics; and the lake's copies."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -10,13 +10,16 @@ from rich.table import Table
 
 from cdc_lake.cli.run import ConfigFile
 from cdc_lake.config import Config, load_config
-from cdc_lake.errors import ConfigError, UnknownTableError
+from cdc_lake.errors import ConfigError, DamagedFileError, UnknownTableError
 
 if TYPE_CHECKING:
     from cdc_lake.layers.topics import Wanted
     from cdc_lake.registries.subjects import Level, Subjects, Version
 
-app = typer.Typer(help="Look at a registry's schemas, and register those of gold's topics.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at a registry's schemas, register those of gold's topics, and restore the lake's copies.",
+    no_args_is_help=True,
+)
 
 Wanteds = Annotated[
     list[str] | None,
@@ -126,6 +129,24 @@ def register(subject: Wanteds = None, level: Levels = None, config: ConfigFile =
         return
     for row in rows:
         print(f"{row['subject']}: version {row['version']}, {row['kind']} {row['id']}")
+
+
+@app.command()
+def restore(config: ConfigFile = None) -> None:
+    """Restore missing and damaged schema files of the lake from the registry. Exit code 20 if it lacks one."""
+    from cdc_lake.registries import open_registry
+    from cdc_lake.session import lake_files
+    from cdc_lake.sources.schemas import SchemaFiles
+
+    settings = load_config(config)
+    root = settings.lake.root
+    found = SchemaFiles(lake_files(root, None), root, open_registry(settings)).restore()
+    for file, is_restored in found.items():
+        print(f"{file}: restored" if is_restored else f"{file}: the registry does not have this schema any more")
+    if not found:
+        print("no schema file of this registry is missing or damaged")
+    if not all(found.values()):
+        raise typer.Exit(DamagedFileError.exit_code)
 
 
 def _subjects(settings: Config) -> "Subjects":

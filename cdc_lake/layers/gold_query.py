@@ -22,6 +22,7 @@ from cdc_lake.errors import CdcLakeError, ModelError
 from cdc_lake.layers.turns import first_line
 from cdc_lake.models import GoldModel
 from cdc_lake.tables import Table
+from cdc_lake.tables.damage import damage
 from cdc_lake.tables.images import as_columns_of
 from cdc_lake.tables.progress import Progress
 
@@ -127,12 +128,14 @@ def in_our_words(model: GoldModel) -> Iterator[None]:
 
     Raises:
         ModelError: Spark does not take the SQL, or the engine the result.
+        DamagedFileError: a file that it reads is missing or damaged.
         CdcLakeError: Spark failed at it; it may have been the SQL or not.
     """
     try:
         yield
     except (*_WHILE_IT_RUNS, Py4JJavaError) as exc:
         todo = "mend the SQL if it is that; else run again with --debug to see where"
-        raise CdcLakeError(str(model.file), f"Spark failed: {first_line(exc)}", todo) from exc
+        failed = CdcLakeError(str(model.file), f"Spark failed: {first_line(exc)}", todo)
+        raise (damage(exc, str(model.file)) or failed) from exc
     except PySparkException as exc:
         raise ModelError(str(model.file), f"Spark says: {first_line(exc)}", "mend the SQL") from exc

@@ -243,7 +243,7 @@ class Leases:
         Without leases another run may be writing these files: those that changed in a lease's time are left.
 
         Raises:
-            DataLossError: a commit is incomplete, and later ones build on it.
+            DamagedFileError: a commit is incomplete, and later ones build on it.
         """
         quiet_seconds = 0 if done.table in self._held else self._config.lease.seconds
         for what in table.recover(quiet_seconds):

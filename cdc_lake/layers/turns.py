@@ -25,7 +25,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_bef
 from cdc_lake import failpoints
 from cdc_lake.brokers import refused
 from cdc_lake.config import Config
-from cdc_lake.errors import CdcLakeError, ConfigError, DataLossError, InfrastructureError
+from cdc_lake.errors import CdcLakeError, ConfigError, DamagedFileError, DataLossError, InfrastructureError
 from cdc_lake.layers.catalog import is_told
 from cdc_lake.layers.run import Leases, end_report, remove_expired_reports
 from cdc_lake.metrics.export import check_exporters
@@ -34,6 +34,7 @@ from cdc_lake.metrics.report import Failure, Report, TableReport
 from cdc_lake.session import build_session, is_little, lake_files, sibling
 from cdc_lake.sources.files import OVERLAP
 from cdc_lake.storage import ACCESS_DENIED, LocalFiles, Storage
+from cdc_lake.tables.damage import damage, with_cure
 from cdc_lake.versions import session_class
 
 logger = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ class Workers:
         self.left_out: dict[str, Failure] = {}
         self._failing: dict[str, str] = {}
         self._expires_at = 0.0
+        self._root = ""
         self._parallel = parallel
         self._sessions = [spark] if spark else []
         self._watch = watch
@@ -171,6 +173,7 @@ class Workers:
             InstallationError: Spark cannot be started with what is installed.
         """
         self._note_start(report)
+        self._root = config.lake.root
         with report.phase("session"):
             storage = Storage(self.spark(config, report.layer))
         check_exporters(config.metrics)
@@ -280,7 +283,7 @@ class Workers:
                         raise
             except Exception as error:
                 logger.debug("%s", done.table, exc_info=True)
-                raise _named(done.table, error) from error
+                raise _named(done.table, error, self._root) from error
 
         try:
             return self.patiently(take)
@@ -347,12 +350,18 @@ def _is_little(found: Sequence[New | None]) -> bool:
     )
 
 
-def _named(table: str, error: Exception) -> CdcLakeError:
-    """What an error means for the one who started the run."""
+def _named(table: str, error: Exception, root: str) -> CdcLakeError:
+    """What an error means for the one who started the run.
+
+    Args:
+        root: the lake's.
+    """
+    if isinstance(error, (PySparkException, Py4JError)):
+        error = _in_our_words(table, error)
+    if isinstance(error, DamagedFileError):
+        return with_cure(error, root)
     if isinstance(error, CdcLakeError):
         return error
-    if isinstance(error, (PySparkException, Py4JError)):
-        return _in_our_words(table, error)
     return CdcLakeError(
         table,
         f"unexpected: {type(error).__name__}: {error}",
@@ -393,7 +402,9 @@ def _in_our_words(table: str, error: Exception) -> CdcLakeError:
             f"the cluster lost a node in the middle of a batch: {first_line(error)}",
             "run again; nothing of this batch was committed",
         )
-    return CdcLakeError(table, f"Spark failed: {first_line(error)}", "run again with --debug to see where")
+    return damage(error, table) or CdcLakeError(
+        table, f"Spark failed: {first_line(error)}", "run again with --debug to see where"
+    )
 
 
 def first_line(error: Exception) -> str:

@@ -6,12 +6,12 @@ is not needed to read it again, were it rebuilt or gone.
 """
 
 from collections.abc import Collection, Sequence
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-from cdc_lake.errors import InfrastructureError
+from cdc_lake.errors import DamagedFileError, InfrastructureError
 from cdc_lake.events.decode import WriterSchema, schema_text
 from cdc_lake.registries.registry import RegisteredSchema, Registry
-from cdc_lake.storage import Storage
+from cdc_lake.storage import LocalFiles, Storage
 
 _EMBEDDED = "embedded"
 """In the place of the registry's name, for schemas that came with the records."""
@@ -26,7 +26,7 @@ class SchemaFiles:
         registry: asked once per id and run; none for readers of bronze and of files, who know fingerprints only.
     """
 
-    def __init__(self, storage: Storage, root: str, registry: Registry | None = None) -> None:
+    def __init__(self, storage: Storage | LocalFiles, root: str, registry: Registry | None = None) -> None:
         self._storage = storage
         self._folder = f"{root}/_schemas"
         self._registry = registry
@@ -38,8 +38,16 @@ class SchemaFiles:
         return self._registry.namespaces if self._registry else ()
 
     def by_fingerprint(self, fingerprint: str) -> WriterSchema:
-        """A schema that records in bronze were written with."""
-        return WriterSchema(self._storage.read_text(f"{self._folder}/{fingerprint}.avsc"))
+        """A schema that records in bronze were written with.
+
+        Raises:
+            DamagedFileError: its file is not as it was written.
+        """
+        file = self._file(fingerprint)
+        found = WriterSchema(self._storage.read_text(file))
+        if found.fingerprint != fingerprint:
+            raise DamagedFileError(file, "the file does not have the content that its name is the SHA-256 of")
+        return found
 
     def look_up(self, kind: str, schema_id: str) -> Sequence[WriterSchema]:
         """What the registry says an id means, and behind it what it has said before, if that was something else."""
@@ -68,10 +76,36 @@ class SchemaFiles:
 
     def keep(self, schema: WriterSchema, marker: str | None = None) -> WriterSchema:
         """Put a schema into the lake, and under `_schemas/ids` what it is the meaning of."""
-        self._storage.write_once(f"{self._folder}/{schema.fingerprint}.avsc", schema.text)
+        self._storage.write_once(self._file(schema.fingerprint), schema.text)
         if marker:
             self._storage.write_once(f"{self._folder}/ids/{marker}/{schema.fingerprint}", "")
         return schema
+
+    def restore(self) -> dict[str, bool]:
+        """Write the schemas again whose files are missing or damaged, as the registry has them.
+
+        Returns:
+            Their files; true if the registry still has what was in it.
+        """
+        ids, found = f"{self._folder}/ids/{self._named.name}", dict[str, bool]()
+        for kind in self._storage.names(ids):
+            for schema_id in self._storage.names(f"{ids}/{kind}"):
+                for fingerprint in self._storage.names(f"{ids}/{kind}/{schema_id}"):
+                    file = self._file(fingerprint)
+                    if found.get(file) or self._is_whole(fingerprint):
+                        continue
+                    schema = self._ask(kind, unquote(schema_id))
+                    found[file] = schema is not None and schema.fingerprint == fingerprint
+                    if schema is not None and found[file]:
+                        self._storage.remove(file)
+                        self.keep(schema)
+        return found
+
+    def _is_whole(self, fingerprint: str) -> bool:
+        try:
+            return self._storage.exists(self._file(fingerprint)) and bool(self.by_fingerprint(fingerprint))
+        except DamagedFileError:
+            return False
 
     def check_has_content(self, asked: Collection[tuple[str, str]]) -> None:
         """See that the registry has any of the ids that it was asked for, or one that it had before.
@@ -95,6 +129,9 @@ class SchemaFiles:
             "see that registry.url is the one the connector writes to and registry.ids its kind of id; nothing was "
             "committed. If these ids are gone for good: `cdc-lake run bronze --quarantine-unknown-ids`",
         )
+
+    def _file(self, fingerprint: str) -> str:
+        return f"{self._folder}/{fingerprint}.avsc"
 
     @property
     def _named(self) -> Registry:

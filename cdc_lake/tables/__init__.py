@@ -58,7 +58,7 @@ class Table(Protocol):
             What was done, in words.
 
         Raises:
-            DataLossError: a commit is incomplete, and later ones build on it.
+            DamagedFileError: a commit is incomplete, and later ones build on it.
         """
 
     def id(self) -> str:

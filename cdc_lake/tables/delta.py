@@ -28,10 +28,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc_lake.columns import DELETE, KEEP, KEY, quoted, type_text
-from cdc_lake.errors import ConfigError, ExpiredError, NoProgressError, TableLockedError
+from cdc_lake.errors import ConfigError, DamagedFileError, ExpiredError, NoProgressError, TableLockedError
 from cdc_lake.partitioning import PartitionField
 from cdc_lake.storage import Storage
 from cdc_lake.tables import Commit, Version
+from cdc_lake.tables.damage import log_damage
 from cdc_lake.tables.newest import LOG_FOLDER
 from cdc_lake.tables.partitions import partition_columns, with_partitions
 from cdc_lake.tables.progress import Progress
@@ -69,6 +70,8 @@ _SET_BY_HAND = (
     ),
 )
 """What Delta says where somebody has set a property or a constraint; the names of these; how to take them off."""
+_EMPTY_ENTRY = re.compile(r"(\d{20}\.json);[^\n]* length=0;")
+"""An entry of the log without content, as Hadoop writes a file's status."""
 _OF_A_CHANGE = (KEY, KEEP, DELETE)
 USER_METADATA = "commitInfo.userMetadata"
 CONFLICTS = (
@@ -164,7 +167,8 @@ class DeltaLakeTable:
 
     def exists(self) -> bool:
         """See `Table`."""
-        return DeltaTable.isDeltaTable(self._spark, self.path)
+        with self._telling_damage():
+            return DeltaTable.isDeltaTable(self._spark, self.path)
 
     def recover(self, quiet_seconds: float) -> list[str]:
         """See `Table`: a commit is in the log or not."""
@@ -181,7 +185,8 @@ class DeltaLakeTable:
 
     def size(self) -> int:
         """Bytes of the newest version's files."""
-        return int(self._snapshot().sizeInBytes())
+        with self._telling_damage():  # Delta may read all of the log for it
+            return int(self._snapshot().sizeInBytes())
 
     def partitioned_by(self) -> tuple[str, ...] | None:
         """The columns that it is partitioned by; nothing known of a table that does not exist."""
@@ -204,7 +209,10 @@ class DeltaLakeTable:
         if line is None:
             return None
         actions = [line] if line.startswith('{"commitInfo"') else self._storage.read_text(file).split("\n")
-        found = (json.loads(action).get("commitInfo") for action in actions if '"commitInfo"' in action)
+        try:
+            found = [json.loads(action).get("commitInfo") for action in actions if '"commitInfo"' in action]
+        except ValueError as exc:
+            raise DamagedFileError(file, "the file is damaged") from exc
         return next((info for info in found if info), {})
 
     def reached_by(self, progress: Progress | None, newest: Progress) -> int | None:
@@ -563,11 +571,28 @@ class DeltaLakeTable:
         return F.when(is_kept, F.col(f"t.{quoted(name)}")).otherwise(F.col(f"s.{quoted(name)}"))
 
     def _snapshot(self) -> Any:
-        """The newest snapshot: a cached one may be behind another run's commit."""
+        """The newest snapshot: a cached one may be behind another run's commit.
+
+        Raises:
+            DamagedFileError: its log has a gap or an empty entry; Delta takes the latter as a commit that does nothing.
+        """
         jvm: Any = self._spark._jvm
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self.path)
         nothing = jvm.scala.Option.empty()
-        return log.update(False, nothing, nothing)
+        with self._telling_damage():
+            log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self.path)
+            snapshot = log.update(False, nothing, nothing)
+        if empty := _EMPTY_ENTRY.search(snapshot.logSegment().deltas().mkString("\n")):
+            raise DamagedFileError(f"{self.path}/{LOG_FOLDER}/{empty[1]}", "the file is empty")
+        return snapshot
+
+    @contextmanager
+    def _telling_damage(self) -> Iterator[None]:
+        try:
+            yield
+        except (PySparkException, Py4JJavaError) as exc:
+            if known := log_damage(exc, self._storage, self.path):
+                raise known from exc
+            raise
 
     @contextmanager
     def _committing(self, progress: Progress) -> Iterator[None]:

@@ -24,7 +24,7 @@ from cdc_lake.changes.rows import with_kept
 from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, quoted
 from cdc_lake.errors import (
     ConfigError,
-    DataLossError,
+    DamagedFileError,
     ExpiredError,
     IncompleteWriteError,
     InfrastructureError,
@@ -155,13 +155,14 @@ class HudiTable:
         """What of the table's own settings is not as this class writes it, in words; none if all is, or it is new.
 
         Raises:
+            DamagedFileError: the settings are missing or incomplete.
             UnsupportedError: a newer Hudi has written it, in a format that this one does not know.
         """
         said = self._settings()
         if said is None:
             if not self._is_begun():
                 return None
-            said = {}  # of a Hudi that wrote no checksum, and so somebody else's
+            raise DamagedFileError(f"{self.path}/{_PROPERTIES_FILE}", "the file is missing or damaged")
         self._check_format(int(said.get("hoodie.table.version", 0)))
         wanted = {
             "hoodie.table.type": _TYPES[self._kind],
@@ -208,11 +209,7 @@ class HudiTable:
             if not is_quiet(file):
                 continue
             if not is_removable(name, sizes):
-                raise DataLossError(
-                    self.path,
-                    f"the commit {name} is incomplete, and later commits build on it",
-                    "move the table's folder and its side table's away: the table is then rebuilt",
-                )
+                raise DamagedFileError(file, "the file is incomplete, and later commits build on it")
             self._storage.remove(file)
             done.append(f"removed {name}: a killed run had not finished writing it")
         return done
@@ -222,7 +219,7 @@ class HudiTable:
         return self._settings_in(_PROPERTIES_FILE) or self._settings_in(f"{METADATA_FOLDER}/{_BACKUP}")
 
     def _settings_in(self, file: str) -> dict[str, str] | None:
-        lines = (self._storage.read_bytes(f"{self.path}/{file}") or b"").decode().splitlines()
+        lines = (self._storage.read_bytes(f"{self.path}/{file}") or b"").decode(errors="replace").splitlines()
         said = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
         return said if HUDI_CHECKSUM in said else None
 

@@ -16,9 +16,10 @@ from pyspark.sql import functions as F
 
 from cdc_lake.changes.memory import carried_forward
 from cdc_lake.columns import DELETE, REJECTED_ENTRY, SEEN, SIDE, SIDE_KINDS
-from cdc_lake.errors import DataLossError, TableLockedError
+from cdc_lake.errors import DamagedFileError, TableLockedError
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import CONFLICTS, PROPERTIES, USER_METADATA, DeltaLakeTable, commit_settings, refusal
+from cdc_lake.tables.newest import LOG_FOLDER
 from cdc_lake.tables.progress import SidePin
 
 DAY_MS = 86_400_000
@@ -43,7 +44,7 @@ class SideTable:
         """The entries that belong to a commit of silver; none without a pin.
 
         Raises:
-            DataLossError: the pinned version is not there any more.
+            DamagedFileError: the pinned version is not there any more.
         """
         if pin is None:
             nothing = [F.lit(None).cast(kind).alias(name) for name, kind in SIDE.items()]
@@ -71,7 +72,7 @@ class SideTable:
 
         Raises:
             TableLockedError: another run has written the table meanwhile.
-            DataLossError: the pinned version is not there any more.
+            DamagedFileError: the pinned version is not there any more.
         """
         entries = entries.localCheckpoint()
         found = entries.select("kind", DELETE).distinct().collect()
@@ -102,7 +103,7 @@ class SideTable:
                 newest version then, and old enough its files would go.
 
         Raises:
-            DataLossError: the pinned table is not there any more.
+            DamagedFileError: the pinned table is not there any more.
         """
         return self._table.vacuum() if pin is not None and self._newest(pin) == pin.version else 0
 
@@ -180,13 +181,8 @@ class SideTable:
             "silver does not see what this run wrote; run again once the other has ended",
         )
 
-    def _lost(self, what: str) -> DataLossError:
-        return DataLossError(
-            self.path,
-            f"{what}, and with it silver's memory of its deletes",
-            "bring the folder back from a backup, or move it and silver away and run again: silver is made anew "
-            "from bronze",
-        )
+    def _lost(self, what: str) -> DamagedFileError:
+        return DamagedFileError(f"{self.path}/{LOG_FOLDER}", f"{what}, and with it silver's memory of its deletes")
 
 
 def _is_old(entries: DataFrame) -> bool:

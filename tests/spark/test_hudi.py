@@ -27,7 +27,7 @@ from cdc_lake.config import Config, LakeConfig, SilverTable, TableConfig
 from cdc_lake.embedded import comparer
 from cdc_lake.errors import (
     ConfigError,
-    DataLossError,
+    DamagedFileError,
     ExpiredError,
     IncompleteWriteError,
     InfrastructureError,
@@ -625,7 +625,7 @@ def test_incomplete_commit_below_later_ones_is_kept(spark: SparkSession, copied:
     cut = kill_in(copied, newest.suffix[1:])
     copied.merge(changes(spark, row(2)), ["id"], step(2))  # as a release without recovery did
 
-    with pytest.raises(DataLossError, match=rf"the commit {cut} is incomplete, and later commits build on it"):
+    with pytest.raises(DamagedFileError, match=rf"{cut}: the file is incomplete, and later commits build on it"):
         HudiTable(spark, copied.path).recover(0)
 
     assert Path(timeline(copied), cut).exists()

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import DELETE, SEEN, SIDE
-from cdc_lake.errors import DataLossError, TableLockedError
+from cdc_lake.errors import DamagedFileError, TableLockedError
 from cdc_lake.tables import side
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import SidePin
@@ -157,16 +157,16 @@ def test_a_table_that_is_gone_is_data_loss(
 ) -> None:
     *_, pin = written
 
-    with pytest.raises(DataLossError, match="the table is gone, and with it silver's memory"):
+    with pytest.raises(DamagedFileError, match="the table is gone, and with it silver's memory"):
         table.read(pin)
-    with pytest.raises(DataLossError, match="move it and silver away"):
+    with pytest.raises(DamagedFileError, match="the table is gone"):
         table.write(pin, entries(spark, ("key", "a", "1")), at_ms=0, memory_days=30)
 
 
 def test_another_table_is_data_loss(table: SideTable, pins: Pins) -> None:
     _, pin = pins
 
-    with pytest.raises(DataLossError, match="another table"):
+    with pytest.raises(DamagedFileError, match="another table"):
         table.read(pin.model_copy(update={"id": "another"}))
 
 
@@ -176,7 +176,7 @@ def test_version_of_another_history_is_data_loss(spark: SparkSession, table: Sid
     of_before = second.model_copy(update={"version": second.version + 1})
 
     assert (first.nonce, second.nonce) != ("", "") and first.nonce != second.nonce
-    with pytest.raises(DataLossError, match="version 2 is not the one that silver names"):
+    with pytest.raises(DamagedFileError, match="version 2 is not the one that silver names"):
         table.read(of_before)
     assert held(table, second.model_copy(update={"nonce": ""})) == held(table, second)  # of versions up to 0.1.0
 
@@ -184,7 +184,7 @@ def test_version_of_another_history_is_data_loss(spark: SparkSession, table: Sid
 def test_a_version_that_is_not_there_is_data_loss(table: SideTable, pins: Pins) -> None:
     _, pin = pins
 
-    with pytest.raises(DataLossError, match="version 9 cannot be read"):
+    with pytest.raises(DamagedFileError, match="version 9 cannot be read"):
         table.read(pin.model_copy(update={"version": 9}))
 
 
@@ -193,9 +193,9 @@ def test_a_version_whose_files_were_vacuumed_is_data_loss(spark: SparkSession, t
     for file in table.read(first).inputFiles():
         (Path(table.path) / Path(file).name).unlink()
 
-    with pytest.raises(DataLossError, match=f"files of version {first.version} were vacuumed"):
+    with pytest.raises(DamagedFileError, match=f"files of version {first.version} were vacuumed"):
         table.read(first)
-    with pytest.raises(DataLossError):
+    with pytest.raises(DamagedFileError):
         table.write(first, entries(spark, ("key", "c", "1")), at_ms=0, memory_days=30)
     assert second.version > first.version
 
