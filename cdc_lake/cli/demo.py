@@ -16,12 +16,14 @@ from cdc_lake.config import TableType, load_config
 if TYPE_CHECKING:
     from cdc_lake.embedded.demo import DemoResult
 
+_SKIPPED_SHOWN = 20
+
 
 def demo(
     sql: Annotated[
         list[Path] | None,
         typer.Option(
-            "--sql", exists=True, dir_okay=False, help="A dump of yours to load instead of the sample; repeatable."
+            "--sql", exists=True, help="A dump of yours, in any format, to load instead of the sample; repeatable."
         ),
     ] = None,
     tables: Annotated[
@@ -73,6 +75,10 @@ def print_result(result: "DemoResult", console: Console) -> None:
     print_ = partial(console.print, highlight=False, markup=False)
     for left_out, reason in result.left_out.items():
         print_(f"Left out: {left_out}, {reason}.")
+    for error, number in list(result.skipped.items())[:_SKIPPED_SHOWN]:
+        print_(f"Skipped: {error}" + (f" ({number} times)." if number > 1 else "."))
+    if len(result.skipped) > _SKIPPED_SHOWN:
+        print_(f"Skipped: {len(result.skipped) - _SKIPPED_SHOWN} other errors; `--json` has all of them.")
     for kind, number in result.losses.items():
         print_(f"Lost before Kafka: {number} {kind}.")
     counted = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in result.stream.items())

@@ -51,6 +51,7 @@ DUMP_TRANSACTIONS: Final = 500
 """Those of the workload that knows nothing of its tables, at least."""
 _MARKER = "made-by-cdc-lake-demo"
 _SENT_SECONDS = 120.0
+_ERRORS_NAMED = 5
 SMALL_JVM = f"-Dorg.apache.avro.fastread=true {SHORT_JVM}"
 """Starts in half the time and pays for it in speed, which a few thousand rows do not need."""
 
@@ -67,6 +68,7 @@ class Source:
         pattern: a glob for its topics.
         tables: all that are captured.
         left_out: why others are not, by their names.
+        skipped: errors of the dump's statements that failed, and how often each occurred.
         envelope_tables: those of the captured whose records are whole change events.
         signal_table: the connector's.
         changes_to: the workload.
@@ -80,6 +82,7 @@ class Source:
     pattern: str
     tables: Sequence[Table]
     left_out: Mapping[str, str]
+    skipped: Mapping[str, int]
     envelope_tables: Sequence[str]
     signal_table: str | None
     changes_to: ChangesTo
@@ -171,6 +174,7 @@ class DemoResult:
     Attributes:
         source: name of the database and the topics' prefix.
         left_out: why other tables of the source were not followed, by their names.
+        skipped: errors of the dump's statements that failed, and how often each occurred.
         transactions: those the workload committed.
         stream: what the topics held, by the names of `StreamStats`.
         too_few: those of them that are below the floor; then nothing was proven.
@@ -179,6 +183,7 @@ class DemoResult:
 
     source: str = ""
     left_out: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
     tables: list[TableResult] = field(default_factory=list)
     gold: list[GoldResult] = field(default_factory=list)
     differences: int = 0
@@ -228,7 +233,7 @@ def run_demo(
 
     Args:
         folder: servers and lake are made in it.
-        dumps: SQL files to load instead of the sample.
+        dumps: files of `pg_dump`, in any of its formats, to load instead of the sample.
         tables: globs of the topics to follow; all when there are none.
         table_type: what silver is held in, one of `config.TABLE_TYPES`.
         where: the jobs run; here, if that is not given.
@@ -259,7 +264,7 @@ def run_demo(
             with result.part("load"):
                 source = _dump(postgres, dumps) if dumps else _sample(postgres)
                 source = _only(source, tables) if tables else source
-            result.source, result.left_out = source.name, dict(source.left_out)
+            result.source, result.left_out, result.skipped = source.name, dict(source.left_out), dict(source.skipped)
             where = where or here()
             jobs = Jobs(where, stack, where.lake or str(lake), table_type)
             _play(source, jobs, stack, result, say)
@@ -286,6 +291,7 @@ def _sample(dsn_admin: str) -> Source:
         pattern=f"{SAMPLE}.public.*",
         tables=[tables[name] for name in sample.TABLES],
         left_out={},
+        skipped={},
         envelope_tables=[tables[name].place for name in sample.ENVELOPE_TABLES],
         signal_table=tables[sample.SIGNAL_TABLE].place,
         changes_to=Shop,
@@ -296,18 +302,22 @@ def _sample(dsn_admin: str) -> Source:
 
 
 def _dump(dsn_admin: str, files: Sequence[Path]) -> Source:
-    dsn = load_dump(dsn_admin, "dump", files)
+    dsn, skipped = load_dump(dsn_admin, "dump", files)
     with psycopg.connect(dsn) as source:
         tables = read_tables(source)
     followed = [table for table in tables if table.trouble is None]
     if not followed:
-        raise ConfigError(", ".join(map(str, files)), "no table in it has a usable primary key", "give another dump")
+        wrong = "no table in it has a usable primary key"
+        if skipped:
+            wrong += f". Postgres said: {'; '.join(list(skipped)[:_ERRORS_NAMED])}"
+        raise ConfigError(", ".join(map(str, files)), wrong, "give another dump")
     return Source(
         name="dump",
         dsn=dsn,
         pattern="dump.*",
         tables=followed,
         left_out={table.place: table.trouble for table in tables if table.trouble},
+        skipped=skipped,
         envelope_tables=[table.place for table in followed[::2]],
         signal_table=None,
         changes_to=partial(AnyChanges, followed),

@@ -1,8 +1,15 @@
-"""A person's own database, from the SQL files that pg_dump or anybody writes."""
+"""A person's own database, from the files that pg_dump or anybody writes."""
 
+import codecs
+import os
+import re
 import subprocess
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import BinaryIO, Final, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -11,29 +18,138 @@ from psycopg.conninfo import make_conninfo
 from cdc_lake.embedded.postgres import program
 from cdc_lake.errors import ConfigError
 
+_CONNECT: Final = re.compile(rb"\\c(?:onnect)?\s+(?:-reuse-previous=\S+\s+)?(\"[^\"]*\"|[^\s;]+)")
+_DATABASE: Final = re.compile(rb"(?:CREATE|DROP) DATABASE .*;", re.IGNORECASE)
+_RESTRICT: Final = re.compile(rb"\\(un)?restrict (\S+)")
+_COPY: Final = re.compile(rb"COPY (.+) FROM stdin(.*);", re.IGNORECASE)
+_ERROR: Final = re.compile(r"psql:.*?: (?:ERROR|FATAL|error): +(.*?)(?: at character \d+)?")
+_OTHERS: Final = frozenset((b"template1", b"postgres", b"-"))
+"""Databases that pg_dumpall connects to besides those of interest, and psql's word for the same one."""
+_ARCHIVES: Final = (b"PGDMP", b"toc.dat")
+"""How files of pg_dump's custom and tar formats begin."""
 
-def load_dump(dsn_admin: str, database: str, files: Sequence[Path]) -> str:
-    """Load SQL files, one after another, into a new database.
+
+class Loaded(NamedTuple):
+    """What came of a dump.
+
+    Attributes:
+        dsn: of the new database.
+        skipped: Postgres' errors of the statements that failed, and how often each occurred.
+    """
+
+    dsn: str
+    skipped: Mapping[str, int]
+
+
+def load_dump(dsn_admin: str, database: str, files: Sequence[Path]) -> Loaded:
+    """Load dumps, one after another, into a new database, and skip statements that fail.
+
+    Everything goes into this database, whichever one the dump creates and connects to.
 
     Args:
         dsn_admin: libpq DSN or URL of any database of the server, of a user who may create databases.
         database: name of the database to create.
-        files: as psql reads them; custom and directory formats of pg_dump are not.
-
-    Returns:
-        The DSN of the new database.
+        files: SQL, or what pg_dump writes in its custom, directory and tar formats.
 
     Raises:
-        ConfigError: psql refuses a file; holds what it said.
+        ConfigError: a file cannot be read, or holds several databases.
     """
     with psycopg.connect(dsn_admin, autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database)))
     dsn = make_conninfo(dsn_admin, dbname=database)
+    skipped: Counter[str] = Counter()
     for file in files:
-        command = [str(program("psql")), "--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1", "--file", str(file), dsn]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = "\n".join(done.stderr.strip().splitlines()[-5:])
-            todo = "mend the file; `pg_dump --format=plain --no-owner --no-privileges` writes one that loads anywhere"
-            raise ConfigError(str(file), f"psql refuses it: {said}", todo)
-    return dsn
+        with TemporaryDirectory() as folder:
+            skipped.update(_load(dsn, file, Path(folder)))
+    return Loaded(dsn, skipped)
+
+
+def _load(dsn: str, file: Path, folder: Path) -> Iterator[str]:
+    """Load one file; the errors of what was skipped."""
+    plain, script = _as_sql(file, folder / "restored.sql"), folder / "script.sql"
+    with plain.open("rb") as lines, script.open("wb") as out:
+        out.writelines(_adapted(file, lines, folder))
+    command = [str(program("psql")), "--no-psqlrc", "--quiet", "--set", "VERBOSITY=terse"]
+    # A transaction goes on behind a statement that fails.
+    command += ["--set", "ON_ERROR_ROLLBACK=on", "--file", "-", dsn]
+    with script.open("rb") as statements:
+        said = _run(file, command, file.parent, statements, PGCLIENTENCODING=_encoding(plain))
+    return (found[1] for found in map(_ERROR.fullmatch, said.splitlines()) if found)
+
+
+def _as_sql(file: Path, restored: Path) -> Path:
+    """The file itself if it is SQL, else the SQL that pg_restore makes of it."""
+    if file.is_file():
+        with file.open("rb") as opened:
+            if not opened.read(8).startswith(_ARCHIVES):
+                return file
+    options = ["--no-owner", "--no-privileges", "--file", str(restored)]
+    _run(file, [str(program("pg_restore")), *options, str(file)], file.parent)
+    return restored
+
+
+def _encoding(file: Path) -> str:
+    """What psql takes a file's text for, until the file sets `client_encoding` itself."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        with file.open("rb") as lines:
+            for line in lines:
+                decoder.decode(line)
+            decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return "LATIN1"
+    return "UTF8"
+
+
+def _adapted(file: Path, lines: Iterator[bytes], folder: Path) -> Iterator[bytes]:
+    """The lines of a script, but for those that create databases and connect to them.
+
+    The data of COPY go into files: if COPY fails, psql skips these, but takes lines of its script for statements.
+    """
+    databases, key, starts, number = set(), b"", True, 0
+    for line in lines:
+        text = line.strip()
+        if starts and (found := _CONNECT.match(text)):
+            databases.add(found[1])
+        elif starts and (found := _COPY.fullmatch(text)):
+            number += 1
+            data = folder / f"{number}.data"
+            rows = takewhile(lambda row: row.rstrip(b"\r\n") != b"\\.", lines)
+            with data.open("wb") as out:
+                out.writelines(rows)
+            name = os.fsencode(data).replace(b"'", b"''")
+            command = b"\\copy %s FROM '%s'%s\n" % (found[1], name, found[2])
+            yield b"\\unrestrict %s\n%s\\restrict %s\n" % (key, command, key) if key else command
+        elif not starts or not _DATABASE.fullmatch(text):
+            if starts and (found := _RESTRICT.match(text)):
+                key = b"" if found[1] else found[2]
+            yield line
+        if text:
+            starts = text.startswith((b"--", b"\\")) or text.endswith((b";", b"*/"))
+    if len(databases - _OTHERS) > 1:
+        names = ", ".join(sorted(name.decode(errors="replace") for name in databases - _OTHERS))
+        raise ConfigError(str(file), f"it holds several databases ({names})", "give a dump of one of them")
+
+
+def _run(file: Path, command: Sequence[str], folder: Path, stdin: BinaryIO | None = None, **variables: str) -> str:
+    """Run a program of Postgres; what it said on stderr.
+
+    Raises:
+        ConfigError: it gave up.
+    """
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | variables,
+        stdin=stdin,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        said = "\n".join(done.stderr.strip().splitlines()[-5:])
+        todo = "`pg_dump --format=plain --no-owner --no-privileges` writes a file that loads anywhere"
+        raise ConfigError(str(file), f"{Path(command[0]).name} cannot load it: {said}", todo)
+    return done.stderr

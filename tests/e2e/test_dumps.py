@@ -1,6 +1,7 @@
 """Somebody's own dump: what of it can be followed, and a workload that knows nothing but its catalogue."""
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,19 +10,22 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from cdc_lake.embedded import demo
 from cdc_lake.embedded.any_changes import AnyChanges
-from cdc_lake.embedded.dump import load_dump
+from cdc_lake.embedded.dump import Loaded, load_dump
+from cdc_lake.embedded.postgres import program
 from cdc_lake.embedded.workload import change
 from cdc_lake.errors import ConfigError
 from cdc_lake.reconcile.catalogue import Table, read_tables
 
-DUMPS = sorted(Path(__file__).with_name("dumps").glob("*.sql"))
+FOLDER = Path(__file__).with_name("dumps")
+DUMPS = [FOLDER / "harbour.sql", FOLDER / "observatory.sql"]
 
 
 @pytest.fixture(scope="module")
 def dsn(stack: Any) -> Iterator[str]:
     """A database with all dumps, which nobody changes."""
-    yield load_dump(stack.endpoints["postgres"], "dumps", DUMPS)
+    yield load_dump(stack.endpoints["postgres"], "dumps", DUMPS).dsn
     with psycopg.connect(stack.endpoints["postgres"], autocommit=True) as admin:
         admin.execute("DROP DATABASE dumps WITH (FORCE)")
 
@@ -108,9 +112,102 @@ def test_the_same_seed_makes_the_same_changes_of_every_kind(copies: tuple[str, s
     assert [place for place, rows in after.items() if not rows and before[place]] == []
 
 
-def test_a_file_that_psql_refuses_is_a_configuration_error(stack: Any, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.sql"
-    broken.write_text("CREATE TABLE fine (id int); SELECT * FROM absent;")
+Load = Callable[[Path], Loaded]
 
-    with pytest.raises(ConfigError, match=r'(?s)broken\.sql: psql refuses it: .*"absent" does not exist'):
-        load_dump(stack.endpoints["postgres"], "broken", [broken])
+
+@pytest.fixture
+def load(stack: Any) -> Iterator[Load]:
+    """Loads one dump into a database of its own."""
+    url = stack.endpoints["postgres"]
+    yield lambda file: load_dump(url, "dump_of_one", [file])
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("DROP DATABASE dump_of_one WITH (FORCE)")
+
+
+def test_a_dump_that_creates_its_database_is_followed(load: Load) -> None:
+    dsn, skipped = load(FOLDER / "created.sql")
+
+    assert {place: table.trouble for place, table in tables(dsn).items()} == {"public.sack": None}
+    with psycopg.connect(dsn) as source:
+        assert source.execute("SELECT * FROM sack ORDER BY id").fetchall() == [
+            (1, "DROP TABLE public.sack;"),
+            (2, "\\connect elsewhere"),
+            (3, None),
+            (4, "two lines\n\\connect elsewhere"),
+        ]
+    assert skipped == {
+        'unrecognized configuration parameter "transaction_timeout"': 1,
+        'schema "public" already exists': 1,
+        'role "miller" does not exist': 4,
+        'extension "plpgsql" already exists': 1,
+        'extension "citext" is not available': 1,
+        'extension "hstore" is not available': 1,
+        'type "public.citext" does not exist': 1,
+        'relation "public.farmer" does not exist': 2,
+    }
+
+
+@pytest.mark.parametrize("extension", ["citext", "hstore", "ltree", "pgcrypto", "uuid-ossp"])
+def test_an_extension_that_the_server_lacks_is_named(load: Load, tmp_path: Path, extension: str) -> None:
+    file = tmp_path / "dump.sql"
+    file.write_text(f'CREATE EXTENSION "{extension}"; CREATE TABLE fine (id int PRIMARY KEY);')
+
+    dsn, skipped = load(file)
+
+    assert (list(tables(dsn)), list(skipped)) == (["public.fine"], [f'extension "{extension}" is not available'])
+
+
+@pytest.mark.parametrize("form", ["custom", "directory", "tar"])
+def test_archives_of_pg_dump_are_loaded(dsn: str, load: Load, tmp_path: Path, form: str) -> None:
+    file = tmp_path / "archive"
+    subprocess.run([program("pg_dump"), "--create", "--format", form, "--file", file, dsn], check=True)
+
+    loaded = load(file)
+
+    assert loaded.skipped == {}
+    assert contents(loaded.dsn) == contents(dsn)
+    assert set(contents(dsn)) >= {"Sky Survey.Star", "public.Port"}
+
+
+def test_a_file_in_latin_1_keeps_its_letters(load: Load) -> None:
+    dsn, skipped = load(FOLDER / "latin1.sql")
+
+    with psycopg.connect(dsn) as source:
+        assert source.execute("SELECT name FROM bakery ORDER BY id").fetchall() == [("Bäckerei Müßig",), ("Crêperie",)]
+    assert not skipped
+
+
+def test_a_failed_statement_leaves_the_rest_of_its_transaction(load: Load, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.sql"
+    broken.write_text("BEGIN;\nCREATE TABLE fine (id int PRIMARY KEY);\nSELECT * FROM absent;\nCOMMIT;\n")
+
+    dsn, skipped = load(broken)
+
+    assert (list(tables(dsn)), list(skipped.values())) == (["public.fine"], [1])
+
+
+def test_a_dump_of_several_databases_is_refused(load: Load, tmp_path: Path) -> None:
+    file = tmp_path / "all.sql"
+    file.write_text("\\connect template1\n\\c shop;\n\\connect -reuse-previous=on \"dbname='mill'\"\n")
+
+    with pytest.raises(ConfigError, match=r"all\.sql: it holds several databases \(.*mill.*, shop\)"):
+        load(file)
+
+
+@pytest.mark.parametrize("name", ["a_folder", "cut"])
+def test_an_archive_that_cannot_be_read_is_a_config_error(load: Load, tmp_path: Path, name: str) -> None:
+    (tmp_path / "a_folder").mkdir()
+    (tmp_path / "cut").write_bytes(b"PGDMP\x01")
+
+    with pytest.raises(ConfigError, match="pg_restore cannot load it"):
+        load(tmp_path / name)
+
+
+def test_a_dump_without_usable_tables_says_what_failed(stack: Any, tmp_path: Path) -> None:
+    file = tmp_path / "broken.sql"
+    file.write_text("CREATE TABLE lost (name citext PRIMARY KEY);")
+
+    with pytest.raises(ConfigError, match=r'usable primary key.*type "citext" does not exist'):
+        demo._dump(stack.endpoints["postgres"], [file])
+    with psycopg.connect(stack.endpoints["postgres"], autocommit=True) as admin:
+        admin.execute("DROP DATABASE dump WITH (FORCE)")
