@@ -44,6 +44,10 @@ _POLICIES = """
 - **Values that were not sent** keep the column's value (docs/design.md "Placeholders"). Postgres' arrays of numbers
   with a fraction, of times, of ranges and the like have no placeholder: left alone by an update when they are
   large, they arrive as null. Name such columns in `null_means_keep`, or set REPLICA IDENTITY FULL.
+- **A value that equals the placeholder** (`__debezium_unavailable_value` in a text, for example) cannot be told from
+  one that was not sent. Silver keeps what it had, or null.
+- **Postgres' `timetz` in a zone with seconds** (`10:00:00+01:00:30`) arrives as null in a snapshot. In the stream it
+  stops the connector. An empty `varbit(1)` stops it in the snapshot.
 - **Null in a column that has a default** arrives as the default: the converters do it, whatever the source is. In a
   column that may not be null, so does a value that Debezium cannot convert, such as NaN.
 - **Postgres' arrays of several dimensions** arrive as nulls, whatever the type of the elements; those of texts, uuids

@@ -80,7 +80,7 @@ def print_result(result: "DemoResult", console: Console) -> None:
     if len(result.skipped) > _SKIPPED_SHOWN:
         print_(f"Skipped: {len(result.skipped) - _SKIPPED_SHOWN} other errors; `--json` has all of them.")
     for kind, number in result.losses.items():
-        print_(f"Lost before Kafka: {number} {kind}.")
+        print_(f"Known loss: {number} {kind}.")
     counted = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in result.stream.items())
     print_(f"{result.transactions} transactions; the stream held {counted}.")
     spent = ", ".join(f"{name} {seconds}" for name, seconds in result.parts.items())

@@ -14,7 +14,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -173,11 +173,11 @@ def _bits(data: bytes | None) -> object:
 
 
 def _time_of_day(text: str | None) -> object:
-    """Microseconds of a time in UTC such as `10:00:00.5Z`."""
+    """Microseconds of a time in UTC such as `10:00:00.5Z`, as text."""
     if text is None:
         return None
     hours, minutes, seconds = text.removesuffix("Z").split(":")
-    return (int(hours) * 60 + int(minutes)) * 60_000_000 + int(Decimal(seconds) * 1_000_000)
+    return str((int(hours) * 60 + int(minutes)) * 60_000_000 + int(Decimal(seconds) * 1_000_000))
 
 
 def _point(value: Mapping[str, float] | None) -> object:
@@ -206,8 +206,13 @@ _RULES = {
     "time": _Rule("long (microseconds)", pa.types.is_int64, _MICROS),
     "timestamp": _Rule("timestamp (UTC wall clock)", _is_wall_clock, _MICROS, pa.int64(), show=_instant),
     "timestamptz": _Rule("timestamp (UTC)", _is_instant, _MICROS, pa.int64(), show=_instant),
+    # Microseconds, or the source's own text where the zone has seconds: Debezium sends null for it.
     "timetz": _Rule(
-        "string (time in UTC)", _is_string, _MICROS.format(c="({c} AT TIME ZONE 'UTC')"), read=_time_of_day
+        "string (time in UTC)",
+        _is_string,
+        "CASE WHEN extract(timezone FROM {c})::int % 60 = 0"
+        " THEN trunc(extract(epoch FROM {c} AT TIME ZONE 'UTC') * 1000000)::text ELSE {c}::text END",
+        read=_time_of_day,
     ),
     # Debezium counts a month as the twelfth part of 365.25 days.
     "interval": _Rule(
@@ -234,8 +239,8 @@ def _rule(type_name: str, modifier: int) -> _Rule:
     """Return the rule of a base type; `modifier` is what Postgres keeps of `numeric(4,2)` or `bit(8)` besides."""
     if type_name == "numeric":
         return _decimal_rule(modifier)
-    if type_name == "bit" and modifier == 1:
-        return _Rule("boolean", pa.types.is_boolean, "({c})::int::bool")
+    if type_name in ("bit", "varbit") and modifier == 1:
+        return _Rule("boolean", pa.types.is_boolean, "({c})::bit(1)::int::bool")
     return _RULES.get(type_name, _TEXT)
 
 
@@ -355,6 +360,11 @@ def _lake_rows(lake: ds.Dataset, columns: Sequence[_Column]) -> Iterator[Row]:
         yield from zip(*cells, strict=True)
 
 
+def _matching(values: Iterable[object]) -> Key:
+    """A key that equals another with the same values: NaN is not equal to itself, but the same key all the same."""
+    return tuple(_matching(v) if isinstance(v, tuple) else v if v == v else "NaN" for v in values)
+
+
 def _compare_rows(
     source: Iterator[Row], lake: Iterator[Row], columns: Sequence[_Column], findings: _Findings
 ) -> tuple[int, int]:
@@ -376,14 +386,14 @@ def _compare_rows(
     unmatched: dict[Key, Row] = {}
     for row in lake:
         lake_count += 1
-        key = tuple(row[at] for at in key_at)
+        key = _matching(row[at] for at in key_at)
         if key in unmatched:
             findings.add("duplicate", shown_key(row), None, None, shown(row))
         else:
             unmatched[key] = row
     for row in source:
         source_count += 1
-        other = unmatched.pop(tuple(row[at] for at in key_at), None)
+        other = unmatched.pop(_matching(row[at] for at in key_at), None)
         if other is None:
             findings.add("missing", shown_key(row), None, shown(row), None)
         elif row != other:

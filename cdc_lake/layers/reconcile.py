@@ -15,7 +15,7 @@ from cdc_lake.layers.silver_batch import layout_of, placing
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import DifferentRow, Reconciled, Report, TableReport, check_sum
 from cdc_lake.reconcile import postgres, silver
-from cdc_lake.reconcile.catalogue import Table, read_tables
+from cdc_lake.reconcile.catalogue import QUARANTINED_KEY, Table, read_tables
 from cdc_lake.reconcile.columns import Shared, shared_columns
 from cdc_lake.reconcile.ranges import Places, differing_ranges
 from cdc_lake.reconcile.rows import Differences
@@ -178,7 +178,8 @@ class _Reconcile:
             ranges_differing=len(ranges.differing),
         )
         surplus = found.counts["extra"] + found.counts["repeated"]
-        check_sum(done.table, ranges.source_rows + surplus, silver=ranges.silver_rows, missing=found.counts["missing"])
+        missing = found.counts["missing"] + found.losses[QUARANTINED_KEY]
+        check_sum(done.table, ranges.source_rows + surplus, silver=ranges.silver_rows, missing=missing)
         return found
 
     def _again(self, target: SilverTarget, spark: SparkSession, found: Differences, done: TableReport) -> Differences:

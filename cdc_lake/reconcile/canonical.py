@@ -108,6 +108,7 @@ def _moment(text: str) -> object:
 _BITS_OF_DOUBLE = "reverse(encode(float8send({c}), 'hex'))"
 _WHOLE = Rule("{c}::text", _cast, int)
 _BOOLEAN = Rule("{c}::int::bool::text", _cast)
+_BIT = Rule("{c}::bit(1)::int::bool::text", _cast)
 _DOUBLE = Rule(_BITS_OF_DOUBLE, _bits_of("double"))
 _NUMBER = Rule("trim_scale({c}::numeric)::text", _digits, _number)
 _NUMBER_AS_TEXT = Rule(_NUMBER.source, _plain_number, _number)
@@ -144,7 +145,8 @@ _RULES = {
     # Where the column's type changed, silver may hold whole numbers as texts, and the other way round.
     **{(kind, "string"): Rule(_WHOLE.source, _same, int) for kind in ("int2", "int4", "int8")},
     **{(kind, held): Rule(_TEXT.source, _cast) for kind in ("text", "varchar") for held in _WHOLE_TYPES},
-    **{(kind, "boolean"): _BOOLEAN for kind in ("bool", "bit")},
+    ("bool", "boolean"): _BOOLEAN,
+    **{(kind, "boolean"): _BIT for kind in ("bit", "varbit")},
     ("float4", "float"): Rule("reverse(encode(float4send({c}), 'hex'))", _bits_of("float")),
     # A column of silver stays wide when the source's becomes narrower.
     ("float4", "double"): Rule(_BITS_OF_DOUBLE.replace("{c}", "{c}::float8"), _DOUBLE.silver),
@@ -155,7 +157,12 @@ _RULES = {
     ("date", "date"): _DAYS,
     **{(kind, "timestamp"): _MOMENT for kind in ("timestamp", "timestamptz")},
     **{("time", held): _TIME for held in _WHOLE_TYPES},
-    ("timetz", "string"): Rule("({c} AT TIME ZONE 'UTC')::time::text || 'Z'", _same),
+    # With its zone, by which `catalogue` knows the loss, where Debezium sends null.
+    ("timetz", "string"): Rule(
+        "CASE WHEN extract(timezone FROM {c})::int % 60 = 0 THEN ({c} AT TIME ZONE 'UTC')::time::text || 'Z'"
+        " ELSE {c}::text END",
+        _same,
+    ),
     ("interval", "long"): _INTERVAL,
     ("bytea", "binary"): Rule("encode({c}, 'hex')", _hex),
     **{(kind, "binary"): Rule("ltrim({c}::text, '0')", _binary_digits) for kind in ("bit", "varbit")},

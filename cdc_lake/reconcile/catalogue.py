@@ -6,7 +6,7 @@ catalogue says of their column, so that they can be told from a difference that 
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -25,6 +25,9 @@ LARGE_ARRAY: Final = "large arrays left alone, of types without a placeholder"
 SEVERAL_DIMENSIONS: Final = "arrays of several dimensions, of which nothing arrives"
 OTHER_CALENDAR: Final = "dates before 15 October 1582, taken for another calendar's"
 CUT_TIME: Final = "times in arrays, which are cut to milliseconds"
+ZONE_WITH_SECONDS: Final = "times in a zone with seconds, which arrive as null"
+LIKE_PLACEHOLDER: Final = "values that equal the placeholder of values that were not sent"
+QUARANTINED_KEY: Final = "rows with a date before the year 1 or after 9999 in their key, which bronze quarantines"
 ROUNDED_INTERVAL: Final = "the last microsecond of intervals, whose seconds go through a double"
 
 _SENT = frozenset(
@@ -42,6 +45,14 @@ _ARRAY_PLACEHOLDERS = frozenset(
     ("int4", "int8", "date", "bpchar", "varchar", "text", "bytea", "uuid", "json", "jsonb", "citext")
 )
 """Types whose arrays have one: the other arrays arrive as null when they were too large to be logged again."""
+_PLACEHOLDER = "__debezium_unavailable_value"
+_BYTES = (_PLACEHOLDER.encode(), _PLACEHOLDER.encode().hex())
+_PLACEHOLDERS = {
+    **dict.fromkeys(("bpchar", "varchar", "text", "citext"), (_PLACEHOLDER, (_PLACEHOLDER,))),
+    "bytea": (*_BYTES, *((value,) for value in _BYTES)),
+}
+"""By type what a value that was not sent arrives as, alone and in an array."""
+_SECONDS_OF_ZONE = re.compile(r".*[+-]\d\d:\d\d:\d\d")
 _OUR_CALENDAR = date(1582, 10, 15)
 _DAY_MICROS = 86_400_000_000
 
@@ -50,13 +61,17 @@ class Difference(Protocol):
     """Where a table of the lake is not the source's, as whoever compared them says it.
 
     Attributes:
-        kind: `cell`: one column of one row; `column`: one that is absent on one side. Others have no excuse.
+        kind: `cell`: one column of one row; `column`: one that is absent on one side; `missing`: a row that only the
+            source has. Others have no excuse.
+        key: of a row, in the order of the primary key.
         source, lake: the values. A moment that Python has no date for is a number, of days or microseconds; a tuple is
             an array, and one in a tuple an array of several dimensions.
     """
 
     @property
     def kind(self) -> str: ...
+    @property
+    def key(self) -> Sequence[object] | None: ...
     @property
     def column(self) -> str | None: ...
     @property
@@ -81,7 +96,7 @@ class Column:
     Attributes:
         type: name of its base type, domains followed to theirs; of its elements for an array.
         kind: Postgres' letter for the kind of that type: `b` base, `e` enum, `c` composite, `r` range, ….
-        is_key: whether it is a part of the primary key.
+        key_place: its place in the primary key, from 0; none outside it.
         is_unique: whether it is a part of any unique index.
         is_reference: whether it is a part of a foreign key.
     """
@@ -93,9 +108,14 @@ class Column:
     is_nullable: bool
     has_default: bool
     is_generated: bool
-    is_key: bool
+    key_place: int | None
     is_unique: bool
     is_reference: bool
+
+    @property
+    def is_key(self) -> bool:
+        """Whether it is a part of the primary key."""
+        return self.key_place is not None
 
     @property
     def is_sent(self) -> bool:
@@ -137,6 +157,9 @@ class Table:
 
     def loss(self, difference: Difference) -> str | None:
         """The kind of loss before Kafka that explains a difference; none if the catalogue has no excuse for it."""
+        if difference.kind == "missing":
+            key = sorted((c for c in self.columns if c.is_key), key=lambda c: c.key_place or 0)
+            return loss_of_key(zip(key, difference.key or (), strict=True))
         column = next((column for column in self.columns if column.name == difference.column), None)
         if column is None:
             return None
@@ -149,6 +172,8 @@ def _lost(column: Column, source: object, lake: object) -> str | None:
     """The kind of loss that made a value another one."""
     if not column.is_sent:
         return NOT_SENT
+    if source in _PLACEHOLDERS.get(column.type, ()):
+        return LIKE_PLACEHOLDER
     bent = None if source is None or lake is None else _bent(column, source, lake)
     if bent is not None:
         return bent
@@ -166,6 +191,8 @@ def _lost(column: Column, source: object, lake: object) -> str | None:
     # The comparer shows a moment that Python has no date for as a number.
     if numbers and column.type in ("date", "timestamp", "timestamptz"):
         return OUT_OF_CALENDAR
+    if column.type == "timetz" and isinstance(source, str) and _SECONDS_OF_ZONE.fullmatch(source):
+        return ZONE_WITH_SECONDS
     if column.is_array and None in parts and (column.kind == "e" or column.type == "tsvector"):
         return NULL_IN_ARRAY
     return LARGE_ARRAY if column.is_array and source != () and column.type not in _ARRAY_PLACEHOLDERS else None
@@ -211,7 +238,18 @@ def is_of_other_calendar(column: Column, value: object) -> bool:
     """Whether a date of the source may arrive as another one; a number is one that Python has no date for."""
     if column.type != "date" or column.is_array:
         return False
-    return value < 0 if isinstance(value, Decimal) else isinstance(value, date) and value < _OUR_CALENDAR
+    if isinstance(value, Decimal):
+        return value.is_finite() and value < 0
+    return isinstance(value, date) and value < _OUR_CALENDAR
+
+
+def loss_of_key(parts: Iterable[tuple[Column, object]]) -> str | None:
+    """The kind of loss that explains why silver has no row of a key, of its columns and their values."""
+    for column, value in parts:
+        is_moment = column.type in ("date", "timestamp", "timestamptz") and not column.is_array
+        if is_moment and isinstance(value, Decimal) and not is_of_other_calendar(column, value):
+            return QUARANTINED_KEY
+    return None
 
 
 # A domain is followed to its base type. Of a foreign key that is inherited from a partitioned table's root one is seen.
@@ -226,7 +264,7 @@ WITH RECURSIVE resolved AS (
 SELECT n.nspname, c.relname, c.relpersistence = 'p', coalesce(i.indimmediate, false),
     a.attname, coalesce(e.typname, t.typname), coalesce(e.typtype, t.typtype)::text, e.oid IS NOT NULL,
     NOT a.attnotnull, a.atthasdef AND a.attgenerated = '', a.attgenerated <> '',
-    coalesce(a.attnum = ANY(i.indkey), false),
+    array_position(i.indkey, a.attnum),
     EXISTS (SELECT FROM pg_index u WHERE u.indrelid = c.oid AND u.indisunique AND a.attnum = ANY(u.indkey)),
     EXISTS (SELECT FROM pg_constraint f WHERE f.conrelid = c.oid AND f.contype = 'f' AND a.attnum = ANY(f.conkey))
 FROM pg_class c

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructField, StructType
 from cdc_lake.columns import SILVER_META
 from cdc_lake.errors import UnsupportedError
 from cdc_lake.reconcile.canonical import Key, Rule, rule, split
-from cdc_lake.reconcile.catalogue import Column, Table, is_of_other_calendar
+from cdc_lake.reconcile.catalogue import Column, Table, is_of_other_calendar, loss_of_key
 
 Holding = Callable[[str], Sequence[str]]
 """The columns of silver that hold a source column's values, by its name in the lake: in several where values of another
@@ -23,6 +23,7 @@ class Cell(NamedTuple):
     source: object
     lake: object
     kind: str = "cell"
+    key: None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,10 @@ class Shared:
     def may_be_another_key(self, key: Key) -> bool:
         """Whether a key of the source may be sent as another row's."""
         return any(is_of_other_calendar(column, value) for column, value in self._parts(key))
+
+    def loss_of(self, key: Key) -> str | None:
+        """The kind of loss that explains why silver has no row of a key."""
+        return loss_of_key(self._parts(key))
 
     def _parts(self, key: Key) -> Iterator[tuple[Column, object]]:
         texts = split(key) if len(self.key) > 1 and isinstance(key, str) else (str(key),)

@@ -44,7 +44,7 @@ class Differences:
 
     Attributes:
         counts: by kind, the known losses not among them.
-        losses: by class, how many values were lost before Kafka, or never sent.
+        losses: by class, how many values were lost before Kafka, or never sent, and how many rows quarantined.
         first: the first differences, at most as many as are kept.
         lost_keys: how many missing keys may have been sent as other rows' keys.
     """
@@ -62,8 +62,7 @@ class Differences:
         while here or there:
             if there is None or (here is not None and here.key < there.key):  # type: ignore[operator]
                 assert here is not None
-                self._add(Difference("missing", here.key))
-                self.lost_keys += self.shared.may_be_another_key(here.key)
+                self._add_missing(here.key)
                 here = next(source, None)
                 continue
             if here is None or there.key < here.key:  # type: ignore[operator]
@@ -81,6 +80,14 @@ class Differences:
             self._add(Difference("repeated", last.key))
             following = next(silver, None)
         return following
+
+    def _add_missing(self, key: Key) -> None:
+        loss = self.shared.loss_of(key)
+        if loss:
+            self.losses[loss] += 1
+            return
+        self._add(Difference("missing", key))
+        self.lost_keys += self.shared.may_be_another_key(key)
 
     def _compare_values(self, here: TextRow, there: TextRow) -> None:
         changed = []

@@ -19,6 +19,7 @@ from psycopg.types.json import Jsonb
 
 from cdc_lake.embedded.comparer import Comparison, Difference, compare, main
 from cdc_lake.embedded.demo import gold_result
+from cdc_lake.reconcile.catalogue import LIKE_PLACEHOLDER, QUARANTINED_KEY, ZONE_WITH_SECONDS, read_tables
 
 Row = dict[str, Any]
 Change = Callable[[list[Row]], None]
@@ -403,6 +404,70 @@ def test_values_outside_pythons_calendar_are_compared_too(dsn: str, tmp_path: Pa
     assert {(s.key, s.column) for s in outcome.samples} == {((1,), "d"), ((2,), "at"), ((2,), "d")}
 
 
+@pytest.fixture
+def compare_keys(dsn: str, tmp_path: Path) -> Callable[[list[Row]], Comparison]:
+    """Compares rows with NaN or a date beyond 9999 in their key, as the demo does."""
+    with psycopg.connect(dsn) as source:
+        source.execute("DROP TABLE IF EXISTS proof.keys")
+        source.execute("CREATE TABLE proof.keys (far float8, day date, note text, PRIMARY KEY (day, far))")
+        source.execute("INSERT INTO proof.keys VALUES ('NaN', '2024-01-01', 'a'), (1, '2024-01-01', 'b')")
+        source.execute("INSERT INTO proof.keys VALUES ('NaN', '10000-01-01', 'c'), (1, 'infinity', 'd')")
+        (table,) = (table for table in read_tables(source) if table.name == "keys")
+    schema = {"far": pa.float64(), "day": pa.date32(), "note": pa.string(), "__deleted": pa.bool_()}
+
+    def run(rows: list[Row]) -> Comparison:
+        held = [{"day": date(2024, 1, 1), "__deleted": False, **row} for row in rows]
+        write_deltalake(str(tmp_path / "keys"), pa.Table.from_pylist(held, schema=pa.schema(schema)))
+        return compare(dsn, "proof", "keys", str(tmp_path / "keys"), explain=table.loss)
+
+    return run
+
+
+NAN: Row = {"far": float("nan"), "note": "a"}
+ONE: Row = {"far": 1.0, "note": "b"}
+
+
+def test_keys_with_nan_match_and_quarantined_dates_are_known(compare_keys: Callable[..., Comparison]) -> None:
+    assert compare_keys([NAN, ONE]) == Comparison(4, 2, 0, (), {QUARANTINED_KEY: 2})
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind"),
+    [
+        ([NAN], "missing"),
+        ([ONE], "missing"),
+        ([NAN, ONE, NAN], "duplicate"),
+        ([NAN, ONE, {**ONE, "far": 2.0}], "extra"),
+        ([{**NAN, "note": "b"}, ONE], "cell"),
+    ],
+    ids=["nan_missing", "one_missing", "nan_twice", "extra", "cell_of_nan"],
+)
+def test_a_difference_among_odd_keys_is_found(
+    compare_keys: Callable[..., Comparison], rows: list[Row], kind: str
+) -> None:
+    outcome = compare_keys(rows)
+
+    assert only(outcome).kind == kind
+    assert outcome.known == {QUARANTINED_KEY: 2}
+
+
+def test_a_text_like_the_placeholder_is_a_known_loss(dsn: str, tmp_path: Path) -> None:
+    with psycopg.connect(dsn) as source:
+        source.execute("DROP TABLE IF EXISTS proof.said")
+        source.execute("CREATE TABLE proof.said (id int PRIMARY KEY, note text, rise timetz)")
+        source.execute("INSERT INTO proof.said VALUES (1, '__debezium_unavailable_value', '10:00:00+01:00:30')")
+        source.execute("INSERT INTO proof.said VALUES (2, 'said', '10:00:00+01')")
+        (table,) = (table for table in read_tables(source) if table.name == "said")
+    schema = {"id": pa.int32(), "note": pa.string(), "rise": pa.string(), "__deleted": pa.bool_()}
+    rows = [{"id": 1, "__deleted": False}, {"id": 2, "__deleted": False}]
+    write_deltalake(str(tmp_path / "said"), pa.Table.from_pylist(rows, schema=pa.schema(schema)))
+
+    outcome = compare(dsn, "proof", "said", str(tmp_path / "said"), explain=table.loss)
+
+    assert {(sample.key, sample.column) for sample in outcome.samples} == {((2,), "note"), ((2,), "rise")}
+    assert outcome.known == {LIKE_PLACEHOLDER: 1, ZONE_WITH_SECONDS: 1}
+
+
 def test_an_array_of_several_dimensions_is_no_array_of_one(dsn: str, tmp_path: Path) -> None:
     with psycopg.connect(dsn) as source:
         source.execute("DROP TABLE IF EXISTS proof.deep; CREATE TABLE proof.deep (id int PRIMARY KEY, grid int[])")
@@ -428,6 +493,7 @@ ODD = {
     "ref": ("oid", "4000000000", pa.int64(), 4_000_000_000, 1),
     "price": ("money", "'-$0.01'", pa.string(), "-0.01", "0.01"),
     "spot": ("point", "'(1,-2.5)'", pa.struct({"x": pa.float64(), "y": pa.float64()}), {"x": 1, "y": -2.5}, None),
+    "is_off": ("varbit(1)", "B'1'", pa.bool_(), True, False),
     "is_on": ("bit", "B'1'", pa.bool_(), True, False),
     "mask": ("bit(10)", "B'1000000011'", pa.binary(), b"\x03\x02", b"\x02\x03"),
     "mask2": ("varbit", "B'0111'", pa.binary(), b"\x07", b"\x0f"),

@@ -282,6 +282,37 @@ def test_each_row_of_many_types_that_differs_is_named_and_no_other(
     assert row(30)["label"] not in done.error.message
 
 
+def test_lost_values_and_quarantined_keys_are_known_losses(
+    stack: Stack, spark: SparkSession, tmp_path: Path, dsn: str
+) -> None:
+    held = {"day": "date", "far": "double", "rise": "string", "is_on": "boolean", "note": "string"}
+    lake = Lake(spark, tmp_path, stack)
+    with psycopg.connect(dsn) as source:
+        source.execute(
+            "CREATE TABLE odd (day date, far float8, rise timetz, is_on varbit(1), note text, PRIMARY KEY (day, far))"
+        )
+        source.execute(
+            "INSERT INTO odd (day, far) VALUES ('10000-01-01', 1), ('-infinity', 1), ('2024-01-03', 1);"
+            " INSERT INTO odd VALUES ('2024-01-01', 'NaN', '10:00:00+01:00:30', B'1', '__debezium_unavailable_value'),"
+            " ('2024-01-02', 'NaN', '10:00:00+01', B'0', 'x')"
+        )
+    kept = {"day": date(2024, 1, 1), "far": float("nan"), "is_on": True}
+    lake.put("odd", held, ["day", "far"], [kept, kept | {"day": date(2024, 1, 2)}])
+
+    done = lake.reconciled("odd")
+
+    assert found(done) == {
+        ("changed", "2024-01-02|0000000000008ff7", ("rise", "is_on", "note")),
+        ("missing", "2024-01-03|0000000000000ff3", ()),
+    }
+    assert done.reconciled is not None
+    assert done.reconciled.losses == {
+        catalogue.QUARANTINED_KEY: 2,
+        catalogue.ZONE_WITH_SECONDS: 1,
+        catalogue.LIKE_PLACEHOLDER: 1,
+    }
+
+
 def test_changes_under_way_are_no_difference_once_silver_has_them(
     stack: Stack, spark: SparkSession, tmp_path: Path, dsn: str
 ) -> None:

@@ -26,8 +26,8 @@ from cdc_lake.reconcile.rows import NEVER_THERE, Difference, Differences, TextRo
 
 
 def column(kind: str, name: str = "c", **traits: Any) -> Column:
-    known = dict.fromkeys(("is_array", "has_default", "is_generated", "is_key", "is_unique", "is_reference"), False)
-    return Column(name, kind, traits.pop("kind", "b"), is_nullable=True, **{**known, **traits})
+    known = dict.fromkeys(("is_array", "has_default", "is_generated", "is_unique", "is_reference"), False)
+    return Column(name, kind, traits.pop("kind", "b"), is_nullable=True, key_place=None, **{**known, **traits})
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,12 @@ PLAIN = Column(
     is_nullable=True,
     has_default=False,
     is_generated=False,
-    is_key=False,
+    key_place=None,
     is_unique=False,
     is_reference=False,
 )
 
+PLACEHOLDER = "__debezium_unavailable_value"
 A_DATE_ARRAY = {"type": "date", "is_array": True}
 
 
@@ -41,6 +42,10 @@ def loss(source: object, lake: object, found: Kind = "cell", **traits: Any) -> s
         ({"type": "timestamptz"}, Decimal("Infinity"), None, catalogue.NOT_FINITE),
         ({"type": "date"}, Decimal(-735_000), None, catalogue.OUT_OF_CALENDAR),
         ({"is_generated": True}, "computed", None, catalogue.GENERATED),
+        ({}, PLACEHOLDER, None, catalogue.LIKE_PLACEHOLDER),
+        ({"is_array": True}, (PLACEHOLDER,), ("before",), catalogue.LIKE_PLACEHOLDER),
+        ({"type": "bytea"}, PLACEHOLDER.encode(), b"before", catalogue.LIKE_PLACEHOLDER),
+        ({"type": "timetz"}, "10:00:00.5+01:00:30", None, catalogue.ZONE_WITH_SECONDS),
         ({"type": "name"}, "pg_class", None, catalogue.NOT_SENT),
         ({"type": "Mood", "kind": "e", "is_array": True}, ("sad", None), None, catalogue.NULL_IN_ARRAY),
         ({"type": "float8", "is_array": True}, (1.5,) * 1000, None, catalogue.LARGE_ARRAY),
@@ -75,6 +80,12 @@ def test_a_known_loss_is_named(traits: dict[str, Any], source: object, lake: obj
     ("traits", "source", "lake"),
     [
         ({}, None, "text"),
+        ({}, "text", PLACEHOLDER),
+        ({}, f"{PLACEHOLDER} ", None),
+        ({"type": "inet"}, PLACEHOLDER, None),
+        ({"type": "timetz"}, "10:00:00.5+01:00:30", "08:59:31Z"),
+        ({"type": "timetz"}, "08:59:30Z", None),
+        ({"type": "timetz"}, "32370000000", None),
         ({"has_default": True}, "text", "the default"),
         ({"has_default": True, "is_nullable": False}, None, "the default"),
         ({"type": "numeric"}, Decimal("NaN"), Decimal(0)),
@@ -113,7 +124,26 @@ def test_a_column_may_be_missing_only_if_its_type_is_not_sent() -> None:
 
 @pytest.mark.parametrize("kind", ["missing", "extra", "duplicate"])
 def test_no_row_may_be_missing_or_too_many(kind: Kind) -> None:
-    assert loss(None, None, kind, has_default=True) is None
+    assert loss(None, None, kind, has_default=True, key_place=0) is None
+
+
+@pytest.mark.parametrize(
+    ("traits", "value", "known"),
+    [
+        ({"type": "date"}, Decimal(2_932_897), catalogue.QUARANTINED_KEY),
+        ({"type": "date"}, Decimal("-Infinity"), catalogue.QUARANTINED_KEY),
+        ({"type": "timestamptz"}, Decimal(-62_200_000_000_000_000), catalogue.QUARANTINED_KEY),
+        ({"type": "date"}, date(9999, 12, 31), None),
+        ({"type": "date"}, Decimal(-735_000), None),
+        ({"type": "numeric"}, Decimal(2_932_897), None),
+    ],
+    ids=str,
+)
+def test_a_missing_row_with_a_quarantined_key_is_known(traits: dict[str, Any], value: object, known: str) -> None:
+    columns = (replace(PLAIN, type="numeric", key_place=1), replace(PLAIN, key_place=0, **traits))
+    found = Difference("missing", (value, Decimal(10_000_000)), None, (), None)
+
+    assert Table("public", "thing", columns).loss(found) == known
 
 
 @pytest.mark.parametrize(
