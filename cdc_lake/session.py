@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 from py4j.java_gateway import JavaPackage
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
@@ -20,6 +20,7 @@ from cdc_lake.class_archive import short_jvm
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import InstallationError
 from cdc_lake.events.framing import MAX_INFLATED_BYTES
+from cdc_lake.exhausted import TEMPORARY, exhausted
 from cdc_lake.jars import without_hudi
 from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.versions import (
@@ -39,6 +40,7 @@ from cdc_lake.versions import (
 
 DRIVER_OPTIONS: Final = "spark.driver.extraJavaOptions"
 EXECUTOR_OPTIONS: Final = "spark.executor.extraJavaOptions"
+LOCAL_DIR: Final = "spark.local.dir"
 _AVRO_LIMITS: Final = "org.apache.avro.limits."
 _LARGEST_JAVA_ARRAY: Final = (1 << 31) - 9
 _MAX_RECORD_BYTES: Final = TableConfig().max_record_bytes
@@ -149,6 +151,7 @@ def build_session(app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES, *, i
         is_short: the process ends after a few small batches; a JVM that it starts is one for that.
 
     Raises:
+        InfrastructureError: there is no space for Spark's files, or too few files or threads are allowed.
         InstallationError: Java, Spark or a jar is missing or damaged, or they are known not to work together; or Avro's
             limits cannot be set.
     """
@@ -168,7 +171,10 @@ def build_session(app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES, *, i
     builder = SparkSession.builder.appName(app_name)
     for key, value in ours.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except Py4JError as exc:
+        raise exhausted("Spark", exc, *scratch_folders(submitted.get(LOCAL_DIR))) or exc from None
     _check_executors(spark.sparkContext, limits)
     spark.sparkContext.setLogLevel("ERROR")
     _remember_names(spark)
@@ -269,6 +275,16 @@ def sibling(spark: SparkSession) -> SparkSession:
 def is_little(*, rows: int, stored_bytes: int) -> bool:
     """Whether work is so small that compiling and splitting it takes longer than doing it; see `planned_for`."""
     return rows <= _SMALL_ROWS and stored_bytes <= _SMALL_BYTES
+
+
+def scratch_folders(local_dir: str | None) -> list[str]:
+    """Where Spark and Java write what does not fit in memory.
+
+    Args:
+        local_dir: the setting `spark.local.dir`.
+    """
+    named = os.environ.get("LOCAL_DIRS") or os.environ.get("SPARK_LOCAL_DIRS") or local_dir  # the first is YARN's
+    return list(dict.fromkeys([*(named or TEMPORARY).split(","), TEMPORARY]))
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import re
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.aws import S3_SCHEMES
 from cdc_lake.errors import ConfigError, InfrastructureError
+from cdc_lake.exhausted import exhausted
 from cdc_lake.s3 import ConditionalPuts
 
 _WHOLE_OBJECTS = (*S3_SCHEMES, "gs")
@@ -27,23 +28,28 @@ ACCESS_DENIED = ("AccessDeniedException", "AccessControlException", "403 Forbidd
 
 _CHECKSUM = re.compile(r"\..+\.crc")
 """The name of a file's checksum, which Hadoop writes and does not show."""
+_DRAFT = re.compile(r".+\.[0-9a-f]+\.tmp")
+"""The name of a file that is being written under another name, or whose writer was killed."""
 _FILE_STATUS = re.compile(r"FileStatus\{path=(.*?); isDirectory=false; .*?\bmodification_time=(\d+);")
 
 
 @contextmanager
-def answering(where: str, what: str, todo: str) -> Iterator[None]:
+def answering(where: str, what: str, todo: str, folder: str) -> Iterator[None]:
     """Say what a store refuses to do in our words.
 
     Args:
         where, what, todo: of the error.
+        folder: where it is done.
 
     Raises:
         ConfigError: it refuses what is done inside.
-        InfrastructureError: it does not answer.
+        InfrastructureError: it does not answer, or is full.
     """
     try:
         yield
     except Py4JJavaError as exc:
+        if error := exhausted(where, exc, folder):
+            raise error from exc
         said = exc.java_exception.toString().splitlines()[0][:300]
         if any(sign in said for sign in _NO_ANSWER):
             raise InfrastructureError(where, f"the store does not answer: {said}", "try again") from exc
@@ -81,11 +87,14 @@ class LocalFiles(_Files):
         return Path(re.sub("^file:(//)?", "", path))
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder without Hadoop's checksums, sorted; none when it does not exist or cannot be read."""
+        """The names of a folder's files but drafts and Hadoop's checksums, sorted; none if there is no such folder, or
+        it cannot be read.
+        """
         try:
-            return sorted(name for name in os.listdir(self.path(folder)) if not _CHECKSUM.fullmatch(name))
+            there = os.listdir(self.path(folder))
         except OSError:
             return []
+        return sorted(name for name in there if not (is_draft(name) or _CHECKSUM.fullmatch(name)))
 
     def read_bytes(self, path: str) -> bytes:
         """The content of a file."""
@@ -124,18 +133,18 @@ class LocalFiles(_Files):
 
         Raises:
             ConfigError: it cannot be written.
+            InfrastructureError: there is no space for it.
         """
         file = self.path(path)
         if file.exists():
             return
-        written = Path(_beside(str(file)))
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            written.write_text(text, encoding="utf-8")
-            written.replace(file)
+            _write_whole(file, text)
         except OSError as exc:
             todo = "let the job's user write, read and remove files there"
-            raise ConfigError(path, f"it cannot be written: {exc.strerror}", todo) from exc
+            raise exhausted(path, exc, path) or ConfigError(
+                path, f"it cannot be written: {exc.strerror}", todo
+            ) from exc
 
 
 class Storage(_Files):
@@ -166,7 +175,7 @@ class Storage(_Files):
 
         Raises:
             ConfigError: one of them cannot be done.
-            InfrastructureError: the store does not answer.
+            InfrastructureError: the store does not answer, or is full.
         """
         path = f"{root}/_access-{uuid.uuid4().hex}"
         for doing, do in (
@@ -175,7 +184,7 @@ class Storage(_Files):
             ("removed", lambda: self._fs(path).delete(self._path(path), False)),
         ):
             todo = "let the job's user write, read and remove files there, or name another place; nothing was read"
-            with answering(f"lake.root: {root}", f"a file there cannot be {doing}", todo):
+            with answering(f"lake.root: {root}", f"a file there cannot be {doing}", todo, root):
                 do()
 
     def exists(self, path: str) -> bool:
@@ -183,10 +192,12 @@ class Storage(_Files):
         return bool(self._fs(path).exists(self._path(path)))
 
     def names(self, folder: str) -> list[str]:
+        """The names in a folder without drafts, sorted; none when it does not exist."""
+        return [name for name in self.names_with_drafts(folder) if not is_draft(name)]
+
+    def names_with_drafts(self, folder: str) -> list[str]:
         """The names in a folder, sorted; none when it does not exist."""
-        if not self.exists(folder):
-            return []
-        return sorted(status.getPath().getName() for status in self._fs(folder).listStatus(self._path(folder)))
+        return sorted(status.getPath().getName() for status in self._listed(folder))
 
     def sizes(self, folder: str) -> dict[str, int]:
         """The files in a folder by name, in bytes; none when it does not exist."""
@@ -253,12 +264,14 @@ class Storage(_Files):
         """Write a file whose name says what it holds: one that is there already is left as it is."""
         if self.exists(path):
             return
-        if self.is_atomic(path):
+        if local := self._local(path):
+            _write_whole(local, text)
+        elif self.is_atomic(path):
             self._create(path, text, overwrite=True)
-            return
-        written = _beside(path)
-        self._create(written, text, overwrite=False)
-        self._publish(written, path)
+        else:
+            written = _draft(path)
+            self._create(written, text, overwrite=False)
+            self._publish(written, path)
 
     def create_exclusively(self, path: str, text: str) -> bool:
         """Write a file that nobody else has written: of several that try at once, one gets true.
@@ -276,8 +289,9 @@ class Storage(_Files):
                 self._create(path, text, overwrite=False)
             else:  # Hadoop's own looks first and creates then, which is not one step
                 local.parent.mkdir(parents=True, exist_ok=True)
-                with local.open("x", encoding="utf-8") as file:
+                with local.open("x", encoding="utf-8") as file, _removed_on_failure(local):
                     file.write(text)
+                    file.flush()
         except FileExistsError:
             return False
         except Py4JJavaError as exc:
@@ -288,16 +302,20 @@ class Storage(_Files):
 
     def replace(self, path: str, text: str) -> None:
         """Write a file, whether it is there or not; elsewhere than in a local folder a reader may find it empty for a
-        moment.
+        moment. So may one in a local folder whose disk is full.
         """
         local = self._local(path)
         if local is None:
             self._create(path, text, overwrite=True)
-        else:
-            local.parent.mkdir(parents=True, exist_ok=True)
-            written = Path(_beside(str(local)))
-            written.write_text(text, encoding="utf-8")
-            written.replace(local)
+            return
+        try:
+            _write_whole(local, text)
+        except OSError:
+            if not local.exists() or local.stat().st_size < len(text.encode()):
+                raise
+            with local.open("r+", encoding="utf-8") as file:  # a full disk takes what has its place already
+                file.write(text)
+                file.truncate()
 
     def remove(self, path: str) -> None:
         """Remove a file; one that is not there is no error."""
@@ -333,9 +351,14 @@ class Storage(_Files):
     def _create(self, path: str, text: str, *, overwrite: bool) -> None:
         stream = self._fs(path).create(self._path(path), overwrite)
         try:
-            stream.write(bytearray(text, "utf-8"))
-        finally:
-            stream.close()
+            try:
+                stream.write(bytearray(text, "utf-8"))
+            finally:
+                stream.close()
+        except Py4JJavaError:
+            if not overwrite:
+                self.remove(path)
+            raise
 
     def _conditional_puts(self, bucket: str) -> ConditionalPuts:
         if bucket not in self._puts:
@@ -368,8 +391,32 @@ class Storage(_Files):
         return self._path(path).getFileSystem(self._conf)
 
 
-def _beside(path: str) -> str:
+def is_draft(name: str) -> bool:
+    """Whether a file of this name is one that is being written, or whose writer was killed meanwhile."""
+    return bool(_DRAFT.fullmatch(name))
+
+
+def _draft(path: str) -> str:
     return f"{path}.{uuid.uuid4().hex}.tmp"
+
+
+def _write_whole(file: Path, text: str) -> None:
+    """Write a file that appears under its name once it is complete, or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(_draft(str(file)))
+    with _removed_on_failure(draft):
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(file)
+
+
+@contextmanager
+def _removed_on_failure(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError:
+        with suppress(OSError):
+            file.unlink()
+        raise
 
 
 def _is(exc: Py4JJavaError, name: str) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from cdc_lake.errors import InstallationError
+from cdc_lake.exhausted import TEMPORARY, exhausted, scarce
 from cdc_lake.jars import cache_folder, lock_file, read_lock, require
 from cdc_lake.java import JAVA_VERSION
 
@@ -373,6 +374,7 @@ def start_jvm() -> Any:
     """The JVM of this process, which is started if there is none yet.
 
     Raises:
+        InfrastructureError: there is no space for its files, or too few files or threads are allowed.
         InstallationError: it does not start.
     """
     from pyspark import SparkContext
@@ -380,7 +382,9 @@ def start_jvm() -> Any:
 
     try:
         SparkContext._ensure_initialized()
-    except PySparkRuntimeError as exc:
+    except (PySparkRuntimeError, OSError) as exc:
+        if error := exhausted("Spark", exc, TEMPORARY) or scarce("Spark's Java, which does not start", TEMPORARY):
+            raise error from exc
         todo = f"see what it said above; point JAVA_HOME at a whole Java {JAVA_VERSION}"
         raise InstallationError("Spark", "its Java does not start", todo) from exc
     return SparkContext._jvm

@@ -1,5 +1,6 @@
 """Fixtures that several folders of tests share."""
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +53,18 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     stack.start(detach=False)
     yield stack
     stack.delete()
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that has no space for the lake's small files: their drafts lead to the device that is always full."""
+
+    def draft(path: str) -> str:
+        link = Path(f"{path}.{uuid.uuid4().hex}.tmp")
+        link.symlink_to("/dev/full")
+        return str(link)
+
+    monkeypatch.setattr("cdc_lake.storage._draft", draft)
 
 
 @pytest.fixture

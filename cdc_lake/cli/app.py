@@ -9,6 +9,7 @@ import typer
 
 from cdc_lake.cli import catalog, demo, emr, jars, look, package, quarantine, reconcile, run, schemas, seek, stack
 from cdc_lake.errors import CdcLakeError
+from cdc_lake.exhausted import exhausted
 
 app = typer.Typer(
     help="Debezium change events from Kafka into bronze, silver and gold lakehouse tables.",
@@ -67,11 +68,14 @@ def execute(*arguments: str) -> None:
         os.environ["CDC_LAKE_DEBUG"] = "1"
     try:
         app([argument for argument in arguments if argument != "--debug"], prog_name="cdc-lake")
-    except CdcLakeError as exc:
+    except Exception as exc:
+        error = exc if isinstance(exc, CdcLakeError) else exhausted("cdc-lake", exc)
+        if error is None:
+            raise
         if os.environ.get("CDC_LAKE_DEBUG") == "1":
             traceback.print_exc()
-        print(f"error {exc.code} {exc}", file=sys.stderr)
-        sys.exit(exc.exit_code)
+        print(f"error {error.code} {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 def _end_output() -> None:

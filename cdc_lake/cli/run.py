@@ -363,6 +363,8 @@ def _tell_troubles(report: Report) -> None:
             print(f"warning {done.table}: {warning}", file=sys.stderr)
         if done.error:
             print(f"error {done.error.code} {done.error.message}", file=sys.stderr)
+    if report.unwritten:
+        print(f"error {report.unwritten.code} {report.unwritten.message}", file=sys.stderr)
 
 
 def _print(report: Report) -> None:

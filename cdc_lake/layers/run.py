@@ -1,6 +1,8 @@
 """What the runs of all layers share: paths, which tables, their leases, the report."""
 
 import difflib
+import logging
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,17 +11,21 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, SilverTable
-from cdc_lake.errors import ConfigError, UnknownTableError
+from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnknownTableError
+from cdc_lake.exhausted import exhausted
 from cdc_lake.metrics.export import export
-from cdc_lake.metrics.report import Report, TableReport, time_in_name
+from cdc_lake.metrics.report import Failure, Report, TableReport, time_in_name
 from cdc_lake.models import read_model
-from cdc_lake.storage import LocalFiles, Storage
+from cdc_lake.storage import LocalFiles, Storage, is_draft
 from cdc_lake.tables import Table
 from cdc_lake.tables.lease import Holder, Lease
 from cdc_lake.tables.silver import TABLE_FOLDERS, gold_table, silver_table
+
+logger = logging.getLogger(__name__)
 
 _SEGMENT = re.compile(r"[a-zA-Z0-9_-]+")
 _TOPIC = re.compile(rf"{_SEGMENT.pattern}(\.{_SEGMENT.pattern})*")
@@ -255,17 +261,38 @@ class Leases:
 
 
 def end_report(storage: Storage | LocalFiles, config: Config, report: Report) -> None:
-    """Close the report, export its numbers, and write it next to the tables if it says something new."""
+    """Close the report, export its numbers, and write it next to the tables if it says something new.
+
+    One that cannot be written is logged, and never hides what it says.
+    """
     report.end()
     export(config.metrics, report)
-    if report.is_news:
-        storage.write_once(f"{config.lake.root}/_runs/{report.file_name}", report.model_dump_json(indent=2))
+    if not report.is_news:
+        return
+    folder = f"{config.lake.root}/_runs"
+    path = f"{folder}/{report.file_name}"
+    try:
+        storage.write_once(path, report.model_dump_json(indent=2))
+    except (CdcLakeError, OSError, Py4JError) as exc:
+        error = exc if isinstance(exc, CdcLakeError) else exhausted(path, exc, folder)
+        todo = "see that it can be written there; the log has the report, and the tables are as it says"
+        said = str(exc).strip().splitlines()[0]
+        report.unwritten = Failure.of(error or InfrastructureError(path, f"the report cannot be written: {said}", todo))
+        logger.warning("the report of this run: %s", report.model_dump_json())
 
 
 def remove_expired_reports(storage: Storage, config: Config) -> None:
-    """Remove the reports of runs that began more than `run.report_days` ago."""
-    oldest = time_in_name(datetime.now(UTC) - timedelta(days=config.run.report_days))
-    folder = f"{config.lake.root}/_runs"
-    for name in storage.names(folder):
-        if name < oldest and name.endswith(".json"):
-            storage.remove(f"{folder}/{name}")
+    """Remove the reports of runs that began more than `run.report_days` ago, and what runs left that were killed while
+    they wrote one.
+    """
+    now = datetime.now(UTC)
+    oldest = time_in_name(now - timedelta(days=config.run.report_days))
+    folder, writing_ms = f"{config.lake.root}/_runs", 1000 * (now.timestamp() - config.lease.seconds)
+    for name in storage.names_with_drafts(folder):
+        path = f"{folder}/{name}"
+        if is_draft(name):
+            is_over = (storage.modified_ms(path) or math.inf) < writing_ms
+        else:
+            is_over = name < oldest and name.endswith(".json")
+        if is_over:
+            storage.remove(path)

@@ -26,12 +26,13 @@ from cdc_lake import failpoints
 from cdc_lake.brokers import refused
 from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, ConfigError, DamagedFileError, DataLossError, InfrastructureError
+from cdc_lake.exhausted import exhausted
 from cdc_lake.layers.catalog import is_told
 from cdc_lake.layers.run import Leases, end_report, remove_expired_reports
 from cdc_lake.metrics.export import check_exporters
 from cdc_lake.metrics.process import seconds_before
 from cdc_lake.metrics.report import Failure, Report, TableReport
-from cdc_lake.session import build_session, is_little, lake_files, sibling
+from cdc_lake.session import LOCAL_DIR, build_session, is_little, lake_files, scratch_folders, sibling
 from cdc_lake.sources.files import OVERLAP
 from cdc_lake.storage import ACCESS_DENIED, LocalFiles, Storage
 from cdc_lake.tables.damage import damage, with_cure
@@ -100,7 +101,7 @@ class Workers:
         self.left_out: dict[str, Failure] = {}
         self._failing: dict[str, str] = {}
         self._expires_at = 0.0
-        self._root = ""
+        self._written_to = scratch_folders(None)
         self._parallel = parallel
         self._sessions = [spark] if spark else []
         self._watch = watch
@@ -169,13 +170,14 @@ class Workers:
         Raises:
             ConfigError: files cannot be written, read or removed there; or what the settings want the numbers to be
                 told with is not installed.
-            InfrastructureError: the store does not answer.
+            InfrastructureError: the store does not answer, or is full.
             InstallationError: Spark cannot be started with what is installed.
         """
         self._note_start(report)
-        self._root = config.lake.root
         with report.phase("session"):
-            storage = Storage(self.spark(config, report.layer))
+            spark = self.spark(config, report.layer)
+            storage = Storage(spark)
+        self._written_to = [config.lake.root, *scratch_folders(spark.conf.get(LOCAL_DIR, None))]
         check_exporters(config.metrics)
         if not self._seen_lake:
             storage.check_access(config.lake.root)
@@ -283,7 +285,7 @@ class Workers:
                         raise
             except Exception as error:
                 logger.debug("%s", done.table, exc_info=True)
-                raise _named(done.table, error, self._root) from error
+                raise _named(done.table, error, self._written_to) from error
 
         try:
             return self.patiently(take)
@@ -350,16 +352,18 @@ def _is_little(found: Sequence[New | None]) -> bool:
     )
 
 
-def _named(table: str, error: Exception, root: str) -> CdcLakeError:
+def _named(table: str, error: Exception, written_to: Sequence[str]) -> CdcLakeError:
     """What an error means for the one who started the run.
 
     Args:
-        root: the lake's.
+        written_to: the lake's root, and Spark's folders for temporary files.
     """
+    if not isinstance(error, CdcLakeError):
+        error = exhausted(table, error, *written_to) or error
     if isinstance(error, (PySparkException, Py4JError)):
         error = _in_our_words(table, error)
     if isinstance(error, DamagedFileError):
-        return with_cure(error, root)
+        return with_cure(error, written_to[0])
     if isinstance(error, CdcLakeError):
         return error
     return CdcLakeError(

@@ -139,6 +139,7 @@ class Report(Timed, BaseModel):
             offsets, newest commits and all that has no phase. Writing the report comes after it.
         because: who asked for it and why, where that has to be said.
         is_news: whether it is written and printed; false if a run after another one has nothing else to say.
+        unwritten: why its file could not be written.
     """
 
     run_id: str = Field(default_factory=lambda: uuid.uuid4().hex)
@@ -149,6 +150,7 @@ class Report(Timed, BaseModel):
     seconds: dict[str, float] = {}
     tables: list[TableReport] = []
     is_news: bool = Field(default=True, exclude=True)
+    unwritten: Failure | None = Field(default=None, exclude=True)
 
     def end(self) -> None:
         """Note that the run has ended."""
@@ -169,8 +171,9 @@ class Report(Timed, BaseModel):
 
     @property
     def exit_code(self) -> int:
-        """0 only if every table is ok or had nothing new."""
-        return worst_exit_code(table.error.exit_code for table in self.tables if table.error)
+        """0 only if every table is ok or had nothing new, and the report is written."""
+        failures = [*(table.error for table in self.tables), self.unwritten]
+        return worst_exit_code(failure.exit_code for failure in failures if failure)
 
     @property
     def file_name(self) -> str:

@@ -127,7 +127,8 @@ class Files:
 
     def topics(self) -> list[str]:
         """See `TopicSource`."""
-        with answering(f"files.root: {self._root}", "it cannot be listed", "let the job's user list and read it"):
+        todo = "let the job's user list and read it"
+        with answering(f"files.root: {self._root}", "it cannot be listed", todo, self._root):
             return [name for name in self._storage.names(self._root) if not name.startswith(_HIDDEN)]
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:

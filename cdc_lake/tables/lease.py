@@ -18,10 +18,11 @@ import time
 from datetime import UTC, datetime
 from types import TracebackType
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc_lake.errors import InfrastructureError, TableLockedError
+from cdc_lake.exhausted import exhausted
 from cdc_lake.storage import Storage
 
 logger = logging.getLogger(__name__)
@@ -92,9 +93,9 @@ class Lease:
         try:
             self._take()
         except (OSError, Py4JError) as exc:
-            raise InfrastructureError(
+            raise exhausted(self._table, exc, self._folder) or InfrastructureError(
                 self._table,
-                f"its lease cannot be taken: {str(exc).strip().splitlines()[0]}",
+                f"its lease cannot be taken: {_said(exc)}",
                 f"see that {self._folder} can be read and written, and run again",
             ) from exc
         self._keeper.start()
@@ -107,8 +108,8 @@ class Lease:
         try:
             if not self._is_followed():
                 self._storage.replace(self._file(self._number), self._text(is_over=True))
-        except (OSError, Py4JError):
-            logger.warning("%s: its lease could not be given back; it ends by itself", self._table, exc_info=True)
+        except (OSError, Py4JError) as exc:
+            logger.warning("%s: its lease could not be given back (%s); it ends by itself", self._table, _said(exc))
 
     def holder(self) -> Holder | None:
         """Who has the table now, if anybody has. Nothing is taken."""
@@ -146,8 +147,8 @@ class Lease:
                 if self._is_followed():
                     return
                 self._storage.replace(self._file(self._number), self._text())
-            except (OSError, Py4JError):
-                logger.warning("%s: its lease could not be renewed; tried again", self._table, exc_info=True)
+            except (OSError, Py4JError) as exc:
+                logger.warning("%s: its lease could not be renewed (%s); tried again", self._table, _said(exc))
 
     def _is_followed(self) -> bool:
         return self._newest_number() > self._number
@@ -177,7 +178,7 @@ class Lease:
 
     def _files(self) -> dict[str, int]:
         """The files there are and their numbers, those included that a run died in the middle of."""
-        found = (_FILE.fullmatch(name) for name in self._storage.names(self._folder))
+        found = (_FILE.fullmatch(name) for name in self._storage.names_with_drafts(self._folder))
         return {file[0]: int(file[1]) for file in found if file}
 
     def _file(self, number: int) -> str:
@@ -200,6 +201,11 @@ class Lease:
             f"it is being written by {holder or 'another run'}{until}",
             "nothing was done: run again once that run has ended, or its lease if it died without a word",
         )
+
+
+def _said(error: Exception) -> str:
+    said = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
+    return str(said).strip().splitlines()[0]
 
 
 def _is_alive(pid: int) -> bool:

@@ -15,7 +15,7 @@ ROWS = (
     ("sources", "tables", "catalogs", "sinks", "metrics", "reconcile", "packaging", "session", "versions"),
     ("storage", "jars", "java", "class_archive", "models", "registries", "brokers"),
     ("events", "changes"),
-    ("config", "aws", "failpoints", "fold", "joins", "points", "privacy", "s3"),
+    ("config", "aws", "exhausted", "failpoints", "fold", "joins", "points", "privacy", "s3"),
     ("columns", "errors", "literals", "partitioning"),
 )
 """From top to bottom: a room knows the rows below its own."""

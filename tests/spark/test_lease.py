@@ -19,7 +19,7 @@ from cdc_lake.errors import InfrastructureError, TableLockedError
 from cdc_lake.layers.run import Leases
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport
-from cdc_lake.storage import Storage
+from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.tables.lease import Holder, Lease
 
 TABLE = "pagila.public.film"
@@ -186,9 +186,9 @@ def test_a_run_that_looked_long_ago_does_not_get_a_number_that_is_gone(spark: Sp
     class LookedLongAgo(Storage):
         looks = 0
 
-        def names(self, folder: str) -> list[str]:
+        def names_with_drafts(self, folder: str) -> list[str]:
             self.looks += 1
-            return ["000000000001.json"] if self.looks == 1 else super().names(folder)
+            return ["000000000001.json"] if self.looks == 1 else super().names_with_drafts(folder)
 
     Storage(spark).replace(f"{tmp_path}/000000000001.json", held(until_ms=0))
     Storage(spark).replace(f"{tmp_path}/000000000003.json", held())
@@ -215,6 +215,28 @@ def test_a_lease_that_cannot_be_written_is_an_error_that_names_its_folder(storag
 
     with pytest.raises(InfrastructureError, match=r"its lease cannot be taken: .*file/lease can be read"):
         lease(storage, tmp_path / "file" / "lease").__enter__()
+
+
+def test_lease_on_a_full_disk_is_renewed_and_given_back(
+    storage: Storage, full_disk: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    with lease(storage, tmp_path, seconds=0.3) as mine:
+        time.sleep(0.5)
+        mine.check()
+        assert mine.holder() is not None
+    with lease(storage, tmp_path, "theirs") as theirs:
+        theirs.check()
+
+    assert os.listdir(tmp_path) == ["000000000002.json"]
+    assert caplog.messages == []
+
+
+def test_draft_is_not_among_the_names(storage: Storage, tmp_path: Path) -> None:
+    for name in ("whole", "whole.0a1b.tmp", "orders.tmp"):
+        (tmp_path / name).touch()
+
+    for files in (storage, LocalFiles()):
+        assert files.names(str(tmp_path)) == ["orders.tmp", "whole"]
 
 
 def test_what_a_run_left_in_the_middle_of_writing_is_removed(storage: Storage, tmp_path: Path) -> None:

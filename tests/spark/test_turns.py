@@ -1,5 +1,6 @@
 """Many tables in one application: fair turns, failures kept apart, idle tables left alone, told to stop."""
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from cdc_lake.layers.run import Leases, end_report
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.session import planned_for
-from cdc_lake.storage import Storage
+from cdc_lake.storage import LocalFiles, Storage
 
 
 @dataclass
@@ -211,6 +212,42 @@ def test_refused_store_access_exits_2_and_is_not_retried(run: Callable[..., Repo
     assert "the store refuses access" in done.error.message
 
 
+def test_full_disk_exits_10_and_the_other_tables_go_on(
+    run: Callable[..., Report], spark: SparkSession, tmp_path: Path
+) -> None:
+    def act(own: SparkSession, done: TableReport) -> None:
+        if done.table == "a":
+            own._jvm.java.io.FileOutputStream("/dev/full").write(1)
+        if done.table == "b":
+            Path("/dev/full").write_text("text")
+
+    workers = Workers(spark=spark)
+    workers.lake(Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver"))
+    report = run(Doing({"a": 1, "b": 1, "c": 1}, act), workers)
+
+    assert states(report) == {"a": "failed", "b": "failed", "c": "ok"}
+    assert report.exit_code == 10
+    for done in report.tables[:2]:
+        assert done.error is not None and f"{done.table}: No space left on device: /" in done.error.message
+        assert str(tmp_path) in done.error.message and "/tmp" in done.error.message
+
+
+@pytest.mark.parametrize(("error", "exit_code"), [(DataLossError("a", "records are gone", "seek"), 20), (None, 10)])
+def test_report_on_a_full_disk_is_logged_and_hides_nothing(
+    full_disk: None, caplog: pytest.LogCaptureFixture, tmp_path: Path, error: DataLossError | None, exit_code: int
+) -> None:
+    report = Report(layer="silver", tables=[TableReport(table="a", status="ok")])
+    if error:
+        report.tables[0].fail(error)
+
+    end_report(LocalFiles(), Config(lake=LakeConfig(root=str(tmp_path))), report)
+
+    assert report.exit_code == exit_code
+    assert report.unwritten and f"{report.file_name}: No space left on device: " in report.unwritten.message
+    assert report.model_dump_json() in caplog.messages[-1]
+    assert list((tmp_path / "_runs").iterdir()) == []
+
+
 def test_spark_failure_after_losing_the_lease_exits_40(
     run: Callable[..., Report], spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -254,11 +291,16 @@ def test_expired_reports_are_removed_once_a_day(spark: SparkSession, tmp_path: P
     for report in ages.values():
         end_report(storage, config, report)
 
+    drafts = {age: tmp_path / "_runs" / f"{ages[1].file_name}.{age}.tmp" for age in ("01d", "0ff")}
+    for draft in drafts.values():
+        draft.touch()
+    os.utime(drafts["01d"], (1, 1))
+
     workers, newest = Workers(1, spark), Report(layer="silver")
     workers.end(storage, config, newest)
 
-    kept = {file.name for file in (tmp_path / "_runs").glob("*.json")}
-    assert kept == {ages[1].file_name, newest.file_name}
+    kept = {file.name for file in (tmp_path / "_runs").iterdir()}
+    assert kept == {ages[1].file_name, newest.file_name, drafts["0ff"].name}  # which another run may be writing
     end_report(storage, config, ages[3])
     workers.end(storage, config, newest)
     assert (tmp_path / "_runs" / ages[3].file_name).exists()
