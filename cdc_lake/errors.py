@@ -12,7 +12,7 @@
     │   ├── TimeTravelError                   bronze cannot tell a table as of the source time or offset asked for
     │   ├── IncompatibleSchemaError           an Avro schema does not fit the columns, or the version before it
     │   └── SchemaChangeError                 the source's columns changed in a way that the table's settings refuse
-    ├── InfrastructureError          exit 10  broker, registry or server does not answer; try again later
+    ├── InfrastructureError          exit 10  a server does not answer, or a disk is full; try again later
     ├── DataLossError                exit 20  records are gone, or the source's log is not the one we knew
     │   ├── NoProgressError                   no commit that is left says what the table has consumed
     │   ├── DuplicateKeyError                 silver has several rows of one key
@@ -121,7 +121,7 @@ class SchemaChangeError(ConfigError):
 
 
 class InfrastructureError(CdcLakeError):
-    """A server does not answer. Nothing was committed; the same run can be repeated."""
+    """A server does not answer, or a disk or limit of the system is exhausted; the same run can be repeated."""
 
     code = "CDC-300"
     exit_code = 10

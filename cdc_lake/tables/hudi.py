@@ -77,6 +77,8 @@ _SETTINGS_OF = {
     # Nobody else compacts; and a reader merges at most so many logs.
     "mor": {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "10"},
 }
+_MARKERS_OF_FILES = {"hoodie.write.markers.type": "DIRECT"}
+"""Or the server that Hudi makes them with waits for five minutes on a full disk. It saves requests to object stores."""
 _FILE = f"{HUDI_PREFIX}file_name"
 _LONG_DIGITS = 18
 _MOST_SECONDS_AHEAD = 10.0
@@ -471,6 +473,7 @@ class HudiTable:
             **_SETTINGS_OF[self._kind],
             **self._placing(keys),
             **(_OLD if self._is_old else {}),
+            **({} if self._storage.is_atomic(self.path) else _MARKERS_OF_FILES),
             **self._properties,
             **(more or {}),
             "hoodie.table.name": self.path.rstrip("/").rpartition("/")[2],
