@@ -17,8 +17,10 @@ _SPACE = {
 }
 _FILES = "Too many open files"
 _THREADS = re.compile(r"unable to create native thread|can't start new thread|Resource temporarily unavailable")
-_NO_TEMPORARY = re.compile(r"Failed to create a temp directory|No usable temporary directory")
-"""What Spark and Python say where their folder cannot be written, for whatever reason."""
+_NOT_CREATED = re.compile(
+    r"Failed to create a temp directory|No usable temporary directory|DELTA_CANNOT_CREATE_LOG_PATH|Mkdirs failed to create"
+)
+"""What Spark, Python, Delta and Hadoop say where a folder cannot be created, for whatever reason."""
 TEMPORARY = "/tmp"
 """Java's own folder, whatever TMPDIR says."""
 _FEW = 1024
@@ -41,7 +43,7 @@ def exhausted(where: str, error: object, *folders: str) -> InfrastructureError |
         return _too_few(where, "open files", "-n", resource.RLIMIT_NOFILE)
     if _THREADS.search(said):
         return _too_few(where, "processes and threads", "-u", resource.RLIMIT_NPROC)
-    return scarce(where, *folders) if _NO_TEMPORARY.search(said) else None
+    return _full(where, folders) if _NOT_CREATED.search(said) else None
 
 
 def scarce(where: str, *folders: str) -> InfrastructureError | None:
@@ -54,9 +56,11 @@ def scarce(where: str, *folders: str) -> InfrastructureError | None:
         most = resource.getrlimit(limit)[1]
         if most != resource.RLIM_INFINITY and most < _FEW:
             return _too_few(where, of, flag, limit)
-    if any(fs.is_full for fs in _file_systems(folders)):
-        return _no_space(where, _FULL, folders)
-    return None
+    return _full(where, folders)
+
+
+def _full(where: str, folders: Iterable[str]) -> InfrastructureError | None:
+    return _no_space(where, _FULL, folders) if any(fs.is_full for fs in _file_systems(folders)) else None
 
 
 def _too_few(where: str, of: str, flag: str, limit: int) -> InfrastructureError:
@@ -98,7 +102,7 @@ class _FileSystem:
             has += ", no inodes free"
         if self._is_read_only:
             has += ", read-only"
-        return f"{self._mount} (with {' and '.join(self._folders)}) has {has}"
+        return f"{self._mount} (with {' and '.join(self._folders)}) now has {has}"
 
 
 def _file_systems(folders: Iterable[str]) -> list[_FileSystem]:

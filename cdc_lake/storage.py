@@ -142,7 +142,7 @@ class LocalFiles(_Files):
             _write_whole(file, text)
         except OSError as exc:
             todo = "let the job's user write, read and remove files there"
-            raise exhausted(path, exc, path) or ConfigError(
+            raise exhausted(path, exc, str(file.parent)) or ConfigError(
                 path, f"it cannot be written: {exc.strerror}", todo
             ) from exc
 

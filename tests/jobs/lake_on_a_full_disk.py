@@ -1,4 +1,4 @@
-"""Bronze and silver of a lake whose disk is full, and then has space again. To be run where it may mount its disk."""
+"""Bronze and silver of a lake whose disk is full, and then has space again; where this process may mount a disk."""
 
 import json
 import os
@@ -8,44 +8,61 @@ from functools import partial
 from pathlib import Path
 
 from bronze_of_fakes import servers
+from deltalake import DeltaTable
 from events import TABLE
 
 from cdc_lake.cli.app import execute
 from cdc_lake.layers import bronze
 from cdc_lake.session import build_session
 
-DISK = Path(sys.argv[1])
-FILLER = DISK / "filler"
+LAYERS = ("bronze", "silver")
 
 
-def leave(free_bytes: int) -> None:
-    """Fill the disk up to so many bytes."""
-    disk = os.statvfs(DISK)
-    FILLER.write_bytes(b"0" * (disk.f_bavail * disk.f_frsize - free_bytes))
+def leave(disk: Path, free_bytes: int) -> Path:
+    """Fill a disk up to so many bytes; the file that does it."""
+    found, filler = os.statvfs(disk), disk / "filler"
+    filler.write_bytes(bytes(found.f_bavail * found.f_frsize - free_bytes))
+    return filler
 
 
-def run(layer: str) -> int:
-    """Run a layer as its command does."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+def run(layer: str) -> object:
+    """Run a layer as its command does; the exit code."""
     try:
         execute("run", layer, "--table", TABLE, "--json")
     except SystemExit as ended:
-        return int(str(ended.code))
-    raise AssertionError("a command ends")
+        return ended.code
+    return None
 
 
 if __name__ == "__main__":
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", DISK], check=True)
+    disk, sizes = Path(sys.argv[1]), map(int, sys.argv[2:])
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], check=True)
+    os.environ["CDC_LAKE__LAKE__ROOT"] = f"{disk}/lake"
+    (disk / "lake").mkdir()
     broker, registry = servers()
     bronze.run_bronze = partial(bronze.run_bronze, source=broker, registry=registry)
-    build_session("cdc_lake on a full disk", is_short=True)
-    for layer in ("bronze", "silver"):
-        codes = []
-        for free_bytes in map(int, sys.argv[2:]):
-            leave(free_bytes)
-            codes.append(run(layer))
-            FILLER.unlink()
-        codes.append(run(layer))
-        left = [str(path.relative_to(DISK)) for path in (DISK / "lake").rglob("*.tmp") if "_delta_log" not in path.parts]
-        print(json.dumps({"layer": layer, "codes": codes, "left": left}), flush=True)
+    spark = build_session("cdc_lake on a full disk", is_short=True)
+    codes: dict[str, list[object]] = {layer: [] for layer in LAYERS}
+    free_bytes = list(sizes)
+    for layer in LAYERS:
+        for free in free_bytes:
+            filler = leave(disk, free)
+            codes[layer].append(run(layer))
+            filler.unlink()
+        codes[layer].append(run(layer))
+    folder = TABLE.replace(".", "/")
+    kept = [DeltaTable(f"{disk}/lake/{layer}/{folder}").to_pyarrow_table().to_pylist() for layer in LAYERS]
+    hudi = spark.read.format("hudi").load(f"{disk}/lake/silver_hudi_cow/{folder}").select("id", "name").collect()
+    drafts = [path for name in ("_runs", "_leases", "_schemas") for path in (disk / "lake" / name).rglob("*.tmp")]
+    print(
+        json.dumps(
+            {
+                "codes": codes,
+                "offsets": sorted(row["offset"] for row in kept[0]),
+                "delta": sorted((row["id"], row["name"]) for row in kept[1]),
+                "hudi": sorted((row["id"], row["name"]) for row in hudi),
+                "reports": len(list((disk / "lake" / "_runs").glob("*.json"))),
+                "drafts": list(map(str, drafts)),
+            }
+        )
+    )

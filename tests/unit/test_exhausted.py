@@ -48,7 +48,7 @@ def test_full_device_names_the_file_system_and_its_bytes(tmp_path: Path) -> None
 
     size = os.statvfs(mount)
     assert error is not None
-    assert f"No space left on device: {mount} (with {folder}) has " in error.what
+    assert f"No space left on device: {mount} (with {folder}) now has " in error.what
     assert f" of {size.f_blocks * size.f_frsize:,} bytes free" in error.what
     assert "s3a" not in error.what
 
