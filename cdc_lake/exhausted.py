@@ -18,7 +18,8 @@ _SPACE = {
 _FILES = "Too many open files"
 _THREADS = re.compile(r"unable to create native thread|can't start new thread|Resource temporarily unavailable")
 _NOT_CREATED = re.compile(
-    r"Failed to create a temp directory|No usable temporary directory|DELTA_CANNOT_CREATE_LOG_PATH|Mkdirs failed to create"
+    r"Failed to create a temp directory|No usable temporary directory|DELTA_CANNOT_CREATE_LOG_PATH"
+    r"|Mkdirs failed to create"
 )
 """What Spark, Python, Delta and Hadoop say where a folder cannot be created, for whatever reason."""
 TEMPORARY = "/tmp"

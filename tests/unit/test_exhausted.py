@@ -69,13 +69,21 @@ def test_too_many_open_files_names_the_limit(few_files: None) -> None:
     assert "it needs more open files than the system allows (`ulimit -n` is " in str(exhausted("a.b", raised.value))
 
 
-def test_folder_that_takes_no_files_is_full_only_if_its_disk_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    said = "java.io.IOException: Failed to create a temp directory (under /scratch) after 10 attempts!"
+@pytest.mark.parametrize(
+    "said",
+    [
+        "java.io.IOException: Failed to create a temp directory (under /scratch) after 10 attempts!",
+        "[DELTA_CANNOT_CREATE_LOG_PATH] Cannot create file:/lake/bronze/a/_delta_log",
+    ],
+)
+def test_folder_that_is_not_created_is_full_only_if_its_disk_is(said: str, tmp_path: Path) -> None:
+    assert exhausted("Spark", said, "/proc/sys") is not None  # of a file system without space
+    assert exhausted("Spark", said, str(tmp_path)) is None
+
+
+def test_enough_of_all_is_no_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("cdc_lake.exhausted._FEW", 0)
 
-    assert exhausted("Spark", said, "/proc/sys") is not None  # of a file system without space
     assert scarce("Spark", str(tmp_path)) is None
 
 
