@@ -69,13 +69,26 @@ def execute(*arguments: str) -> None:
     try:
         app([argument for argument in arguments if argument != "--debug"], prog_name="cdc-lake")
     except Exception as exc:
-        error = exc if isinstance(exc, CdcLakeError) else exhausted("cdc-lake", exc)
+        error = _known(exc)
         if error is None:
             raise
         if os.environ.get("CDC_LAKE_DEBUG") == "1":
             traceback.print_exc()
         print(f"error {error.code} {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+def _known(error: Exception) -> CdcLakeError | None:
+    """What an error means for the reader; none if that is not known."""
+    if isinstance(error, CdcLakeError):
+        return error
+    if found := exhausted("cdc-lake", error):
+        return found
+    if "pyspark" not in sys.modules:
+        return None
+    from cdc_lake.tables.damage import damage  # imports pyspark, which some commands do without
+
+    return damage(error, "cdc-lake")
 
 
 def _end_output() -> None:
