@@ -1,5 +1,8 @@
-"""Small files of the lake (schemas, run reports, commits), wherever Hadoop's file systems reach: a folder, HDFS, S3."""
+"""Files of the lake, small ones (schemas, run reports, commits) and parts of large ones, wherever Hadoop's file systems
+reach: a folder, HDFS, S3.
+"""
 
+import io
 import os
 import re
 import uuid
@@ -7,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError
@@ -103,6 +106,10 @@ class LocalFiles(_Files):
     def read_text(self, path: str) -> str:
         """The whole text of a file."""
         return self.path(path).read_text(encoding="utf-8")
+
+    def open(self, path: str) -> BinaryIO:
+        """A file, to read parts of it."""
+        return self.path(path).open("rb")
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or folder at `path`."""
@@ -245,6 +252,13 @@ class Storage(_Files):
                 return None
             raise
 
+    def open(self, path: str) -> BinaryIO:
+        """A file, to read parts of it."""
+        fs, at = self._fs(path), self._path(path)
+        status = fs.getFileStatus(at)
+        stream = fs.openFile(at).withFileStatus(status).build().get()  # S3 is not asked for the length once more
+        return cast(BinaryIO, _Parts(stream, status.getLen(), self._jvm.org.apache.commons.io.IOUtils))
+
     def first_line(self, path: str) -> str | None:
         """The first line of a file; null when the file does not exist or is empty."""
         try:
@@ -346,7 +360,12 @@ class Storage(_Files):
                 yield from (f"{name}/{deeper}" for deeper in self.folders(below, *holding))
 
     def _listed(self, folder: str) -> list[Any]:
-        return list(self._fs(folder).listStatus(self._path(folder))) if self.exists(folder) else []
+        try:
+            return list(self._fs(folder).listStatus(self._path(folder)))
+        except Py4JJavaError as exc:
+            if _is(exc, "FileNotFoundException"):
+                return []
+            raise
 
     def _create(self, path: str, text: str, *, overwrite: bool) -> None:
         stream = self._fs(path).create(self._path(path), overwrite)
@@ -389,6 +408,45 @@ class Storage(_Files):
 
     def _fs(self, path: str) -> Any:
         return self._path(path).getFileSystem(self._conf)
+
+
+class _Parts(io.RawIOBase):
+    """A file of Hadoop's, of which only those parts are read that are asked for.
+
+    Args:
+        stream: of the file.
+        length: its length.
+        utils: Java's class of this name.
+    """
+
+    def __init__(self, stream: Any, length: int, utils: Any) -> None:
+        self._stream, self._length, self._utils = stream, length, utils
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        number = max(min(len(buffer), self._length - self._at), 0)
+        self._stream.seek(self._at)
+        buffer[:number] = self._utils.toByteArray(self._stream, number)
+        self._at += number
+        return number
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
 
 
 def is_draft(name: str) -> bool:

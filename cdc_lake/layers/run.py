@@ -27,6 +27,8 @@ from cdc_lake.tables.silver import TABLE_FOLDERS, gold_table, silver_table
 
 logger = logging.getLogger(__name__)
 
+LOOKS = 16
+"""Looks at tables at one time: a store answers each request in some 30 ms."""
 _SEGMENT = re.compile(r"[a-zA-Z0-9_-]+")
 _TOPIC = re.compile(rf"{_SEGMENT.pattern}(\.{_SEGMENT.pattern})*")
 
@@ -176,6 +178,11 @@ def select_landed(
 def landed(config: Config, storage: Storage | LocalFiles, layer: str = "bronze") -> list[str]:
     """The topics with a bronze table; or the models with a gold one."""
     return [folder.replace("/", ".") for folder in storage.folders(f"{config.lake.root}/{layer}", *TABLE_FOLDERS)]
+
+
+def is_elsewhere(config: Config, files: Storage | LocalFiles) -> bool:
+    """Whether a lake in a local folder holds no table, so that Hadoop may know another place by its path."""
+    return isinstance(files, LocalFiles) and not any(files.folders(f"{config.lake.root}/bronze", *TABLE_FOLDERS))
 
 
 def open_gold(config: Config, name: str, spark: SparkSession) -> Table:

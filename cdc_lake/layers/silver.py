@@ -20,7 +20,7 @@ from cdc_lake.layers.run import (
     SilverTarget,
     check_holds_no_tables,
     check_is_in_no_table,
-    landed,
+    is_elsewhere,
     select_landed,
     silver_targets,
     table_path,
@@ -60,8 +60,8 @@ def run_silver(
     report = Report(layer="silver")
     workers = workers or Workers(spark=spark)
     files = workers.files(config)
-    if isinstance(files, LocalFiles) and not landed(config, files):
-        files = workers.lake(config, report)  # Hadoop may know another place
+    if is_elsewhere(config, files):
+        files = workers.lake(config, report)
     targets = _targets(config, select_landed(config, files, tables))
     look = partial(_new_without_spark, config, files, targets)
     if workers.finds_nothing_new(config, report, files, list(targets), look):

@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from functools import cached_property
+from functools import cache, partial
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.dataset import dataset, field
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JJavaError
 from pydantic import BaseModel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -16,14 +18,14 @@ from pyspark.sql import functions as F
 from cdc_lake.config import Config
 from cdc_lake.errors import IncompleteWriteError, InfrastructureError
 from cdc_lake.layers.bronze import unread
-from cdc_lake.layers.run import SilverTarget, landed, select_landed, silver_targets, table_path
+from cdc_lake.layers.run import LOOKS, SilverTarget, is_elsewhere, select_landed, silver_targets, table_path
 from cdc_lake.metrics.report import Report
-from cdc_lake.session import build_session
+from cdc_lake.session import build_session, lake_files
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource
 from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.newest import delta_files, newest_commit
+from cdc_lake.tables.newest import DataFile, newest_commit, newest_rows
 from cdc_lake.tables.progress import Progress
 from cdc_lake.tables.silver import TABLE_FOLDERS
 
@@ -97,23 +99,30 @@ def status(
     Raises:
         UnknownTableError: a name or glob fits no bronze table.
     """
-    look = _Look(config, spark)
-    source = source or open_source(config, lambda: look.spark)
-    storage = look.storage
-    topics = select_landed(config, storage, tables)
+
+    @cache
+    def session() -> SparkSession:
+        return spark or build_session("cdc_lake status", config.max_record_bytes)
+
+    files = lake_files(config.lake.root, spark)
+    if is_elsewhere(config, files):
+        files = Storage(session())
+    topics = select_landed(config, files, tables)
+    source = source or open_source(config, session)
     found, logs = Status(), dict[str, TopicLog]()
     try:
         there = set(source.topics())
         logs = source.logs([topic for topic in topics if topic in there])
     except InfrastructureError as error:
         found.broker_error = str(error)
-    runs = _last_runs(storage, f"{config.lake.root}/_runs")
-    for topic in topics:
-        try:
-            of_topic = list(_of_topic(look, look.bronze(topic), topic, logs.get(topic), source))
-        except (OSError, pa.ArrowInvalid):  # Spark says what is wrong with the file
-            of_topic = list(_of_topic(look, look.bronze_by_spark(topic), topic, logs.get(topic), source))
-        found.tables += of_topic
+    runs = _last_runs(files, f"{config.lake.root}/_runs")
+    with ThreadPoolExecutor(LOOKS) as pool:
+        looked_at = list(pool.map(partial(_without_spark, config, files), topics))
+    for topic, plain in zip(topics, looked_at, strict=True):
+        of_topic = plain or _looked_at(config, _Spark(config, session()), topic)
+        if topic in logs:
+            _compare(of_topic.tables[0], of_topic.consumed, logs[topic], source)
+        found.tables += of_topic.tables
     for one in found.tables:
         one.last_run = runs.get((one.layer, one.table))
         one.last_reconcile = runs.get(("reconcile", one.table)) if one.layer == "silver" else None
@@ -130,27 +139,101 @@ class _Rows(Protocol):
         """Rows that silver has yet to fold, behind batch `reached`, and Kafka's time of the oldest, ms."""
 
 
-class _ByArrow:
-    """Of the files of a local table: Arrow skips row groups by their statistics."""
+class _Bronze(NamedTuple):
+    """A bronze table."""
 
-    def __init__(self, files: Sequence[str]) -> None:
-        moment = pa.timestamp("us", "UTC")
-        columns = pa.schema([("status", pa.string()), ("batch", pa.int64()), ("kafka_timestamp", moment)])
-        self._rows = dataset(files, schema=columns, format="parquet")
+    table_id: str
+    progress: Progress
+    rows: _Rows
+
+
+class _Reader(Protocol):
+    """Reads the tables of a lake."""
+
+    def bronze(self, topic: str) -> _Bronze:
+        """A topic's bronze table."""
+
+    def silver(self, target: SilverTarget) -> Progress | None:
+        """What a silver table has consumed; none if it is not there yet."""
+
+
+class _NotPlainError(Exception):
+    """Only Spark can tell what a table's log says."""
+
+
+class _Files:
+    """Reads them without Spark."""
+
+    def __init__(self, config: Config, files: LocalFiles | Storage) -> None:
+        self._config = config
+        self._files = files
+
+    def bronze(self, topic: str) -> _Bronze:
+        """See `_Reader`."""
+        found = newest_rows(self._files, table_path(self._config, "bronze", topic))
+        if found is None:
+            raise _NotPlainError
+        newest, rows = found
+        return _Bronze(newest.table_id, newest.progress, _RowsInFiles(self._files, rows))
+
+    def silver(self, target: SilverTarget) -> Progress | None:
+        """See `_Reader`."""
+        newest = newest_commit(self._files, target.path, target.held_in.format)
+        if newest is None and self._files.holds(target.path, *TABLE_FOLDERS):
+            raise _NotPlainError
+        return newest.progress if newest else None
+
+
+class _RowsInFiles:
+    """Of those files whose statistics do not rule them out."""
+
+    def __init__(self, files: LocalFiles | Storage, rows: Sequence[DataFile]) -> None:
+        self._files = files
+        self._rows = rows
 
     def quarantined(self) -> int:
         """See `_Rows`."""
-        return int(self._rows.count_rows(filter=field("status") == "quarantined"))
+        return len(self._where("status", "quarantined", pc.field("status") == "quarantined", ["status"]))
 
     def waiting(self, reached: int) -> tuple[int, int | None]:
         """See `_Rows`."""
-        is_waiting = (field("batch") > reached) & (field("status") == "ok")
-        times = self._rows.to_table(columns=["kafka_timestamp"], filter=is_waiting)["kafka_timestamp"]
-        oldest = pc.min(times).cast(pa.int64()).as_py()
+        is_waiting = (pc.field("batch") > reached) & (pc.field("status") == "ok")
+        times = self._where("batch", reached + 1, is_waiting, ["batch", "status", "kafka_timestamp"])["kafka_timestamp"]
+        oldest = pc.min(times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py()
         return len(times), None if oldest is None else oldest // 1000
 
+    def _where(self, column: str, least: int | str, condition: pc.Expression, columns: list[str]) -> pa.Table:
+        """Columns of the rows that meet a condition, which none does whose `column` is below `least`."""
+        found = [pa.table({name: pa.nulls(0) for name in columns})]
+        for file in self._rows:
+            if file.most.get(column, least) >= least:
+                with self._files.open(file.path) as source:
+                    # Without threads of Arrow's: one that calls back as Python ends would abort the process.
+                    read = pq.ParquetFile(source).read(columns, use_threads=False)
+                found.append(read.filter(condition))
+        return pa.concat_tables(found, promote_options="default")
 
-class _BySpark:
+
+class _Spark:
+    """Reads them by Spark, which reads every log and reports damaged files."""
+
+    def __init__(self, config: Config, spark: SparkSession) -> None:
+        self._config = config
+        self._spark = spark
+
+    def bronze(self, topic: str) -> _Bronze:
+        """See `_Reader`."""
+        table = DeltaLakeTable(self._spark, table_path(self._config, "bronze", topic))
+        progress = table.progress()
+        assert progress is not None, "a bronze table is created with progress"
+        return _Bronze(table.id(), progress, _RowsBySpark(table))
+
+    def silver(self, target: SilverTarget) -> Progress | None:
+        """See `_Reader`."""
+        return target.open(self._spark).progress()
+
+
+class _RowsBySpark:
     """Of any table."""
 
     def __init__(self, bronze: DeltaLakeTable) -> None:
@@ -167,91 +250,48 @@ class _BySpark:
         return number, oldest_ms
 
 
-class _Bronze(NamedTuple):
-    """A bronze table."""
+class _Topic(NamedTuple):
+    """What a topic's tables say.
 
-    table_id: str
-    progress: Progress
-    rows: _Rows
+    Attributes:
+        consumed: by bronze.
+        tables: bronze first.
+    """
 
-
-class _Look:
-    """Opens tables, without Spark where that can be."""
-
-    def __init__(self, config: Config, spark: SparkSession | None) -> None:
-        self.config = config
-        self._spark = spark
-        self._files = LocalFiles.of(config.lake.root)
-
-    @cached_property
-    def spark(self) -> SparkSession:
-        """The session."""
-        return self._spark or build_session("cdc_lake status", self.config.max_record_bytes)
-
-    @cached_property
-    def storage(self) -> Storage | LocalFiles:
-        """The lake's files."""
-        is_here = self._files is not None and landed(self.config, self._files)
-        return self._files if self._files and is_here else Storage(self.spark)
-
-    def bronze(self, topic: str) -> _Bronze:
-        """A topic's bronze table."""
-        path = table_path(self.config, "bronze", topic)
-        if self._files:
-            newest, files = newest_commit(self._files, path, "delta"), delta_files(self._files, path)
-            if newest is not None and files is not None:
-                return _Bronze(newest.table_id, newest.progress, _ByArrow(files))
-        return self.bronze_by_spark(topic)
-
-    def bronze_by_spark(self, topic: str) -> _Bronze:
-        """The same through Spark, which reads every log and reports damaged files."""
-        table = DeltaLakeTable(self.spark, table_path(self.config, "bronze", topic))
-        progress = table.progress()
-        assert progress is not None, "a bronze table is created with progress"
-        return _Bronze(table.id(), progress, _BySpark(table))
-
-    def silver(self, target: SilverTarget) -> Progress | None:
-        """What a silver table has consumed; none if it is not there yet."""
-        if isinstance(self.storage, LocalFiles) and not self.storage.holds(target.path, *TABLE_FOLDERS):
-            return None
-        newest = newest_commit(self._files, target.path, target.held_in.format) if self._files else None
-        return newest.progress if newest else target.open(self.spark).progress()
+    consumed: Progress
+    tables: list[TableStatus]
 
 
-def _of_topic(
-    look: _Look, bronze: _Bronze, topic: str, log: TopicLog | None, source: TopicSource
-) -> Iterator[TableStatus]:
-    yield _of_bronze(topic, bronze, log, source)
-    for target in silver_targets(look.config, topic):
-        try:
-            yield _of_silver(target.name, bronze, look.silver(target))
-        except IncompleteWriteError as error:
-            yield TableStatus(table=target.name, layer="silver", commit=None, error=str(error))
+def _without_spark(config: Config, files: LocalFiles | Storage, topic: str) -> _Topic | None:
+    try:
+        return _looked_at(config, _Files(config, files), topic)
+    except (_NotPlainError, OSError, pa.ArrowInvalid, Py4JJavaError):
+        return None  # Spark says what is wrong
 
 
-def _of_bronze(topic: str, bronze: _Bronze, log: TopicLog | None, source: TopicSource) -> TableStatus:
-    progress = bronze.progress
+def _looked_at(config: Config, reader: _Reader, topic: str) -> _Topic:
+    bronze = reader.bronze(topic)
     found = TableStatus(
         table=topic,
         layer="bronze",
-        commit=progress.commit,
-        consumed={str(partition): offset for partition, offset in progress.position.items()},
+        commit=bronze.progress.commit,
+        consumed={str(partition): offset for partition, offset in bronze.progress.position.items()},
         quarantined=bronze.rows.quarantined(),
     )
-    if log is not None and log.problem is None:
-        left = unread(log, progress.offsets.get(log.id, {}))
-        found.behind_records = sum(span.end - span.start for span in left.values())
-        firsts = {partition: span.start for partition, span in left.items()}
-        oldest = source.timestamps_ms(log.name, firsts).values() if firsts else ()
-        found.behind_seconds = _seconds_since(min(oldest, default=None))
-    return found
+    return _Topic(
+        bronze.progress, [found, *(_of_silver(reader, target, bronze) for target in silver_targets(config, topic))]
+    )
 
 
-def _of_silver(name: str, bronze: _Bronze, folded: Progress | None) -> TableStatus:
+def _of_silver(reader: _Reader, target: SilverTarget, bronze: _Bronze) -> TableStatus:
+    try:
+        folded = reader.silver(target)
+    except IncompleteWriteError as error:
+        return TableStatus(table=target.name, layer="silver", commit=None, error=str(error))
     is_known = folded is not None and folded.is_of(bronze.table_id, bronze.progress) is not False
     reached = folded.sources[bronze.table_id] if folded and is_known else 0
     found = TableStatus(
-        table=name, layer="silver", commit=folded.commit if folded else None, consumed={"bronze": reached}
+        table=target.name, layer="silver", commit=folded.commit if folded else None, consumed={"bronze": reached}
     )
     if reached >= bronze.progress.commit:
         found.behind_records, found.behind_seconds = 0, 0.0
@@ -259,6 +299,17 @@ def _of_silver(name: str, bronze: _Bronze, folded: Progress | None) -> TableStat
     found.behind_records, oldest_ms = bronze.rows.waiting(reached)
     found.behind_seconds = _seconds_since(oldest_ms)
     return found
+
+
+def _compare(bronze: TableStatus, progress: Progress, log: TopicLog, source: TopicSource) -> None:
+    """Say how far a bronze table is behind its topic."""
+    if log.problem is not None:
+        return
+    left = unread(log, progress.offsets.get(log.id, {}))
+    bronze.behind_records = sum(span.end - span.start for span in left.values())
+    firsts = {partition: span.start for partition, span in left.items()}
+    oldest = source.timestamps_ms(log.name, firsts).values() if firsts else ()
+    bronze.behind_seconds = _seconds_since(min(oldest, default=None))
 
 
 def _seconds_since(then_ms: int | None) -> float:

@@ -28,7 +28,7 @@ from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, ConfigError, DamagedFileError, DataLossError, InfrastructureError
 from cdc_lake.exhausted import exhausted
 from cdc_lake.layers.catalog import is_told
-from cdc_lake.layers.run import Leases, end_report, remove_expired_reports
+from cdc_lake.layers.run import LOOKS, Leases, end_report, remove_expired_reports
 from cdc_lake.metrics.export import check_exporters
 from cdc_lake.metrics.process import seconds_before
 from cdc_lake.metrics.report import Failure, Report, TableReport
@@ -41,8 +41,6 @@ from cdc_lake.versions import session_class
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_LOOKS = 16
-"""Looks at one time: a store answers each request in some 30 ms."""
 _EXPIRY_SECONDS = 24 * 3600
 """Expired reports are removed so often, and by each process that starts Spark."""
 _FEW_TABLES = 8
@@ -146,9 +144,9 @@ class Workers:
             return False
         looked_at = [TableReport(table=one, status="unchanged") for one in tables if one not in self.left_out]
         found, is_new = list[New | None](), False
-        with ThreadPoolExecutor(_LOOKS) as pool:
-            for start in range(0, len(looked_at), _LOOKS):
-                found += pool.map(partial(_unless_it_fails, look), looked_at[start : start + _LOOKS])
+        with ThreadPoolExecutor(LOOKS) as pool:
+            for start in range(0, len(looked_at), LOOKS):
+                found += pool.map(partial(_unless_it_fails, look), looked_at[start : start + LOOKS])
                 is_new = not all(new is not None and not new.rows for new in found)
                 if is_new and isinstance(files, Storage):
                     return False  # each look takes requests, and there is a JVM already

@@ -60,21 +60,40 @@ def newest_commit(files: LocalFiles | Storage, path: str, format: Literal["delta
         return None
 
 
-def delta_files(files: LocalFiles, path: str) -> list[str] | None:
-    """The data files of the newest version of a Delta table.
+class DataFile(NamedTuple):
+    """A file of a Delta table's rows.
 
-    None where `newest_commit` says none, and where a file does not hold rows as they are: with deletion vectors or
-    mapped columns.
+    Attributes:
+        most: by column, a value that none in the file is above; not of every column.
+    """
+
+    path: str
+    most: Mapping[str, Any]
+
+
+def newest_rows(files: LocalFiles | Storage, path: str) -> tuple[Newest, list[DataFile]] | None:
+    """What `newest_commit` says of a Delta table, and its files.
+
+    None where that says none, and where a file does not hold rows as they are: with deletion vectors or mapped columns.
 
     Args:
+        files: the lake's.
         path: the table's folder.
     """
     try:
         log = _delta_log(files, path)
-        found = log and log.files()
+        newest = log and _newest_in(log, files, path)
+        added = log.added() if log and newest else None
+        if newest is None or added is None:
+            return None
+        return newest, [DataFile(f"{path}/{unquote(one['path'])}", _most(one.get("stats"))) for one in added]
     except _NOT_PLAIN:
         return None
-    return None if found is None else [f"{files.path(path)}/{unquote(name)}" for name in found]
+
+
+def _most(statistics: str | None) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(statistics).get("maxValues", {}) if statistics else {}
+    return found
 
 
 _NOT_PLAIN = (OSError, ValueError, KeyError, TypeError, CdcLakeError)
@@ -105,13 +124,13 @@ class _DeltaLog(NamedTuple):
         (found,) = (one for one in column.to_pylist() if one)
         return {**found, "configuration": dict(found["configuration"])}
 
-    def files(self) -> list[str] | None:
-        """See `delta_files`; relative to the table's folder."""
+    def added(self) -> list[Mapping[str, Any]] | None:
+        """The table's files as the log adds them; see `newest_rows` for when there are none."""
         if any(name.startswith("delta.columnMapping.") for name in self.metadata()["configuration"]):
             return None
         added: list[Mapping[str, Any]] = []
         if self.checkpoint is not None:
-            columns = ["add.path", "add.deletionVector.storageType"]
+            columns = ["add.path", "add.stats", "add.deletionVector.storageType"]
             added += filter(None, self.checkpoint.read(columns=columns)["add"].to_pylist())
         found = {one["path"]: one for one in added}
         for action in self.after:
@@ -119,7 +138,7 @@ class _DeltaLog(NamedTuple):
                 found[action["add"]["path"]] = action["add"]
             elif "remove" in action:
                 found.pop(action["remove"]["path"], None)
-        return None if any(one.get("deletionVector") for one in found.values()) else list(found)
+        return None if any(one.get("deletionVector") for one in found.values()) else list(found.values())
 
 
 def _delta_log(files: LocalFiles | Storage, path: str) -> _DeltaLog | None:
@@ -145,13 +164,16 @@ def _delta_log(files: LocalFiles | Storage, path: str) -> _DeltaLog | None:
     after = [version for version in versions if version >= first]
     if after != list(range(first, newest + 1)):
         return None
-    return _DeltaLog(newest, checkpoint, [action for one in after for action in actions(one)], actions(newest))
+    commits = {version: actions(version) for version in after or [newest]}
+    return _DeltaLog(newest, checkpoint, [action for one in after for action in commits[one]], commits[newest])
 
 
 def _of_delta(files: LocalFiles | Storage, path: str) -> Newest | None:
     log = _delta_log(files, path)
-    if log is None:
-        return None
+    return _newest_in(log, files, path) if log else None
+
+
+def _newest_in(log: _DeltaLog, files: LocalFiles | Storage, path: str) -> Newest | None:
     said: Mapping[str, Any] = next((action["commitInfo"] for action in log.newest if "commitInfo" in action), {})
     progress = Progress.from_metadata(said.get("userMetadata"))
     if progress is None:

@@ -133,9 +133,18 @@ def test_all_layers_and_a_sink_s_files_on_s3(
 
     assert ended.code == 0, ended.said
     no_cluster = ("--master", "spark://127.0.0.1:1")  # a session could not be made
-    again = submit("-", *in_turn(jobs[:3]), job=IN_TURN, before=(*bucket.flags, *no_cluster), **settings)
+    look = ("--", str(IN_TURN.with_name("look.py")), "status", "--json")
+    again = submit("-", *in_turn(jobs[:3]), *look, job=IN_TURN, before=(*bucket.flags, *no_cluster), **settings)
     assert again.code == 0, again.said
-    assert again.out.count("unchanged") == 1 + len(TABLE_TYPES) + 1
+    *reports, _ = again.out.splitlines()
+    assert "".join(reports).count("unchanged") == 1 + len(TABLE_TYPES) + 1
+    behind = [(one["layer"], one["behind_records"], one["quarantined"]) for one in again.report["tables"]]
+    assert sorted(behind, key=str) == [
+        ("bronze", 0, 0),
+        ("bronze", None, 0),  # the broker does not have that topic
+        *[("silver", 0, None)] * len(TABLE_TYPES),
+        *[("silver", RECORDS, None)] * len(TABLE_TYPES),
+    ]
     brought = tmp_path / "brought"
     bucket.bring(brought)
     silver = (f"{layer}/{THING}" for layer in ("silver", "silver_hudi_cow", "silver_hudi_mor"))

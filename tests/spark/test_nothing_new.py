@@ -171,8 +171,9 @@ def test_newest_commits_are_read_as_spark_reads_them(spark: SparkSession, lake: 
     assert found == (bronze.progress(), bronze.id(), bronze.version(), bronze.size())
 
 
+@pytest.mark.parametrize("by", ["local files", "Hadoop's files"])
 def test_status_without_spark_counts_what_spark_counts(
-    spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_spark: None
+    spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_spark: None, by: str
 ) -> None:
     root = shutil.copytree(lake.config.lake.root, tmp_path / "lake")
     config = lake.config.model_copy(update={"lake": LakeConfig(root=str(root))})
@@ -183,12 +184,18 @@ def test_status_without_spark_counts_what_spark_counts(
     broker.append(topic.tombstone(1))
     shutil.rmtree(root / "silver_hudi_cow")
 
+    opened, read = [], LocalFiles if by == "local files" else Storage
+    monkeypatch.setattr(read, "open", lambda files, path, do=read.open: (opened.append(path), do(files, path))[1])
+    if read is Storage:
+        monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/conf")
+
     found = status(config, ["*"], source=broker).tables
 
+    assert len(opened) == 1 + 1 + 4 + 1  # by table, those of the four files that may have rows that count
     assert [(one.commit, one.behind_records) for one in found] == [(4, 1), (3, 1), (None, 7), (3, 1)]
     assert found[0].quarantined == 1
     with monkeypatch.context() as patch:
-        patch.setattr(LocalFiles, "of", lambda root: None)
+        patch.setattr(status_module, "newest_rows", lambda files, path: None)
         by_spark = status(config, ["*"], spark, source=broker).tables
     assert [one.model_dump(exclude={"behind_seconds"}) for one in found] == [
         one.model_dump(exclude={"behind_seconds"}) for one in by_spark
