@@ -254,12 +254,22 @@ def lake_files(root: str, spark: SparkSession | None) -> LocalFiles | Storage:
     Raises:
         InstallationError: Java does not start.
     """
-    if local := LocalFiles.of(root):
-        return local
+    return LocalFiles.of(root) or Storage.of(*hadoop(spark))
+
+
+def hadoop(spark: SparkSession | None) -> tuple[Any, Any]:
+    """The JVM, and Hadoop's configuration. If there is no session yet, none is made.
+
+    Args:
+        spark: the session, if there is one.
+
+    Raises:
+        InstallationError: Java does not start.
+    """
     if spark is not None:
-        return Storage(spark)
+        return spark._jvm, spark._jsc.hadoopConfiguration()
     jvm = start_jvm()
-    return Storage.of(jvm, jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(SparkConf()._jconf))
+    return jvm, jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(SparkConf()._jconf)
 
 
 def sibling(spark: SparkSession) -> SparkSession:

@@ -4,11 +4,10 @@ A catalog decides nothing: what a table holds stands in the table. An entry is o
 and can be made again at any time.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from cdc_lake.config import Config, Kind, metastore_address
@@ -133,8 +132,12 @@ def differences(wanted: Listing, found: Listing | None) -> list[str]:
     return said
 
 
-def open_catalog(config: Config, spark: SparkSession) -> Catalog:
+def open_catalog(config: Config, hadoop: Callable[[], tuple[Any, Any]]) -> Catalog:
     """The settings' catalog. Nothing is asked of it yet.
+
+    Args:
+        config: the settings.
+        hadoop: gives the JVM and Hadoop's configuration, which only a metastore needs.
 
     Raises:
         ConfigError: there is none, or nothing says how to reach it.
@@ -146,7 +149,7 @@ def open_catalog(config: Config, spark: SparkSession) -> Catalog:
     if settings.type == "hive":
         from cdc_lake.catalogs.hive import HiveCatalog
 
-        return HiveCatalog(spark, settings, metastore_address(config))
+        return HiveCatalog(*hadoop(), settings, metastore_address(config))
     try:
         from cdc_lake.catalogs.glue import GlueCatalog  # takes its time to import
     except ModuleNotFoundError as exc:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
 
 from cdc_lake.catalogs import PATH, Column, Entry, Listing, differences
 from cdc_lake.catalogs.listings import delta_listing, hudi_listings
@@ -30,19 +29,19 @@ class HiveCatalog:
     """A metastore's databases and tables; see `cdc_lake.catalogs.Catalog`.
 
     Args:
-        spark: a session, in whose JVM the client is.
+        jvm: in which the client is.
+        conf: Hadoop's configuration.
         uris: of the metastore; what the cluster's settings say, if nothing is given.
 
     Raises:
         ConfigError: nothing says where it is.
     """
 
-    def __init__(self, spark: SparkSession, settings: CatalogConfig, uris: str | None) -> None:
-        jvm: Any = spark._jvm
+    def __init__(self, jvm: Any, conf: Any, settings: CatalogConfig, uris: str | None) -> None:
         self._jvm = jvm
         self._api = jvm.org.apache.hadoop.hive.metastore.api
         kind = jvm.java.lang.Class.forName("org.apache.hadoop.hive.conf.HiveConf")
-        self._conf = jvm.org.apache.hadoop.hive.conf.HiveConf(spark._jsc.hadoopConfiguration(), kind)
+        self._conf = jvm.org.apache.hadoop.hive.conf.HiveConf(conf, kind)
         self._hive = jvm.org.apache.hadoop.hive.ql.metadata.Hive
         if uris:
             self._conf.set(_URIS, uris)

@@ -6,9 +6,15 @@ mark in the lake (`<root>/_catalog/<layer>/<table>`); the next run tells it agai
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JJavaError
 from pydantic import BaseModel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -19,19 +25,21 @@ from cdc_lake.catalogs.naming import check_names, names_of
 from cdc_lake.config import Config, SilverTable
 from cdc_lake.errors import CdcLakeError, InfrastructureError
 from cdc_lake.events.declared import column_comments
-from cdc_lake.layers.run import landed, select, silver_targets, table_path
+from cdc_lake.layers.run import LOOKS, is_elsewhere, landed, select, silver_targets, table_path
 from cdc_lake.metrics.report import Failure, Report
 from cdc_lake.models import model_names, read_model
 from cdc_lake.partitioning import joint_name
-from cdc_lake.session import build_session
+from cdc_lake.session import build_session, hadoop, lake_files
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.tables import Table
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.silver import gold_table
+from cdc_lake.tables.newest import newest_rows, newest_schema, rows_where
+from cdc_lake.tables.silver import TABLE_FOLDERS, gold_table
 
 logger = logging.getLogger(__name__)
 
+_LOG_ORDER = ("batch", "log_ts", "partition", "offset")
 _NEAR_BATCHES = 16
 """The newest schema of a topic's values is looked for in so many of bronze's newest batches first."""
 
@@ -124,12 +132,13 @@ def sync_catalog(
 
     Args, Raises: see `check_catalog`. An entry that cannot be mended has its error; the others are mended.
     """
+    spark = spark or _session(config)
     look = _Look(config, tables, layers, spark)
     report = CatalogReport(entries=[*look.compared(), *look.surplus()])
     for entry in look.entries:
         try:
             _put(look.catalog, entry)
-            look.storage.remove(_mark(config, entry.layer, entry.table))
+            Storage(spark).remove(_mark(config, entry.layer, entry.table))
         except InfrastructureError:
             raise
         except CdcLakeError as error:
@@ -151,7 +160,7 @@ def drop_from_catalog(
     Raises:
         ForeignEntryError: an entry is of something else; nothing was taken out.
     """
-    look = _Look(config, tables, layers, spark)
+    look = _Look(config, tables, layers, spark or _session(config))
     for entry in look.entries:
         check_is_ours(entry, look.found[entry.database])
     there = [(entry, name) for entry in look.entries for name in entry.names if name in look.found[entry.database]]
@@ -212,8 +221,9 @@ class _Told:
         if self._down is not None:
             return self._down
         try:
-            self._catalog = self._catalog or open_catalog(self._config, self._spark)
-            entry = _entry(self._config, self._spark, _held(self._config, layer, table))
+            self._catalog = self._catalog or open_catalog(self._config, partial(hadoop, self._spark))
+            held, reader = _held(self._config, layer, table), _Spark(self._config, self._spark)
+            entry = _entry(self._config, reader, Storage(self._spark), held)
             if entry is not None:
                 _put(self._catalog, entry)
         except Exception as error:
@@ -229,13 +239,101 @@ def _put(catalog: Catalog, entry: Entry) -> None:
     catalog.put(entry)
 
 
-def _entry(config: Config, spark: SparkSession, held: _Held) -> Entry | None:
+class _Described(NamedTuple):
+    """A table's columns, and its partitions by the names of their folders."""
+
+    schema: StructType
+    partitions: Sequence[str]
+
+
+class _Reader(Protocol):
+    """Reads what a catalog is told of tables."""
+
+    def described(self, held: _Held) -> _Described | None:
+        """A table; none where there is none yet."""
+
+    def newest_value_schema(self, topic: str) -> str | None:
+        """The fingerprint of the newest one in bronze."""
+
+
+class _NotPlainError(Exception):
+    """Only Spark can tell."""
+
+
+class _Files:
+    """Reads it without Spark."""
+
+    def __init__(self, config: Config, files: LocalFiles | Storage) -> None:
+        self._config = config
+        self._files = files
+
+    def described(self, held: _Held) -> _Described | None:
+        """See `_Reader`. A Hudi table's columns are Avro's in its commits, and Spark says what these are to it."""
+        schema = newest_schema(self._files, held.path) if held.held_in.format == "delta" else None
+        if schema is None and self._files.holds(held.path, *TABLE_FOLDERS):
+            raise _NotPlainError
+        return _Described(schema, ()) if schema else None
+
+    def newest_value_schema(self, topic: str) -> str | None:
+        """See `_Reader`."""
+        found = newest_rows(self._files, table_path(self._config, "bronze", topic))
+        if found is None:
+            raise _NotPlainError
+        newest, rows = found
+        columns = ["status", "value_schema", *_LOG_ORDER]
+        for since in (newest.progress.commit - _NEAR_BATCHES, 0):
+            is_of_row = (pc.field("status") == "ok") & pc.field("value_schema").is_valid() & (pc.field("batch") > since)
+            last = rows_where(self._files, rows, is_of_row, columns, least={"batch": since + 1})
+            if last:
+                by_place = last.sort_by([(name, "descending") for name in _LOG_ORDER])
+                fingerprint: str = by_place["value_schema"][0].as_py()
+                return fingerprint
+        return None
+
+
+class _Spark:
+    """Reads it by Spark."""
+
+    def __init__(self, config: Config, spark: SparkSession) -> None:
+        self._config = config
+        self._spark = spark
+
+    def described(self, held: _Held) -> _Described | None:
+        """See `_Reader`."""
+        table = held.open(self._spark)
+        return _Described(table.schema(), table.partition_folders()) if table.exists() else None
+
+    def newest_value_schema(self, topic: str) -> str | None:
+        """See `_Reader`."""
+        bronze = DeltaLakeTable(self._spark, table_path(self._config, "bronze", topic))
+        progress = bronze.progress()
+        assert progress is not None, "silver is folded from bronze"
+        written = bronze.read().where((F.col("status") == "ok") & F.col("value_schema").isNotNull())
+        newest = F.max_by("value_schema", F.struct(*_LOG_ORDER))
+        for since in (progress.commit - _NEAR_BATCHES, 0):
+            found: str | None = written.where(F.col("batch") > since).agg(newest).collect()[0][0]
+            if found is not None:
+                return found
+        return None
+
+
+def _entry_without_spark(config: Config, files: LocalFiles | Storage, held: _Held) -> tuple[Entry | None] | None:
+    """The entry, which is nothing where there is no table yet; nothing at all where only Spark can tell."""
+    try:
+        return (_entry(config, _Files(config, files), files, held),)
+    except (_NotPlainError, OSError, pa.ArrowInvalid, Py4JJavaError):
+        return None  # Spark says what is wrong
+
+
+def _entry(config: Config, reader: _Reader, files: LocalFiles | Storage, held: _Held) -> Entry | None:
     """What the catalog is to be told of a table; nothing where there is none yet."""
-    table = held.open(spark)
-    if not table.exists():
+    found = reader.described(held)
+    if found is None:
         return None
     database, name = names_of(config.catalog, held.layer, held.table)
-    comments = _comments(config, spark, held.table.partition("@")[0]) if held.layer == "silver" else {}
+    comments = dict[str, str]()
+    if held.layer == "silver" and (fingerprint := reader.newest_value_schema(held.table.partition("@")[0])):
+        comments = column_comments(SchemaFiles(files, config.lake.root).by_fingerprint(fingerprint).text)
     return Entry(
         table=held.table,
         layer=held.layer,
@@ -243,9 +341,9 @@ def _entry(config: Config, spark: SparkSession, held: _Held) -> Entry | None:
         name=name,
         kind=held.held_in.kind,
         path=held.path,
-        schema=_commented(table.schema(), comments),
+        schema=_commented(found.schema, comments),
         partition_by=held.partition_by,
-        partitions=tuple(table.partition_folders()),
+        partitions=tuple(found.partitions),
     )
 
 
@@ -257,21 +355,6 @@ def _commented(schema: StructType, comments: Mapping[str, str]) -> StructType:
         return StructField(field.name, field.dataType, metadata={"comment": comment} if comment else {})
 
     return StructType([commented(field) for field in schema])
-
-
-def _comments(config: Config, spark: SparkSession, topic: str) -> dict[str, str]:
-    """What the source says of a topic's columns in the newest schema of its values."""
-    bronze = DeltaLakeTable(spark, table_path(config, "bronze", topic))
-    progress = bronze.progress()
-    assert progress is not None, "silver is folded from bronze"
-    written = bronze.read().where((F.col("status") == "ok") & F.col("value_schema").isNotNull())
-    newest = F.max_by("value_schema", F.struct("batch", "log_ts", "partition", "offset"))
-    for since in (progress.commit - _NEAR_BATCHES, 0):
-        found = written.where(F.col("batch") > since).agg(newest).collect()[0][0]
-        if found is not None:
-            files = SchemaFiles(Storage(spark), config.lake.root)
-            return column_comments(files.by_fingerprint(found).text)
-    return {}
 
 
 class _Look:
@@ -286,21 +369,29 @@ class _Look:
         self, config: Config, tables: Sequence[str], layers: Collection[str], spark: SparkSession | None
     ) -> None:
         layers = layers or config.catalog.layers
-        spark = spark or build_session("cdc_lake catalog", config.max_record_bytes)
-        self.storage = Storage(spark)
-        self.catalog = open_catalog(config, spark)
-        there = {layer: _there(config, self.storage, layer) for layer in layers}
+        files = lake_files(config.lake.root, spark)
+        session = cache(lambda: spark or _session(config))
+        if is_elsewhere(config, files):
+            files = Storage(session())
+        self.catalog = open_catalog(config, partial(hadoop, spark))
+        there = {layer: _there(config, files, layer) for layer in layers}
         for layer, names in there.items():
             check_catalog_names(config, layer, names)
         topics = list(dict.fromkeys(name.partition("@")[0] for names in there.values() for name in names))
         asked = set(select(tables, topics, f"table in {config.lake.root}", "run the bronze job first"))
-        found = (
-            _entry(config, spark, _held(config, layer, name))
+        wanted = [
+            _held(config, layer, name)
             for layer, names in there.items()
             for name in names
             if name.partition("@")[0] in asked
+        ]
+        with ThreadPoolExecutor(LOOKS) as pool:
+            found = list(pool.map(partial(_entry_without_spark, config, files), wanted))
+        told = (
+            one[0] if one else _entry(config, _Spark(config, session()), files, held)
+            for held, one in zip(wanted, found, strict=True)
         )
-        self.entries = [entry for entry in found if entry is not None]
+        self.entries = [entry for entry in told if entry is not None]
         self.found = {database: self.catalog.found(database) for database in {one.database for one in self.entries}}
         self._root = config.lake.root
         self._is_all = asked == set(topics) and set(layers) >= set(config.catalog.layers)
@@ -328,7 +419,11 @@ class _Look:
         ]
 
 
-def _there(config: Config, storage: Storage, layer: str) -> list[str]:
+def _session(config: Config) -> SparkSession:
+    return build_session("cdc_lake catalog", config.max_record_bytes)
+
+
+def _there(config: Config, storage: Storage | LocalFiles, layer: str) -> list[str]:
     """The tables of a layer by their names in reports; of silver and gold some may not be there yet."""
     if layer == "gold":
         return model_names(Path(config.gold.models))

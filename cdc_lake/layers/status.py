@@ -9,7 +9,6 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from py4j.protocol import Py4JJavaError
 from pydantic import BaseModel
 from pyspark.sql import SparkSession
@@ -25,7 +24,7 @@ from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource
 from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.newest import DataFile, newest_commit, newest_rows
+from cdc_lake.tables.newest import DataFile, newest_commit, newest_rows, rows_where
 from cdc_lake.tables.progress import Progress
 from cdc_lake.tables.silver import TABLE_FOLDERS
 
@@ -193,25 +192,17 @@ class _RowsInFiles:
 
     def quarantined(self) -> int:
         """See `_Rows`."""
-        return len(self._where("status", "quarantined", pc.field("status") == "quarantined", ["status"]))
+        is_quarantined = pc.field("status") == "quarantined"
+        return len(rows_where(self._files, self._rows, is_quarantined, ["status"], least={"status": "quarantined"}))
 
     def waiting(self, reached: int) -> tuple[int, int | None]:
         """See `_Rows`."""
         is_waiting = (pc.field("batch") > reached) & (pc.field("status") == "ok")
-        times = self._where("batch", reached + 1, is_waiting, ["batch", "status", "kafka_timestamp"])["kafka_timestamp"]
+        columns = ["batch", "status", "kafka_timestamp"]
+        found = rows_where(self._files, self._rows, is_waiting, columns, least={"batch": reached + 1})
+        times = found["kafka_timestamp"]
         oldest = pc.min(times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py()
         return len(times), None if oldest is None else oldest // 1000
-
-    def _where(self, column: str, least: int | str, condition: pc.Expression, columns: list[str]) -> pa.Table:
-        """Columns of the rows that meet a condition, which none does whose `column` is below `least`."""
-        found = [pa.table({name: pa.nulls(0) for name in columns})]
-        for file in self._rows:
-            if file.most.get(column, least) >= least:
-                with self._files.open(file.path) as source:
-                    # Without threads of Arrow's: one that calls back as Python ends would abort the process.
-                    read = pq.ParquetFile(source).read(columns, use_threads=False)
-                found.append(read.filter(condition))
-        return pa.concat_tables(found, promote_options="default")
 
 
 class _Spark:

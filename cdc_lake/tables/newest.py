@@ -4,15 +4,20 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 from fastavro import block_reader
+from pyspark.sql.types import StructType
 
 from cdc_lake.errors import CdcLakeError
 from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.tables.hudi_timeline import WRITTEN, incomplete
 from cdc_lake.tables.progress import METADATA_KEY, Progress
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
 LOG_FOLDER, METADATA_FOLDER = "_delta_log", ".hoodie"
 """What a table's folder holds, of Delta and of Hudi."""
@@ -91,6 +96,51 @@ def newest_rows(files: LocalFiles | Storage, path: str) -> tuple[Newest, list[Da
         return None
 
 
+def rows_where(
+    files: LocalFiles | Storage,
+    rows: Sequence[DataFile],
+    condition: "pc.Expression",
+    columns: Sequence[str],
+    *,
+    least: Mapping[str, Any],
+) -> "pa.Table":
+    """Columns of the rows in a table's files that meet a condition.
+
+    Args:
+        files: the lake's.
+        rows: the table's files.
+        columns: those of the condition among them.
+        least: by column, a value that no row is below that meets the condition. Files without one are not opened.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found = [pa.table({name: pa.nulls(0) for name in columns})]
+    for file in rows:
+        if all(file.most.get(name, value) >= value for name, value in least.items()):
+            with files.open(file.path) as source:
+                # Without threads of Arrow's: one that calls back as Python ends would abort the process.
+                read = pq.ParquetFile(source).read(list(columns), use_threads=False)
+            found.append(read.filter(condition))
+    return pa.concat_tables(found, promote_options="default")
+
+
+def newest_schema(files: LocalFiles | Storage, path: str) -> StructType | None:
+    """A Delta table's columns; none where `newest_rows` says none.
+
+    Args:
+        files: the lake's.
+        path: the table's folder.
+    """
+    try:
+        log = _delta_log(files, path)
+        if log is None or _newest_in(log, files, path) is None or log.maps_columns():
+            return None
+        return StructType.fromJson(json.loads(log.metadata()["schemaString"]))
+    except _NOT_PLAIN:
+        return None
+
+
 def _most(statistics: str | None) -> Mapping[str, Any]:
     found: Mapping[str, Any] = json.loads(statistics).get("maxValues", {}) if statistics else {}
     return found
@@ -115,18 +165,23 @@ class _DeltaLog(NamedTuple):
     newest: Sequence[Mapping[str, Any]]
 
     def metadata(self) -> Mapping[str, Any]:
-        """The table's: id, and configuration as a mapping."""
+        """The table's: id, schema, and configuration as a mapping."""
         for action in reversed(self.after):
             if "metaData" in action:
                 found: Mapping[str, Any] = action["metaData"]
                 return found
-        column = self.checkpoint.read(columns=["metaData.id", "metaData.configuration"])["metaData"]
+        columns = ["metaData.id", "metaData.schemaString", "metaData.configuration"]
+        column = self.checkpoint.read(columns=columns)["metaData"]
         (found,) = (one for one in column.to_pylist() if one)
         return {**found, "configuration": dict(found["configuration"])}
 
+    def maps_columns(self) -> bool:
+        """Whether columns have other names in the files."""
+        return any(name.startswith("delta.columnMapping.") for name in self.metadata()["configuration"])
+
     def added(self) -> list[Mapping[str, Any]] | None:
         """The table's files as the log adds them; see `newest_rows` for when there are none."""
-        if any(name.startswith("delta.columnMapping.") for name in self.metadata()["configuration"]):
+        if self.maps_columns():
             return None
         added: list[Mapping[str, Any]] = []
         if self.checkpoint is not None:

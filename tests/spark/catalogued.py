@@ -92,6 +92,6 @@ class CataloguedLake:
         return {row["id"]: row for row in silver_rows(self.root, self.topic, layer)}
 
 
-def entries(spark: SparkSession, lake: CataloguedLake) -> list[Entry]:
+def entries(spark: SparkSession | None, lake: CataloguedLake, config: Config | None = None) -> list[Entry]:
     """What the catalog is told of the lake's tables."""
-    return _Look(lake.config, ["*"], (), spark).entries
+    return _Look(config or lake.config, ["*"], (), spark).entries

@@ -10,7 +10,7 @@ from typing import Any
 
 import boto3
 import pytest
-from catalogued import DATABASES, CataloguedLake, entries
+from catalogued import DATABASES, SILVER, CataloguedLake, entries
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 from reading_by_name import Reader, reading
@@ -26,7 +26,10 @@ from cdc_lake.embedded.ports import choose_ports
 from cdc_lake.embedded.server import Site
 from cdc_lake.errors import CatalogDriftError, ForeignEntryError, InfrastructureError
 from cdc_lake.java import find_java
-from cdc_lake.layers.catalog import check_catalog, drop_from_catalog, sync_catalog
+from cdc_lake.layers import catalog as catalog_module
+from cdc_lake.layers.catalog import _Files, _Spark, check_catalog, drop_from_catalog, sync_catalog
+from cdc_lake.session import hadoop
+from cdc_lake.storage import LocalFiles
 
 pytestmark = pytest.mark.hudi
 
@@ -82,7 +85,7 @@ def lake(spark: SparkSession, server: Server, tmp_path_factory: pytest.TempPathF
 @pytest.fixture
 def catalog(spark: SparkSession, lake: CataloguedLake) -> HiveCatalog:
     """The lake's; each test leaves it in step."""
-    return HiveCatalog(spark, lake.config.catalog, lake.config.catalog.uri)
+    return HiveCatalog(*hadoop(spark), lake.config.catalog, lake.config.catalog.uri)
 
 
 def of_the_source(rows: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
@@ -329,7 +332,7 @@ def test_a_metastore_that_is_down_fails_no_run_and_the_next_one_mends_it(
     (idle,) = lake.run("bronze").values()
 
     assert (idle.status, idle.warnings) == ("unchanged", [])
-    catalog = HiveCatalog(spark, here, server.address)
+    catalog = HiveCatalog(*hadoop(spark), here, server.address)
     assert catalog.found("mended_bronze").keys() == {"thing"}
     catalog.drop("mended_bronze", "thing")
     lake.run("bronze")
@@ -362,3 +365,34 @@ def test_the_command_line_ends_with_30_on_drift(
     assert run("drop", "--table", "per_kind")[0] is None
     assert catalog.found("gold") == {}
     assert run("sync", "--layer", "gold")[0] is None
+
+
+def test_check_of_delta_tables_makes_no_session(
+    lake: CataloguedLake, spark: SparkSession, catalog: HiveCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("a session is made")
+
+    monkeypatch.setattr(catalog_module, "build_session", refuse)
+    silver = lake.config.defaults.model_copy(update={"silver": (SILVER["delta"],)})
+    config = lake.config.model_copy(update={"defaults": silver})
+    lake.add_column("newest")
+    lake.send(1, n=1, newest=1)
+    lake.run("bronze")
+    changed = by_hand(spark, catalog, DATABASES["delta"], "thing", without_last=True)
+
+    found, report = entries(None, lake, config), check_catalog(config, ["*"])
+
+    differing = {one.entry: one.differences for one in report.drifted if one.layer}
+    assert differing == {f"{DATABASES['delta']}.thing": [f"columns missing: {changed}"]}
+    with monkeypatch.context() as patch:
+        patch.setattr(catalog_module, "newest_schema", lambda files, path: None)
+        patch.setattr(catalog_module, "newest_rows", lambda files, path: None)
+        assert found == entries(spark, lake, config)
+        assert report == check_catalog(config, ["*"], (), spark)
+    assert [one.layer for one in found] == ["bronze", "silver", "gold"]
+    by_files, by_spark = _Files(config, LocalFiles()), _Spark(config, spark)
+    assert by_files.newest_value_schema(lake.topic) == by_spark.newest_value_schema(lake.topic)
+    assert {one.metadata["comment"] for one in found[1].schema if one.metadata} == {"what it is"}
+    with pytest.raises(AssertionError, match="a session is made"):
+        check_catalog(lake.config, ["*"])  # has Hudi tables
