@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pydantic import BaseModel
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.config import Config
-from cdc_lake.errors import IncompleteWriteError, InfrastructureError
+from cdc_lake.errors import CdcLakeError, DamagedFileError, IncompleteWriteError, InfrastructureError
 from cdc_lake.layers.bronze import unread
 from cdc_lake.layers.run import LOOKS, SilverTarget, is_elsewhere, select_landed, silver_targets, table_path
 from cdc_lake.metrics.report import Report
@@ -23,11 +24,13 @@ from cdc_lake.session import build_session, lake_files
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource
 from cdc_lake.storage import LocalFiles, Storage
+from cdc_lake.tables.damage import damage, with_cure
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.newest import DataFile, newest_commit, newest_rows, rows_where
 from cdc_lake.tables.progress import Progress
 from cdc_lake.tables.silver import TABLE_FOLDERS
 
+_UNREADABLE = (IncompleteWriteError, DamagedFileError, PySparkException, Py4JJavaError)
 _MOST_REPORTS = 500
 """A table's last run is looked for in so many of the newest reports."""
 
@@ -118,7 +121,11 @@ def status(
     with ThreadPoolExecutor(LOOKS) as pool:
         looked_at = list(pool.map(partial(_without_spark, config, files), topics))
     for topic, plain in zip(topics, looked_at, strict=True):
-        of_topic = plain or _looked_at(config, _Spark(config, session()), topic)
+        try:
+            of_topic = plain or _looked_at(config, _Spark(config, session()), topic)
+        except _UNREADABLE as error:
+            found.tables.append(_unreadable(topic, "bronze", error, config))
+            continue
         if topic in logs:
             _compare(of_topic.tables[0], of_topic.consumed, logs[topic], source)
         found.tables += of_topic.tables
@@ -269,16 +276,25 @@ def _looked_at(config: Config, reader: _Reader, topic: str) -> _Topic:
         consumed={str(partition): offset for partition, offset in bronze.progress.position.items()},
         quarantined=bronze.rows.quarantined(),
     )
-    return _Topic(
-        bronze.progress, [found, *(_of_silver(reader, target, bronze) for target in silver_targets(config, topic))]
-    )
+    targets = silver_targets(config, topic)
+    return _Topic(bronze.progress, [found, *(_of_silver(config, reader, target, bronze) for target in targets)])
 
 
-def _of_silver(reader: _Reader, target: SilverTarget, bronze: _Bronze) -> TableStatus:
+def _unreadable(table: str, layer: str, error: Exception, config: Config) -> TableStatus:
+    """What is said of a table of which a file is incomplete or damaged; other errors are raised again."""
+    known = error if isinstance(error, CdcLakeError) else damage(error, table)
+    if known is None:
+        raise error
+    if isinstance(known, DamagedFileError):
+        known = with_cure(known, config.lake.root)
+    return TableStatus(table=table, layer=layer, commit=None, error=str(known))
+
+
+def _of_silver(config: Config, reader: _Reader, target: SilverTarget, bronze: _Bronze) -> TableStatus:
     try:
         folded = reader.silver(target)
-    except IncompleteWriteError as error:
-        return TableStatus(table=target.name, layer="silver", commit=None, error=str(error))
+    except _UNREADABLE as error:
+        return _unreadable(target.name, "silver", error, config)
     is_known = folded is not None and folded.is_of(bronze.table_id, bronze.progress) is not False
     reached = folded.sources[bronze.table_id] if folded and is_known else 0
     found = TableStatus(

@@ -12,6 +12,7 @@ from three_layers import Lake
 
 from cdc_lake.config import SilverTable
 from cdc_lake.layers.rebuild import run_rebuild
+from cdc_lake.layers.status import status
 from cdc_lake.metrics.report import Report, TableReport
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.storage import LocalFiles
@@ -126,29 +127,29 @@ def carry_out(lake: Lake, cure: str) -> None:
 
 
 _IN_EACH_RUN = {
-    "bronze-a missing entry": ("bronze", entry(1), gone, DELTA),
-    "bronze-flipped data": ("bronze", data, flipped, DELTA),
-    "silver-a cut entry": ("silver", entry(-1), cut, DELTA),
-    "silver-missing data": ("silver", data, gone, DELTA),
-    "side-flipped data": ("side", data, flipped, DELTA),
-    "gold-an empty entry": ("gold", entry(1), empty, DELTA),
+    "bronze-missing-entry": ("bronze", entry(1), gone, DELTA),
+    "bronze-flipped-data": ("bronze", data, flipped, DELTA),
+    "silver-cut-entry": ("silver", entry(-1), cut, DELTA),
+    "silver-missing-data": ("silver", data, gone, DELTA),
+    "side-flipped-data": ("side", data, flipped, DELTA),
+    "gold-empty-entry": ("gold", entry(1), empty, DELTA),
 }
 _DEEP = {
-    "bronze-the newest entry cut": ("bronze", entry(-1), cut_with_checksum, DELTA),
-    "bronze-the first entry missing": ("bronze", entry(0), gone, DELTA),
-    "bronze-a flipped entry": ("bronze", entry(1), flipped, DELTA),
-    "bronze-an empty entry": ("bronze", entry(1), empty, DELTA),
-    "bronze-missing data": ("bronze", data, gone, DELTA),
-    "silver-an older entry cut": ("silver", entry(1), cut, DELTA),
-    "silver-the first entry cut": ("silver", entry(0), cut, DELTA),
-    "silver-cut data": ("silver", data, cut, DELTA),
-    "silver-cut data with a checksum": ("silver", data, cut_with_checksum, DELTA),
-    "silver-empty data": ("silver", data, empty, DELTA),
-    "hudi-cut data": ("silver", data, cut, HUDI),
-    "hudi-missing settings": ("silver", of_hudi("hoodie.properties"), gone, HUDI),
-    "hudi-an empty commit": ("silver", of_hudi("timeline/*.deltacommit"), empty, HUDI),
-    "side-missing data": ("side", data, gone, DELTA),
-    "gold-missing data": ("gold", data, gone, DELTA),
+    "bronze-newest-entry-cut": ("bronze", entry(-1), cut_with_checksum, DELTA),
+    "bronze-first-entry-missing": ("bronze", entry(0), gone, DELTA),
+    "bronze-flipped-entry": ("bronze", entry(1), flipped, DELTA),
+    "bronze-empty-entry": ("bronze", entry(1), empty, DELTA),
+    "bronze-missing-data": ("bronze", data, gone, DELTA),
+    "silver-older-entry-cut": ("silver", entry(1), cut, DELTA),
+    "silver-first-entry-cut": ("silver", entry(0), cut, DELTA),
+    "silver-cut-data": ("silver", data, cut, DELTA),
+    "silver-cut-data-with-a-checksum": ("silver", data, cut_with_checksum, DELTA),
+    "silver-empty-data": ("silver", data, empty, DELTA),
+    "hudi-cut-data": ("silver", data, cut, HUDI),
+    "hudi-missing-settings": ("silver", of_hudi("hoodie.properties"), gone, HUDI),
+    "hudi-empty-commit": ("silver", of_hudi("timeline/*.deltacommit"), empty, HUDI),
+    "side-missing-data": ("side", data, gone, DELTA),
+    "gold-missing-data": ("gold", data, gone, DELTA),
 }
 CASES = [
     *(pytest.param(*case, id=name) for name, case in _IN_EACH_RUN.items()),
@@ -175,6 +176,18 @@ def test_damaged_file_is_named_and_the_cure_works(
     assert str(file) in error.message
     carry_out(lake, error.message.partition("; ")[2])
     lake.check()
+
+
+@pytest.mark.parametrize(("number", "layer"), [(0, "bronze"), (1, "silver")])
+def test_status_names_a_damaged_file_in_its_table(built: Built, number: int, layer: str) -> None:
+    lake = built(DELTA)
+    file = entry(1)(lake, layer)
+    gone(file)
+
+    found = status(lake.config, ["*"], lake.spark, source=lake.broker).tables
+
+    assert [one.layer for one in found if one.error] == [layer]
+    assert str(file) in str(found[number].error) and "move " in str(found[number].error)
 
 
 @pytest.mark.parametrize("damage", [gone, cut])
