@@ -47,6 +47,9 @@ _BACKUP = "hoodie.properties.backup"
 _GOES = f"{HUDI_PREFIX}is_deleted"
 """Hudi's own mark of a row that is to go; a column of every table, false in the rows that are there."""
 _BUCKETS = f"{METADATA_KEY}.buckets"
+_ARRAYS = f"{METADATA_KEY}.arrays"
+_ARE_SAFE = "safe"
+"""Where a commit says that no file of the table loses arrays when Hudi copies its rows; see `_has_short_decimals`."""
 _SMALL = re.compile(r"\b(tinyint|smallint)(?=[,>]|$)")
 _LOG = ".log."
 """In the names of the files that merge-on-read writes beside the others."""
@@ -105,6 +108,7 @@ class _Written(NamedTuple):
     Attributes:
         newest: the newest instant of the timeline, of any action.
         buckets: how many a partition has; none where rows are looked up.
+        keeps_arrays: whether it says that no file loses arrays.
         restores: how often the table was restored since.
     """
 
@@ -112,6 +116,7 @@ class _Written(NamedTuple):
     table_id: str
     newest: str
     buckets: int | None
+    keeps_arrays: bool
     restores: int
 
 
@@ -157,14 +162,16 @@ class HudiTable:
         """What of the table's own settings is not as this class writes it, in words; none if all is, or it is new.
 
         Raises:
-            DamagedFileError: the settings are missing or incomplete.
+            DamagedFileError: their file is missing.
             UnsupportedError: a newer Hudi has written it, in a format that this one does not know.
         """
         said = self._settings()
         if said is None:
             if not self._is_begun():
                 return None
-            raise DamagedFileError(f"{self.path}/{_PROPERTIES_FILE}", "the file is missing or damaged")
+            if not self._storage.exists(file := f"{self.path}/{_PROPERTIES_FILE}"):
+                raise DamagedFileError(file, "the file is missing")
+            said = {}  # of a Hudi that wrote no checksum, and so somebody else's
         self._check_format(int(said.get("hoodie.table.version", 0)))
         wanted = {
             "hoodie.table.type": _TYPES[self._kind],
@@ -467,6 +474,8 @@ class HudiTable:
         known = None if operation == "bulk_insert" else self._same_buckets()
         if known:
             _wait_until_past(self.path, known.newest)
+            if operation == "upsert" and not known.keeps_arrays:
+                self._check_keeps_arrays(progress)
         table_id = known.table_id if known else uuid.uuid4().hex
         settings = {
             **_SETTINGS,
@@ -485,6 +494,7 @@ class HudiTable:
             METADATA_KEY: progress.to_metadata(),
             TABLE_ID: table_id,
             _BUCKETS: str(self._buckets or ""),
+            _ARRAYS: _ARE_SAFE,
         }
         try:
             rows.select(*may_be_null).write.format("hudi").options(**settings).mode("append").save(self.path)
@@ -492,6 +502,25 @@ class HudiTable:
             self._check_was_alone(progress, known.newest if known else "", str(exc))
             raise
         return self._committed(progress)
+
+    def _check_keeps_arrays(self, progress: Progress) -> None:
+        """See that Hudi can copy the rows of a table that another version of cdc_lake created.
+
+        Raises:
+            UnsupportedError: it would lose arrays.
+        """
+        stored = self._rows().schema
+        if not (_has_short_decimals(stored) and "array<" in stored.simpleString()):
+            return
+        cures = {
+            "silver": "run `cdc-lake rebuild` once for this table: it also restores arrays that were lost before",
+            "gold": "move its folder away and run the gold job: it makes the table again",
+        }
+        raise UnsupportedError(
+            self.path,
+            "an earlier version of cdc_lake created this table, and Hudi may lose its arrays when it copies rows",
+            f"nothing was written; {cures[progress.layer]}",
+        )
 
     def _placing(self, keys: Sequence[str]) -> dict[str, str]:
         """The settings of where a row is put, and found again.
@@ -591,8 +620,15 @@ class HudiTable:
             said = timeline.readCommitMetadata(instant).getExtraMetadata()
             progress = Progress.from_metadata(said.get(METADATA_KEY))
             if progress is not None:
-                buckets = said.get(_BUCKETS)
-                return _Written(progress, said.get(TABLE_ID), newest, int(buckets) if buckets else None, restores)
+                buckets, arrays = said.get(_BUCKETS), said.get(_ARRAYS)
+                return _Written(
+                    progress,
+                    said.get(TABLE_ID),
+                    newest,
+                    int(buckets) if buckets else None,
+                    arrays == _ARE_SAFE,
+                    restores,
+                )
         if not written:
             return None
         raise NoProgressError(

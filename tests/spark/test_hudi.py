@@ -248,7 +248,10 @@ def test_overwrite_saves_arrays_of_tables_from_before(
     )
     with monkeypatch.context() as patch:
         patch.setattr(hudi, "_has_short_decimals", lambda schema: False)
+        patch.setattr(hudi, "_ARE_SAFE", "")
         table.merge(first, ["id"], step(1))
+    with pytest.raises(UnsupportedError, match=r"may lose its arrays.*cdc-lake rebuild"):
+        table.merge(second, ["id"], step(2))
     table.overwrite(first.drop("__keep", "__delete"), step(2))
     table.merge(second, ["id"], step(3))
 
