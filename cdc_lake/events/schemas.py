@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 Tree = dict[str, Any]
 
@@ -53,6 +53,8 @@ def parse(text: str) -> Tree:
     try:
         tree = _expanded(json.loads(text), "", {}, ())
         check_size(tree)
+        if _measured(tree, {}).has_items_of_no_size:
+            raise SchemaError("the items of an array take no space, so a short record could hold millions")
         return tree
     except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as exc:
         raise SchemaError(f"this is not an Avro schema: {type(exc).__name__} {exc}") from exc
@@ -74,10 +76,10 @@ def check_size(tree: Tree) -> None:
     Raises:
         SchemaError: it is, or has.
     """
-    depth, types = _measured(tree, {})
-    if depth > MAX_DEPTH:
+    measures = _measured(tree, {})
+    if measures.depth > MAX_DEPTH:
         raise SchemaError(f"the schema is nested deeper than {MAX_DEPTH} levels")
-    if types > MAX_TYPES:
+    if measures.types > MAX_TYPES:
         raise SchemaError(f"written out, the schema has more than {MAX_TYPES} types")
 
 
@@ -229,8 +231,6 @@ def _expanded(content: Any, namespace: str, known: dict[str, Tree | None], path:
         return {"type": kind, **properties}
     if kind == "array":
         items = _expanded(content["items"], namespace, known, (*path, "items"))
-        if not _takes_space(items):
-            raise SchemaError("the items of an array take no space, so a short record could hold millions")
         return {"type": kind, **properties, "items": items}
     if kind == "map":
         values = _expanded(content["values"], namespace, known, (*path, "values"))
@@ -285,25 +285,46 @@ def _children(tree: Tree) -> Iterator[Tree]:
             yield from (field["type"] for field in tree["fields"])
 
 
-def _measured(tree: Tree, done: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """How deep a tree is and how many types it has; a type that is used twice counts twice, and is gone through once.
+class _Measures(NamedTuple):
+    """Of a tree.
+
+    Attributes:
+        depth: its levels.
+        types: in it; one that is used twice counts twice.
+        takes_space: whether each of its values has a byte at least.
+        has_items_of_no_size: whether an array in it has items that have not.
+    """
+
+    depth: int
+    types: int
+    takes_space: bool
+    has_items_of_no_size: bool
+
+
+def _measured(tree: Tree, done: dict[int, _Measures]) -> _Measures:
+    """Measure a tree. A type that is used twice is gone through once: written out, a small text can be endless.
 
     Args:
         done: the results for the trees that were gone through.
     """
     if id(tree) not in done:
         inner = [_measured(child, done) for child in _children(tree)]
-        depth, types = (1 + max((d for d, _ in inner), default=0)), 1 + sum(t for _, t in inner)
-        done[id(tree)] = depth, types
+        is_array_of_nothing = tree["type"] == "array" and not inner[0].takes_space
+        done[id(tree)] = _Measures(
+            depth=1 + max((one.depth for one in inner), default=0),
+            types=1 + sum(one.types for one in inner),
+            takes_space=_takes_space(tree, inner),
+            has_items_of_no_size=is_array_of_nothing or any(one.has_items_of_no_size for one in inner),
+        )
     return done[id(tree)]
 
 
-def _takes_space(tree: Tree) -> bool:
+def _takes_space(tree: Tree, inner: Sequence[_Measures]) -> bool:
     match tree["type"]:
         case "null":
             return False
         case "record" | "error":
-            return any(_takes_space(child) for child in _children(tree))
+            return any(one.takes_space for one in inner)
         case "fixed":
             return bool(tree["size"])
     return True

@@ -1,5 +1,6 @@
 """Schemas: what is refused, what is cut away, what two of them have in common."""
 
+import itertools
 import json
 from typing import Any
 
@@ -11,6 +12,7 @@ from cdc_lake.events.arrival import Schemas
 from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.envelope import row_fields, shape_of
 from cdc_lake.events.layout import check_names
+from cdc_lake.events import schemas as schemas_module
 from cdc_lake.events.schemas import (
     MAX_TEXT_BYTES,
     SchemaError,
@@ -78,6 +80,21 @@ def test_a_schema_text_of_more_than_a_mebibyte_is_refused() -> None:
 def test_an_array_of_items_of_no_size_is_refused(items: Any) -> None:
     with pytest.raises(SchemaError, match="take no space"):
         parse(json.dumps(a_record(many={"type": "array", "items": items})))
+
+
+def test_types_that_double_are_measured_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    doubling = [a_record("N0", a="null")]
+    doubling += [a_record(f"N{n}", a=f"N{n - 1}", b=f"N{n - 1}") for n in range(1, 61)]
+    visits, children = itertools.count(1), schemas_module._children
+
+    def counted(tree: Any) -> Any:
+        assert next(visits) <= 1_000
+        return children(tree)
+
+    monkeypatch.setattr(schemas_module, "_children", counted)
+    for schema in (doubling, [*doubling[:50], {"type": "array", "items": "N49"}]):
+        with pytest.raises(SchemaError, match="more than 20000 types"):
+            parse(json.dumps(schema))
 
 
 def fixed_schema(size: object) -> str:
