@@ -11,14 +11,22 @@ from functools import partial, reduce
 from operator import or_
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import BRONZE, TYPED
 from cdc_lake.events import framing
 from cdc_lake.events import json as json_format
-from cdc_lake.events.decode import Decoded, Layouts, WriterSchema, by_name, with_decoded_keys, with_decoded_values
+from cdc_lake.events.decode import (
+    Decoded,
+    Layouts,
+    WriterSchema,
+    by_name,
+    refusal,
+    with_decoded_keys,
+    with_decoded_values,
+)
 from cdc_lake.events.envelope import (
     ROW_OPS,
     TOMBSTONE,
@@ -32,7 +40,7 @@ from cdc_lake.events.envelope import (
     shape_of,
 )
 from cdc_lake.events.key import canonical_key, key_fields, key_in, key_problem, key_tree_in
-from cdc_lake.events.schemas import SchemaError, Tree, twins
+from cdc_lake.events.schemas import SchemaError, Tree
 from cdc_lake.events.sequence import check_sequence, in_sequence
 from cdc_lake.events.typed import TypedRow
 from cdc_lake.events.types import mapping
@@ -47,6 +55,8 @@ _VALUE_SAID_TYPE = (
     "struct<is_whole: boolean, problem: string, op: string, source_ts_ms: bigint, source_position: array<bigint>, "
     "position_domain: string, snapshot: string, transaction_id: string>"
 )
+_LONGEST_REASON = 500
+"""In characters; a schema's names are as long as their writer likes, and each of its records holds the reason."""
 _ANY_LENGTH = (1 << 31) - 1
 DECODE_STAGE = "decode"
 NO_KEY = "no_key"
@@ -77,6 +87,7 @@ class Schemas:
         side: framing.Side,
         key_columns: Sequence[str] | None = (),
         sequence_by: str | None = None,
+        spark: SparkSession | None = None,
     ) -> "Schemas":
         """Sort out what can be used; a reference all of whose schemas are refused is a problem of its records.
 
@@ -84,8 +95,9 @@ class Schemas:
             meanings: reference -> the schemas that it may mean.
             problems: what is known not to be readable already.
             key_columns, sequence_by: the columns that each value's row has to have; see `with_decision`.
+            spark: has to take the schemas, too, if there is one.
         """
-        wanted = _Wanted(side == "key", key_columns, sequence_by)
+        wanted = _Wanted(side == "key", key_columns, sequence_by, spark)
         known: dict[str, Sequence[WriterSchema]] = {}
         refused = dict(problems or {})
         for reference, schemas in meanings.items():
@@ -93,7 +105,8 @@ class Schemas:
             known[reference] = tuple(schema for schema, reason in reasons.items() if reason is None)
             if not known[reference]:
                 del known[reference]
-                refused[reference] = f"the schema of {said(reference)} is refused: {next(iter(reasons.values()))}"
+                reason = str(next(iter(reasons.values())))[:_LONGEST_REASON]
+                refused[reference] = f"the schema of {said(reference)} is refused: {reason}"
         return cls(known, refused)
 
 
@@ -347,6 +360,7 @@ class _Wanted(NamedTuple):
     is_key: bool
     key_columns: Sequence[str] | None
     sequence_by: str | None
+    spark: SparkSession | None
 
 
 def _refusal(schema: WriterSchema, wanted: _Wanted) -> str | None:
@@ -355,20 +369,15 @@ def _refusal(schema: WriterSchema, wanted: _Wanted) -> str | None:
     try:
         if is_key or schema.shape != "control":
             columns = key_fields(schema.tree) if is_key else row_fields(schema.tree)
-            if both := twins(columns):
-                raise SchemaError(
-                    f"`{both[1]}` differs from `{both[0]}` in upper and lower case only, which no table can have: "
-                    "rename one, or leave it off at the connector (column.exclude.list)"
-                )
             for tree in columns.values():
                 mapping(tree)
             if wanted.key_columns and not is_key:
                 key_tree_in(schema.tree, wanted.key_columns)
             if wanted.sequence_by and not is_key:
                 check_sequence(schema.tree, wanted.sequence_by)
+        return refusal(schema, wanted.spark) if wanted.spark else None
     except SchemaError as exc:
         return str(exc)
-    return None
 
 
 def _named(side: str, problem: Column) -> Column:

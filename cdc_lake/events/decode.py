@@ -6,20 +6,23 @@ One expression per distinct layout; a batch with several costs one pass all the 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.events import avro
 from cdc_lake.events import json as json_format
 from cdc_lake.events import text as text_format
 from cdc_lake.events.envelope import STANDARD_NAMES, MetadataNames, Shape, needed, shape_of
-from cdc_lake.events.schemas import SchemaError, Tree, check_length, check_size, fingerprint, parse
+from cdc_lake.events.schemas import SchemaError, Tree, fingerprint, parse, read_tree
 
 _FORMAT = "cdc_lake.format"
-"""Marks the text of a schema that is not Avro's; beside it stands what there is to know."""
+_OTHER_FORMAT = f'{{"{_FORMAT}":'
+"""How the text of a schema begins that is not Avro's; behind it stands what there is to know."""
 _WHICH_TYPE = "struct<number: int, schema: string>"
 
 
@@ -28,7 +31,8 @@ class WriterSchema:
     """A schema that records were written with.
 
     Attributes:
-        text: self-contained. Avro as the registry gave it; for other formats see `schema_text`.
+        text: self-contained. Avro as the registry gave it; for other formats see `schema_text`. What comes from outside
+            and should be Avro goes through `avro_schema`.
         names: of the fields that the unwrap transform adds; they are not the text's, but the table's.
     """
 
@@ -43,7 +47,7 @@ class WriterSchema:
     @cached_property
     def _other(self) -> Mapping[str, Any] | None:
         """What the text says when it is not Avro's."""
-        if _FORMAT not in self.text[: len(_FORMAT) + 4]:
+        if not self.text.startswith(_OTHER_FORMAT):
             return None
         said: Mapping[str, Any] = json.loads(self.text)
         return said
@@ -62,13 +66,8 @@ class WriterSchema:
         """
         if self._other is None:
             return self.names.standard(parse(self.text))
-        check_length(self.text)
-        try:
-            tree = _TREES[self.format](self._other)
-            check_size(tree)
-            return self.names.standard(tree)
-        except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError) as exc:
-            raise SchemaError(f"this is no schema of {self.format}: {type(exc).__name__} {exc}") from exc
+        tree = read_tree(f"a schema of {self.format}", self.text, lambda said: _TREES[self.format](said))
+        return self.names.standard(tree)
 
     @property
     def shape(self) -> Shape:
@@ -81,13 +80,27 @@ def schema_text(kind: str, **said: Any) -> str:
 
     Args:
         kind: connect and json-schema (`schema`, a text), json (`shape`, `names`, `columns`), csv and string
-            (`columns`), protobuf.
+            (`columns`), protobuf, refused (`why`).
     """
     return json.dumps({_FORMAT: kind, **said}, separators=(",", ":"))
 
 
+def avro_schema(text: str) -> WriterSchema:
+    """The schema of a text from outside that should be Avro; never one of another format, whatever the text says."""
+    try:
+        text.encode("utf-8")
+        why = f"it has the key `{_FORMAT}`, which is cdc_lake's own" if text.startswith(_OTHER_FORMAT) else None
+    except UnicodeEncodeError:
+        why = "its text is not Unicode"
+    return WriterSchema(schema_text("refused", why=why, text=text) if why else text)
+
+
 def _protobuf(said: Mapping[str, Any]) -> Tree:
     raise SchemaError("it is Protobuf, which is not read: let the connector write Avro or JSON")
+
+
+def _refused(said: Mapping[str, Any]) -> Tree:
+    raise SchemaError(said["why"])
 
 
 _TREES: Mapping[str, Callable[[Mapping[str, Any]], Tree]] = {
@@ -97,6 +110,7 @@ _TREES: Mapping[str, Callable[[Mapping[str, Any]], Tree]] = {
     "csv": lambda said: text_format.tree(said["columns"]),
     "string": lambda said: text_format.tree(said["columns"]),
     "protobuf": _protobuf,
+    "refused": _refused,
 }
 
 
@@ -177,6 +191,17 @@ def with_decoded_keys(
 ) -> tuple[DataFrame, Layouts]:
     """Decode record keys; as `with_decoded_values`, with `__key_`."""
     return _with_decoded(records, schemas, body=body, named=named, prefix="__key_", wanted=lambda writer: writer.tree)
+
+
+@lru_cache(maxsize=128)
+def refusal(schema: WriterSchema, spark: SparkSession) -> str | None:
+    """Why Spark does not take a schema, string; none when it does. Its JVM parses the schema, and no job runs."""
+    try:
+        spark.range(0).select(_decoded(schema.format, F.lit(b""), schema.tree, schema.tree))
+    except (PySparkException, Py4JJavaError) as exc:
+        said = exc.java_exception.toString() if isinstance(exc, Py4JJavaError) else str(exc)
+        return f"Spark does not take it: {said.splitlines()[0]}"
+    return None
 
 
 def by_name(found: Mapping[str, Any], named: Column, kind: str) -> Column:

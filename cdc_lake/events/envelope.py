@@ -14,7 +14,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from cdc_lake.events.positions import POSITION_FIELDS, domain_of, position_of
-from cdc_lake.events.schemas import SchemaError, Tree, fields, non_null, record
+from cdc_lake.events.schemas import SchemaError, Tree, fields, non_null, record, twins
 
 Shape = Literal["envelope", "flat", "control"]
 
@@ -74,10 +74,8 @@ class MetadataNames:
             rest = part["name"].removeprefix(self.prefix)
             ours = own.get(part["name"]) or (rest if is_added and _is_flat_metadata(_PREFIX + rest) else None)
             found.append({**part, "name": _PREFIX + ours, "sent": part["name"]} if ours else part)
-        names = [part["name"] for part in found]
-        twice = {name for name in names if names.count(name) > 1}
-        if twice:
-            raise SchemaError(f"two fields are {', '.join(sorted(twice))}: see metadata_prefix and metadata_fields")
+        if both := twins(part["name"] for part in found):
+            raise SchemaError(f"two fields are {' and '.join(both)}: see metadata_prefix and metadata_fields")
         return {**tree, "fields": found}
 
 

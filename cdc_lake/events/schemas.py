@@ -8,7 +8,7 @@ documentation or defaults only have equal trees. `compact` is the way back to a 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 Tree = dict[str, Any]
@@ -22,11 +22,12 @@ MAX_FIXED_BYTES = 1 << 20
 MAX_DECIMAL_PRECISION = 38
 """Spark's widest decimal."""
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
-"""What the JVM's Avro takes for a name; fastavro takes more."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""What the JVM's Avro takes for a name, or for a part of one between dots; fastavro takes more."""
+_LARGEST_INT = (1 << 31) - 1
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
-_PROPERTIES = frozenset({"logicalType", "precision", "scale", "symbols", "size", "connect.name", "connect.type"})
+_PROPERTIES = frozenset({"logicalType", "precision", "scale", "connect.name", "connect.type"})
 """What of a type is kept besides its parts."""
 
 
@@ -49,38 +50,36 @@ def parse(text: str) -> Tree:
     Raises:
         SchemaError: not Avro, or refused.
     """
-    check_length(text)
+    tree = read_tree("an Avro schema", text, lambda content: _expanded(content, "", {}, ()))
+    if _measured(tree, {}).has_items_of_no_size:
+        raise SchemaError("the items of an array take no space, so a short record could hold millions")
+    return tree
+
+
+def read_tree(what: str, text: str, read: Callable[[Any], Tree]) -> Tree:
+    """The tree of a text of JSON that anyone may have written.
+
+    Args:
+        what: the text should be, for messages.
+        read: from the text's content to a tree; may raise whatever comes of content that it does not expect.
+
+    Raises:
+        SchemaError: it is not that, or too large, or no table can have its columns.
+    """
     try:
-        tree = _expanded(json.loads(text), "", {}, ())
-        check_size(tree)
-        if _measured(tree, {}).has_items_of_no_size:
-            raise SchemaError("the items of an array take no space, so a short record could hold millions")
-        return tree
-    except (json.JSONDecodeError, KeyError, TypeError, RecursionError) as exc:
-        raise SchemaError(f"this is not an Avro schema: {type(exc).__name__} {exc}") from exc
-
-
-def check_length(text: str) -> None:
-    """Refuse a text that is too long.
-
-    Raises:
-        SchemaError: it is.
-    """
-    if len(text.encode("utf-8")) > MAX_TEXT_BYTES:
-        raise SchemaError(f"the schema text is longer than {MAX_TEXT_BYTES} bytes")
-
-
-def check_size(tree: Tree) -> None:
-    """Refuse a tree that is too deep, or has too many types.
-
-    Raises:
-        SchemaError: it is, or has.
-    """
-    measures = _measured(tree, {})
+        if len(text.encode("utf-8")) > MAX_TEXT_BYTES:
+            raise SchemaError(f"the schema text is longer than {MAX_TEXT_BYTES} bytes")
+        tree = read(json.loads(text))
+        measures = _measured(tree, {})
+    except SchemaError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as exc:
+        raise SchemaError(f"this is not {what}: {type(exc).__name__} {exc}") from exc
     if measures.depth > MAX_DEPTH:
         raise SchemaError(f"the schema is nested deeper than {MAX_DEPTH} levels")
     if measures.types > MAX_TYPES:
         raise SchemaError(f"written out, the schema has more than {MAX_TYPES} types")
+    return tree
 
 
 def inline(text: str, referenced: Sequence[str]) -> str:
@@ -173,7 +172,7 @@ def differences(before: Tree, after: Tree, where: str = "") -> list[str]:
 def is_decimal(tree: Tree) -> bool:
     """Whether the bytes are an unscaled decimal."""
     is_named = tree["type"] in ("bytes", "fixed") and tree.get("logicalType") == "decimal"
-    return is_named and isinstance(tree.get("precision"), int) and isinstance(tree.get("scale", 0), int)
+    return is_named and type(tree.get("precision")) is int and type(tree.get("scale", 0)) is int
 
 
 def decimal_size(tree: Tree) -> tuple[int, int] | None:
@@ -221,7 +220,9 @@ def _expanded(content: Any, namespace: str, known: dict[str, Tree | None], path:
             raise SchemaError(f"the type `{name}` contains itself")
         return definition
     if isinstance(content, list):
-        return {"type": "union", "branches": [_expanded(c, namespace, known, (*path, "|")) for c in content]}
+        branches = [_expanded(c, namespace, known, (*path, "|")) for c in content]
+        _check_branches(branches)
+        return {"type": "union", "branches": branches}
     kind = content["type"]
     properties = {name: content[name] for name in sorted(_PROPERTIES & content.keys())}
     if isinstance(kind, dict | list) or kind not in _PRIMITIVES | _NAMED | {"array", "map"}:
@@ -236,15 +237,21 @@ def _expanded(content: Any, namespace: str, known: dict[str, Tree | None], path:
         values = _expanded(content["values"], namespace, known, (*path, "values"))
         return {"type": kind, **properties, "values": values}
     name = _full_name(content, namespace)
-    _check_name(name)
+    if not all(map(_NAME.fullmatch, name.split("."))) or name in _PRIMITIVES:
+        raise SchemaError(_not_a_name(name))
+    if name in known:
+        raise SchemaError(f"the type `{name}` is defined twice")
     known[name] = None
     tree = {"type": kind, "name": name, **properties}
     if kind == "fixed":
-        _check_fixed(name, content["size"])
+        tree["size"] = _size(name, content["size"])
+    if kind == "enum":
+        tree["symbols"] = _symbols(name, content["symbols"])
     if kind in ("record", "error"):
         inside = name.rpartition(".")[0]
         for f in content["fields"]:
-            _check_name(f["name"])
+            if not _NAME.fullmatch(f["name"]):
+                raise SchemaError(_not_a_name(f["name"]))
         tree["fields"] = [
             {"name": f["name"], "type": _expanded(f["type"], inside, known, (*path, f["name"]))}
             for f in content["fields"]
@@ -254,23 +261,58 @@ def _expanded(content: Any, namespace: str, known: dict[str, Tree | None], path:
 
 
 def twins(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first two names that differ in upper and lower case only, which no table can have both of."""
+    """The first two names that are equal or differ in upper and lower case only; no table can have both of them."""
     seen: dict[str, str] = {}
     for name in names:
-        other = seen.setdefault(name.lower(), name)
-        if other != name:
-            return other, name
+        if name.lower() in seen:
+            return seen[name.lower()], name
+        seen[name.lower()] = name
     return None
 
 
-def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise SchemaError(f"`{name}` is not a name in Avro; set field.name.adjustment.mode=avro on the connector")
+def _not_a_name(name: str) -> str:
+    return f"`{name}` is not a name in Avro; set field.name.adjustment.mode=avro on the connector"
 
 
-def _check_fixed(name: str, size: object) -> None:
+def _size(name: str, size: object) -> int:
     if type(size) is not int or not 0 <= size <= MAX_FIXED_BYTES:
         raise SchemaError(f"the fixed type `{name}` does not have 0 to {MAX_FIXED_BYTES} bytes")
+    return size
+
+
+def _symbols(name: str, symbols: Sequence[str]) -> Sequence[str]:
+    if not symbols or len(set(symbols)) < len(symbols) or not all(map(_NAME.fullmatch, symbols)):
+        raise SchemaError(f"the symbols of the enum `{name}` are not different names")
+    return symbols
+
+
+def _check_branches(branches: Sequence[Tree]) -> None:
+    kinds = [branch.get("name", branch["type"]) for branch in branches]
+    if not branches or "union" in kinds or len(set(kinds)) < len(kinds):
+        raise SchemaError("a union is empty, or has a type twice or another union in it")
+
+
+def _check_type(tree: Tree) -> None:
+    """Refuse what no table can hold, whatever the records are encoded in."""
+    if tree["type"] == "record":
+        names = [tree["name"], *(field["name"] for field in tree["fields"])]
+        if not all(isinstance(name, str) for name in names):
+            raise SchemaError("the name of a type or a field is not a text")
+        "".join(names).encode("utf-8")
+        if both := twins(names[1:]):
+            what = "is there twice" if both[0] == both[1] else f"differs from `{both[0]}` in upper and lower case only"
+            raise SchemaError(
+                f"`{both[1]}` {what}, which no table can have: rename one, or leave it off at the connector "
+                "(column.exclude.list)"
+            )
+    if is_decimal(tree):
+        precision, scale = tree["precision"], tree.get("scale", 0)
+        if not 0 < precision <= _LARGEST_INT or abs(scale) > _LARGEST_INT:
+            raise SchemaError("a decimal has a precision or a scale that no number has")
+        if tree["type"] == "fixed" and (size := decimal_size(tree)) and 10 ** size[0] > 1 << (8 * tree["size"] - 1):
+            raise SchemaError(
+                f"a decimal of {size[0]} digits does not fit `{tree['name']}`, which is {tree['size']} bytes"
+            )
 
 
 def _children(tree: Tree) -> Iterator[Tree]:
@@ -302,12 +344,14 @@ class _Measures(NamedTuple):
 
 
 def _measured(tree: Tree, done: dict[int, _Measures]) -> _Measures:
-    """Measure a tree. A type that is used twice is gone through once: written out, a small text can be endless.
+    """Measure and check a tree. A type that is used twice is gone through once: written out, a small text can be
+    endless.
 
     Args:
         done: the results for the trees that were gone through.
     """
     if id(tree) not in done:
+        _check_type(tree)
         inner = [_measured(child, done) for child in _children(tree)]
         is_array_of_nothing = tree["type"] == "array" and not inner[0].takes_space
         done[id(tree)] = _Measures(

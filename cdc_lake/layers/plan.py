@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from cdc_lake.columns import BRONZE
 from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnsupportedError
-from cdc_lake.events.decode import WriterSchema
+from cdc_lake.events.decode import avro_schema
 from cdc_lake.events.layout import Evolved, check_steps, evolved
 from cdc_lake.events.rows import sent_by
 from cdc_lake.events.schemas import SchemaError
@@ -246,7 +246,7 @@ class _Look:
         """
         if self.newest is None:
             return replace(after, steps=())
-        schema = named(WriterSchema(self.newest.text), run.settings)
+        schema = named(avro_schema(self.newest.text), run.settings)
         try:
             sent = sent_by([], [schema], schema)
         except SchemaError as exc:

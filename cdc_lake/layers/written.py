@@ -15,7 +15,7 @@ from cdc_lake.config import TableConfig
 from cdc_lake.errors import ConfigError
 from cdc_lake.events import json as json_format
 from cdc_lake.events.arrival import Schemas, with_decision, with_frames, with_references
-from cdc_lake.events.decode import WriterSchema, schema_text
+from cdc_lake.events.decode import WriterSchema, avro_schema, schema_text
 from cdc_lake.events.envelope import MetadataNames, row_fields
 from cdc_lake.events.framing import CSV, NUMBERED, STRING, Side, body
 from cdc_lake.events.identity import Identity, identity
@@ -157,6 +157,7 @@ def written_with(
             side=side,
             key_columns=settings.key_of_rows,
             sequence_by=settings.sequence_by,
+            spark=records.sparkSession,
         )
     return Written(schemas["key"], schemas["value"], kinds, owners)
 
@@ -242,7 +243,7 @@ class _Source:
         settings, frame = self._settings, getattr(self._settings, f"{self._side}_framing")
         if frame in (CSV, STRING):
             return [WriterSchema(schema_text(frame, columns=self._columns()))]
-        return [WriterSchema(_read(file)) for file in getattr(settings, f"{self._side}_schemas")]
+        return [avro_schema(_read(file)) for file in getattr(settings, f"{self._side}_schemas")]
 
     def _columns(self) -> dict[str, str]:
         columns, keys = self._settings.columns, self._settings.key_columns

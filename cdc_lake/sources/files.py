@@ -29,7 +29,7 @@ from pyspark.sql.types import StructField, StructType
 
 from cdc_lake.columns import quoted
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
-from cdc_lake.events.decode import WriterSchema
+from cdc_lake.events.decode import avro_schema
 from cdc_lake.events.framing import FILE_HEADER
 from cdc_lake.events.identity import Identity
 from cdc_lake.events.schemas import SchemaError, fields, is_nullable, parse
@@ -374,12 +374,13 @@ class Files:
 
     def _kept(self, text: str, file: _File) -> str:
         """The fingerprint of a schema, which is put into the lake."""
+        schema = avro_schema(text)
         try:
-            if parse(text)["type"] != "record":
+            if schema.tree["type"] != "record":
                 raise SchemaError("its values are no records")
         except SchemaError as exc:
             raise ConfigError(file.path, f"its schema cannot be used: {exc}", "let the sink write records") from exc
-        return SchemaFiles(self._storage, self._lake).keep(WriterSchema(text)).fingerprint
+        return SchemaFiles(self._storage, self._lake).keep(schema).fingerprint
 
 
 def _unreadable(where: str, why: Exception | str) -> InfrastructureError:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from urllib.parse import quote, unquote
 
 from cdc_lake.errors import DamagedFileError, InfrastructureError
-from cdc_lake.events.decode import WriterSchema, schema_text
+from cdc_lake.events.decode import WriterSchema, avro_schema, schema_text
 from cdc_lake.registries.registry import RegisteredSchema, Registry
 from cdc_lake.storage import LocalFiles, Storage
 
@@ -148,7 +148,7 @@ class SchemaFiles:
 def _writer(answer: RegisteredSchema) -> WriterSchema:
     match answer.type:
         case "AVRO":
-            return WriterSchema(answer.text)
+            return avro_schema(answer.text)
         case "JSON":
             return WriterSchema(schema_text("json-schema", schema=answer.text))
     return WriterSchema(schema_text(answer.type.lower(), text=answer.text))

@@ -2,17 +2,18 @@
 
 import itertools
 import json
+import re
 from typing import Any
 
 import pytest
 from events import FLAT_METADATA, body, decimal, envelope_schema, flat_schema
 
 from cdc_lake.errors import UnsupportedError
+from cdc_lake.events import schemas as schemas_module
 from cdc_lake.events.arrival import Schemas
 from cdc_lake.events.decode import WriterSchema
 from cdc_lake.events.envelope import row_fields, shape_of
 from cdc_lake.events.layout import check_names
-from cdc_lake.events import schemas as schemas_module
 from cdc_lake.events.schemas import (
     MAX_TEXT_BYTES,
     SchemaError,
@@ -95,6 +96,55 @@ def test_types_that_double_are_measured_once_each(monkeypatch: pytest.MonkeyPatc
     for schema in (doubling, [*doubling[:50], {"type": "array", "items": "N49"}]):
         with pytest.raises(SchemaError, match="more than 20000 types"):
             parse(json.dumps(schema))
+
+
+ENUM = {"type": "enum", "name": "E", "symbols": ["A"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"type": "enum", "name": "E"}, "KeyError 'symbols'"),
+        ({"type": "fixed", "name": "F"}, "KeyError 'size'"),
+        *[
+            (ENUM | {"symbols": symbols}, "the symbols of the enum `E` are not different names")
+            for symbols in ([], ["A", "B", "A"], ["A", "a-b"], ["A", ""], ["a.b"])
+        ],
+        (ENUM | {"symbols": 7}, "not an Avro schema"),
+        (ENUM | {"symbols": ["A", None]}, "not an Avro schema"),
+        ({"type": {"type": "fixed", "name": "F", "size": -4}, "size": 4}, "the fixed type `F` does not have"),
+        *[
+            (branches, "a union is empty, or has a type twice or another union in it")
+            for branches in ([], ["int", "int"], ["null", ENUM, "E"], ["null", ["int"]], ["int", {"type": "int"}])
+        ],
+        (a_record(a=ENUM, b=ENUM), "the type `E` is defined twice"),
+        (a_record(a=ENUM | {"name": "R"}), "the type `R` is defined twice"),
+        (a_record("int", a="long"), "`int` is not a name in Avro"),
+        (a_record("a..b", a="long"), "`a..b` is not a name in Avro"),
+        (a_record(**{"a.b": "long"}), "`a.b` is not a name in Avro"),
+        ({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}] * 2}, "`a` is there twice"),
+        (a_record(inner=a_record("S", a="int", A="int")), "`A` differs from `a` in upper and lower case only"),
+        *[
+            (decimal(*size), "a decimal has a precision or a scale that no number has")
+            for size in ((0, 0), (-1, 0), (1 << 31, 0), (5, 1 << 31), (5, -(1 << 31)))
+        ],
+        ({"type": "fixed", "name": "F", "size": 2} | {"logicalType": "decimal", "precision": 5}, "5 digits does not"),
+        (a_record("R", next={"type": "R"}), "contains itself"),
+    ],
+)
+def test_what_the_jvm_refuses_is_refused(schema: Any, why: str) -> None:
+    with pytest.raises(SchemaError, match=re.escape(why)):
+        parse(json.dumps(schema))
+
+
+def test_an_outer_type_does_not_change_the_size_within() -> None:
+    assert parse('{"type": {"type": "fixed", "name": "F", "size": 4}, "size": 2000000000}')["size"] == 4
+
+
+@pytest.mark.parametrize("text", ['{"type": "fixed", "name": "F", "size": ' + "9" * 5_000 + "}", '"\ud800"', "\ud800"])
+def test_numbers_and_texts_beyond_python_are_refused(text: str) -> None:
+    with pytest.raises(SchemaError):
+        parse(text)
 
 
 def fixed_schema(size: object) -> str:
