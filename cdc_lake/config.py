@@ -421,7 +421,9 @@ class CatalogConfig(Model):
         default="{prefix}_{layer}", description="Of a topic's tables: {prefix}, {schema}, {layer}."
     )
     table: Annotated[str, _template("prefix", "schema", "table", "layer")] = Field(
-        default="{table}", description="The name of a topic's table there: {prefix}, {schema}, {table}, {layer}."
+        default="{schema}_{table}",
+        description="The name of a topic's table there: {prefix}, {schema}, {table}, {layer}. If nothing is said, "
+        "tables that the catalog lists as {table}, the default of version 0.1, keep that name.",
     )
     gold_database: str = Field(default="gold", min_length=1, description="Of the gold tables, named as their models.")
     delta_columns: bool = Field(

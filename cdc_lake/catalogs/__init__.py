@@ -5,7 +5,7 @@ and can be made again at any time.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pyspark.sql.types import StructType
@@ -26,6 +26,7 @@ class Entry:
         layer: bronze, silver or gold.
         kind: what it is held in.
         path: its folder.
+        former: the name that an earlier version gave it by default.
         schema: its columns, the engine's own and those it is partitioned by included; comments in their metadata.
         partition_by: what it is partitioned by, where readers are told of that: in Hudi one column or none.
         partitions: the partitions there are, by the names of their folders.
@@ -40,11 +41,27 @@ class Entry:
     schema: StructType
     partition_by: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
+    former: str | None = None
+
+    def as_listed(self, found: Mapping[str, "Listing"]) -> "Entry":
+        """The entry by its former name, if the table is listed by that: readers know it.
+
+        Args:
+            found: what its database lists, by name.
+        """
+        if self.former is None or self.former not in found or not found[self.former].is_of(self.path):
+            return self
+        return replace(self, name=self.former)
 
     @property
     def names(self) -> tuple[str, ...]:
         """What it is found by."""
         return names(self.name, self.kind)
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """What it is or was found by."""
+        return (*self.names, *(names(self.former, self.kind) if self.former else ()))
 
 
 def names(name: str, kind: Kind) -> tuple[str, ...]:

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping
+from itertools import permutations
 
 from cdc_lake.catalogs import names
 from cdc_lake.config import CatalogConfig, Kind
-from cdc_lake.errors import ConfigError
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9_]+")
 
@@ -27,31 +27,38 @@ def names_of(settings: CatalogConfig, layer: str, table: str) -> tuple[str, str]
         "table": schema[-1] if schema else prefix,
         "layer": f"{layer}_{kind}" if kind else layer,
     }
-    return _plain(settings.database.format(**parts)), _plain(settings.table.format(**parts))
+    template = settings.table if parts["schema"] else settings.table.replace("{schema}_", "")
+    return _plain(settings.database.format(**parts)), _plain(template.format(**parts))
 
 
-def check_names(settings: CatalogConfig, layer: str, tables: Mapping[str, Kind]) -> None:
-    """See that no two tables have the same name in the catalog, if there is one.
+def former_name(settings: CatalogConfig, layer: str, table: str) -> str | None:
+    """The name that a table had by the default of version 0.1; none where the settings name the template."""
+    if layer == "gold" or "table" in settings.model_fields_set:
+        return None
+    return names_of(settings.model_copy(update={"table": "{table}"}), layer, table)[1]
+
+
+def colliding(settings: CatalogConfig, layer: str, tables: Mapping[str, Kind]) -> dict[str, dict[str, str]]:
+    """The tables whose name in the catalog another one has, too; none if there is no catalog.
 
     Args:
         tables: by their names in reports, what they are held in.
 
-    Raises:
-        ConfigError: two have.
+    Returns:
+        By table, the others and the names, `<database>.<name>`, that they share.
     """
     if settings.type == "none" or layer not in settings.layers:
-        return
-    taken: dict[tuple[str, str], str] = {}
+        return {}
+    by_name: dict[str, list[str]] = {}
     for table, kind in tables.items():
         database, name = names_of(settings, layer, table)
         for one in names(name, kind):
-            if other := taken.get((database, one)):
-                raise ConfigError(
-                    f"{other} and {table}",
-                    f"both would be `{database}.{one}` in the catalog",
-                    "set `catalog.table` to something like `{schema}_{table}`, or `catalog.database`",
-                )
-            taken[database, one] = table
+            by_name.setdefault(f"{database}.{one}", []).append(table)
+    found: dict[str, dict[str, str]] = {}
+    for name, several in by_name.items():
+        for table, other in permutations(several, 2):
+            found.setdefault(table, {})[other] = name
+    return found
 
 
 def _plain(text: str) -> str:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from cdc_lake.catalogs.naming import colliding
 from cdc_lake.columns import BRONZE_STATISTICS
 from cdc_lake.config import Config, TableConfig
 from cdc_lake.errors import ConfigError, DataLossError, InfrastructureError, NoProgressError, QualityGateError
@@ -27,11 +28,11 @@ from cdc_lake.events.arrival import (
 from cdc_lake.events.explain import reason
 from cdc_lake.events.framing import body
 from cdc_lake.failpoints import reach
-from cdc_lake.layers.catalog import check_catalog_names, keep_in_step
+from cdc_lake.layers.catalog import check_catalog_name, keep_in_step
 from cdc_lake.layers.dead_letters import dead_letter_topic, is_due, send_due, sent_by
 from cdc_lake.layers.log_ends import replaced
 from cdc_lake.layers.neighbours import last_records, records_around, records_there
-from cdc_lake.layers.run import Leases, check_holds_no_tables, check_is_in_no_table, select, table_path
+from cdc_lake.layers.run import Leases, check_holds_no_tables, check_is_in_no_table, is_table_name, select, table_path
 from cdc_lake.layers.turns import New, Workers
 from cdc_lake.layers.written import Seen, Written, decide, look_over, typed_row, written_with
 from cdc_lake.metrics.report import Report, TableReport, check_sum
@@ -93,7 +94,6 @@ def run_bronze(
     source = source or open_source(config, lambda: workers.spark(config, "bronze"))
     todo = "see --table, and that the connector writes there"
     topics = select(tables, source.topics(), f"topic in {source.name}", todo)
-    check_catalog_names(config, report.layer, topics)
     for topic in topics:
         config.table(topic).check(topic)
     logs = source.logs(topics)
@@ -113,6 +113,7 @@ def run_bronze(
         accept_loss,
         quarantine_unknown_ids,
         report.run_id,
+        colliding(config.catalog, "bronze", {topic: "delta" for topic in topics if is_table_name(topic)}),
     )
     workers.each_table(report, topics, bronze, leases=bronze.leases)
     keep_in_step(config, report, workers.spark(config, "bronze"))
@@ -206,6 +207,7 @@ class _Bronze:
     accept_loss: bool
     quarantine_unknown_ids: bool
     run_id: str
+    collisions: Mapping[str, Mapping[str, str]]
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
@@ -248,6 +250,8 @@ def _land(run: _Run) -> bool:
     progress = _progress(run)
     if progress is None:
         check_holds_no_tables(storage, run.table.path, done.table)
+        others = run.bronze.collisions.get(done.table, {})
+        check_catalog_name(run.bronze.config, storage, "bronze", done.table, others)
     if progress and _read_on(run.log, progress.offsets)[1]:
         # No loss if another run has read on since the logs were listed.
         run = replace(run, log=run.bronze.source.logs([run.log.name])[run.log.name])

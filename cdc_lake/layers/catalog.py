@@ -21,9 +21,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from cdc_lake.catalogs import PATH, Catalog, Entry, check_is_ours, differences, is_below, open_catalog
-from cdc_lake.catalogs.naming import check_names, names_of
+from cdc_lake.catalogs.naming import former_name, names_of
 from cdc_lake.config import Config, SilverTable
-from cdc_lake.errors import CdcLakeError, InfrastructureError
+from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.events.declared import column_comments
 from cdc_lake.layers.run import LOOKS, is_elsewhere, landed, select, silver_targets, table_path
 from cdc_lake.metrics.report import Failure, Report
@@ -118,7 +118,7 @@ def check_catalog(
 
     Raises:
         UnknownTableError: a name or glob fits no table.
-        ConfigError: two tables have the same name there; or there is no catalog.
+        ConfigError: there is no catalog.
         InfrastructureError: it does not answer.
     """
     look = _Look(config, tables, layers, spark)
@@ -198,13 +198,25 @@ def _held(config: Config, layer: str, name: str) -> _Held:
     return _Held(layer, name, path, SilverTable(), lambda spark: DeltaLakeTable(spark, path))
 
 
-def check_catalog_names(config: Config, layer: str, tables: Collection[str]) -> None:
-    """See that no two tables have the same name in the catalog, if the settings name one.
+def check_catalog_name(config: Config, storage: Storage, layer: str, table: str, others: Mapping[str, str]) -> None:
+    """Check that a table that is not in the lake yet does not take another one's name in the catalog.
+
+    Tables of the lake come first; of new ones, the first by name.
+
+    Args:
+        storage: of the lake.
+        others: the tables of the same name, and the name; see `colliding`.
 
     Raises:
-        ConfigError: two have.
+        ConfigError: it does.
     """
-    check_names(config.catalog, layer, {name: _held(config, layer, name).held_in.kind for name in tables})
+    for other, name in others.items():
+        if other < table or storage.holds(_held(config, layer, other).path, *TABLE_FOLDERS):
+            raise ConfigError(
+                table,
+                f"it would be `{name}` in the catalog, as {other} is",
+                "set `catalog.table` to something like `{prefix}_{schema}_{table}`, or leave it out of --table",
+            )
 
 
 class _Told:
@@ -235,7 +247,9 @@ class _Told:
 
 def _put(catalog: Catalog, entry: Entry) -> None:
     """List a table as it is now, unless something else is listed by its names."""
-    check_is_ours(entry, catalog.found(entry.database, entry.names))
+    found = catalog.found(entry.database, entry.all_names)
+    entry = entry.as_listed(found)
+    check_is_ours(entry, found)
     catalog.put(entry)
 
 
@@ -344,6 +358,7 @@ def _entry(config: Config, reader: _Reader, files: LocalFiles | Storage, held: _
         schema=_commented(found.schema, comments),
         partition_by=held.partition_by,
         partitions=tuple(found.partitions),
+        former=former_name(config.catalog, held.layer, held.table),
     )
 
 
@@ -375,8 +390,6 @@ class _Look:
             files = Storage(session())
         self.catalog = open_catalog(config, partial(hadoop, spark))
         there = {layer: _there(config, files, layer) for layer in layers}
-        for layer, names in there.items():
-            check_catalog_names(config, layer, names)
         topics = list(dict.fromkeys(name.partition("@")[0] for names in there.values() for name in names))
         asked = set(select(tables, topics, f"table in {config.lake.root}", "run the bronze job first"))
         wanted = [
@@ -391,8 +404,9 @@ class _Look:
             one[0] if one else _entry(config, _Spark(config, session()), files, held)
             for held, one in zip(wanted, found, strict=True)
         )
-        self.entries = [entry for entry in told if entry is not None]
-        self.found = {database: self.catalog.found(database) for database in {one.database for one in self.entries}}
+        entries = [entry for entry in told if entry is not None]
+        self.found = {database: self.catalog.found(database) for database in {one.database for one in entries}}
+        self.entries = [entry.as_listed(self.found[entry.database]) for entry in entries]
         self._root = config.lake.root
         self._is_all = asked == set(topics) and set(layers) >= set(config.catalog.layers)
 

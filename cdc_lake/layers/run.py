@@ -42,9 +42,14 @@ def table_path(config: Config, layer: str, topic: str) -> str:
     """
     topic, _, kind = topic.partition("@")
     layer = f"{layer}_{kind}" if kind else layer
-    if len(topic) > 249 or not _TOPIC.fullmatch(topic):
+    if not is_table_name(topic):
         raise ConfigError(topic, "this is not a topic name of letters, digits, `_`, `-` between dots", "see --table")
     return f"{config.lake.root}/{layer}/{topic.replace('.', '/')}"
+
+
+def is_table_name(topic: str) -> bool:
+    """Whether a topic can have tables: other names would not stay inside the lake."""
+    return len(topic) <= 249 and _TOPIC.fullmatch(topic) is not None
 
 
 def check_is_in_no_table(config: Config, storage: Storage | LocalFiles, layer: str, table: str) -> None:

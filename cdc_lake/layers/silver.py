@@ -9,12 +9,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake import failpoints
+from cdc_lake.catalogs.naming import colliding
 from cdc_lake.changes.whole_table import WholeTable
 from cdc_lake.columns import BATCH, BRONZE, quoted
 from cdc_lake.config import Config
 from cdc_lake.errors import NoProgressError
 from cdc_lake.events.layout import check_steps
-from cdc_lake.layers.catalog import check_catalog_names, keep_in_step
+from cdc_lake.layers.catalog import check_catalog_name, keep_in_step
 from cdc_lake.layers.run import (
     Leases,
     SilverTarget,
@@ -68,7 +69,14 @@ def run_silver(
         return report
     storage = workers.lake(config, report)
     leases = Leases(config, storage, report.run_id, report.layer)
-    silver = _Silver(config, targets, SchemaFiles(storage, config.lake.root), leases, report.run_id)
+    silver = _Silver(
+        config,
+        targets,
+        SchemaFiles(storage, config.lake.root),
+        leases,
+        report.run_id,
+        colliding(config.catalog, "silver", {name: target.held_in.kind for name, target in targets.items()}),
+    )
     workers.each_table(report, list(silver.targets), silver, leases=leases)
     keep_in_step(config, report, workers.spark(config, "silver"))
     failpoints.reach("silver.before_report")
@@ -80,13 +88,11 @@ def _targets(config: Config, topics: Sequence[str]) -> dict[str, SilverTarget]:
     """Silver's tables by name.
 
     Raises:
-        ConfigError: a setting lacks another one that it needs, or two tables have the same name in the catalog.
+        ConfigError: a setting lacks another one that it needs.
     """
     for topic in topics:
         config.table(topic).check(topic)
-    targets = {target.name: target for topic in topics for target in silver_targets(config, topic)}
-    check_catalog_names(config, "silver", targets)
-    return targets
+    return {target.name: target for topic in topics for target in silver_targets(config, topic)}
 
 
 def _new_without_spark(
@@ -131,6 +137,7 @@ class _Silver:
     schemas: SchemaFiles
     leases: Leases
     run_id: str
+    collisions: Mapping[str, Mapping[str, str]]
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
@@ -155,6 +162,8 @@ class _Silver:
         if progress is None:
             for path in (target.path, target.side):
                 check_holds_no_tables(storage, path, done.table)
+            others = self.collisions.get(done.table, {})
+            check_catalog_name(self.config, storage, "silver", done.table, others)
         reached = bronze.reached_by(progress, landed)
         run = SilverRun(
             spark=spark,

@@ -74,7 +74,7 @@ def reader(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, server: Server, tmp_path_factory: pytest.TempPathFactory) -> CataloguedLake:
     """A lake with two rows, which the catalog was told of by the runs."""
-    catalog = CatalogConfig(type="hive", uri=server.address)
+    catalog = CatalogConfig(type="hive", uri=server.address, table="{table}")
     lake = CataloguedLake(spark, tmp_path_factory.mktemp("catalogued"), catalog)
     lake.send(1, n=1, kind="a")
     lake.send(2, n=2, kind="b")
@@ -157,7 +157,7 @@ def test_a_session_that_knows_only_the_metastore_reads_equal_rows(
 def test_glue_is_told_the_same_as_the_metastore(
     spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog, aws: str
 ) -> None:
-    settings = CatalogConfig(type="glue", region="eu-central-1", endpoint=aws)
+    settings = CatalogConfig(type="glue", region="eu-central-1", endpoint=aws, table="{table}")
     in_glue = lake.config.model_copy(update={"catalog": settings})
     assert {one.differences[0] for one in sync_catalog(in_glue, ["*"], (), spark).entries} == {"missing"}
     assert check_catalog(in_glue, ["*"], (), spark).drifted == []
@@ -333,8 +333,8 @@ def test_a_metastore_that_is_down_fails_no_run_and_the_next_one_mends_it(
 
     assert (idle.status, idle.warnings) == ("unchanged", [])
     catalog = HiveCatalog(*hadoop(spark), here, server.address)
-    assert catalog.found("mended_bronze").keys() == {"thing"}
-    catalog.drop("mended_bronze", "thing")
+    assert catalog.found("mended_bronze").keys() == {"public_thing"}
+    catalog.drop("mended_bronze", "public_thing")
     lake.run("bronze")
     assert catalog.found("mended_bronze") == {}  # nothing new, and nothing behind: nobody is asked
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import FakeBroker
 from pydantic import ValidationError
 from pyspark.sql.types import (
     ArrayType,
@@ -22,11 +21,10 @@ from pyspark.sql.types import (
 
 from cdc_lake.catalogs import Column, Entry, check_is_ours, differences, plain_location
 from cdc_lake.catalogs.listings import delta_listing, hudi_listings
-from cdc_lake.catalogs.naming import check_names, names_of
-from cdc_lake.config import CatalogConfig, Config, LakeConfig, StackConfig, endpoints_file, metastore_address
+from cdc_lake.catalogs.naming import colliding, former_name, names_of
+from cdc_lake.config import CatalogConfig, Config, StackConfig, endpoints_file, metastore_address
 from cdc_lake.errors import ConfigError, ForeignEntryError
 from cdc_lake.events.declared import column_comments
-from cdc_lake.layers.bronze import run_bronze
 
 SCHEMA = StructType(
     [
@@ -49,11 +47,11 @@ def settings(**more: Any) -> CatalogConfig:
 @pytest.mark.parametrize(
     ("layer", "table", "wanted"),
     [
-        ("silver", "pagila.public.film", ("pagila_silver", "film")),
-        ("bronze", "pagila.public.film", ("pagila_bronze", "film")),
-        ("silver", "pagila.public.film@hudi_mor", ("pagila_silver_hudi_mor", "film")),
-        ("silver", "My-Shop.Sales.Order-Line", ("my_shop_silver", "order_line")),
-        ("silver", "server.db.dbo.film", ("server_silver", "film")),
+        ("silver", "pagila.public.film", ("pagila_silver", "public_film")),
+        ("bronze", "pagila.public.film", ("pagila_bronze", "public_film")),
+        ("silver", "pagila.public.film@hudi_mor", ("pagila_silver_hudi_mor", "public_film")),
+        ("silver", "My-Shop.Sales.Order-Line", ("my_shop_silver", "sales_order_line")),
+        ("silver", "server.db.dbo.film", ("server_silver", "db_dbo_film")),
         ("bronze", "film", ("film_bronze", "film")),
         ("gold", "Film_Revenue", ("gold", "film_revenue")),
     ],
@@ -86,31 +84,35 @@ def test_settings_that_do_not_fit_are_refused(wrong: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "tables",
+    ("one", "other", "name"),
     [
-        {"shop.public.film": "delta", "shop.other.film": "delta"},
-        {"shop.public.a-b": "delta", "shop.public.a_b": "delta"},
-        {"shop.public.film": "hudi_mor", "shop.public.film_rt": "hudi_cow"},
+        (("shop.public.film", "delta"), ("shop.other.film", "delta"), "shop_silver.film"),
+        (("shop.public.a-b", "delta"), ("shop.public.a_b", "delta"), "shop_silver.a_b"),
+        (("shop.public.film", "hudi_mor"), ("shop.public.film_rt", "hudi_cow"), "shop_silver.film_rt"),
     ],
 )
-def test_two_tables_of_one_name_are_refused_with_both(tables: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=" and ".join(tables)):
-        check_names(settings(), "silver", tables)
+def test_tables_of_one_name_collide_and_no_others(one: Any, other: Any, name: str) -> None:
+    tables = dict([one, other, ("shop.public.actor", "delta")])
 
-    check_names(settings(table="{schema}_{table}", layers=["bronze"]), "silver", tables)
-    check_names(CatalogConfig(), "silver", tables)
+    found = colliding(settings(table="{table}"), "silver", tables)
+
+    assert found == {one[0]: {other[0]: name}, other[0]: {one[0]: name}}
+    assert colliding(settings(table="{table}", layers=["bronze"]), "silver", tables) == {}
+    assert colliding(CatalogConfig(table="{table}"), "silver", tables) == {}
 
 
-def test_a_run_of_two_tables_of_one_name_ends_before_it_starts(tmp_path: Path) -> None:
-    broker = FakeBroker()
-    for topic in ("shop.public.film", "shop.other.film"):
-        broker.add_partitions(topic, 1)
-    config = Config(lake=LakeConfig(root=str(tmp_path)), catalog=settings())
+def test_the_default_names_tell_schemas_apart() -> None:
+    assert colliding(settings(), "silver", {"shop.public.film": "delta", "shop.other.film": "delta"}) == {}
 
-    with pytest.raises(ConfigError, match=r"both would be `shop_bronze\.film` in the catalog"):
-        run_bronze(config, ["shop.*"], source=broker)
 
-    assert list(tmp_path.iterdir()) == []
+def test_listed_tables_keep_the_former_default_name() -> None:
+    film = replace(FILM, name="public_film", former=former_name(settings(), "silver", FILM.table))
+    listed = delta_listing(FILM)
+
+    assert film.as_listed({"film": listed}).name == "film"
+    assert film.as_listed({}).name == "public_film"
+    assert film.as_listed({"film": replace(listed, location="/x", parameters={})}).name == "public_film"
+    assert former_name(settings(table="{schema}_{table}"), "silver", FILM.table) is None
 
 
 @pytest.mark.parametrize(
