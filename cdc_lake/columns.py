@@ -1,5 +1,7 @@
 """Names and types of the columns that are the toolkit's own. The only place where they are written down."""
 
+import re
+
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 BRONZE = {
@@ -108,6 +110,21 @@ OLD_KINDS = {
     "snapshot": TABLE_ENTRY,
 }
 """What versions up to 0.1.0 called them."""
+
+
+_NOT_IN_NAMES = re.compile("[ ,;{}()=\\x00-\\x1f\\x7f\\ud800-\\udfff]")
+"""What Delta takes in no column's name, and control characters and halves of a character, which no reader takes."""
+
+
+def name_problem(name: str, *, in_hudi: bool = False) -> str | None:
+    """Why no column or field can have a name in Delta, or in Hudi; none if one can."""
+    if not name:
+        return "a column needs a name"
+    if in_hudi and not name.isidentifier():
+        return f"Hudi cannot have a column or field {name!r}: names have letters, digits and `_` there"
+    if _NOT_IN_NAMES.search(name):
+        return f"no table can have a column or field {name!r}: names have no spaces, control characters or ,;{{}}()="
+    return None
 
 
 def quoted(name: str) -> str:

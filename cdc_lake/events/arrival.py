@@ -40,6 +40,7 @@ from cdc_lake.events.envelope import (
     shape_of,
 )
 from cdc_lake.events.key import canonical_key, key_fields, key_in, key_problem, key_tree_in
+from cdc_lake.events.layout import Placing
 from cdc_lake.events.schemas import SchemaError, Tree
 from cdc_lake.events.sequence import check_sequence, in_sequence
 from cdc_lake.events.typed import TypedRow
@@ -88,6 +89,8 @@ class Schemas:
         key_columns: Sequence[str] | None = (),
         sequence_by: str | None = None,
         spark: SparkSession | None = None,
+        placing: Placing | None = None,
+        in_hudi: bool = False,
     ) -> "Schemas":
         """Sort out what can be used; a reference all of whose schemas are refused is a problem of its records.
 
@@ -96,8 +99,9 @@ class Schemas:
             problems: what is known not to be readable already.
             key_columns, sequence_by: the columns that each value's row has to have; see `with_decision`.
             spark: has to take the schemas, too, if there is one.
+            placing, in_hudi: where silver has the columns, see `Placing.check`.
         """
-        wanted = _Wanted(side == "key", key_columns, sequence_by, spark)
+        wanted = _Wanted(side == "key", key_columns, sequence_by, spark, placing or Placing(), in_hudi)
         known: dict[str, Sequence[WriterSchema]] = {}
         refused = dict(problems or {})
         for reference, schemas in meanings.items():
@@ -361,6 +365,8 @@ class _Wanted(NamedTuple):
     key_columns: Sequence[str] | None
     sequence_by: str | None
     spark: SparkSession | None
+    placing: Placing
+    in_hudi: bool
 
 
 def _refusal(schema: WriterSchema, wanted: _Wanted) -> str | None:
@@ -369,6 +375,7 @@ def _refusal(schema: WriterSchema, wanted: _Wanted) -> str | None:
     try:
         if is_key or schema.shape != "control":
             columns = key_fields(schema.tree) if is_key else row_fields(schema.tree)
+            wanted.placing.check(columns, in_hudi=wanted.in_hudi)
             for tree in columns.values():
                 mapping(tree)
             if wanted.key_columns and not is_key:

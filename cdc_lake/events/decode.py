@@ -65,9 +65,9 @@ class WriterSchema:
             SchemaError: it cannot be used, or must not.
         """
         if self._other is None:
-            return self.names.standard(parse(self.text))
+            return _encodable(self.names.standard(parse(self.text)))
         tree = read_tree(f"a schema of {self.format}", self.text, lambda said: _TREES[self.format](said))
-        return self.names.standard(tree)
+        return _encodable(self.names.standard(tree))
 
     @property
     def shape(self) -> Shape:
@@ -93,6 +93,19 @@ def avro_schema(text: str) -> WriterSchema:
     except UnicodeEncodeError:
         why = "its text is not Unicode"
     return WriterSchema(schema_text("refused", why=why, text=text) if why else text)
+
+
+def _encodable(tree: Tree) -> Tree:
+    """The tree, of which every name and text can be written.
+
+    Raises:
+        SchemaError: one holds half a character, which JSON's escapes can name and neither UTF-8 nor Spark takes.
+    """
+    try:
+        json.dumps(tree, ensure_ascii=False).encode()
+    except UnicodeEncodeError as exc:
+        raise SchemaError("the schema holds half a character (a lone surrogate), which cannot be written") from exc
+    return tree
 
 
 def _protobuf(said: Mapping[str, Any]) -> Tree:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, SILVER_META, quoted
+from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, SILVER_META, name_problem, quoted
 from cdc_lake.config import Evolution
 from cdc_lake.errors import ConfigError, SchemaChangeError, UnsupportedError
-from cdc_lake.events.schemas import twins
+from cdc_lake.events.schemas import SchemaError, Tree, field_names, twins
 from cdc_lake.events.types import plain_type
 
+_OTHER_NAME = "give it another name by `rename`, or leave it out by `except_columns`"
 _RESERVED = frozenset((*SILVER_META, KEY, KEEP, DELETE))
 _WHOLE = ("smallint", "int", "bigint")
 _FLOATING = ("float", "double")
@@ -96,6 +97,29 @@ class Placing:
             if place is not None:
                 found[place] = self.type_of(place, kind)
         return found
+
+    def check(self, columns: Mapping[str, Tree], *, in_hudi: bool) -> None:
+        """Check that a table can have a schema's columns.
+
+        Args:
+            columns: of the source, by name.
+            in_hudi: whether a Hudi table is to have them.
+
+        Raises:
+            SchemaError: it cannot.
+        """
+        sources: dict[str, str] = {}
+        for source, tree in columns.items():
+            place = self.place(source)
+            if place is None:
+                continue
+            if place in sources:
+                raise SchemaError(f"`rename` makes `{sources[place]}` and {source!r} one column, `{place}`")
+            sources[place] = source
+            if problem := _problem(place, in_hudi=in_hudi):
+                raise SchemaError(f"{problem}; {_OTHER_NAME}")
+            if problem := next(filter(None, (name_problem(one, in_hudi=in_hudi) for one in field_names(tree))), None):
+                raise SchemaError(f"{problem}; leave the column {source!r} out by `except_columns`, not by `rename`")
 
     def type_of(self, place: str, kind: str) -> str:
         """The type that values of a type have in a place."""
@@ -321,14 +345,18 @@ def check_names(table: str, columns: Collection[str]) -> None:
     Raises:
         UnsupportedError: one cannot.
     """
-    todo = "give it another name by `rename`, or leave it out by `except_columns`"
     for name in columns:
-        if name in _RESERVED or name.startswith(HUDI_PREFIX):
-            what = "a source column has the name of one of the toolkit's own, or of Hudi's"
-            raise UnsupportedError(f"{table}.{name}", what, todo)
+        if problem := _problem(name):
+            raise UnsupportedError(f"{table}.{name}", problem, _OTHER_NAME)
     if both := twins(columns):
         reason = f"it differs from `{both[0]}` in upper and lower case only"
-        raise UnsupportedError(f"{table}.{both[1]}", reason, todo)
+        raise UnsupportedError(f"{table}.{both[1]}", reason, _OTHER_NAME)
+
+
+def _problem(name: str, *, in_hudi: bool = False) -> str | None:
+    if name in _RESERVED or name.startswith(HUDI_PREFIX):
+        return f"a source column has the name of one of the toolkit's own, or of Hudi's: `{name}`"
+    return name_problem(name, in_hudi=in_hudi)
 
 
 def _holds(column: str, kind: str) -> bool:

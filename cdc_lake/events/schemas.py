@@ -111,6 +111,14 @@ def fields(tree: Tree) -> dict[str, Tree]:
     return {field["name"]: field["type"] for field in tree["fields"]}
 
 
+def field_names(tree: Tree) -> Iterator[str]:
+    """The names of all fields in a tree, at any depth."""
+    if tree["type"] in ("record", "error"):
+        yield from fields(tree)
+    for child in _children(tree):
+        yield from field_names(child)
+
+
 def non_null(tree: Tree) -> Tree:
     """The tree itself, or its only other branch when it is a union with null; other unions stay as they are."""
     if tree["type"] != "union":

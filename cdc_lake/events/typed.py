@@ -1,9 +1,10 @@
 """Typed `before` and `after` beside bronze's bytes, for people who read bronze by SQL. The toolkit never reads them.
 
-A column whose type changed has a second field, `<name>__<type>`; which source column a field holds stands in the
-field's own metadata, under `SOURCE_COLUMN`.
+A column whose type changed has a second field, `<name>__<type>`; a name that no table can have is written with `_`.
+Which source column a field holds stands in the field's own metadata, under `SOURCE_COLUMN`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, _parse_datatype_string
 
+from cdc_lake.columns import name_problem
 from cdc_lake.events.layout import name_beside
 from cdc_lake.events.schemas import Tree
 from cdc_lake.events.types import mapping, plain_type
@@ -42,7 +44,8 @@ class TypedRow:
             kind = mapping(tree).type
             if self._field(found, name, kind) is None:
                 taken = {other.lower() for other in found}
-                found[name if name.lower() not in taken else name_beside(name, kind)] = name, kind
+                plain = name if name_problem(name) is None else re.sub(r"\W", "_", name) or "_"
+                found[plain if plain.lower() not in taken else name_beside(plain, kind, taken)] = name, kind
         return TypedRow(found)
 
     def of(self, columns: Mapping[str, Tree], row: Column) -> Column:

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake import failpoints
-from cdc_lake.columns import DELETE, KEEP, KEY, quoted
+from cdc_lake.columns import DELETE, KEEP, KEY, name_problem, quoted
 from cdc_lake.config import Config
 from cdc_lake.errors import ExpiredError, KeyConstraintError, ModelError, NoProgressError
 from cdc_lake.joins import joined
@@ -38,8 +38,6 @@ from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import Progress
 from cdc_lake.tables.silver import TABLE_FOLDERS, gold_table
 
-_NOT_IN_NAMES = set(" ,;{}()\n\t=")
-"""What Delta takes in no column's name."""
 _BYTES_OF_A_ROW = 100
 """About; for guessing how much work a refresh is."""
 
@@ -419,7 +417,7 @@ def _check_columns(run: _Run, rows: DataFrame) -> None:
         ConfigError: it cannot be partitioned.
     """
     model, columns = run.model, rows.columns
-    unnamed = [name for name in columns if set(name) & _NOT_IN_NAMES]
+    unnamed = [name for name in columns if name_problem(name)]
     if unnamed:
         what = f"columns of the result need a name of letters and digits: {', '.join(unnamed)}"
         raise ModelError(str(model.file), what, "name them with AS")

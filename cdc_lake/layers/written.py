@@ -19,6 +19,7 @@ from cdc_lake.events.decode import WriterSchema, avro_schema, schema_text
 from cdc_lake.events.envelope import MetadataNames, row_fields
 from cdc_lake.events.framing import CSV, NUMBERED, STRING, Side, body
 from cdc_lake.events.identity import Identity, identity
+from cdc_lake.events.layout import Placing
 from cdc_lake.events.references import Names, resolve
 from cdc_lake.events.typed import TypedRow
 from cdc_lake.sources.schemas import SchemaFiles
@@ -158,6 +159,8 @@ def written_with(
             key_columns=settings.key_of_rows,
             sequence_by=settings.sequence_by,
             spark=records.sparkSession,
+            placing=Placing(settings.except_columns, settings.rename),
+            in_hudi=any(one.format == "hudi" for one in settings.silver),
         )
     return Written(schemas["key"], schemas["value"], kinds, owners)
 

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.layers.run import silver_targets
 from cdc_lake.layers.silver import run_silver
 from cdc_lake.metrics.report import TableReport
 from cdc_lake.registries.registry import RegisteredSchema
@@ -111,7 +112,8 @@ class Lake:
         """One run of silver; its rows by key."""
         (done,) = run_silver(self._config, [self._topic], self._spark).tables
         assert done.error is None, done.error
-        return {one["id"]: one for one in self.table("silver").read().collect()}
+        (silver,) = silver_targets(self._config, self._topic)
+        return {one["id"]: one for one in silver.open(self._spark).read().collect()}
 
     def table(self, layer: str) -> DeltaLakeTable:
         return DeltaLakeTable(self._spark, f"{self._root}/{layer}/{self._topic.replace('.', '/')}")
