@@ -692,7 +692,7 @@ class TableConfig(Model):
         "prefix is empty.",
     )
     max_record_bytes: int = Field(
-        default=16 << 20, gt=0, description="A key or value larger than this is quarantined without being decoded."
+        default=16 << 20, gt=0, description="A larger key or value is quarantined, and its bytes are not kept."
     )
     decoded: bool = Field(
         default=False, description="Bronze holds typed `before` and `after` beside the bytes, for people who read it."

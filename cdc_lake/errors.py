@@ -240,6 +240,8 @@ def page() -> str:
             "| stage | code | meaning |",
             "|---|---|---|",
             "| frame | unreadable_frame | the first bytes do not name a schema in a way this version reads |",
+            "| frame | too_large | the key or value has more bytes than `max_record_bytes`; they are not kept |",
+            "| frame | no_timestamp | Kafka's timestamp is beyond what Spark can hold; `replay` lands it without one |",
             "| lookup | unusable_schema | no schema of this id, another table's, or one that is refused |",
             "| lookup | ambiguous_schema | the id has meant several schemas, and not exactly one of them fits |",
             "| decode | undecodable | the schema does not consume the bytes exactly |",

@@ -110,6 +110,12 @@ class FakeBroker:
             found += [record for record in log.records if span.start <= record.offset < span.end]
         return kafka(spark, found)
 
+    def read_around(
+        self, spark: SparkSession, topic: str, spans: Mapping[int, Span]
+    ) -> tuple[Mapping[int, Span], DataFrame]:
+        """See `TopicSource`."""
+        return spans, self.read(spark, topic, spans)
+
     def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
         """See `TopicSource`."""
         found = {partition: span.end for partition, span in log.partitions.items()}

@@ -39,6 +39,7 @@ from cdc_lake.events.envelope import (
     row_problem,
     shape_of,
 )
+from cdc_lake.events.identity import NO_TIMESTAMP_MS
 from cdc_lake.events.key import canonical_key, key_fields, key_in, key_problem, key_tree_in
 from cdc_lake.events.layout import Placing
 from cdc_lake.events.schemas import SchemaError, Tree
@@ -58,11 +59,12 @@ _VALUE_SAID_TYPE = (
 )
 _LONGEST_REASON = 500
 """In characters; a schema's names are as long as their writer likes, and each of its records holds the reason."""
-_ANY_LENGTH = (1 << 31) - 1
 DECODE_STAGE = "decode"
 NO_KEY = "no_key"
 KNOWN_LOG_TS = "known_log_ts"
 """Column of records that are read again: `log_ts` of those that are in bronze already."""
+TOO_LARGE = "too_large"
+"""Of records whose bytes bronze does not keep."""
 PAIR_STAGE = "pair"
 """Where a tombstone fails that is quarantined with its delete."""
 
@@ -140,25 +142,32 @@ class LastRecord:
 
 
 def with_frames(
-    records: DataFrame, *, key_framing: str | None = "auto", value_framing: str = "auto", max_bytes: int | None = None
+    records: DataFrame, *, key_framing: str | None = "auto", value_framing: str = "auto", max_bytes: int
 ) -> DataFrame:
     """Tell the frames of keys and values.
 
     Args:
         key_framing, value_framing: the frame that the settings name, or `auto`; none for keys that are not looked at.
-        max_bytes: a key or value that is larger is not looked at.
+        max_bytes: a key or value that is larger becomes null here, before anything holds it.
 
-    Columns in: `key`, `value`, `headers`. Columns out: all, and `key_framing`, `value_framing` string.
+    Columns in: `key`, `value`, `headers`. Columns out: all, and `too_large` string, which is about what became null;
+    `key_framing`, `value_framing` string.
     """
     settings: tuple[tuple[framing.Side, str | None], ...] = (("key", key_framing), ("value", value_framing))
     headers = F.col("headers")
+    said = F.lit(f"%d bytes are more than max_record_bytes: {max_bytes}, and are not kept")
+    too_large = (
+        F.when(F.length(side) > max_bytes, _named(side, F.call_function("format_string", said, F.length(side))))
+        for side in ("value", "key")
+    )
+    records = records.withColumn("too_large", F.coalesce(*too_large)).withColumns(
+        {side: F.when(F.length(side) <= max_bytes, F.col(side)) for side in ("key", "value")}
+    )
     return records.withColumns(
         {
-            f"{side}_framing": F.when(
-                F.length(side) <= (max_bytes or _ANY_LENGTH), framing.framing(F.col(side), headers, side, fixed)
-            )
-            if fixed is not None
-            else F.lit(None).cast("string")
+            f"{side}_framing": F.lit(None).cast("string")
+            if fixed is None
+            else framing.framing(F.col(side), headers, side, fixed)
             for side, fixed in settings
         }
     )
@@ -170,14 +179,13 @@ def with_references(
     *,
     key_framing: str | None = "auto",
     value_framing: str = "auto",
-    max_bytes: int | None = None,
 ) -> DataFrame:
     """Read off how keys and values name their schemas.
 
     Args:
         records: `with_frames`' columns.
         frames: the names of those that are to be read; nothing is planned for others, and records in them get nothing.
-        key_framing, value_framing, max_bytes: as `with_frames` was given them.
+        key_framing, value_framing: as `with_frames` was given them.
 
     Columns out: all, and `key_reference`, `value_reference`, `frame_problem` string, `is_tombstone` boolean.
     """
@@ -195,13 +203,8 @@ def with_references(
             text = json_format.reference(data.cast("string"), side, plain=plain)
             found = F.when(frame == framing.JSON, text).otherwise(found)
         references[f"{side}_reference"] = found
-        too_large = F.lit(f"%d bytes are more than max_record_bytes: {max_bytes}")
-        problem = F.when(
-            F.length(side) > (max_bytes or _ANY_LENGTH),
-            F.call_function("format_string", too_large, F.length(side)),
-        ).otherwise(framing.frame_problem(data, frame, reference, frames))
-        problems.append(_named(side, problem))
-    is_tombstone = F.col("value").isNull()
+        problems.append(_named(side, framing.frame_problem(data, frame, reference, frames)))
+    is_tombstone = F.col("value").isNull() & F.col("too_large").isNull()
     if framing.JSON in frames:
         is_null = json_format.is_null(F.col("value").cast("string"))
         is_tombstone = is_tombstone | ((F.col("value_framing") == framing.JSON) & is_null)
@@ -307,7 +310,7 @@ def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> Data
     follows = F.col("is_tombstone") & F.col("key").eqNullSafe(last["key"])
     # What was dropped from quarantine meanwhile takes its tombstone with it.
     after_quarantined = follows & last["status"].isin("quarantined", "dropped") & last["op"].isNull()
-    written = F.unix_millis("timestamp")
+    written = F.coalesce(F.unix_millis("timestamp"), F.lit(NO_TIMESTAMP_MS))
     is_again = KNOWN_LOG_TS in records.columns
     own = F.coalesce(KNOWN_LOG_TS, written) if is_again else written
     log_ts = F.greatest(F.max(own).over(in_partition.rowsBetween(W.unboundedPreceding, W.currentRow)), seed["log_ts"])
@@ -345,7 +348,7 @@ def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date:
         "first_batch": of_batch(batch, F.col("partition")),
         "ingest_date": F.lit(ingest_date),
         "generation": F.lit(generation),
-        "kafka_timestamp": F.col("timestamp"),
+        "kafka_timestamp": F.coalesce("timestamp", F.timestamp_millis(F.lit(NO_TIMESTAMP_MS))),
         "late": F.lit(late),
         "key": F.col("canonical_key"),
         "framing": F.struct("key_framing", "value_framing"),
@@ -455,7 +458,13 @@ def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) 
     else:
         how = "the record has no value, from which `keys` takes the key; it follows no delete of the same Kafka key"
     undecodable = "not every byte is consumed by the schema, or the bytes do not fit it"
+    no_timestamp = (
+        "its Kafka timestamp is beyond what Spark can hold, such as nanoseconds in the place of milliseconds; "
+        "`cdc-lake quarantine replay` lands the record without one"
+    )
     return F.coalesce(
+        _error("frame", "no_timestamp", F.when(F.col("timestamp").isNull(), no_timestamp)),
+        _error("frame", TOO_LARGE, F.col("too_large")),
         _error("frame", "unreadable_frame", F.col("frame_problem")),
         _error("lookup", "unusable_schema", _named("value", _id_problem("value", values))),
         _error("lookup", "unusable_schema", _named("key", _id_problem("key", keys))),

@@ -6,6 +6,9 @@ from pydantic import BaseModel, ConfigDict
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+NO_TIMESTAMP_MS = -1
+"""As in Kafka: of a record without a timestamp, or with one that Spark cannot hold."""
+
 
 class Identity(BaseModel):
     """One record of a partition.
@@ -30,10 +33,10 @@ class Identity(BaseModel):
 
 
 def identity(timestamp: str, key: str, value: str) -> Column:
-    """The same as a struct: of the column `offset` and those named."""
+    """The same as a struct: of the column `offset` and those named. Without a time: `NO_TIMESTAMP_MS`."""
     return F.struct(
         "offset",
-        F.unix_millis(timestamp).alias("timestamp_ms"),
+        F.coalesce(F.unix_millis(timestamp), F.lit(NO_TIMESTAMP_MS)).alias("timestamp_ms"),
         F.crc32(key).alias("key"),
         F.crc32(value).alias("value"),
     )

@@ -10,8 +10,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import reduce
+from operator import and_
 from types import MappingProxyType
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -50,8 +54,13 @@ from cdc_lake.tables.silver import TABLE_FOLDERS
 
 logger = logging.getLogger(__name__)
 _LOGGED_ROWS = 20
-_EXPLAINED_ROWS = 100
-"""Of the records of a batch that do not decode, so many are gone through one by one for the exact reason."""
+_EXPLAINED_ROWS, _EXPLAINED_BYTES = 100, 256 << 10
+"""Of the records of a batch that do not decode, so many, if they are not larger, are gone through one by one, in the
+driver, for the exact reason.
+"""
+
+_OVERFLOW = "java.lang.ArithmeticException: long overflow"
+"""What Spark says of a Kafka timestamp that is not within its microseconds."""
 
 _LEFT_OUT = (
     "`left_out`: offsets that no row of the files has: a sink connector leaves tombstones out. Where a delete is a "
@@ -285,7 +294,7 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
     generation = list(before.offsets).index(run.log.id)
     is_again = any(span.start < before.again.get(partition, 0) for partition, span in spans.items())
     with done.phase("read"):
-        records, seen = look_over(run.bronze.source.read(run.spark, run.log.name, spans), run.settings)
+        spans, records, seen = _looked_over(run, spans)
     try:
         with done.phase("schemas"):
             written = written_with(
@@ -342,6 +351,18 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
         _log_dropped(run, batch, counts["dropped"])
     done.read_bytes += seen.bytes
     return commit.progress
+
+
+def _looked_over(run: _Run, spans: Mapping[int, Span]) -> tuple[Mapping[int, Span], DataFrame, Seen]:
+    """See `look_over`. The spans are shorter where records are in the way that Spark's reader fails on."""
+    source, topic = run.bronze.source, run.log.name
+    try:
+        return (spans, *look_over(source.read(run.spark, topic, spans), run.settings))
+    except (PySparkException, Py4JJavaError) as exc:
+        if _OVERFLOW not in str(exc):
+            raise
+    spans, records = source.read_around(run.spark, topic, spans)
+    return (spans, *look_over(records, run.settings))
 
 
 def _send_dead_letters(run: _Run) -> None:
@@ -437,9 +458,10 @@ def _explained(rows: DataFrame, schemas: SchemaFiles, frames: Collection[str]) -
     failed = rows.where(F.col("error.stage") == DECODE_STAGE)
     sides = ("value", "key")
     bodies = (body(F.col(f"raw_{side}"), F.col("framing")[side], frames).alias(side) for side in sides)
-    sample = failed.select("partition", "offset", "error", "key_schema", "value_schema", *bodies).limit(_EXPLAINED_ROWS)
+    sample = failed.select("partition", "offset", "error", "key_schema", "value_schema", *bodies)
+    is_small = reduce(and_, (F.coalesce(F.length(side), F.lit(0)) <= _EXPLAINED_BYTES for side in sides))
     reasons = []
-    for row in sample.collect():
+    for row in sample.where(is_small).limit(_EXPLAINED_ROWS).collect():
         side = next(side for side in sides if row["error"]["message"].startswith(side))
         schema = schemas.by_fingerprint(row[f"{side}_schema"])
         reasons.append((row["partition"], row["offset"], f"{side}: {reason(schema, bytes(row[side]))}"))

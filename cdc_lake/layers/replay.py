@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import DELETE, KEEP, TYPED
 from cdc_lake.config import Config
-from cdc_lake.events.arrival import PAIR_STAGE
+from cdc_lake.events.arrival import PAIR_STAGE, TOO_LARGE
 from cdc_lake.layers.bronze import answering_registry, bronze_table
 from cdc_lake.layers.dead_letters import dead_letter_topic, sent_by
 from cdc_lake.layers.quarantine import ALL, COORDINATES, REJECTED_STAGE, Selection, selected
@@ -154,7 +154,7 @@ def _followed(records: DataFrame) -> DataFrame:
     Columns out: `with_decision`'s, and `is_late`; `tombstone_of`.
     """
     in_partition = W.partitionBy("generation", "partition").orderBy("offset")
-    passes = F.col("status") != "quarantined"
+    passes = (F.col("status") != "quarantined") & (F.col("failed.code") != TOO_LARGE)
     last = F.lag(F.struct("offset", "op", passes.alias("passes"))).over(in_partition)
     is_paired = F.col("failed.stage") == PAIR_STAGE
     return records.withColumns(

@@ -27,6 +27,8 @@ from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
 
 SIDES: tuple[Side, ...] = ("key", "value")
+_SAMPLE_BYTES = 64 << 10
+"""The driver looks at two bodies of each schema id."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Seen:
         references: how keys, and how values, name their schemas.
         frames: the frames among them.
         first_is_tombstone: the partitions whose first record has no value.
-        last: by partition, its last record.
+        last: by partition, its last record; none where that is too large.
     """
 
     total: int
@@ -65,16 +67,22 @@ def look_over(records: DataFrame, settings: TableConfig) -> tuple[DataFrame, See
     framings: dict[str, Any] = {
         "key_framing": settings.key_framing if settings.key_of_rows == () else None,
         "value_framing": settings.value_framing,
-        "max_bytes": settings.max_record_bytes,
     }
-    framed = with_frames(records, **framings)
-    records = with_references(framed, NUMBERED, **framings).persist()
-    seen = _seen(records)
+    framed = with_frames(records, **framings, max_bytes=settings.max_record_bytes)
+    records, seen = _persisted(with_references(framed, NUMBERED, **framings))
     if not seen.frames <= set(NUMBERED):
         records.unpersist()
-        records = with_references(framed, seen.frames, **framings).persist()
-        seen = _seen(records)
+        records, seen = _persisted(with_references(framed, seen.frames, **framings))
     return records, seen
+
+
+def _persisted(records: DataFrame) -> tuple[DataFrame, Seen]:
+    records.persist()
+    try:
+        return records, _seen(records)
+    except BaseException:
+        records.unpersist()
+        raise
 
 
 def _seen(records: DataFrame) -> Seen:
@@ -85,7 +93,9 @@ def _seen(records: DataFrame) -> Seen:
             F.count("*").alias("total"),
             F.sum(F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))).alias("bytes"),
             F.min_by("is_tombstone", "offset").alias("first_is_tombstone"),
-            F.max_by(identity("timestamp", "key", "value"), "offset").alias("last"),
+            F.max_by(F.when(F.col("too_large").isNull(), identity("timestamp", "key", "value")), "offset").alias(
+                "last"
+            ),
             *(column.alias(name) for name, column in sets.items()),
         )
         .collect()
@@ -96,7 +106,7 @@ def _seen(records: DataFrame) -> Seen:
         references={side: {one for row in found for one in row[f"{side}_reference"]} for side in SIDES},
         frames={one for row in found for side in SIDES for one in row[f"{side}_framing"]},
         first_is_tombstone={row["partition"] for row in found if row["first_is_tombstone"]},
-        last={row["partition"]: Identity.model_validate(row["last"].asDict()) for row in found},
+        last={row["partition"]: Identity.model_validate(row["last"].asDict()) for row in found if row["last"]},
     )
 
 
@@ -221,7 +231,7 @@ class _Source:
         return [self._named(one) for one in self._files.look_up(kind, schema_id)]
 
     def samples(self, references: Collection[str]) -> Mapping[str, Sequence[bytes]]:
-        """See `references.Samples`: the first and the last body of each."""
+        """See `references.Samples`: the first and the last body of each, of those that are not large."""
         reference = F.col(f"{self._side}_reference")
         found = (
             self._records.where(reference.isin(*references))
@@ -230,6 +240,7 @@ class _Source:
                 "offset",
                 body(F.col(self._side), F.col(f"{self._side}_framing"), self._frames).alias("body"),
             )
+            .where(F.length("body") <= _SAMPLE_BYTES)
             .groupBy("reference")
             .agg(F.min_by("body", "offset").alias("first"), F.max_by("body", "offset").alias("last"))
             .collect()

@@ -170,6 +170,12 @@ class Files:
             .select("key", "value", F.lit(topic).alias("topic"), "partition", "offset", "timestamp", "headers")
         )
 
+    def read_around(
+        self, spark: SparkSession, topic: str, spans: Mapping[int, Span]
+    ) -> tuple[Mapping[int, Span], DataFrame]:
+        """See `TopicSource`: the times of files fit."""
+        return spans, self.read(spark, topic, spans)
+
     def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
         """See `TopicSource`. A file's rows are as old as the file."""
         files = self._listed(log.name)

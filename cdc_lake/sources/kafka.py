@@ -1,15 +1,24 @@
 """The broker as a source of records."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.brokers import Admin, BrokerLogin, refused
 from cdc_lake.errors import CdcLakeError
-from cdc_lake.events.identity import Identity
+from cdc_lake.events.identity import NO_TIMESTAMP_MS, Identity
 from cdc_lake.sources.logs import Span, TopicLog
 
 _INTERNAL_PREFIXES = ("__", "_connect_", "_schemas")
@@ -19,6 +28,13 @@ _FETCH = {
     "kafka.fetch.max.bytes": str(64 << 20),
     "kafka.max.partition.fetch.bytes": str(8 << 20),
 }
+_LATEST_MS = ((1 << 63) - 1) // 1000
+"""Spark counts microseconds."""
+_FEW_RECORDS, _FEW_BYTES = 1000, 16 << 20
+_RECORD = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "headers array<struct<key: string, value: binary>>"
+)
 
 
 class Broker:
@@ -96,6 +112,27 @@ class Broker:
         }
         return spark.read.format("kafka").options(**options).load()
 
+    def read_around(
+        self, spark: SparkSession, topic: str, spans: Mapping[int, Span]
+    ) -> tuple[Mapping[int, Span], DataFrame]:
+        """See `TopicSource`. Kafka's own client finds the records, which takes as long as it needs to fetch `spans`."""
+        ends = {
+            partition: next((_offset(r) for r in self._records(topic, partition, span) if not _fits(r)), span.end)
+            for partition, span in spans.items()
+        }
+        if before := {p: Span(spans[p].start, end) for p, end in ends.items() if spans[p].start < end}:
+            return before, self.read(spark, topic, before)
+        few, rows, left_bytes = dict[int, Span](), list[tuple[object, ...]](), _FEW_BYTES
+        for partition, span in spans.items():
+            for r in takewhile(lambda r: not _fits(r), self._records(topic, partition, span)):
+                key, value = r.key(), r.value()
+                rows.append((key, value, topic, partition, _offset(r), None, r.headers()))
+                few[partition] = Span(span.start, _offset(r) + 1)
+                left_bytes -= len(key or b"") + len(value or b"")
+                if left_bytes <= 0 or len(rows) == _FEW_RECORDS:
+                    return few, spark.createDataFrame(rows, _RECORD)
+        return few, spark.createDataFrame(rows, _RECORD)
+
     def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
         """See `TopicSource`."""
         partitions = [TopicPartition(log.name, partition) for partition in log.partitions]
@@ -112,18 +149,7 @@ class Broker:
 
     def first_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, Identity]:
         """See `TopicSource`."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap_servers,
-                "group.id": "cdc_lake-status",  # asked for by the client; nothing is ever committed in it
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                "queued.min.messages": 1,  # one fetch per partition is enough
-                "log_level": 0,
-                **self._login.client,
-            }
-        )
+        consumer = self._consumer({"queued.min.messages": 1})  # one fetch per partition is enough
         found: dict[int, Identity] = {}
         left = set(offsets)
         try:
@@ -138,8 +164,8 @@ class Broker:
                 if partition not in left:
                     continue
                 if not error:
-                    offset, (_, timestamp_ms) = record.offset() or 0, record.timestamp()
-                    found[partition] = Identity.of(offset, timestamp_ms, record.key(), record.value())
+                    timestamp_ms = record.timestamp()[1] if _fits(record) else NO_TIMESTAMP_MS
+                    found[partition] = Identity.of(_offset(record), timestamp_ms, record.key(), record.value())
                 left.remove(partition)
                 consumer.pause([TopicPartition(topic, partition)])
         except KafkaException as exc:
@@ -152,6 +178,38 @@ class Broker:
         """See `TopicSource`: the holes in its offsets are markers of transactions, and what compaction removed."""
         return 0
 
+    def _consumer(self, settings: Mapping[str, object]) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self._bootstrap_servers,
+                "group.id": "cdc_lake-status",  # asked for by the client; nothing is ever committed in it
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "log_level": 0,
+                **settings,
+                **self._login.client,
+            }
+        )
+
+    def _records(self, topic: str, partition: int, span: Span) -> Iterator[Message]:
+        """The records of a span, one after the other."""
+        consumer = self._consumer({"queued.max.messages.kbytes": _FEW_BYTES >> 10})
+        try:
+            consumer.assign([TopicPartition(topic, partition, span.start)])
+            while (record := consumer.poll(self._timeout)) is not None:
+                error = record.error()
+                if error and error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                if error or _offset(record) >= span.end:
+                    return
+                yield record
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        except KafkaException as exc:
+            raise self._down(exc) from exc
+        finally:
+            consumer.close()
+
     def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[tuple[str, int], int]:
         asked = self._admin.client.list_offsets(
             {partition: spec for partition in partitions},
@@ -163,3 +221,12 @@ class Broker:
     def _down(self, exc: Exception) -> CdcLakeError:
         todo = "see that it runs and can be reached from here, then run again; nothing was committed"
         return refused(self.name, str(exc)) or self._admin.down(exc, todo)
+
+
+def _offset(record: Message) -> int:
+    return record.offset() or 0
+
+
+def _fits(record: Message) -> bool:
+    """Whether Spark can hold the record's timestamp."""
+    return -_LATEST_MS <= record.timestamp()[1] <= _LATEST_MS

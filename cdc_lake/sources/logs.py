@@ -66,6 +66,14 @@ class TopicSource(Protocol):
         Columns out: `key`, `value` binary, `topic`, `partition`, `offset`, `timestamp`, `headers`.
         """
 
+    def read_around(
+        self, spark: SparkSession, topic: str, spans: Mapping[int, Span]
+    ) -> tuple[Mapping[int, Span], DataFrame]:
+        """The first part of `spans`, where Spark fails to `read` them for a timestamp that it cannot hold.
+
+        A part ends before such a record, or is a few of them, whose `timestamp` is null.
+        """
+
     def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
         """The first offset of each partition whose record was written then or later; the end where there is none."""
 
