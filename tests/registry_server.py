@@ -31,6 +31,7 @@ class FakeServer(ThreadingHTTPServer):
         seen: method, path and headers of every request.
         required: the `Authorization` without which it answers 401; a set, or all tokens that are valid.
         delay_seconds: how long each answer takes.
+        drip_seconds: how long each of its bytes takes, if they come one by one.
         token_seconds: what it says of a token's life, and how long each of its tokens is taken.
         client: who gets tokens, `id:secret`.
         sent: path and body of every POST and PUT.
@@ -47,7 +48,7 @@ class FakeServer(ThreadingHTTPServer):
         self.asked: Counter[str] = Counter()
         self.seen: list[tuple[str, str, Message]] = []
         self.required: set[str] | None = None
-        self.delay_seconds = 0.0
+        self.delay_seconds = self.drip_seconds = 0.0
         self.token_seconds = 60.0
         self.client = "lake:s3cret"
         self.forms: list[dict[str, list[str]]] = []
@@ -118,7 +119,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        pieces = [content[at : at + 1] for at in range(len(content))] if self.server.drip_seconds else [content]
+        for piece in pieces:
+            self.wfile.write(piece)
+            time.sleep(self.server.drip_seconds)
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -23,6 +23,7 @@ from cdc_lake.events.decode import (
     Layouts,
     WriterSchema,
     by_name,
+    layout,
     refusal,
     with_decoded_keys,
     with_decoded_values,
@@ -59,6 +60,10 @@ _VALUE_SAID_TYPE = (
 )
 _LONGEST_REASON = 500
 """In characters; a schema's names are as long as their writer likes, and each of its records holds the reason."""
+MAX_IDS, MAX_LAYOUTS = 1000, 64
+"""Of the keys, or the values, of a batch: so many references are looked up, and so many layouts decoded."""
+_MAX_REFERENCE, _MAX_JSON_REFERENCE = 1 << 10, 64 << 10
+"""Characters of a reference; one of JSON without a schema lists its fields."""
 DECODE_STAGE = "decode"
 NO_KEY = "no_key"
 KNOWN_LOG_TS = "known_log_ts"
@@ -76,10 +81,12 @@ class Schemas:
     Attributes:
         known: reference -> the schemas that it may mean, the likeliest first; each record tells which it was.
         problems: reference -> why its records cannot be read, for the others.
+        are_all: whether no reference but these occurs; else there are more than a batch may have.
     """
 
     known: Mapping[str, Sequence[WriterSchema]]
     problems: Mapping[str, str]
+    are_all: bool = True
 
     @classmethod
     def of(
@@ -93,6 +100,7 @@ class Schemas:
         spark: SparkSession | None = None,
         placing: Placing | None = None,
         in_hudi: bool = False,
+        are_all: bool = True,
     ) -> "Schemas":
         """Sort out what can be used; a reference all of whose schemas are refused is a problem of its records.
 
@@ -102,6 +110,7 @@ class Schemas:
             key_columns, sequence_by: the columns that each value's row has to have; see `with_decision`.
             spark: has to take the schemas, too, if there is one.
             placing, in_hudi: where silver has the columns, see `Placing.check`.
+            are_all: see `Schemas`.
         """
         wanted = _Wanted(side == "key", key_columns, sequence_by, spark, placing or Placing(), in_hudi)
         known: dict[str, Sequence[WriterSchema]] = {}
@@ -113,7 +122,24 @@ class Schemas:
                 del known[reference]
                 reason = str(next(iter(reasons.values())))[:_LONGEST_REASON]
                 refused[reference] = f"the schema of {said(reference)} is refused: {reason}"
-        return cls(known, refused)
+        for reference in _beyond_layouts(known):
+            del known[reference]
+            refused[reference] = f"{said(reference)} is of a layout beyond the {MAX_LAYOUTS} that a batch may have"
+        return cls(known, refused, are_all)
+
+
+def _beyond_layouts(known: Mapping[str, Sequence[WriterSchema]]) -> list[str]:
+    """References that would bring more layouts than a batch may have: each is a column of the plan."""
+    if len({schema for schemas in known.values() for schema in schemas}) <= MAX_LAYOUTS:
+        return []
+    found, beyond = set[tuple[str, str, str]](), []
+    for reference, schemas in known.items():
+        more = found | {layout(schema.format, schema.tree, schema.tree) for schema in schemas}
+        if len(more) > MAX_LAYOUTS:
+            beyond.append(reference)
+        else:
+            found = more
+    return beyond
 
 
 def said(reference: str) -> str:
@@ -191,7 +217,7 @@ def with_references(
     """
     fixed = {"key": key_framing, "value": value_framing}
     sides: tuple[framing.Side, ...] = ("value", "key")
-    references, problems = {}, []
+    references, short, problems = {}, {}, []
     for side in sides:
         if fixed[side] is None:
             references[f"{side}_reference"] = F.lit(None).cast("string")
@@ -203,7 +229,12 @@ def with_references(
             text = json_format.reference(data.cast("string"), side, plain=plain)
             found = F.when(frame == framing.JSON, text).otherwise(found)
         references[f"{side}_reference"] = found
-        problems.append(_named(side, framing.frame_problem(data, frame, reference, frames)))
+        most = F.when(frame == framing.JSON, _MAX_JSON_REFERENCE).otherwise(_MAX_REFERENCE)
+        is_short = F.length(reference) <= most
+        too_long = F.when(~is_short, F.format_string("what names its schema has more than %d characters", most))
+        problem = F.coalesce(too_long, framing.frame_problem(data, frame, reference, frames))
+        problems.append(_named(side, problem))
+        short[f"{side}_reference"] = F.when(is_short, reference)
     is_tombstone = F.col("value").isNull() & F.col("too_large").isNull()
     if framing.JSON in frames:
         is_null = json_format.is_null(F.col("value").cast("string"))
@@ -214,6 +245,7 @@ def with_references(
         records.withColumn("is_tombstone", F.coalesce(is_tombstone, F.lit(False)))
         .withColumns(references)
         .withColumn("frame_problem", F.coalesce(*problems))
+        .withColumns(short)
     )
 
 
@@ -481,7 +513,13 @@ def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) 
 
 
 def _id_problem(side: str, schemas: Schemas) -> Column:
-    return by_name(schemas.problems, F.col(f"{side}_reference"), "string")
+    named = F.col(f"{side}_reference")
+    found = by_name(schemas.problems, named, "string")
+    if schemas.are_all:
+        return found
+    is_other = named.isNotNull() & ~named.isin(*schemas.known, *schemas.problems)
+    too_many = f"its batch names more schemas than the {MAX_IDS} ids, or {MAX_LAYOUTS} in JSON, that it may have"
+    return F.when(is_other, too_many).otherwise(found)
 
 
 def _ambiguity(side: str) -> Column:

@@ -225,6 +225,19 @@ def by_name(found: Mapping[str, Any], named: Column, kind: str) -> Column:
     return F.from_json(F.lit(json.dumps(found)), f"map<string, {kind}>")[named]
 
 
+def layout(kind: str, whole: Tree, tree: Tree) -> tuple[str, str, str]:
+    """What is the same of schemas that are decoded as one.
+
+    Equal layouts may still mean different things: the meaning is in Connect's names, which the tree holds.
+
+    Args:
+        kind: the schema's format.
+        whole: the schema.
+        tree: what is read of it.
+    """
+    return kind, avro.wrapped(whole) if kind == "avro" else "", repr(tree)
+
+
 def _with_decoded(
     records: DataFrame,
     schemas: Mapping[str, Sequence[WriterSchema]],
@@ -240,9 +253,7 @@ def _with_decoded(
     for name in sorted(schemas):
         for writer in schemas[name]:
             whole, tree = writer.tree, wanted(writer)
-            # Equal layouts may still mean different things: the meaning is in Connect's names, which the tree holds.
-            layout = (writer.format, avro.wrapped(whole) if writer.format == "avro" else "", repr(tree))
-            number = numbers.setdefault(layout, len(numbers))
+            number = numbers.setdefault(layout(writer.format, whole, tree), len(numbers))
             trees[number] = writer.format, whole, tree
             meanings.setdefault(name, {}).setdefault(number, writer.fingerprint)
     certain = {

@@ -19,7 +19,7 @@ from cdc_lake.columns import quoted
 from cdc_lake.events.framing import Side
 from cdc_lake.events.schemas import MAX_TYPES, SchemaError, Tree, decimal_size, fields, is_decimal, non_null
 
-CONNECT_REFERENCE, PLAIN_REFERENCE = "connect", "json"
+CONNECT_REFERENCE, PLAIN_REFERENCE = REFERENCES = "connect", "json"
 
 _CONNECT_TYPES = {
     "boolean": {"type": "boolean"},

@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import ConfigError
 from cdc_lake.events import json as json_format
-from cdc_lake.events.arrival import Schemas, with_decision, with_frames, with_references
+from cdc_lake.events.arrival import MAX_IDS, MAX_LAYOUTS, Schemas, with_decision, with_frames, with_references
 from cdc_lake.events.decode import WriterSchema, avro_schema, schema_text
 from cdc_lake.events.envelope import MetadataNames, row_fields
-from cdc_lake.events.framing import CSV, NUMBERED, STRING, Side, body
+from cdc_lake.events.framing import CSV, NUMBERED, STRING, Side, body, id_of
 from cdc_lake.events.identity import Identity, identity
 from cdc_lake.events.layout import Placing
 from cdc_lake.events.references import Names, resolve
@@ -149,9 +149,10 @@ def written_with(
     schemas: dict[Side, Schemas] = {}
     for side in SIDES:
         source = _Source(records, seen.frames, files, settings, side)
+        references = _limited(seen.references[side], files)
         settled = {frame: kind for of, kind in kinds.items() for s, _, frame in [of.partition(".")] if s == side}
         found = resolve(
-            seen.references[side],
+            references,
             names=Names(topic, owners.get(side, ()), settings.record_names),
             kinds=files.kinds,
             settled=settled,
@@ -171,8 +172,21 @@ def written_with(
             spark=records.sparkSession,
             placing=Placing(settings.except_columns, settings.rename),
             in_hudi=any(one.format == "hudi" for one in settings.silver),
+            are_all=len(references) == len(seen.references[side]),
         )
     return Written(schemas["key"], schemas["value"], kinds, owners)
+
+
+def _limited(references: Collection[str], files: SchemaFiles) -> set[str]:
+    """Those that are looked up: first what the lake knows; then the lowest ids, as ids that are made up are high."""
+    in_records = {one for one in references if one.partition(":")[0] in json_format.REFERENCES}
+    found = set[str]()
+    for several, most in ((in_records, MAX_LAYOUTS), (set(references) - in_records, MAX_IDS)):
+        if len(several) > most:
+            known = files.known_ids()
+            several = set(sorted(several, key=lambda one: (id_of(one) not in known, one))[:most])
+        found |= several
+    return found
 
 
 def decide(

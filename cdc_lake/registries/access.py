@@ -10,6 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote_plus, urlsplit
@@ -32,6 +33,8 @@ MAX_BACKOFF_SECONDS = 10.0
 _REFUSALS = (401, 403)
 _LAG_WAITS_SECONDS = (0.2, 0.6)
 _LAG_PERIOD_SECONDS = 10.0
+_REQUESTS_PER_LOOKUP = 3
+"""A lookup may take as long as so many requests that all time out."""
 _EARLY_SECONDS = 30.0
 _EARLY_SHARE = 0.2
 """A token is renewed so long before its end, or when this share of its life is left, if that is later."""
@@ -60,6 +63,11 @@ class Endpoint:
     tls: TlsConfig = field(default_factory=TlsConfig)
     proxy: SecretStr | None = None
     name: str = "schema registry"
+
+    @property
+    def lookup_seconds(self) -> float:
+        """For one lookup."""
+        return lookup_seconds(self.timeout_seconds, self.attempts)
 
     def down(self, what: str) -> InfrastructureError:
         """The error of a server that does not do what it is there for."""
@@ -318,28 +326,69 @@ class HttpClient:
 
 
 class Patience:
-    """Asks once more for what is missing: a registry's replicas may lag behind the one that a producer wrote to.
+    """Asks within a limit of time, and once more for what is missing: a registry's replicas may lag behind the one that
+    a producer wrote to.
 
     One wait serves every id that is missed within some seconds of it, so that a topic full of garbage does not take for
     ever.
+
+    Args:
+        down: the error of a registry that does not do what it is there for.
+        seconds: for one lookup, with all the requests that it takes.
     """
 
-    def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, down: Callable[[str], CdcLakeError], seconds: float, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._down = down
+        self._seconds = seconds
         self._sleep = sleep
         self._waited_at = -_LAG_PERIOD_SECONDS
 
+    def once(self, look_up: Callable[[], T]) -> T:
+        """What `look_up` returns. Of a server that sends byte by byte no read ever times out, so a thread waits for it,
+        until that connection ends.
+
+        Raises:
+            InfrastructureError: it takes too long.
+        """
+        found: Future[T] = Future()
+
+        def wait() -> None:
+            try:
+                found.set_result(look_up())
+            except BaseException as exc:
+                found.set_exception(exc)
+
+        threading.Thread(target=wait, daemon=True).start()
+        try:
+            return found.result(self._seconds)
+        except TimeoutError as exc:
+            if found.done():
+                raise
+            raise self._down(f"one lookup takes more than {self._seconds:g} s") from exc
+
     def ask(self, look_up: Callable[[], T | None]) -> T | None:
-        """What `look_up` returns; asked again if that is none."""
-        answer = look_up()
+        """What `look_up` returns; asked again if that is none.
+
+        Raises:
+            InfrastructureError: see `once`.
+        """
+        answer = self.once(look_up)
         if answer is not None or time.monotonic() - self._waited_at < _LAG_PERIOD_SECONDS:
             return answer
         for seconds in _LAG_WAITS_SECONDS:
             self._sleep(seconds)
-            answer = look_up()
+            answer = self.once(look_up)
             if answer is not None:
                 return answer
         self._waited_at = time.monotonic()
         return None
+
+
+def lookup_seconds(timeout_seconds: float, attempts: int) -> float:
+    """How long one lookup may take, by the settings for a request."""
+    return _REQUESTS_PER_LOOKUP * attempts * (timeout_seconds + BACKOFF_SECONDS)
 
 
 def access_to(config: RegistryConfig, url: str) -> tuple[Endpoint, Credentials]:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 
@@ -54,7 +55,7 @@ class ApicurioRegistry:
         self._version = versioned[2] if versioned else None
         self._endpoint = replace(endpoint, url=versioned[1]) if versioned else endpoint
         self._http = HttpClient(self._endpoint, credentials or Anonymous())
-        self._patience = Patience()
+        self._patience = Patience(self._endpoint.down, endpoint.lookup_seconds)
 
     def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
         """See `Registry`."""
@@ -64,7 +65,8 @@ class ApicurioRegistry:
     def check(self) -> None:
         """See `Registry`."""
         for version in (self._version,) if self._version else ("v3", "v2"):
-            if self._http.get_json(f"apis/registry/{version}/search/artifacts?limit=1") is not None:
+            path = f"apis/registry/{version}/search/artifacts?limit=1"
+            if self._patience.once(partial(self._http.get_json, path)) is not None:
                 self._version = version
                 return
         raise ConfigError(

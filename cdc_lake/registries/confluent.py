@@ -55,7 +55,7 @@ class ConfluentRegistry:
         self._has_guids = name == "confluent"
         self._context = f":.{context}:" if context else None
         self._client = self._opened()
-        self._patience = Patience()
+        self._patience = Patience(endpoint.down, endpoint.lookup_seconds)
 
     def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
         """See `Registry`."""
@@ -67,7 +67,7 @@ class ConfluentRegistry:
 
     def check(self) -> None:
         """See `Registry`."""
-        if self._ask(self._client.get_schema_types) is None:
+        if self._patience.once(lambda: self._ask(self._client.get_schema_types)) is None:
             raise ConfigError(
                 f"schema registry at {self._endpoint.url}",
                 "there is no registry that answers as Confluent's does (404 for schemas/types)",

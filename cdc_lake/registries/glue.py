@@ -16,7 +16,7 @@ from botocore.exceptions import (
 from cdc_lake.aws import is_refusal
 from cdc_lake.config import EMBEDDED, RegistryConfig
 from cdc_lake.errors import ConfigError, InfrastructureError
-from cdc_lake.registries.access import Patience, proxy_address
+from cdc_lake.registries.access import Patience, lookup_seconds, proxy_address
 from cdc_lake.registries.registry import UUID, RegisteredSchema
 
 _NO_SCHEMA = "00000000-0000-0000-0000-000000000000"
@@ -36,7 +36,7 @@ class GlueRegistry:
     def __init__(self, settings: RegistryConfig) -> None:
         self._where = f"AWS Glue Schema Registry{f' in {settings.region}' if settings.region else ''}"
         self._get = self._opened(settings)
-        self._patience = Patience()
+        self._patience = Patience(self._down, lookup_seconds(settings.timeout_seconds, settings.attempts))
 
     def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
         """See `Registry`."""
@@ -46,7 +46,7 @@ class GlueRegistry:
 
     def check(self) -> None:
         """See `Registry`. Asks for a version that is not there: so the one permission that is needed is enough."""
-        self._look_up(_NO_SCHEMA)
+        self._patience.once(lambda: self._look_up(_NO_SCHEMA))
 
     def _look_up(self, version: str) -> RegisteredSchema | None:
         try:

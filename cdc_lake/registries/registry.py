@@ -14,6 +14,9 @@ from cdc_lake.events.schemas import inline
 UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 """An id that is no number, as Confluent and Glue have them."""
 
+MAX_REFERENCES, MAX_REFERENCED_CHARACTERS = 200, 8 << 20
+"""A schema that refers to more stays without them, so that it cannot be read, and its records are quarantined."""
+
 Reference = TypeVar("Reference", bound=Hashable)
 
 
@@ -66,14 +69,14 @@ class Registry(Protocol):
 def referenced_texts(
     references: Iterable[Reference], fetch: Callable[[Reference], tuple[str, Iterable[Reference]]]
 ) -> list[str]:
-    """The texts behind `references` and behind theirs, and so on, each once.
+    """The texts behind `references` and behind theirs, and so on, each once; not all, if they are too many or too long.
 
     Args:
         fetch: the text of a reference, and what that refers to in turn.
     """
     texts: dict[Reference, str] = {}
     ahead = list(references)
-    while ahead:
+    while ahead and len(texts) < MAX_REFERENCES and sum(map(len, texts.values())) < MAX_REFERENCED_CHARACTERS:
         reference = ahead.pop()
         if reference not in texts:
             texts[reference], deeper = fetch(reference)

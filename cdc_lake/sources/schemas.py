@@ -65,6 +65,12 @@ class SchemaFiles:
         found = {fingerprint for kind in kinds for fingerprint in names(f"{kind}/{quote(schema_id, safe='')}")}
         return [self.by_fingerprint(fingerprint) for fingerprint in sorted(found)]
 
+    def known_ids(self) -> set[str]:
+        """The ids, of whatever kind, that have meant a schema."""
+        names, ids = self._storage.names, f"{self._folder}/ids"
+        kinds = [f"{ids}/{name}/{kind}" for name in names(ids) if name != _EMBEDDED for kind in names(f"{ids}/{name}")]
+        return {unquote(one) for kind in (f"{ids}/{_EMBEDDED}", *kinds) for one in names(kind)}
+
     def embedded(self, name: str) -> WriterSchema | None:
         """The schema that came with records under this name, if that was kept."""
         known = self._storage.names(f"{self._folder}/ids/{_EMBEDDED}/{name}")

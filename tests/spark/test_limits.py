@@ -1,15 +1,33 @@
 """Records that are too large or too many for one batch: each is quarantined, and its neighbors land."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import wire
 from pyspark.sql import SparkSession
 from sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Lake, Shelf, event, row
 
 from cdc_lake.config import Config, LakeConfig
+from cdc_lake.events import arrival
+from cdc_lake.layers import written
 from cdc_lake.layers.replay import replay_quarantined
+from cdc_lake.registries.registry import RegisteredSchema
 
 LIMIT = 1000
+
+
+class Counted(Shelf):
+    """Remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[tuple[str, str]] = set()
+
+    def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
+        """See `Registry`."""
+        self.asked.add((kind, schema_id))
+        return super().schema(kind, schema_id)
 
 
 def of(key: int, name: str = "") -> bytes:
@@ -39,3 +57,46 @@ def test_large_record_is_quarantined_without_its_bytes(spark: SparkSession, tmp_
     (again,) = replay_quarantined(config, [TABLE.name], spark, registry=shelf).tables
     assert again.rows == {"replayed": 0, "still_quarantined": 1}  # and never for a delete
     assert "frame: too_large: value: " in again.warnings[0]
+
+
+def test_ids_and_layouts_beyond_the_limits_are_quarantined(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (arrival, written):
+        monkeypatch.setattr(module, "MAX_IDS", 10)
+        monkeypatch.setattr(module, "MAX_LAYOUTS", 3)
+    shelf, bodies = Counted(), dict[int, bytes]()
+    shelf.put("contentId:1", KEY_TEXT)
+    for number in range(2, 30):
+        table = replace(TABLE, columns={**TABLE.columns, f"more{number}": wire.optional(wire.INT32)})
+        schema = wire.envelope(table)
+        text = wire.json_text(wire.avro_schema(schema)).decode()
+        bodies[number] = wire.avro(text, wire.filled(schema, event("c", row(number, ""), number)))
+        if number < 7:
+            shelf.put(f"contentId:{number}", text)
+    lake = Lake(spark, tmp_path, shelf)
+    lake.send_numbered(0, bodies[2], 2)
+    assert lake.land().rows["ok"] == 1
+
+    shelf.asked.clear()
+    for number, body in bodies.items():
+        lake.send_numbered(number, body, number)
+    for number in range(5):  # schemas in JSON
+        key, value = (
+            wire.json_text({"schema": {"type": "struct", "fields": [], "name": f"{number}"}, "payload": {}}),
+        ) * 2
+        lake.send((key, []), (value, []))
+    long = ("a" * 2000).encode()
+    lake.send(
+        (wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": 1}), "key")),
+        (of(1), [("apicurio.value.contentHash", long)]),
+    )
+    done = lake.land()
+
+    assert done.error is None, done.error
+    assert done.rows["ok"] == 3, lake.problems()
+    assert len({name for _, name in shelf.asked}) <= 11
+    problems = list(lake.problems().values())
+    assert sum("of a layout beyond the 3 that a batch may have" in one for one in problems) == 2
+    assert sum("its batch names more schemas than the 10 ids, or 3 in JSON" in one for one in problems) == 18 + 2
+    assert problems[-1] == "value: what names its schema has more than 1024 characters"

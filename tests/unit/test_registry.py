@@ -201,7 +201,7 @@ def test_an_id_that_a_replica_does_not_have_yet_is_found(server: FakeServer) -> 
 
 def test_one_wait_serves_all_ids_that_are_missed_about_then() -> None:
     waits: list[float] = []
-    patience, asked = Patience(waits.append), 0
+    patience, asked = Patience(Endpoint("http://registry").down, 10, waits.append), 0
 
     def missing() -> None:
         nonlocal asked

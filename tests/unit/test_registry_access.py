@@ -11,7 +11,8 @@ from registry_server import TOKEN_PATH, Certificates, FakeServer, serving
 from cdc_lake.config import Config, load_config
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.registries import access, open_registry
-from cdc_lake.registries.registry import RegisteredSchema, Registry
+from cdc_lake.registries import registry as registry_module
+from cdc_lake.registries.registry import RegisteredSchema, Registry, referenced_texts
 from cdc_lake.sources.schemas import SchemaFiles
 
 CANARY = "canary-7f3a"
@@ -452,3 +453,22 @@ def test_a_thousand_looks_at_one_id_are_one_request_a_run(server: FakeServer, tm
     assert all(len(schemas) == 1 for schemas in found)
     asked = {"apicurio": "/apis/registry/v3/ids/contentIds/1", "confluent": "/schemas/ids/1"}[kind]
     assert server.asked[asked] == 1
+
+
+@TYPES
+def test_registry_that_drips_bytes_is_bad_infrastructure(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    server.drip_seconds = 0.3
+    monkeypatch.setattr(access, "_REQUESTS_PER_LOOKUP", 0.05)
+    registry = opened(tmp_path, kind, server.url)
+
+    for question in (registry.check, lambda: registry.schema(registry.namespaces[0], "1")):
+        with pytest.raises(InfrastructureError, match=r"one lookup takes more than 0\.55 s"):
+            question()
+
+
+def test_references_beyond_the_limits_are_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(referenced_texts([0], lambda number: ("x", [number + 1]))) == 200
+    monkeypatch.setattr(registry_module, "MAX_REFERENCED_CHARACTERS", 10)
+    assert len(referenced_texts([0], lambda number: ("1234", [number + 1]))) == 3
