@@ -30,6 +30,10 @@ PYTHON = "3.11"
 _PLATFORM = "manylinux_2_28"
 """Of the wheels: Amazon Linux 2023, Debian 12 and what is newer have its glibc."""
 _BOOTSTRAP = "emr/bootstrap.sh"
+_BELONGS = {"jobs": (".py",), "conf": (".yml", ".yaml", ".sql", ".csv", ".avsc")}
+"""What is packaged, by folder. Anything else may be a secret, such as `.env` or a key."""
+_NEVER_MEANT = (".lock", ".pyc")
+"""Left out without a word: the jars' locks, of which the package has its own, and compiled Python."""
 _START = """#!/bin/sh
 # Starts this node's Python with cdc_lake and the packages it needs.
 lib="$(cd "$(dirname "$0")/../lib" && pwd)"
@@ -127,9 +131,9 @@ def build(
         _environment(made / ENVIRONMENT, wheel, f"cluster-spark{spark.replace('.', '')}.txt", arch, Path(work))
         for jar in jars:
             _copy(jar.path(cache_folder()), made / _name(jar))
-        for folder in ("jobs", "conf"):
-            for file in _sources(CHECKOUT / folder):
-                _copy(CHECKOUT / file, made / file)
+        if left_out := copy_sources(CHECKOUT, made):
+            endings = ", ".join(_BELONGS["conf"])
+            progress(f"warning: left out {', '.join(left_out)}; only {endings} of conf/ and .py of jobs/ are packaged")
         lines = "".join(f"{jar.coordinates} {jar.sha256}\n" for jar in jars)
         (made / "jars.lock").write_text(lines, encoding="utf-8")
         _copy(CHECKOUT / "cdc_lake" / _BOOTSTRAP, made / _BOOTSTRAP)
@@ -146,6 +150,19 @@ def build(
         shutil.rmtree(into, ignore_errors=True)
         made.rename(into)
     return plan
+
+
+def copy_sources(checkout: Path, into: Path) -> list[str]:
+    """Copy the jobs and the configuration of a checkout; return the other files that are beside them, left out."""
+    left_out = []
+    for folder, endings in _BELONGS.items():
+        for file in sorted(path for path in (checkout / folder).rglob("*") if path.is_file()):
+            name = file.relative_to(checkout)
+            if any(part.startswith(".") for part in name.parts) or file.suffix not in endings:
+                left_out += [str(name)] if file.suffix not in _NEVER_MEANT else []
+            else:
+                _copy(file, into / name)
+    return left_out
 
 
 def _environment(archive: Path, wheel: Path, lock: str, arch: Arch, work: Path) -> None:
@@ -201,12 +218,6 @@ def _artifacts(folder: Path, only_on: Mapping[str, Place]) -> Iterator[Artifact]
         name = path.relative_to(folder).as_posix()
         on: tuple[Place, ...] = (only_on[name],) if name in only_on else ("cluster", "emr")
         yield Artifact(path=name, size=path.stat().st_size, sha256=sha256(path), on=on)
-
-
-def _sources(folder: Path) -> Iterator[Path]:
-    for file in sorted(folder.rglob("*")):
-        if file.is_file() and "__pycache__" not in file.parts and file.suffix != ".lock":
-            yield file.relative_to(CHECKOUT)
 
 
 def _copy(file: Path, to: Path) -> None:
