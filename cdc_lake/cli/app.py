@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cdc_lake.cli import catalog, demo, emr, jars, look, package, quarantine, reconcile, run, schemas, seek, stack
+from cdc_lake.cli.output import say
 from cdc_lake.errors import CdcLakeError
 from cdc_lake.exhausted import exhausted
 
@@ -50,6 +51,7 @@ def main(*command: str) -> None:
         command: what comes before the arguments; the files in jobs/ are the same commands by another name.
     """
     arguments = [*command, *sys.argv[1:]]
+    sys.excepthook = lambda *error: say("".join(traceback.format_exception(*error)), error=True)
     try:
         execute(*arguments)
     except SystemExit:
@@ -73,8 +75,8 @@ def execute(*arguments: str) -> None:
         if error is None:
             raise
         if os.environ.get("CDC_LAKE_DEBUG") == "1":
-            traceback.print_exc()
-        print(f"error {error.code} {error}", file=sys.stderr)
+            say(traceback.format_exc(), error=True)
+        say(f"error {error.code} {error}", error=True)
         sys.exit(error.exit_code)
 
 

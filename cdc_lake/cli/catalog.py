@@ -1,15 +1,14 @@
 """`cdc-lake catalog`: what a Hive metastore or AWS Glue says of the tables."""
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from cdc_lake.cli.look import Json
+from cdc_lake.cli.output import Output, answer, say
 from cdc_lake.cli.run import ConfigFile, LayerName
 from cdc_lake.config import load_config
 from cdc_lake.errors import CatalogDriftError, worst_exit_code
@@ -71,9 +70,9 @@ def drop(
 
 def _tell(report: "CatalogReport", as_json: bool, *, unchanged: str, changed: str) -> None:
     for message in dict.fromkeys(_errors(report)):
-        print(message, file=sys.stderr)
+        say(message, error=True)
     if as_json:
-        print(report.model_dump_json())
+        answer(report.model_dump_json())
         return
     shown = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("entry", "layer", "table", "state"):
@@ -81,7 +80,7 @@ def _tell(report: "CatalogReport", as_json: bool, *, unchanged: str, changed: st
     for one in report.entries:
         said = f"{changed}{'; '.join(one.differences)}" if one.differences else unchanged
         shown.add_row(one.entry, one.layer, one.table, f"error {one.error.code}" if one.error else said)
-    Console(highlight=False).print(shown)
+    Output().print(shown)
 
 
 def _errors(report: "CatalogReport") -> Sequence[str]:

@@ -1,8 +1,6 @@
 """`cdc-lake demo`: the whole way with real servers, and the proof."""
 
 import shlex
-import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from cdc_lake.cli.output import Output, answer, say
 from cdc_lake.config import TableType, load_config
 
 if TYPE_CHECKING:
@@ -47,13 +46,13 @@ def demo(
         tables=tables or (),
         table_type=table_type,
         keep=keep,
-        say=lambda text: print(text, file=sys.stderr, flush=True),
+        say=lambda text: say(text, error=True),
     )
-    print_result(result, Console(stderr=as_json))
+    print_result(result, Output(stderr=as_json))
     if keep:
         _print_addresses(place, result, table_type)
     if as_json:
-        print(result.to_json())
+        answer(result.to_json())
     raise typer.Exit(result.exit_code)
 
 
@@ -72,25 +71,24 @@ def print_result(result: "DemoResult", console: Console) -> None:
         of_gold = (made.rows, made.source_rows, made.differences)
         table.add_row(made.model, "", "", "", *map(str, of_gold), str(made.seconds))
     console.print(table)
-    print_ = partial(console.print, highlight=False, markup=False)
     for left_out, reason in result.left_out.items():
-        print_(f"Left out: {left_out}, {reason}.")
+        console.print(f"Left out: {left_out}, {reason}.")
     for error, number in list(result.skipped.items())[:_SKIPPED_SHOWN]:
-        print_(f"Skipped: {error}" + (f" ({number} times)." if number > 1 else "."))
+        console.print(f"Skipped: {error}" + (f" ({number} times)." if number > 1 else "."))
     if len(result.skipped) > _SKIPPED_SHOWN:
-        print_(f"Skipped: {len(result.skipped) - _SKIPPED_SHOWN} other errors; `--json` has all of them.")
+        console.print(f"Skipped: {len(result.skipped) - _SKIPPED_SHOWN} other errors; `--json` has all of them.")
     for kind, number in result.losses.items():
-        print_(f"Known loss: {number} {kind}.")
+        console.print(f"Known loss: {number} {kind}.")
     counted = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in result.stream.items())
-    print_(f"{result.transactions} transactions; the stream held {counted}.")
+    console.print(f"{result.transactions} transactions; the stream held {counted}.")
     spent = ", ".join(f"{name} {seconds}" for name, seconds in result.parts.items())
     memory = result.peak_rss_bytes / (1 << 30)
-    print_(f"{result.seconds:.0f} s, {memory:.1f} GiB at most. Seconds: {spent}.")
+    console.print(f"{result.seconds:.0f} s, {memory:.1f} GiB at most. Seconds: {spent}.")
     if result.too_few:
         few = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in result.too_few.items())
-        print_(f"TOO EASY a stream to prove anything: {few}.")
+        console.print(f"TOO EASY a stream to prove anything: {few}.")
     equal = "Silver and gold equal Postgres." if result.gold else "Silver equals Postgres."
-    print_(equal if result.differences == 0 else f"{result.differences} DIFFERENCES.")
+    console.print(equal if result.differences == 0 else f"{result.differences} DIFFERENCES.")
 
 
 def _print_addresses(place: Path, result: "DemoResult", table_type: TableType) -> None:
@@ -101,9 +99,9 @@ def _print_addresses(place: Path, result: "DemoResult", table_type: TableType) -
     stack = Stack(place / "stack")
     addresses = stack.endpoints
     database = f"{addresses['postgres'].rpartition('/')[0]}/{result.source}"
-    print("\nThe servers are running:", file=sys.stderr)
+    answer("\nThe servers are running:", error=True)
     for name, address in {**addresses, "postgres": database, "lake": str(place / "lake")}.items():
-        print(f"  {name:9} {address}", file=sys.stderr)
+        say(f"  {name:9} {address}", error=True)
     topic = max(result.tables, key=lambda table: table.source_rows).topic
     config = load_config()
     elsewhere = {
@@ -114,11 +112,11 @@ def _print_addresses(place: Path, result: "DemoResult", table_type: TableType) -
     exports = "".join(
         f"  export CDC_LAKE__{k}={shlex.quote(str(b))}\n" for k, (a, b) in elsewhere.items() if a != str(b)
     )
-    print(
+    answer(
         f"\nChange something, land it, fold it in:\n  . .venv/bin/activate\n{exports}"
         f"  {program('psql')} \\\n    {database}\n"
         f"  spark-submit jobs/bronze.py --table {topic}\n"
         f"  spark-submit jobs/silver.py --table {topic}\n"
         "  cdc-lake stack down",
-        file=sys.stderr,
+        error=True,
     )

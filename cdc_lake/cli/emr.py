@@ -1,18 +1,17 @@
 """`cdc-lake emr`: the jobs on Amazon EMR."""
 
 import json
-import sys
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 import typer.main
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from cdc_lake.cli import run
 from cdc_lake.cli.look import Json
+from cdc_lake.cli.output import Output, answer, say
 from cdc_lake.cli.run import ConfigFile
 from cdc_lake.config import load_config
 from cdc_lake.errors import ConfigError
@@ -63,11 +62,11 @@ def render(
 
     as_json = form is _Form.json
     if what == _CLUSTER:
-        print(_indented(cluster_request(settings)) if as_json else cluster_line(settings))
+        answer(_indented(cluster_request(settings)) if as_json else cluster_line(settings))
         return
     job = submission(settings, what.value, arguments)
     target = open_target(emr_settings(settings), cluster_id)
-    print(_indented(target.request(job)) if as_json else target.line(job))
+    answer(_indented(target.request(job)) if as_json else target.line(job))
 
 
 @app.command(context_settings=_PASS_ON)
@@ -80,10 +79,10 @@ def submit(what: What, flags: Flags = None, cluster_id: ClusterId = None, config
     from cdc_lake.emr.model import emr_settings, submission
 
     if what == _CLUSTER:
-        print(start_cluster(settings))
+        answer(start_cluster(settings))
         return
     job = submission(settings, what.value, arguments)
-    print(open_target(emr_settings(settings), cluster_id).submit(job))
+    answer(open_target(emr_settings(settings), cluster_id).submit(job))
 
 
 @app.command()
@@ -102,20 +101,20 @@ def status(
 
     found = open_target(emr_settings(settings), cluster_id).states(*(ids or ()))
     if as_json:
-        print(json.dumps([one.model_dump() for one in found]))
+        answer(json.dumps([one.model_dump() for one in found]))
     else:
         shown = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
         for heading, no_wrap in (("id", True), ("name", False), ("state", True), ("start", True), ("end (UTC)", True)):
             shown.add_column(heading, no_wrap=no_wrap, overflow="fold")
         for one in found:
             shown.add_row(one.id, one.name, one.state, one.started_at or "-", one.ended_at or "-")
-        Console(highlight=False).print(shown)
+        Output().print(shown)
     failed = [one for one in found if one.has_failed]
     for one in failed:
-        print(f"{one.id} {one.state}: {one.why or 'EMR does not say why'}", file=sys.stderr)
+        say(f"{one.id} {one.state}: {one.why or 'EMR does not say why'}", error=True)
     if failed:
         # What YARN knows of an exit code is only whether it is 0.
-        print(f"exit code and errors of a run: {settings.lake.root}/_runs/, the report of its time", file=sys.stderr)
+        say(f"exit code and errors of a run: {settings.lake.root}/_runs/, the report of its time", error=True)
     raise typer.Exit(1 if ids and failed else 0)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cdc_lake.cli.output import say
 from cdc_lake.cli.run import start_log
 from cdc_lake.errors import InstallationError
 from cdc_lake.jars import (
@@ -47,9 +48,9 @@ def fetch_command(
     for name, jars in _chosen(profile):
         if name in PROFILES and (s3a or reads_s3a(conf)):
             jars += read_lock(lock_file(PROFILES[name].s3a))
-        fetched = fetch(jars, cache, progress=lambda text, name=name: print(f"{name}: {text}", flush=True))  # type: ignore[misc]
+        fetched = fetch(jars, cache, progress=lambda text, name=name: say(f"{name}: {text}"))  # type: ignore[misc]
         if fetched or not quiet:
-            print(f"{name}: {len(jars)} jars are there, {fetched} of them new")
+            say(f"{name}: {len(jars)} jars are there, {fetched} of them new")
         if name in PROFILES:
             from cdc_lake.session import SPARK_DEFAULTS  # imports pyspark, which the other commands do without
 
@@ -77,7 +78,7 @@ def verify_command(profile: Profile = None) -> None:
     problems = []
     for name, jars in _chosen(profile):
         found = verify(jars, cache)
-        print(f"{name}: {len(jars) - len(found)} of {len(jars)} jars are right")
+        say(f"{name}: {len(jars) - len(found)} of {len(jars)} jars are right")
         problems += found
     if problems:
         raise InstallationError(f"jars in {cache}", ", ".join(problems), "run `cdc-lake jars fetch`")
@@ -87,18 +88,16 @@ def verify_command(profile: Profile = None) -> None:
 def list_command(profile: Profile = None) -> None:
     """List the jars and who needs them."""
     for name, jars in _chosen(profile):
-        print(name)
+        say(name)
         for jar in jars:
-            print(f"  {jar.coordinates}  {','.join(jar.parts)}")
+            say(f"  {jar.coordinates}  {','.join(jar.parts)}")
 
 
 @app.command("lock")
 def lock_command(profile: Annotated[str, typer.Argument(help="A file of conf/jars without `.lock`.")]) -> None:
     """Fetch the jars of a lock file anew and write their hashes into it (for maintainers)."""
     relock(lock_file(profile))
-    print(
-        f"{profile}: {len(read_lock(lock_file(profile)))} hashes written; look at the difference before you commit it"
-    )
+    say(f"{profile}: {len(read_lock(lock_file(profile)))} hashes written; look at the difference before you commit it")
 
 
 def _chosen(profile: str | None) -> Iterator[tuple[str, tuple[Jar, ...]]]:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cdc_lake.cli.output import Output, answer
 from cdc_lake.cli.run import ConfigFile
 from cdc_lake.config import load_config
 from cdc_lake.errors import ConfigError
@@ -43,9 +44,9 @@ def status(
 
     found = look(settings, table or ["*"])
     if as_json:
-        print(found.model_dump_json())
+        answer(found.model_dump_json())
     else:
-        _print_status(found, Console())
+        _print_status(found, Output())
 
 
 def plan(
@@ -59,9 +60,9 @@ def plan(
 
     found = look(settings, table or ["*"])
     if as_json:
-        print(found.model_dump_json())
+        answer(found.model_dump_json())
     else:
-        _print_plan(found, Console(highlight=False))
+        _print_plan(found, Output())
     raise typer.Exit(ConfigError.exit_code if found.refused else 0)
 
 
@@ -77,9 +78,9 @@ def story(
 
     told = tell(settings, table, key)
     if as_json:
-        print(told.model_dump_json())
+        answer(told.model_dump_json())
     else:
-        _print_story(told, Console(highlight=False))
+        _print_story(told, Output())
 
 
 def _print_status(found: "Status", console: Console) -> None:
@@ -96,14 +97,14 @@ def _print_status(found: "Status", console: Console) -> None:
     console.print(table)
     for one in found.tables:
         if one.error:
-            console.print(f"{one.layer} {one.error}", style="red", highlight=False)
+            console.print(f"{one.layer} {one.error}", style="red")
         if one.last_run and one.last_run.error:
-            console.print(f"{one.layer} {one.last_run.error}", style="red", highlight=False)
+            console.print(f"{one.layer} {one.last_run.error}", style="red")
         if one.last_reconcile:
             told = Text(f"{one.table} reconciled ").append(_last_run(one.last_reconcile))
             console.print(told.append(f" {one.last_reconcile.error or ''}"))
     if found.broker_error:
-        console.print(f"Lag of bronze is unknown: {found.broker_error}", style="yellow", highlight=False)
+        console.print(f"Lag of bronze is unknown: {found.broker_error}", style="yellow")
 
 
 def _print_plan(found: "Plan", console: Console) -> None:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
+from cdc_lake.cli.output import Output, answer, say
 from cdc_lake.packaging import PLAN, Plan, build
 from cdc_lake.versions import profile_name
 
@@ -34,12 +34,12 @@ def package(
     """Make what a cluster needs: jobs, Python packages, jars, and a plan of what goes where."""
     name = profile or profile_name()
     folder = into.resolve() / name
-    plan = build(folder, name, arch=arch.value, s3a=s3a, progress=lambda text: print(f"{name}: {text}", flush=True))
+    plan = build(folder, name, arch=arch.value, s3a=s3a, progress=lambda text: say(f"{name}: {text}"))
     _tell(folder, plan)
     if upload_to:
         to = f"{upload_to.rstrip('/')}/{plan.version}"
         for file in plan.needed_on("emr"):
-            print(f"aws s3 cp {folder / file.path} {to}/{file.path}")
+            answer(f"aws s3 cp {folder / file.path} {to}/{file.path}")
 
 
 def _tell(folder: Path, plan: Plan) -> None:
@@ -50,7 +50,7 @@ def _tell(folder: Path, plan: Plan) -> None:
     table.add_column("needed on")
     for file in plan.files:
         table.add_row(file.path, f"{file.size:,}", file.sha256[:12], ", ".join(file.on))
-    Console().print(table)
+    Output().print(table)
     total = sum(file.size for file in plan.files)
-    print(f"cdc_lake {plan.version} for Spark {plan.spark} and Python {plan.python} on {plan.arch}: {total:,} bytes")
-    print(f"in {folder}; {PLAN} says what goes where (docs/clusters.md)")
+    say(f"cdc_lake {plan.version} for Spark {plan.spark} and Python {plan.python} on {plan.arch}: {total:,} bytes")
+    say(f"in {folder}; {PLAN} says what goes where (docs/clusters.md)")

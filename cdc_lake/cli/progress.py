@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from cdc_lake.cli.output import Output
 from cdc_lake.metrics.report import Report
 
 _MOST_NAMED = 3
@@ -26,7 +26,7 @@ class Display:
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Show it meanwhile, if there is a terminal to show it on."""
-        console = Console(stderr=True)
+        console = Output(stderr=True)
         if not console.is_terminal:
             yield
             return

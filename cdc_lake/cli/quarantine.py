@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cdc_lake.cli.look import Json, short
+from cdc_lake.cli.output import Output, answer
 from cdc_lake.cli.run import ConfigFile, How, Tables, run_layer
 from cdc_lake.config import Config, load_config
 from cdc_lake.metrics.report import Report
@@ -62,9 +63,9 @@ def list_(
     selection = _selection(reason, since, until, offset, dropped)
     found = list_quarantined(settings, table or ["*"], selection=selection, each=each, limit=limit)
     if as_json:
-        print(found.model_dump_json())
+        answer(found.model_dump_json())
     else:
-        print_listing(found, Console(highlight=False))
+        print_listing(found, Output())
 
 
 @app.command()
@@ -86,9 +87,9 @@ def show(
     selection = _selection(reason, since, until, offset, dropped)
     found = show_quarantined(settings, table, selection=selection, limit=limit)
     if as_json:
-        print(json.dumps([one.model_dump(mode="json") for one in found]))
+        answer(json.dumps([one.model_dump(mode="json") for one in found]))
         return
-    console = Console(highlight=False)
+    console = Output()
     for one in found:
         print_record(one, console)
     if not found:

@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from cdc_lake.cli.output import Output
 from cdc_lake.cli.progress import Display
 from cdc_lake.cli.run import (
     ConfigFile,
@@ -49,7 +50,7 @@ def reconcile(
     workers = Workers(parallel or settings.run.parallel, watch=display.watch)
     with display.shown():
         report = run_reconcile(settings, table, wait_seconds=wait, keys=keys, workers=workers)
-    tell(report, how, partial(_print, console=Console(highlight=False)))
+    tell(report, how, partial(_print, console=Output()))
     raise typer.Exit(report.exit_code)
 
 
@@ -76,11 +77,12 @@ def _print_details(done: TableReport, console: Console) -> None:
     found = done.reconciled
     if found is None or not (found.first or found.losses or found.columns):
         return
-    console.print(f"\n{done.table}: source at {found.source_lsn}, silver up to {found.silver_lsn or 'nowhere yet'}")
+    console.print()
+    console.print(f"{done.table}: source at {found.source_lsn}, silver up to {found.silver_lsn or 'nowhere yet'}")
     for row in found.first:
         key = ",".join(f"{name}={value}" for name, value in row.key.items())
-        console.print(f"  {row.kind} {key}" + (f": {', '.join(row.columns)}" if row.columns else ""), markup=False)
+        console.print(f"  {row.kind} {key}" + (f": {', '.join(row.columns)}" if row.columns else ""))
     for loss, number in found.losses.items():
-        console.print(f"  known loss, {number:,} {'value' if number == 1 else 'values'}: {loss}", markup=False)
+        console.print(f"  known loss, {number:,} {'value' if number == 1 else 'values'}: {loss}")
     for name, reason in found.columns.items():
-        console.print(f"  not compared, {name}: {reason}", markup=False)
+        console.print(f"  not compared, {name}: {reason}")

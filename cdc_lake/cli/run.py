@@ -15,9 +15,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from cdc_lake.cli.output import LogFormatter, Output, answer, printable, say
 from cdc_lake.cli.progress import Display
 from cdc_lake.config import Config, load_config
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, worst_exit_code
@@ -299,7 +299,7 @@ def _run_again_and_again(run: Callable[[], Report], workers: "Workers", how: How
         except CdcLakeError as error:
             if not error.retryable:
                 raise
-            print(f"error {error.code} {error}; tried again in {how.interval_seconds:g} s", file=sys.stderr)
+            say(f"error {error.code} {error}; tried again in {how.interval_seconds:g} s", error=True)
             last = [error.exit_code]
         else:
             last = [report.exit_code]
@@ -312,7 +312,9 @@ def _run_again_and_again(run: Callable[[], Report], workers: "Workers", how: How
 
 def start_log() -> None:
     """Have the log of a run on stderr."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     debug = os.environ.get("CDC_LAKE_DEBUG") == "1"
     logging.getLogger("cdc_lake").setLevel(logging.DEBUG if debug else logging.INFO)
 
@@ -328,12 +330,12 @@ def tell(report: Report, how: How, show: Callable[[Report], None] | None = None)
     if not how.as_json:
         (show or _print)(report)
     _tell_troubles(report)
-    text = report.model_dump_json()
+    text = printable(report.model_dump_json())
     if how.json_file:
         _replace("--json-file", how.json_file, text + "\n")
     if how.as_json:  # behind the warnings: spark-submit merges stderr into stdout
         sys.stderr.flush()
-        print(text, flush=True)
+        answer(text)
 
 
 def _write_profile(workers: "Workers", how: How) -> None:
@@ -360,11 +362,11 @@ def _tell_troubles(report: Report) -> None:
     """Say on stderr what the operator should know, and what failed."""
     for done in report.tables:
         for warning in done.warnings:
-            print(f"warning {done.table}: {warning}", file=sys.stderr)
+            say(f"warning {done.table}: {warning}", error=True)
         if done.error:
-            print(f"error {done.error.code} {done.error.message}", file=sys.stderr)
+            say(f"error {done.error.code} {done.error.message}", error=True)
     if report.unwritten:
-        print(f"error {report.unwritten.code} {report.unwritten.message}", file=sys.stderr)
+        say(f"error {report.unwritten.code} {report.unwritten.message}", error=True)
 
 
 def _print(report: Report) -> None:
@@ -375,10 +377,10 @@ def _print(report: Report) -> None:
     for done in report.tables:
         rows = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in done.rows.items() if number)
         table.add_row(done.table, done.status, rows or "-", f"{sum(done.seconds.values()):.1f}")
-    console = Console(highlight=False)
+    console = Output()
     console.print(table)
     if phases := [f"{phase} {seconds:.1f}" for phase, seconds in report.seconds.items() if seconds >= 0.05]:
         console.print(f"{sum(report.seconds.values()):.1f} s: {', '.join(phases)}")
     for done in report.tables:
         for name, keys in done.examples.items():
-            print(f"{done.table}, {name.replace('_', ' ')}: {', '.join(keys)}")
+            say(f"{done.table}, {name.replace('_', ' ')}: {', '.join(keys)}")

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
+from cdc_lake.cli.output import Output, answer, say
 from cdc_lake.cli.run import ConfigFile
 from cdc_lake.config import Config, load_config
 from cdc_lake.errors import ConfigError, DamagedFileError, UnknownTableError
@@ -44,7 +44,7 @@ def list_command(config: ConfigFile = None, as_json: Json = False) -> None:
         if version:
             rows.append(_told(subject, version) | {"compatibility": subjects.level(subject)})
     if as_json:
-        print(json.dumps(rows))
+        answer(json.dumps(rows))
         return
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("subject", overflow="fold")
@@ -53,7 +53,7 @@ def list_command(config: ConfigFile = None, as_json: Json = False) -> None:
     table.add_column("compatibility")
     for row in rows:
         table.add_row(row["subject"], row["version"], str(row["id"]), row["compatibility"])
-    Console().print(table)
+    Output().print(table)
 
 
 @app.command()
@@ -69,9 +69,9 @@ def show(
         what = f"the registry has no version {version} of it" if version else "the registry has no such subject"
         raise UnknownTableError(subject, what, "see `cdc-lake schemas list`")
     if as_json:
-        print(json.dumps(_told(subject, found) | {"schema": found.text}))
+        answer(json.dumps(_told(subject, found) | {"schema": found.text}))
     else:
-        print(json.dumps(json.loads(found.text), indent=2, ensure_ascii=False))
+        answer(json.dumps(json.loads(found.text), indent=2, ensure_ascii=False))
 
 
 @app.command()
@@ -86,12 +86,12 @@ def diff(subject: Wanteds = None, config: ConfigFile = None, as_json: Json = Fal
         found = ["the registry has no such subject"] if before is None else changes(one.subject, before, one.text)
         rows.append({"subject": one.subject, "origin": one.origin, "changes": found})
     if as_json:
-        print(json.dumps(rows))
+        answer(json.dumps(rows))
         return
     for row in rows:
-        print(f"{row['subject']} ({row['origin']})")
+        say(f"{row['subject']} ({row['origin']})")
         for change in row["changes"] or ["no difference"]:
-            print(f"  {change}")
+            say(f"  {change}")
 
 
 @app.command()
@@ -105,10 +105,10 @@ def check(subject: Wanteds = None, config: ConfigFile = None, as_json: Json = Fa
         check_compatible(subjects, one.subject, one.text)
         rows.append({"subject": one.subject, "origin": one.origin, "compatibility": subjects.level(one.subject)})
     if as_json:
-        print(json.dumps(rows))
+        answer(json.dumps(rows))
         return
     for row in rows:
-        print(f"{row['subject']} ({row['origin']}): compatible, {row['compatibility']}")
+        say(f"{row['subject']} ({row['origin']}): compatible, {row['compatibility']}")
 
 
 @app.command()
@@ -125,10 +125,10 @@ def register(subject: Wanteds = None, level: Levels = None, config: ConfigFile =
         if named:
             subjects.set_level(one.subject, named)
     if as_json:
-        print(json.dumps(rows))
+        answer(json.dumps(rows))
         return
     for row in rows:
-        print(f"{row['subject']}: version {row['version']}, {row['kind']} {row['id']}")
+        say(f"{row['subject']}: version {row['version']}, {row['kind']} {row['id']}")
 
 
 @app.command()
@@ -142,9 +142,9 @@ def restore(config: ConfigFile = None) -> None:
     root = settings.lake.root
     found = SchemaFiles(lake_files(root, None), root, open_registry(settings)).restore()
     for file, is_restored in found.items():
-        print(f"{file}: restored" if is_restored else f"{file}: the registry does not have this schema any more")
+        say(f"{file}: restored" if is_restored else f"{file}: the registry does not have this schema any more")
     if not found:
-        print("no schema file of this registry is missing or damaged")
+        say("no schema file of this registry is missing or damaged")
     if not all(found.values()):
         raise typer.Exit(DamagedFileError.exit_code)
 

@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from cdc_lake.cli.output import Output
 from cdc_lake.cli.run import ConfigFile, How, Json, Tables, positions, start_log, tell
 from cdc_lake.config import StartPosition, load_config
 from cdc_lake.errors import ConfigError
@@ -40,7 +41,7 @@ def seek(
 
     workers = Workers()
     found = moves(settings, table, place, workers.spark(settings, "bronze"))
-    _print_moves(found, Console(stderr=as_json, highlight=False))
+    _print_moves(found, Output(stderr=as_json))
     if not found:
         return
     if not yes and not sys.stdin.isatty():

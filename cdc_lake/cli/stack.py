@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cdc_lake.cli.output import say
 from cdc_lake.config import load_config
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def up(
     stack = _stack(folder)
     started = time.monotonic()
     stack.start(detach=True, metastore=metastore)
-    print(f"up after {time.monotonic() - started:.1f} s, in {stack.folder}")
+    say(f"up after {time.monotonic() - started:.1f} s, in {stack.folder}")
     _print_status(stack)
 
 
@@ -46,10 +47,10 @@ def down(
     stack = _stack(folder)
     if delete:
         stack.delete()
-        print(f"stopped, and {stack.folder} is deleted")
+        say(f"stopped, and {stack.folder} is deleted")
     else:
         stack.stop()
-        print(f"stopped; the data stays in {stack.folder}")
+        say(f"stopped; the data stays in {stack.folder}")
 
 
 def _stack(folder: Path | None) -> "Stack":
@@ -61,12 +62,13 @@ def _stack(folder: Path | None) -> "Stack":
 def _print_status(stack: "Stack") -> None:
     servers = stack.status()
     if not servers:
-        print(f"no servers have been started in {stack.folder}")
+        say(f"no servers have been started in {stack.folder}")
     for server in servers:
-        print(_line(server))
+        say(_line(server))
+        if server.note:
+            say(f"{'':10}{server.note}")
 
 
 def _line(server: "ServerStatus") -> str:
     size = f"{server.rss_bytes / 1e6:4.0f} MB" if server.rss_bytes else ""
-    line = f"{server.name:9} {server.state:8} {size:8} {server.address}"
-    return f"{line}\n{'':10}{server.note}" if server.note else line
+    return f"{server.name:9} {server.state:8} {size:8} {server.address}"

@@ -489,6 +489,7 @@ def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) 
         how = "the record has no value, of which `mode: append` makes its row; it follows no delete of the same key"
     else:
         how = "the record has no value, from which `keys` takes the key; it follows no delete of the same Kafka key"
+    other_op = f"op is none of {', '.join((*ROW_OPS, TRUNCATE))}"
     undecodable = "not every byte is consumed by the schema, or the bytes do not fit it"
     no_timestamp = (
         "its Kafka timestamp is beyond what Spark can hold, such as nanoseconds in the place of milliseconds; "
@@ -504,7 +505,7 @@ def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) 
         _error("lookup", "ambiguous_schema", F.when(is_row, _named("key", _ambiguity("key")))),
         _error(DECODE_STAGE, "undecodable", F.when(~value["is_whole"], f"value: {undecodable}")),
         _error(DECODE_STAGE, "undecodable", F.when(is_row & ~key["is_whole"], f"key: {undecodable}")),
-        _error("type", "unknown_op", F.when(unknown, F.concat(F.lit("op is "), F.coalesce(op, F.lit("null"))))),
+        _error("type", "unknown_op", F.when(unknown, F.when(op.isNull(), "op is null").otherwise(other_op))),
         _error("type", "null_record", F.when(nothing, "key and value are both null")),
         _error("type", NO_KEY, F.when(no_key, how)),
         _error("type", "key_out_of_range", F.when(is_keyed, key["problem"])),

@@ -155,7 +155,7 @@ def _kinds() -> dict[str, tuple[Sent, str]]:
         "a key that is text": ((b"one", value, []), "key: its first byte is 0x6f"),
         "no key": ((None, value, []), "the record has no key"),
         "nothing at all": ((None, None, []), "key and value are both null"),
-        "an op nobody knows": ((key, with_op("x"), []), "op is x"),
+        "an op nobody knows": ((key, with_op("x"), []), "op is none of c, u, r, d, t"),
         "a number too large for its column": (
             (key, of(2, wire.avro(VALUE_TEXT, wide)), []),
             "a value does not fit its column",

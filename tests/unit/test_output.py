@@ -1,0 +1,137 @@
+"""What records and schemas hold reaches a terminal and the log without commanding them."""
+
+import ast
+import io
+import json
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from cdc_lake.cli.app import execute
+from cdc_lake.cli.look import _print_plan, _print_status, _print_story
+from cdc_lake.cli.output import LogFormatter, Output, answer
+from cdc_lake.cli.run import How, tell
+from cdc_lake.errors import ConfigError
+from cdc_lake.layers.plan import Plan, TablePlan
+from cdc_lake.layers.status import Status, TableStatus
+from cdc_lake.layers.story import Story, StoryEvent
+from cdc_lake.metrics.report import Failure, Report, TableReport
+
+CLI = Path(__file__).parents[2] / "cdc_lake" / "cli"
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\x08[/x] [bold]b[/] :smile: \u202egpj.exe\u2066\x7f"
+COMMANDS = "\x1b\x07\x08\r\x9b\x7f\u202e\u2066\u2028"
+FORGED = "a\n2026-01-01 00:00:00 ERROR cdc_lake forged"
+
+
+def printed(*renderables: object) -> str:
+    out = io.StringIO()
+    console = Output(file=out, width=200)
+    for one in renderables:
+        console.print(one)
+    return out.getvalue()
+
+
+def in_table(text: str) -> Table:
+    table = Table(title="t")
+    table.add_column(text)
+    table.add_row(text)
+    return table
+
+
+@pytest.mark.parametrize("make", [str, Text, in_table])
+def test_hostile_text_commands_no_terminal(make: type) -> None:
+    said = printed(make(HOSTILE))
+
+    assert not set(COMMANDS) & set(said)
+    assert "[bold]b[/] :smile:" in said
+    assert "\\u202egpj.exe" in said
+
+
+def test_tab_newline_and_other_scripts_stay() -> None:
+    assert printed("größe\t値 شكرا 👍").rstrip() == "größe   値 شكرا 👍"
+
+
+def test_status_plan_and_story_take_any_text() -> None:
+    out = io.StringIO()
+    console = Output(file=out, width=200)
+    stands = TableStatus(table=HOSTILE, layer="silver", commit=1, error=HOSTILE)
+    event = StoryEvent(
+        place="0@1",
+        batch=1,
+        op=HOSTILE,
+        source_ts_ms=1,
+        verdict="rejected",
+        why=HOSTILE,
+        changes={"n": (HOSTILE, FORGED)},
+    )
+
+    _print_status(Status(tables=[stands], broker_error=HOSTILE), console)
+    _print_plan(Plan(tables=[TablePlan(table="t", layer="silver", what=HOSTILE, why=[HOSTILE, FORGED])]), console)
+    _print_story(Story(table="t", key=f"{HOSTILE}{FORGED}", events=[event], left_out=0), console)
+
+    assert not set(COMMANDS) & set(out.getvalue())
+    assert not [line for line in out.getvalue().splitlines() if line.startswith("2026")]
+    assert out.getvalue().count("[/x]") >= 6
+
+
+def test_warnings_and_errors_forge_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    failure = Failure(code="CDC-100", message=FORGED + HOSTILE, exit_code=1, retryable=False)
+    done = TableReport(table="t", status="failed", warnings=[FORGED + HOSTILE], error=failure)
+    report = Report(run_id="r", layer="bronze", started_at=datetime(2026, 1, 1, tzinfo=UTC), tables=[done])
+
+    tell(report, How(as_json=True))
+
+    said = capsys.readouterr()
+    assert not set(COMMANDS) & set(said.err + said.out)
+    assert [line[:5] for line in said.err.splitlines() if not line.startswith("    ")] == ["warni", "error"]
+    assert Report.model_validate_json(said.out) == report
+
+
+def test_error_of_a_command_forges_no_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise ConfigError(HOSTILE, FORGED, "mend it")
+
+    monkeypatch.setattr("cdc_lake.cli.app.app", refuse)
+
+    with pytest.raises(SystemExit):
+        execute("status")
+
+    said = capsys.readouterr().err
+    assert not set(COMMANDS) & set(said)
+    assert [line[:5] for line in said.splitlines() if not line.startswith("    ")] == ["error"]
+
+
+def test_log_entry_is_one_entry() -> None:
+    try:
+        raise ValueError(FORGED)
+    except ValueError as exc:
+        record = logging.LogRecord(
+            "cdc_lake", logging.WARNING, "", 0, "%s", (HOSTILE,), (ValueError, exc, exc.__traceback__)
+        )
+
+    first, *others = LogFormatter("%(levelname)s %(message)s").format(record).split("\n")
+
+    assert first.startswith("WARNING")
+    assert not set(COMMANDS) & set(first)
+    assert others and all(line.startswith("    ") for line in others)
+
+
+def test_json_that_is_printed_stays_the_same_json(capsys: pytest.CaptureFixture[str]) -> None:
+    answer(json.dumps(HOSTILE, ensure_ascii=False))
+
+    said = capsys.readouterr().out
+    assert not set(COMMANDS) & set(said)
+    assert json.loads(said) == HOSTILE
+
+
+@pytest.mark.parametrize("file", sorted(CLI.glob("*.py")), ids=lambda file: file.stem)
+def test_a_command_prints_by_output_only(file: Path) -> None:
+    called = [node.func for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    names = [name.id for name in called if isinstance(name, ast.Name)]
+
+    assert names.count("print") == (file.stem == "output")
+    assert "Console" not in names
