@@ -82,6 +82,8 @@ SPARK_DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     # Spark 4 has it on: a value that cannot be computed, null in Spark 3.5, would end the run.
     "spark.sql.ansi.enabled": "false",
+    # Or `${env:NAME}` in a model's SQL is a variable of the environment, which may be a secret.
+    "spark.sql.variable.substitute": "false",
     # Spark's own default, INT96, is nanoseconds to other readers: years after 2262 do not fit.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
@@ -120,6 +122,7 @@ REQUIRED = {
     "spark.sql.adaptive.enabled",
     "spark.sql.session.timeZone",
     "spark.sql.ansi.enabled",
+    "spark.sql.variable.substitute",
     "spark.sql.parquet.outputTimestampType",
     "spark.sql.parquet.datetimeRebaseModeInRead",
     "spark.sql.parquet.datetimeRebaseModeInWrite",
@@ -127,7 +130,9 @@ REQUIRED = {
     "spark.sql.avro.datetimeRebaseModeInWrite",
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration",
 }
-"""What a result depends on, or whether there is one, and so cannot be chosen."""
+"""What a result depends on, whether there is one, or what it can show, and so cannot be chosen."""
+_REFLECTION = ("java_method", "reflect", "try_reflect")
+"""SQL functions that call any method of Java, such as the one that reads the environment."""
 
 _SMALL_ROWS, _SMALL_BYTES = 20_000, 64 << 20
 _SMALL_PLANS = {
@@ -178,7 +183,7 @@ def build_session(app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES, *, i
     _check_executors(spark.sparkContext, limits)
     spark.sparkContext.setLogLevel("ERROR")
     _remember_names(spark)
-    return spark
+    return _without_reflection(spark)
 
 
 def _limit_avro_here(limits: Mapping[str, int]) -> None:
@@ -274,12 +279,20 @@ def hadoop(spark: SparkSession | None) -> tuple[Any, Any]:
 
 def sibling(spark: SparkSession) -> SparkSession:
     """A session of the same application for another thread, with settings of its own."""
-    own = spark.newSession()
+    own = _without_reflection(spark.newSession())
     for name in SPARK_DEFAULTS:
         value = spark.conf.get(name, None)
         if value is not None and spark.conf.isModifiable(name):
             own.conf.set(name, value)
     return own
+
+
+def _without_reflection(spark: SparkSession) -> SparkSession:
+    """Have a session not know Spark's functions that call Java."""
+    named: Any = spark._jvm.org.apache.spark.sql.catalyst.FunctionIdentifier  # type: ignore[union-attr]
+    for name in _REFLECTION:
+        spark._jsparkSession.sessionState().functionRegistry().dropFunction(named(name))
+    return spark
 
 
 def is_little(*, rows: int, stored_bytes: int) -> bool:

@@ -5,6 +5,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.errors import ConfigError
+from cdc_lake.layers.given_sql import refuse_query
 from cdc_lake.layers.turns import first_line
 
 _OF_ROWS = ("row", "unavailable")
@@ -25,6 +26,7 @@ def with_deletes(events: DataFrame, condition: str, table: str) -> DataFrame:
     """
     rows = events.select(F.struct(*events.columns).alias("__event"), "row.*")
     try:
+        refuse_query(rows, condition, f"{table}: apply_as_deletes")
         met = rows.withColumn("__is_met", F.coalesce(F.expr(condition).cast("boolean"), F.lit(False)))
     except PySparkException as exc:
         raise ConfigError(

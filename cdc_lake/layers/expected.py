@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from cdc_lake.columns import KAFKA
 from cdc_lake.config import Expectation
 from cdc_lake.errors import ConfigError, ExpectationError
+from cdc_lake.layers.given_sql import refuse_query
 from cdc_lake.layers.turns import first_line
 from cdc_lake.metrics.report import TableReport
 
@@ -60,6 +61,7 @@ def with_unmet(events: DataFrame, expectations: Sequence[Expectation], table: st
 
 def _met_or_unknown(rows: DataFrame, one: Expectation, table: str) -> Column:
     try:
+        refuse_query(rows, one.holds, f"{table}: {one.name}")
         plan = rows.where(one.holds)._jdf.queryExecution().analyzed()
     except PySparkException as exc:
         todo = "mend `expectations` in this table's settings"

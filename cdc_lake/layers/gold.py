@@ -21,6 +21,7 @@ from cdc_lake.errors import ExpiredError, KeyConstraintError, ModelError, NoProg
 from cdc_lake.joins import joined
 from cdc_lake.layers.catalog import keep_in_step
 from cdc_lake.layers.expected import is_met, judge
+from cdc_lake.layers.given_sql import refuse_query
 from cdc_lake.layers.gold_groups import Groups, touched, watermark
 from cdc_lake.layers.gold_query import Query, Source, in_our_words
 from cdc_lake.layers.gold_topic import is_due, send_due
@@ -442,6 +443,8 @@ def _checked(run: _Run, rows: DataFrame) -> tuple[DataFrame, int]:
     model = run.model
     names, expectations = model.header.keys, model.header.expectations
     with run.done.phase("check"), in_our_words(model):
+        for one in expectations:
+            refuse_query(rows, one.holds, str(model.file), ModelError)
         if expectations:
             unmet = rows.agg(*(F.count_if(~is_met(one)).alias(one.name) for one in expectations)).collect()[0]
             judge(run.done, expectations, unmet.asDict())

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import DELETED, SILVER_META, quoted
 from cdc_lake.errors import CdcLakeError, ModelError
+from cdc_lake.layers.given_sql import parser, starts_a_program
 from cdc_lake.layers.turns import first_line
 from cdc_lake.models import GoldModel
 from cdc_lake.tables import Table
@@ -94,13 +95,15 @@ class Query:
         # What a query reads by a path is in no progress.
         self.session.conf.set("spark.sql.runSQLOnFiles", "false")
         with in_our_words(self.model):
-            parser = self.session._jsparkSession.sessionState().sqlParser()
-            parser.parsePlan(text)  # any one statement
+            parser(self.session).parsePlan(text)  # any one statement
             try:
-                parser.parseQuery(text)
+                parsed = parser(self.session).parseQuery(text)
             except ParseException as exc:
                 todo = "a model is one SELECT or WITH query, and the job writes its result"
                 raise ModelError(str(self.model.file), f"{what} is a statement that is not a query", todo) from exc
+            if starts_a_program(parsed):
+                todo = "compute it with Spark's functions, without TRANSFORM, MAP or REDUCE"
+                raise ModelError(str(self.model.file), f"{what} starts a program on executors", todo)
             return self.session.sql(text)
 
     @cached_property

@@ -11,6 +11,7 @@ from cdc_lake.changes import memory
 from cdc_lake.columns import BATCH, KAFKA, META, META_TYPE, quoted, type_text
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import ConfigError
+from cdc_lake.layers.given_sql import refuse_query
 from cdc_lake.layers.silver_batch import Batch, Schemas, SilverRun
 from cdc_lake.layers.turns import first_line
 from cdc_lake.literals import of_batch
@@ -111,6 +112,7 @@ def _derived(rows: DataFrame, derive: Mapping[str, str], table: str) -> DataFram
     found = []
     for name, expression in derive.items():
         try:
+            refuse_query(rows, expression, f"{table}: derive: {name}")
             rows.select(F.expr(expression))
         except PySparkException as exc:
             raise ConfigError(
