@@ -250,6 +250,7 @@ def page() -> str:
             "| type | no_key | the event of a row has no key, so there is no row to apply it to |",
             "| type | key_out_of_range | the key holds a value that its column cannot: it would be another row's key |",
             "| type | no_row | the event's `op` says that there is a row, and there is none |",
+            "| type | number_too_long | the row has a number of more than 1,000 digits |",
             "| pair | delete_quarantined | a tombstone whose delete, right before it, is quarantined |",
             "",
             "An event that silver rejected is no bad record. `cdc-lake quarantine` lists it beside them, with the",

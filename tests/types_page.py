@@ -34,8 +34,11 @@ _POLICIES = """
   type; 24:00:00 is 86400000000.
 - **Decimals** of up to 38 digits are decimals. Wider ones, those of a column that does not tell its precision (Avro
   then says 64, as for Postgres' `money`), and those with a scale of their own each (`numeric` without precision,
-  Oracle's `NUMBER`) are exact plain text, however long. A value with more digits than its column declares
-  quarantines its record.
+  Oracle's `NUMBER`) are exact plain text of up to 1,000 digits, the most that a Postgres `numeric` can declare. A
+  longer number quarantines its record (`number_too_long`), because the time to write it out grows with the square of
+  its length: the 131,072 digits that an undeclared `numeric` can hold take minutes. With
+  `decimal.handling.mode=string` on the connector, such numbers arrive as text and land. A value with more digits than
+  its column declares quarantines its record, too.
 - **A key** must not lose anything, or two rows would become one. A key column with a value that its type cannot
   hold (an infinite date, a time finer than a microsecond) is a problem of its record (`key_problem` in
   `cdc_lake/events/key.py`). What is lost before Kafka cannot be seen: a key of dates before 1582-10-15 may arrive as

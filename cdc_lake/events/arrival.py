@@ -43,10 +43,10 @@ from cdc_lake.events.envelope import (
 from cdc_lake.events.identity import NO_TIMESTAMP_MS
 from cdc_lake.events.key import canonical_key, key_fields, key_in, key_problem, key_tree_in
 from cdc_lake.events.layout import Placing
-from cdc_lake.events.schemas import SchemaError, Tree
+from cdc_lake.events.schemas import SchemaError, Tree, fields
 from cdc_lake.events.sequence import check_sequence, in_sequence
 from cdc_lake.events.typed import TypedRow
-from cdc_lake.events.types import mapping
+from cdc_lake.events.types import mapping, number_problem
 from cdc_lake.literals import of_batch
 
 _ERROR_TYPE = "struct<stage: string, code: string, message: string>"
@@ -55,8 +55,8 @@ _SEED_TYPE = (
 )
 _KEY_SAID_TYPE = "struct<is_whole: boolean, problem: string, canonical: string>"
 _VALUE_SAID_TYPE = (
-    "struct<is_whole: boolean, problem: string, op: string, source_ts_ms: bigint, source_position: array<bigint>, "
-    "position_domain: string, snapshot: string, transaction_id: string>"
+    "struct<is_whole: boolean, problem: string, long_number: string, op: string, source_ts_ms: bigint, "
+    "source_position: array<bigint>, position_domain: string, snapshot: string, transaction_id: string>"
 )
 _LONGEST_REASON = 500
 """In characters; a schema's names are as long as their writer likes, and each of its records holds the reason."""
@@ -469,7 +469,18 @@ def _said_by_value(one: Decoded, sequence_by: str | None) -> Column:
     if sequence_by and shape_of(one.tree) != "control":
         said, missing = in_sequence(said, one, sequence_by)
         problem = F.coalesce(problem, missing)
-    return F.struct(one.is_whole, problem, *vars(said).values()).cast(_VALUE_SAID_TYPE)
+    return F.struct(one.is_whole, problem, _long_number(one), *vars(said).values()).cast(_VALUE_SAID_TYPE)
+
+
+def _long_number(one: Decoded) -> Column:
+    """Why a row that a value holds has a number that is not written out, string; null if it has none."""
+    if shape_of(one.tree) == "control":
+        return F.lit(None).cast("string")
+    rows = [row_of(one.tree, one.value)]
+    if shape_of(one.tree) == "envelope" and "before" in fields(one.tree):
+        rows.append(before_of(one.tree, one.value))
+    columns = row_fields(one.tree).items()
+    return number_problem([(name, tree, row[name]) for row in rows for name, tree in columns])
 
 
 def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) -> Column:
@@ -510,6 +521,7 @@ def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) 
         _error("type", NO_KEY, F.when(no_key, how)),
         _error("type", "key_out_of_range", F.when(is_keyed, key["problem"])),
         _error("type", "no_row", F.when(is_row, value["problem"])),
+        _error("type", "number_too_long", F.when(is_row, value["long_number"])),
     )
 
 

@@ -6,8 +6,9 @@ bytes}`: `end` is the sentinel exactly when the schema consumed every byte of th
 """
 
 import hashlib
+from typing import Any
 
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
@@ -19,6 +20,17 @@ _SENTINEL = hashlib.sha256(b"cdc_lake: the end of a record").digest()[:16]
 def wrapped(tree: Tree) -> str:
     """The text to decode with; equal texts decode the same bytes to the same values."""
     return compact(record("cdc_lake.Wrapped", {"v": tree, "end": fixed("cdc_lake.Sentinel", len(_SENTINEL))}))
+
+
+def check_is_taken(tree: Tree, spark: SparkSession) -> None:
+    """See that a plan that decodes with a schema can be made. The JVM is asked for what it asks itself then.
+
+    Raises:
+        Py4JJavaError: it cannot.
+    """
+    jvm: Any = spark._jvm
+    parsed = jvm.org.apache.avro.Schema.Parser().parse(wrapped(tree))
+    jvm.org.apache.spark.sql.avro.SchemaConverters.toSqlType(parsed)
 
 
 def decoded(body: Column, writer: Tree, reader: Tree) -> Column:

@@ -21,7 +21,7 @@ from cdc_lake.events.schemas import (
     non_null,
     record,
 )
-from cdc_lake.events.types import VARIABLE_SCALE, mapping
+from cdc_lake.events.types import VARIABLE_SCALE, mapping, number_problem
 
 BARE_KEY = "key"
 """The field name of a key that is not a record."""
@@ -66,13 +66,14 @@ def key_problem(tree: Tree, decoded: Column) -> Column:
 
     What is merely lost in a column, such as an infinite date, would make two keys one here.
     """
-    found = []
-    for name, (part, value) in _parts(tree, decoded).items():
+    parts = _parts(tree, decoded)
+    found = [number_problem([(name, part, value) for name, (part, value) in parts.items()])]
+    for name, (part, value) in parts.items():
         held = mapping(part)
         if held.loses:
             message = f"the key's column `{name}` has a value that a {held.type} cannot hold: {'; '.join(held.loses)}"
             found.append(F.when(value.isNotNull() & held.is_lost(value), F.lit(message)))
-    return F.coalesce(*found) if found else F.lit(None).cast("string")
+    return F.coalesce(*found)
 
 
 def canonical_key(tree: Tree, decoded: Column) -> Column:

@@ -288,8 +288,13 @@ def _size(name: str, size: object) -> int:
     return size
 
 
-def _symbols(name: str, symbols: Sequence[str]) -> Sequence[str]:
-    if not symbols or len(set(symbols)) < len(symbols) or not all(map(_NAME.fullmatch, symbols)):
+def _symbols(name: str, symbols: object) -> list[str]:
+    if (
+        not isinstance(symbols, list)
+        or not symbols
+        or len(set(symbols)) < len(symbols)
+        or not all(map(_NAME.fullmatch, symbols))
+    ):
         raise SchemaError(f"the symbols of the enum `{name}` are not different names")
     return symbols
 

@@ -6,15 +6,17 @@ numbers, arrays, maps and records, which `mapping` puts together. docs/types.md 
 Sources: Debezium's type mappings; docs/design.md "Types".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import quoted
 from cdc_lake.events.schemas import SchemaError, Tree, connect_name, decimal_size, fields, is_decimal, non_null
-from cdc_lake.events.unscaled import plain_text
+from cdc_lake.events.unscaled import MAX_DIGITS, is_too_long, plain_text
 
 OUT_OF_CALENDAR = "infinities and years outside 1 to 9999 become null"
 BEYOND_MICROSECONDS = "digits beyond microseconds are cut off"
@@ -43,12 +45,14 @@ class Mapping:
         convert: from the column as `from_avro` gives it to a column of `type`. Null stays null.
         loses: what a value can lose on this way, in words; empty if nothing.
         is_lost: whether a value that is not null does lose it.
+        is_too_long: whether a value has a number in it that is not written out; may be null where it has not.
     """
 
     type: str
     convert: Callable[[Column], Column] = _same
     loses: tuple[str, ...] = ()
     is_lost: Callable[[Column], Column] = _never
+    is_too_long: Callable[[Column], Column] = _never
 
 
 def mapping(tree: Tree) -> Mapping:
@@ -78,6 +82,21 @@ def mapping(tree: Tree) -> Mapping:
     raise SchemaError(f"a value of Avro type `{kind}` with several meanings cannot become a column")
 
 
+def number_problem(columns: Iterable[tuple[str, Tree, Column]]) -> Column:
+    """Why the numbers of columns cannot be written out, string; null when they can.
+
+    Args:
+        columns: name, type, and value as `from_avro` gives it.
+    """
+    what = f"has a number of more than {MAX_DIGITS} digits; set decimal.handling.mode=string on the connector"
+    found = [
+        F.when(held.is_too_long(value), F.lit(f"the column `{name}` {what}"))
+        for name, tree, value in columns
+        if (held := mapping(tree)).is_too_long is not _never
+    ]
+    return F.coalesce(*found, F.lit(None).cast("string"))
+
+
 def plain_type(kind: str) -> str:
     """A Spark type's name in the form that compares: no spaces, no quotes."""
     return kind.replace(" ", "").replace("`", "")
@@ -86,7 +105,7 @@ def plain_type(kind: str) -> str:
 def _decimal(tree: Tree) -> Mapping:
     size = decimal_size(tree)
     if size is None:
-        return Mapping("string", lambda c: plain_text(c, F.lit(tree.get("scale", 0))))
+        return Mapping("string", lambda c: plain_text(c, F.lit(tree.get("scale", 0))), is_too_long=is_too_long)
     target = f"decimal({size[0]},{size[1]})"
     return Mapping(target, lambda c: c.cast(target))
 
@@ -94,7 +113,8 @@ def _decimal(tree: Tree) -> Mapping:
 def _array(items: Mapping) -> Mapping:
     convert = _same if items.convert is _same else lambda c: F.transform(c, items.convert)
     is_lost = _never if items.is_lost is _never else lambda c: F.exists(c, lambda i: i.isNotNull() & items.is_lost(i))
-    return Mapping(f"array<{items.type}>", convert, items.loses, is_lost)
+    too_long = _never if items.is_too_long is _never else lambda c: F.exists(c, items.is_too_long)
+    return Mapping(f"array<{items.type}>", convert, items.loses, is_lost, too_long)
 
 
 def _map(values: Mapping) -> Mapping:
@@ -104,7 +124,9 @@ def _map(values: Mapping) -> Mapping:
     def is_lost(column: Column) -> Column:
         return F.exists(F.map_values(column), lambda value: value.isNotNull() & values.is_lost(value))
 
-    return Mapping(f"map<string, {values.type}>", convert, values.loses, is_lost)
+    inner = values.is_too_long
+    too_long = _never if inner is _never else lambda c: F.exists(F.map_values(c), inner)
+    return Mapping(f"map<string, {values.type}>", convert, values.loses, is_lost, too_long)
 
 
 def _struct(parts: dict[str, Mapping]) -> Mapping:
@@ -120,8 +142,13 @@ def _struct(parts: dict[str, Mapping]) -> Mapping:
             lost = lost | (column[name].isNotNull() & part.is_lost(column[name]))
         return lost
 
+    long = {name: part.is_too_long for name, part in parts.items() if part.is_too_long is not _never}
+
+    def too_long(column: Column) -> Column:
+        return reduce(or_, (F.coalesce(is_so(column[name]), F.lit(False)) for name, is_so in long.items()))
+
     loses = dict.fromkeys(loss for part in parts.values() for loss in part.loses)
-    return Mapping(f"struct<{inner}>", convert, tuple(loses), is_lost)
+    return Mapping(f"struct<{inner}>", convert, tuple(loses), is_lost, too_long if long else _never)
 
 
 def _date(days: Column) -> Column:
@@ -240,7 +267,7 @@ RULES: dict[tuple[str, str | None], Mapping] = {
     ("string", f"{_TIME}.Interval"): _TEXT,
     ("int", f"{_TIME}.Year"): Mapping("int"),
     # A decimal that says its scale with every value.
-    ("record", VARIABLE_SCALE): Mapping("string", _variable_scale),
+    ("record", VARIABLE_SCALE): Mapping("string", _variable_scale, is_too_long=lambda c: is_too_long(c["value"])),
     # Texts and bytes whose meaning is known, and which are held as sent.
     ("string", f"{_DATA}.Json"): _TEXT,
     ("string", f"{_DATA}.Xml"): _TEXT,

@@ -1,8 +1,9 @@
-"""Decimals of any length, from their unscaled bytes to plain text by Spark's own expressions.
+"""Decimals of up to a thousand digits, from their unscaled bytes to plain text by Spark's own expressions.
 
 Spark has decimals of up to 38 digits and no other number to read longer ones with. Up to 8 bytes are a bigint's digits.
 Longer numbers are converted from base 2^16 to base 10^14 digit by digit, as on paper; the time grows with the square of
-the length: 40 digits take some 30 microseconds, two thousand as many milliseconds, a hundred thousand two minutes.
+the length: 40 digits take some 30 microseconds, a thousand some milliseconds, a hundred thousand two minutes. So longer
+ones are quarantined (`is_too_long`).
 """
 
 from collections.abc import Callable
@@ -10,6 +11,10 @@ from collections.abc import Callable
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+MAX_DIGITS = 1_000
+"""The largest precision that Postgres lets a `numeric` declare."""
+_MAX_BYTES = 416
+"""Of a whole number of so many digits."""
 _BASE, _BASE_DIGITS = 10**14, 14
 """The largest limb, so that limb * 2^16 fits a bigint."""
 _LARGEST_SCALE = 20_000
@@ -26,6 +31,11 @@ def plain_text(unscaled: Column, scale: Column) -> Column:
         scale: may be negative; int.
     """
     return _let(_whole_text(unscaled), lambda text: _with_point(text, scale))
+
+
+def is_too_long(unscaled: Column) -> Column:
+    """Whether a number has more digits than are written out; null for null."""
+    return F.length(unscaled) > _MAX_BYTES
 
 
 def _let(value: Column, of: Callable[[Column], Column]) -> Column:
@@ -50,13 +60,17 @@ def _long_text(hexadecimal: Column) -> Column:
     # -x is ~x + 1; the one comes with the last place.
     magnitude = F.when(is_negative, F.translate(filled, "0123456789ABCDEF", "FEDCBA9876543210")).otherwise(filled)
     one = F.when(is_negative, 1).otherwise(0)
-    places = F.transform(
-        F.sequence(F.lit(1), length.cast("int"), F.lit(4)),
-        lambda start: (
-            F.conv(magnitude.substr(start, F.lit(4)), 16, 10).cast("bigint")
-            + F.when(start == length - 3, one).otherwise(0)
-        ),
-    )
+
+    def places_of(known: Column) -> Column:
+        return F.transform(
+            F.sequence(F.lit(1), length.cast("int"), F.lit(4)),
+            lambda start: (
+                F.conv(known.substr(start, F.lit(4)), 16, 10).cast("bigint")
+                + F.when(start == length - 3, one).otherwise(0)
+            ),
+        )
+
+    places = _let(magnitude, places_of)
     # Half a byte is less than 1.21 decimal digits; the limbs are the lowest first.
     count = F.call_function("div", F.length(hexadecimal) * 5, F.lit(4 * _BASE_DIGITS)) + 2
     limbs = F.aggregate(places, F.array_repeat(F.lit(0).cast("bigint"), count.cast("int")), _shifted)

@@ -157,6 +157,7 @@ CASES: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
             (variable(-(2**63) - 1, 3), f"{Decimal(-(2**63) - 1).scaleb(-3):f}"),
             (variable(10**40 + 1, 2), f"{10**38}.01"),
             ({"scale": 0, "value": unscaled(-(7**900))}, str(-(7**900))),
+            (variable(1 - 10**1000, 500), f"-{'9' * 500}.{'9' * 500}"),
             (variable(15, 2**31 - 1), "15E-2147483647"),
             (variable(15, -(2**31)), "15E2147483648"),
         ],
@@ -351,6 +352,44 @@ def test_a_number_that_its_column_cannot_hold_quarantines_its_record_and_no_othe
         ("ok", None),
         ("ok", None),
     ]
+
+
+def test_a_number_of_too_many_digits_quarantines_its_record(spark: SparkSession) -> None:
+    wide = decimal(64, 0)
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "wide", "type": ["null", wide]}]}
+    kinds = {
+        "wide": wide,
+        "variable": VARIABLE,
+        "several": {"type": "array", "items": ["null", f"{VARIABLE['namespace']}.{VARIABLE['name']}"]},
+        "inner": inner,
+        "map": {"type": "map", "values": ["null", wide]},
+    }
+    topic = Topic({name: ["null", kind] for name, kind in kinds.items()})
+    changes = []
+    for digits in (1_000, 1_002, 131_072):
+        number = 10**digits - 1
+        held = {"wide": unscaled(number), "variable": variable(-number, 3), "several": [None, variable(number, 0)]}
+        held |= {"inner": {"wide": unscaled(-number)}, "map": {"a": None, "b": unscaled(number)}}
+        changes += [topic.change("c", 1, {name: value}) for name, value in held.items()]
+    changes.append(topic.change("c", 2, {}))
+
+    rows = by_offset(decided(spark, topic.registry, changes))
+
+    assert [row["status"] for row in rows] == ["ok"] * 5 + ["quarantined"] * 10 + ["ok"]
+    what = "has a number of more than 1000 digits; set decimal.handling.mode=string on the connector"
+    assert [row["error"].asDict() for row in rows[5:15]] == 2 * [
+        {"stage": "type", "code": "number_too_long", "message": f"the column `{name}` {what}"} for name in kinds
+    ]
+
+
+def test_a_key_of_too_many_digits_quarantines_its_record(spark: SparkSession) -> None:
+    topic = Topic({}, keys={"id": VARIABLE})
+    changes = [topic.change("c", {"id": variable(10**digits - 1, 0)}) for digits in (1_000, 4_000)]
+
+    rows = by_offset(decided(spark, topic.registry, changes))
+
+    assert [row["canonical_key"] for row in rows] == [f'{{"id":"{"9" * 1_000}"}}', None]
+    assert rows[1]["error"]["code"] == "key_out_of_range"
 
 
 def test_a_structured_date_stays_a_struct() -> None:

@@ -108,9 +108,8 @@ ENUM = {"type": "enum", "name": "E", "symbols": ["A"]}
         ({"type": "fixed", "name": "F"}, "KeyError 'size'"),
         *[
             (ENUM | {"symbols": symbols}, "the symbols of the enum `E` are not different names")
-            for symbols in ([], ["A", "B", "A"], ["A", "a-b"], ["A", ""], ["a.b"])
+            for symbols in ([], ["A", "B", "A"], ["A", "a-b"], ["A", ""], ["a.b"], 7, "AB", {"A": 1})
         ],
-        (ENUM | {"symbols": 7}, "not an Avro schema"),
         (ENUM | {"symbols": ["A", None]}, "not an Avro schema"),
         ({"type": {"type": "fixed", "name": "F", "size": -4}, "size": 4}, "the fixed type `F` does not have"),
         *[
