@@ -168,13 +168,19 @@ class LastRecord:
 
 
 def with_frames(
-    records: DataFrame, *, key_framing: str | None = "auto", value_framing: str = "auto", max_bytes: int
+    records: DataFrame,
+    *,
+    key_framing: str | None = "auto",
+    value_framing: str = "auto",
+    max_bytes: int,
+    of_files: bool = False,
 ) -> DataFrame:
     """Tell the frames of keys and values.
 
     Args:
         key_framing, value_framing: the frame that the settings name, or `auto`; none for keys that are not looked at.
         max_bytes: a key or value that is larger becomes null here, before anything holds it.
+        of_files: whether the records came out of files.
 
     Columns in: `key`, `value`, `headers`. Columns out: all, and `too_large` string, which is about what became null;
     `key_framing`, `value_framing` string.
@@ -193,7 +199,7 @@ def with_frames(
         {
             f"{side}_framing": F.lit(None).cast("string")
             if fixed is None
-            else framing.framing(F.col(side), headers, side, fixed)
+            else framing.framing(F.col(side), headers, side, fixed, of_files=of_files)
             for side, fixed in settings
         }
     )

@@ -36,7 +36,7 @@ MAX_INFLATED_BYTES = 64 << 20
 """A small body that unpacks to more than this is no record."""
 
 
-def framing(data: Column, headers: Column, side: Side, fixed: str = "auto") -> Column:
+def framing(data: Column, headers: Column, side: Side, fixed: str = "auto", *, of_files: bool = False) -> Column:
     """The name of the frame; null when there are no bytes, or when they are in none that is known.
 
     What the headers say comes first: a body named there may begin with a byte that looks like a frame.
@@ -44,6 +44,8 @@ def framing(data: Column, headers: Column, side: Side, fixed: str = "auto") -> C
     Args:
         data: the key or the value.
         fixed: the frame that the settings name, or `auto`.
+        of_files: whether the records came out of files. Only then a header of our own counts: in Kafka it is somebody
+            else's.
     """
     magic = {name: F.startswith(data, F.lit(start)) for name, start in _MAGIC.items()}
     is_long_id = F.startswith(data, F.lit(bytes(5))) & (F.length(data) >= _BODY_STARTS[ID8] - 1)
@@ -53,7 +55,7 @@ def framing(data: Column, headers: Column, side: Side, fixed: str = "auto") -> C
         for name in (ID4, GLUE, GLUE_ZLIB, SINGLE_OBJECT):
             by_bytes = by_bytes.when(magic[name], name)
         by_bytes = by_bytes.when(F.startswith(data, F.lit(b"{")), JSON)
-    return F.when(data.isNotNull(), F.coalesce(_frame_of_headers(headers, side), by_bytes))
+    return F.when(data.isNotNull(), F.coalesce(_frame_of_headers(headers, side, of_files), by_bytes))
 
 
 def reference(data: Column, headers: Column, side: Side, frame: Column, frames: Collection[str]) -> Column:
@@ -159,16 +161,15 @@ def frame_problem(data: Column, frame: Column, named: Column, frames: Collection
     return problem
 
 
-def _frame_of_headers(headers: Column, side: Side) -> Column:
+def _frame_of_headers(headers: Column, side: Side, of_files: bool) -> Column:
     """The frame whose headers name the schema of a side; null when none do."""
 
     def is_apicurio(name: Column) -> Column:
         return name.startswith(f"apicurio.{side}.") & ~name.endswith(".encoding") & ~name.endswith(".type")
 
     is_confluent = F.exists(headers, lambda h: h["key"] == f"__{side}_schema_id")
-    is_of_file = F.exists(headers, lambda h: h["key"] == FILE_HEADER.format(side))
     found = F.when(is_confluent, CONFLUENT).when(F.exists(headers, lambda h: is_apicurio(h["key"])), APICURIO)
-    return found.when(is_of_file, FILE)
+    return found.when(F.exists(headers, lambda h: h["key"] == FILE_HEADER.format(side)), FILE) if of_files else found
 
 
 def _header(headers: Column, name: str) -> Column:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
 from types import MappingProxyType
 
@@ -356,13 +356,14 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
 def _looked_over(run: _Run, spans: Mapping[int, Span]) -> tuple[Mapping[int, Span], DataFrame, Seen]:
     """See `look_over`. The spans are shorter where records are in the way that Spark's reader fails on."""
     source, topic = run.bronze.source, run.log.name
+    look = partial(look_over, settings=run.settings, of_files=bool(run.bronze.config.files.root))
     try:
-        return (spans, *look_over(source.read(run.spark, topic, spans), run.settings))
+        return (spans, *look(source.read(run.spark, topic, spans)))
     except (PySparkException, Py4JJavaError) as exc:
         if _OVERFLOW not in str(exc):
             raise
     spans, records = source.read_around(run.spark, topic, spans)
-    return (spans, *look_over(records, run.settings))
+    return (spans, *look(records))
 
 
 def _send_dead_letters(run: _Run) -> None:

@@ -125,7 +125,7 @@ def _shown(config: Config, topic: str, spark: SparkSession, files: SchemaFiles, 
     typed = _typed(config, topic, spark, rows.where(F.col("error.stage") == REJECTED_STAGE))
     of_kafka = {"timestamp": "kafka_timestamp", "key": "raw_key", "value": "raw_value"}
     records = rows.withColumns({name: F.col(column) for name, column in of_kafka.items()})
-    records, seen = look_over(records, settings)
+    records, seen = look_over(records, settings, of_files=bool(config.files.root))
     try:
         collected = records.select(
             *(*COORDINATES, "status", "error", "first_batch", "headers", "key_schema", "value_schema"),

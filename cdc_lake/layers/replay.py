@@ -95,7 +95,9 @@ class _Replay:
         settings = self.config.table(done.table)
         waiting = selected(self.config, done.table, spark, self.selection)
         is_rejected = F.col("error.stage") == REJECTED_STAGE
-        records, seen = look_over(_records(waiting.where(~is_rejected)), settings)
+        records, seen = look_over(
+            _records(waiting.where(~is_rejected)), settings, of_files=bool(self.config.files.root)
+        )
         try:
             written = written_with(
                 records,

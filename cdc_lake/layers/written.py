@@ -17,11 +17,12 @@ from cdc_lake.events import json as json_format
 from cdc_lake.events.arrival import MAX_IDS, MAX_LAYOUTS, Schemas, with_decision, with_frames, with_references
 from cdc_lake.events.decode import WriterSchema, avro_schema, schema_text
 from cdc_lake.events.envelope import MetadataNames, row_fields
-from cdc_lake.events.framing import CSV, NUMBERED, STRING, Side, body, id_of
+from cdc_lake.events.framing import CSV, DECLARED, NUMBERED, STRING, Side, body, id_of
 from cdc_lake.events.identity import Identity, identity
 from cdc_lake.events.layout import Placing
 from cdc_lake.events.references import Names, resolve
 from cdc_lake.events.typed import TypedRow
+from cdc_lake.registries.registry import is_id
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
@@ -51,7 +52,7 @@ class Seen:
     last: Mapping[int, Identity]
 
 
-def look_over(records: DataFrame, settings: TableConfig) -> tuple[DataFrame, Seen]:
+def look_over(records: DataFrame, settings: TableConfig, *, of_files: bool = False) -> tuple[DataFrame, Seen]:
     """Tell the frames of records, and read off the references for the frames that are among them.
 
     Nearly all topics have frames with a number. To plan for all there are costs each batch as much again as its
@@ -60,6 +61,7 @@ def look_over(records: DataFrame, settings: TableConfig) -> tuple[DataFrame, See
     Args:
         records: Kafka's columns.
         settings: the table's.
+        of_files: whether the records came out of files.
 
     Returns:
         The records with `with_references`' columns, persisted, and what they hold.
@@ -68,7 +70,7 @@ def look_over(records: DataFrame, settings: TableConfig) -> tuple[DataFrame, See
         "key_framing": settings.key_framing if settings.key_of_rows == () else None,
         "value_framing": settings.value_framing,
     }
-    framed = with_frames(records, **framings, max_bytes=settings.max_record_bytes)
+    framed = with_frames(records, **framings, max_bytes=settings.max_record_bytes, of_files=of_files)
     records, seen = _persisted(with_references(framed, NUMBERED, **framings))
     if not seen.frames <= set(NUMBERED):
         records.unpersist()
@@ -159,7 +161,8 @@ def written_with(
             look_up=source.look_up,
             samples=source.samples,
         )
-        if not quarantine_unknown_ids:
+        is_declared = getattr(settings, f"{side}_framing") in DECLARED
+        if not (quarantine_unknown_ids or is_declared):
             files.check_has_content(source.asked)
         kinds |= {f"{side}.{frame}": kind for frame, kind in found.kinds.items()}
         owners |= {side: found.owners} if found.owners else {}
@@ -241,7 +244,8 @@ class _Source:
             case json_format.CONNECT_REFERENCE:
                 found = self._files.embedded(schema_id) or self._embedded(schema_id)
                 return (self._named(found),)
-        self.asked.append((kind, schema_id))
+        if is_id(kind, schema_id):
+            self.asked.append((kind, schema_id))
         return [self._named(one) for one in self._files.look_up(kind, schema_id)]
 
     def samples(self, references: Collection[str]) -> Mapping[str, Sequence[bytes]]:

@@ -14,14 +14,11 @@ from urllib.parse import quote, unquote
 
 from cdc_lake.errors import ConfigError
 from cdc_lake.registries.access import Anonymous, Credentials, Endpoint, HttpClient, Patience
-from cdc_lake.registries.registry import RegisteredSchema, referenced_texts, self_contained
+from cdc_lake.registries.registry import RegisteredSchema, is_id, referenced_texts, self_contained
 from cdc_lake.registries.subjects import Level, Version, incompatible
 
 _NAMESPACES = {"auto": ("contentId", "globalId"), "content": ("contentId",), "global": ("globalId",)}
-_IDS = {"contentId": r"[0-9]{1,19}", "globalId": r"[0-9]{1,19}", "contentHash": r"[0-9A-Fa-f]{1,128}"}
 _PLURALS = {"contentId": "contentIds", "globalId": "globalIds", "contentHash": "contentHashes"}
-_VERSION = re.compile(r"(?!latest$)(?!\.*$)[A-Za-z0-9._+-]{1,256}")
-"""Neither `latest` nor `branch=…`, whose meaning changes; nor a step up the path."""
 _VERSIONED_PATH = re.compile(r"(.*)/apis/registry/(v[23])")
 _JSON_SCHEMA_KEYS = frozenset({"$schema", "$id", "$ref", "properties", "oneOf", "anyOf", "allOf"})
 _JSON_SCHEMA_TYPES = ("object", "integer", "number")
@@ -239,14 +236,12 @@ def _content(text: str) -> dict[str, Any]:
 
 
 def _path(kind: str, schema_id: str) -> str | None:
-    """Where a schema is below the interface; none for an id that is not one. Ids come out of records: anything."""
-    if kind in _IDS:
-        return f"ids/{_PLURALS[kind]}/{schema_id}" if re.fullmatch(_IDS[kind], schema_id) else None
+    """Where a schema is below the interface; none for an id that is not one."""
+    if kind not in (*_PLURALS, "artifact") or not is_id(kind, schema_id):
+        return None
+    if kind in _PLURALS:
+        return f"ids/{_PLURALS[kind]}/{schema_id}"
     parts = [unquote(part) for part in schema_id.split("/")]
-    if kind != "artifact" or len(parts) != 3 or not _VERSION.fullmatch(parts[2]):
-        return None
-    if any(part in ("", ".", "..") for part in parts):
-        return None
     return "groups/{}/artifacts/{}/versions/{}".format(*(quote(part, safe="") for part in parts))
 
 

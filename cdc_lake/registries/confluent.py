@@ -1,6 +1,5 @@
 """Confluent's Schema Registry, and others that answer as it does, by Confluent's own client."""
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
@@ -19,10 +18,9 @@ from cdc_lake.registries.access import (
     Endpoint,
     Patience,
 )
-from cdc_lake.registries.registry import UUID, RegisteredSchema, referenced_texts, self_contained
+from cdc_lake.registries.registry import RegisteredSchema, is_id, referenced_texts, self_contained
 from cdc_lake.registries.subjects import Level, Version, incompatible
 
-_ID = re.compile(r"[0-9]{1,10}")
 _NOT_TAKEN = (409, 422)
 """What a schema is answered that is incompatible, or none."""
 
@@ -59,9 +57,9 @@ class ConfluentRegistry:
 
     def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
         """See `Registry`."""
-        if kind == "id" and _ID.fullmatch(schema_id):
+        if kind == "id" and is_id(kind, schema_id):
             return self._patience.ask(lambda: self._look_up(self._client.get_schema, int(schema_id), self._context))
-        if kind == "guid" and self._has_guids and UUID.fullmatch(schema_id):
+        if kind == "guid" and self._has_guids and is_id(kind, schema_id):
             return self._patience.ask(lambda: self._look_up(self._client.get_schema_by_guid, schema_id))
         return None
 

@@ -17,7 +17,7 @@ from cdc_lake.aws import is_refusal
 from cdc_lake.config import EMBEDDED, RegistryConfig
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.registries.access import Patience, lookup_seconds, proxy_address
-from cdc_lake.registries.registry import UUID, RegisteredSchema
+from cdc_lake.registries.registry import RegisteredSchema, is_id
 
 _NO_SCHEMA = "00000000-0000-0000-0000-000000000000"
 _MISSING = "EntityNotFoundException"
@@ -40,7 +40,7 @@ class GlueRegistry:
 
     def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
         """See `Registry`."""
-        if kind != "glue" or not UUID.fullmatch(schema_id):
+        if kind != "glue" or not is_id(kind, schema_id):
             return None
         return self._patience.ask(lambda: self._look_up(schema_id))
 

@@ -8,11 +8,24 @@ import re
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
+from urllib.parse import quote, unquote
 
 from cdc_lake.events.schemas import inline
 
-UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-"""An id that is no number, as Confluent and Glue have them."""
+_UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_VERSION = re.compile(r"(?!latest$)(?!\.*$)[A-Za-z0-9._+-]{1,256}")
+"""Neither `latest` nor `branch=…`, whose meaning changes; nor a step up the path."""
+_IDS = {
+    "id": re.compile(r"[0-9]{1,10}"),
+    "guid": re.compile(_UUID),
+    "contentId": re.compile(r"[0-9]{1,19}"),
+    "globalId": re.compile(r"[0-9]{1,19}"),
+    "contentHash": re.compile(r"[0-9A-Fa-f]{1,128}"),
+    "glue": re.compile(_UUID),
+}
+"""What an id can be that has no parts, by its kind."""
+_MOST_BYTES = 255
+"""Of a file's name, which an id is in the lake."""
 
 MAX_REFERENCES, MAX_REFERENCED_CHARACTERS = 200, 8 << 20
 """A schema that refers to more stays without them, so that it cannot be read, and its records are quarantined."""
@@ -31,6 +44,17 @@ class RegisteredSchema:
 
     text: str
     type: str = "AVRO"
+
+
+def is_id(kind: str, schema_id: str) -> bool:
+    """Whether an id can be one of its kind. Ids come out of records, so they are anything; an id that passes is safe as
+    a file's name and in a URL.
+    """
+    if kind != "artifact":
+        return kind in _IDS and _IDS[kind].fullmatch(schema_id) is not None
+    parts = [unquote(part) for part in schema_id.split("/")]
+    is_short = len(quote(schema_id, safe="")) <= _MOST_BYTES
+    return is_short and len(parts) == 3 and bool(_VERSION.fullmatch(parts[2])) and {"", ".", ".."}.isdisjoint(parts)
 
 
 class Registry(Protocol):

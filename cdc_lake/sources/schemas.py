@@ -5,14 +5,16 @@ are written once and never change, so no two runs can disturb each other; and on
 is not needed to read it again, were it rebuilt or gone.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from urllib.parse import quote, unquote
 
 from cdc_lake.errors import DamagedFileError, InfrastructureError
 from cdc_lake.events.decode import WriterSchema, avro_schema, schema_text
-from cdc_lake.registries.registry import RegisteredSchema, Registry
+from cdc_lake.registries.registry import RegisteredSchema, Registry, is_id
 from cdc_lake.storage import LocalFiles, Storage
 
+_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _EMBEDDED = "embedded"
 """In the place of the registry's name, for schemas that came with the records."""
 
@@ -51,6 +53,8 @@ class SchemaFiles:
 
     def look_up(self, kind: str, schema_id: str) -> Sequence[WriterSchema]:
         """What the registry says an id means, and behind it what it has said before, if that was something else."""
+        if not is_id(kind, schema_id):
+            return ()
         now, marker = self._ask(kind, schema_id), f"{self._named.name}/{kind}/{quote(schema_id, safe='')}"
         known = self._storage.names(f"{self._folder}/ids/{marker}")
         if now is not None and now.fingerprint not in known:
@@ -61,7 +65,12 @@ class SchemaFiles:
     def known(self, schema_id: str) -> Sequence[WriterSchema]:
         """What any registry has said that an id means, of whatever kind it is. No registry is asked."""
         names, ids = self._storage.names, f"{self._folder}/ids"
-        kinds = [f"{ids}/{registry}/{kind}" for registry in names(ids) for kind in names(f"{ids}/{registry}")]
+        kinds = [
+            f"{ids}/{registry}/{kind}"
+            for registry in names(ids)
+            for kind in names(f"{ids}/{registry}")
+            if is_id(kind, schema_id)
+        ]
         found = {fingerprint for kind in kinds for fingerprint in names(f"{kind}/{quote(schema_id, safe='')}")}
         return [self.by_fingerprint(fingerprint) for fingerprint in sorted(found)]
 
@@ -73,12 +82,12 @@ class SchemaFiles:
 
     def embedded(self, name: str) -> WriterSchema | None:
         """The schema that came with records under this name, if that was kept."""
-        known = self._storage.names(f"{self._folder}/ids/{_EMBEDDED}/{name}")
+        known = self._storage.names(f"{self._folder}/ids/{_EMBEDDED}/{self._checked(name)}")
         return self.by_fingerprint(known[0]) if known else None
 
     def keep_embedded(self, name: str, schema: WriterSchema) -> WriterSchema:
         """Put a schema that came with records into the lake."""
-        return self.keep(schema, f"{_EMBEDDED}/{name}")
+        return self.keep(schema, f"{_EMBEDDED}/{self._checked(name)}")
 
     def keep(self, schema: WriterSchema, marker: str | None = None) -> WriterSchema:
         """Put a schema into the lake, and under `_schemas/ids` what it is the meaning of."""
@@ -124,20 +133,29 @@ class SchemaFiles:
         """
         if not asked or any(self._ask(*one) for one in asked):
             return
-        for kind in self.kinds:
-            for name in self._storage.names(f"{self._folder}/ids/{self._named.name}/{kind}")[:1]:
-                if self._ask(kind, name):
+        ids = f"{self._folder}/ids/{self._named.name}"
+        for kind in self._storage.names(ids):
+            for name in self._storage.names(f"{ids}/{kind}")[:1]:
+                if self._ask(kind, unquote(name)):
                     return
-        ids = ", ".join(schema_id for _, schema_id in list(asked)[:5])
+        unknown = ", ".join(schema_id for _, schema_id in list(asked)[:5])
         raise InfrastructureError(
             f"schema registry {self._named.name}",
-            f"it has none of the schema ids {ids}, nor any it had before",
+            f"it has none of the schema ids {unknown}, nor any it had before",
             "see that registry.url is the one the connector writes to and registry.ids its kind of id; nothing was "
             "committed. If these ids are gone for good: `cdc-lake run bronze --quarantine-unknown-ids`",
         )
 
     def _file(self, fingerprint: str) -> str:
-        return f"{self._folder}/{fingerprint}.avsc"
+        return f"{self._folder}/{self._checked(fingerprint)}.avsc"
+
+    def _checked(self, name: str) -> str:
+        """A name out of a record or a listing, if it is a SHA-256: no other becomes a path."""
+        if not _FINGERPRINT.fullmatch(name):
+            raise DamagedFileError(
+                f"{self._folder}/{name!r}", "this is not the name of a schema file, which is a SHA-256"
+            )
+        return name
 
     @property
     def _named(self) -> Registry:
@@ -152,9 +170,11 @@ class SchemaFiles:
 
 
 def _writer(answer: RegisteredSchema) -> WriterSchema:
+    # JSON's escapes can name half a character, which no file takes.
+    text = answer.text.encode(errors="replace").decode()
     match answer.type:
         case "AVRO":
             return avro_schema(answer.text)
         case "JSON":
-            return WriterSchema(schema_text("json-schema", schema=answer.text))
-    return WriterSchema(schema_text(answer.type.lower(), text=answer.text))
+            return WriterSchema(schema_text("json-schema", schema=text))
+    return WriterSchema(schema_text(answer.type.lower(), text=text))

@@ -32,7 +32,7 @@ def reference(kind: str, side: wire.Side) -> str:
         case "contentId" | "globalId" | "id":
             return f"{kind}:{NUMBERS[side] + (kind == 'globalId') * 100}"
         case "contentHash":
-            return f"contentHash:{side}0123abcd"
+            return f"contentHash:{NUMBERS[side]}0123abcd"
         case "artifact":
             return wire.artifact_reference("my group", f"thing/{side}", "1.0")
         case "crc":
@@ -112,3 +112,19 @@ def test_a_frame_that_the_settings_name_is_not_guessed(
 
     assert (done.error, done.rows["quarantined"]) == (None, 0)
     check_life(lake.fold(), 0)
+
+
+def test_an_unknown_id_in_a_header_does_not_stop_a_bare_topic(
+    spark: SparkSession, tmp_path: Path, schema_files: dict[str, Any]
+) -> None:
+    lake = Lake(spark, tmp_path, Shelf(), **schema_files, key_framing="bare", value_framing="bare")
+    key = wire.framed("bare", None, wire.avro(KEY_TEXT, {"id": 1}), "key")
+    for headers in ([], [("__key_schema_id", b"\0\0\0\0\x09")]):
+        for _, change in life(1):
+            value = None if change is None else wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, change))
+            lake.send(key, (value, headers))
+            break
+
+    done = lake.land()
+
+    assert (done.error, done.rows["ok"], done.rows["quarantined"]) == (None, 1, 1)

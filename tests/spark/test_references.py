@@ -1,5 +1,6 @@
 """Ids that mean something else: the wrong kind of id, a registry that was rebuilt, another table's schema."""
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import wire
 from apicurio_server import ApicurioServer, LiveShelf
 from pyspark.sql import SparkSession
 from sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Lake, Shelf, event, row
+
+from cdc_lake.storage import Storage
 
 OTHER = wire.Table("pagila.public.other", {"other_id": wire.INT32, "word": wire.optional(wire.STRING)}, ["other_id"])
 OTHER_KEY, OTHER_VALUE = (
@@ -30,6 +33,42 @@ def send(lake: Lake, key: int, key_id: int, value_id: int, text: str = VALUE_TEX
     change = event("c", row(key, f"row {key}") | more, key)
     schema = {VALUE_TEXT: ENVELOPE, WIDER_VALUE: wire.envelope(WIDER)}[text]
     lake.send_numbered(key, wire.avro(text, wire.filled(schema, change)), value_id, key_id=key_id)
+
+
+def test_names_in_headers_open_no_other_file(lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = []
+    monkeypatch.setattr(Storage, "_fs", lambda self, path, fs=Storage._fs: (asked.append(path), fs(self, path))[1])
+    secret = tmp_path.parent / "secret.avsc"
+    secret.write_text(VALUE_TEXT)
+    lake.shelf.put("contentId:1", KEY_TEXT)
+    lake.shelf.put("contentId:2", VALUE_TEXT)
+    hostile = [
+        "..",
+        ".",
+        "",
+        "../../secret",
+        str(secret.with_suffix("")),
+        "%2e%2e",
+        "a" * 300,
+        "a\0b",
+        hashlib.sha256(b"").hexdigest(),
+    ]
+    headers = [
+        (name, text.encode()) for text in hostile for name in ("cdc_lake.value.schema", "apicurio.value.contentHash")
+    ]
+    headers += [("apicurio.value.artifactId", text.encode()) for text in hostile]
+    for number, header in enumerate(headers):
+        send(lake, 100 + number, 1, 2)
+        body = wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event("c", row(number, "x"), number + 1)))
+        version = ("apicurio.value.version", b"1")
+        lake.send(wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": number}), "key"), (body, [header, version]))
+
+    done = lake.land()
+
+    assert done.error is None
+    assert done.rows == {"read": 2 * len(headers), "ok": len(headers), "quarantined": len(headers), "control": 0}
+    assert [path for path in asked if not path.startswith(str(tmp_path)) or "/../" in path or path.endswith("..")] == []
+    assert lake.fold().keys() == {100 + number for number in range(len(headers))}
 
 
 @pytest.mark.parametrize("kind", ["contentId", "globalId"])
