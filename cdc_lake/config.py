@@ -617,6 +617,12 @@ class TableConfig(Model):
     max_rows: int = Field(
         default=1_000_000, gt=0, description="Records a batch takes at most (whole bronze batches in silver)."
     )
+    max_batch_bytes: int | None = Field(
+        default=None,
+        gt=0,
+        description="Bytes of keys and values that a batch of bronze has at most, unless one record has more. Default: "
+        "an eighth of the heap of the driver or of an executor, the smaller one, divided by the tables side by side.",
+    )
     min_batch_bytes: int = Field(
         default=0,
         ge=0,

@@ -1,6 +1,7 @@
 """Every error cdc_lake raises on purpose.
 
     CdcLakeError                     exit 1   unexpected
+    ├── DriverDiedError              exit 1   the driver's memory does not suffice
     ├── ConfigError                  exit 2   a setting, a flag or the installation is wrong
     │   ├── UnknownTableError                 no such topic or table; names the nearest
     │   ├── InstallationError                 jars, Java or Spark missing, damaged or of the wrong version
@@ -51,6 +52,12 @@ class CdcLakeError(Exception):
         self.where = where
         self.what = what
         self.todo = todo
+
+
+class DriverDiedError(CdcLakeError):
+    """The driver's JVM has ended, or runs out of memory; nothing of the batch was committed."""
+
+    code = "CDC-101"
 
 
 class ConfigError(CdcLakeError):

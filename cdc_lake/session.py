@@ -9,10 +9,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from py4j.java_gateway import JavaPackage
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
@@ -293,6 +293,22 @@ def _without_reflection(spark: SparkSession) -> SparkSession:
     for name in _REFLECTION:
         spark._jsparkSession.sessionState().functionRegistry().dropFunction(named(name))
     return spark
+
+
+def heap_bytes(spark: SparkSession) -> int:
+    """The heap of the driver, or of an executor if that is smaller."""
+    driver = int(cast(Any, spark.sparkContext._jvm).java.lang.Runtime.getRuntime().maxMemory())
+    context = spark.sparkContext._jsc
+    return driver if context.isLocal() else min(driver, context.sc().executorMemory() << 20)
+
+
+def is_alive(spark: SparkSession) -> bool:
+    """Whether the session's JVM has not ended."""
+    try:
+        cast(Any, spark.sparkContext._jvm).java.lang.System.nanoTime()
+    except (Py4JNetworkError, OSError):
+        return False
+    return True
 
 
 def is_little(*, rows: int, stored_bytes: int) -> bool:

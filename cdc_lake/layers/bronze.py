@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
+from itertools import islice
 from operator import and_
 from types import MappingProxyType
 
@@ -42,7 +43,7 @@ from cdc_lake.layers.written import Seen, Written, decide, look_over, typed_row,
 from cdc_lake.metrics.report import Report, TableReport, check_sum
 from cdc_lake.registries import open_registry
 from cdc_lake.registries.registry import Registry
-from cdc_lake.session import planned_for
+from cdc_lake.session import heap_bytes, planned_for
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, offsets_of
 from cdc_lake.sources.schemas import SchemaFiles
@@ -123,6 +124,7 @@ def run_bronze(
         quarantine_unknown_ids,
         report.run_id,
         colliding(config.catalog, "bronze", {topic: "delta" for topic in topics if is_table_name(topic)}),
+        min(workers.parallel, len(topics)),
     )
     workers.each_table(report, topics, bronze, leases=bronze.leases)
     keep_in_step(config, report, workers.spark(config, "bronze"))
@@ -217,6 +219,7 @@ class _Bronze:
     quarantine_unknown_ids: bool
     run_id: str
     collisions: Mapping[str, Mapping[str, str]]
+    parallel: int
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
@@ -245,6 +248,12 @@ class _Run:
     settings: TableConfig
     done: TableReport
 
+    @cached_property
+    def max_bytes(self) -> int:
+        """Of a batch; see the setting."""
+        shared_by = 8 * self.bronze.parallel
+        return self.settings.max_batch_bytes or max(heap_bytes(self.spark) // shared_by, 1)
+
     @property
     def letters(self) -> str | None:
         """The topic that dead letters go to."""
@@ -270,7 +279,7 @@ def _land(run: _Run) -> bool:
         done.lag_before = _lag(run.log, position)
         done.version_before = run.table.version() if progress else None
         done.consumed_from = {str(p): offset for p, offset in position.items()}
-    spans = _batch_spans(run.log, position, before.again, run.settings.max_rows)
+    spans = _batch_spans(run.log, position, before.again, _rows_of_batch(run, before))
     if not spans and (progress is None or before.gaps):
         # An empty topic has a table too, so that silver finds one; and a loss is accepted once.
         spans = {p: Span(offset, offset) for p, offset in position.items()}
@@ -294,7 +303,7 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
     generation = list(before.offsets).index(run.log.id)
     is_again = any(span.start < before.again.get(partition, 0) for partition, span in spans.items())
     with done.phase("read"):
-        spans, records, seen = _looked_over(run, spans)
+        spans, records, seen = _looked_over(run, spans, before)
     try:
         with done.phase("schemas"):
             written = written_with(
@@ -353,7 +362,28 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
     return commit.progress
 
 
-def _looked_over(run: _Run, spans: Mapping[int, Span]) -> tuple[Mapping[int, Span], DataFrame, Seen]:
+def _rows_of_batch(run: _Run, before: Progress) -> int:
+    """How many records to read, if they are as large as those of the last batch; a few less, as sizes vary."""
+    if not before.record_bytes:
+        return run.settings.max_rows
+    return min(run.settings.max_rows, max(run.max_bytes * 3 // 4 // before.record_bytes, 1))
+
+
+def _looked_over(run: _Run, spans: Mapping[int, Span], before: Progress) -> tuple[Mapping[int, Span], DataFrame, Seen]:
+    """See `look_over`. The spans are shorter where they hold more bytes than a batch may have."""
+    spans, records, seen = _read(run, spans)
+    while seen.bytes > run.max_bytes:
+        number = sum(span.end - span.start for span in spans.values())
+        fewer = max(number * run.max_bytes // (2 * seen.bytes), 1)
+        shorter = _batch_spans(run.log, before.offsets[run.log.id], before.again, fewer)
+        if shorter == spans:
+            break
+        records.unpersist()
+        spans, records, seen = _read(run, shorter)
+    return spans, records, seen
+
+
+def _read(run: _Run, spans: Mapping[int, Span]) -> tuple[Mapping[int, Span], DataFrame, Seen]:
     """See `look_over`. The spans are shorter where records are in the way that Spark's reader fails on."""
     source, topic = run.bronze.source, run.log.name
     look = partial(look_over, settings=run.settings, of_files=bool(run.bronze.config.files.root))
@@ -590,15 +620,16 @@ def _loss(log: TopicLog, gap: Gap, position: Mapping[int, int]) -> str:
 def _batch_spans(
     log: TopicLog, position: Mapping[int, int], again: Mapping[int, int], max_rows: int
 ) -> Mapping[int, Span]:
-    """The next ranges, at most `max_rows` offsets in all, shared out evenly; none when everything is read.
+    """The next ranges, at most `max_rows` offsets in all, shared out evenly; none when everything is read. If they are
+    fewer than the partitions, the next turns take the others.
 
     What is read again comes first, in batches of its own. Where the log says at which offsets a range should end, one
     goes to the next of them at least.
     """
     left = unread(log, position)
     seen = {p: Span(span.start, min(span.end, again[p])) for p, span in left.items() if span.start < again.get(p, 0)}
-    left = seen or left
-    share = max(max_rows // len(left), 1) if left else 0
+    left = dict(islice((seen or left).items(), max_rows))
+    share = max_rows // len(left) if left else 0
     return {p: Span(span.start, _end_of_batch(span, share, log.cuts.get(p, ()))) for p, span in left.items()}
 
 

@@ -29,7 +29,7 @@ from cdc_lake.layers.run import LOOKS, is_elsewhere, landed, select, silver_targ
 from cdc_lake.metrics.report import Failure, Report
 from cdc_lake.models import model_names, read_model
 from cdc_lake.partitioning import joint_name
-from cdc_lake.session import build_session, hadoop, lake_files
+from cdc_lake.session import build_session, hadoop, is_alive, lake_files
 from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.storage import LocalFiles, Storage
 from cdc_lake.tables import Table
@@ -87,6 +87,11 @@ def keep_in_step(config: Config, report: Report, spark: SparkSession, *, layer: 
 
 
 def _keep_in_step(config: Config, report: Report, spark: SparkSession, layer: str) -> None:
+    if not is_alive(spark):
+        for done in report.tables:
+            if done.status == "ok":
+                done.warn("catalog: behind: the driver's JVM has ended; run `cdc-lake catalog sync`")
+        return
     storage = Storage(spark)
     behind = set(storage.names(_mark(config, layer)))
     told = _Told(config, spark)

@@ -25,14 +25,30 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_bef
 from cdc_lake import failpoints
 from cdc_lake.brokers import refused
 from cdc_lake.config import Config
-from cdc_lake.errors import CdcLakeError, ConfigError, DamagedFileError, DataLossError, InfrastructureError
+from cdc_lake.errors import (
+    CdcLakeError,
+    ConfigError,
+    DamagedFileError,
+    DataLossError,
+    DriverDiedError,
+    InfrastructureError,
+)
 from cdc_lake.exhausted import exhausted
 from cdc_lake.layers.catalog import is_told
 from cdc_lake.layers.run import LOOKS, Leases, end_report, remove_expired_reports
 from cdc_lake.metrics.export import check_exporters
 from cdc_lake.metrics.process import seconds_before
 from cdc_lake.metrics.report import Failure, Report, TableReport
-from cdc_lake.session import LOCAL_DIR, build_session, is_little, lake_files, scratch_folders, sibling
+from cdc_lake.session import (
+    LOCAL_DIR,
+    build_session,
+    heap_bytes,
+    is_alive,
+    is_little,
+    lake_files,
+    scratch_folders,
+    sibling,
+)
 from cdc_lake.sources.files import OVERLAP
 from cdc_lake.storage import ACCESS_DENIED, LocalFiles, Storage
 from cdc_lake.tables.damage import damage, with_cure
@@ -45,6 +61,7 @@ _EXPIRY_SECONDS = 24 * 3600
 """Expired reports are removed so often, and by each process that starts Spark."""
 _FEW_TABLES = 8
 """With more, a JVM that compiles less needs more in the end."""
+_OUT_OF_MEMORY = re.compile(r"OutOfMemoryError(?!: unable to create)(: [A-Za-z ]+)?|SparkContext was shut down")
 _NODE_LOST = ("ExecutorLostFailure", "FetchFailed", "no longer alive", "Worker lost", "worker lost")
 """What Spark says when more was on an executor than it makes again by itself; of a checkpoint's block the third."""
 
@@ -99,8 +116,9 @@ class Workers:
         self.left_out: dict[str, Failure] = {}
         self._failing: dict[str, str] = {}
         self._expires_at = 0.0
+        self._heap_bytes = 0
         self._written_to = scratch_folders(None)
-        self._parallel = parallel
+        self.parallel = parallel
         self._sessions = [spark] if spark else []
         self._watch = watch
         self._stopping, self._cancelled = threading.Event(), threading.Event()
@@ -176,6 +194,7 @@ class Workers:
             spark = self.spark(config, report.layer)
             storage = Storage(spark)
         self._written_to = [config.lake.root, *scratch_folders(spark.conf.get(LOCAL_DIR, None))]
+        self._heap_bytes = heap_bytes(spark)
         check_exporters(config.metrics)
         if not self._seen_lake:
             storage.check_access(config.lake.root)
@@ -188,11 +207,14 @@ class Workers:
         Args:
             files: the lake's.
         """
+        is_dead = self.session is not None and not is_alive(self.session)
+        if is_dead:
+            files = LocalFiles.of(config.lake.root) or files
         failing = {table: failure.code for table, failure in self.left_out.items()} | report.failing
         report.is_news = not (self.is_continuous and report.is_idle and failing == self._failing)
         self._failing = failing
         end_report(files, config, report)
-        if isinstance(files, Storage) and time.monotonic() >= self._expires_at:
+        if isinstance(files, Storage) and not is_dead and time.monotonic() >= self._expires_at:
             remove_expired_reports(files, config)
             self._expires_at = time.monotonic() + _EXPIRY_SECONDS
 
@@ -283,7 +305,9 @@ class Workers:
                         raise
             except Exception as error:
                 logger.debug("%s", done.table, exc_info=True)
-                raise _named(done.table, error, self._written_to) from error
+                raise self._out_of_memory(spark, done.table, error) or _named(
+                    done.table, error, self._written_to
+                ) from error
 
         try:
             return self.patiently(take)
@@ -293,6 +317,24 @@ class Workers:
             else:
                 done.fail(error)
             return False
+
+    def _out_of_memory(self, spark: SparkSession, table: str, error: Exception) -> DriverDiedError | None:
+        """The error of a JVM that has ended, or whose memory does not suffice; none if it failed for another reason.
+
+        Where it has ended, the tables that have not had a turn wait for the next run.
+        """
+        sign, has_ended = _OUT_OF_MEMORY.search(str(error)), not is_alive(spark)
+        if has_ended:
+            self.stop()
+        elif not sign:
+            return None
+        why = "the driver's JVM has ended" if has_ended else "Spark ran out of memory"
+        return DriverDiedError(
+            table,
+            f"{why}{f' ({sign[0]})' if sign else ''}; the driver's heap is {self._heap_bytes >> 20} MiB",
+            "set a larger spark.driver.memory (on a cluster also spark.executor.memory), or a smaller max_batch_bytes, "
+            "max_rows or run.parallel, then run again; nothing of this batch was committed",
+        )
 
     def _serve(self, tables: Sequence[TableReport], do: Callable[[SparkSession, TableReport], bool]) -> None:
         """Do it for each table, and again at the end of the line as long as it says so."""
@@ -307,7 +349,7 @@ class Workers:
                 if do(spark, done):
                     line.append(done)
 
-        while len(self._sessions) < min(self._parallel, len(tables)):
+        while len(self._sessions) < min(self.parallel, len(tables)):
             self._sessions.append(sibling(self._sessions[0]))
         threads = [
             InheritableThread(target=_in_session, args=(spark, serve), daemon=True)

@@ -1,10 +1,13 @@
 """Records that are too large or too many for one batch: each is quarantined, and its neighbors land."""
 
+from collections import Counter
 from dataclasses import replace
+from datetime import UTC
 from pathlib import Path
 
 import pytest
 import wire
+from events import Record
 from pyspark.sql import SparkSession
 from sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Lake, Shelf, event, row
 
@@ -13,6 +16,7 @@ from cdc_lake.events import arrival
 from cdc_lake.layers import written
 from cdc_lake.layers.replay import replay_quarantined
 from cdc_lake.registries.registry import RegisteredSchema
+from cdc_lake.sources.logs import Span
 
 LIMIT = 1000
 
@@ -100,3 +104,26 @@ def test_ids_and_layouts_beyond_the_limits_are_quarantined(
     assert sum("of a layout beyond the 3 that a batch may have" in one for one in problems) == 2
     assert sum("its batch names more schemas than the 10 ids, or 3 in JSON" in one for one in problems) == 18 + 2
     assert problems[-1] == "value: what names its schema has more than 1024 characters"
+
+
+def test_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    shelf = Shelf()
+    shelf.put("contentId:1", KEY_TEXT)
+    shelf.put("contentId:2", VALUE_TEXT)
+    lake = Lake(spark, tmp_path, shelf, max_batch_bytes=2000)
+    for number, size in enumerate((1, 1, 1, 600, 600, 2500)):
+        lake.send_numbered(number, of(number, "x" * size), 2)
+    first = lake.broker.read(spark, TABLE.name, {0: Span(3, 4)}).first()
+    assert first is not None
+    for partition in (1, 2):
+        at = first["timestamp"].astimezone(UTC)
+        lake.broker.append(Record(first["key"], first["value"], TABLE.name, partition, 0, at, []))
+
+    done = lake.land()
+
+    assert (done.error, done.rows["ok"]) == (None, 8)
+    sizes = Counter[int]()
+    for one in lake.bronze():
+        sizes[one["batch"]] += len(one["raw_key"]) + len(one["raw_value"])
+    assert sorted(size > 2000 for size in sizes.values()) == [*[False] * (len(sizes) - 1), True]  # one record alone
+    assert 2 < len(sizes) < 8

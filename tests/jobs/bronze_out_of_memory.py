@@ -1,0 +1,32 @@
+"""`cdc-lake run bronze` over fakes, where the second of three tables takes more memory than the JVM has."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from bronze_of_fakes import servers
+from events import TABLE
+from pyspark.sql import DataFrame, SparkSession
+
+from cdc_lake.cli.app import main
+from cdc_lake.layers import bronze
+from cdc_lake.sources.logs import Span
+
+LARGE, LAST = "pagila.public.too_large", "pagila.public.unreached"
+
+
+if __name__ == "__main__":
+    broker, registry = servers()
+    read = broker.read
+    first = broker._partitions[TABLE][0].records[0]
+    for topic in (LARGE, LAST):
+        broker.append(replace(first, topic=topic))
+
+    def read_large(spark: SparkSession, topic: str, spans: Mapping[int, Span]) -> DataFrame:
+        if topic == LARGE:
+            spark.range(1).selectExpr("length(repeat('x', int(id) + 1900000000))").collect()
+        return read(spark, topic, spans)
+
+    broker.read = read_large  # type: ignore[method-assign]
+    bronze.run_bronze = partial(bronze.run_bronze, source=broker, registry=registry)
+    main("run", "bronze", "--table", "pagila.public.*", "--parallel", "1")
