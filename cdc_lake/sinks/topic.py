@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame
 
@@ -20,7 +20,10 @@ _PRODUCER = {
     "kafka.linger.ms": "20",
 }
 _CLIENT_ERROR = re.compile(r"org\.apache\.kafka\.common\.(?:errors\.)?(\w+)(?:Exception|Error)")
-_REFUSALS = frozenset({"RecordTooLarge", "TopicAuthorization", "ClusterAuthorization", "InvalidConfiguration"})
+_TOO_LARGE = "RecordTooLarge"
+_MAX_REQUEST_BYTES = 1 << 20
+"""Kafka's own default of `max.request.size`."""
+_REFUSALS = frozenset({_TOO_LARGE, "TopicAuthorization", "ClusterAuthorization", "InvalidConfiguration"})
 
 
 class KafkaTopic:
@@ -71,6 +74,19 @@ class KafkaTopic:
         asked = self._admin.client.create_topics([new], operation_timeout=self._timeout)
         self._answer(asked[self.name], unless=KafkaError.TOPIC_ALREADY_EXISTS)
 
+    def max_bytes(self) -> tuple[int, str]:
+        """How large a record may be, and the setting that says so: our producer's, or the topic's if that is less."""
+        own = int(self._login.producer_options.get("kafka.max.request.size", _MAX_REQUEST_BYTES))
+        topic = ConfigResource(ResourceType.TOPIC, self.name)
+        asked = self._admin.client.describe_configs([topic], request_timeout=self._timeout)[topic]
+        try:
+            of_topic = int(self._answer(asked, unless=KafkaError.UNKNOWN_TOPIC_OR_PART)["max.message.bytes"].value)
+        except (ConfigError, TypeError):
+            of_topic = own  # it may not be asked for
+        if of_topic < own:
+            return of_topic, f"max.message.bytes of the topic {self.name}"
+        return own, "max.request.size in kafka.java"
+
     def produce(self, records: DataFrame) -> None:
         """Write records; the broker has acknowledged all of them when this returns.
 
@@ -113,6 +129,9 @@ class KafkaTopic:
 
     def _refused(self, why: str) -> ConfigError:
         todo = f"see the topic's settings at the broker, and {self._settings}"
+        if why == _TOO_LARGE:
+            todo = "raise max.request.size in kafka.java, and max.message.bytes of the topic if that is smaller"
+            return ConfigError(f"topic {self.name}", f"a record is larger than it may be ({why})", todo)
         return ConfigError(f"topic {self.name}", f"the broker refuses it ({why})", todo)
 
     def _down(self, why: str) -> CdcLakeError:

@@ -108,3 +108,23 @@ def test_a_topic_that_takes_dead_letters_sends_none(spark: SparkSession, stack: 
     done = source.land(0, to=source.topic.table, servers=DOWN)
 
     assert (done.status, done.warnings, done.rows["quarantined"]) == ("ok", [], 1)
+
+
+def test_oversize_dead_letter_is_marked_and_the_others_are_sent(
+    spark: SparkSession, stack: Stack, tmp_path: Path
+) -> None:
+    source = Source(spark, stack, tmp_path)
+    large = source.topic.change("u", 1, {"n": 1}, offset=0, headers=[("trace", b"\xff")])
+    source.broker.append(replace(large, value=large.value + bytes(1_100_000)))
+
+    done = source.land(1)
+
+    assert (done.status, done.rows["dead_letters"]) == ("ok", 2)
+    (told,) = done.warnings
+    assert told.startswith("dead letters of more than 1048576 bytes were sent without key, value and headers")
+    assert "raise max.request.size in kafka.java" in told
+    first, second = sorted(source.sent(), key=lambda letter: offsets([letter]))
+    assert (first.key(), first.value(), first.headers()[0][0]) == (None, None, "cdc_lake.left_out.bytes")
+    assert 1_100_000 < int(first.headers()[0][1]) < 1_101_000
+    assert (second.value()[-1:], second.headers()[0]) == (b"\0", ("trace", b"\xff"))
+    assert source.land().status == "unchanged"
