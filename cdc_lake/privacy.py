@@ -22,7 +22,7 @@ def check_privacy(setting: str, url: str, proxy: SecretStr | None = None) -> Non
     """
     if urlsplit(url).scheme == "https":
         return
-    if not _is_loopback(urlsplit(url).hostname or ""):
+    if not is_loopback(urlsplit(url).hostname or ""):
         todo = f"use https, or leave {setting.partition('.')[0]}.auth out"
         raise ConfigError(setting, f"credentials would go to {url} in the clear", todo)
     if proxy or get_environ_proxies(url).keys() & {"http", "all"}:
@@ -33,7 +33,8 @@ def check_privacy(setting: str, url: str, proxy: SecretStr | None = None) -> Non
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, as far as its name or address tells."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

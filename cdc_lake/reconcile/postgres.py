@@ -1,14 +1,17 @@
 """The source's side: a Postgres database as it is at one moment, in one transaction that only reads."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 
 from cdc_lake.errors import ConfigError, InfrastructureError, UnsupportedError
+from cdc_lake.privacy import is_loopback
 from cdc_lake.reconcile.canonical import Key, joined_in_source
 from cdc_lake.reconcile.columns import Shared, SharedColumn
 from cdc_lake.reconcile.ranges import Places, Summary
@@ -33,16 +36,21 @@ def open_snapshot(url: SecretStr, where: str) -> Iterator[psycopg.Connection[Any
         ConfigError: its user may not read what is asked for.
         UnsupportedError: it is older than Postgres 14, or its encoding is not UTF-8.
     """
+    tls = dict[str, Any]()
     try:
-        connection = psycopg.connect(url.get_secret_value(), connect_timeout=_CONNECT_SECONDS)
+        tls = _required_tls(conninfo_to_dict(url.get_secret_value()))
+        connection = psycopg.connect(url.get_secret_value(), connect_timeout=_CONNECT_SECONDS, **tls)
     except psycopg.Error as exc:
         todo = "see that it runs, and that address, user, password and database are right; then run again"
+        if tls:
+            todo += ". TLS is required, because it is not on this machine and its address has no `sslmode`"
         raise InfrastructureError(where, f"it cannot be connected to ({type(exc).__name__})", todo) from None
     try:
         with connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
-            connection.execute("SET TIME ZONE 'UTC'; SET DATESTYLE = 'ISO'")
+            # Without a search path, an operator or function of the source's would be called as one of Postgres' own.
+            connection.execute("SET TIME ZONE 'UTC'; SET DATESTYLE = 'ISO'; SET search_path = pg_catalog")
             _check(connection, where)
             yield connection
     except psycopg.errors.InsufficientPrivilege as exc:
@@ -50,6 +58,18 @@ def open_snapshot(url: SecretStr, where: str) -> Iterator[psycopg.Connection[Any
     except psycopg.Error as exc:
         what = f"it failed with {type(exc).__name__} ({exc.sqlstate or 'the connection is gone'})"
         raise InfrastructureError(where, what, "see its log; nothing was changed, run again") from exc
+
+
+def _required_tls(address: Mapping[str, Any]) -> dict[str, Any]:
+    """What libpq has to be told so that rows and password go to another machine by TLS only.
+
+    Args:
+        address: libpq's words; if they, the environment or a service's file choose a mode, that counts.
+    """
+    is_told = {"sslmode", "service"} & address.keys() or {"PGSSLMODE", "PGSERVICE"} & os.environ.keys()
+    hosts = address.get("hostaddr") or address.get("host") or os.environ.get("PGHOSTADDR") or os.environ.get("PGHOST")
+    is_here = all(not host or host.startswith(("/", "@")) or is_loopback(host) for host in (hosts or "").split(","))
+    return {} if is_told or is_here else {"sslmode": "require"}
 
 
 def _check(connection: psycopg.Connection[Any], where: str) -> None:

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 import yaml
 from psycopg.conninfo import make_conninfo
+from pydantic import SecretStr
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -18,11 +19,13 @@ from cdc_lake.cli.app import app
 from cdc_lake.columns import SILVER_META
 from cdc_lake.config import Config, load_config
 from cdc_lake.embedded.stack import Stack
+from cdc_lake.errors import InfrastructureError
 from cdc_lake.layers.reconcile import run_reconcile
 from cdc_lake.layers.run import silver_targets, table_path
 from cdc_lake.layers.turns import Workers
 from cdc_lake.metrics.report import TableReport
 from cdc_lake.reconcile import catalogue, ranges
+from cdc_lake.reconcile.postgres import open_snapshot
 from cdc_lake.reconcile.rows import NEVER_THERE
 from cdc_lake.tables.progress import Progress
 
@@ -386,3 +389,20 @@ def test_the_command_tells_what_differs_and_ends_with_30(
     assert f"known loss, 1 value: {catalogue.NULL_AS_DEFAULT}" in shown
     (line,) = said("--json", "--keys", "0").splitlines()
     assert json.loads(line)["tables"][0]["reconciled"]["first"] == []
+
+
+def test_functions_of_the_database_are_not_called_and_nothing_is_written(dsn: str) -> None:
+    hostile = "format(text, character varying)"
+    with psycopg.connect(dsn, autocommit=True) as source:
+        source.execute(f"CREATE FUNCTION {hostile} RETURNS text LANGUAGE sql AS $$ SELECT 'owned' $$".encode())
+        try:
+            assert source.execute("SELECT format('%s', 'a'::varchar)").fetchall() == [("owned",)]
+            with open_snapshot(SecretStr(dsn), "databases.x") as connection:
+                assert connection.execute("SELECT format('%s', 'a'::varchar)").fetchall() == [("a",)]
+            with (
+                pytest.raises(InfrastructureError, match=r"ReadOnlySqlTransaction"),
+                open_snapshot(SecretStr(dsn), "databases.x") as connection,
+            ):
+                connection.execute("CREATE TABLE public.written ()")
+        finally:
+            source.execute(f"DROP FUNCTION {hostile}".encode())

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
 from pydantic import SecretStr
 from typer.testing import CliRunner
@@ -39,3 +40,44 @@ def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp
     assert str(outcome.exception) == (
         "reconcile: psycopg is not installed; install cdc_lake with its extra `reconcile`"
     )
+
+
+TLS = {
+    "off this machine": ("postgresql://me:hidden@db.example/shop", {"sslmode": "require"}),
+    "one of several": ("postgresql://me@127.0.0.1,db.example/shop", {"sslmode": "require"}),
+    "words": ("host=10.0.0.1 user=me", {"sslmode": "require"}),
+    "an address behind a name": ("host=localhost hostaddr=10.0.0.1", {"sslmode": "require"}),
+    "told otherwise": ("postgresql://me:hidden@db.example/shop?sslmode=disable", {}),
+    "more than required": ("postgresql://me:hidden@db.example/shop?sslmode=verify-full", {}),
+    "loopback": ("postgresql://me:hidden@127.0.0.1:5432/shop", {}),
+    "loopback of IPv6": ("postgresql://me:hidden@[::1]/shop", {}),
+    "localhost": ("postgresql://localhost/shop", {}),
+    "a socket": ("host=/var/run/postgresql user=me", {}),
+    "nowhere": ("user=me", {}),
+    "a service": ("service=shop", {}),
+}
+
+
+@pytest.mark.parametrize(("address", "expected"), TLS.values(), ids=TLS)
+def test_tls_is_required_off_this_machine(
+    address: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PGHOST", "PGHOSTADDR", "PGSSLMODE", "PGSERVICE"):
+        monkeypatch.delenv(name, raising=False)
+    asked: list[dict[str, object]] = []
+
+    def connect(address: str, **options: object) -> None:
+        asked.append(options)
+        raise psycopg.OperationalError
+
+    monkeypatch.setattr(psycopg, "connect", connect)
+    with (
+        pytest.raises(InfrastructureError) as caught,
+        open_snapshot(SecretStr(address), "databases.shop"),
+    ):
+        pass
+
+    (options,) = asked
+    assert options.pop("connect_timeout")
+    assert options == expected
+    assert ("TLS is required" in str(caught.value)) is bool(expected)
