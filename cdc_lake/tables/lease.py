@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -39,6 +40,7 @@ class Holder(BaseModel):
         run_id: the run; empty when the file does not say yet.
         host: where it runs.
         pid: its process there.
+        pid_space: the boot and the PID namespace in which `pid` is that process; empty if that is not known.
         since_ms: from when, by its host's clock.
         until_ms: until when, unless it renews the lease; 0 when it has given it back.
     """
@@ -48,13 +50,15 @@ class Holder(BaseModel):
     run_id: str = ""
     host: str = ""
     pid: int = 0
+    pid_space: str = ""
     since_ms: int
     until_ms: int
 
     @property
     def is_over(self) -> bool:
-        """Whether the table is free: given back, past its time, or the process of this host is no more."""
-        return self.until_ms <= _now_ms() or (self.host == socket.gethostname() and not _is_alive(self.pid))
+        """Whether the table is free: given back, past its time, or the process, which could be seen here, has ended."""
+        could_be_seen = self.pid_space and (self.host, self.pid_space) == (socket.gethostname(), _pid_space())
+        return self.until_ms <= _now_ms() or (bool(could_be_seen) and not _is_alive(self.pid))
 
     def __str__(self) -> str:
         who = f"run {self.run_id} (process {self.pid} on {self.host})" if self.run_id else "another run"
@@ -190,6 +194,7 @@ class Lease:
             run_id=self._run_id,
             host=socket.gethostname(),
             pid=os.getpid(),
+            pid_space=_pid_space(),
             since_ms=self._since_ms,
             until_ms=until_ms,
         ).model_dump_json()
@@ -206,6 +211,15 @@ class Lease:
 def _said(error: Exception) -> str:
     said = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
     return str(said).strip().splitlines()[0]
+
+
+def _pid_space() -> str:
+    """Where this process' PIDs count. Containers may share a host's name, machines the number of a namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
 
 
 def _is_alive(pid: int) -> bool:

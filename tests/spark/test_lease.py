@@ -1,5 +1,6 @@
 """A table is written by one run at a time; a run that was followed finds out."""
 
+import json
 import os
 import socket
 import subprocess
@@ -48,11 +49,19 @@ def lease(storage: Storage, folder: str | Path, run_id: str = "mine", seconds: f
     return Lease(storage, str(folder), TABLE, run_id, seconds)
 
 
-def held(until_ms: int | None = None, host: str = "elsewhere", pid: int = 1) -> str:
+def held(until_ms: int | None = None, host: str = "elsewhere", pid: int = 1, pid_space: str = "") -> str:
     """The content of another run's lease."""
     now_ms = time.time_ns() // 1_000_000
     until_ms = now_ms + HOUR_MS if until_ms is None else until_ms
-    return Holder(run_id="theirs", host=host, pid=pid, since_ms=now_ms, until_ms=until_ms).model_dump_json()
+    return Holder(
+        run_id="theirs", host=host, pid=pid, pid_space=pid_space, since_ms=now_ms, until_ms=until_ms
+    ).model_dump_json()
+
+
+def pid_space() -> str:
+    """Where our own PIDs count, as the system tells it."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
 
 
 def ended_process() -> int:
@@ -137,10 +146,36 @@ def test_a_lease_past_its_time_is_taken_over(storage: Storage, tmp_path: Path) -
 
 
 def test_a_lease_of_a_process_of_this_host_that_is_no_more_is_taken_over(storage: Storage, tmp_path: Path) -> None:
-    storage.replace(f"{tmp_path}/000000000001.json", held(host=socket.gethostname(), pid=ended_process()))
+    theirs = held(host=socket.gethostname(), pid=ended_process(), pid_space=pid_space())
+    storage.replace(f"{tmp_path}/000000000001.json", theirs)
 
     with lease(storage, tmp_path) as mine:
         mine.check()
+
+
+OTHER_SPACES = {
+    "another PID namespace": lambda: f"{pid_space().split()[0]} pid:[1]",
+    "another boot": lambda: f"00000000-0000-0000-0000-000000000000 {pid_space().split()[1]}",
+    "not told": lambda: "",
+}
+
+
+@pytest.mark.parametrize("name", OTHER_SPACES)
+def test_process_that_cannot_be_seen_is_not_dead(storage: Storage, tmp_path: Path, name: str) -> None:
+    theirs = held(host=socket.gethostname(), pid=ended_process(), pid_space=OTHER_SPACES[name]())
+    storage.replace(f"{tmp_path}/000000000001.json", theirs)
+
+    with pytest.raises(TableLockedError, match=f"on {socket.gethostname()}"), lease(storage, tmp_path):
+        pass
+
+
+def test_lease_of_a_version_without_pid_space_is_read(storage: Storage, tmp_path: Path) -> None:
+    before = json.loads(held())
+    del before["pid_space"]
+    storage.replace(f"{tmp_path}/000000000001.json", json.dumps(before))
+
+    with pytest.raises(TableLockedError, match="by run theirs "), lease(storage, tmp_path):
+        pass
 
 
 def test_a_process_of_another_host_is_not_looked_for_on_this_one(storage: Storage, tmp_path: Path) -> None:
