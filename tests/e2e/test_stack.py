@@ -13,6 +13,7 @@ import psutil
 import psycopg
 import pytest
 import requests
+from psycopg.conninfo import make_conninfo
 
 from cdc_lake.config import endpoints_file
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
@@ -61,6 +62,15 @@ def test_all_servers_are_up_and_answer(stack: Stack) -> None:
         assert connection.execute("show wal_level").fetchone() == ("logical",)
     plugins = requests.get(f"{stack.endpoints['connect']}/connector-plugins", timeout=10).json()
     assert "io.debezium.connector.postgresql.PostgresConnector" in {plugin["class"] for plugin in plugins}
+
+
+def test_postgres_asks_for_the_password_that_only_its_user_can_read(stack: Stack) -> None:
+    address = stack.endpoints["postgres"]
+    for password in ("", "postgres"):
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            psycopg.connect(make_conninfo(address, password=password), passfile="/nonexistent")
+    holding = {name: stack.folder / name for name in ("endpoints.json", "stack.json", "postgres.password")}
+    assert {name: file.stat().st_mode & 0o777 for name, file in holding.items()} == dict.fromkeys(holding, 0o600)
 
 
 def test_starting_what_runs_changes_nothing(stack: Stack) -> None:
