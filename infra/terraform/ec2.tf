@@ -30,8 +30,11 @@ resource "aws_emr_security_configuration" "jobs" {
       IAMConfiguration = { EnableApplicationScopedIAMRole = true }
     }
     EncryptionConfiguration = {
-      EnableInTransitEncryption = false
-      EnableAtRestEncryption    = true
+      EnableInTransitEncryption = true
+      InTransitEncryptionConfiguration = {
+        TLSCertificateConfiguration = { CertificateProviderType = "PEM", S3Object = "s3://${var.cluster_certificates}" }
+      }
+      EnableAtRestEncryption = true
       AtRestEncryptionConfiguration = {
         S3EncryptionConfiguration = { EncryptionMode = "SSE-KMS", AwsKmsKey = aws_kms_key.lake.arn }
         LocalDiskEncryptionConfiguration = {
@@ -43,6 +46,12 @@ resource "aws_emr_security_configuration" "jobs" {
     }
     InstanceMetadataServiceConfiguration = { MinimumInstanceMetadataServiceVersion = 2, HttpPutResponseHopLimit = 1 }
   })
+  lifecycle {
+    precondition {
+      condition     = var.cluster_certificates != ""
+      error_message = "A cluster needs cluster_certificates: its machines speak TLS to each other."
+    }
+  }
 }
 
 resource "aws_emr_cluster" "jobs" {

@@ -38,6 +38,7 @@ locals {
     msk           = var.msk_cluster_arn
     topics        = replace(var.msk_cluster_arn, ":cluster/", ":topic/")
     groups        = replace(var.msk_cluster_arn, ":cluster/", ":group/")
+    certificates  = "arn:${local.partition}:s3:::${var.cluster_certificates}"
     instance_role = "${local.role_root}/${var.name}-emr-instance"
     layer_roles   = jsonencode([for layer in local.layers : "${local.role_root}/${var.name}-${layer}"])
   }

@@ -193,3 +193,9 @@ variable "cluster_capacity" {
   type        = object({ instance_type = string, minimum = number, maximum = number, steps = number })
   default     = { instance_type = "m6i.xlarge", minimum = 1, maximum = 4, steps = 4 }
 }
+
+variable "cluster_certificates" {
+  description = "Of a cluster: where EMR finds the certificates for TLS between machines, as bucket/path/certificates.zip."
+  type        = string
+  default     = ""
+}

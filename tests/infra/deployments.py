@@ -18,6 +18,7 @@ LAYERS = ("bronze", "silver", "gold", "maintain")
 TARGETS = ("serverless", "ec2")
 
 ACCOUNT, REGION, LAKE, PREFIX = "123456789012", "eu-central-1", "acme-lake", "pagila"
+CERTIFICATES = "acme-certificates/certificates.zip"
 MSK = f"arn:aws:kafka:{REGION}:{ACCOUNT}:cluster/acme/0f0f-1"
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/acme"
 APPLICATION = f"arn:aws:emr-serverless:{REGION}:{ACCOUNT}:/applications/app-1"
@@ -50,6 +51,7 @@ def names() -> dict[str, str]:
         "parameter": f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/cdc-lake/config",
         "secrets": f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/cdc-lake/secrets",
         "glue": f"arn:aws:glue:{REGION}:{ACCOUNT}",
+        "certificates": f"arn:aws:s3:::{CERTIFICATES}",
         "topic": f"arn:aws:sns:{REGION}:{ACCOUNT}:cdc-lake-alarms",
         "msk": MSK,
         "topics": MSK.replace(":cluster/", ":topic/"),
@@ -128,7 +130,7 @@ class Stack:
         assert not problems
         declared = self.template["Parameters"]
         defaults = {name: one["Default"] for name, one in declared.items() if "Default" in one}
-        asked = {**defaults, **GIVEN, **parameters}
+        asked = {**defaults, **GIVEN, "ClusterCertificates": CERTIFICATES, **parameters}
         self._parameters = {
             name: value.split(",") if declared[name]["Type"] == "CommaDelimitedList" else value
             for name, value in asked.items()

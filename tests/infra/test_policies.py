@@ -6,7 +6,19 @@ from itertools import product
 from typing import Any
 
 import pytest
-from deployments import LAKE, LAYERS, MSK, PREFIX, TARGETS, Statement, stack, terraform_layer, terraform_policies
+from deployments import (
+    CERTIFICATES,
+    LAKE,
+    LAYERS,
+    MSK,
+    PREFIX,
+    TARGETS,
+    TERRAFORM,
+    Statement,
+    stack,
+    terraform_layer,
+    terraform_policies,
+)
 from policy_lint import complaints, wildcards
 
 from cdc_lake.config import Config, LakeConfig, SilverTable, TableConfig
@@ -205,12 +217,26 @@ def test_leases_are_taken_and_left_behind(layer: str) -> None:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_reports_are_written_and_never_removed(layer: str) -> None:
-    report = f"{ROOT}/_runs/{Report(layer='bronze').file_name}"
+def test_a_layer_writes_its_own_reports_and_removes_none(layer: str) -> None:
+    reports = {other: f"{ROOT}/_runs/{Report(layer=other).file_name}" for other in LAYERS}
 
     for statements in languages(layer):
-        assert may(statements, "s3:PutObject", report)
-        assert not may(statements, "s3:DeleteObject", report)
+        for action in ("s3:GetObject", "s3:PutObject"):
+            assert {other for other, report in reports.items() if may(statements, action, report)} == {layer}
+        assert not any(may(statements, "s3:DeleteObject", report) for report in reports.values())
+
+
+def test_a_layer_reads_its_own_and_shared_secrets() -> None:
+    readers = {"bronze": {"bronze"}, "gold": {"gold"}, "shared": {"bronze", "gold"}, "silver": set(), "": set()}
+    asked = {layer: list(languages(layer)) for layer in LAYERS}
+
+    for folder, expected in readers.items():
+        secret = f"arn:aws:ssm:eu-central-1:123456789012:parameter/cdc-lake/secrets/{folder}/registry".replace(
+            "//", "/"
+        )
+        for number in (0, 1):
+            found = {layer for layer, both in asked.items() if may(both[number], "ssm:GetParameter", secret)}
+            assert found == expected, secret
 
 
 def test_schemas_are_kept_by_bronze_and_read_by_silver() -> None:
@@ -260,3 +286,21 @@ def test_eventbridge_s_messages_are_not_lost_to_a_condition_that_it_never_meets(
         told = [one for _, one in stack(target).statements() if "events.amazonaws.com" in str(one.get("Principal"))]
         assert {one["Sid"] for one in told} == {"EncryptFailures", "PublishFailures"}
         assert not any("Condition" in one for one in told)
+
+
+def test_machines_of_a_cluster_speak_tls_and_read_their_certificates_only() -> None:
+    resources = stack("ec2").resources
+    encryption = resources["SecurityConfiguration"]["SecurityConfiguration"]["EncryptionConfiguration"]
+    tls = encryption["InTransitEncryptionConfiguration"]["TLSCertificateConfiguration"]
+    terraform = (TERRAFORM / "ec2.tf").read_text(encoding="utf-8")
+
+    assert encryption["EnableInTransitEncryption"]
+    assert tls == {"CertificateProviderType": "PEM", "S3Object": f"s3://{CERTIFICATES}"}
+    assert "EnableInTransitEncryption = true" in terraform
+    assert 'CertificateProviderType = "PEM", S3Object = "s3://${var.cluster_certificates}"' in terraform
+    for statements in (
+        terraform_policies()["instance"],
+        resources["InstanceRole"]["Policies"][0]["PolicyDocument"]["Statement"],
+    ):
+        assert may(statements, "s3:GetObject", f"arn:aws:s3:::{CERTIFICATES}")
+        assert not may(statements, "s3:GetObject", "arn:aws:s3:::acme-certificates/other.zip")

@@ -112,6 +112,30 @@ def test_an_unknown_key_of_a_table_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "host",
+    [
+        *("169.254.169.254", "169.254.170.2", "2852039166", "0xa9fea9fe", "0xA9.254.169.254", "0251.0376.0251.0376"),
+        *("169.254.43518", "100.100.100.200", "[fe80::1]", "[fe80::1%25eth0]", "[fd00:ec2::254]"),
+        *("[::ffff:169.254.169.254]", "[::ffff:a9fe:a9fe]", "[::169.254.169.254]", "[64:ff9b::a9fe:a9fe]"),
+        *("metadata.google.internal", "METADATA.google.internal.", "metadata", "instance-data"),
+    ],
+)
+def test_metadata_services_are_refused_however_written(tmp_path: Path, host: str) -> None:
+    assert "a link-local address or a metadata service" in refused(
+        tmp_path, f"registry: {{url: 'http://{host}/latest'}}"
+    )
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "10.0.0.1", "[::1]", "[fd00::1]", "[::ffff:10.0.0.1]", "registry", "1.example"]
+)
+def test_other_hosts_are_taken(tmp_path: Path, host: str) -> None:
+    config = load_config(written(tmp_path, f"registry: {{url: 'http://{host}:8081'}}"))
+
+    assert config.registry.url == f"http://{host}:8081"
+
+
+@pytest.mark.parametrize(
     ("text", "key"),
     [
         ("defaults: {deletes: maybe}", "`defaults.deletes`"),
