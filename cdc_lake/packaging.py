@@ -153,7 +153,7 @@ def build(
 
 
 def copy_sources(checkout: Path, into: Path) -> list[str]:
-    """Copy the jobs and the configuration of a checkout; return the other files that are beside them, left out."""
+    """Copy the jobs and the configuration of a checkout; return the files there that were left out."""
     left_out = []
     for folder, endings in _BELONGS.items():
         for file in sorted(path for path in (checkout / folder).rglob("*") if path.is_file()):

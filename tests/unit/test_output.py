@@ -93,7 +93,7 @@ def test_warnings_and_errors_forge_no_line(capsys: pytest.CaptureFixture[str]) -
 
 def test_error_of_a_command_forges_no_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object, **options: object) -> None:
-        raise ConfigError(HOSTILE, FORGED, "mend it")
+        raise ConfigError(HOSTILE, FORGED, "fix it")
 
     monkeypatch.setattr("cdc_lake.cli.app.app", refuse)
 

@@ -1,4 +1,4 @@
-"""A package takes the jobs and the configuration, and no secret that lies beside them."""
+"""A package takes the jobs and the configuration, and no secret from their folders."""
 
 from pathlib import Path
 
