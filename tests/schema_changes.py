@@ -225,6 +225,11 @@ This table is computed by the code, and real tables in Delta and in both types o
   ([rebuild.md](rebuild.md#after-a-change-of-the-primary-key)).
 - **Changed by hand.** If another program renames or removes a column of silver in Delta, the next run stops with exit
   code 2 and says how to undo that. So it does if a constraint or `delta.appendOnly`, set by hand, refuses its rows.
+- **Names** that no table can have (the empty one; with spaces, control characters or `,;{}()=`; those of cdc_lake's own
+  columns and of Hudi's) are found when bronze lands a record. A table with silver in Hudi also needs names of letters,
+  digits and `_`. Such records are quarantined, and the table's other records go on. Set `rename` or `except_columns`,
+  then [replay them](quarantine.md). In Avro such names cannot occur: Debezium writes `_` with
+  `field.name.adjustment.mode=avro`. They come as JSON.
 - **Enums** are texts; a value that the schema does not list is taken like the others.
 
 ## Choosing columns
