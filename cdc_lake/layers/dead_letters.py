@@ -48,7 +48,10 @@ def send_due(config: Config, bronze: DeltaLakeTable, letters: str, run_id: str, 
     rows = bronze.read().where((F.col("status") == "quarantined") & (F.col("first_batch") > sent.commit))
     login = broker_login(config.kafka)
     topic = KafkaTopic(letters, kafka_address(config), config.kafka.timeout_seconds, login, "`dead_letter_topic`")
-    send_dead_letters(topic, rows, done)
+    number, warning = send_dead_letters(topic, rows)
+    done.count(dead_letters=number)
+    if warning:
+        done.warn(warning)
     reach("bronze.after_send", batch=progress.commit)
     bronze.advance(progress.next(run_id, sent={letters: _sent(progress.commit + 1)}))
     done.status = "ok"

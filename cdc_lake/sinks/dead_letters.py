@@ -3,7 +3,6 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.metrics.report import TableReport
 from cdc_lake.sinks.topic import KafkaTopic
 
 _PREFIX = "__connect.errors."
@@ -13,7 +12,7 @@ _RECORD_BYTES, _HEADER_BYTES = 512, 10
 """Of a record with our headers, and of each header, at most, beside what they hold."""
 
 
-def send_dead_letters(topic: KafkaTopic, rows: DataFrame, done: TableReport) -> None:
+def send_dead_letters(topic: KafkaTopic, rows: DataFrame) -> tuple[int, str | None]:
     """Send records with the key, the value and the headers that they came with, and why they are sent.
 
     The topic is created if there is none, with one partition, as Connect does. A record that is larger than it takes
@@ -21,23 +20,26 @@ def send_dead_letters(topic: KafkaTopic, rows: DataFrame, done: TableReport) -> 
 
     Args:
         rows: bronze's.
-        done: counts them.
+
+    Returns:
+        How many were sent, and what the operator should know.
 
     Raises:
         ConfigError, InfrastructureError: see `KafkaTopic`.
     """
     found = rows.agg(F.count("*").alias("n"), F.max(_bytes()).alias("largest")).first()
     assert found is not None
-    if found["n"]:
-        topic.create(config={})
-        most, setting = topic.max_bytes()
-        topic.produce(dead_letters(rows, most))
-        if found["largest"] > most:
-            done.warn(
-                f"dead letters of more than {most} bytes were sent without key, value and headers (their header "
-                f"{LEFT_OUT} has the size): raise {setting}; bronze has the whole records"
-            )
-    done.count(dead_letters=found["n"])
+    if not found["n"]:
+        return 0, None
+    topic.create(config={})
+    most, setting = topic.max_bytes()
+    topic.produce(dead_letters(rows, most))
+    if found["largest"] <= most:
+        return found["n"], None
+    return found["n"], (
+        f"dead letters of more than {most} bytes were sent without key, value and headers (their header {LEFT_OUT} has "
+        f"the size): raise {setting}; bronze has the whole records"
+    )
 
 
 def dead_letters(rows: DataFrame, max_bytes: int) -> DataFrame:
