@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import partial, reduce
-from operator import or_
+from operator import add, or_
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -202,6 +202,36 @@ def with_frames(
             else framing.framing(F.col(side), headers, side, fixed, of_files=of_files)
             for side, fixed in settings
         }
+    )
+
+
+def with_unpacked_bytes(records: DataFrame, max_bytes: int) -> DataFrame:
+    """Count what compressed bodies unpack to. One of more than `max_bytes` becomes null, as any large one.
+
+    Spark hands a hundred bodies to Python at once, and takes back as many, so their sum has to be known before.
+
+    Columns in: `with_frames`'. Columns out: all, and `unpacked_bytes` bigint.
+    """
+    sizes = {side: F.col(f"__unpacked_{side}") for side in ("value", "key")}
+    is_large = {side: F.coalesce(size > max_bytes, F.lit(False)) for side, size in sizes.items()}
+    said = f"it unpacks to more bytes than max_record_bytes: {max_bytes}, and is not kept"
+    too_large = (F.when(is_large[side], _named(side, F.lit(said))) for side in sizes)
+    counted = (F.when(~is_large[side], size).otherwise(0) for side, size in sizes.items())
+    return (
+        records.withColumns(
+            {
+                f"__unpacked_{side}": framing.unpacked_bytes(F.col(side), F.col(f"{side}_framing"), max_bytes)
+                for side in sizes
+            }
+        )
+        .withColumns(
+            {
+                "too_large": F.coalesce("too_large", *too_large),
+                "unpacked_bytes": reduce(add, (F.coalesce(size, F.lit(0)) for size in counted)),
+                **{side: F.when(~is_large[side], F.col(side)) for side in sizes},
+            }
+        )
+        .drop(*(f"__unpacked_{side}" for side in sizes))
     )
 
 

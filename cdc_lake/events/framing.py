@@ -32,6 +32,7 @@ FILE_HEADER: Final = "cdc_lake.{}.schema"
 """Header of a key or value out of a file: the fingerprint of the schema that the file brought along."""
 _NAMED_IN_HEADERS = frozenset((APICURIO, CONFLUENT, FILE))
 _APICURIO_IDS = ("contentId", "globalId")
+_PIECE_BYTES = 1 << 20
 MAX_INFLATED_BYTES = 64 << 20
 """A small body that unpacks to more than this is no record."""
 
@@ -119,6 +120,20 @@ def body(data: Column, frame: Column, frames: Collection[str]) -> Column:
         # Without type hints: of a function that has them PySpark 4 wants to know what else they mean.
         return F.coalesce(F.udf(lambda data: _inflated(data), "binary")(packed), found)
     return found
+
+
+def unpacked_bytes(data: Column, frame: Column, most: int) -> Column:
+    """How many bytes a compressed body unpacks to, bigint; no more than a little above `most` are counted, and none are
+    kept. Null for bodies in other frames.
+
+    Args:
+        data: the key or the value.
+        frame: the name of its frame.
+    """
+    packed = F.when(
+        frame == GLUE_ZLIB, F.call_function("substring", data, F.lit(_BODY_STARTS[GLUE_ZLIB]), F.lit(1 << 30))
+    )
+    return F.udf(lambda data: _unpacked_bytes(data, most), "bigint")(packed)
 
 
 def frame_problem(data: Column, frame: Column, named: Column, frames: Collection[str]) -> Column:
@@ -217,3 +232,16 @@ def _inflated(data: bytes | None) -> bytes | None:
     except zlib.error:
         return b""
     return found if unpacker.eof and not unpacker.unused_data else b""
+
+
+def _unpacked_bytes(data: bytes | None, most: int) -> int | None:
+    if data is None:
+        return None
+    unpacker, size, left = zlib.decompressobj(), 0, bytes(data)
+    try:
+        while left and size <= most:
+            size += len(unpacker.decompress(left, _PIECE_BYTES))
+            left = unpacker.unconsumed_tail
+    except zlib.error:
+        return 0
+    return size

@@ -372,9 +372,9 @@ def _rows_of_batch(run: _Run, before: Progress) -> int:
 def _looked_over(run: _Run, spans: Mapping[int, Span], before: Progress) -> tuple[Mapping[int, Span], DataFrame, Seen]:
     """See `look_over`. The spans are shorter where they hold more bytes than a batch may have."""
     spans, records, seen = _read(run, spans)
-    while seen.bytes > run.max_bytes:
+    while seen.held_bytes > run.max_bytes:
         number = sum(span.end - span.start for span in spans.values())
-        fewer = max(number * run.max_bytes // (2 * seen.bytes), 1)
+        fewer = max(number * run.max_bytes // (2 * seen.held_bytes), 1)
         shorter = _batch_spans(run.log, before.offsets[run.log.id], before.again, fewer)
         if shorter == spans:
             break
@@ -451,7 +451,7 @@ def _following(
         kinds=dict(written.kinds),
         owners=dict(written.owners),
         rows=landed.counts.total(),
-        record_bytes=seen.bytes // seen.total if seen.total else before.record_bytes,
+        record_bytes=seen.held_bytes // seen.total if seen.total else before.record_bytes,
         gaps=before.gaps,
         sent=sent_by(run.letters, before, quarantined=landed.counts["quarantined"]),
         again={partition: end for partition, end in before.again.items() if reached[partition] < end},

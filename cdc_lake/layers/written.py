@@ -14,10 +14,18 @@ from pyspark.sql import functions as F
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import ConfigError
 from cdc_lake.events import json as json_format
-from cdc_lake.events.arrival import MAX_IDS, MAX_LAYOUTS, Schemas, with_decision, with_frames, with_references
+from cdc_lake.events.arrival import (
+    MAX_IDS,
+    MAX_LAYOUTS,
+    Schemas,
+    with_decision,
+    with_frames,
+    with_references,
+    with_unpacked_bytes,
+)
 from cdc_lake.events.decode import WriterSchema, avro_schema, schema_text
 from cdc_lake.events.envelope import MetadataNames, row_fields
-from cdc_lake.events.framing import CSV, DECLARED, NUMBERED, STRING, Side, body, id_of
+from cdc_lake.events.framing import CSV, DECLARED, GLUE_ZLIB, NUMBERED, STRING, Side, body, id_of
 from cdc_lake.events.identity import Identity, identity
 from cdc_lake.events.layout import Placing
 from cdc_lake.events.references import Names, resolve
@@ -38,6 +46,7 @@ class Seen:
 
     Attributes:
         bytes: of keys and values.
+        unpacked_bytes: of those that are compressed, once they are not.
         references: how keys, and how values, name their schemas.
         frames: the frames among them.
         first_is_tombstone: the partitions whose first record has no value.
@@ -46,10 +55,16 @@ class Seen:
 
     total: int
     bytes: int
+    unpacked_bytes: int
     references: Mapping[Side, set[str]]
     frames: set[str]
     first_is_tombstone: set[int]
     last: Mapping[int, Identity]
+
+    @property
+    def held_bytes(self) -> int:
+        """What a batch of them takes in memory."""
+        return self.bytes + self.unpacked_bytes
 
 
 def look_over(records: DataFrame, settings: TableConfig, *, of_files: bool = False) -> tuple[DataFrame, Seen]:
@@ -74,6 +89,8 @@ def look_over(records: DataFrame, settings: TableConfig, *, of_files: bool = Fal
     records, seen = _persisted(with_references(framed, NUMBERED, **framings))
     if not seen.frames <= set(NUMBERED):
         records.unpersist()
+        if GLUE_ZLIB in seen.frames:
+            framed = with_unpacked_bytes(framed, settings.max_record_bytes)
         records, seen = _persisted(with_references(framed, seen.frames, **framings))
     return records, seen
 
@@ -94,6 +111,7 @@ def _seen(records: DataFrame) -> Seen:
         .agg(
             F.count("*").alias("total"),
             F.sum(F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))).alias("bytes"),
+            F.sum("unpacked_bytes" if "unpacked_bytes" in records.columns else F.lit(0)).alias("unpacked_bytes"),
             F.min_by("is_tombstone", "offset").alias("first_is_tombstone"),
             F.max_by(F.when(F.col("too_large").isNull(), identity("timestamp", "key", "value")), "offset").alias(
                 "last"
@@ -105,6 +123,7 @@ def _seen(records: DataFrame) -> Seen:
     return Seen(
         total=sum(row["total"] for row in found),
         bytes=sum(row["bytes"] for row in found),
+        unpacked_bytes=sum(row["unpacked_bytes"] for row in found),
         references={side: {one for row in found for one in row[f"{side}_reference"]} for side in SIDES},
         frames={one for row in found for side in SIDES for one in row[f"{side}_framing"]},
         first_is_tombstone={row["partition"] for row in found if row["first_is_tombstone"]},

@@ -1,5 +1,6 @@
 """Records that are too large or too many for one batch: each is quarantined, and its neighbors land."""
 
+import uuid
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC
@@ -9,7 +10,7 @@ import pytest
 import wire
 from events import Record
 from pyspark.sql import SparkSession
-from sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Lake, Shelf, event, row
+from sent import ENVELOPE, KEY_TEXT, TABLE, TEXTS, VALUE_TEXT, Lake, Shelf, event, row
 
 from cdc_lake.config import Config, LakeConfig
 from cdc_lake.events import arrival
@@ -127,3 +128,26 @@ def test_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Pat
         sizes[one["batch"]] += len(one["raw_key"]) + len(one["raw_value"])
     assert sorted(size > 2000 for size in sizes.values()) == [*[False] * (len(sizes) - 1), True]  # one record alone
     assert 2 < len(sizes) < 8
+
+
+def test_compressed_bodies_count_by_what_they_unpack_to(spark: SparkSession, tmp_path: Path) -> None:
+    shelf, glue = Shelf(), {side: f"glue:{uuid.UUID(int=number)}" for number, side in enumerate(TEXTS)}
+    for side, text in TEXTS.items():
+        shelf.put(glue[side], text)
+    lake = Lake(spark, tmp_path, shelf, max_batch_bytes=200_000, max_record_bytes=100_000)
+    bodies = [of(number, "x" * 80_000) for number in range(5)]
+    bodies.append(of(5, "x" * 100_001))
+    garbage = wire.framed("glue-zlib", glue["value"], b"", "value")[0][:-4] + b"\xff" * 40
+    for number, body in enumerate(bodies):
+        key = wire.framed("glue-zlib", glue["key"], wire.avro(KEY_TEXT, {"id": number}), "key")
+        lake.send(key, wire.framed("glue-zlib", glue["value"], body, "value"))
+    lake.send(wire.framed("glue", glue["key"], wire.avro(KEY_TEXT, {"id": 6}), "key"), (garbage, []))
+
+    done = lake.land()
+
+    assert (done.error, done.rows["ok"], done.rows["quarantined"]) == (None, 5, 2)
+    rows = lake.bronze()
+    assert max(Counter(one["batch"] for one in rows).values()) <= 2
+    assert rows[5]["error"]["code"] == "too_large" and rows[5]["raw_value"] is None
+    assert rows[5]["error"]["message"].startswith("value: it unpacks to more bytes than max_record_bytes: 100000")
+    assert rows[6]["error"]["code"] == "undecodable" and bytes(rows[6]["raw_value"]) == garbage
