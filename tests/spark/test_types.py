@@ -384,12 +384,13 @@ def test_a_number_of_too_many_digits_quarantines_its_record(spark: SparkSession)
 
 def test_a_key_of_too_many_digits_quarantines_its_record(spark: SparkSession) -> None:
     topic = Topic({}, keys={"id": VARIABLE})
-    changes = [topic.change("c", {"id": variable(10**digits - 1, 0)}) for digits in (1_000, 4_000)]
+    keys = [variable(10**1_000 - 1, 0), variable(1, 20_000), variable(10**999, 999), variable(10**4_000, 0)]
 
-    rows = by_offset(decided(spark, topic.registry, changes))
+    rows = by_offset(decided(spark, topic.registry, [topic.change("c", {"id": key}) for key in keys]))
 
-    assert [row["canonical_key"] for row in rows] == [f'{{"id":"{"9" * 1_000}"}}', None]
-    assert rows[1]["error"]["code"] == "key_out_of_range"
+    texts = ["9" * 1_000, f"0.{'0' * 19_999}1", "1"]
+    assert [row["canonical_key"] for row in rows] == [*(f'{{"id":"{text}"}}' for text in texts), None]
+    assert rows[3]["error"]["code"] == "key_out_of_range"
 
 
 def test_a_structured_date_stays_a_struct() -> None:
