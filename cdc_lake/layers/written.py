@@ -36,8 +36,8 @@ from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
 
 SIDES: tuple[Side, ...] = ("key", "value")
-_SAMPLE_BYTES = 64 << 10
-"""The driver looks at two bodies of each schema id."""
+_SAMPLES_BYTES = 64 << 20
+"""Of the bodies that the driver looks at, two of each schema id, together."""
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ class _Source:
         return [self._named(one) for one in self._files.look_up(kind, schema_id)]
 
     def samples(self, references: Collection[str]) -> Mapping[str, Sequence[bytes]]:
-        """See `references.Samples`: the first and the last body of each, of those that are not large."""
+        """See `references.Samples`: the first and the last body of each, of those that are not too large for it."""
         reference = F.col(f"{self._side}_reference")
         found = (
             self._records.where(reference.isin(*references))
@@ -277,7 +277,7 @@ class _Source:
                 "offset",
                 body(F.col(self._side), F.col(f"{self._side}_framing"), self._frames).alias("body"),
             )
-            .where(F.length("body") <= _SAMPLE_BYTES)
+            .where(F.length("body") <= _SAMPLES_BYTES // (2 * len(references)))
             .groupBy("reference")
             .agg(F.min_by("body", "offset").alias("first"), F.max_by("body", "offset").alias("last"))
             .collect()

@@ -9,7 +9,7 @@ _PREFIX = "__connect.errors."
 LEFT_OUT = "cdc_lake.left_out.bytes"
 """The header of a letter that has not its record's key, value and headers, because they are so many bytes."""
 _RECORD_BYTES, _HEADER_BYTES = 512, 10
-"""Of a record with our headers, and of each header, at most, beside what they hold."""
+"""Of a record with our headers, and of each header, at most, without what they hold."""
 
 
 def send_dead_letters(topic: KafkaTopic, rows: DataFrame) -> tuple[int, str | None]:

@@ -75,7 +75,7 @@ class KafkaTopic:
         self._answer(asked[self.name], unless=KafkaError.TOPIC_ALREADY_EXISTS)
 
     def max_bytes(self) -> tuple[int, str]:
-        """How large a record may be, and the setting that says so: our producer's, or the topic's if that is less."""
+        """How large a record may be, and by which setting: our producer's, or the topic's if that is less."""
         own = int(self._login.producer_options.get("kafka.max.request.size", _MAX_REQUEST_BYTES))
         topic = ConfigResource(ResourceType.TOPIC, self.name)
         asked = self._admin.client.describe_configs([topic], request_timeout=self._timeout)[topic]

@@ -75,7 +75,7 @@ class SchemaFiles:
         return [self.by_fingerprint(fingerprint) for fingerprint in sorted(found)]
 
     def known_ids(self) -> set[str]:
-        """The ids, of whatever kind, that have meant a schema."""
+        """The ids of all kinds that have meant a schema."""
         names, ids = self._storage.names, f"{self._folder}/ids"
         kinds = [f"{ids}/{name}/{kind}" for name in names(ids) if name != _EMBEDDED for kind in names(f"{ids}/{name}")]
         return {unquote(one) for kind in (f"{ids}/{_EMBEDDED}", *kinds) for one in names(kind)}

@@ -1,4 +1,4 @@
-"""A driver whose JVM runs out of memory says so, and reports the tables that were finished."""
+"""A driver whose JVM runs out of memory ends with CDC-101, and reports the tables that were finished."""
 
 import json
 import os
