@@ -1,0 +1,110 @@
+"""Bronze and silver of hostile records, for each kind of registry and each frame that settings name; the report is one
+line of JSON: what failed, which good records were lost, which files outside the lakes were asked for.
+"""
+
+import json
+import os
+import random
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
+
+import fuzz
+from events import Record
+from fakes import FakeBroker
+from pyspark.sql import functions as F
+from sent import Shelf
+
+from cdc_lake.config import Config, LakeConfig, TableConfig, load_config
+from cdc_lake.layers.bronze import bronze_table, run_bronze
+from cdc_lake.layers.silver import run_silver
+from cdc_lake.registries.registry import is_id
+from cdc_lake.session import build_session
+from cdc_lake.storage import Storage
+
+BATCH = 500
+
+
+class Library(Shelf):
+    """A shelf that is asked for ids only that can be ones."""
+
+    def schema(self, kind: str, schema_id: str) -> Any:
+        assert is_id(kind, schema_id), (kind, schema_id)
+        return super().schema(kind, schema_id)
+
+
+def library(rng: random.Random, registry: str) -> Library:
+    """The registry of a kind, hostile texts among its schemas."""
+    shelf = Library()
+    shelf.namespaces, frames = fuzz.REGISTRIES[registry]
+    texts = list(enumerate(fuzz.TEXTS.values(), 1)) + list(enumerate(fuzz.hostile_texts(rng), 10))
+    for number, text in texts:
+        for kind in {kind for _, kind in frames}:
+            shelf.put(fuzz.reference(kind, number), text)
+    return shelf
+
+
+def land(
+    name: str, sent: Iterable[fuzz.Sent], shelf: Library, config: Config, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Land the records of one topic, in a lake of its own, and fold them; what went wrong."""
+    root = f"{config.lake.root}/{name}"
+    table = TableConfig(**settings, max_rows=BATCH, max_record_bytes=1_000_000)
+    config = config.model_copy(update={"lake": LakeConfig(root=root), "defaults": table})
+    broker, good, total = FakeBroker(), {}, 0
+    for offset, one in enumerate(sent):
+        at = datetime.fromtimestamp(1_700_000_000 + offset, UTC)
+        broker.append(Record(one.key, one.value, fuzz.TABLE.name, 0, offset, at, one.headers))
+        total += 1
+        if one.good_key is not None:
+            good[offset] = one.good_key
+    (bronze,) = run_bronze(config, [fuzz.TABLE.name], SPARK, source=broker, registry=shelf).tables
+    if bronze.error:
+        return {"errors": [f"{name}: {bronze.error.message}"]}
+    (silver,) = run_silver(config, [fuzz.TABLE.name], SPARK).tables
+    landed = bronze_table(SPARK, config, fuzz.TABLE.name).read()
+    ok = {row["offset"] for row in landed.where(F.col("status") == "ok").select("offset").collect()}
+    return {
+        "errors": [f"{name}: {silver.error.message}"] if silver.error else [],
+        "lost": sorted(set(good) - ok)[:20],
+        "counts": bronze.rows,
+        "all_there": landed.count() == total,
+    }
+
+
+SPARK = build_session("fuzz", 1_000_000)
+
+if __name__ == "__main__":
+    seed, number = int(os.environ["FUZZ_SEED"]), int(os.environ["FUZZ_RECORDS"])
+    rng, config, asked = random.Random(seed), load_config(), set[str]()
+    file_system = Storage._fs
+
+    def watched(storage: Storage, path: str) -> Any:
+        asked.add(path)
+        return file_system(storage, path)
+
+    Storage._fs = watched  # type: ignore[method-assign]
+    only = os.environ.get("FUZZ_ONLY", "").split(",")
+    found = {}
+    share = number // (len(fuzz.REGISTRIES) + len(fuzz.DECLARED))
+    for name in fuzz.REGISTRIES:
+        shelf, sent = library(rng, name), list(fuzz.records(rng, share, name))
+        if name in only or only == [""]:
+            found[name] = land(name, sent, shelf, config, {})
+    schemas = {}
+    for side in ("key", "value"):
+        file = Path(f"{side}.avsc").absolute()
+        file.write_text(fuzz.TEXTS[side])
+        schemas[f"{side}_schemas"] = (str(file),)
+    for name, settings in fuzz.DECLARED.items():
+        sent = list(fuzz.declared_records(rng, share, name))
+        if name in only or only == [""]:
+            found[name] = land(name, sent, Library(), config, {**settings, **(schemas if name == "bare" else {})})
+    root = f"{config.lake.root}/"
+    outside = [path for path in asked if not path.startswith(root) or {"..", "."} & set(path.split("/"))]
+    print(json.dumps({"topics": found, "outside": outside[:20]}))

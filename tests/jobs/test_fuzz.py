@@ -1,0 +1,27 @@
+"""Hostile records from a seed, under a heap of fixed size: no run fails, and no good record is lost."""
+
+from pathlib import Path
+
+import pytest
+from submitting import Submit
+
+FUZZ = Path(__file__).with_name("bronze_of_fuzz.py")
+TOPICS = {"apicurio", "confluent", "glue", "bare", "csv", "string", "json"}
+
+
+@pytest.mark.parametrize(("seed", "records"), [(42, 500), pytest.param(43, 20_000, marks=pytest.mark.deep)])
+def test_hostile_records_fail_no_run_and_lose_no_neighbor(submit: Submit, seed: int, records: int) -> None:
+    settings = {"FUZZ_SEED": str(seed), "FUZZ_RECORDS": str(records)}
+
+    ended = submit("bronze", before=("--driver-memory", "640m"), job=FUZZ, **settings)
+
+    assert ended.code == 0, ended.said[-4000:]
+    report = ended.report
+    assert report["outside"] == []
+    topics = report["topics"]
+    assert topics.keys() == TOPICS
+    for name, found in topics.items():
+        assert (name, found["errors"], found["lost"], found["all_there"]) == (name, [], [], True)
+        share = records // len(TOPICS)
+        assert found["counts"]["read"] == share
+        assert 0 < found["counts"]["quarantined"] < share / 2 + 1
