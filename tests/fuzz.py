@@ -166,7 +166,8 @@ def records(rng: random.Random, number: int, registry: str) -> Iterator[Sent]:
     Hostile schemas have the numbers from 10 on.
     """
     _, frames = REGISTRIES[registry]
-    embedded = [odd(rng, ENVELOPE) for _ in range(HOSTILE_SCHEMAS)]
+    embedded = [odd(rng, ENVELOPE) for _ in range(HOSTILE_SCHEMAS // 2)]
+    spoiled = [mutated(rng, wire.json_record(ENVELOPE, _event(one, one))) for one in range(HOSTILE_SCHEMAS // 2)]
     for count in range(number):
         frame, kind = rng.choice(frames)
         if count % 2 == 0:
@@ -192,12 +193,13 @@ def records(rng: random.Random, number: int, registry: str) -> Iterator[Sent]:
                 schema, payload = rng.choice(embedded), wire.filled(ENVELOPE, _event(1, count))
                 value, headers = json.dumps({"schema": schema, "payload": _plain(payload)}).encode(), []
             case 7:
-                value, headers = mutated(rng, wire.json_record(ENVELOPE, _event(rng.randrange(1000), count))), []
+                value, headers = rng.choice(spoiled), []
         yield Sent(key, value, headers)
 
 
 def declared_records(rng: random.Random, number: int, frame: str) -> Iterator[Sent]:
     """Records of a topic whose settings name a frame; every other one is good."""
+    spoiled = [mutated(rng, part) for part in _declared(frame, 1, 1) for _ in range(HOSTILE_SCHEMAS)]
     for count in range(number):
         is_good = count % 2 == 0
         key = FIRST_GOOD_KEY + count if is_good else rng.randrange(1000)
@@ -206,7 +208,8 @@ def declared_records(rng: random.Random, number: int, frame: str) -> Iterator[Se
             yield Sent(*sides, [], key)
             continue
         which, parts = rng.randrange(2), list(sides)
-        parts[which] = rng.choice((mutated(rng, parts[which]), rng.randbytes(rng.randrange(40))))
+        changed = rng.choice(spoiled) if frame == "json" else mutated(rng, parts[which])
+        parts[which] = rng.choice((changed, rng.randbytes(rng.randrange(40))))
         yield Sent(parts[0], parts[1], [_hostile_header(rng, *header) for header in _OUR_HEADERS[: rng.randrange(3)]])
 
 

@@ -27,7 +27,7 @@ from cdc_lake.registries.registry import is_id
 from cdc_lake.session import build_session
 from cdc_lake.storage import Storage
 
-BATCH = 500
+BATCH = 1_500
 
 
 class Library(Shelf):
