@@ -25,7 +25,7 @@ from cdc_lake.events.arrival import (
 )
 from cdc_lake.events.decode import WriterSchema, avro_schema, schema_text
 from cdc_lake.events.envelope import MetadataNames, row_fields
-from cdc_lake.events.framing import CSV, DECLARED, GLUE_ZLIB, NUMBERED, STRING, Side, body, id_of
+from cdc_lake.events.framing import CSV, DECLARED, GLUE_ZLIB, JSON, NUMBERED, STRING, Side, body, id_of
 from cdc_lake.events.identity import Identity, identity
 from cdc_lake.events.layout import Placing
 from cdc_lake.events.references import Names, resolve
@@ -180,7 +180,7 @@ def written_with(
             look_up=source.look_up,
             samples=source.samples,
         )
-        is_declared = getattr(settings, f"{side}_framing") in DECLARED
+        is_declared = getattr(settings, f"{side}_framing") in (*DECLARED, JSON)
         if not (quarantine_unknown_ids or is_declared):
             files.check_has_content(source.asked)
         kinds |= {f"{side}.{frame}": kind for frame, kind in found.kinds.items()}
