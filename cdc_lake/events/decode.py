@@ -64,9 +64,9 @@ class WriterSchema:
             SchemaError: it cannot be used, or must not.
         """
         if self._other is None:
-            return _encodable(self.names.standard(parse(self.text)))
+            return self.names.standard(parse(self.text))
         tree = read_tree(f"a schema of {self.format}", self.text, lambda said: _TREES[self.format](said))
-        return _encodable(self.names.standard(tree))
+        return self.names.standard(tree)
 
     @property
     def shape(self) -> Shape:
@@ -92,19 +92,6 @@ def avro_schema(text: str) -> WriterSchema:
     except UnicodeEncodeError:
         why = "its text is not Unicode"
     return WriterSchema(schema_text("refused", why=why, text=text) if why else text)
-
-
-def _encodable(tree: Tree) -> Tree:
-    """The tree, of which every name and text can be written.
-
-    Raises:
-        SchemaError: one holds half a character, which JSON's escapes can name and neither UTF-8 nor Spark takes.
-    """
-    try:
-        json.dumps(tree, ensure_ascii=False).encode()
-    except UnicodeEncodeError as exc:
-        raise SchemaError("the schema holds half a character (a lone surrogate), which cannot be written") from exc
-    return tree
 
 
 def _protobuf(said: Mapping[str, Any]) -> Tree:
