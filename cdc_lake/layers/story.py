@@ -18,12 +18,13 @@ from cdc_lake.errors import ConfigError
 from cdc_lake.events.rows import place
 from cdc_lake.fold.rules import STREAMING_OPS, TRUNCATE, WHOLE_TABLE_OPS, Event, Order, Place, State, step
 from cdc_lake.layers.expected import UNMET, with_unmet
-from cdc_lake.layers.run import only_one, select_landed, silver_targets, table_path
+from cdc_lake.layers.run import is_elsewhere, only_one, select_landed, silver_targets, table_path
 from cdc_lake.layers.silver_append import check_has_keys
 from cdc_lake.layers.silver_batch import Reading, SilverRun, looking
-from cdc_lake.session import build_session
+from cdc_lake.session import build_session, is_little, lake_files, planned_for
 from cdc_lake.storage import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.newest import newest_commit
 
 Verdict = Literal["decides", "counts", "lost", "paired", "rejected", "quarantined", "dropped", "not folded yet"]
 _MOST_EVENTS = 10_000
@@ -80,10 +81,21 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
         UnknownTableError: there is no such bronze table.
         ConfigError: bronze has no event of this key.
     """
-    spark = spark or build_session("cdc_lake story", config.max_record_bytes)
-    storage = Storage(spark)
-    topic = only_one(select_landed(config, storage, [table]), table)
-    bronze = DeltaLakeTable(spark, table_path(config, "bronze", topic))
+    files = lake_files(config.lake.root, spark)
+    if is_elsewhere(config, files):
+        spark = spark or build_session("cdc_lake story", config.max_record_bytes)
+        files = Storage(spark)
+    topic = only_one(select_landed(config, files, [table]), table)
+    path = table_path(config, "bronze", topic)
+    newest = newest_commit(files, path, "delta")
+    stored_bytes = newest.bytes if newest else None
+    is_short = stored_bytes is not None and is_little(rows=0, stored_bytes=stored_bytes)
+    spark = spark or build_session("cdc_lake story", config.max_record_bytes, is_short=is_short)
+    with planned_for(spark, rows=0 if is_short else None):
+        return _story(config, topic, DeltaLakeTable(spark, path), key, spark)
+
+
+def _story(config: Config, topic: str, bronze: DeltaLakeTable, key: str, spark: SparkSession) -> Story:
     rows = bronze.read(as_of=bronze.version()).select(*BRONZE)
     check_has_keys(config.table(topic), topic, "look for the row in silver")
     landed, target = bronze.progress(), silver_targets(config, topic)[0]
