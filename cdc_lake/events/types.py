@@ -105,7 +105,8 @@ def plain_type(kind: str) -> str:
 def _decimal(tree: Tree) -> Mapping:
     size = decimal_size(tree)
     if size is None:
-        return Mapping("string", lambda c: plain_text(c, F.lit(tree.get("scale", 0))), is_too_long=is_too_long)
+        scale = tree.get("scale", 0)
+        return Mapping("string", lambda c: plain_text(c, F.lit(scale)), is_too_long=lambda c: is_too_long(c, scale))
     target = f"decimal({size[0]},{size[1]})"
     return Mapping(target, lambda c: c.cast(target))
 

@@ -12,9 +12,11 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 MAX_DIGITS = 1_000
-"""The largest precision that Postgres lets a `numeric` declare."""
+"""The largest precision, and the largest scale, that Postgres lets a `numeric` declare."""
 _MAX_BYTES = 416
 """Of a whole number of so many digits."""
+_MAX_BYTES_OF_NEGATIVE_SCALE = 1266
+"""Of one with 2048 digits more: Debezium sends a negative scale of Postgres as 2048 more, and so many zeros."""
 _BASE, _BASE_DIGITS = 10**14, 14
 """The largest limb, so that limb * 2^16 fits a bigint."""
 _LARGEST_SCALE = 20_000
@@ -33,9 +35,13 @@ def plain_text(unscaled: Column, scale: Column) -> Column:
     return _let(_whole_text(unscaled), lambda text: _with_point(text, scale))
 
 
-def is_too_long(unscaled: Column) -> Column:
-    """Whether a number has more digits than are written out; null for null."""
-    return F.length(unscaled) > _MAX_BYTES
+def is_too_long(unscaled: Column, scale: int = 0) -> Column:
+    """Whether a number has more digits than are written out; null for null.
+
+    Args:
+        scale: of all its column's numbers, if they have one.
+    """
+    return F.length(unscaled) > (_MAX_BYTES if scale <= MAX_DIGITS else _MAX_BYTES_OF_NEGATIVE_SCALE)
 
 
 def _let(value: Column, of: Callable[[Column], Column]) -> Column:

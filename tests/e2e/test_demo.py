@@ -77,6 +77,7 @@ def test_the_demo_ends_with_0_and_its_last_line_is_the_result(result: dict[str, 
         *(
             "source",
             "left_out",
+            "skipped",
             "tables",
             "gold",
             "differences",

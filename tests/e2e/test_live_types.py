@@ -171,7 +171,7 @@ def take(
     topics = [f"{prefix}.public.thing" for prefix in connectors]
     for report in (run_bronze(lake, topics, spark), run_silver(lake, topics, spark)):
         assert report.exit_code == 0, report.model_dump_json(indent=2)
-        assert not any(done.rows.get("quarantined") for done in report.tables)
+        assert not any(done.rows.get("quarantined") for done in report.tables), report.model_dump_json(indent=2)
     return Story(dsn, lake, stack.endpoints, connectors)
 
 

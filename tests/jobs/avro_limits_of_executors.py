@@ -22,5 +22,5 @@ if __name__ == "__main__":
     found.stop()
     spark = build_session("made", MAX_RECORD_BYTES)
     asked = [F.expr(f"reflect('java.lang.System', 'getProperty', '{name}')").alias(name) for name in NAMES]
-    (row,) = spark.range(1).select(*asked).collect()
+    (row,) = spark.newSession().range(1).select(*asked).collect()  # ours do not know `reflect`
     print(json.dumps({"refusal": refusal, "executor": row.asDict()}))

@@ -132,7 +132,8 @@ def test_told_to_stop_it_ends_after_the_turns_under_way(run: Callable[..., Repor
 def test_a_batch_given_up_is_no_failure(run: Callable[..., Report], spark: SparkSession) -> None:
     def act(own: SparkSession, done: TableReport) -> None:
         threading.Timer(1, workers.cancel).start()
-        own.range(1).selectExpr("java_method('java.lang.Thread', 'sleep', 5000 + id)").collect()
+        # Our sessions do not know `java_method`.
+        own.newSession().range(1).selectExpr("java_method('java.lang.Thread', 'sleep', 5000 + id)").collect()
 
     workers = Workers(1, spark)
     report = run(Doing({"a": 1}, act), workers)
