@@ -1,4 +1,4 @@
-"""What this machine can run out of: space on a disk, open files, threads. Java says so as text, and so does Python."""
+"""What this machine can run out of: space on a disk, open files, threads. Java and Python report it as text."""
 
 import os
 import re
@@ -21,9 +21,9 @@ _NOT_CREATED = re.compile(
     r"Failed to create a temp directory|No usable temporary directory|DELTA_CANNOT_CREATE_LOG_PATH"
     r"|Mkdirs failed to create"
 )
-"""What Spark, Python, Delta and Hadoop say where a folder cannot be created, for whatever reason."""
+"""What Spark, Python, Delta and Hadoop say where a folder cannot be created, for any reason."""
 TEMPORARY = "/tmp"
-"""Java's own folder, whatever TMPDIR says."""
+"""Java's own folder; it ignores TMPDIR."""
 _FEW = 1024
 """A JVM with Spark's jars alone has more than 256 files open, and some hundred threads."""
 _LITTLE_BYTES = 1 << 20

@@ -75,7 +75,7 @@ _ODD: Sequence[Any] = (
 
 @dataclass(frozen=True)
 class Sent:
-    """A record; whether it must land as a row, whatever else there is."""
+    """A record, and whether it must land as a row."""
 
     key: bytes | None
     value: bytes | None

@@ -85,7 +85,7 @@ def schema_text(kind: str, **said: Any) -> str:
 
 
 def avro_schema(text: str) -> WriterSchema:
-    """The schema of a text from outside that should be Avro; never one of another format, whatever the text says."""
+    """The schema of a text from outside that should be Avro: never one of another format, even if the text names it."""
     try:
         text.encode("utf-8")
         why = f"it has the key `{_FORMAT}`, which is cdc_lake's own" if text.startswith(_OTHER_FORMAT) else None

@@ -61,7 +61,7 @@ def read_tree(what: str, text: str, read: Callable[[Any], Tree]) -> Tree:
 
     Args:
         what: the text should be, for messages.
-        read: from the text's content to a tree; may raise whatever comes of content that it does not expect.
+        read: from the text's content to a tree; may raise any error of Python's own on content that it does not expect.
 
     Raises:
         SchemaError: it is not that, or too large, or no table can have its columns.
@@ -306,7 +306,7 @@ def _check_branches(branches: Sequence[Tree]) -> None:
 
 
 def _check_type(tree: Tree) -> None:
-    """Refuse what no table can hold, whatever the records are encoded in."""
+    """Refuse what no table can hold, in any encoding of the records."""
     if tree["type"] == "record":
         names = [tree["name"], *(field["name"] for field in tree["fields"])]
         if not all(isinstance(name, str) for name in names):

@@ -391,7 +391,7 @@ def test_the_command_tells_what_differs_and_ends_with_30(
     assert json.loads(line)["tables"][0]["reconciled"]["first"] == []
 
 
-def test_functions_of_the_database_are_not_called_and_nothing_is_written(dsn: str) -> None:
+def test_reconcile_calls_no_function_and_writes_nothing(dsn: str) -> None:
     hostile = "format(text, character varying)"
     with psycopg.connect(dsn, autocommit=True) as source:
         source.execute(f"CREATE FUNCTION {hostile} RETURNS text LANGUAGE sql AS $$ SELECT 'owned' $$".encode())

@@ -288,7 +288,7 @@ def test_eventbridge_s_messages_are_not_lost_to_a_condition_that_it_never_meets(
         assert not any("Condition" in one for one in told)
 
 
-def test_machines_of_a_cluster_speak_tls_and_read_their_certificates_only() -> None:
+def test_cluster_machines_speak_tls_and_read_certificates_only() -> None:
     resources = stack("ec2").resources
     encryption = resources["SecurityConfiguration"]["SecurityConfiguration"]["EncryptionConfiguration"]
     tls = encryption["InTransitEncryptionConfiguration"]["TLSCertificateConfiguration"]
