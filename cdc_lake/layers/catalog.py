@@ -266,7 +266,7 @@ class _Described(NamedTuple):
 
 
 class _Reader(Protocol):
-    """Reads what a catalog is told of tables."""
+    """Reads the columns and comments of tables for a catalog."""
 
     def described(self, held: _Held) -> _Described | None:
         """A table; none where there is none yet."""

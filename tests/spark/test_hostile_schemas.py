@@ -1,4 +1,4 @@
-"""Schemas written to do harm, in a registry or with a JSON payload: they are refused, and their neighbors land."""
+"""Schemas written to do harm, in a registry or with a JSON payload: they are refused, and other records land."""
 
 import json
 from typing import Any, NamedTuple
