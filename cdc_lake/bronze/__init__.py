@@ -1,0 +1,1 @@
+"""Bronze: land each record with its bytes, and decide which of them are valid."""

@@ -1,0 +1,1 @@
+"""The demo: sample databases, changes to them, and an independent comparer."""

@@ -1,0 +1,1 @@
+"""Gold: refresh the tables of SQL models, and publish them to topics."""

@@ -1,0 +1,1 @@
+"""The lake's state: opening tables, leases, side tables and schema files."""

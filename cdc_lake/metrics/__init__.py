@@ -1,1 +1,0 @@
-"""What a run leaves behind to be read by people and programs."""

@@ -1,0 +1,1 @@
+"""Silver: merge bronze's events into one row per key."""

@@ -1,0 +1,1 @@
+"""Files on local disks, S3 and HDFS."""
