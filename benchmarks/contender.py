@@ -27,10 +27,10 @@ def cdc_lake(
     folder: Path, *, has_silver: bool = True, table_type: "TableType" = "delta", buckets: int | None = None
 ) -> Take:
     """Our own bronze and silver as they come, in one application; the large table in buckets, if asked."""
+    from cdc_lake.bronze.run import run_bronze
     from cdc_lake.config import TABLE_TYPES, Config, KafkaConfig, LakeConfig, RegistryConfig, TableConfig
-    from cdc_lake.layers.bronze import run_bronze
-    from cdc_lake.layers.silver import run_silver
-    from cdc_lake.layers.turns import Workers
+    from cdc_lake.runs.scheduler import Workers
+    from cdc_lake.silver.run import run_silver
 
     config = Config(
         kafka=KafkaConfig(bootstrap_servers=os.environ["BENCH_KAFKA"]),

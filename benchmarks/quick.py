@@ -30,8 +30,8 @@ from benchmarks.contender import IN_HUDI, PIPELINES
 from benchmarks.cpu import cpu_seconds
 from benchmarks.log import ORDERS, Log, small
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.jars import cache_folder, lock_file, read_lock
-from cdc_lake.versions import profile_name
+from cdc_lake.spark.jars import cache_folder, lock_file, read_lock
+from cdc_lake.spark.versions import profile_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

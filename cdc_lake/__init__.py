@@ -10,13 +10,11 @@ docs/time_travel.md has more. What is behind the functions, Spark above all, is 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import cdc_lake.changes as _room  # noqa: F401  # first: loaded later, it would stand in the function's place
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cdc_lake.config import Config
-    from cdc_lake.layers.story import Story
+    from cdc_lake.operations.story import Story
     from cdc_lake.points import Offset, Point, SourceTime
 
 __all__ = ["Offset", "SourceTime", "changes", "load_config", "read", "story"]
@@ -72,7 +70,7 @@ def read(
         ExpiredError: the table has no such version, or has it no more; the message says which it has.
         TimeTravelError: bronze cannot tell this source time or offset; the message says which it can.
     """
-    from cdc_lake.layers import travel
+    from cdc_lake.operations import time_travel as travel
 
     return travel.read(config or load_config(), table, spark, layer=layer, as_of=as_of)
 
@@ -97,7 +95,7 @@ def changes(
     Raises:
         UnknownTableError, ConfigError, ExpiredError, TimeTravelError: see `read`.
     """
-    from cdc_lake.layers import travel
+    from cdc_lake.operations import time_travel as travel
 
     return travel.changes(config or load_config(), table, spark, since=since, until=until)
 
@@ -115,6 +113,6 @@ def story(spark: "SparkSession", table: str, key: str, *, config: "Config | None
         UnknownTableError: there is no such bronze table.
         ConfigError: bronze has no event of this key.
     """
-    from cdc_lake.layers.story import story
+    from cdc_lake.operations.story import story
 
     return story(config or load_config(), table, key, spark)

@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 
 import cdc_lake
 from cdc_lake.config import TABLE_TYPES
-from cdc_lake.layers.run import silver_targets
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.session import build_session
+from cdc_lake.runs.context import silver_targets
+from cdc_lake.silver.run import run_silver
+from cdc_lake.spark.session import build_session
 
 alt.renderers.enable("svg")
 CUSTOMER = "pagila.public.customer"

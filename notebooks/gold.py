@@ -11,7 +11,7 @@ import altair as alt
 import pandas as pd
 
 import cdc_lake
-from cdc_lake.session import build_session
+from cdc_lake.spark.session import build_session
 
 alt.renderers.enable("svg")
 spark = build_session("gold")

@@ -16,15 +16,15 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from rich.console import Console
 
 import cdc_lake
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.cli.quarantine import print_record
 from cdc_lake.config import Config, KafkaConfig, LakeConfig, RegistryConfig
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.quarantine import Selection
-from cdc_lake.layers.quarantine_show import show_quarantined
-from cdc_lake.layers.replay import replay_quarantined
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.session import build_session
+from cdc_lake.operations.quarantine import Selection
+from cdc_lake.operations.quarantine_show import show_quarantined
+from cdc_lake.operations.replay import replay_quarantined
+from cdc_lake.silver.run import run_silver
+from cdc_lake.spark.session import build_session
 
 folder = Path(tempfile.mkdtemp(prefix="cdc_lake-quarantine-"))
 stack = Stack(folder / "stack")

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 
 import cdc_lake
 from cdc_lake.errors import CdcLakeError
-from cdc_lake.layers.run import silver_targets
-from cdc_lake.session import build_session
+from cdc_lake.runs.context import silver_targets
+from cdc_lake.spark.session import build_session
 
 alt.renderers.enable("svg")
 FILM = "pagila.public.film"

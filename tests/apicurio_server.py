@@ -13,10 +13,10 @@ from cdc_lake.config import Config, RegistryConfig
 from cdc_lake.embedded.apicurio import Apicurio
 from cdc_lake.embedded.ports import choose_ports
 from cdc_lake.embedded.server import Site
-from cdc_lake.jars import EMBEDDED_PROFILE, Jar, cache_folder, lock_file, read_lock
-from cdc_lake.java import find_java
 from cdc_lake.registries import open_registry
 from cdc_lake.registries.registry import RegisteredSchema
+from cdc_lake.spark.jars import EMBEDDED_PROFILE, Jar, cache_folder, lock_file, read_lock
+from cdc_lake.spark.java import find_java
 
 
 class ApicurioServer:

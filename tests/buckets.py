@@ -6,8 +6,8 @@ from typing import Any
 
 import boto3
 
-from cdc_lake.jars import cache_folder, fetch, lock_file, read_lock
-from cdc_lake.versions import PROFILES, profile_name
+from cdc_lake.spark.jars import cache_folder, fetch, lock_file, read_lock
+from cdc_lake.spark.versions import PROFILES, profile_name
 
 LAKE = "s3a://lake/lake"
 _REGION = "eu-central-1"

@@ -10,9 +10,9 @@ from moto.server import ThreadedMotoServer
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from cdc_lake.embedded.demo import SMALL_JVM
+from cdc_lake.demo.run import SMALL_JVM
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.session import build_session
+from cdc_lake.spark.session import build_session
 
 pytest_plugins = ("costs",)
 
@@ -64,7 +64,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         link.symlink_to("/dev/full")
         return str(link)
 
-    monkeypatch.setattr("cdc_lake.storage._draft", draft)
+    monkeypatch.setattr("cdc_lake.storage.files._draft", draft)
 
 
 @pytest.fixture

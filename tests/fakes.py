@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from events import Record
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_lake.events.identity import Identity
+from cdc_lake.decode.identity import Identity
 from cdc_lake.sources.logs import Span, TopicLog
 
 _KAFKA = (

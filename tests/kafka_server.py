@@ -16,8 +16,8 @@ from registry_server import Certificates, FakeServer
 from cdc_lake.embedded.kafka import Kafka
 from cdc_lake.embedded.ports import choose_ports
 from cdc_lake.embedded.server import Site
-from cdc_lake.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
-from cdc_lake.java import find_java
+from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
+from cdc_lake.spark.java import find_java
 
 USER = "lake"
 PASSWORD = 'canary-1 "quoted" \\ and $more'

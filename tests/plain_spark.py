@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cdc_lake.config import CHECKOUT
-from cdc_lake.embedded.demo import SMALL_JVM, Where
-from cdc_lake.java import find_java
+from cdc_lake.demo.run import SMALL_JVM, Where
 from cdc_lake.packaging import ENVIRONMENT, Plan, build
+from cdc_lake.spark.java import find_java
 
 UV = str(Path(sys.executable).with_name("uv"))
 LOOPBACK = "127.0.0.1"

@@ -13,10 +13,10 @@ from typing import Any, get_args
 import wire
 
 from cdc_lake.config import Evolution
+from cdc_lake.decode.records import WriterSchema
 from cdc_lake.errors import ConfigError
-from cdc_lake.events.decode import WriterSchema
-from cdc_lake.events.layout import SchemaStep, check_steps, evolved
-from cdc_lake.events.rows import sent_by
+from cdc_lake.silver.events import sent_by
+from cdc_lake.silver.evolution import SchemaStep, check_steps, evolved
 
 PAGE = Path(__file__).parents[1] / "docs" / "evolution.md"
 TABLE = "pagila.public.thing"

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.columns import SILVER_META
 from cdc_lake.config import Config
-from cdc_lake.layers.run import silver_targets
+from cdc_lake.runs.context import silver_targets
 from cdc_lake.tables.progress import Progress
 
 Change = Mapping[int, tuple[Any, ...] | None]

@@ -12,7 +12,7 @@ from typing import Any
 
 from events import connect, decimal
 
-from cdc_lake.events.types import OUT_OF_CALENDAR
+from cdc_lake.decode.types import OUT_OF_CALENDAR
 
 NOT_FINITE = "NaN and infinities arrive as null"
 NOT_FINITE_IN_ARRAY = "an array with NaN or an infinity in it arrives as null"

@@ -7,15 +7,15 @@ from typing import Any
 
 from source_types import DEFAULTS, POSTGRES, SOURCES, Arrival, any_precision, array, decimal, time
 
-from cdc_lake.events.schemas import Tree, connect_name, non_null, parse
-from cdc_lake.events.types import RULES, mapping, plain_type
+from cdc_lake.decode.schemas import Tree, connect_name, non_null, parse
+from cdc_lake.decode.types import RULES, mapping, plain_type
 
 PAGE = Path(__file__).parents[1] / "docs" / "types.md"
 
 _HEAD = """# Types
 
 What a column of the source becomes in silver, and what gets lost on the way. This page is made from the mapping
-(`cdc_lake/events/types.py`) by `python tests/types_page.py`. Every Postgres row is held against the real servers:
+(`cdc_lake/decode/types.py`) by `python tests/types_page.py`. Every Postgres row is held against the real servers:
 random rows of every type go through Debezium under every setting named here, silver must equal Postgres after
 exactly the losses of the row, and each of them must have happened (`tests/e2e/test_live_types.py`). Where nothing is
 said of a loss, there is none. In Hudi tables `smallint` is `int`, inside arrays and structs too: Avro, in which Hudi
@@ -41,7 +41,7 @@ _POLICIES = """
   its column declares quarantines its record, too.
 - **A key** must not lose anything, or two rows would become one. A key column with a value that its type cannot
   hold (an infinite date, a time finer than a microsecond) is a problem of its record (`key_problem` in
-  `cdc_lake/events/key.py`). What is lost before Kafka cannot be seen: a key of dates before 1582-10-15 may arrive as
+  `cdc_lake/decode/key.py`). What is lost before Kafka cannot be seen: a key of dates before 1582-10-15 may arrive as
   another one in a snapshot than in the stream. There a date before Christ arrives as the same date after Christ, which
   is another row's key: silver then has one row of the two. `cdc-lake reconcile` finds the missing row and says so.
 - **Values that were not sent** keep the column's value (docs/design.md "Placeholders"). Postgres' arrays of numbers
@@ -70,7 +70,7 @@ _NOTES = {
     "SQL Server": "As Debezium's documentation declares them.",
     "Oracle": "As Debezium's documentation declares them. Large objects need `lob.enabled`.",
     "MongoDB": "A row is one column `document`, JSON text, beside the key's `id`. An update without a full document "
-    "cannot be applied and is a problem of its record (`row_problem` in `cdc_lake/events/envelope.py`): set "
+    "cannot be applied and is a problem of its record (`row_problem` in `cdc_lake/decode/envelope.py`): set "
     "`capture.mode=change_streams_update_full`.",
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.events.arrival import LastRecord
+from cdc_lake.bronze.decide import LastRecord
 from cdc_lake.sources.logs import Span
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress

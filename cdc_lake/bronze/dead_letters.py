@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from cdc_lake.brokers import broker_login
 from cdc_lake.config import Config, kafka_address
 from cdc_lake.failpoints import reach
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.runs.report import TableReport
 from cdc_lake.sinks.dead_letters import send_dead_letters
 from cdc_lake.sinks.topic import KafkaTopic
 from cdc_lake.tables.delta import DeltaLakeTable

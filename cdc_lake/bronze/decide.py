@@ -15,20 +15,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
+from cdc_lake.bronze.sequence import check_sequence, in_sequence
+from cdc_lake.bronze.typed_rows import TypedRow
 from cdc_lake.columns import BRONZE, TYPED
-from cdc_lake.events import framing
-from cdc_lake.events import json as json_format
-from cdc_lake.events.decode import (
-    Decoded,
-    Layouts,
-    WriterSchema,
-    by_name,
-    layout,
-    refusal,
-    with_decoded_keys,
-    with_decoded_values,
-)
-from cdc_lake.events.envelope import (
+from cdc_lake.decode import framing
+from cdc_lake.decode import json as json_format
+from cdc_lake.decode.column_mapping import ColumnMapping
+from cdc_lake.decode.envelope import (
     ROW_OPS,
     TOMBSTONE,
     TRUNCATE,
@@ -40,14 +33,21 @@ from cdc_lake.events.envelope import (
     row_problem,
     shape_of,
 )
-from cdc_lake.events.identity import NO_TIMESTAMP_MS
-from cdc_lake.events.key import canonical_key, key_fields, key_in, key_problem, key_tree_in
-from cdc_lake.events.layout import Placing
-from cdc_lake.events.schemas import SchemaError, Tree, fields
-from cdc_lake.events.sequence import check_sequence, in_sequence
-from cdc_lake.events.typed import TypedRow
-from cdc_lake.events.types import mapping, number_problem
-from cdc_lake.literals import of_batch
+from cdc_lake.decode.identity import NO_TIMESTAMP_MS
+from cdc_lake.decode.key import canonical_key, key_fields, key_in, key_problem, key_tree_in
+from cdc_lake.decode.records import (
+    Decoded,
+    Layouts,
+    WriterSchema,
+    by_name,
+    layout,
+    refusal,
+    with_decoded_keys,
+    with_decoded_values,
+)
+from cdc_lake.decode.schemas import SchemaError, Tree, fields
+from cdc_lake.decode.types import mapping, number_problem
+from cdc_lake.spark.literals import of_batch
 
 _ERROR_TYPE = "struct<stage: string, code: string, message: string>"
 _SEED_TYPE = (
@@ -98,7 +98,7 @@ class Schemas:
         key_columns: Sequence[str] | None = (),
         sequence_by: str | None = None,
         spark: SparkSession | None = None,
-        placing: Placing | None = None,
+        placing: ColumnMapping | None = None,
         in_hudi: bool = False,
         are_all: bool = True,
     ) -> "Schemas":
@@ -109,10 +109,10 @@ class Schemas:
             problems: what is known not to be readable already.
             key_columns, sequence_by: the columns that each value's row has to have; see `with_decision`.
             spark: has to take the schemas, too, if there is one.
-            placing, in_hudi: where silver has the columns, see `Placing.check`.
+            placing, in_hudi: where silver has the columns, see `ColumnMapping.check`.
             are_all: see `Schemas`.
         """
-        wanted = _Wanted(side == "key", key_columns, sequence_by, spark, placing or Placing(), in_hudi)
+        wanted = _Wanted(side == "key", key_columns, sequence_by, spark, placing or ColumnMapping(), in_hudi)
         known: dict[str, Sequence[WriterSchema]] = {}
         refused = dict(problems or {})
         for reference, schemas in meanings.items():
@@ -436,7 +436,7 @@ class _Wanted(NamedTuple):
     key_columns: Sequence[str] | None
     sequence_by: str | None
     spark: SparkSession | None
-    placing: Placing
+    placing: ColumnMapping
     in_hudi: bool
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import fastavro
 
-from cdc_lake.events.decode import WriterSchema
-from cdc_lake.events.schemas import Tree, compact, fields
+from cdc_lake.decode.records import WriterSchema
+from cdc_lake.decode.schemas import Tree, compact, fields
 
 
 def reason(schema: WriterSchema, body: bytes) -> str:

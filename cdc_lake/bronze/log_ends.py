@@ -10,8 +10,8 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.events.identity import identity
-from cdc_lake.layers.neighbours import records_there
+from cdc_lake.bronze.adjacent_records import records_there
+from cdc_lake.decode.identity import identity
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from cdc_lake.events.arrival import said
-from cdc_lake.events.decode import WriterSchema
-from cdc_lake.events.explain import reads
-from cdc_lake.events.framing import NUMBERED, id_of
-from cdc_lake.events.schemas import SchemaError
+from cdc_lake.bronze.decide import said
+from cdc_lake.bronze.explain import reads
+from cdc_lake.decode.framing import NUMBERED, id_of
+from cdc_lake.decode.records import WriterSchema
+from cdc_lake.decode.schemas import SchemaError
 
 LookUp = Callable[[str, str], Sequence[WriterSchema]]
 """From kind and id to the schemas that they mean or have meant, the newest first."""

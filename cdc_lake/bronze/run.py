@@ -20,38 +20,38 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.catalogs.naming import colliding
-from cdc_lake.columns import BRONZE_STATISTICS
-from cdc_lake.config import Config, TableConfig
-from cdc_lake.errors import ConfigError, DataLossError, InfrastructureError, NoProgressError, QualityGateError
-from cdc_lake.events.arrival import (
+from cdc_lake.bronze.adjacent_records import last_records, records_around, records_there
+from cdc_lake.bronze.dead_letters import dead_letter_topic, is_due, send_due, sent_by
+from cdc_lake.bronze.decide import (
     DECODE_STAGE,
     KNOWN_LOG_TS,
     bronze_rows,
     with_log_order,
 )
-from cdc_lake.events.explain import reason
-from cdc_lake.events.framing import body
+from cdc_lake.bronze.explain import reason
+from cdc_lake.bronze.log_ends import replaced
+from cdc_lake.bronze.schema_resolution import Seen, Written, decide, look_over, typed_row, written_with
+from cdc_lake.catalogs.naming import colliding
+from cdc_lake.columns import BRONZE_STATISTICS
+from cdc_lake.config import Config, TableConfig
+from cdc_lake.decode.framing import body
+from cdc_lake.errors import ConfigError, DataLossError, InfrastructureError, NoProgressError, QualityGateError
 from cdc_lake.failpoints import reach
-from cdc_lake.layers.catalog import check_catalog_name, keep_in_step
-from cdc_lake.layers.dead_letters import dead_letter_topic, is_due, send_due, sent_by
-from cdc_lake.layers.log_ends import replaced
-from cdc_lake.layers.neighbours import last_records, records_around, records_there
-from cdc_lake.layers.run import Leases, check_holds_no_tables, check_is_in_no_table, is_table_name, select, table_path
-from cdc_lake.layers.turns import New, Workers
-from cdc_lake.layers.written import Seen, Written, decide, look_over, typed_row, written_with
-from cdc_lake.metrics.report import Report, TableReport, check_sum
+from cdc_lake.lake.open import TABLE_FOLDERS
+from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.registries import open_registry
 from cdc_lake.registries.registry import Registry
-from cdc_lake.session import heap_bytes, planned_for
+from cdc_lake.runs.catalog_sync import check_catalog_name, keep_in_step
+from cdc_lake.runs.context import Leases, check_holds_no_tables, check_is_in_no_table, is_table_name, select, table_path
+from cdc_lake.runs.report import Report, TableReport, check_sum
+from cdc_lake.runs.scheduler import New, Workers
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, offsets_of
-from cdc_lake.sources.schemas import SchemaFiles
-from cdc_lake.storage import LocalFiles, Storage
+from cdc_lake.spark.session import heap_bytes, planned_for
+from cdc_lake.storage.files import LocalFiles, Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.newest import newest_commit
 from cdc_lake.tables.progress import Gap, Progress
-from cdc_lake.tables.silver import TABLE_FOLDERS
 
 logger = logging.getLogger(__name__)
 _LOGGED_ROWS = 20

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,7 @@ from fastavro.schema import to_parsing_canonical_form
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.config import TableConfig
-from cdc_lake.errors import ConfigError
-from cdc_lake.events import json as json_format
-from cdc_lake.events.arrival import (
+from cdc_lake.bronze.decide import (
     MAX_IDS,
     MAX_LAYOUTS,
     Schemas,
@@ -23,15 +20,18 @@ from cdc_lake.events.arrival import (
     with_references,
     with_unpacked_bytes,
 )
-from cdc_lake.events.decode import WriterSchema, avro_schema, schema_text
-from cdc_lake.events.envelope import MetadataNames, row_fields
-from cdc_lake.events.framing import CSV, DECLARED, GLUE_ZLIB, JSON, NUMBERED, STRING, Side, body, id_of
-from cdc_lake.events.identity import Identity, identity
-from cdc_lake.events.layout import Placing
-from cdc_lake.events.references import Names, resolve
-from cdc_lake.events.typed import TypedRow
+from cdc_lake.bronze.references import Names, resolve
+from cdc_lake.bronze.typed_rows import TypedRow
+from cdc_lake.config import TableConfig
+from cdc_lake.decode import json as json_format
+from cdc_lake.decode.column_mapping import ColumnMapping
+from cdc_lake.decode.envelope import row_fields
+from cdc_lake.decode.framing import CSV, DECLARED, GLUE_ZLIB, JSON, NUMBERED, STRING, Side, body, id_of
+from cdc_lake.decode.identity import Identity, identity
+from cdc_lake.decode.records import WriterSchema, avro_schema, schema_text
+from cdc_lake.errors import ConfigError
+from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.registries.registry import is_id
-from cdc_lake.sources.schemas import SchemaFiles
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
 
@@ -192,7 +192,7 @@ def written_with(
             key_columns=settings.key_of_rows,
             sequence_by=settings.sequence_by,
             spark=records.sparkSession,
-            placing=Placing(settings.except_columns, settings.rename),
+            placing=ColumnMapping(settings.except_columns, settings.rename),
             in_hudi=any(one.format == "hudi" for one in settings.silver),
             are_all=len(references) == len(seen.references[side]),
         )
@@ -288,7 +288,7 @@ class _Source:
         return tuple(self._named(self._files.keep(schema)) for schema in schemas)
 
     def _named(self, schema: WriterSchema) -> WriterSchema:
-        return named(schema, self._settings) if self._side == "value" else schema
+        return schema.of_table(self._settings) if self._side == "value" else schema
 
     def _declared(self) -> list[WriterSchema]:
         settings, frame = self._settings, getattr(self._settings, f"{self._side}_framing")
@@ -325,12 +325,6 @@ def _read(file: str) -> str:
         raise ConfigError(
             file, f"the schema file cannot be read ({type(exc).__name__})", "see key_schemas and value_schemas"
         ) from exc
-
-
-def named(schema: WriterSchema, settings: TableConfig) -> WriterSchema:
-    """A value's schema with the fields that the table's transform adds called as this package calls them."""
-    renamed = tuple(sorted(settings.metadata_fields.items()))
-    return replace(schema, names=MetadataNames(settings.metadata_prefix, renamed))
 
 
 def _crc(schema: WriterSchema) -> str:

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from cdc_lake.events.decode import Decoded
-from cdc_lake.events.envelope import TRUNCATE, Metadata, known_of, row_fields
-from cdc_lake.events.schemas import SchemaError, Tree
-from cdc_lake.events.types import mapping
+from cdc_lake.decode.envelope import TRUNCATE, Metadata, known_of, row_fields
+from cdc_lake.decode.records import Decoded
+from cdc_lake.decode.schemas import SchemaError, Tree
+from cdc_lake.decode.types import mapping
 
 _NUMBERS = ("smallint", "int", "bigint")
 

@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, _parse_datatype_string
 
 from cdc_lake.columns import name_problem
-from cdc_lake.events.layout import name_beside
-from cdc_lake.events.schemas import Tree
-from cdc_lake.events.types import mapping, plain_type
+from cdc_lake.decode.column_mapping import variant_name
+from cdc_lake.decode.schemas import Tree
+from cdc_lake.decode.types import mapping, plain_type
 
 SOURCE_COLUMN = "cdc_lake.column"
 
@@ -45,7 +45,7 @@ class TypedRow:
             if self._field(found, name, kind) is None:
                 taken = {other.lower() for other in found}
                 plain = name if name_problem(name) is None else re.sub(r"\W", "_", name) or "_"
-                found[plain if plain.lower() not in taken else name_beside(plain, kind, taken)] = name, kind
+                found[plain if plain.lower() not in taken else variant_name(plain, kind, taken)] = name, kind
         return TypedRow(found)
 
     def of(self, columns: Mapping[str, Tree], row: Column) -> Column:

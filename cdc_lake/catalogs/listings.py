@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from pyspark.sql.types import StructField, StructType
 
-from cdc_lake.catalogs import PATH, Column, Entry, Listing
+from cdc_lake.catalogs.catalog import PATH, Column, Entry, Listing
 
 _LONGEST_COMMENT = 255
 _LONGEST_PARAMETER = 4000

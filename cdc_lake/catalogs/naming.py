@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from itertools import permutations
 
-from cdc_lake.catalogs import names
+from cdc_lake.catalogs.catalog import names
 from cdc_lake.config import CatalogConfig, Kind
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9_]+")

@@ -10,7 +10,7 @@ import typer
 from cdc_lake.cli import catalog, demo, emr, jars, look, package, quarantine, reconcile, run, schemas, seek, stack
 from cdc_lake.cli.output import say
 from cdc_lake.errors import CdcLakeError
-from cdc_lake.exhausted import exhausted
+from cdc_lake.storage.exhausted import exhausted
 
 app = typer.Typer(
     help="Debezium change events from Kafka into bronze, silver and gold lakehouse tables.",

@@ -14,7 +14,7 @@ from cdc_lake.config import load_config
 from cdc_lake.errors import CatalogDriftError, worst_exit_code
 
 if TYPE_CHECKING:
-    from cdc_lake.layers.catalog import CatalogReport
+    from cdc_lake.runs.catalog_sync import CatalogReport
 
 app = typer.Typer(
     help="The tables by name in a Hive metastore or AWS Glue; `catalog.type` says in which.", no_args_is_help=True
@@ -33,7 +33,7 @@ Layers = Annotated[
 def sync(table: Tables = None, layer: Layers = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Make the catalog say what the tables are."""
     settings = load_config(config)
-    from cdc_lake.layers.catalog import sync_catalog
+    from cdc_lake.runs.catalog_sync import sync_catalog
 
     report = sync_catalog(settings, table or ["*"], layer or ())
     _tell(report, as_json, unchanged="in step", changed="mended: ")
@@ -44,7 +44,7 @@ def sync(table: Tables = None, layer: Layers = None, config: ConfigFile = None, 
 def check(table: Tables = None, layer: Layers = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Say what the catalog says otherwise than the tables are; exit code 30 if anything. Nothing is changed."""
     settings = load_config(config)
-    from cdc_lake.layers.catalog import check_catalog
+    from cdc_lake.runs.catalog_sync import check_catalog
 
     report = check_catalog(settings, table or ["*"], layer or ())
     _tell(report, as_json, unchanged="in step", changed="")
@@ -63,7 +63,7 @@ def drop(
 ) -> None:
     """Take tables out of the catalog. Their files stay."""
     settings = load_config(config)
-    from cdc_lake.layers.catalog import drop_from_catalog
+    from cdc_lake.runs.catalog_sync import drop_from_catalog
 
     _tell(drop_from_catalog(settings, table, layer or ()), as_json, unchanged="taken out", changed="taken out: ")
 

@@ -13,7 +13,7 @@ from cdc_lake.cli.output import Output, answer, say
 from cdc_lake.config import TableType, load_config
 
 if TYPE_CHECKING:
-    from cdc_lake.embedded.demo import DemoResult
+    from cdc_lake.demo.run import DemoResult
 
 _SKIPPED_SHOWN = 20
 
@@ -37,7 +37,7 @@ def demo(
     ] = None,
 ) -> None:
     """Postgres to proven silver and gold tables: real servers, real jobs, every row compared."""
-    from cdc_lake.embedded.demo import run_demo  # the `demo` extra, which a cluster does without
+    from cdc_lake.demo.run import run_demo  # the `demo` extra, which a cluster does without
 
     place = Path(folder).resolve() if folder else Path(load_config().stack.folder).parent
     result = run_demo(
@@ -92,7 +92,7 @@ def print_result(result: "DemoResult", console: Console) -> None:
 
 
 def _print_addresses(place: Path, result: "DemoResult", table_type: TableType) -> None:
-    from cdc_lake.embedded.demo import held_in
+    from cdc_lake.demo.run import held_in
     from cdc_lake.embedded.postgres import program
     from cdc_lake.embedded.stack import Stack
 

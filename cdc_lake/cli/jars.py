@@ -10,7 +10,7 @@ import typer
 from cdc_lake.cli.output import say
 from cdc_lake.cli.run import start_log
 from cdc_lake.errors import InstallationError
-from cdc_lake.jars import (
+from cdc_lake.spark.jars import (
     EMBEDDED_PROFILE,
     Jar,
     cache_folder,
@@ -22,7 +22,7 @@ from cdc_lake.jars import (
     verify,
     write_spark_defaults,
 )
-from cdc_lake.versions import PROFILES, profile_name
+from cdc_lake.spark.versions import PROFILES, profile_name
 
 app = typer.Typer(help="Fetch and check the jars of Spark and of the embedded servers.", no_args_is_help=True)
 
@@ -52,7 +52,7 @@ def fetch_command(
         if fetched or not quiet:
             say(f"{name}: {len(jars)} jars are there, {fetched} of them new")
         if name in PROFILES:
-            from cdc_lake.session import SPARK_DEFAULTS  # imports pyspark, which the other commands do without
+            from cdc_lake.spark.session import SPARK_DEFAULTS  # imports pyspark, which the other commands do without
 
             write_spark_defaults(jars, cache, SPARK_DEFAULTS, conf=conf, java_module=PROFILES[name].java_module)
 
@@ -63,8 +63,8 @@ def archive_command() -> None:
 
     Run it again after an update of Java or of the jars.
     """
-    from cdc_lake.class_archive import recorded  # loads pyspark, as above
     from cdc_lake.cli.training import train
+    from cdc_lake.spark.class_archive import recorded  # loads pyspark, as above
 
     start_log()
     with tempfile.TemporaryDirectory() as folder, recorded():

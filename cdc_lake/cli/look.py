@@ -15,9 +15,9 @@ from cdc_lake.config import load_config
 from cdc_lake.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cdc_lake.layers.plan import Plan, PlannedStep
-    from cdc_lake.layers.status import LastRun, Status
-    from cdc_lake.layers.story import Story, StoryEvent
+    from cdc_lake.operations.plan import Plan, PlannedStep
+    from cdc_lake.operations.status import LastRun, Status
+    from cdc_lake.operations.story import Story, StoryEvent
 
 Json = Annotated[bool, typer.Option("--json", help="Print it as one line of JSON.")]
 _WIDEST = 60
@@ -40,7 +40,7 @@ def status(
 ) -> None:
     """Where each table stands: position, lag, quarantine, last run, last comparison with the source."""
     settings = load_config(config)
-    from cdc_lake.layers.status import status as look
+    from cdc_lake.operations.status import status as look
 
     found = look(settings, table or ["*"])
     if as_json:
@@ -56,7 +56,7 @@ def plan(
 ) -> None:
     """What the next runs would do; exit code 2 if any of it would be refused. Writes nothing."""
     settings = load_config(config)
-    from cdc_lake.layers.plan import plan as look
+    from cdc_lake.operations.plan import plan as look
 
     found = look(settings, table or ["*"])
     if as_json:
@@ -74,7 +74,7 @@ def story(
 ) -> None:
     """Every event of one key: what it changed, and why it won, lost or was set aside."""
     settings = load_config(config)
-    from cdc_lake.layers.story import story as tell
+    from cdc_lake.operations.story import story as tell
 
     told = tell(settings, table, key)
     if as_json:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from cdc_lake.cli.output import Output, answer, say
 from cdc_lake.packaging import PLAN, Plan, build
-from cdc_lake.versions import profile_name
+from cdc_lake.spark.versions import profile_name
 
 
 class Architecture(StrEnum):

@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.text import Text
 
 from cdc_lake.cli.output import Output
-from cdc_lake.metrics.report import Report
+from cdc_lake.runs.report import Report
 
 _MOST_NAMED = 3
 

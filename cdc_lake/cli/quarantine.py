@@ -15,12 +15,12 @@ from cdc_lake.cli.look import Json, short
 from cdc_lake.cli.output import Output, answer
 from cdc_lake.cli.run import ConfigFile, How, Tables, run_layer
 from cdc_lake.config import Config, load_config
-from cdc_lake.metrics.report import Report
+from cdc_lake.runs.report import Report
 
 if TYPE_CHECKING:
-    from cdc_lake.layers.quarantine import Listing, Selection
-    from cdc_lake.layers.quarantine_show import Bytes, Shown, Tried
-    from cdc_lake.layers.turns import Workers
+    from cdc_lake.operations.quarantine import Listing, Selection
+    from cdc_lake.operations.quarantine_show import Bytes, Shown, Tried
+    from cdc_lake.runs.scheduler import Workers
 
 app = typer.Typer(
     help="Records that cannot be read, and events that silver rejected: look at them, bring them back, drop them.",
@@ -58,7 +58,7 @@ def list_(
 ) -> None:
     """What is in quarantine, by table and reason. Shows nothing of what records hold."""
     settings = load_config(config)
-    from cdc_lake.layers.quarantine import list_quarantined
+    from cdc_lake.operations.quarantine import list_quarantined
 
     selection = _selection(reason, since, until, offset, dropped)
     found = list_quarantined(settings, table or ["*"], selection=selection, each=each, limit=limit)
@@ -82,7 +82,7 @@ def show(
 ) -> None:
     """A record with all that it holds: its bytes, the schemas that were tried, and how far they read it."""
     settings = load_config(config)
-    from cdc_lake.layers.quarantine_show import show_quarantined
+    from cdc_lake.operations.quarantine_show import show_quarantined
 
     selection = _selection(reason, since, until, offset, dropped)
     found = show_quarantined(settings, table, selection=selection, limit=limit)
@@ -111,7 +111,7 @@ def replay(
     selection = _selection(reason, since, until, offset, dropped)
 
     def work(settings: Config, workers: "Workers") -> Report:
-        from cdc_lake.layers.replay import replay_quarantined
+        from cdc_lake.operations.replay import replay_quarantined
 
         return replay_quarantined(settings, table, selection=selection, workers=workers)
 
@@ -133,7 +133,7 @@ def drop(
     selection = _selection(reason, since, until, offset, dropped=False)
 
     def work(settings: Config, workers: "Workers") -> Report:
-        from cdc_lake.layers.drop import drop_quarantined
+        from cdc_lake.operations.drop import drop_quarantined
 
         return drop_quarantined(settings, table, because, selection=selection, workers=workers)
 
@@ -143,7 +143,7 @@ def drop(
 def _selection(
     reason: list[str] | None, since: str | None, until: str | None, offset: list[str] | None, dropped: bool
 ) -> "Selection":
-    from cdc_lake.layers.quarantine import Selection, Stretch
+    from cdc_lake.operations.quarantine import Selection, Stretch
 
     places = [Stretch.parse(text) for text in offset or ()]
     return Selection(reason or (), since, until, places, dropped)

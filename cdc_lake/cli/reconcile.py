@@ -22,7 +22,7 @@ from cdc_lake.cli.run import (
 )
 from cdc_lake.config import load_config
 from cdc_lake.errors import InstallationError
-from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.runs.report import Report, TableReport
 
 
 def reconcile(
@@ -40,11 +40,11 @@ def reconcile(
     start_log()
     settings, how = load_config(config), How(parallel, as_json=as_json, json_file=json_file)
     try:
-        from cdc_lake.layers.reconcile import run_reconcile
+        from cdc_lake.operations.reconcile import run_reconcile
     except ModuleNotFoundError as exc:
         todo = "install cdc_lake with its extra `reconcile`"
         raise InstallationError("reconcile", f"{exc.name} is not installed", todo) from exc
-    from cdc_lake.layers.turns import Workers
+    from cdc_lake.runs.scheduler import Workers
 
     display = Display()
     workers = Workers(parallel or settings.run.parallel, watch=display.watch)

@@ -21,11 +21,11 @@ from cdc_lake.cli.output import LogFormatter, Output, answer, printable, say
 from cdc_lake.cli.progress import Display
 from cdc_lake.config import Config, load_config
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, worst_exit_code
-from cdc_lake.metrics.report import Report
 from cdc_lake.points import Offset, SourceTime
+from cdc_lake.runs.report import Report
 
 if TYPE_CHECKING:
-    from cdc_lake.layers.turns import Workers
+    from cdc_lake.runs.scheduler import Workers
 
 app = typer.Typer(help="Run a layer: bring its tables up to date; or maintain them.", no_args_is_help=True)
 
@@ -112,7 +112,7 @@ def bronze(
     """Land the new records of Kafka topics."""
 
     def layer(settings: Config, workers: "Workers") -> Report:
-        from cdc_lake.layers.bronze import run_bronze
+        from cdc_lake.bronze.run import run_bronze
 
         return run_bronze(
             settings,
@@ -139,7 +139,7 @@ def silver(
     """Fold the new events of bronze into the tables."""
 
     def layer(settings: Config, workers: "Workers") -> Report:
-        from cdc_lake.layers.silver import run_silver
+        from cdc_lake.silver.run import run_silver
 
         return run_silver(settings, table, workers=workers)
 
@@ -160,7 +160,7 @@ def gold(
     """Make the tables of SQL models anew where silver has changed."""
 
     def layer(settings: Config, workers: "Workers") -> Report:
-        from cdc_lake.layers.gold import run_gold
+        from cdc_lake.gold.run import run_gold
 
         return run_gold(settings, model, workers=workers)
 
@@ -189,7 +189,7 @@ def maintain(
     """Put a layer's small files and logs together; remove files that no version needs."""
 
     def work(settings: Config, workers: "Workers") -> Report:
-        from cdc_lake.layers.maintain import run_maintain
+        from cdc_lake.operations.maintain import run_maintain
 
         return run_maintain(settings, table, layer=layer.value, workers=workers)
 
@@ -230,7 +230,7 @@ def rebuild(
     point = SourceTime(until) if until else Offset(positions(until_offset)) if until_offset else None
 
     def work(settings: Config, workers: "Workers") -> Report:
-        from cdc_lake.layers.rebuild import Asked, run_rebuild
+        from cdc_lake.operations.rebuild import Asked, run_rebuild
 
         return run_rebuild(
             settings, table, asked=Asked(point, dry_run, seed_from_silver, key, accept_loss), workers=workers
@@ -263,7 +263,7 @@ def run_layer(layer: Callable[[Config, "Workers"], Report], config: str | None, 
     start_log()
     settings = load_config(config)
     # Late, and the layers too, so that a wrong flag or file is told without waiting for Spark to load.
-    from cdc_lake.layers.turns import Workers
+    from cdc_lake.runs.scheduler import Workers
 
     display = Display()
     workers = Workers(
@@ -341,7 +341,7 @@ def tell(report: Report, how: How, show: Callable[[Report], None] | None = None)
 def _write_profile(workers: "Workers", how: How) -> None:
     """Write what the flags want to know of Spark; nothing if no run has needed it."""
     if how.profile and workers.session:
-        from cdc_lake.metrics.profile import profile
+        from cdc_lake.runs.profile import profile
 
         _replace("--profile", how.profile, profile(workers.session))
 

@@ -13,7 +13,7 @@ from cdc_lake.config import Config, load_config
 from cdc_lake.errors import ConfigError, DamagedFileError, UnknownTableError
 
 if TYPE_CHECKING:
-    from cdc_lake.layers.topics import Wanted
+    from cdc_lake.gold.topic_schemas import Wanted
     from cdc_lake.registries.subjects import Level, Subjects, Version
 
 app = typer.Typer(
@@ -134,9 +134,9 @@ def register(subject: Wanteds = None, level: Levels = None, config: ConfigFile =
 @app.command()
 def restore(config: ConfigFile = None) -> None:
     """Restore missing and damaged schema files of the lake from the registry. Exit code 20 if it lacks one."""
+    from cdc_lake.lake.schema_files import SchemaFiles
     from cdc_lake.registries import open_registry
-    from cdc_lake.session import lake_files
-    from cdc_lake.sources.schemas import SchemaFiles
+    from cdc_lake.spark.session import lake_files
 
     settings = load_config(config)
     root = settings.lake.root
@@ -156,7 +156,7 @@ def _subjects(settings: Config) -> "Subjects":
 
 
 def _wanted(settings: Config, patterns: list[str] | None) -> "list[Wanted]":
-    from cdc_lake.layers.topics import wanted  # imports pyspark, which the others do without
+    from cdc_lake.gold.topic_schemas import wanted  # imports pyspark, which the others do without
 
     return wanted(settings, patterns or ["*"])
 

@@ -18,7 +18,7 @@ from cdc_lake.errors import ConfigError
 from cdc_lake.points import milliseconds
 
 if TYPE_CHECKING:
-    from cdc_lake.layers.seek import Move
+    from cdc_lake.operations.seek import Move
 
 
 def seek(
@@ -35,9 +35,9 @@ def seek(
     place = _place(to)
     start_log()
     settings = load_config(config)
-    from cdc_lake.layers.seek import moves
-    from cdc_lake.layers.seek import seek as carry_out
-    from cdc_lake.layers.turns import Workers
+    from cdc_lake.operations.seek import moves
+    from cdc_lake.operations.seek import seek as carry_out
+    from cdc_lake.runs.scheduler import Workers
 
     workers = Workers()
     found = moves(settings, table, place, workers.spark(settings, "bronze"))

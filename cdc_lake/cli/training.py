@@ -4,11 +4,11 @@ from pathlib import Path
 
 import fastavro
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, FilesConfig, LakeConfig, TableConfig
 from cdc_lake.errors import CdcLakeError
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.layers.turns import Workers
+from cdc_lake.runs.scheduler import Workers
+from cdc_lake.silver.run import run_silver
 
 _TABLE = "shop.public.orders"
 _ROW = {

@@ -13,8 +13,9 @@ from typing import Literal
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from cdc_lake.events.positions import POSITION_FIELDS, domain_of, position_of
-from cdc_lake.events.schemas import SchemaError, Tree, fields, non_null, record, twins
+from cdc_lake.decode.positions import POSITION_FIELDS, domain_of, position_of
+from cdc_lake.decode.schemas import SchemaError, Tree, fields, non_null, record, twins
+from cdc_lake.fold.whole_table import SNAPSHOT_ENDS, SNAPSHOT_STARTS
 
 Shape = Literal["envelope", "flat", "control"]
 
@@ -278,3 +279,13 @@ def _streaming_is_null(marker: Column) -> Column:
     """Converters that fill in defaults send the text `false` for a streaming event, others send null."""
     text = marker.cast("string")
     return F.when(text != "false", text)
+
+
+def is_snapshot_edge(snapshot: Column) -> Column:
+    """Whether a snapshot marker begins or ends a snapshot of the table."""
+    return snapshot.isin(*SNAPSHOT_STARTS, *SNAPSHOT_ENDS)
+
+
+def is_snapshot_end(snapshot: Column) -> Column:
+    """Whether a snapshot marker ends a snapshot of the table."""
+    return snapshot.isin(*SNAPSHOT_ENDS)

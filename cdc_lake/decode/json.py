@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
 from cdc_lake.columns import quoted
-from cdc_lake.events.framing import Side
-from cdc_lake.events.schemas import MAX_TYPES, SchemaError, Tree, decimal_size, fields, is_decimal, non_null
+from cdc_lake.decode.framing import Side
+from cdc_lake.decode.schemas import MAX_TYPES, SchemaError, Tree, decimal_size, fields, is_decimal, non_null
 
 CONNECT_REFERENCE, PLAIN_REFERENCE = REFERENCES = "connect", "json"
 

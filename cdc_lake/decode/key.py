@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from cdc_lake.events.decode import Decoded
-from cdc_lake.events.envelope import known_of, row_fields, shape_of
-from cdc_lake.events.schemas import (
+from cdc_lake.decode.envelope import known_of, row_fields, shape_of
+from cdc_lake.decode.records import Decoded
+from cdc_lake.decode.schemas import (
     MAX_DECIMAL_PRECISION,
     SchemaError,
     Tree,
@@ -21,7 +21,7 @@ from cdc_lake.events.schemas import (
     non_null,
     record,
 )
-from cdc_lake.events.types import VARIABLE_SCALE, mapping, number_problem
+from cdc_lake.decode.types import VARIABLE_SCALE, mapping, number_problem
 
 BARE_KEY = "key"
 """The field name of a key that is not a record."""

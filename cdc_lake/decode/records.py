@@ -5,7 +5,7 @@ One expression per distinct layout; a batch with several costs one pass all the 
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -13,11 +13,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.events import avro
-from cdc_lake.events import json as json_format
-from cdc_lake.events import text as text_format
-from cdc_lake.events.envelope import STANDARD_NAMES, MetadataNames, Shape, needed, shape_of
-from cdc_lake.events.schemas import SchemaError, Tree, fingerprint, parse, read_tree
+from cdc_lake.config import TableConfig
+from cdc_lake.decode import avro
+from cdc_lake.decode import json as json_format
+from cdc_lake.decode import text as text_format
+from cdc_lake.decode.envelope import STANDARD_NAMES, MetadataNames, Shape, needed, shape_of
+from cdc_lake.decode.schemas import SchemaError, Tree, fingerprint, parse, read_tree
 
 _FORMAT = "cdc_lake.format"
 _OTHER_FORMAT = f'{{"{_FORMAT}":'
@@ -50,6 +51,11 @@ class WriterSchema:
             return None
         said: Mapping[str, Any] = json.loads(self.text)
         return said
+
+    def of_table(self, settings: TableConfig) -> "WriterSchema":
+        """A value's schema with the metadata field names of a table, which its transform may have changed."""
+        renamed = tuple(sorted(settings.metadata_fields.items()))
+        return replace(self, names=MetadataNames(settings.metadata_prefix, renamed))
 
     @property
     def format(self) -> str:

@@ -3,7 +3,7 @@
 The proof must not share a mistake with what it proves, so nothing of cdc_lake is imported here. The source is read
 by psycopg, the lake by delta-rs or hudi-rs and pyarrow; neither Spark, Kafka nor Avro takes part.
 
-    python -m cdc_lake.embedded.comparer --dsn postgresql://… --table public.film --lake lake/silver/film [--json]
+    python -m cdc_lake.demo.comparer --dsn postgresql://… --table public.film --lake lake/silver/film [--json]
 
 exits 0 when both hold the same rows, 1 when they differ.
 """

@@ -8,8 +8,8 @@ from typing import Final
 
 import psycopg
 
-from cdc_lake.embedded.hard_changes import HardChanges
-from cdc_lake.embedded.sample import SIGNAL_TABLE
+from cdc_lake.demo.hard_changes import HardChanges
+from cdc_lake.demo.sample import SIGNAL_TABLE
 
 ENOUGH: Final = 1_500
 """Transactions after which the stream holds more than enough of every hard case."""

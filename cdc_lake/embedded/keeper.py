@@ -26,8 +26,8 @@ from cdc_lake.embedded.postgres import Postgres
 from cdc_lake.embedded.server import Server, Site, tail
 from cdc_lake.embedded.state import Failure, ServerRecord, ServerState, StackRecord, take_lock, write_json
 from cdc_lake.errors import CdcLakeError, InfrastructureError
-from cdc_lake.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
-from cdc_lake.java import find_java
+from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
+from cdc_lake.spark.java import find_java
 
 ANOTHER_KEEPS_IT = 3
 """Exit code of a keeper that found another one at work."""

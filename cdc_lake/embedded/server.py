@@ -10,7 +10,7 @@ from typing import ClassVar, TypedDict
 
 import requests
 
-from cdc_lake.jars import Jar, unpacked
+from cdc_lake.spark.jars import Jar, unpacked
 
 HOST = "127.0.0.1"
 _TAIL_LINES = 20

@@ -19,8 +19,8 @@ from cdc_lake.embedded.metastore import Metastore
 from cdc_lake.embedded.server import tail
 from cdc_lake.embedded.state import ServerRecord, ServerState, forget_record, is_kept, read_record
 from cdc_lake.errors import InfrastructureError
-from cdc_lake.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock, require
-from cdc_lake.java import find_java
+from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock, require
+from cdc_lake.spark.java import find_java
 
 _START_SECONDS = 300.0
 _STOP_SECONDS = 20.0

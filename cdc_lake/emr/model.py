@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from cdc_lake.config import Config, EmrConfig
 from cdc_lake.errors import ConfigError
-from cdc_lake.jars import lock_file, read_lock
-from cdc_lake.session import DRIVER_OPTIONS, EXECUTOR_OPTIONS, SPARK_DEFAULTS
+from cdc_lake.spark.jars import lock_file, read_lock
+from cdc_lake.spark.session import DRIVER_OPTIONS, EXECUTOR_OPTIONS, SPARK_DEFAULTS
 
 PYTHON = "./environment/bin/python"
 """In the working directory of driver and executors, where the package's environment is unpacked."""

@@ -10,12 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from pyspark.sql import Column
-
 from cdc_lake.fold.rules import MISSING, TRUNCATE, Event, Order, State, step
 
-_STARTS = ("first", "first_in_data_collection")
-_ENDS = ("last", "last_in_data_collection")
+SNAPSHOT_STARTS = ("first", "first_in_data_collection")
+SNAPSHOT_ENDS = ("last", "last_in_data_collection")
 
 
 class Place(NamedTuple):
@@ -76,16 +74,6 @@ class WholeTable:
         return sorted((*truncates, *missing), key=lambda event: event.place)
 
 
-def is_mark(snapshot: Column) -> Column:
-    """Whether a snapshot marker begins or ends a snapshot of the table."""
-    return snapshot.isin(*_STARTS, *_ENDS)
-
-
-def is_end(snapshot: Column) -> Column:
-    """Whether a snapshot marker ends a snapshot of the table."""
-    return snapshot.isin(*_ENDS)
-
-
 def whole_table(
     truncates: Iterable[Truncate],
     marks: Iterable[Mark],
@@ -102,7 +90,7 @@ def whole_table(
         before: what is remembered from before it.
     """
     before = before or WholeTable()
-    known = [*earlier, *([Mark(before.snapshot, _STARTS[0])] if before.snapshot else [])]
+    known = [*earlier, *([Mark(before.snapshot, SNAPSHOT_STARTS[0])] if before.snapshot else [])]
     was, now = _snapshots(known), _snapshots([*known, *marks])
     happened = WholeTable(
         sorted(truncates),
@@ -131,7 +119,7 @@ def _snapshots(marks: Iterable[Mark]) -> _Snapshots:
     ended: list[Missing] = []
     begun, unpaired = None, 0
     for mark in sorted(marks):
-        if mark.marker in _STARTS:
+        if mark.marker in SNAPSHOT_STARTS:
             begun = mark.place
         elif begun is None:
             unpaired += 1

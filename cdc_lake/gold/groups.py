@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import quoted
 from cdc_lake.errors import ModelError
-from cdc_lake.joins import joined
-from cdc_lake.layers.gold_query import Query, Source, in_our_words, seen
+from cdc_lake.gold.query import Query, Source, in_our_words, seen
 from cdc_lake.models import Window
 from cdc_lake.tables.images import AFTER, BEFORE, IMAGE, images
+from cdc_lake.tables.joins import joined
 
 _MOST_NAMED = 10_000
 """Groups that are brought to the driver to be named in conditions, by which files are skipped."""

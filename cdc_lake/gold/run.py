@@ -18,26 +18,26 @@ from cdc_lake import failpoints
 from cdc_lake.columns import DELETE, KEEP, KEY, name_problem, quoted
 from cdc_lake.config import Config
 from cdc_lake.errors import ExpiredError, KeyConstraintError, ModelError, NoProgressError
-from cdc_lake.joins import joined
-from cdc_lake.layers.catalog import keep_in_step
-from cdc_lake.layers.expected import is_met, judge
-from cdc_lake.layers.given_sql import refuse_query
-from cdc_lake.layers.gold_groups import Groups, touched, watermark
-from cdc_lake.layers.gold_query import Query, Source, in_our_words
-from cdc_lake.layers.gold_topic import is_due, send_due
-from cdc_lake.layers.run import Leases, select, silver_targets, table_path
-from cdc_lake.layers.topics import kafka_sink
-from cdc_lake.layers.turns import New, Workers
-from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.gold.groups import Groups, touched, watermark
+from cdc_lake.gold.outbox import is_due, send_due
+from cdc_lake.gold.query import Query, Source, in_our_words
+from cdc_lake.gold.topic_schemas import kafka_sink
+from cdc_lake.lake.open import TABLE_FOLDERS, gold_table
 from cdc_lake.models import EVERYTHING, WATERMARK, GoldModel, model_names, read_model
-from cdc_lake.session import planned_for, sibling
+from cdc_lake.runs.catalog_sync import keep_in_step
+from cdc_lake.runs.context import Leases, select, silver_targets, table_path
+from cdc_lake.runs.expectations import is_met, judge
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.runs.scheduler import New, Workers
 from cdc_lake.sinks.kafka import KafkaSink
-from cdc_lake.storage import LocalFiles, Storage
-from cdc_lake.tables import Commit, Table
+from cdc_lake.spark.session import planned_for, sibling
+from cdc_lake.spark.user_sql import refuse_query
+from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.tables.contract import Commit, Table
+from cdc_lake.tables.joins import joined
 from cdc_lake.tables.newest import newest_commit
 from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import Progress
-from cdc_lake.tables.silver import TABLE_FOLDERS, gold_table
 
 _BYTES_OF_A_ROW = 100
 """About; for guessing how much work a refresh is."""

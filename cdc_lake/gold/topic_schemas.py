@@ -6,14 +6,14 @@ from pathlib import Path
 
 from cdc_lake.brokers import broker_login
 from cdc_lake.config import Config, kafka_address
-from cdc_lake.layers.run import open_gold, select, select_landed
 from cdc_lake.models import GoldModel, TopicSink, model_names, read_model
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import KEY_SUFFIX, VALUE_SUFFIX
-from cdc_lake.session import build_session
+from cdc_lake.runs.context import open_gold, select, select_landed
 from cdc_lake.sinks.avro import topic_schemas
 from cdc_lake.sinks.kafka import KafkaSink
-from cdc_lake.storage import Storage
+from cdc_lake.spark.session import build_session
+from cdc_lake.storage.files import Storage
 
 
 def kafka_sink(config: Config, settings: TopicSink) -> KafkaSink:

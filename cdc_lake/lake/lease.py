@@ -23,8 +23,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc_lake.errors import InfrastructureError, TableLockedError
-from cdc_lake.exhausted import exhausted
-from cdc_lake.storage import Storage
+from cdc_lake.storage.exhausted import exhausted
+from cdc_lake.storage.files import Storage
 
 logger = logging.getLogger(__name__)
 

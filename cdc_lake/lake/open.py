@@ -7,12 +7,12 @@ from pyspark.sql import SparkSession
 from cdc_lake.columns import BATCH
 from cdc_lake.config import SilverTable
 from cdc_lake.errors import ConfigError, InstallationError
-from cdc_lake.storage import Storage
-from cdc_lake.tables import Table
+from cdc_lake.spark.versions import has_hudi
+from cdc_lake.storage.files import Storage
+from cdc_lake.tables.contract import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.hudi import HudiTable
 from cdc_lake.tables.newest import LOG_FOLDER, METADATA_FOLDER
-from cdc_lake.versions import has_hudi
 
 _MARKS = {"delta": LOG_FOLDER, "hudi": METADATA_FOLDER}
 TABLE_FOLDERS = tuple(_MARKS.values())

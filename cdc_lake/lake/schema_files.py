@@ -9,10 +9,10 @@ import re
 from collections.abc import Collection, Sequence
 from urllib.parse import quote, unquote
 
+from cdc_lake.decode.records import WriterSchema, avro_schema, schema_text
 from cdc_lake.errors import DamagedFileError, InfrastructureError
-from cdc_lake.events.decode import WriterSchema, avro_schema, schema_text
 from cdc_lake.registries.registry import RegisteredSchema, Registry, is_id
-from cdc_lake.storage import LocalFiles, Storage
+from cdc_lake.storage.files import LocalFiles, Storage
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _EMBEDDED = "embedded"

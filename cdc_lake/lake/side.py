@@ -14,10 +14,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.changes.memory import carried_forward
-from cdc_lake.columns import DELETE, REJECTED_ENTRY, SEEN, SIDE, SIDE_KINDS
+from cdc_lake.columns import (
+    DELETE,
+    IMAGE_ENTRY,
+    OLD_KINDS,
+    REJECTED_ENTRY,
+    SEEN,
+    SIDE,
+    SIDE_KINDS,
+    SNAPSHOT_ID,
+    START_ID,
+)
 from cdc_lake.errors import DamagedFileError, TableLockedError
-from cdc_lake.storage import Storage
+from cdc_lake.storage.files import Storage
 from cdc_lake.tables.delta import CONFLICTS, PROPERTIES, USER_METADATA, DeltaLakeTable, commit_settings, refusal
 from cdc_lake.tables.newest import LOG_FOLDER
 from cdc_lake.tables.progress import SidePin
@@ -56,7 +65,7 @@ class SideTable:
             raise self._lost(f"version {pin.version} cannot be read any more") from exc
         if pin.version != head:
             self._check_files(pin, entries)
-        return carried_forward(entries) if _is_old(entries) else entries
+        return _carried_forward(entries) if _is_old(entries) else entries
 
     def write(self, pin: SidePin | None, entries: DataFrame, *, at_ms: int, memory_days: float) -> SidePin | None:
         """Bring entries to their new state, upon those that belong to the last commit of silver, in one commit.
@@ -191,3 +200,18 @@ def _is_old(entries: DataFrame) -> bool:
 
 def _in_order(kinds: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(kinds, key=SIDE_KINDS.index))
+
+
+def _carried_forward(entries: DataFrame) -> DataFrame:
+    """Entries as versions up to 0.1.0 wrote them, in the columns and kinds of today."""
+    entries = entries.withColumns({name: F.lit(None).cast(SIDE[name]) for name in ("move", SEEN)})
+    kind, rest = F.col("kind"), F.col("id")
+    for old, new in OLD_KINDS.items():
+        kind = F.when(F.col("kind") == old, new).otherwise(kind)
+    rest = F.when(F.col("kind") == "truncated", START_ID).when(F.col("kind") == "snapshot", SNAPSHOT_ID).otherwise(rest)
+    # A key may have been remembered twice: that its row is gone counts.
+    gone = entries.where(F.col("kind") == "deleted").select("id", F.lit("awaiting").alias("kind"))
+    columns = {"kind": kind, "id": rest, "move": F.when(kind == IMAGE_ENTRY, F.col("id"))}
+    return entries.join(gone, ["kind", "id"], "left_anti").select(
+        *(columns.get(name, F.col(name)).alias(name) for name in SIDE)
+    )

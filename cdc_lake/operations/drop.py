@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from cdc_lake.bronze.dead_letters import dead_letter_topic, sent_by
+from cdc_lake.bronze.run import bronze_table
 from cdc_lake.columns import DELETE, KEEP
 from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError
-from cdc_lake.layers.bronze import bronze_table
-from cdc_lake.layers.dead_letters import dead_letter_topic, sent_by
-from cdc_lake.layers.quarantine import COORDINATES, STAYS, Selection, selected
-from cdc_lake.layers.run import Leases, end_report, select_landed
-from cdc_lake.layers.turns import Workers
-from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.operations.quarantine import COORDINATES, STAYS, Selection, selected
+from cdc_lake.runs.context import Leases, end_report, select_landed
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.runs.scheduler import Workers
 
 
 def drop_quarantined(

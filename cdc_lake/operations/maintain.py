@@ -7,7 +7,8 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, Layer
-from cdc_lake.layers.run import (
+from cdc_lake.lake.side import SideTable
+from cdc_lake.runs.context import (
     Leases,
     check_holds_no_tables,
     open_gold,
@@ -15,12 +16,11 @@ from cdc_lake.layers.run import (
     silver_targets,
     table_path,
 )
-from cdc_lake.layers.turns import Workers
-from cdc_lake.metrics.report import Report, TableReport
-from cdc_lake.storage import Storage
-from cdc_lake.tables import Table
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.runs.scheduler import Workers
+from cdc_lake.storage.files import Storage
+from cdc_lake.tables.contract import Table
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.side import SideTable
 
 
 def run_maintain(

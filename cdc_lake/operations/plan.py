@@ -7,15 +7,15 @@ from pydantic import BaseModel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from cdc_lake.bronze.run import unread
 from cdc_lake.columns import BRONZE
 from cdc_lake.config import Config
+from cdc_lake.decode.records import avro_schema
+from cdc_lake.decode.schemas import SchemaError
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnsupportedError
-from cdc_lake.events.decode import avro_schema
-from cdc_lake.events.layout import Evolved, check_steps, evolved
-from cdc_lake.events.rows import sent_by
-from cdc_lake.events.schemas import SchemaError
-from cdc_lake.layers.bronze import unread
-from cdc_lake.layers.run import (
+from cdc_lake.registries import open_subjects
+from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, Version
+from cdc_lake.runs.context import (
     Leases,
     SilverTarget,
     check_holds_no_tables,
@@ -25,14 +25,13 @@ from cdc_lake.layers.run import (
     silver_targets,
     table_path,
 )
-from cdc_lake.layers.silver_batch import Batch, SilverRun, check_columns, looking
-from cdc_lake.layers.written import named
-from cdc_lake.registries import open_subjects
-from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, Version
-from cdc_lake.session import build_session, is_little
+from cdc_lake.silver.batch import Batch, SilverRun, check_columns, looking
+from cdc_lake.silver.events import sent_by
+from cdc_lake.silver.evolution import Evolved, check_steps, evolved
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource, offsets_of
-from cdc_lake.storage import Storage
+from cdc_lake.spark.session import build_session, is_little
+from cdc_lake.storage.files import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 
 
@@ -246,7 +245,7 @@ class _Look:
         """
         if self.newest is None:
             return replace(after, steps=())
-        schema = named(avro_schema(self.newest.text), run.settings)
+        schema = avro_schema(self.newest.text).of_table(run.settings)
         try:
             sent = sent_by([], [schema], schema)
         except SchemaError as exc:

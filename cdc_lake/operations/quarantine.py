@@ -15,20 +15,20 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
-from cdc_lake.changes.whole_table import is_mark
+from cdc_lake.bronze.decide import PAIR_STAGE
+from cdc_lake.bronze.run import bronze_table
 from cdc_lake.columns import KAFKA, REJECTED_ENTRY
 from cdc_lake.config import Config
+from cdc_lake.decode.envelope import is_snapshot_edge
 from cdc_lake.errors import ConfigError
-from cdc_lake.events.arrival import PAIR_STAGE
-from cdc_lake.events.rows import place
-from cdc_lake.layers.bronze import bronze_table
-from cdc_lake.layers.run import select_landed, silver_targets
-from cdc_lake.layers.story import place_text
+from cdc_lake.lake.side import SideTable
+from cdc_lake.operations.story import place_text
 from cdc_lake.points import milliseconds
-from cdc_lake.session import build_session
-from cdc_lake.storage import Storage
+from cdc_lake.runs.context import select_landed, silver_targets
+from cdc_lake.silver.events import place
+from cdc_lake.spark.session import build_session
+from cdc_lake.storage.files import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.side import SideTable
 
 COORDINATES = ("topic", "generation", "partition", "offset")
 REJECTED_STAGE = "expectation"
@@ -176,7 +176,7 @@ def _rejected(config: Config, topic: str, spark: SparkSession, bronze: DeltaLake
         F.concat(F.lit("it does not meet "), F.array_join("unmet", ", ")).alias("message"),
     )
     stays = F.when(took, "one of the tables that silver is held in has taken it").when(
-        is_mark(F.col("snapshot")), "it begins or ends a snapshot, which counts"
+        is_snapshot_edge(F.col("snapshot")), "it begins or ends a snapshot, which counts"
     )
     return (
         rows.where(F.size("unmet") > 0)

@@ -7,23 +7,23 @@ from pydantic import BaseModel
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from cdc_lake.bronze.decide import said
+from cdc_lake.bronze.explain import fields_read, reads, reason
+from cdc_lake.bronze.schema_resolution import SIDES, look_over
 from cdc_lake.columns import BRONZE, KAFKA
 from cdc_lake.config import Config, TableConfig
-from cdc_lake.events import json as json_format
-from cdc_lake.events.arrival import said
-from cdc_lake.events.decode import WriterSchema
-from cdc_lake.events.explain import fields_read, reads, reason
-from cdc_lake.events.framing import Side, body, id_of
-from cdc_lake.events.rows import place
-from cdc_lake.events.schemas import SchemaError
-from cdc_lake.layers.quarantine import ALL, COORDINATES, REJECTED_STAGE, Selection, Waiting, moment, selected
-from cdc_lake.layers.run import select_landed, silver_targets
-from cdc_lake.layers.silver_batch import Reading, looking
-from cdc_lake.layers.story import place_text, sent_values, value_text
-from cdc_lake.layers.written import SIDES, look_over
-from cdc_lake.session import build_session
-from cdc_lake.sources.schemas import SchemaFiles
-from cdc_lake.storage import Storage
+from cdc_lake.decode import json as json_format
+from cdc_lake.decode.framing import Side, body, id_of
+from cdc_lake.decode.records import WriterSchema
+from cdc_lake.decode.schemas import SchemaError
+from cdc_lake.lake.schema_files import SchemaFiles
+from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, Selection, Waiting, moment, selected
+from cdc_lake.operations.story import place_text, sent_values, value_text
+from cdc_lake.runs.context import select_landed, silver_targets
+from cdc_lake.silver.batch import Reading, looking
+from cdc_lake.silver.events import place
+from cdc_lake.spark.session import build_session
+from cdc_lake.storage.files import Storage
 
 _SHOWN_BYTES = 256
 """Of a key or a value."""

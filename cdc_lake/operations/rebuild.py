@@ -9,25 +9,24 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc_lake import failpoints
-from cdc_lake.changes.rows import with_kept
 from cdc_lake.columns import BATCH, BRONZE, DELETE, DELETED, KEEP, KEY, UNAVAILABLE, quoted
 from cdc_lake.config import Config
+from cdc_lake.decode.key import key_tree_in
 from cdc_lake.errors import ConfigError, DataLossError, UnsupportedError
-from cdc_lake.events.key import key_tree_in
-from cdc_lake.events.layout import same_key
-from cdc_lake.events.rows import place, sent_by
 from cdc_lake.fold.rules import DELETES
-from cdc_lake.layers.catalog import keep_in_step
-from cdc_lake.layers.run import Leases, SilverTarget, end_report, landed, select, silver_targets, table_path
-from cdc_lake.layers.silver_append import check_has_keys
-from cdc_lake.layers.silver_batch import Batch, Reading, Schemas, SilverRun, is_of_former_key, looking
-from cdc_lake.layers.silver_fold import Folded, folded, is_start
-from cdc_lake.layers.travel import as_struct, rows_until, same
-from cdc_lake.layers.turns import Workers
-from cdc_lake.layers.written import named
-from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.operations.time_travel import as_struct, rows_until, same
 from cdc_lake.points import Offset, SourceTime
+from cdc_lake.runs.catalog_sync import keep_in_step
+from cdc_lake.runs.context import Leases, SilverTarget, end_report, landed, select, silver_targets, table_path
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.runs.scheduler import Workers
+from cdc_lake.silver.append import check_has_keys
+from cdc_lake.silver.batch import Batch, Reading, Schemas, SilverRun, is_of_former_key, looking
+from cdc_lake.silver.events import place, sent_by
+from cdc_lake.silver.evolution import same_key
+from cdc_lake.silver.merge import Folded, folded, is_start
 from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.kept import with_kept
 from cdc_lake.tables.progress import KeyFrom, Progress
 
 _PLACE = ["topic", "generation", "partition", "offset"]
@@ -340,7 +339,7 @@ def _keys(run: SilverRun, bronze: DataFrame) -> tuple[str, dict[str, dict[str, s
     events = bronze.where((F.col("status") == "ok") & F.col("key").isNotNull() & F.col(side).isNotNull())
     trees = {}
     for (name,) in events.select(side).distinct().collect():
-        tree = named(run.schemas.by_fingerprint(name), run.settings).tree
+        tree = run.schemas.by_fingerprint(name).of_table(run.settings).tree
         trees[name] = key_tree_in(tree, columns) if columns else tree
     if not trees:
         raise UnsupportedError(run.done.table, "bronze has no event with a key", "run the bronze job first")

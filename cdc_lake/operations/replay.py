@@ -7,19 +7,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
+from cdc_lake.bronze.dead_letters import dead_letter_topic, sent_by
+from cdc_lake.bronze.decide import PAIR_STAGE, TOO_LARGE
+from cdc_lake.bronze.run import answering_registry, bronze_table
+from cdc_lake.bronze.schema_resolution import decide, look_over, typed_row, written_with
 from cdc_lake.columns import DELETE, KEEP, TYPED
 from cdc_lake.config import Config
-from cdc_lake.events.arrival import PAIR_STAGE, TOO_LARGE
-from cdc_lake.layers.bronze import answering_registry, bronze_table
-from cdc_lake.layers.dead_letters import dead_letter_topic, sent_by
-from cdc_lake.layers.quarantine import ALL, COORDINATES, REJECTED_STAGE, Selection, selected
-from cdc_lake.layers.run import Leases, end_report, select_landed
-from cdc_lake.layers.story import place_text
-from cdc_lake.layers.turns import Workers
-from cdc_lake.layers.written import decide, look_over, typed_row, written_with
-from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.lake.schema_files import SchemaFiles
+from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, Selection, selected
+from cdc_lake.operations.story import place_text
 from cdc_lake.registries.registry import Registry
-from cdc_lake.sources.schemas import SchemaFiles
+from cdc_lake.runs.context import Leases, end_report, select_landed
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.runs.scheduler import Workers
 
 _DECIDED = (
     *("status", "error", "tombstone_of", "op", "source_ts_ms", "source_position", "position_domain"),

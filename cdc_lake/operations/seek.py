@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.adjacent_records import records_there
+from cdc_lake.bronze.dead_letters import dead_letter_topic, sent_by
+from cdc_lake.bronze.log_ends import replaced
+from cdc_lake.bronze.run import bronze_table
 from cdc_lake.config import Config, StartPosition
 from cdc_lake.errors import ConfigError, DataLossError
-from cdc_lake.layers.bronze import bronze_table
-from cdc_lake.layers.dead_letters import dead_letter_topic, sent_by
-from cdc_lake.layers.log_ends import replaced
-from cdc_lake.layers.neighbours import records_there
-from cdc_lake.layers.run import Leases, end_report, select_landed
-from cdc_lake.layers.turns import Workers
-from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.runs.context import Leases, end_report, select_landed
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.runs.scheduler import Workers
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, offsets_of
-from cdc_lake.storage import Storage
+from cdc_lake.storage.files import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Gap, Progress
 

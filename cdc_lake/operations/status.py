@@ -15,20 +15,20 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from cdc_lake.bronze.run import unread
 from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, DamagedFileError, IncompleteWriteError, InfrastructureError
-from cdc_lake.layers.bronze import unread
-from cdc_lake.layers.run import LOOKS, SilverTarget, is_elsewhere, select_landed, silver_targets, table_path
-from cdc_lake.metrics.report import Report
-from cdc_lake.session import build_session, lake_files
+from cdc_lake.lake.open import TABLE_FOLDERS
+from cdc_lake.runs.context import LOOKS, SilverTarget, is_elsewhere, select_landed, silver_targets, table_path
+from cdc_lake.runs.report import Report
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource
-from cdc_lake.storage import LocalFiles, Storage
+from cdc_lake.spark.session import build_session, lake_files
+from cdc_lake.storage.files import LocalFiles, Storage
 from cdc_lake.tables.damage import damage, with_cure
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.newest import DataFile, newest_commit, newest_rows, rows_where
 from cdc_lake.tables.progress import Progress
-from cdc_lake.tables.silver import TABLE_FOLDERS
 
 _UNREADABLE = (IncompleteWriteError, DamagedFileError, PySparkException, Py4JJavaError)
 _MOST_REPORTS = 500

@@ -11,18 +11,19 @@ from pydantic import BaseModel
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.changes.whole_table import is_mark, whole_table
 from cdc_lake.columns import BRONZE, KAFKA
 from cdc_lake.config import Config
+from cdc_lake.decode.envelope import is_snapshot_edge
 from cdc_lake.errors import ConfigError
-from cdc_lake.events.rows import place
 from cdc_lake.fold.rules import STREAMING_OPS, TRUNCATE, WHOLE_TABLE_OPS, Event, Order, Place, State, step
-from cdc_lake.layers.expected import UNMET, with_unmet
-from cdc_lake.layers.run import is_elsewhere, only_one, select_landed, silver_targets, table_path
-from cdc_lake.layers.silver_append import check_has_keys
-from cdc_lake.layers.silver_batch import Reading, SilverRun, looking
-from cdc_lake.session import build_session, is_little, lake_files, planned_for
-from cdc_lake.storage import Storage
+from cdc_lake.fold.whole_table import whole_table
+from cdc_lake.runs.context import is_elsewhere, only_one, select_landed, silver_targets, table_path
+from cdc_lake.runs.expectations import UNMET, with_unmet
+from cdc_lake.silver.append import check_has_keys
+from cdc_lake.silver.batch import Reading, SilverRun, looking
+from cdc_lake.silver.events import place
+from cdc_lake.spark.session import build_session, is_little, lake_files, planned_for
+from cdc_lake.storage.files import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.newest import newest_commit
 
@@ -157,7 +158,7 @@ def _told(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEvent], int
 
 def _happened(run: SilverRun, own: Column) -> tuple[list[tuple[Event, StoryEvent]], int]:
     """The first events of a key and of all keys, in log order, and how many more there are."""
-    of_all = (F.col("op") == TRUNCATE) | is_mark(F.col("snapshot"))
+    of_all = (F.col("op") == TRUNCATE) | is_snapshot_edge(F.col("snapshot"))
     rows = run.bronze.where((own | of_all) & (F.col("status") == "ok"))
     reading = Reading(run)
     schemas, sent, more = reading.schemas_in(rows), list[Row](), 0

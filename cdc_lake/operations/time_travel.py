@@ -17,20 +17,19 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StructField, StructType
 
-from cdc_lake.changes.whole_table import is_end
 from cdc_lake.columns import BATCH, BRONZE, DELETE, DELETED, KAFKA_TYPE, KEEP, KEY, SILVER_META, quoted
 from cdc_lake.config import Config
+from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_end
 from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownTableError
-from cdc_lake.events.envelope import TRUNCATE
-from cdc_lake.events.rows import place
-from cdc_lake.layers.run import SilverTarget, only_one, open_gold, select, select_landed, silver_targets, table_path
-from cdc_lake.layers.silver_append import check_has_keys
-from cdc_lake.layers.silver_batch import Batch, is_before, is_of_former_key, looking
-from cdc_lake.layers.silver_fold import folded
 from cdc_lake.models import model_names
 from cdc_lake.points import Offset, Point, SourceTime, iso, milliseconds
-from cdc_lake.storage import Storage
-from cdc_lake.tables import Table
+from cdc_lake.runs.context import SilverTarget, only_one, open_gold, select, select_landed, silver_targets, table_path
+from cdc_lake.silver.append import check_has_keys
+from cdc_lake.silver.batch import Batch, is_before, is_of_former_key, looking
+from cdc_lake.silver.events import place
+from cdc_lake.silver.merge import folded
+from cdc_lake.storage.files import Storage
+from cdc_lake.tables.contract import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import KeyFrom, Progress
 
@@ -264,7 +263,7 @@ def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) ->
         TimeTravelError: it had not.
     """
     is_row = (F.col("op") == _SNAPSHOT_OP) & ~F.col("snapshot").eqNullSafe(_INCREMENTAL)
-    first_end = F.min(F.when(is_end(F.col("snapshot")), place()))
+    first_end = F.min(F.when(is_snapshot_end(F.col("snapshot")), place()))
     first_other = F.min(F.when(~is_row, place()))
     of_rows = rows.where(F.col("tombstone_of").isNull() & (F.col("key").isNotNull() | (F.col("op") == TRUNCATE)))
     found = of_rows.agg(

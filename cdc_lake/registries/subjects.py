@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from cdc_lake.decode.schemas import SchemaError, Tree, differences, parse
 from cdc_lake.errors import IncompatibleSchemaError
-from cdc_lake.events.schemas import SchemaError, Tree, differences, parse
 
 KEY_SUFFIX, VALUE_SUFFIX = "-key", "-value"
 """Behind a topic's name they make its subjects."""

@@ -20,22 +20,23 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from cdc_lake.catalogs import PATH, Catalog, Entry, check_is_ours, differences, is_below, open_catalog
+from cdc_lake.catalogs import open_catalog
+from cdc_lake.catalogs.catalog import PATH, Catalog, Entry, check_is_ours, differences, is_below
 from cdc_lake.catalogs.naming import former_name, names_of
 from cdc_lake.config import Config, SilverTable
+from cdc_lake.decode.declared import column_comments
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
-from cdc_lake.events.declared import column_comments
-from cdc_lake.layers.run import LOOKS, is_elsewhere, landed, select, silver_targets, table_path
-from cdc_lake.metrics.report import Failure, Report
+from cdc_lake.lake.open import TABLE_FOLDERS, gold_table
+from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.models import model_names, read_model
 from cdc_lake.partitioning import joint_name
-from cdc_lake.session import build_session, hadoop, is_alive, lake_files
-from cdc_lake.sources.schemas import SchemaFiles
-from cdc_lake.storage import LocalFiles, Storage
-from cdc_lake.tables import Table
+from cdc_lake.runs.context import LOOKS, is_elsewhere, landed, select, silver_targets, table_path
+from cdc_lake.runs.report import Failure, Report
+from cdc_lake.spark.session import build_session, hadoop, is_alive, lake_files
+from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.tables.contract import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.newest import newest_rows, newest_schema, rows_where
-from cdc_lake.tables.silver import TABLE_FOLDERS, gold_table
 
 logger = logging.getLogger(__name__)
 

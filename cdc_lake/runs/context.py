@@ -16,14 +16,14 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, SilverTable
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnknownTableError
-from cdc_lake.exhausted import exhausted
-from cdc_lake.metrics.export import export
-from cdc_lake.metrics.report import Failure, Report, TableReport, time_in_name
+from cdc_lake.lake.lease import Holder, Lease
+from cdc_lake.lake.open import TABLE_FOLDERS, gold_table, silver_table
 from cdc_lake.models import read_model
-from cdc_lake.storage import LocalFiles, Storage, is_draft
-from cdc_lake.tables import Table
-from cdc_lake.tables.lease import Holder, Lease
-from cdc_lake.tables.silver import TABLE_FOLDERS, gold_table, silver_table
+from cdc_lake.runs.metrics import export
+from cdc_lake.runs.report import Failure, Report, TableReport, time_in_name
+from cdc_lake.storage.exhausted import exhausted
+from cdc_lake.storage.files import LocalFiles, Storage, is_draft
+from cdc_lake.tables.contract import Table
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from cdc_lake.config import MetricsConfig
 from cdc_lake.errors import InstallationError
-from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.runs.report import Report, TableReport
 
 logger = logging.getLogger(__name__)
 

@@ -33,13 +33,13 @@ from cdc_lake.errors import (
     DriverDiedError,
     InfrastructureError,
 )
-from cdc_lake.exhausted import exhausted
-from cdc_lake.layers.catalog import is_told
-from cdc_lake.layers.run import LOOKS, Leases, end_report, remove_expired_reports
-from cdc_lake.metrics.export import check_exporters
-from cdc_lake.metrics.process import seconds_before
-from cdc_lake.metrics.report import Failure, Report, TableReport
-from cdc_lake.session import (
+from cdc_lake.runs.catalog_sync import is_told
+from cdc_lake.runs.context import LOOKS, Leases, end_report, remove_expired_reports
+from cdc_lake.runs.metrics import check_exporters
+from cdc_lake.runs.process import seconds_before
+from cdc_lake.runs.report import Failure, Report, TableReport
+from cdc_lake.sources.files import OVERLAP
+from cdc_lake.spark.session import (
     LOCAL_DIR,
     build_session,
     heap_bytes,
@@ -49,10 +49,10 @@ from cdc_lake.session import (
     scratch_folders,
     sibling,
 )
-from cdc_lake.sources.files import OVERLAP
-from cdc_lake.storage import ACCESS_DENIED, LocalFiles, Storage
+from cdc_lake.spark.versions import session_class
+from cdc_lake.storage.exhausted import exhausted
+from cdc_lake.storage.files import ACCESS_DENIED, LocalFiles, Storage
 from cdc_lake.tables.damage import damage, with_cure
-from cdc_lake.versions import session_class
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -7,14 +7,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from cdc_lake.changes import memory
 from cdc_lake.columns import BATCH, KAFKA, META, META_TYPE, quoted, type_text
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import ConfigError
-from cdc_lake.layers.given_sql import refuse_query
-from cdc_lake.layers.silver_batch import Batch, Schemas, SilverRun
-from cdc_lake.layers.turns import first_line
-from cdc_lake.literals import of_batch
+from cdc_lake.runs.scheduler import first_line
+from cdc_lake.silver import side_entries as memory
+from cdc_lake.silver.batch import Batch, Schemas, SilverRun
+from cdc_lake.spark.literals import of_batch
+from cdc_lake.spark.user_sql import refuse_query
 from cdc_lake.tables.delta import with_statistics
 from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import Progress, SidePin

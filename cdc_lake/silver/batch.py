@@ -11,8 +11,6 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from cdc_lake.changes import memory
-from cdc_lake.changes.whole_table import Mark, Place, Truncate, WholeTable, is_mark, whole_table
 from cdc_lake.columns import (
     KAFKA,
     KEY,
@@ -25,27 +23,29 @@ from cdc_lake.columns import (
     type_text,
 )
 from cdc_lake.config import Config, SilverTable, TableConfig
+from cdc_lake.decode.column_mapping import ColumnMapping
+from cdc_lake.decode.declared import columns_that_lose_nulls
+from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_edge
+from cdc_lake.decode.key import canonical_text, key_fields, key_tree_in
+from cdc_lake.decode.records import WriterSchema
+from cdc_lake.decode.schemas import Tree
 from cdc_lake.errors import ConfigError, ExpectationError, RefusedError
-from cdc_lake.events.declared import columns_that_lose_nulls
-from cdc_lake.events.decode import WriterSchema
-from cdc_lake.events.envelope import TRUNCATE
-from cdc_lake.events.key import canonical_text, key_fields, key_tree_in
-from cdc_lake.events.layout import Evolved, Layout, Placing, evolved
-from cdc_lake.events.moves import has_move_headers
-from cdc_lake.events.rows import events, large_columns, place, sent_by
-from cdc_lake.events.schemas import Tree
 from cdc_lake.fold.rules import Order
-from cdc_lake.layers.as_deletes import with_deletes
-from cdc_lake.layers.expected import UNMET, judge, with_unmet
-from cdc_lake.layers.run import SilverTarget
-from cdc_lake.layers.written import named
-from cdc_lake.metrics.report import TableReport
-from cdc_lake.sources.schemas import SchemaFiles
-from cdc_lake.storage import Storage
-from cdc_lake.tables import Table
+from cdc_lake.fold.whole_table import Mark, Place, Truncate, WholeTable, whole_table
+from cdc_lake.lake.schema_files import SchemaFiles
+from cdc_lake.lake.side import SideTable
+from cdc_lake.runs.context import SilverTarget
+from cdc_lake.runs.expectations import UNMET, judge, with_unmet
+from cdc_lake.runs.report import TableReport
+from cdc_lake.silver import side_entries as memory
+from cdc_lake.silver.conditional_deletes import with_deletes
+from cdc_lake.silver.events import events, large_columns, place, sent_by
+from cdc_lake.silver.evolution import Evolved, Layout, evolved
+from cdc_lake.silver.key_changes import has_move_headers
+from cdc_lake.storage.files import Storage
+from cdc_lake.tables.contract import Table
 from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import KeyFrom, Progress, SidePin
-from cdc_lake.tables.side import SideTable
 
 _LARGE_BYTES, _FEW_BYTES = 64 << 10, 128 << 20
 """Values beyond the first are large; beyond the second together, they are not few."""
@@ -85,7 +85,7 @@ class SilverRun:
     known: Layout | None = None
 
     @property
-    def placing(self) -> Placing:
+    def placing(self) -> ColumnMapping:
         """Where the values of the source's columns go."""
         return placing(self.settings, self.silver)
 
@@ -179,9 +179,9 @@ def is_before(offsets: Mapping[int, int], generation: int) -> Column:
     return (F.col("generation") < generation) | is_in_it
 
 
-def placing(settings: TableConfig, silver: Table) -> Placing:
+def placing(settings: TableConfig, silver: Table) -> ColumnMapping:
     """Where the values of the source's columns go in a table."""
-    return Placing(settings.except_columns, settings.rename, settings.cast, silver.held_as)
+    return ColumnMapping(settings.except_columns, settings.rename, settings.cast, silver.held_as)
 
 
 def added_columns(settings: TableConfig) -> tuple[str, ...]:
@@ -318,7 +318,7 @@ class Reading:
         first_came, newest = _in_order(rows, "value_schema", value_schemas)
         key_names, newest_key = _in_order(rows, "key_schema", key_schemas)
         keys = [run.schemas.by_fingerprint(name) for name in _newest_last(key_names, newest_key)]
-        values = {name: named(run.schemas.by_fingerprint(name), run.settings) for name in first_came}
+        values = {name: run.schemas.by_fingerprint(name).of_table(run.settings) for name in first_came}
         columns = run.settings.keys
         trees = [one.tree for one in keys]
         if columns:
@@ -366,7 +366,7 @@ class Reading:
         """The truncates among bronze's rows, and the markers, if the settings make anything of them."""
         settings = self.run.settings
         is_truncate = F.col("op") == TRUNCATE
-        is_wanted = is_truncate | (is_mark(F.col("snapshot")) & F.lit(settings.remove_missing_after_snapshot))
+        is_wanted = is_truncate | (is_snapshot_edge(F.col("snapshot")) & F.lit(settings.remove_missing_after_snapshot))
         order = F.struct("source_position", "position_domain", "source_ts_ms")
         found = rows.where(is_wanted).select(place().alias("place"), "snapshot", order.alias("o"), "op").collect()
         truncates = [Truncate(Place(*r["place"]), Order(*r["o"])) for r in found if r["op"] == TRUNCATE]
@@ -400,8 +400,8 @@ class Batch(Reading):
             F.count("*"),
             F.count("tombstone_of"),
             F.count(F.when(F.col("op") == TRUNCATE, 1)),
-            F.count(F.when(is_mark(F.col("snapshot")), 1)),
-            F.count(F.when(is_mark(F.col("snapshot")) & F.col("late"), 1)),
+            F.count(F.when(is_snapshot_edge(F.col("snapshot")), 1)),
+            F.count(F.when(is_snapshot_edge(F.col("snapshot")) & F.col("late"), 1)),
             F.count(F.when(F.col("late"), 1)),
             F.count(F.when(is_half, 1)),
             F.count(F.when(is_untimed, 1)),
@@ -438,7 +438,7 @@ class Batch(Reading):
         truncates, marks = self._of_all(self.rows)
         earlier: list[Mark] = []
         if marks and (counts.late_marks or self.run.partitions > 1):
-            before_it = self._landed().where((F.col("batch") < self.first) & is_mark(F.col("snapshot")))
+            before_it = self._landed().where((F.col("batch") < self.first) & is_snapshot_edge(F.col("snapshot")))
             _, earlier = self._of_all(before_it)
         return whole_table(truncates, marks, earlier=earlier, before=before)
 

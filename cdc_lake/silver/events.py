@@ -7,15 +7,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import KAFKA, quoted
-from cdc_lake.events import framing
-from cdc_lake.events.decode import Decoded, WriterSchema, with_decoded_keys, with_decoded_values
-from cdc_lake.events.envelope import ROW_OPS, known_of, row_fields, row_of
-from cdc_lake.events.key import key_fields, key_in, key_values
-from cdc_lake.events.layout import Layout, Sent
-from cdc_lake.events.moves import move_of
-from cdc_lake.events.schemas import Tree
-from cdc_lake.events.types import mapping
-from cdc_lake.events.unavailable import can_be_unavailable, may_hold, unavailable
+from cdc_lake.decode import framing
+from cdc_lake.decode.envelope import ROW_OPS, known_of, row_fields, row_of
+from cdc_lake.decode.key import key_fields, key_in, key_values
+from cdc_lake.decode.records import Decoded, WriterSchema, with_decoded_keys, with_decoded_values
+from cdc_lake.decode.schemas import Tree
+from cdc_lake.decode.types import mapping
+from cdc_lake.silver.evolution import Layout, Sent
+from cdc_lake.silver.key_changes import move_of
+from cdc_lake.silver.unavailable import can_be_unavailable, may_hold, unavailable
 
 
 def sent_by(keys: Iterable[Tree], values: Iterable[WriterSchema], newest: WriterSchema | None = None) -> Sent:

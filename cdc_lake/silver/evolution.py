@@ -7,18 +7,17 @@ made anew from the same events has the same columns. docs/evolution.md says what
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, SILVER_META, name_problem, quoted
+from cdc_lake.columns import quoted
 from cdc_lake.config import Evolution
+from cdc_lake.decode.column_mapping import OTHER_NAME, ColumnMapping, column_problem, variant_name
+from cdc_lake.decode.schemas import twins
+from cdc_lake.decode.types import plain_type
 from cdc_lake.errors import ConfigError, SchemaChangeError, UnsupportedError
-from cdc_lake.events.schemas import SchemaError, Tree, field_names, twins
-from cdc_lake.events.types import plain_type
 
-_OTHER_NAME = "give it another name by `rename`, or leave it out by `except_columns`"
-_RESERVED = frozenset((*SILVER_META, KEY, KEEP, DELETE))
 _WHOLE = ("smallint", "int", "bigint")
 _FLOATING = ("float", "double")
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
@@ -41,91 +40,6 @@ def wider(one: str, other: str) -> str | None:
     return f"decimal({whole + scale},{scale})" if whole + scale <= _MOST_DIGITS else None
 
 
-def name_beside(name: str, kind: str, taken: Collection[str] = ()) -> str:
-    """The name of the column beside `name` for values of another type.
-
-    Args:
-        taken: names that it must not have, whatever their case.
-    """
-    found = f"{name}__{re.sub(r'[^A-Za-z0-9]+', '_', kind).strip('_')}"
-    lower = {other.lower() for other in taken}
-    while found.lower() in lower:
-        found += "_"
-    return found
-
-
-def _as_it_is(kind: str) -> str:
-    return kind
-
-
-@dataclass(frozen=True)
-class Placing:
-    """Where values go, as the settings and the engine say.
-
-    Attributes:
-        left_out: columns of the source that silver does not have.
-        renamed: column of the source -> its place.
-        cast: place -> the Spark type it has, whatever comes.
-        held_as: from a Spark type to the one that the table holds it as.
-    """
-
-    left_out: Collection[str] = ()
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    cast: Mapping[str, str] = field(default_factory=dict)
-    held_as: Callable[[str], str] = _as_it_is
-
-    def place(self, source: str) -> str | None:
-        """Where a column of the source goes; nowhere if it is left out."""
-        return None if source in self.left_out else self.renamed.get(source, source)
-
-    def places(self, table: str, columns: Mapping[str, str]) -> dict[str, str]:
-        """The places of a schema's columns, and the types that they bring.
-
-        Args:
-            columns: of the source, name to Spark type.
-
-        Raises:
-            ConfigError: two of them have the same place.
-        """
-        found: dict[str, str] = {}
-        for source, kind in columns.items():
-            place = self.place(source)
-            if place in found:
-                raise ConfigError(
-                    f"{table}.{place}", f"`rename` makes two columns one, `{source}` is the second", "see `rename`"
-                )
-            if place is not None:
-                found[place] = self.type_of(place, kind)
-        return found
-
-    def check(self, columns: Mapping[str, Tree], *, in_hudi: bool) -> None:
-        """Check that a table can have a schema's columns.
-
-        Args:
-            columns: of the source, by name.
-            in_hudi: whether a Hudi table is to have them.
-
-        Raises:
-            SchemaError: it cannot.
-        """
-        sources: dict[str, str] = {}
-        for source, tree in columns.items():
-            place = self.place(source)
-            if place is None:
-                continue
-            if place in sources:
-                raise SchemaError(f"`rename` makes `{sources[place]}` and {source!r} one column, `{place}`")
-            sources[place] = source
-            if problem := _problem(place, in_hudi=in_hudi):
-                raise SchemaError(f"{problem}; {_OTHER_NAME}")
-            if problem := next(filter(None, (name_problem(one, in_hudi=in_hudi) for one in field_names(tree))), None):
-                raise SchemaError(f"{problem}; leave the column {source!r} out by `except_columns`, not by `rename`")
-
-    def type_of(self, place: str, kind: str) -> str:
-        """The type that values of a type have in a place."""
-        return self.held_as(self.cast.get(place, kind))
-
-
 @dataclass(frozen=True)
 class Layout:
     """The columns of a silver table.
@@ -140,7 +54,7 @@ class Layout:
     keys: Mapping[str, str]
     columns: Mapping[str, str]
     beside: Mapping[str, str] = field(default_factory=dict)
-    placing: Placing = Placing()
+    placing: ColumnMapping = field(default_factory=ColumnMapping)
 
     def of_place(self, place: str) -> list[str]:
         """The columns that hold the values of a place."""
@@ -270,7 +184,7 @@ def evolved(
     stored: Layout | None = None,
     gone: Collection[str] = (),
     known: Layout | None = None,
-    placing: Placing | None = None,
+    placing: ColumnMapping | None = None,
     is_keyless: bool = False,
 ) -> Evolved:
     """The columns that a table needs for its stored rows and new events.
@@ -287,7 +201,7 @@ def evolved(
         UnsupportedError: the primary key is another than before, or a name cannot stand in a table.
         ConfigError: the settings leave the primary key out, or make two columns one.
     """
-    placing = placing or Placing()
+    placing = placing or ColumnMapping()
     keys = {} if is_keyless else _keys(table, sent.keys, stored, placing)
     own = {name: kind for name, kind in stored.columns.items() if name not in stored.keys} if stored else {}
     layout = Layout(keys, {**keys, **own}, stored.beside if stored else {}, placing)
@@ -323,7 +237,7 @@ def _in_known(layout: Layout, known: Layout, place: str, kind: str) -> tuple[str
 def _free_name(layout: Layout, known: Layout, place: str, kind: str) -> str:
     taken = {*layout.columns, *known.columns}
     is_free = place.lower() not in {other.lower() for other in taken}
-    return place if is_free else name_beside(place, kind, taken)
+    return place if is_free else variant_name(place, kind, taken)
 
 
 def _steps(stored: Layout, layout: Layout, gone: set[str], now_gone: set[str]) -> list[SchemaStep]:
@@ -346,17 +260,11 @@ def check_names(table: str, columns: Collection[str]) -> None:
         UnsupportedError: one cannot.
     """
     for name in columns:
-        if problem := _problem(name):
-            raise UnsupportedError(f"{table}.{name}", problem, _OTHER_NAME)
+        if problem := column_problem(name):
+            raise UnsupportedError(f"{table}.{name}", problem, OTHER_NAME)
     if both := twins(columns):
         reason = f"it differs from `{both[0]}` in upper and lower case only"
-        raise UnsupportedError(f"{table}.{both[1]}", reason, _OTHER_NAME)
-
-
-def _problem(name: str, *, in_hudi: bool = False) -> str | None:
-    if name in _RESERVED or name.startswith(HUDI_PREFIX):
-        return f"a source column has the name of one of the toolkit's own, or of Hudi's: `{name}`"
-    return name_problem(name, in_hudi=in_hudi)
+        raise UnsupportedError(f"{table}.{both[1]}", reason, OTHER_NAME)
 
 
 def _holds(column: str, kind: str) -> bool:
@@ -370,7 +278,9 @@ def same_key(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]
     return merged if one.keys() == other.keys() == merged.keys() else None
 
 
-def _keys(table: str, schemas: Sequence[Mapping[str, str]], stored: Layout | None, placing: Placing) -> dict[str, str]:
+def _keys(
+    table: str, schemas: Sequence[Mapping[str, str]], stored: Layout | None, placing: ColumnMapping
+) -> dict[str, str]:
     """The primary key's columns by their places, wide enough for all."""
     found = dict(stored.keys) if stored else None
     for columns in schemas:

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.changes.rows import INHERITED, TAKEN, held
 from cdc_lake.columns import DELETE, IMAGE_ENTRY, KAFKA, KAFKA_TYPE, UNAVAILABLE, quoted
 from cdc_lake.fold import moves
+from cdc_lake.silver.rows import INHERITED, TAKEN, held
 
 _JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 _COLUMNS = ("id", "key", "move", "place", "came_by", "real")

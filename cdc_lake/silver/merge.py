@@ -14,9 +14,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from cdc_lake.changes import memory, moves
-from cdc_lake.changes.rows import GIVEN, INHERITED, Shape, changes, held
-from cdc_lake.changes.whole_table import WholeTable
 from cdc_lake.columns import (
     IMAGE_ENTRY,
     KAFKA,
@@ -30,13 +27,17 @@ from cdc_lake.columns import (
     quoted,
 )
 from cdc_lake.errors import DataLossError, DuplicateKeyError
-from cdc_lake.events.layout import Layout
-from cdc_lake.events.moves import has_move_headers, move_of
-from cdc_lake.events.rows import with_rows
 from cdc_lake.fold import arrow
 from cdc_lake.fold.rules import STARTS, STREAMING_OPS, UPSERTS
-from cdc_lake.layers.silver_batch import Batch, Schemas, schemas_and_frames
-from cdc_lake.literals import of_batch
+from cdc_lake.fold.whole_table import WholeTable
+from cdc_lake.silver import inherited_values as moves
+from cdc_lake.silver import side_entries as memory
+from cdc_lake.silver.batch import Batch, Schemas, schemas_and_frames
+from cdc_lake.silver.events import with_rows
+from cdc_lake.silver.evolution import Layout
+from cdc_lake.silver.key_changes import has_move_headers, move_of
+from cdc_lake.silver.rows import GIVEN, INHERITED, Shape, changes, held
+from cdc_lake.spark.literals import of_batch
 from cdc_lake.tables.progress import SidePin
 
 _NAMED_KEYS = 10

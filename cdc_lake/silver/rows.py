@@ -11,9 +11,9 @@ from typing import Literal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import BATCH, DELETE, DELETED, KAFKA, KEEP, KEY, ORDER, SILVER_META, UNAVAILABLE, quoted
+from cdc_lake.columns import BATCH, DELETE, DELETED, KAFKA, KEEP, KEY, ORDER, SILVER_META, UNAVAILABLE
 from cdc_lake.fold.rules import DELETES
-from cdc_lake.literals import of_batch
+from cdc_lake.spark.literals import of_batch
 
 GIVEN, TAKEN, INHERITED = "given", "taken", "inherited"
 """Columns of pieces: values in other records than the row's own; what a key change left, and of which columns."""
@@ -118,21 +118,3 @@ def changes(rows: DataFrame, shape: Shape, *, batch: int) -> DataFrame:
         keep.alias(KEEP),
         (~F.col("has_row")).alias(DELETE),
     )
-
-
-def with_kept(changes: DataFrame, stored: DataFrame) -> DataFrame:
-    """Whole rows: where a change keeps what is stored, that is filled in.
-
-    Columns in: `changes`', and `stored`'s `__key` and those that there are. Columns out: `changes`'.
-    """
-    joined = changes.alias("s").join(stored.alias("t"), F.col(f"s.{KEY}") == F.col(f"t.{KEY}"), "left")
-    there = set(stored.columns) - {KEY}
-
-    def value(name: str) -> Column:
-        sent = F.col(f"s.{quoted(name)}")
-        if name not in there:
-            return sent
-        is_kept = F.array_contains(f"s.{KEEP}", name)
-        return F.when(is_kept, F.col(f"t.{quoted(name)}")).otherwise(sent).alias(name)
-
-    return joined.select(*(value(name) for name in changes.columns))

@@ -10,13 +10,15 @@ from pyspark.sql import functions as F
 
 from cdc_lake import failpoints
 from cdc_lake.catalogs.naming import colliding
-from cdc_lake.changes.whole_table import WholeTable
 from cdc_lake.columns import BATCH, BRONZE, quoted
 from cdc_lake.config import Config
 from cdc_lake.errors import NoProgressError
-from cdc_lake.events.layout import check_steps
-from cdc_lake.layers.catalog import check_catalog_name, keep_in_step
-from cdc_lake.layers.run import (
+from cdc_lake.fold.whole_table import WholeTable
+from cdc_lake.lake.open import TABLE_FOLDERS
+from cdc_lake.lake.schema_files import SchemaFiles
+from cdc_lake.lake.side import SideTable
+from cdc_lake.runs.catalog_sync import check_catalog_name, keep_in_step
+from cdc_lake.runs.context import (
     Leases,
     SilverTarget,
     check_holds_no_tables,
@@ -26,20 +28,18 @@ from cdc_lake.layers.run import (
     silver_targets,
     table_path,
 )
-from cdc_lake.layers.silver_append import ahead, appended, may_repeat, remember, statistics
-from cdc_lake.layers.silver_batch import Batch, Schemas, SilverRun, check_columns
-from cdc_lake.layers.silver_fold import folded
-from cdc_lake.layers.turns import New, Workers
-from cdc_lake.metrics.report import Report, TableReport, check_sum
-from cdc_lake.session import planned_for
-from cdc_lake.sources.schemas import SchemaFiles
-from cdc_lake.storage import LocalFiles, Storage
-from cdc_lake.tables import Table
+from cdc_lake.runs.report import Report, TableReport, check_sum
+from cdc_lake.runs.scheduler import New, Workers
+from cdc_lake.silver.append import ahead, appended, may_repeat, remember, statistics
+from cdc_lake.silver.batch import Batch, Schemas, SilverRun, check_columns
+from cdc_lake.silver.evolution import check_steps
+from cdc_lake.silver.merge import folded
+from cdc_lake.spark.session import planned_for
+from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.tables.contract import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.newest import newest_commit
 from cdc_lake.tables.progress import Progress
-from cdc_lake.tables.side import SideTable
-from cdc_lake.tables.silver import TABLE_FOLDERS
 
 
 def run_silver(

@@ -5,14 +5,11 @@ from collections.abc import Iterable
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.changes.whole_table import Place, WholeTable
 from cdc_lake.columns import (
     DELETE,
-    IMAGE_ENTRY,
     KAFKA,
     KAFKA_TYPE,
     KEY_ENTRY,
-    OLD_KINDS,
     ORDER,
     ORDER_TYPE,
     REJECTED_ENTRY,
@@ -23,7 +20,8 @@ from cdc_lake.columns import (
     TABLE_ENTRY,
 )
 from cdc_lake.fold.rules import TRUNCATE, Order, State
-from cdc_lake.literals import of_batch
+from cdc_lake.fold.whole_table import Place, WholeTable
+from cdc_lake.spark.literals import of_batch
 
 
 def key_is_remembered() -> Column:
@@ -109,21 +107,6 @@ def _start(entry: Row) -> State:
     considered = Place(*entry[SEEN]) if entry[SEEN] else decided
     order = entry[ORDER] and Order(*entry[ORDER])
     return State(op=TRUNCATE if decided else "", decided=decided, considered=considered, order=order)
-
-
-def carried_forward(entries: DataFrame) -> DataFrame:
-    """Entries as versions up to 0.1.0 wrote them, in the columns and kinds of today."""
-    entries = entries.withColumns({name: F.lit(None).cast(SIDE[name]) for name in ("move", SEEN)})
-    kind, rest = F.col("kind"), F.col("id")
-    for old, new in OLD_KINDS.items():
-        kind = F.when(F.col("kind") == old, new).otherwise(kind)
-    rest = F.when(F.col("kind") == "truncated", START_ID).when(F.col("kind") == "snapshot", SNAPSHOT_ID).otherwise(rest)
-    # A key may have been remembered twice: that its row is gone counts.
-    gone = entries.where(F.col("kind") == "deleted").select("id", F.lit("awaiting").alias("kind"))
-    columns = {"kind": kind, "id": rest, "move": F.when(kind == IMAGE_ENTRY, F.col("id"))}
-    return entries.join(gone, ["kind", "id"], "left_anti").select(
-        *(columns.get(name, F.col(name)).alias(name) for name in SIDE)
-    )
 
 
 def side_rows(parts: Iterable[DataFrame], *, batch: int, at_ms: int) -> DataFrame:

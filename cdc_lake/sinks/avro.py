@@ -36,9 +36,9 @@ from pyspark.sql.types import (
 )
 
 from cdc_lake.columns import quoted
+from cdc_lake.decode.framing import ID4, ID8, Side
+from cdc_lake.decode.schemas import SchemaError, fields, is_nullable, parse, type_name
 from cdc_lake.errors import IncompatibleSchemaError
-from cdc_lake.events.framing import ID4, ID8, Side
-from cdc_lake.events.schemas import SchemaError, fields, is_nullable, parse, type_name
 from cdc_lake.registries.subjects import KEY_SUFFIX, VALUE_SUFFIX
 
 _HEADERS = "headers"

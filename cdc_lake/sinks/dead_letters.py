@@ -61,7 +61,7 @@ def dead_letters(rows: DataFrame, max_bytes: int) -> DataFrame:
         "connector.name": F.lit("cdc_lake"),
         "task.id": F.lit(0),
         "stage": F.when(stage.isin("frame", "lookup", "decode"), converter).otherwise("TRANSFORMATION"),
-        "class.name": F.lit("cdc_lake.layers.bronze"),
+        "class.name": F.lit("cdc_lake.layers.bronze"),  # a stable name that consumers may filter by
         "exception.class.name": F.concat_ws(".", F.lit("cdc_lake"), stage, code),
         "exception.message": message,
     }

@@ -28,14 +28,14 @@ from pyspark.sql.avro.functions import from_avro, to_avro
 from pyspark.sql.types import StructField, StructType
 
 from cdc_lake.columns import quoted
+from cdc_lake.decode.framing import FILE_HEADER
+from cdc_lake.decode.identity import Identity
+from cdc_lake.decode.records import avro_schema
+from cdc_lake.decode.schemas import SchemaError, fields, is_nullable, parse
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
-from cdc_lake.events.decode import avro_schema
-from cdc_lake.events.framing import FILE_HEADER
-from cdc_lake.events.identity import Identity
-from cdc_lake.events.schemas import SchemaError, fields, is_nullable, parse
+from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.sources.logs import Span, TopicLog
-from cdc_lake.sources.schemas import SchemaFiles
-from cdc_lake.storage import Storage, answering
+from cdc_lake.storage.files import Storage, answering
 
 KeySchema = Callable[[str], str | None]
 """From a topic to the Avro schema of its keys; none where its rows' keys are not put together here."""

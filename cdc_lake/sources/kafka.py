@@ -17,8 +17,8 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.brokers import Admin, BrokerLogin, refused
+from cdc_lake.decode.identity import NO_TIMESTAMP_MS, Identity
 from cdc_lake.errors import CdcLakeError
-from cdc_lake.events.identity import NO_TIMESTAMP_MS, Identity
 from cdc_lake.sources.logs import Span, TopicLog
 
 _INTERNAL_PREFIXES = ("__", "_connect_", "_schemas")

@@ -8,8 +8,8 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.config import StartPosition
+from cdc_lake.decode.identity import Identity
 from cdc_lake.errors import CdcLakeError, ConfigError
-from cdc_lake.events.identity import Identity
 from cdc_lake.points import milliseconds
 
 

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cdc_lake.errors import InstallationError
-from cdc_lake.jars import CONF_FILES, spark_home
-from cdc_lake.java import SHORT_JVM, find_java
+from cdc_lake.spark.jars import CONF_FILES, spark_home
+from cdc_lake.spark.java import SHORT_JVM, find_java
 
 _FIRST_OPTIONS = "SPARK_SUBMIT_OPTS"
 """The variable with the first options of a JVM that PySpark starts; those of the submission win."""

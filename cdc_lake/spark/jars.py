@@ -23,7 +23,7 @@ from xml.sax.saxutils import quoteattr
 
 from cdc_lake.config import CHECKOUT
 from cdc_lake.errors import ConfigError, InstallationError
-from cdc_lake.java import JAVA_VERSION, bundled_java_home, find_java
+from cdc_lake.spark.java import JAVA_VERSION, bundled_java_home, find_java
 
 LOCKS = CHECKOUT / "conf" / "jars"
 EMBEDDED_PROFILE = "embedded"

@@ -16,14 +16,12 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from cdc_lake.class_archive import short_jvm
 from cdc_lake.config import TableConfig
+from cdc_lake.decode.framing import MAX_INFLATED_BYTES
 from cdc_lake.errors import InstallationError
-from cdc_lake.events.framing import MAX_INFLATED_BYTES
-from cdc_lake.exhausted import TEMPORARY, exhausted
-from cdc_lake.jars import without_hudi
-from cdc_lake.storage import LocalFiles, Storage
-from cdc_lake.versions import (
+from cdc_lake.spark.class_archive import short_jvm
+from cdc_lake.spark.jars import without_hudi
+from cdc_lake.spark.versions import (
     CATALOG,
     DELTA_CATALOG,
     DELTA_EXTENSION,
@@ -37,6 +35,8 @@ from cdc_lake.versions import (
     running,
     start_jvm,
 )
+from cdc_lake.storage.exhausted import TEMPORARY, exhausted
+from cdc_lake.storage.files import LocalFiles, Storage
 
 DRIVER_OPTIONS: Final = "spark.driver.extraJavaOptions"
 EXECUTOR_OPTIONS: Final = "spark.executor.extraJavaOptions"

@@ -1,7 +1,7 @@
 """SQL that settings and models bring. It may compute, but start no program and read no file.
 
 Functions that call Java, which could read the environment and with it secrets, are unknown to our sessions, and texts
-as `${env:NAME}` stay as they are (`cdc_lake.session`).
+as `${env:NAME}` stay as they are (`cdc_lake.spark.session`).
 """
 
 from collections.abc import Iterator

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from cdc_lake.errors import InstallationError
-from cdc_lake.exhausted import TEMPORARY, exhausted, scarce
-from cdc_lake.jars import cache_folder, lock_file, read_lock, require
-from cdc_lake.java import JAVA_VERSION
+from cdc_lake.spark.jars import cache_folder, lock_file, read_lock, require
+from cdc_lake.spark.java import JAVA_VERSION
+from cdc_lake.storage.exhausted import TEMPORARY, exhausted, scarce
 
 if TYPE_CHECKING:  # the commands that fetch jars do without Spark
     from pyspark.sql import SparkSession

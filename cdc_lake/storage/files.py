@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.aws import S3_SCHEMES
 from cdc_lake.errors import ConfigError, InfrastructureError
-from cdc_lake.exhausted import exhausted
-from cdc_lake.s3 import ConditionalPuts
+from cdc_lake.storage.exhausted import exhausted
+from cdc_lake.storage.s3 import ConditionalPuts
 
 _WHOLE_OBJECTS = (*S3_SCHEMES, "gs")
 """Of stores where a file is there, whole, once it is closed, and where renaming one is copying it."""

@@ -30,13 +30,13 @@ from pyspark.sql.types import StructType
 from cdc_lake.columns import DELETE, KEEP, KEY, quoted, type_text
 from cdc_lake.errors import ConfigError, DamagedFileError, ExpiredError, NoProgressError, TableLockedError
 from cdc_lake.partitioning import PartitionField
-from cdc_lake.storage import Storage
-from cdc_lake.tables import Commit, Version
+from cdc_lake.spark.versions import tell_conflicts
+from cdc_lake.storage.files import Storage
+from cdc_lake.tables.contract import Commit, Version
 from cdc_lake.tables.damage import log_damage
 from cdc_lake.tables.newest import LOG_FOLDER
 from cdc_lake.tables.partitions import partition_columns, with_partitions
 from cdc_lake.tables.progress import Progress
-from cdc_lake.versions import tell_conflicts
 
 tell_conflicts()
 

@@ -20,7 +20,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from cdc_lake.changes.rows import with_kept
 from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, quoted
 from cdc_lake.errors import (
     ConfigError,
@@ -33,9 +32,10 @@ from cdc_lake.errors import (
     UnsupportedError,
 )
 from cdc_lake.partitioning import PartitionField, joint_name
-from cdc_lake.storage import Storage
-from cdc_lake.tables import Commit, Version
+from cdc_lake.storage.files import Storage
+from cdc_lake.tables.contract import Commit, Version
 from cdc_lake.tables.hudi_timeline import WRITTEN, any_instant, incomplete, is_removable, others_since
+from cdc_lake.tables.kept import with_kept
 from cdc_lake.tables.newest import HUDI_CHECKSUM, METADATA_FOLDER, TABLE_ID
 from cdc_lake.tables.partitions import with_one_partition
 from cdc_lake.tables.progress import METADATA_KEY, Progress

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import BATCH, quoted
-from cdc_lake.tables import Table
+from cdc_lake.tables.contract import Table
 
 IMAGE = "__image"
 BEFORE, AFTER = "before", "after"

@@ -11,7 +11,7 @@ from fastavro import block_reader
 from pyspark.sql.types import StructType
 
 from cdc_lake.errors import CdcLakeError
-from cdc_lake.storage import LocalFiles, Storage
+from cdc_lake.storage.files import LocalFiles, Storage
 from cdc_lake.tables.hudi_timeline import WRITTEN, incomplete
 from cdc_lake.tables.progress import METADATA_KEY, Progress
 

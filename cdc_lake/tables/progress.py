@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from cdc_lake.decode.identity import Identity
 from cdc_lake.errors import UnsupportedError
-from cdc_lake.events.identity import Identity
 
 METADATA_KEY = "cdc_lake"
 

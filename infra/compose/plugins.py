@@ -4,7 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from cdc_lake.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock, require, unpacked
+from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock, require, unpacked
 
 FOLDER = Path(__file__).parent / "plugins"
 

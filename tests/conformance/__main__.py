@@ -71,7 +71,7 @@ def _by_lake(
     is_rebuilt: bool,
 ) -> Iterator[Result]:
     # Here, because Spark and the product are not needed for the rest.
-    from cdc_lake.session import build_session
+    from cdc_lake.spark.session import build_session
 
     from .by_lake import results_by_lake
 

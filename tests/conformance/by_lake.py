@@ -11,15 +11,15 @@ from fakes import FakeBroker
 from hudi import HudiReadOptions, HudiTableBuilder
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.rebuild import run_rebuild
-from cdc_lake.layers.replay import replay_quarantined
-from cdc_lake.layers.run import silver_targets
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.layers.turns import Workers
-from cdc_lake.metrics.report import Report
-from cdc_lake.tables.side import SideTable
+from cdc_lake.lake.side import SideTable
+from cdc_lake.operations.rebuild import run_rebuild
+from cdc_lake.operations.replay import replay_quarantined
+from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.report import Report
+from cdc_lake.runs.scheduler import Workers
+from cdc_lake.silver.run import run_silver
 
 from .cut import Split, cuts, due
 from .log import Deletes, Log, Shape

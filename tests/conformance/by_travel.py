@@ -12,7 +12,7 @@ from reference import Event, Place, in_log_order
 import cdc_lake
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
 from cdc_lake.errors import TimeTravelError
-from cdc_lake.layers.run import silver_targets
+from cdc_lake.runs.context import silver_targets
 
 from .by_lake import Copy, Lake, copies_of, rows_of
 from .by_reference import events_of, folded

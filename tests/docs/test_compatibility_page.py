@@ -1,8 +1,8 @@
-"""docs/compatibility.md is what cdc_lake/versions.py says, and what was counted."""
+"""docs/compatibility.md is what cdc_lake/spark/versions.py says, and what was counted."""
 
 from profiles.page import PAGE, page, read_results
 
-from cdc_lake.versions import PROFILES
+from cdc_lake.spark.versions import PROFILES
 
 
 def test_the_page_is_what_the_versions_and_the_counts_say() -> None:

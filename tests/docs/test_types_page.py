@@ -3,7 +3,7 @@
 from source_types import SOURCES
 from types_page import PAGE, page
 
-from cdc_lake.events.types import RULES
+from cdc_lake.decode.types import RULES
 
 
 def test_the_page_is_what_the_mapping_says() -> None:

@@ -11,13 +11,13 @@ from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 from sink_files import FakeSink
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config
-from cdc_lake.embedded import sample
+from cdc_lake.demo import sample
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.run import silver_targets
-from cdc_lake.layers.silver import run_silver
+from cdc_lake.runs.context import silver_targets
+from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.hudi import HudiTable
 
 NAME = "momastory"

@@ -25,11 +25,11 @@ from pyspark.sql import SparkSession
 from registry_server import Certificates, FakeServer, serving
 
 from cdc_lake.brokers import broker_login
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.cli.app import execute
 from cdc_lake.config import load_config
 from cdc_lake.errors import ConfigError
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.turns import Workers
+from cdc_lake.runs.scheduler import Workers
 from cdc_lake.sinks.topic import KafkaTopic
 from cdc_lake.sources.kafka import Broker
 from cdc_lake.sources.logs import Span

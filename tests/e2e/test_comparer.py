@@ -17,8 +17,8 @@ from deltalake import write_deltalake
 from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 
-from cdc_lake.embedded.comparer import Comparison, Difference, compare, main
-from cdc_lake.embedded.demo import gold_result
+from cdc_lake.demo.comparer import Comparison, Difference, compare, main
+from cdc_lake.demo.run import gold_result
 from cdc_lake.reconcile.catalogue import LIKE_PLACEHOLDER, QUARANTINED_KEY, ZONE_WITH_SECONDS, read_tables
 
 Row = dict[str, Any]
@@ -569,7 +569,7 @@ def test_the_command_exits_1_and_prints_the_differences(
 
 def test_the_command_exits_0_for_equal_tables(dsn: str, compared: Callable[..., Comparison], tmp_path: Path) -> None:
     compared()
-    command = [sys.executable, "-m", "cdc_lake.embedded.comparer", "--dsn", dsn, "--table", "proof.thing"]
+    command = [sys.executable, "-m", "cdc_lake.demo.comparer", "--dsn", dsn, "--table", "proof.thing"]
 
     done = subprocess.run([*command, "--lake", str(tmp_path / "lake")], capture_output=True, text=True)
 

@@ -10,11 +10,11 @@ from events import OPTIONAL_INT, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, KafkaConfig, LakeConfig, TableConfig
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.failpoints import VARIABLE
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.runs.report import TableReport
 from cdc_lake.tables.delta import DeltaLakeTable
 
 DOWN = "127.0.0.1:9"

@@ -19,9 +19,9 @@ from running import running
 
 from cdc_lake.cli.app import execute
 from cdc_lake.config import TableType
-from cdc_lake.embedded import sample
-from cdc_lake.embedded.demo import FLOOR, SAMPLE, reading_only
-from cdc_lake.embedded.shop import ENOUGH
+from cdc_lake.demo import sample
+from cdc_lake.demo.run import FLOOR, SAMPLE, reading_only
+from cdc_lake.demo.shop import ENOUGH
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.reconcile.catalogue import CUT_TIME, OTHER_CALENDAR, SEVERAL_DIMENSIONS
 
@@ -56,7 +56,7 @@ def ended(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[En
     folder, out, err = tmp_path_factory.mktemp("demo") / "made by the demo", io.StringIO(), io.StringIO()
     servers = running(stack)
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr("cdc_lake.embedded.demo.Stack", servers)
+        patch.setattr("cdc_lake.demo.run.Stack", servers)
         with pytest.raises(SystemExit) as exited:
             execute("demo", "--json", "--folder", str(folder), *ONLY_THE_SLICE)
     assert isinstance(exited.value.code, int)

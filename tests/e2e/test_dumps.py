@@ -10,11 +10,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from cdc_lake.embedded import demo
-from cdc_lake.embedded.any_changes import AnyChanges
-from cdc_lake.embedded.dump import Loaded, load_dump
+from cdc_lake.demo import run as demo
+from cdc_lake.demo.any_changes import AnyChanges
+from cdc_lake.demo.dump import Loaded, load_dump
+from cdc_lake.demo.workload import change
 from cdc_lake.embedded.postgres import program
-from cdc_lake.embedded.workload import change
 from cdc_lake.errors import ConfigError
 from cdc_lake.reconcile.catalogue import Table, read_tables
 

@@ -13,7 +13,7 @@ from buckets import LAKE, Bucket
 from plain_spark import PlainSpark, cluster, losing_a_worker, remove
 
 from cdc_lake.config import TableType
-from cdc_lake.embedded.demo import Where, here, run_demo
+from cdc_lake.demo.run import Where, here, run_demo
 
 pytestmark = [pytest.mark.deep, pytest.mark.parametrize("table_type", get_args(TableType))]
 

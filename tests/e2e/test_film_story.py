@@ -8,13 +8,13 @@ import yaml
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config
-from cdc_lake.embedded import sample
-from cdc_lake.embedded.comparer import compare
+from cdc_lake.demo import sample
+from cdc_lake.demo.comparer import compare
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.silver import run_silver
+from cdc_lake.silver.run import run_silver
 
 NAME = "filmstory"
 TOPIC = f"{NAME}.public.film"

@@ -16,8 +16,8 @@ from silver_by_hand import SilverByHand
 from cdc_lake.config import CHECKOUT, GoldConfig, LakeConfig, load_config
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.failpoints import VARIABLE
-from cdc_lake.layers.gold import run_gold
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.gold.run import run_gold
+from cdc_lake.runs.report import TableReport
 from cdc_lake.tables.delta import DeltaLakeTable
 
 SALE = "shop.public.sale"

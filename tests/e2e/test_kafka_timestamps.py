@@ -7,10 +7,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, KafkaConfig, LakeConfig, RegistryConfig, TableConfig
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.replay import replay_quarantined
+from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.tables.delta import DeltaLakeTable
 
 NOON_MS = 1_700_049_600_000

@@ -11,20 +11,20 @@ from deltalake import DeltaTable
 from one_server import started
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config
-from cdc_lake.embedded import sample
-from cdc_lake.embedded.comparer import compare
+from cdc_lake.demo import sample
+from cdc_lake.demo.comparer import compare
+from cdc_lake.demo.hard_changes import HardChanges
+from cdc_lake.demo.workload import change
 from cdc_lake.embedded.connect import Connect
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
-from cdc_lake.embedded.hard_changes import HardChanges
 from cdc_lake.embedded.ports import choose_ports
 from cdc_lake.embedded.server import Site
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.embedded.workload import change
-from cdc_lake.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
-from cdc_lake.java import find_java
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.silver import run_silver
+from cdc_lake.silver.run import run_silver
+from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
+from cdc_lake.spark.java import find_java
 
 NAME = "killed"
 TABLES = ("film", "customer")

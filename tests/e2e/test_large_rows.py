@@ -10,7 +10,7 @@ import requests
 from confluent_kafka import Consumer, TopicPartition
 from psycopg.conninfo import make_conninfo
 
-from cdc_lake.embedded import sample
+from cdc_lake.demo import sample
 from cdc_lake.embedded.connectors import check_connector, postgres_connector_config, put_connector
 from cdc_lake.embedded.kafka import MAX_RECORD_BYTES
 from cdc_lake.embedded.stack import Stack

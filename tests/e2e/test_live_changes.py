@@ -15,14 +15,14 @@ from deltalake import DeltaTable
 from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, LakeConfig, StackConfig, TableConfig
-from cdc_lake.embedded import sample
+from cdc_lake.demo import sample
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.reconcile import run_reconcile
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.operations.reconcile import run_reconcile
+from cdc_lake.runs.report import TableReport
+from cdc_lake.silver.run import run_silver
 
 NAME = "altered"
 TOPIC = f"{NAME}.public.thing"

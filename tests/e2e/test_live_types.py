@@ -25,17 +25,17 @@ from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, load_config
-from cdc_lake.embedded import sample
-from cdc_lake.embedded.comparer import compare
+from cdc_lake.decode.schemas import fields, non_null, parse
+from cdc_lake.decode.types import mapping, plain_type
+from cdc_lake.demo import sample
+from cdc_lake.demo.comparer import compare
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.events.schemas import fields, non_null, parse
-from cdc_lake.events.types import mapping, plain_type
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.reconcile import run_reconcile
-from cdc_lake.layers.silver import run_silver
+from cdc_lake.operations.reconcile import run_reconcile
 from cdc_lake.reconcile.catalogue import NOT_SENT, read_tables
+from cdc_lake.silver.run import run_silver
 
 SMALL = {"types_small": {st.DECIMALS: "precise", st.TIMES: "adaptive"}}
 LARGE = {

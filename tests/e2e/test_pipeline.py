@@ -19,16 +19,16 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 import cdc_lake
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, load_config
-from cdc_lake.embedded import sample, tap
-from cdc_lake.embedded.comparer import compare
+from cdc_lake.demo import sample, tap
+from cdc_lake.demo.comparer import compare
+from cdc_lake.demo.hard_changes import HardChanges
+from cdc_lake.demo.workload import change
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
-from cdc_lake.embedded.hard_changes import HardChanges
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.embedded.workload import change
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.delta import DeltaLakeTable
 
 NAME = "story"

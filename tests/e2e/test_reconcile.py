@@ -20,13 +20,13 @@ from cdc_lake.columns import SILVER_META
 from cdc_lake.config import Config, load_config
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.errors import InfrastructureError
-from cdc_lake.layers.reconcile import run_reconcile
-from cdc_lake.layers.run import silver_targets, table_path
-from cdc_lake.layers.turns import Workers
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.operations.reconcile import run_reconcile
 from cdc_lake.reconcile import catalogue, ranges
 from cdc_lake.reconcile.postgres import open_snapshot
 from cdc_lake.reconcile.rows import NEVER_THERE
+from cdc_lake.runs.context import silver_targets, table_path
+from cdc_lake.runs.report import TableReport
+from cdc_lake.runs.scheduler import Workers
 from cdc_lake.tables.progress import Progress
 
 PREFIX = "reconciled"

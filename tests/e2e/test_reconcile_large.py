@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from cdc_lake.columns import SILVER_META
 from cdc_lake.config import load_config
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.layers.run import silver_targets, table_path
+from cdc_lake.runs.context import silver_targets, table_path
 from cdc_lake.tables.progress import Progress
 
 COMMAND = Path(sys.executable).with_name("cdc-lake")

@@ -11,14 +11,14 @@ from events import OPTIONAL_STRING, Record, Topic
 from one_server import started
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, KafkaConfig, LakeConfig
 from cdc_lake.embedded.kafka import Kafka
 from cdc_lake.embedded.ports import choose_ports
 from cdc_lake.embedded.server import Site
-from cdc_lake.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
-from cdc_lake.java import find_java
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.runs.report import TableReport
+from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
+from cdc_lake.spark.java import find_java
 from cdc_lake.tables.delta import DeltaLakeTable
 
 

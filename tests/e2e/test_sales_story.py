@@ -16,11 +16,11 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from places import Place
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.gold import run_gold
-from cdc_lake.layers.silver import run_silver
+from cdc_lake.gold.run import run_gold
+from cdc_lake.silver.run import run_silver
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 LENGTH, SLIDE = timedelta(minutes=10), timedelta(minutes=5)

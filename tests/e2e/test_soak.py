@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cdc_lake.embedded import sample
-from cdc_lake.embedded.comparer import compare
+from cdc_lake.demo import sample
+from cdc_lake.demo.comparer import compare
+from cdc_lake.demo.shop import Shop
+from cdc_lake.demo.workload import changing
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
-from cdc_lake.embedded.shop import Shop
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.embedded.workload import changing
 
 NAME = "soak"
 SECONDS, EACH_SECONDS = 600, 10

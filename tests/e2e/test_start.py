@@ -8,11 +8,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, KafkaConfig, LakeConfig, RegistryConfig, StartPosition, TableConfig
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.seek import moves, seek
-from cdc_lake.layers.turns import Workers
+from cdc_lake.operations.seek import moves, seek
+from cdc_lake.runs.scheduler import Workers
 from cdc_lake.tables.delta import DeltaLakeTable
 
 HOUR_MS = 3_600_000

@@ -13,11 +13,11 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.runs.report import TableReport
+from cdc_lake.silver.run import run_silver
 
 
 def request(number: int) -> dict[str, Any]:

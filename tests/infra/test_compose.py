@@ -12,14 +12,14 @@ import yaml
 from deployments import INFRA
 
 from cdc_lake.config import CHECKOUT, kafka_address, load_config, registry_address
-from cdc_lake.embedded import sample
+from cdc_lake.demo import sample
 from cdc_lake.embedded.connect import Connect
 from cdc_lake.embedded.connectors import postgres_connector_config
 from cdc_lake.embedded.kafka import Kafka
 from cdc_lake.embedded.ports import PORTS
 from cdc_lake.embedded.postgres import Postgres, program
 from cdc_lake.embedded.server import Site
-from cdc_lake.jars import cache_folder, lock_file, read_lock
+from cdc_lake.spark.jars import cache_folder, lock_file, read_lock
 
 Services = dict[str, dict[str, Any]]
 COMPOSE = INFRA / "compose"

@@ -22,8 +22,8 @@ from deployments import (
 from policy_lint import complaints, wildcards
 
 from cdc_lake.config import Config, LakeConfig, SilverTable, TableConfig
-from cdc_lake.layers.run import silver_targets, table_path
-from cdc_lake.metrics.report import Report
+from cdc_lake.runs.context import silver_targets, table_path
+from cdc_lake.runs.report import Report
 
 REASONS = {
     "OnlyOverTls": "it refuses: everybody, everything, in the bucket that it stands in",

@@ -34,9 +34,9 @@ from deployments import (
 
 from cdc_lake.catalogs.naming import names_of
 from cdc_lake.config import CHECKOUT, Config, load_config
-from cdc_lake.jars import read_lock
-from cdc_lake.layers.run import silver_targets
-from cdc_lake.session import SPARK_DEFAULTS
+from cdc_lake.runs.context import silver_targets
+from cdc_lake.spark.jars import read_lock
+from cdc_lake.spark.session import SPARK_DEFAULTS
 
 MOST_BYTES = 1_000_000
 """Of a template in a bucket; it is too long to be sent with the request, which takes 51,200."""

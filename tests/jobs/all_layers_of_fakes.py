@@ -5,12 +5,12 @@ import sys
 from bronze_of_fakes import servers
 from events import TABLE
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.gold import run_gold
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.session import build_session
-from cdc_lake.versions import running
+from cdc_lake.gold.run import run_gold
+from cdc_lake.silver.run import run_silver
+from cdc_lake.spark.session import build_session
+from cdc_lake.spark.versions import running
 
 if __name__ == "__main__":
     spark = build_session("cdc_lake in all layers")

@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.errors import InstallationError
-from cdc_lake.session import avro_limits, build_session
+from cdc_lake.spark.session import avro_limits, build_session
 
 MAX_RECORD_BYTES = 100_000_000
 NAMES = (*avro_limits(MAX_RECORD_BYTES), "mine")

@@ -8,8 +8,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from events import TABLE, FakeRegistry, Topic
 from fakes import FakeBroker
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config
-from cdc_lake.layers.bronze import run_bronze
 
 MAX_ROWS = 3
 """Of a batch of bronze; silver takes bronze's batches one by one."""

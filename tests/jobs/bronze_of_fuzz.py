@@ -20,12 +20,12 @@ from fakes import FakeBroker
 from pyspark.sql import functions as F
 from sent import Shelf
 
+from cdc_lake.bronze.run import bronze_table, run_bronze
 from cdc_lake.config import Config, LakeConfig, TableConfig, load_config
-from cdc_lake.layers.bronze import bronze_table, run_bronze
-from cdc_lake.layers.silver import run_silver
 from cdc_lake.registries.registry import is_id
-from cdc_lake.session import build_session
-from cdc_lake.storage import Storage
+from cdc_lake.silver.run import run_silver
+from cdc_lake.spark.session import build_session
+from cdc_lake.storage.files import Storage
 
 BATCH = 1_500
 

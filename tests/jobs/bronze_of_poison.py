@@ -15,8 +15,8 @@ from events import Record
 from fakes import FakeBroker
 from sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Shelf, event, row
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config
-from cdc_lake.layers.bronze import run_bronze
 from cdc_lake.registries.registry import RegisteredSchema
 
 GOOD, EACH = 2_000, 3

@@ -8,8 +8,8 @@ from bronze_of_fakes import servers
 from events import TABLE
 from pyspark.sql import DataFrame, SparkSession
 
+from cdc_lake.bronze import run as bronze
 from cdc_lake.cli.app import main
-from cdc_lake.layers import bronze
 from cdc_lake.sources.logs import Span
 
 LARGE, LAST = "pagila.public.too_large", "pagila.public.unreached"

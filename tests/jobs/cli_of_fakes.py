@@ -8,9 +8,9 @@ from functools import partial
 from bronze_of_fakes import servers
 from events import TABLE
 
+from cdc_lake.bronze import run as bronze
 from cdc_lake.cli.app import main
 from cdc_lake.errors import ConfigError
-from cdc_lake.layers import bronze
 from cdc_lake.sources.logs import TopicLog
 
 FAILING = "pagila.public.failing"

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from submitting import CHECKOUT, PROGRAMS, RECORDS, Ended, Submit
 
 from cdc_lake.cli.app import execute
-from cdc_lake.embedded.demo import SMALL_JVM
+from cdc_lake.demo.run import SMALL_JVM
 from cdc_lake.embedded.stack import Stack
 
 TOPIC = "submitted.public.thing"

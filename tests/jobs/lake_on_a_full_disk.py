@@ -11,9 +11,9 @@ from bronze_of_fakes import servers
 from deltalake import DeltaTable
 from events import TABLE
 
+from cdc_lake.bronze import run as bronze
 from cdc_lake.cli.app import execute
-from cdc_lake.layers import bronze
-from cdc_lake.session import build_session
+from cdc_lake.spark.session import build_session
 
 LAYERS = ("bronze", "silver")
 

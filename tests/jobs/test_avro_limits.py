@@ -6,7 +6,7 @@ import pyspark
 from avro_limits_of_executors import MAX_RECORD_BYTES
 from submitting import Submit
 
-from cdc_lake.session import avro_limits
+from cdc_lake.spark.session import avro_limits
 
 JOB = Path(__file__).with_name("avro_limits_of_executors.py")
 

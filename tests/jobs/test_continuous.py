@@ -18,9 +18,9 @@ from fakes import FakeBroker
 from pyspark.sql import SparkSession
 from submitting import CHECKOUT, PROGRAMS
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, LakeConfig
-from cdc_lake.embedded.demo import SMALL_JVM
-from cdc_lake.layers.bronze import run_bronze
+from cdc_lake.demo.run import SMALL_JVM
 
 PATIENCE_SECONDS = 240
 END_SECONDS = 30

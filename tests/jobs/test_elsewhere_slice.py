@@ -17,9 +17,9 @@ from sink_files import write_files
 from submitting import CHECKOUT, RECORDS, Submit
 
 from cdc_lake.config import TABLE_TYPES
-from cdc_lake.embedded.demo import Jobs
+from cdc_lake.demo.run import Jobs
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.jars import sha256
+from cdc_lake.spark.jars import sha256
 
 ALL_TYPES = json.dumps([held_in.model_dump(exclude_none=True) for held_in in TABLE_TYPES.values()])
 IN_TURN = Path(__file__).with_name("in_turn.py")

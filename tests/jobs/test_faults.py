@@ -30,16 +30,16 @@ from pyspark.sql import SparkSession
 from submitting import CHECKOUT, PROGRAMS, Ended
 
 from cdc_lake import failpoints
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.columns import BATCH
 from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, LeaseConfig, SilverTable, TableConfig
-from cdc_lake.embedded.demo import SMALL_JVM
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.gold import run_gold
-from cdc_lake.layers.rebuild import run_rebuild
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.demo.run import SMALL_JVM
+from cdc_lake.gold.run import run_gold
+from cdc_lake.lake.lease import Lease
+from cdc_lake.operations.rebuild import run_rebuild
+from cdc_lake.runs.report import TableReport
+from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.hudi import HudiTable
-from cdc_lake.tables.lease import Lease
 
 FOLDER = TABLE.replace(".", "/")
 BATCHES = 3

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from cdc_lake.java import SHORT_JVM
+from cdc_lake.spark.java import SHORT_JVM
 
 SESSION = """
 import json, os, sys
 from pathlib import Path
-from cdc_lake import class_archive
-from cdc_lake.session import build_session
+from cdc_lake.spark import class_archive
+from cdc_lake.spark.session import build_session
 class_archive._folder = lambda: Path("short-runs").absolute()
 spark = build_session("short", is_short=True)
 jvm = spark._jvm
@@ -35,7 +35,7 @@ json.dump(
 
 ARCHIVE = """
 from pathlib import Path
-from cdc_lake import class_archive
+from cdc_lake.spark import class_archive
 from cdc_lake.cli.app import execute
 class_archive._folder = lambda: Path("short-runs").absolute()
 execute("jars", "archive")

@@ -19,13 +19,13 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from submitting import CHECKOUT, RECORDS, Submit
 
-from cdc_lake import jars as jars_module
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.jars import Jar, cache_folder, lock_file, read_lock, spark_home, write_spark_defaults
-from cdc_lake.layers import turns
-from cdc_lake.session import SPARK_DEFAULTS
+from cdc_lake.runs import scheduler as turns
+from cdc_lake.spark import jars as jars_module
+from cdc_lake.spark.jars import Jar, cache_folder, lock_file, read_lock, spark_home, write_spark_defaults
+from cdc_lake.spark.session import SPARK_DEFAULTS
+from cdc_lake.spark.versions import PROFILES, profile_name
 from cdc_lake.tables.progress import Progress
-from cdc_lake.versions import PROFILES, profile_name
 
 MANIFEST = "META-INF/MANIFEST.MF"
 

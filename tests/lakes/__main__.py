@@ -16,10 +16,10 @@ from deltalake import DeltaTable
 from events import Record
 from pyspark.sql import SparkSession
 
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.metrics.report import Report
-from cdc_lake.session import build_session
+from cdc_lake.bronze.run import run_bronze
+from cdc_lake.runs.report import Report
+from cdc_lake.silver.run import run_silver
+from cdc_lake.spark.session import build_session
 
 from .story import Tables
 

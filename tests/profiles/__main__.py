@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from cdc_lake.versions import PROFILES
+from cdc_lake.spark.versions import PROFILES
 
 from .page import CHECKOUT, PAGE, Count, page, read_results, write_results
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from cdc_lake.java import JAVA_VERSION
-from cdc_lake.versions import BROKEN, PROFILES
+from cdc_lake.spark.java import JAVA_VERSION
+from cdc_lake.spark.versions import BROKEN, PROFILES
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = CHECKOUT / "docs" / "compatibility.md"
@@ -100,7 +100,7 @@ _HEAD = """# Which versions go together
 
 A profile is a set of versions that the suites below were run with. The Spark that is installed chooses it; where two
 profiles have the same Spark, `CDC_LAKE_PROFILE` names the one whose jars are meant. There is one code base: what is
-called otherwise in another version stands in `cdc_lake/versions.py`.
+called otherwise in another version stands in `cdc_lake/spark/versions.py`.
 """
 _EMR = f"""
 Java is {JAVA_VERSION} everywhere. Spark 4 does not start on the small Java that `make setup` brings along, which lacks

@@ -18,8 +18,8 @@ from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 from psycopg.conninfo import make_conninfo
 
+from cdc_lake.demo.tap import messages
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
-from cdc_lake.embedded.tap import messages
 from tests.wire import Side, opened
 
 from .recordings import JSON_CONVERTER, RECORDINGS, Recording

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 import reference
 
-from cdc_lake.changes.whole_table import Mark, Place, Truncate, WholeTable, whole_table
 from cdc_lake.fold import arrow, moves
 from cdc_lake.fold.arrow import EVENT, GIVEN, LEFT, MEMORY, OF_ROW, ORDER_TYPE, PLACE_TYPE, ROW
 from cdc_lake.fold.rules import DELETES, TRUNCATE, UPSERTS, Event, Order, State
+from cdc_lake.fold.whole_table import Mark, Place, Truncate, WholeTable, whole_table
 from rules.table import Record, Settled
 
 STREAM = pa.schema(

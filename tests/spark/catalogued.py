@@ -8,13 +8,13 @@ from events import OPTIONAL_INT, START_MS, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
-from cdc_lake.catalogs import Entry
+from cdc_lake.bronze.run import run_bronze
+from cdc_lake.catalogs.catalog import Entry
 from cdc_lake.config import CatalogConfig, Config, GoldConfig, LakeConfig, SilverTable, TableConfig
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.catalog import _Look
-from cdc_lake.layers.gold import run_gold
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.gold.run import run_gold
+from cdc_lake.runs.catalog_sync import _Look
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.silver.run import run_silver
 
 COMMENTED = ["null", {"type": "string", "connect.doc": "what it is"}]
 SILVER = {

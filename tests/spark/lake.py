@@ -10,14 +10,14 @@ from events import FakeRegistry, Record, Topic
 from fakes import FakeBroker, kafka
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from cdc_lake.bronze.decide import Schemas, with_decision
+from cdc_lake.bronze.references import Names, resolve
+from cdc_lake.bronze.run import run_bronze
+from cdc_lake.bronze.schema_resolution import SIDES, look_over
 from cdc_lake.config import Config, LakeConfig, TableConfig
-from cdc_lake.events.arrival import Schemas, with_decision
-from cdc_lake.events.decode import WriterSchema
-from cdc_lake.events.references import Names, resolve
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.layers.written import SIDES, look_over
-from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.decode.records import WriterSchema
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
 

@@ -11,12 +11,12 @@ from fakes import FakeBroker
 from lake import by_offset
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, LakeConfig, TableConfig
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.run import silver_targets
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.metrics.report import TableReport
 from cdc_lake.registries.registry import RegisteredSchema
+from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.report import TableReport
+from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.delta import DeltaLakeTable
 
 TABLE = wire.Table(

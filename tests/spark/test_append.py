@@ -15,16 +15,16 @@ from events import OPTIONAL_STRING, START_MS, FakeRegistry, Record, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, LakeConfig, SilverTable, TableConfig
 from cdc_lake.errors import ConfigError
 from cdc_lake.failpoints import VARIABLE
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.rebuild import run_rebuild
-from cdc_lake.layers.replay import replay_quarantined
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.layers.story import story
-from cdc_lake.layers.turns import Workers
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.operations.rebuild import run_rebuild
+from cdc_lake.operations.replay import replay_quarantined
+from cdc_lake.operations.story import story
+from cdc_lake.runs.report import TableReport
+from cdc_lake.runs.scheduler import Workers
+from cdc_lake.silver.run import run_silver
 
 TOPIC = "web.logs"
 LOGS: dict[str, Any] = {
@@ -303,7 +303,7 @@ def test_what_needs_keys_says_that_there_are_none(half_folded: Logs) -> None:
 def test_records_wait_for_others_but_not_too_long(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     logs.settings["min_batch_bytes"] = 3 * len(line(1))
     clock = (START_MS + 60_000) / 1000
-    monkeypatch.setattr("cdc_lake.layers.bronze.time.time", lambda: clock)
+    monkeypatch.setattr("cdc_lake.bronze.run.time.time", lambda: clock)
 
     def landed() -> int:
         workers = Workers(spark=logs.spark, is_continuous=True)

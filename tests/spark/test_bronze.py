@@ -15,14 +15,16 @@ from fakes import FakeBroker
 from pyspark.sql import Row, SparkSession
 from typer.testing import CliRunner
 
+from cdc_lake.bronze import adjacent_records as neighbours
+from cdc_lake.bronze import log_ends
+from cdc_lake.bronze import run as bronze
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.cli.app import app
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.errors import CdcLakeError, ConfigError
 from cdc_lake.failpoints import VARIABLE
-from cdc_lake.layers import bronze, log_ends, neighbours
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.replay import replay_quarantined
-from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.operations.replay import replay_quarantined
+from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Gap, Progress
 
@@ -140,7 +142,7 @@ def test_what_cannot_be_read_may_be_logged_and_wait_for_nobody(here: Bronze, cap
     assert (done.error, done.rows) == (None, {"read": 4, "ok": 2, "quarantined": 0, "control": 0, "dropped": 2})
     (warned,) = done.warnings
     assert warned.startswith("2 records of batch 1 could not be read and were logged, as on_error is log")
-    first, second = (record.getMessage() for record in caplog.records if record.name == "cdc_lake.layers.bronze")
+    first, second = (record.getMessage() for record in caplog.records if record.name == "cdc_lake.bronze.run")
     assert first.startswith(f"{here.name}[0]@1: value: ") and "left over behind the record" in first
     assert second == f"{here.name}[0]@2: the record before it, with the same key, is quarantined"
     rows = here.rows()

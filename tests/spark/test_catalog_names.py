@@ -6,10 +6,10 @@ from events import OPTIONAL_STRING, START_MS, FakeRegistry, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.catalogs.glue import GlueCatalog
 from cdc_lake.config import CatalogConfig, Config, LakeConfig
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.silver import run_silver
+from cdc_lake.silver.run import run_silver
 
 
 def test_only_the_later_of_two_tables_of_one_name_fails(spark: SparkSession, tmp_path: Path, aws: str) -> None:

@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 from three_layers import Lake
 
 from cdc_lake.config import SilverTable
-from cdc_lake.layers.rebuild import run_rebuild
-from cdc_lake.layers.status import status
-from cdc_lake.metrics.report import Report, TableReport
-from cdc_lake.sources.schemas import SchemaFiles
-from cdc_lake.storage import LocalFiles
+from cdc_lake.lake.schema_files import SchemaFiles
+from cdc_lake.operations.rebuild import run_rebuild
+from cdc_lake.operations.status import status
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.storage.files import LocalFiles
 
 DELTA, HUDI = SilverTable(), SilverTable(format="hudi", type="mor")
 

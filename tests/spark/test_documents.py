@@ -9,8 +9,8 @@ from events import DOCUMENT, FakeRegistry, Record, Topic
 from lake import Cases, Lake
 from pyspark.sql import SparkSession
 
-from cdc_lake.events.schemas import parse
-from cdc_lake.events.types import mapping
+from cdc_lake.decode.schemas import parse
+from cdc_lake.decode.types import mapping
 
 KEY = '{"$oid": "64b7"}'
 FIRST, SECOND = '{"_id": {"$oid": "64b7"}, "n": 1.0}', '{"_id": {"$oid": "64b7"}, "n": {"$numberLong": "2"}}'

@@ -9,13 +9,13 @@ from events import OPTIONAL_STRING, START_MS, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.columns import HUDI_PREFIX
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig
 from cdc_lake.errors import DuplicateKeyError
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.rebuild import run_rebuild
-from cdc_lake.layers.run import SilverTarget, silver_targets
-from cdc_lake.layers.silver import run_silver
+from cdc_lake.operations.rebuild import run_rebuild
+from cdc_lake.runs.context import SilverTarget, silver_targets
+from cdc_lake.silver.run import run_silver
 
 
 def repeat_row(spark: SparkSession, target: SilverTarget, key: int) -> None:

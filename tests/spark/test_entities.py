@@ -14,11 +14,11 @@ from fakes import FakeBroker
 from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, LakeConfig, TableConfig
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.rebuild import run_rebuild
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.operations.rebuild import run_rebuild
+from cdc_lake.runs.report import TableReport
+from cdc_lake.silver.run import run_silver
 
 TOPIC = "shop.sales.orders"
 ORDERS: Mapping[str, Any] = {

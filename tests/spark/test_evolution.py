@@ -13,8 +13,8 @@ from schema_changes import CHANGES, POLICIES, TABLE, Change, outcome, steps_of, 
 from sent import Lake, Shelf, event
 
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.runs.report import TableReport
+from cdc_lake.silver.run import run_silver
 
 TOGETHER = [change for change in CHANGES if change.is_combinable]
 

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.errors import ExpectationError
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.layers.story import story
+from cdc_lake.operations.story import story
+from cdc_lake.silver.run import run_silver
 
 COLUMNS = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
 POSITIVE = {"name": "positive", "holds": "n > 0", "on_fail": "reject"}

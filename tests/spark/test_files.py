@@ -12,15 +12,15 @@ from fakes import FakeBroker
 from pyspark.sql import SparkSession
 from sink_files import container, write_files
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, FilesConfig, LakeConfig, TableConfig
 from cdc_lake.errors import ConfigError
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.plan import plan
-from cdc_lake.layers.replay import replay_quarantined
-from cdc_lake.layers.seek import moves
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.layers.status import status
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.operations.plan import plan
+from cdc_lake.operations.replay import replay_quarantined
+from cdc_lake.operations.seek import moves
+from cdc_lake.operations.status import status
+from cdc_lake.runs.report import TableReport
+from cdc_lake.silver.run import run_silver
 from cdc_lake.sources.files import Files
 
 COLUMNS = {"n": OPTIONAL_INT, "text": OPTIONAL_STRING}

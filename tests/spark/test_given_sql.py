@@ -9,9 +9,9 @@ from test_gold import PER_KIND, THING, THINGS, Lake
 
 from cdc_lake.config import Expectation
 from cdc_lake.errors import ConfigError
-from cdc_lake.layers.as_deletes import with_deletes
-from cdc_lake.layers.expected import with_unmet
-from cdc_lake.layers.silver_append import _derived
+from cdc_lake.runs.expectations import with_unmet
+from cdc_lake.silver.append import _derived
+from cdc_lake.silver.conditional_deletes import with_deletes
 
 ENVIRONMENT = "'java.lang.System', 'getenv', 'HOME'"
 QUERIES = {

@@ -18,10 +18,10 @@ from cdc_lake.columns import BATCH, DELETED, SILVER_META
 from cdc_lake.config import CHECKOUT, Config, GoldConfig, LakeConfig
 from cdc_lake.errors import CdcLakeError, ModelError, UnknownTableError
 from cdc_lake.failpoints import VARIABLE
-from cdc_lake.layers.gold import run_gold
-from cdc_lake.metrics.report import Report, TableReport
-from cdc_lake.storage import Storage
-from cdc_lake.tables.lease import Lease
+from cdc_lake.gold.run import run_gold
+from cdc_lake.lake.lease import Lease
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.storage.files import Storage
 from cdc_lake.tables.progress import Progress
 
 SOURCE_TYPES = {

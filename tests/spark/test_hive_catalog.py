@@ -16,7 +16,7 @@ from pyspark.sql.types import StructField, StructType
 from reading_by_name import Reader, reading
 from typer.testing import CliRunner
 
-from cdc_lake.catalogs import differences
+from cdc_lake.catalogs.catalog import differences
 from cdc_lake.catalogs.glue import GlueCatalog
 from cdc_lake.catalogs.hive import HiveCatalog
 from cdc_lake.cli.app import app
@@ -25,11 +25,11 @@ from cdc_lake.embedded.metastore import Metastore
 from cdc_lake.embedded.ports import choose_ports
 from cdc_lake.embedded.server import Site
 from cdc_lake.errors import CatalogDriftError, ForeignEntryError, InfrastructureError
-from cdc_lake.java import find_java
-from cdc_lake.layers import catalog as catalog_module
-from cdc_lake.layers.catalog import _Files, _Spark, check_catalog, drop_from_catalog, sync_catalog
-from cdc_lake.session import hadoop
-from cdc_lake.storage import LocalFiles
+from cdc_lake.runs import catalog_sync as catalog_module
+from cdc_lake.runs.catalog_sync import _Files, _Spark, check_catalog, drop_from_catalog, sync_catalog
+from cdc_lake.spark.java import find_java
+from cdc_lake.spark.session import hadoop
+from cdc_lake.storage.files import LocalFiles
 
 pytestmark = pytest.mark.hudi
 

@@ -8,7 +8,7 @@ import wire
 from pyspark.sql import SparkSession
 from sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Lake, Shelf, event, row
 
-from cdc_lake.events.decode import avro_schema, refusal, schema_text
+from cdc_lake.decode.records import avro_schema, refusal, schema_text
 
 
 def flat(name: str = f"{TABLE.name}.Value", **columns: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import DELETE, KEEP
 from cdc_lake.config import Config, LakeConfig, SilverTable, TableConfig
-from cdc_lake.embedded import comparer
+from cdc_lake.demo import comparer
 from cdc_lake.errors import (
     ConfigError,
     DamagedFileError,
@@ -35,11 +35,12 @@ from cdc_lake.errors import (
     TableLockedError,
     UnsupportedError,
 )
-from cdc_lake.layers.run import silver_targets
-from cdc_lake.layers.status import status
-from cdc_lake.tables import Commit, Table, hudi
+from cdc_lake.lake.open import silver_table
+from cdc_lake.operations.status import status
+from cdc_lake.runs.context import silver_targets
+from cdc_lake.tables import hudi
+from cdc_lake.tables.contract import Commit, Table
 from cdc_lake.tables.hudi import HudiTable, HudiType
-from cdc_lake.tables.silver import silver_table
 
 CHANGE = "id int, n int, text string, __key string, __keep array<string>, __delete boolean"
 OFTEN = {"hoodie.compact.inline.max.delta.commits": "2"}

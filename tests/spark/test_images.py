@@ -9,9 +9,9 @@ from lake import step
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.config import TABLE_TYPES, TableType
-from cdc_lake.tables import Table
+from cdc_lake.lake.open import silver_table
+from cdc_lake.tables.contract import Table
 from cdc_lake.tables.images import AFTER, BEFORE, IMAGE, images
-from cdc_lake.tables.silver import silver_table
 
 CHANGE = (
     "id int, part string, n int, __batch bigint, __source_ts_ms bigint, "

@@ -15,9 +15,9 @@ from lake import by_offset, decided
 from pyspark.sql import SparkSession
 from source_types import VARIABLE
 
-from cdc_lake.events.key import canonical_key, key_problem
-from cdc_lake.events.schemas import parse
-from cdc_lake.events.types import OUT_OF_CALENDAR, mapping
+from cdc_lake.decode.key import canonical_key, key_problem
+from cdc_lake.decode.schemas import parse
+from cdc_lake.decode.types import OUT_OF_CALENDAR, mapping
 
 EPOCH = dt.datetime(1970, 1, 1)
 MILLIS = connect("long", "io.debezium.time.Timestamp")

@@ -12,18 +12,18 @@ from events import OPTIONAL_STRING, START_MS, Record, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.cli.app import execute
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig
 from cdc_lake.errors import TimeTravelError
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.plan import plan
-from cdc_lake.layers.rebuild import Asked, run_rebuild
-from cdc_lake.layers.run import silver_targets
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.layers.story import story
-from cdc_lake.layers.travel import read
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.operations.plan import plan
+from cdc_lake.operations.rebuild import Asked, run_rebuild
+from cdc_lake.operations.story import story
+from cdc_lake.operations.time_travel import read
 from cdc_lake.points import Offset
+from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.report import TableReport
+from cdc_lake.silver.run import run_silver
 
 REGION = {"id": "int", "region": "string"}
 

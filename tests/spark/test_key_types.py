@@ -11,12 +11,12 @@ from fakes import FakeBroker
 from pyspark.sql import SparkSession
 from source_types import OTHERS, SOURCES
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig
-from cdc_lake.events.schemas import parse
-from cdc_lake.events.types import mapping
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.run import silver_targets
-from cdc_lake.layers.silver import run_silver
+from cdc_lake.decode.schemas import parse
+from cdc_lake.decode.types import mapping
+from cdc_lake.runs.context import silver_targets
+from cdc_lake.silver.run import run_silver
 
 _ISO = {"IsoDate": "2024-02-0{}", "IsoTime": "0{}:00:00", "IsoTimestamp": "2024-02-0{}T00:00:00"}
 _ISO["ZonedTimestamp"] = f"{_ISO['IsoTimestamp']}Z"

@@ -14,11 +14,11 @@ from events import Record
 from lakes.story import UNSENT, Deletes, Parts, Stock, Tables
 from pyspark.sql import SparkSession
 
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.replay import replay_quarantined
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.layers.turns import Workers
-from cdc_lake.metrics.report import Report
+from cdc_lake.bronze.run import run_bronze
+from cdc_lake.operations.replay import replay_quarantined
+from cdc_lake.runs.report import Report
+from cdc_lake.runs.scheduler import Workers
+from cdc_lake.silver.run import run_silver
 
 LAKES = sorted((Path(__file__).parents[1] / "fixtures" / "lakes").glob("*.tar.gz"))
 LENIENT = {"name": "not_far_below", "holds": "n > -50", "on_fail": "reject"}

@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, LakeConfig, LeaseConfig
 from cdc_lake.errors import InfrastructureError, TableLockedError
-from cdc_lake.layers.run import Leases
-from cdc_lake.layers.turns import Workers
-from cdc_lake.metrics.report import Report, TableReport
-from cdc_lake.storage import LocalFiles, Storage
-from cdc_lake.tables.lease import Holder, Lease
+from cdc_lake.lake.lease import Holder, Lease
+from cdc_lake.runs.context import Leases
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.runs.scheduler import Workers
+from cdc_lake.storage.files import LocalFiles, Storage
 
 TABLE = "pagila.public.film"
 HOUR_MS = 3_600_000

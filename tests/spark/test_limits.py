@@ -12,10 +12,10 @@ from events import Record
 from pyspark.sql import SparkSession
 from sent import ENVELOPE, KEY_TEXT, TABLE, TEXTS, VALUE_TEXT, Lake, Shelf, event, row
 
+from cdc_lake.bronze import decide as arrival
+from cdc_lake.bronze import schema_resolution as written
 from cdc_lake.config import Config, LakeConfig
-from cdc_lake.events import arrival
-from cdc_lake.layers import written
-from cdc_lake.layers.replay import replay_quarantined
+from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.registries.registry import RegisteredSchema
 from cdc_lake.sources.logs import Span
 

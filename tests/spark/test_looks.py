@@ -12,12 +12,12 @@ from pyspark.sql import SparkSession
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.fold.rules import MISSING, TOMBSTONE, TRUNCATE, WHOLE_TABLE_OPS, Event, Order, State, step
-from cdc_lake.layers import story as story_module
-from cdc_lake.layers.run import end_report
-from cdc_lake.layers.status import TableStatus, status
-from cdc_lake.layers.story import story
-from cdc_lake.metrics.report import Report, TableReport
-from cdc_lake.storage import Storage
+from cdc_lake.operations import story as story_module
+from cdc_lake.operations.status import TableStatus, status
+from cdc_lake.operations.story import story
+from cdc_lake.runs.context import end_report
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.storage.files import Storage
 
 COLUMNS = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
 

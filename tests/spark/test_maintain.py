@@ -11,13 +11,13 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, SilverTable, TableConfig
 from cdc_lake.errors import UnknownTableError
-from cdc_lake.layers.maintain import Layer, run_maintain
-from cdc_lake.layers.run import silver_targets
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.lake.side import SideTable
+from cdc_lake.operations.maintain import Layer, run_maintain
+from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.report import TableReport
+from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.hudi import HudiTable
-from cdc_lake.tables.side import SideTable
 
 AT_ONCE = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
 NEVER = {"hoodie.compact.inline": "false"}

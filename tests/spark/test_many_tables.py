@@ -10,10 +10,10 @@ from events import OPTIONAL_INT, OPTIONAL_STRING, START_MS, FakeRegistry, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, LakeConfig, TableConfig
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.layers.turns import Workers
+from cdc_lake.runs.scheduler import Workers
+from cdc_lake.silver.run import run_silver
 
 COLUMNS = {"n": OPTIONAL_INT, "name": OPTIONAL_STRING}
 BROKEN = "shop.public.broken"

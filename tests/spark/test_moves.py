@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.events.moves import has_move_headers, move_of
+from cdc_lake.silver.key_changes import has_move_headers, move_of
 
 NEW, OLD = "__debezium.newkey", "__debezium.oldkey"
 DELETE = {"headers": [(NEW, b'{"id":2}')], "key": '{"id":1}', "position": [100], "domain": "s/db", "ts_ms": 7}

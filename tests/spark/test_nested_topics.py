@@ -11,15 +11,15 @@ from events import OPTIONAL_STRING, START_MS, FakeRegistry, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, SilverTable, TableConfig, TableType
 from cdc_lake.errors import ConfigError
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.maintain import Layer, run_maintain
-from cdc_lake.layers.plan import plan
-from cdc_lake.layers.run import select_landed, silver_targets
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.metrics.report import Report
-from cdc_lake.storage import Storage
+from cdc_lake.operations.maintain import Layer, run_maintain
+from cdc_lake.operations.plan import plan
+from cdc_lake.runs.context import select_landed, silver_targets
+from cdc_lake.runs.report import Report
+from cdc_lake.silver.run import run_silver
+from cdc_lake.storage.files import Storage
 
 OUTER, INNER = "shop.orders", "shop.orders.items"
 AT_ONCE = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}

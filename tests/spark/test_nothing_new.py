@@ -12,18 +12,18 @@ from events import OPTIONAL_INT, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import CatalogConfig, Config, GoldConfig, LakeConfig, SilverTable, TableConfig
-from cdc_lake.layers import status as status_module
-from cdc_lake.layers import turns
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.gold import run_gold
-from cdc_lake.layers.run import silver_targets, table_path
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.layers.status import status
-from cdc_lake.layers.turns import Workers
-from cdc_lake.metrics.report import Report
-from cdc_lake.session import lake_files
-from cdc_lake.storage import LocalFiles, Storage
+from cdc_lake.gold.run import run_gold
+from cdc_lake.operations import status as status_module
+from cdc_lake.operations.status import status
+from cdc_lake.runs import scheduler as turns
+from cdc_lake.runs.context import silver_targets, table_path
+from cdc_lake.runs.report import Report
+from cdc_lake.runs.scheduler import Workers
+from cdc_lake.silver.run import run_silver
+from cdc_lake.spark.session import lake_files
+from cdc_lake.storage.files import LocalFiles, Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.newest import newest_commit
 

@@ -8,8 +8,8 @@ from columns import Case, evaluated
 from events import PLACEHOLDER, decimal
 from pyspark.sql import SparkSession
 
-from cdc_lake.events.schemas import parse
-from cdc_lake.events.unavailable import unavailable
+from cdc_lake.decode.schemas import parse
+from cdc_lake.silver.unavailable import unavailable
 
 NUMBERS = {"type": "array", "items": decimal(4, 2)}
 FIELDS = {name: parse(json.dumps(kind)) for name, kind in {"n": "int", "body": "string", "numbers": NUMBERS}.items()}

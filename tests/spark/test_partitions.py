@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, SilverTable, TableConfig, TableType
 from cdc_lake.errors import ConfigError
-from cdc_lake.layers.run import silver_targets
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.tables.silver import silver_table
+from cdc_lake.lake.open import silver_table
+from cdc_lake.runs.context import silver_targets
+from cdc_lake.silver.run import run_silver
 
 CHANGE = "id int, text string, at timestamp, __key string, __keep array<string>, __delete boolean, __batch bigint, "
 CHANGE += "__source_ts_ms bigint"

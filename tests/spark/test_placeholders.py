@@ -16,10 +16,10 @@ from lake import Lake, by_offset, decided
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.events.decode import WriterSchema, with_decoded_values
-from cdc_lake.events.envelope import row_fields, row_of
-from cdc_lake.events.framing import body
-from cdc_lake.events.unavailable import can_be_unavailable, unavailable
+from cdc_lake.decode.envelope import row_fields, row_of
+from cdc_lake.decode.framing import body
+from cdc_lake.decode.records import WriterSchema, with_decoded_values
+from cdc_lake.silver.unavailable import can_be_unavailable, unavailable
 
 RAW = PLACEHOLDER.encode()
 AS_UUID = str(uuid.UUID(bytes=hashlib.md5(RAW, usedforsecurity=False).digest(), version=3))

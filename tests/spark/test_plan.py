@@ -14,10 +14,10 @@ from test_evolution import Place, played
 from cdc_lake.cli.look import _print_plan
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.errors import InfrastructureError
-from cdc_lake.layers.plan import Plan, plan
-from cdc_lake.layers.run import Leases
+from cdc_lake.operations.plan import Plan, plan
 from cdc_lake.registries.subjects import Version
-from cdc_lake.storage import Storage
+from cdc_lake.runs.context import Leases
+from cdc_lake.storage.files import Storage
 
 
 class Announcing:

@@ -7,8 +7,8 @@ from pyspark.sql import SparkSession
 from three_layers import Lake
 
 from cdc_lake.config import SilverTable
-from cdc_lake.layers.turns import Workers
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.runs.report import TableReport
+from cdc_lake.runs.scheduler import Workers
 from cdc_lake.tables.delta import DeltaLakeTable
 
 DELTA, HUDI = SilverTable(), SilverTable(format="hudi", type="mor")

@@ -19,17 +19,17 @@ from test_silver_property import COLUMNS as LARGE_COLUMNS
 from test_silver_property import Run, differences, succeed
 from typer.testing import CliRunner
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.cli.app import app
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
 from cdc_lake.errors import ConfigError
-from cdc_lake.layers import replay as replay_module
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.drop import drop_quarantined
-from cdc_lake.layers.quarantine import ALL, Selection, Stretch, list_quarantined
-from cdc_lake.layers.replay import replay_quarantined
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.layers.status import status
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.operations import replay as replay_module
+from cdc_lake.operations.drop import drop_quarantined
+from cdc_lake.operations.quarantine import ALL, Selection, Stretch, list_quarantined
+from cdc_lake.operations.replay import replay_quarantined
+from cdc_lake.operations.status import status
+from cdc_lake.runs.report import TableReport
+from cdc_lake.silver.run import run_silver
 
 COLUMNS = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
 POSITIVE = {"name": "positive", "holds": "n > 0", "on_fail": "reject"}

@@ -11,11 +11,11 @@ from lake import by_offset, decided
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.events.arrival import bronze_rows, with_log_order
-from cdc_lake.events.decode import WriterSchema
-from cdc_lake.events.layout import evolved
-from cdc_lake.events.moves import move_of
-from cdc_lake.events.rows import events, sent_by
+from cdc_lake.bronze.decide import bronze_rows, with_log_order
+from cdc_lake.decode.records import WriterSchema
+from cdc_lake.silver.events import events, sent_by
+from cdc_lake.silver.evolution import evolved
+from cdc_lake.silver.key_changes import move_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "debezium"
 UNSENT = {"unavailable": True}

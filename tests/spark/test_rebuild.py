@@ -16,12 +16,12 @@ from sent import TABLE, Lake, Shelf, event, life, row
 from cdc_lake.columns import BATCH
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.failpoints import VARIABLE
-from cdc_lake.layers.rebuild import Asked, run_rebuild
-from cdc_lake.layers.replay import replay_quarantined
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.lake.side import SideTable
+from cdc_lake.operations.rebuild import Asked, run_rebuild
+from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.points import Offset
-from cdc_lake.tables.side import SideTable
+from cdc_lake.runs.report import TableReport
+from cdc_lake.silver.run import run_silver
 
 FOLDER = TABLE.name.replace(".", "/")
 TEXT, NUMBER = (

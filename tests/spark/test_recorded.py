@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from recordings import RECORDED, row_of, told, value_of
 from sent import Lake, Shelf
 
-from cdc_lake.events.schemas import inline
+from cdc_lake.decode.schemas import inline
 from cdc_lake.registries.registry import RegisteredSchema
 
 TOPIC = "shop.public.item"

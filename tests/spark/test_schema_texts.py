@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from cdc_lake.events import avro
-from cdc_lake.events.arrival import Schemas
-from cdc_lake.events.decode import WriterSchema, schema_text
-from cdc_lake.events.framing import Side
-from cdc_lake.events.references import Names, resolve
+from cdc_lake.bronze.decide import Schemas
+from cdc_lake.bronze.references import Names, resolve
+from cdc_lake.decode import avro
+from cdc_lake.decode.framing import Side
+from cdc_lake.decode.records import WriterSchema, schema_text
 
 NAMES = st.sampled_from(["a", "b", "Key", "x.y", "", "1", "a b", "\ud800", "int", "pagila.public.thing.Envelope"])
 LEAVES = st.sampled_from(["null", "int", "long", "string", "bytes", "Key", "x.y", "no such type"])

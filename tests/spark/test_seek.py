@@ -16,16 +16,16 @@ from pydantic import ValidationError
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.cli.app import app
 from cdc_lake.config import Config, LakeConfig, StartPosition, TableConfig
 from cdc_lake.errors import ConfigError, DataLossError
-from cdc_lake.layers import seek as layer
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.plan import plan
-from cdc_lake.layers.seek import Move, moves, seek
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.layers.turns import Workers
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.operations import seek as layer
+from cdc_lake.operations.plan import plan
+from cdc_lake.operations.seek import Move, moves, seek
+from cdc_lake.runs.report import TableReport
+from cdc_lake.runs.scheduler import Workers
+from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Gap, Progress
 

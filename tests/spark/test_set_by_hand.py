@@ -9,9 +9,9 @@ from lake import Lake
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, LakeConfig
-from cdc_lake.layers.rebuild import run_rebuild
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.metrics.report import Failure
+from cdc_lake.operations.rebuild import run_rebuild
+from cdc_lake.runs.report import Failure
+from cdc_lake.silver.run import run_silver
 
 
 class Place:

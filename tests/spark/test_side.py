@@ -11,10 +11,10 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import DELETE, SEEN, SIDE
 from cdc_lake.errors import DamagedFileError, TableLockedError
-from cdc_lake.tables import side
+from cdc_lake.lake import side
+from cdc_lake.lake.side import DAY_MS, SideTable
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import SidePin
-from cdc_lake.tables.side import DAY_MS, SideTable
 
 ENTRY = ", ".join(f"{name} {kind}" for name, kind in {**SIDE, DELETE: "boolean"}.items())
 

@@ -12,9 +12,9 @@ from lake import Lake
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.layers.status import status
-from cdc_lake.metrics.report import Report
+from cdc_lake.operations.status import status
+from cdc_lake.runs.report import Report
+from cdc_lake.silver.run import run_silver
 
 pytestmark = pytest.mark.hudi
 

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from reference import UNSENT, Event, fold
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.replay import replay_quarantined
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.metrics.report import Report
+from cdc_lake.operations.replay import replay_quarantined
+from cdc_lake.runs.report import Report
+from cdc_lake.silver.run import run_silver
 
 COLUMNS = {
     "n": OPTIONAL_INT,

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.errors import NoProgressError, TableLockedError
-from cdc_lake.tables import Commit
+from cdc_lake.tables.contract import Commit
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
 

@@ -18,9 +18,9 @@ import cdc_lake
 from cdc_lake import Offset, SourceTime
 from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, SilverTable, TableConfig, TableType
 from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownTableError
-from cdc_lake.layers.run import SilverTarget, silver_targets
-from cdc_lake.layers.silver import run_silver
 from cdc_lake.points import Point, milliseconds
+from cdc_lake.runs.context import SilverTarget, silver_targets
+from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Progress
 

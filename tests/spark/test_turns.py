@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, LakeConfig, RunConfig
 from cdc_lake.errors import DataLossError, InfrastructureError, TableLockedError
-from cdc_lake.layers.run import Leases, end_report
-from cdc_lake.layers.turns import Workers
-from cdc_lake.metrics.report import Report, TableReport
-from cdc_lake.session import planned_for
-from cdc_lake.storage import LocalFiles, Storage
+from cdc_lake.runs.context import Leases, end_report
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.runs.scheduler import Workers
+from cdc_lake.spark.session import planned_for
+from cdc_lake.storage.files import LocalFiles, Storage
 
 
 @dataclass
@@ -178,7 +178,7 @@ def test_a_turn_is_taken_again_for_a_while_when_a_server_does_not_answer(
     report = run(doing, Workers(1, spark, retry_seconds=patience))
 
     assert (len(doing.turns), report.tables[0].status) == (turns, ends)
-    told = [record.getMessage() for record in caplog.records if record.name == "cdc_lake.layers.turns"]
+    told = [record.getMessage() for record in caplog.records if record.name == "cdc_lake.runs.scheduler"]
     assert [line.startswith("a: no answer; wait; tried again in ") for line in told if "tried again" in line] == [
         True
     ] * (turns - 1)

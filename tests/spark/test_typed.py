@@ -10,11 +10,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Lake, Shelf, event, row
 
+from cdc_lake.bronze import run as bronze
+from cdc_lake.bronze.typed_rows import SOURCE_COLUMN
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import QualityGateError
-from cdc_lake.events.typed import SOURCE_COLUMN
-from cdc_lake.layers import bronze
-from cdc_lake.metrics.report import TableReport
+from cdc_lake.runs.report import TableReport
 
 FLAT = wire.Unwrap(("op", "source.ts_ms", "lsn"))
 WIDER = wire.Table(TABLE.name, {**TABLE.columns, "rate": wire.optional(wire.decimal(6, 3))}, ["id"])

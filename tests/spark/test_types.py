@@ -15,8 +15,8 @@ from lake import Lake, by_offset, decided
 from pyspark.sql import SparkSession
 from source_types import DOUBLE_VECTOR, OTHERS, POINT, SOURCES, SPARSE, VARIABLE, any_precision
 
-from cdc_lake.events.schemas import SchemaError, parse
-from cdc_lake.events.types import mapping, plain_type
+from cdc_lake.decode.schemas import SchemaError, parse
+from cdc_lake.decode.types import mapping, plain_type
 
 NAMED = "io.debezium.time."
 CONNECT = "org.apache.kafka.connect.data."

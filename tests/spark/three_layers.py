@@ -9,12 +9,12 @@ from events import OPTIONAL_INT, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, GoldConfig, LakeConfig, SilverTable, TableConfig
-from cdc_lake.layers.bronze import run_bronze
-from cdc_lake.layers.gold import run_gold
-from cdc_lake.layers.run import open_gold, silver_targets
-from cdc_lake.layers.silver import run_silver
-from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.gold.run import run_gold
+from cdc_lake.runs.context import open_gold, silver_targets
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.silver.run import run_silver
 
 MODEL = """\
 -- name: per_half

@@ -19,12 +19,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cdc_lake.catalogs import Column, Entry, check_is_ours, differences, plain_location
+from cdc_lake.catalogs.catalog import Column, Entry, check_is_ours, differences, plain_location
 from cdc_lake.catalogs.listings import delta_listing, hudi_listings
 from cdc_lake.catalogs.naming import colliding, former_name, names_of
 from cdc_lake.config import CatalogConfig, Config, StackConfig, endpoints_file, metastore_address
+from cdc_lake.decode.declared import column_comments
 from cdc_lake.errors import ConfigError, ForeignEntryError
-from cdc_lake.events.declared import column_comments
 
 SCHEMA = StructType(
     [

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdc_lake.embedded.comparer import Difference, Kind
+from cdc_lake.demo.comparer import Difference, Kind
 from cdc_lake.reconcile import catalogue
 from cdc_lake.reconcile.catalogue import Column, Table, in_the_lake
 

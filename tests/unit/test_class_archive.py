@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc_lake import class_archive
-from cdc_lake.class_archive import short_jvm
-from cdc_lake.java import SHORT_JVM
+from cdc_lake.spark import class_archive
+from cdc_lake.spark.class_archive import short_jvm
+from cdc_lake.spark.java import SHORT_JVM
 
 DEFAULTS = "# Written by `cdc-lake jars fetch`.\nspark.jars /jars/a.jar,/jars/b.jar\nspark.ui.enabled false\n"
 IN_ARCHIVE = (

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from registry_server import FakeServer, a_record, serving
 
+from cdc_lake.decode.schemas import fields, parse
 from cdc_lake.errors import ConfigError, InfrastructureError
-from cdc_lake.events.schemas import fields, parse
 from cdc_lake.registries import confluent
 from cdc_lake.registries.access import Endpoint
 from cdc_lake.registries.confluent import ConfluentRegistry

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from cdc_lake.config import CHECKOUT
-from cdc_lake.embedded.demo import Jobs, Where
+from cdc_lake.demo.run import Jobs, Where
 from cdc_lake.embedded.stack import Stack
 
 SUBMIT = """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_lake.exhausted import exhausted, scarce
+from cdc_lake.storage.exhausted import exhausted, scarce
 
 SAYINGS = {
     "org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device": "free some space or inodes there",
@@ -82,7 +82,7 @@ def test_folder_that_is_not_created_is_full_only_if_its_disk_is(said: str, tmp_p
 
 
 def test_enough_of_all_is_no_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("cdc_lake.exhausted._FEW", 0)
+    monkeypatch.setattr("cdc_lake.storage.exhausted._FEW", 0)
 
     assert scarce("Spark", str(tmp_path)) is None
 
@@ -92,7 +92,7 @@ import resource
 from cdc_lake.cli.app import execute
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 from cdc_lake import cli
-from cdc_lake.versions import start_jvm
+from cdc_lake.spark.versions import start_jvm
 cli.app.app = lambda *_, **__: start_jvm()
 execute()
 """

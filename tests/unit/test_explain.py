@@ -5,8 +5,8 @@ import json
 import pytest
 from events import body, decimal
 
-from cdc_lake.events.decode import WriterSchema
-from cdc_lake.events.explain import fields_read, reason
+from cdc_lake.bronze.explain import fields_read, reason
+from cdc_lake.decode.records import WriterSchema
 
 TEXT = json.dumps(
     {

@@ -8,7 +8,8 @@ import pytest
 from botocore.exceptions import ClientError
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from cdc_lake.catalogs import Entry, differences, open_catalog
+from cdc_lake.catalogs import open_catalog
+from cdc_lake.catalogs.catalog import Entry, differences
 from cdc_lake.catalogs.glue import GlueCatalog
 from cdc_lake.config import CatalogConfig, Config
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, InstallationError

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc_lake import jars as jars_module
 from cdc_lake.errors import ConfigError, InstallationError
-from cdc_lake.jars import (
+from cdc_lake.spark import jars as jars_module
+from cdc_lake.spark.jars import (
     LOCKS,
     Jar,
     fetch,
@@ -22,7 +22,7 @@ from cdc_lake.jars import (
     verify,
     write_spark_defaults,
 )
-from cdc_lake.java import bundled_java_home, find_java, java_version
+from cdc_lake.spark.java import bundled_java_home, find_java, java_version
 
 CONTENT = b"a jar"
 DIGEST = hashlib.sha256(CONTENT).hexdigest()

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from cdc_lake.cli.app import app
 from cdc_lake.cli.run import How, tell
 from cdc_lake.errors import ConfigError, InfrastructureError
-from cdc_lake.metrics.report import Report
+from cdc_lake.runs.report import Report
 
 COMMANDS = {
     "bronze": ["run", "bronze", "--table", "t"],

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdc_lake.errors import ConfigError, SchemaChangeError, UnsupportedError
-from cdc_lake.events.layout import Evolved, Layout, Placing, Sent, check_steps, evolved, name_beside, wider
+from cdc_lake.silver.evolution import ColumnMapping, Evolved, Layout, Sent, check_steps, evolved, variant_name, wider
 
 TABLE = "pagila.public.thing"
 KEY = {"id": "int"}
@@ -109,7 +109,7 @@ def test_names_that_are_known_never_make_a_column_narrower() -> None:
 
 
 def test_a_name_that_is_taken_is_not_given_twice() -> None:
-    assert name_beside("n", "decimal(4,2)") == "n__decimal_4_2"
+    assert variant_name("n", "decimal(4,2)") == "n__decimal_4_2"
     assert follow([{"n": "string", "n__int": "date"}, {"n": "int", "n__int": "date"}]).layout.beside == {"n__int_": "n"}
     found = follow([{"n": "string"}], [{"n": "int"}], [{"n": "int", "n__int": "date"}])
     assert found.layout.columns == {
@@ -132,7 +132,7 @@ def test_a_name_that_differs_in_case_only_stands_beside() -> None:
 
 
 def test_columns_are_left_out_renamed_and_cast_as_the_settings_say() -> None:
-    placing = Placing(left_out=["secret"], renamed={"full_name": "name"}, cast={"code": "string"})
+    placing = ColumnMapping(left_out=["secret"], renamed={"full_name": "name"}, cast={"code": "string"})
     schemas = [{"name": "string", "secret": "string", "code": "int"}, {"full_name": "string", "code": "string"}]
 
     found = follow(schemas[:1], schemas[1:], placing=placing)
@@ -145,7 +145,7 @@ def test_columns_are_left_out_renamed_and_cast_as_the_settings_say() -> None:
     with pytest.raises(ConfigError, match=r"thing\.name: `rename` makes two columns one, `full_name` is the second"):
         follow([{"name": "string", "full_name": "string"}], placing=placing)
     with pytest.raises(ConfigError, match=r"thing\.id: it is a column of the primary key"):
-        follow([{}], placing=Placing(left_out=["id"]))
+        follow([{}], placing=ColumnMapping(left_out=["id"]))
 
 
 @pytest.mark.parametrize(("policy", "allowed"), [("evolve", 5), ("add_only", 3), ("freeze", 0)])

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cdc_lake.config import MetricsConfig
 from cdc_lake.errors import CdcLakeError, InstallationError
-from cdc_lake.metrics.export import HELP, check_exporters, export, samples
-from cdc_lake.metrics.report import Report, TableReport
+from cdc_lake.runs.metrics import HELP, check_exporters, export, samples
+from cdc_lake.runs.report import Report, TableReport
 
 FILM, RENTAL = "pagila.public.film", "pagila.public.rental"
 

@@ -16,10 +16,10 @@ from cdc_lake.cli.look import _print_plan, _print_status, _print_story
 from cdc_lake.cli.output import LogFormatter, Output, answer
 from cdc_lake.cli.run import How, tell
 from cdc_lake.errors import ConfigError
-from cdc_lake.layers.plan import Plan, TablePlan
-from cdc_lake.layers.status import Status, TableStatus
-from cdc_lake.layers.story import Story, StoryEvent
-from cdc_lake.metrics.report import Failure, Report, TableReport
+from cdc_lake.operations.plan import Plan, TablePlan
+from cdc_lake.operations.status import Status, TableStatus
+from cdc_lake.operations.story import Story, StoryEvent
+from cdc_lake.runs.report import Failure, Report, TableReport
 
 CLI = Path(__file__).parents[2] / "cdc_lake" / "cli"
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\x08[/x] [bold]b[/] :smile: \u202egpj.exe\u2066\x7f"

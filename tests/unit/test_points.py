@@ -48,7 +48,7 @@ def test_offsets_are_numbers_by_number(positions: Any) -> None:
 
 
 def test_the_front_door_shows_what_it_says_even_when_the_rooms_are_open() -> None:
-    from cdc_lake.changes import whole_table
+    from cdc_lake.fold import whole_table
 
     assert whole_table.WholeTable
     assert all(callable(getattr(cdc_lake, name)) for name in cdc_lake.__all__)

@@ -3,8 +3,8 @@
 import pytest
 from registry_server import FakeServer, a_record, serving
 
+from cdc_lake.decode.schemas import SchemaError, fields, parse
 from cdc_lake.errors import ConfigError, InfrastructureError
-from cdc_lake.events.schemas import SchemaError, fields, parse
 from cdc_lake.registries import access
 from cdc_lake.registries.access import Endpoint, Patience
 from cdc_lake.registries.apicurio import ApicurioRegistry

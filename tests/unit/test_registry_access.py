@@ -10,10 +10,10 @@ from registry_server import TOKEN_PATH, Certificates, FakeServer, serving
 
 from cdc_lake.config import Config, load_config
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
+from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.registries import access, open_registry
 from cdc_lake.registries import registry as registry_module
 from cdc_lake.registries.registry import RegisteredSchema, Registry, referenced_texts
-from cdc_lake.sources.schemas import SchemaFiles
 
 CANARY = "canary-7f3a"
 TYPES = pytest.mark.parametrize("kind", ["apicurio", "confluent"])

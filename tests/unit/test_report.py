@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cdc_lake.errors import CdcLakeError, DataLossError, InfrastructureError
-from cdc_lake.metrics.report import Report, TableReport, check_sum
+from cdc_lake.runs.report import Report, TableReport, check_sum
 
 
 def test_a_sum_that_closes_is_silent() -> None:
@@ -45,7 +45,7 @@ def test_a_phase_s_time_adds_up_and_is_noted_when_it_fails() -> None:
 
 def test_phase_inside_another_counts_for_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter((0.0, 1.0, 4.0, 10.0))
-    monkeypatch.setattr("cdc_lake.metrics.report.time.monotonic", lambda: next(seconds))
+    monkeypatch.setattr("cdc_lake.runs.report.time.monotonic", lambda: next(seconds))
     done = TableReport(table="t")
 
     with done.phase("open"), done.phase("write"):
@@ -64,7 +64,7 @@ def test_phases_of_a_run_sum_up_to_its_time() -> None:
 
 
 def test_start_of_the_process_is_before_the_first_moment() -> None:
-    waits = "import time; from cdc_lake.metrics.process import seconds_before; time.sleep(0.3); t = time.time(); "
+    waits = "import time; from cdc_lake.runs.process import seconds_before; time.sleep(0.3); t = time.time(); "
     outcome = subprocess.run(
         [sys.executable, "-c", waits + "time.sleep(0.3); print(seconds_before(t))"], capture_output=True, text=True
     )

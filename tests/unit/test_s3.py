@@ -8,7 +8,7 @@ import pytest
 
 from cdc_lake.config import Config, LakeConfig, LeaseConfig
 from cdc_lake.errors import InfrastructureError, InstallationError
-from cdc_lake.s3 import ConditionalPuts
+from cdc_lake.storage.s3 import ConditionalPuts
 
 PLACE = "s3a://lake/_leases/silver/shop/film/000000000001.json"
 

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 from events import FLAT_METADATA, body, decimal, envelope_schema, flat_schema
 
-from cdc_lake.errors import UnsupportedError
-from cdc_lake.events import schemas as schemas_module
-from cdc_lake.events.arrival import Schemas
-from cdc_lake.events.decode import WriterSchema
-from cdc_lake.events.envelope import row_fields, shape_of
-from cdc_lake.events.layout import check_names
-from cdc_lake.events.schemas import (
+from cdc_lake.bronze.decide import Schemas
+from cdc_lake.decode import schemas as schemas_module
+from cdc_lake.decode.envelope import row_fields, shape_of
+from cdc_lake.decode.records import WriterSchema
+from cdc_lake.decode.schemas import (
     MAX_TEXT_BYTES,
     SchemaError,
     compact,
@@ -25,6 +23,8 @@ from cdc_lake.events.schemas import (
     non_null,
     parse,
 )
+from cdc_lake.errors import UnsupportedError
+from cdc_lake.silver.evolution import check_names
 
 
 def a_record(name: str = "R", **columns: Any) -> dict[str, Any]:

@@ -5,8 +5,8 @@ import json
 import pytest
 from events import envelope_schema, flat_metadata, flat_schema, key_schema
 
-from cdc_lake.events.envelope import is_of_signal_table, needed, row_fields, shape_of
-from cdc_lake.events.schemas import fields, parse
+from cdc_lake.decode.envelope import is_of_signal_table, needed, row_fields, shape_of
+from cdc_lake.decode.schemas import fields, parse
 
 CONNECTORS = ["postgresql", "mysql", "sqlserver", "oracle"]
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from cdc_lake.config import Config, LakeConfig
-from cdc_lake.layers import turns
-from cdc_lake.layers.turns import New, Workers
-from cdc_lake.metrics.report import Report
-from cdc_lake.storage import LocalFiles
+from cdc_lake.runs import scheduler as turns
+from cdc_lake.runs.report import Report
+from cdc_lake.runs.scheduler import New, Workers
+from cdc_lake.storage.files import LocalFiles
 
 LITTLE, MUCH, OF_A_LARGE_TABLE = New(20_000, 64 << 20), New(20_001), New(1, (64 << 20) + 1)
 

@@ -30,7 +30,9 @@ def test_one_that_does_not_answer_is_told_without_its_address(url: str) -> None:
 def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "cdc-lake.yml"
     file.touch()
-    for name in [name for name in sys.modules if name.startswith(("cdc_lake.reconcile", "cdc_lake.layers.reconcile"))]:
+    for name in [
+        name for name in sys.modules if name.startswith(("cdc_lake.reconcile", "cdc_lake.operations.reconcile"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
 

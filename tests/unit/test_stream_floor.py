@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdc_lake.embedded.demo import FLOOR, DemoResult, too_few
+from cdc_lake.demo.run import FLOOR, DemoResult, too_few
 
 ENOUGH = dict(FLOOR)
 

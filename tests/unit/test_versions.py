@@ -7,11 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from cdc_lake import versions as versions_module
 from cdc_lake.errors import InstallationError
-from cdc_lake.jars import lock_file, read_lock
-from cdc_lake.session import SPARK_DEFAULTS
-from cdc_lake.versions import BROKEN, CATALOG, EXTENSIONS, PROFILES, SERIALIZER, Found, check, number, profile_name
+from cdc_lake.spark import versions as versions_module
+from cdc_lake.spark.jars import lock_file, read_lock
+from cdc_lake.spark.session import SPARK_DEFAULTS
+from cdc_lake.spark.versions import (
+    BROKEN,
+    CATALOG,
+    EXTENSIONS,
+    PROFILES,
+    SERIALIZER,
+    Found,
+    check,
+    number,
+    profile_name,
+)
 
 CHECKOUT = Path(__file__).parents[2]
 HOODIE_CATALOG = "org.apache.spark.sql.hudi.catalog.HoodieCatalog"

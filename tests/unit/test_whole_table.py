@@ -2,8 +2,8 @@
 
 import pytest
 
-from cdc_lake.changes.whole_table import Mark, Missing, Place, Truncate, WholeTable, whole_table
 from cdc_lake.fold.rules import TRUNCATE, Order, State
+from cdc_lake.fold.whole_table import Mark, Missing, Place, Truncate, WholeTable, whole_table
 
 
 def at(offset: int) -> Place:

@@ -1,0 +1,104 @@
+"""Which silver column takes a source column (`except_columns`, `rename`, `cast`), and names that no table can have."""
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, SILVER_META, name_problem
+from cdc_lake.decode.schemas import SchemaError, Tree, field_names
+from cdc_lake.errors import ConfigError
+
+OTHER_NAME = "give it another name by `rename`, or leave it out by `except_columns`"
+_RESERVED = frozenset((*SILVER_META, KEY, KEEP, DELETE))
+
+
+def variant_name(name: str, kind: str, taken: Collection[str] = ()) -> str:
+    """The name of the column beside `name` for values of another type.
+
+    Args:
+        taken: names that it must not have, whatever their case.
+    """
+    found = f"{name}__{re.sub(r'[^A-Za-z0-9]+', '_', kind).strip('_')}"
+    lower = {other.lower() for other in taken}
+    while found.lower() in lower:
+        found += "_"
+    return found
+
+
+def _as_it_is(kind: str) -> str:
+    return kind
+
+
+@dataclass(frozen=True)
+class ColumnMapping:
+    """Where values go, as the settings and the engine say.
+
+    Attributes:
+        left_out: columns of the source that silver does not have.
+        renamed: column of the source -> its place.
+        cast: place -> the Spark type it has, whatever comes.
+        held_as: from a Spark type to the one that the table holds it as.
+    """
+
+    left_out: Collection[str] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    cast: Mapping[str, str] = field(default_factory=dict)
+    held_as: Callable[[str], str] = _as_it_is
+
+    def place(self, source: str) -> str | None:
+        """Where a column of the source goes; nowhere if it is left out."""
+        return None if source in self.left_out else self.renamed.get(source, source)
+
+    def places(self, table: str, columns: Mapping[str, str]) -> dict[str, str]:
+        """The places of a schema's columns, and the types that they bring.
+
+        Args:
+            columns: of the source, name to Spark type.
+
+        Raises:
+            ConfigError: two of them have the same place.
+        """
+        found: dict[str, str] = {}
+        for source, kind in columns.items():
+            place = self.place(source)
+            if place in found:
+                raise ConfigError(
+                    f"{table}.{place}", f"`rename` makes two columns one, `{source}` is the second", "see `rename`"
+                )
+            if place is not None:
+                found[place] = self.type_of(place, kind)
+        return found
+
+    def check(self, columns: Mapping[str, Tree], *, in_hudi: bool) -> None:
+        """Check that a table can have a schema's columns.
+
+        Args:
+            columns: of the source, by name.
+            in_hudi: whether a Hudi table is to have them.
+
+        Raises:
+            SchemaError: it cannot.
+        """
+        sources: dict[str, str] = {}
+        for source, tree in columns.items():
+            place = self.place(source)
+            if place is None:
+                continue
+            if place in sources:
+                raise SchemaError(f"`rename` makes `{sources[place]}` and {source!r} one column, `{place}`")
+            sources[place] = source
+            if problem := column_problem(place, in_hudi=in_hudi):
+                raise SchemaError(f"{problem}; {OTHER_NAME}")
+            if problem := next(filter(None, (name_problem(one, in_hudi=in_hudi) for one in field_names(tree))), None):
+                raise SchemaError(f"{problem}; leave the column {source!r} out by `except_columns`, not by `rename`")
+
+    def type_of(self, place: str, kind: str) -> str:
+        """The type that values of a type have in a place."""
+        return self.held_as(self.cast.get(place, kind))
+
+
+def column_problem(name: str, *, in_hudi: bool = False) -> str | None:
+    """Why silver cannot have a column of this name; none if it can."""
+    if name in _RESERVED or name.startswith(HUDI_PREFIX):
+        return f"a source column has the name of one of the toolkit's own, or of Hudi's: `{name}`"
+    return name_problem(name, in_hudi=in_hudi)
