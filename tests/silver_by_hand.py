@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc_lake.columns import SILVER_META
 from cdc_lake.config import Config
 from cdc_lake.runs.context import silver_targets
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.progress import SilverProgress
 
 Change = Mapping[int, tuple[Any, ...] | None]
 """Rows by their key, which is the first column; none where one is deleted."""
@@ -48,5 +48,5 @@ class SilverByHand:
         kinds = SILVER_META | {"__key": "string", "__keep": "array<string>", "__delete": "boolean"}
         meta = (f"CAST({known.get(name, 'null')} AS {kind}) AS {name}" for name, kind in kinds.items())
         source = (column.split()[0] for column in self._columns[topic].split(", "))
-        progress = Progress(layer="silver", run_id="by hand", commit=commit, keys=(key,))
+        progress = SilverProgress(run_id="by hand", commit=commit, keys=(key,))
         silver.merge(rows.selectExpr(*source, *meta), [key], progress)

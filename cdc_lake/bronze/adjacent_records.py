@@ -8,15 +8,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.decide import LastRecord
+from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.sources.logs import Span
-from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.progress import BronzeProgress
 
 _NEAR_BATCHES = 16
 """A partition's last record is looked for in so many batches first, then in 16 times as many, and so on."""
 
 
-def last_records(table: DeltaLakeTable, before: Progress, generation: int, wanted: set[int]) -> dict[int, LastRecord]:
+def last_records(
+    table: BronzeTable, before: BronzeProgress, generation: int, wanted: set[int]
+) -> dict[int, LastRecord]:
     """Where bronze's partitions end; for those in `wanted` with their last record, which a tombstone may belong to.
 
     It is mostly in the newest batches. Late rows are in a newer batch than they landed in, hence `first_batch`; bronze
@@ -39,7 +41,7 @@ def last_records(table: DeltaLakeTable, before: Progress, generation: int, wante
     return known
 
 
-def records_there(table: DeltaLakeTable, generation: int, spans: Mapping[int, Span]) -> DataFrame:
+def records_there(table: BronzeTable, generation: int, spans: Mapping[int, Span]) -> DataFrame:
     """Bronze's rows of ranges of offsets."""
     is_of = F.lit(False)
     for partition, span in spans.items():
@@ -47,7 +49,7 @@ def records_there(table: DeltaLakeTable, generation: int, spans: Mapping[int, Sp
     return table.read().where((F.col("generation") == generation) & is_of)
 
 
-def records_around(table: DeltaLakeTable, generation: int, spans: Mapping[int, Span]) -> dict[int, LastRecord]:
+def records_around(table: BronzeTable, generation: int, spans: Mapping[int, Span]) -> dict[int, LastRecord]:
     """What stands in bronze right before ranges of offsets, and right behind them."""
     starts, ends = ({p: getattr(span, end) for p, span in spans.items()} for end in ("start", "end"))
 

@@ -9,11 +9,11 @@ from pyspark.sql import functions as F
 from cdc_lake.brokers import broker_login
 from cdc_lake.config import Config, kafka_address
 from cdc_lake.failpoints import reach
+from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.runs.report import TableReport
 from cdc_lake.sinks.dead_letters import send_dead_letters
 from cdc_lake.sinks.topic import KafkaTopic
-from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.progress import Progress, Sent
+from cdc_lake.tables.progress import BronzeProgress, Sent
 
 
 def dead_letter_topic(config: Config, topic: str) -> str | None:
@@ -22,19 +22,19 @@ def dead_letter_topic(config: Config, topic: str) -> str | None:
     return None if topic in taking else config.table(topic).dead_letter_topic
 
 
-def is_due(letters: str | None, progress: Progress) -> bool:
+def is_due(letters: str | None, progress: BronzeProgress) -> bool:
     """Whether there is anything that may not have been sent to the topic `letters`."""
     return letters is not None and progress.sent.get(letters) != _sent(progress.commit) and progress.commit > 0
 
 
-def sent_by(letters: str | None, before: Progress, *, quarantined: int = 0) -> dict[str, Sent]:
+def sent_by(letters: str | None, before: BronzeProgress, *, quarantined: int = 0) -> dict[str, Sent]:
     """`sent` of the commit behind `before`, which brings so many records into quarantine."""
     if letters is None or quarantined or is_due(letters, before):
         return before.sent
     return {letters: _sent(before.commit + 1)}
 
 
-def send_due(config: Config, bronze: DeltaLakeTable, letters: str, run_id: str, done: TableReport) -> None:
+def send_due(config: Config, bronze: BronzeTable, letters: str, run_id: str, done: TableReport) -> None:
     """Send what is due to the topic `letters`, and commit that it was sent.
 
     Raises:

@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 
 from cdc_lake.bronze.adjacent_records import records_there
 from cdc_lake.decode.identity import identity
+from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource
-from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.progress import BronzeProgress
 
 _NEAR_OFFSETS = 100_000
 """The last record that is still the same is looked for in so many offsets first, then in 16 times as many."""
@@ -22,8 +22,8 @@ _NEAR_OFFSETS = 100_000
 
 def replaced(
     spark: SparkSession,
-    table: DeltaLakeTable,
-    progress: Progress,
+    table: BronzeTable,
+    progress: BronzeProgress,
     log: TopicLog,
     source: TopicSource,
     partitions: Collection[int],
@@ -52,7 +52,7 @@ def replaced(
 
 def _ends_of_the_same(
     spark: SparkSession,
-    table: DeltaLakeTable,
+    table: BronzeTable,
     generation: int,
     topic: str,
     source: TopicSource,

@@ -32,26 +32,23 @@ from cdc_lake.bronze.explain import reason
 from cdc_lake.bronze.log_ends import replaced
 from cdc_lake.bronze.schema_resolution import Seen, Written, decide, look_over, typed_row, written_with
 from cdc_lake.catalogs.naming import colliding
-from cdc_lake.columns import BRONZE_STATISTICS
 from cdc_lake.config import Config, TableConfig
 from cdc_lake.decode.framing import body
 from cdc_lake.errors import ConfigError, DataLossError, InfrastructureError, NoProgressError, QualityGateError
 from cdc_lake.failpoints import reach
-from cdc_lake.lake.open import TABLE_FOLDERS
+from cdc_lake.lake.lake import BronzeTable, check_holds_no_tables, is_table_name
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.registries import open_registry
 from cdc_lake.registries.registry import Registry
 from cdc_lake.runs.catalog_sync import check_catalog_name, keep_in_step
-from cdc_lake.runs.context import Leases, check_holds_no_tables, check_is_in_no_table, is_table_name, select, table_path
+from cdc_lake.runs.context import Leases, lake_of, select
 from cdc_lake.runs.report import Report, TableReport, check_sum
 from cdc_lake.runs.scheduler import New, Workers
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, offsets_of
 from cdc_lake.spark.session import heap_bytes, planned_for
 from cdc_lake.storage.files import LocalFiles, Storage
-from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.newest import newest_commit
-from cdc_lake.tables.progress import Gap, Progress
+from cdc_lake.tables.progress import BronzeProgress, Gap
 
 logger = logging.getLogger(__name__)
 _LOGGED_ROWS = 20
@@ -118,7 +115,7 @@ def run_bronze(
         source,
         logs,
         look,
-        SchemaFiles(storage, config.lake.root, registry),
+        lake_of(config).schema_files(storage, registry),
         Leases(config, storage, report.run_id, report.layer),
         accept_loss,
         quarantine_unknown_ids,
@@ -131,12 +128,6 @@ def run_bronze(
     reach("bronze.before_report")
     workers.end(storage, config, report)
     return report
-
-
-def bronze_table(spark: SparkSession, config: Config, topic: str) -> DeltaLakeTable:
-    """A topic's bronze table."""
-    path = table_path(config, "bronze", topic)
-    return DeltaLakeTable(spark, path, partition_by=("ingest_date",), statistics=BRONZE_STATISTICS)
 
 
 def answering_registry(config: Config) -> Registry | None:
@@ -165,15 +156,15 @@ class _Look:
 
     def without_spark(self, done: TableReport) -> New | None:
         """What is new, where the table's log says it plainly."""
-        path, log = table_path(self.config, "bronze", done.table), self.logs[done.table]
-        if not log.problem and not self.files.holds(path, *TABLE_FOLDERS):
+        lake, log = lake_of(self.config), self.logs[done.table]
+        if not log.problem and not lake.holds(self.files, "bronze", done.table):
             # Of an empty topic a table is made too.
             return New(max(sum(span.end - span.start for span in unread(log, {}).values()), 1))
-        found = newest_commit(self.files, path, "delta")
+        found = lake.newest_bronze(self.files, done.table)
         lag = self.lag(found.progress, done) if found else None
         return None if lag is None else New(lag)
 
-    def lag(self, progress: Progress | None, done: TableReport) -> int | None:
+    def lag(self, progress: BronzeProgress | None, done: TableReport) -> int | None:
         """See `Work`.
 
         Args:
@@ -192,7 +183,7 @@ class _Look:
         left = unread(log, position)
         return 0 if self._may_wait(log, left, progress) else sum(span.end - span.start for span in left.values())
 
-    def _may_wait(self, log: TopicLog, left: Mapping[int, Span], progress: Progress) -> bool:
+    def _may_wait(self, log: TopicLog, left: Mapping[int, Span], progress: BronzeProgress) -> bool:
         """Whether what is new is little yet, and none of it old."""
         settings = self.config.table(log.name)
         number = sum(span.end - span.start for span in left.values())
@@ -223,13 +214,13 @@ class _Bronze:
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
-        return self.look.lag(bronze_table(spark, self.config, done.table).progress(), done)
+        return self.look.lag(lake_of(self.config).bronze(spark, done.table).progress(), done)
 
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         for doubt in self.source.doubts(done.table):
             done.warn(doubt)
-        table, log = bronze_table(spark, self.config, done.table), self.logs[done.table]
+        table, log = lake_of(self.config).bronze(spark, done.table), self.logs[done.table]
         if log.problem:
             log = self.source.logs([log.name])[log.name]  # what is being written may be whole by now
         if log.problem:
@@ -244,7 +235,7 @@ class _Run:
     spark: SparkSession
     bronze: _Bronze
     log: TopicLog
-    table: DeltaLakeTable
+    table: BronzeTable
     settings: TableConfig
     done: TableReport
 
@@ -264,7 +255,7 @@ def _land(run: _Run) -> bool:
     """Land at most `max_rows` of what the topic has beyond bronze's progress, in one commit; whether there is more."""
     done, storage = run.done, Storage(run.spark)
     if not done.batches:
-        check_is_in_no_table(run.bronze.config, storage, "bronze", done.table)
+        lake_of(run.bronze.config).check_is_in_no_table(storage, "bronze", done.table)
     progress = _progress(run)
     if progress is None:
         check_holds_no_tables(storage, run.table.path, done.table)
@@ -296,7 +287,7 @@ def _land(run: _Run) -> bool:
     return bool(unread(run.log, position))
 
 
-def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progress:
+def _land_batch(run: _Run, spans: Mapping[int, Span], before: BronzeProgress) -> BronzeProgress:
     """Land one range of offsets in one commit; the progress that then stands in the table."""
     done = run.done
     batch = before.commit + 1
@@ -362,14 +353,16 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: Progress) -> Progr
     return commit.progress
 
 
-def _rows_of_batch(run: _Run, before: Progress) -> int:
+def _rows_of_batch(run: _Run, before: BronzeProgress) -> int:
     """How many records to read, if they are as large as those of the last batch; a few less, as sizes vary."""
     if not before.record_bytes:
         return run.settings.max_rows
     return min(run.settings.max_rows, max(run.max_bytes * 3 // 4 // before.record_bytes, 1))
 
 
-def _looked_over(run: _Run, spans: Mapping[int, Span], before: Progress) -> tuple[Mapping[int, Span], DataFrame, Seen]:
+def _looked_over(
+    run: _Run, spans: Mapping[int, Span], before: BronzeProgress
+) -> tuple[Mapping[int, Span], DataFrame, Seen]:
     """See `look_over`. The spans are shorter where they hold more bytes than a batch may have."""
     spans, records, seen = _read(run, spans)
     while seen.held_bytes > run.max_bytes:
@@ -435,12 +428,11 @@ def _landed(rows: DataFrame) -> _Landed:
 
 
 def _following(
-    run: _Run, spans: Mapping[int, Span], before: Progress, seen: Seen, landed: _Landed, written: Written
-) -> Progress:
+    run: _Run, spans: Mapping[int, Span], before: BronzeProgress, seen: Seen, landed: _Landed, written: Written
+) -> BronzeProgress:
     """The progress with these spans consumed."""
     reached = before.offsets[run.log.id] | {partition: span.end for partition, span in spans.items()}
-    return Progress(
-        layer="bronze",
+    return BronzeProgress(
         run_id=run.bronze.run_id,
         follows=before.nonce,
         epoch=before.epoch,
@@ -505,7 +497,7 @@ def _explained(rows: DataFrame, schemas: SchemaFiles, frames: Collection[str]) -
     return joined.withColumn("error", error).select(*rows.columns)
 
 
-def _progress(run: _Run) -> Progress | None:
+def _progress(run: _Run) -> BronzeProgress | None:
     """What the table has consumed; read off its rows when no commit that is left says so."""
     try:
         return run.table.progress()
@@ -516,8 +508,7 @@ def _progress(run: _Run) -> Progress | None:
     ends = sorted(found.collect(), key=lambda end: (end["log_ts"], end["generation"]))
     newest = max((end["generation"] for end in ends), default=0)
     reached = {end["partition"]: end["offset"] + 1 for end in ends if end["generation"] == newest}
-    return Progress(
-        layer="bronze",
+    return BronzeProgress(
         run_id=run.bronze.run_id,
         epoch=1,
         commit=max((end["batch"] for end in ends), default=0),
@@ -526,7 +517,7 @@ def _progress(run: _Run) -> Progress | None:
     )
 
 
-def _replaced(run: _Run, progress: Progress | None) -> Mapping[int, int]:
+def _replaced(run: _Run, progress: BronzeProgress | None) -> Mapping[int, int]:
     """See `log_ends.replaced`: of the partitions that have news, or less than bronze read."""
     if progress is None or run.log.id not in progress.offsets:
         return {}
@@ -535,7 +526,9 @@ def _replaced(run: _Run, progress: Progress | None) -> Mapping[int, int]:
     return replaced(run.spark, run.table, progress, run.log, run.bronze.source, news)
 
 
-def _reading_on(run: _Run, progress: Progress | None, replaced: Mapping[int, int] = MappingProxyType({})) -> Progress:
+def _reading_on(
+    run: _Run, progress: BronzeProgress | None, replaced: Mapping[int, int] = MappingProxyType({})
+) -> BronzeProgress:
     """The progress to go on from: `offsets` of the topic's id say where each partition is to be read from.
 
     Args:
@@ -552,7 +545,7 @@ def _reading_on(run: _Run, progress: Progress | None, replaced: Mapping[int, int
                 f"bronze begins where `start: {run.settings.start}` says: {skipped} offsets before that are not read; "
                 f"`cdc-lake seek --table {log.name} --to earliest` brings them"
             )
-        return Progress(layer="bronze", run_id=run.bronze.run_id, commit=0, offsets={log.id: begin})
+        return BronzeProgress(run_id=run.bronze.run_id, commit=0, offsets={log.id: begin})
     offsets, gaps = _read_on(log, progress.offsets, replaced)
     losses = [_loss(log, gap, offsets[log.id]) for gap in gaps]
     if losses and not run.bronze.accept_loss:

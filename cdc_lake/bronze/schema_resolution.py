@@ -30,10 +30,10 @@ from cdc_lake.decode.framing import CSV, DECLARED, GLUE_ZLIB, JSON, NUMBERED, ST
 from cdc_lake.decode.identity import Identity, identity
 from cdc_lake.decode.records import WriterSchema, avro_schema, schema_text
 from cdc_lake.errors import ConfigError
+from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.registries.registry import is_id
-from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.progress import BronzeProgress
 
 SIDES: tuple[Side, ...] = ("key", "value")
 _SAMPLES_BYTES = 64 << 20
@@ -152,7 +152,7 @@ def written_with(
     topic: str,
     files: SchemaFiles,
     settings: TableConfig,
-    before: Progress,
+    before: BronzeProgress,
     quarantine_unknown_ids: bool,
 ) -> Written:
     """Look up the schemas of a batch.
@@ -226,7 +226,7 @@ def decide(
     )
 
 
-def typed_row(table: DeltaLakeTable, settings: TableConfig, written: Written) -> TypedRow | None:
+def typed_row(table: BronzeTable, settings: TableConfig, written: Written) -> TypedRow | None:
     """The fields of bronze's `before` and `after`, with those that a batch adds; none when they are not wanted."""
     if not settings.decoded:
         return None

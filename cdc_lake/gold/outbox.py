@@ -18,17 +18,19 @@ from cdc_lake.runs.report import TableReport
 from cdc_lake.sinks.kafka import KafkaSink
 from cdc_lake.tables.contract import Commit, Table
 from cdc_lake.tables.joins import joined
-from cdc_lake.tables.progress import Progress, Sent
+from cdc_lake.tables.progress import GoldProgress, Sent
 
 
-def is_due(header: Header, progress: Progress | None) -> bool:
+def is_due(header: Header, progress: GoldProgress | None) -> bool:
     """Whether there is anything that may not have been sent."""
     if header.topic is None or progress is None:
         return header.topic is not None
     return progress.sent.get(header.topic.topic) != Sent(commit=progress.commit, is_whole=True)
 
 
-def send_due(gold: Table, header: Header, sink: KafkaSink, run_id: str, done: TableReport) -> Commit:
+def send_due(
+    gold: Table[GoldProgress], header: Header, sink: KafkaSink, run_id: str, done: TableReport
+) -> Commit[GoldProgress]:
     """Send what is due, and commit that it was sent.
 
     Raises:
@@ -50,11 +52,11 @@ def send_due(gold: Table, header: Header, sink: KafkaSink, run_id: str, done: Ta
     return gold.advance(_noted(progress, topic.topic, run_id, is_whole=True))
 
 
-def _noted(progress: Progress, topic: str, run_id: str, *, is_whole: bool) -> Progress:
+def _noted(progress: GoldProgress, topic: str, run_id: str, *, is_whole: bool) -> GoldProgress:
     return progress.next(run_id, sent={topic: Sent(commit=progress.commit + 1, is_whole=is_whole)})
 
 
-def due(gold: Table, keys: Sequence[str], sent: Sent, done: TableReport) -> DataFrame:
+def due(gold: Table[GoldProgress], keys: Sequence[str], sent: Sent, done: TableReport) -> DataFrame:
     """The rows to send: the table's columns, and `__gone`, whether there is no row of this key any more.
 
     While a topic cannot be reached its table stays as it is, so few commits are ever due at once.
@@ -73,7 +75,7 @@ def due(gold: Table, keys: Sequence[str], sent: Sent, done: TableReport) -> Data
     return there.unionByName(gone, allowMissingColumns=True)
 
 
-def _touched(gold: Table, keys: Sequence[str], since: int) -> DataFrame:
+def _touched(gold: Table[GoldProgress], keys: Sequence[str], since: int) -> DataFrame:
     """The keys that any commit behind `since` touched.
 
     Raises:

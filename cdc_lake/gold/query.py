@@ -25,7 +25,7 @@ from cdc_lake.spark.user_sql import parser, starts_a_program
 from cdc_lake.tables.contract import Table
 from cdc_lake.tables.damage import damage
 from cdc_lake.tables.images import as_columns_of
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.progress import SilverProgress
 
 _WHILE_IT_RUNS = (
     SparkRuntimeException,
@@ -46,9 +46,9 @@ class Source:
         version: the one that is read.
     """
 
-    silver: Table
+    silver: Table[SilverProgress]
     id: str
-    progress: Progress
+    progress: SilverProgress
     version: int
 
     def rows(self) -> DataFrame:

@@ -22,10 +22,9 @@ from cdc_lake.gold.groups import Groups, touched, watermark
 from cdc_lake.gold.outbox import is_due, send_due
 from cdc_lake.gold.query import Query, Source, in_our_words
 from cdc_lake.gold.topic_schemas import kafka_sink
-from cdc_lake.lake.open import TABLE_FOLDERS, gold_table
 from cdc_lake.models import EVERYTHING, WATERMARK, GoldModel, model_names, read_model
 from cdc_lake.runs.catalog_sync import keep_in_step
-from cdc_lake.runs.context import Leases, select, silver_targets, table_path
+from cdc_lake.runs.context import Leases, lake_of, select, silver_targets
 from cdc_lake.runs.expectations import is_met, judge
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import New, Workers
@@ -35,9 +34,8 @@ from cdc_lake.spark.user_sql import refuse_query
 from cdc_lake.storage.files import LocalFiles, Storage
 from cdc_lake.tables.contract import Commit, Table
 from cdc_lake.tables.joins import joined
-from cdc_lake.tables.newest import newest_commit
 from cdc_lake.tables.partitions import check_partitions
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.progress import GoldProgress, SilverProgress
 
 _BYTES_OF_A_ROW = 100
 """About; for guessing how much work a refresh is."""
@@ -70,7 +68,7 @@ def run_gold(
         return report
     storage = workers.lake(config, report)
     leases = Leases(config, storage, report.run_id, report.layer)
-    folded = [path.replace("/", ".") for path in storage.folders(f"{config.lake.root}/silver", *TABLE_FOLDERS)]
+    folded = lake_of(config).names(storage, "silver")
     workers.each_table(report, names, _Gold(config, chosen, folded, leases, report.run_id), leases=leases)
     keep_in_step(config, report, workers.spark(config, "gold"))
     failpoints.reach("gold.before_report")
@@ -84,11 +82,11 @@ def _new_without_spark(
     """What is new, where the tables' logs say it plainly."""
     model = models[done.table]
     header = model.header
-    before = newest_commit(files, table_path(config, "gold", header.name), header.table.format)
+    before = lake_of(config).newest_gold(files, header.name, header.table)
     if before is None:
         return None
     targets = [silver_targets(config, topic)[0] for topic in header.topics.values()]
-    sources = [newest_commit(files, target.path, target.held_in.format) for target in targets]
+    sources = [target.newest(files) for target in targets]
     if not all(sources) or is_due(header, before.progress):
         return None
     read = {source.table_id: source.progress for source in sources if source}
@@ -102,7 +100,7 @@ def _new_without_spark(
     return New(0)
 
 
-def _is_made_from(progress: Progress, sources: Mapping[str, Progress], model: GoldModel) -> bool:
+def _is_made_from(progress: GoldProgress, sources: Mapping[str, SilverProgress], model: GoldModel) -> bool:
     """Whether gold is made from these states of silver tables, by id, and from this model."""
     numbers = progress.sources, progress.epochs, progress.model
     now = ({table: one.commit for table, one in sources.items()}, {table: one.epoch for table, one in sources.items()})
@@ -150,7 +148,7 @@ class _Gold:
         return _Run(session, self.config, self.models[done.table], self.folded, self.leases, self.run_id, done)
 
 
-def _note(done: TableReport, commit: Commit) -> None:
+def _note(done: TableReport, commit: Commit[GoldProgress]) -> None:
     done.status, done.batches = "ok", 1
     done.consumed_to, done.version_after = commit.progress.sources, commit.version
 
@@ -173,10 +171,10 @@ class _Run:
     done: TableReport
 
     @cached_property
-    def gold(self) -> Table:
+    def gold(self) -> Table[GoldProgress]:
         """The model's table, which may not be there yet."""
         header = self.model.header
-        return gold_table(self.session, table_path(self.config, "gold", header.name), header.table)
+        return lake_of(self.config).gold(self.session, header.name, header.table)
 
     @cached_property
     def query(self) -> Query:
@@ -202,10 +200,10 @@ class _Compared:
         has_changed: whether it is another model, or other sources, or there is no table yet.
     """
 
-    gold: Table
+    gold: Table[GoldProgress]
     sources: Mapping[str, Source]
-    before: Progress | None
-    following: Progress
+    before: GoldProgress | None
+    following: GoldProgress
     has_changed: bool
 
 
@@ -222,13 +220,13 @@ def _compared(run: _Run) -> _Compared:
     return _Compared(gold, sources, before, following, before is None or not _is_made_from(before, read, run.model))
 
 
-def _progress(gold: Table, done: TableReport) -> Progress | None:
+def _progress(gold: Table[GoldProgress], done: TableReport) -> GoldProgress | None:
     """What gold was made from; nothing known, if there are commits and none says so."""
     try:
         return gold.progress()
     except NoProgressError as error:
         done.warn(f"{error.what}; it is made anew")
-        return Progress(layer="gold", run_id="", commit=gold.version() + 1)  # no commit of ours had a higher number
+        return GoldProgress(run_id="", commit=gold.version() + 1)  # no commit of ours had a higher number
 
 
 def _sources(run: _Run) -> dict[str, Source]:
@@ -237,24 +235,23 @@ def _sources(run: _Run) -> dict[str, Source]:
     Raises:
         UnknownTableError: silver does not have one; the message names the nearest.
     """
-    topics_of, root = run.model.header.topics, f"{run.config.lake.root}/silver"
+    topics_of, root = run.model.header.topics, lake_of(run.config).folder("silver")
     todo = f"run the silver job first, or mend `sources` in {run.model.file}"
     topics = select(list(topics_of.values()), run.folded, f"table in {root}", todo)
     pinned = {topic: _pinned(silver_targets(run.config, topic)[0].open(run.session)) for topic in topics}
     return {alias: pinned[topic] for alias, topic in topics_of.items()}
 
 
-def _pinned(silver: Table) -> Source:
+def _pinned(silver: Table[SilverProgress]) -> Source:
     version = silver.version()
     progress = silver.progress(as_of=version)
     assert progress is not None, "a silver table is created with progress"
     return Source(silver, silver.id(), progress, version)
 
 
-def _following(run: _Run, before: Progress | None, sources: Iterable[Source]) -> Progress:
+def _following(run: _Run, before: GoldProgress | None, sources: Iterable[Source]) -> GoldProgress:
     read = {source.id: source for source in sources}
-    return Progress(
-        layer="gold",
+    return GoldProgress(
         run_id=run.run_id,
         follows=before.nonce if before else "",
         epoch=before.epoch if before else 0,
@@ -268,7 +265,7 @@ def _following(run: _Run, before: Progress | None, sources: Iterable[Source]) ->
     )
 
 
-def _refresh(run: _Run, compared: _Compared) -> Commit:
+def _refresh(run: _Run, compared: _Compared) -> Commit[GoldProgress]:
     """Bring the table up to date, in one commit.
 
     Raises:
@@ -328,7 +325,7 @@ def _groups(run: _Run, compared: _Compared, result: DataFrame) -> Groups | None:
         return None
 
 
-def _is_read(source: Source, before: Progress) -> bool:
+def _is_read(source: Source, before: GoldProgress) -> bool:
     """Whether the version that gold was made from is still that version of the table."""
     if source.id not in before.nonces:
         return True
@@ -342,11 +339,11 @@ def _is_read(source: Source, before: Progress) -> bool:
     return found is not None and found.nonce == before.nonces[source.id]
 
 
-def _held(gold: Table, result: DataFrame) -> dict[str, str]:
+def _held(gold: Table[GoldProgress], result: DataFrame) -> dict[str, str]:
     return {name: gold.held_as(kind) for name, kind in result.dtypes}
 
 
-def _make_anew(run: _Run, compared: _Compared, result: DataFrame) -> Commit:
+def _make_anew(run: _Run, compared: _Compared, result: DataFrame) -> Commit[GoldProgress]:
     """Put the model's result in the place of all rows."""
     rows = result.persist()
     try:
@@ -361,7 +358,7 @@ def _make_anew(run: _Run, compared: _Compared, result: DataFrame) -> Commit:
     return commit
 
 
-def _make_again(run: _Run, compared: _Compared, groups: Groups, result: DataFrame) -> Commit:
+def _make_again(run: _Run, compared: _Compared, groups: Groups, result: DataFrame) -> Commit[GoldProgress]:
     """Put the model's result for some groups in the place of their rows."""
     made = result.persist()
     gold, keys = compared.gold, run.model.header.keys

@@ -9,17 +9,18 @@ from cdc_lake.config import SilverTable
 from cdc_lake.errors import ConfigError, InstallationError
 from cdc_lake.spark.versions import has_hudi
 from cdc_lake.storage.files import Storage
-from cdc_lake.tables.contract import Table
+from cdc_lake.tables.contract import P, Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.hudi import HudiTable
 from cdc_lake.tables.newest import LOG_FOLDER, METADATA_FOLDER
+from cdc_lake.tables.progress import GoldProgress, SilverProgress
 
 _MARKS = {"delta": LOG_FOLDER, "hudi": METADATA_FOLDER}
 TABLE_FOLDERS = tuple(_MARKS.values())
 """What a table's folder holds; one of these."""
 
 
-def silver_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table:
+def silver_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table[SilverProgress]:
     """A silver table by path.
 
     Args:
@@ -37,7 +38,7 @@ def silver_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table:
     return _table(spark, path, wanted, todo, statistics=(BATCH, "__source_ts_ms"))
 
 
-def gold_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table:
+def gold_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table[GoldProgress]:
     """A gold table by path; see `silver_table`.
 
     Args:
@@ -46,12 +47,14 @@ def gold_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table:
     return _table(spark, path, wanted, "set `table` of the model back, or move the folder away: it is then made anew")
 
 
-def _table(spark: SparkSession, path: str, wanted: SilverTable, todo: str, *, statistics: Sequence[str] = ()) -> Table:
+def _table(
+    spark: SparkSession, path: str, wanted: SilverTable, todo: str, *, statistics: Sequence[str] = ()
+) -> Table[P]:
     other = next(format for format in _MARKS if format != wanted.format)
     if Storage(spark).exists(f"{path}/{_MARKS[other]}"):
         raise _another(path, f"a {other} table", wanted, todo)
     if wanted.format == "delta":
-        delta = DeltaLakeTable(
+        delta: DeltaLakeTable[P] = DeltaLakeTable(
             spark, path, partitions=wanted.partitions, statistics=statistics, properties=wanted.properties
         )
         found = delta.partitioned_by()
@@ -62,7 +65,7 @@ def _table(spark: SparkSession, path: str, wanted: SilverTable, todo: str, *, st
         raise InstallationError(
             path, "it is held in hudi, and this Spark has no Hudi", "hold it in delta, or take a profile with Hudi"
         )
-    hudi = HudiTable(
+    hudi: HudiTable[P] = HudiTable(
         spark,
         path,
         kind=wanted.type or "cow",

@@ -29,7 +29,7 @@ from cdc_lake.errors import DamagedFileError, TableLockedError
 from cdc_lake.storage.files import Storage
 from cdc_lake.tables.delta import CONFLICTS, PROPERTIES, USER_METADATA, DeltaLakeTable, commit_settings, refusal
 from cdc_lake.tables.newest import LOG_FOLDER
-from cdc_lake.tables.progress import SidePin
+from cdc_lake.tables.progress import SidePin, SilverProgress
 
 DAY_MS = 86_400_000
 MOST_FILES = 64
@@ -47,7 +47,7 @@ class SideTable:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.path = path
         self._spark = spark
-        self._table = DeltaLakeTable(spark, path)
+        self._table: DeltaLakeTable[SilverProgress] = DeltaLakeTable(spark, path)
 
     def read(self, pin: SidePin | None) -> DataFrame:
         """The entries that belong to a commit of silver; none without a pin.

@@ -8,14 +8,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.dead_letters import dead_letter_topic, sent_by
-from cdc_lake.bronze.run import bronze_table
 from cdc_lake.columns import DELETE, KEEP
 from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError
 from cdc_lake.operations.quarantine import COORDINATES, STAYS, Selection, selected
-from cdc_lake.runs.context import Leases, end_report, select_landed
+from cdc_lake.runs.context import Leases, end_report, lake_of, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import Workers
+from cdc_lake.tables.contract import progress_of
 
 
 def drop_quarantined(
@@ -75,9 +75,8 @@ class _Drop:
 
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
-        table = bronze_table(spark, self.config, done.table)
-        progress = table.progress()
-        assert progress is not None, "a bronze table is created with progress"
+        table = lake_of(self.config).bronze(spark, done.table)
+        progress = progress_of(table)
         done.version_before = table.version()
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         message = F.concat("error.message", F.lit(f"; dropped {now} by {self.report.because}"))

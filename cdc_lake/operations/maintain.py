@@ -3,24 +3,18 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, Layer
+from cdc_lake.lake.lake import check_holds_no_tables
 from cdc_lake.lake.side import SideTable
-from cdc_lake.runs.context import (
-    Leases,
-    check_holds_no_tables,
-    open_gold,
-    select_landed,
-    silver_targets,
-    table_path,
-)
+from cdc_lake.runs.context import Leases, lake_of, open_gold, select_landed, silver_targets
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import Workers
 from cdc_lake.storage.files import Storage
 from cdc_lake.tables.contract import Table
-from cdc_lake.tables.delta import DeltaLakeTable
 
 
 def run_maintain(
@@ -58,7 +52,7 @@ def run_maintain(
 class _Kept:
     """A table, where it is, and where its side table is, if it has one."""
 
-    open: Callable[[SparkSession], Table]
+    open: Callable[[SparkSession], Table[Any]]
     path: str
     side: str | None = None
 
@@ -67,14 +61,14 @@ def _kept(config: Config, storage: Storage, layer: Layer, tables: Sequence[str])
     if layer != "silver":
         names = select_landed(config, storage, tables, layer)
         open_table = open_gold if layer == "gold" else _open_bronze
-        return {name: _Kept(partial(open_table, config, name), table_path(config, layer, name)) for name in names}
+        return {name: _Kept(partial(open_table, config, name), lake_of(config).path(layer, name)) for name in names}
     topics = select_landed(config, storage, tables)
     targets = [target for topic in topics for target in silver_targets(config, topic)]
     return {target.name: _Kept(target.open, target.path, target.side) for target in targets}
 
 
-def _open_bronze(config: Config, name: str, spark: SparkSession) -> Table:
-    return DeltaLakeTable(spark, table_path(config, "bronze", name))
+def _open_bronze(config: Config, name: str, spark: SparkSession) -> Table[Any]:
+    return lake_of(config).bronze(spark, name)
 
 
 @dataclass(frozen=True)

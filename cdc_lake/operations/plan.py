@@ -13,18 +13,10 @@ from cdc_lake.config import Config
 from cdc_lake.decode.records import avro_schema
 from cdc_lake.decode.schemas import SchemaError
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnsupportedError
+from cdc_lake.lake.lake import SilverTarget, check_holds_no_tables
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, Version
-from cdc_lake.runs.context import (
-    Leases,
-    SilverTarget,
-    check_holds_no_tables,
-    check_is_in_no_table,
-    landed,
-    select,
-    silver_targets,
-    table_path,
-)
+from cdc_lake.runs.context import Leases, lake_of, select, silver_targets
 from cdc_lake.silver.batch import Batch, SilverRun, check_columns, looking
 from cdc_lake.silver.events import sent_by
 from cdc_lake.silver.evolution import Evolved, check_steps, evolved
@@ -32,7 +24,6 @@ from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource, offsets_of
 from cdc_lake.spark.session import build_session, is_little
 from cdc_lake.storage.files import Storage
-from cdc_lake.tables.delta import DeltaLakeTable
 
 
 class PlannedStep(BaseModel):
@@ -116,7 +107,7 @@ def plan(
     source = source or open_source(config, lambda: session)
     session = spark = spark or build_session("cdc_lake plan", config.max_record_bytes)
     storage = Storage(spark)
-    there, known = landed(config, storage), list[str]()
+    there, known = lake_of(config).names(storage), list[str]()
     found, logs = Plan(), dict[str, TopicLog]()
     try:
         known = source.topics()
@@ -157,9 +148,9 @@ class _Look:
         """What the bronze job would land."""
         found = TablePlan(table=self.topic, layer="bronze", what="unknown: Kafka does not answer, or has no such topic")
         storage = Storage(self.spark)
-        table = DeltaLakeTable(self.spark, table_path(self.config, "bronze", self.topic))
+        table = lake_of(self.config).bronze(self.spark, self.topic)
         try:
-            check_is_in_no_table(self.config, storage, "bronze", self.topic)
+            lake_of(self.config).check_is_in_no_table(storage, "bronze", self.topic)
             progress = table.progress()
             if progress is None:
                 check_holds_no_tables(storage, table.path, self.topic)
@@ -195,7 +186,7 @@ class _Look:
 
     def silver(self, target: SilverTarget) -> TablePlan:
         """What the silver job would fold of what bronze has."""
-        bronze = DeltaLakeTable(self.spark, table_path(self.config, "bronze", self.topic))
+        bronze = lake_of(self.config).bronze(self.spark, self.topic)
         landed, settings = bronze.progress(), self.config.table(self.topic)
         assert landed is not None, "a bronze table is created with progress"
         run = looking(

@@ -16,19 +16,18 @@ from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.decide import PAIR_STAGE
-from cdc_lake.bronze.run import bronze_table
 from cdc_lake.columns import KAFKA, REJECTED_ENTRY
 from cdc_lake.config import Config
 from cdc_lake.decode.envelope import is_snapshot_edge
 from cdc_lake.errors import ConfigError
-from cdc_lake.lake.side import SideTable
+from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.operations.story import place_text
 from cdc_lake.points import milliseconds
-from cdc_lake.runs.context import select_landed, silver_targets
+from cdc_lake.runs.context import lake_of, select_landed, silver_targets
 from cdc_lake.silver.events import place
 from cdc_lake.spark.session import build_session
 from cdc_lake.storage.files import Storage
-from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.contract import progress_of
 
 COORDINATES = ("topic", "generation", "partition", "offset")
 REJECTED_STAGE = "expectation"
@@ -130,7 +129,7 @@ def set_aside(config: Config, topic: str, spark: SparkSession, *, dropped: bool)
 
     Columns out: bronze's, `error` telling of an event that silver rejected what it does not meet; `stays` string.
     """
-    bronze = bronze_table(spark, config, topic)
+    bronze = lake_of(config).bronze(spark, topic)
     rows = bronze.read().withColumn(STAYS, F.lit(None).cast("string"))
     if dropped:
         return rows.where(F.col("status") == "dropped")
@@ -139,13 +138,12 @@ def set_aside(config: Config, topic: str, spark: SparkSession, *, dropped: bool)
     return waiting if rejected is None else waiting.unionByName(rejected)
 
 
-def _rejected(config: Config, topic: str, spark: SparkSession, bronze: DeltaLakeTable) -> DataFrame | None:
+def _rejected(config: Config, topic: str, spark: SparkSession, bronze: BronzeTable) -> DataFrame | None:
     """The events that a silver table of the topic rejected and nobody brought back since; none if there are none.
 
     Columns out: `set_aside`'s.
     """
-    landed = bronze.progress()
-    assert landed is not None, "a bronze table is created with progress"
+    landed = progress_of(bronze)
     verdicts: list[DataFrame] = []
     reached: list[int] = []
     may_be = False
@@ -154,7 +152,7 @@ def _rejected(config: Config, topic: str, spark: SparkSession, bronze: DeltaLake
         if progress is None:
             continue
         may_be = may_be or (progress.side is not None and REJECTED_ENTRY in progress.side.kinds)
-        entries = SideTable(spark, target.side).read(progress.side).where(F.col("kind") == REJECTED_ENTRY)
+        entries = target.open_side(spark).read(progress.side).where(F.col("kind") == REJECTED_ENTRY)
         verdicts.append(entries.select(KAFKA, F.from_json("image", "array<string>").alias(f"unmet_{len(verdicts)}")))
         reached.append(bronze.reached_by(progress, landed) or 0)
     if not may_be:

@@ -19,7 +19,7 @@ from cdc_lake.decode.schemas import SchemaError
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, Selection, Waiting, moment, selected
 from cdc_lake.operations.story import place_text, sent_values, value_text
-from cdc_lake.runs.context import select_landed, silver_targets
+from cdc_lake.runs.context import lake_of, select_landed, silver_targets
 from cdc_lake.silver.batch import Reading, looking
 from cdc_lake.silver.events import place
 from cdc_lake.spark.session import build_session
@@ -110,7 +110,7 @@ def show_quarantined(
     """
     spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
     storage = Storage(spark)
-    files = SchemaFiles(storage, config.lake.root)
+    files = lake_of(config).schema_files(storage)
     found: list[Shown] = []
     for topic in select_landed(config, storage, tables):
         if len(found) < limit:

@@ -14,10 +14,11 @@ from cdc_lake.config import Config
 from cdc_lake.decode.key import key_tree_in
 from cdc_lake.errors import ConfigError, DataLossError, UnsupportedError
 from cdc_lake.fold.rules import DELETES
+from cdc_lake.lake.lake import BronzeTable, SilverTarget
 from cdc_lake.operations.time_travel import as_struct, rows_until, same
 from cdc_lake.points import Offset, SourceTime
 from cdc_lake.runs.catalog_sync import keep_in_step
-from cdc_lake.runs.context import Leases, SilverTarget, end_report, landed, select, silver_targets, table_path
+from cdc_lake.runs.context import Leases, end_report, lake_of, select, silver_targets
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import Workers
 from cdc_lake.silver.append import check_has_keys
@@ -25,9 +26,8 @@ from cdc_lake.silver.batch import Batch, Reading, Schemas, SilverRun, is_of_form
 from cdc_lake.silver.events import place, sent_by
 from cdc_lake.silver.evolution import same_key
 from cdc_lake.silver.merge import Folded, folded, is_start
-from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.kept import with_kept
-from cdc_lake.tables.progress import KeyFrom, Progress
+from cdc_lake.tables.progress import BronzeProgress, KeyFrom, SilverProgress
 
 _PLACE = ["topic", "generation", "partition", "offset"]
 _EXAMPLES = 10
@@ -81,7 +81,9 @@ def run_rebuild(
     workers = workers or Workers(spark=spark)
     storage = workers.lake(config, report)
     leases = Leases(config, storage, report.run_id, "silver")
-    targets = {target.name: target for topic in landed(config, storage) for target in silver_targets(config, topic)}
+    targets = {
+        target.name: target for topic in lake_of(config).names(storage) for target in silver_targets(config, topic)
+    }
     names = select(tables, list(targets), f"table in {config.lake.root}/silver", "see `silver` in the settings")
     work = _Rebuild(config, targets, leases, report.run_id, asked or Asked())
     workers.each_table(report, names, work, leases=leases)
@@ -108,7 +110,7 @@ class _Rebuild:
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         target = self.targets[done.table]
-        bronze = DeltaLakeTable(spark, table_path(self.config, "bronze", target.topic))
+        bronze = lake_of(self.config).bronze(spark, target.topic)
         progress, silver = bronze.progress(), target.open(spark)
         self.leases.recover(silver, done)
         before = silver.progress()
@@ -167,7 +169,7 @@ class _Rebuilt:
     """
 
     run: SilverRun
-    before: Progress | None
+    before: SilverProgress | None
     key_from: KeyFrom | None
     last: int
     schemas: Schemas
@@ -176,7 +178,12 @@ class _Rebuilt:
 
     @classmethod
     def of(
-        cls, run: SilverRun, landed: Progress, before: Progress | None, key_from: KeyFrom | None, asked: Asked
+        cls,
+        run: SilverRun,
+        landed: BronzeProgress,
+        before: SilverProgress | None,
+        key_from: KeyFrom | None,
+        asked: Asked,
     ) -> "_Rebuilt":
         """Fold bronze.
 
@@ -278,13 +285,13 @@ class _Rebuilt:
         finally:
             others.unpersist()
 
-    def put_in_place(self, bronze: DeltaLakeTable) -> None:
+    def put_in_place(self, bronze: BronzeTable) -> None:
         """Write what has to be remembered, and then the table, in one commit.
 
         Args:
             bronze: the table that was folded.
         """
-        run, before, source = self.run, self.before or Progress(layer="silver", run_id="", commit=0), bronze.id()
+        run, before, source = self.run, self.before or SilverProgress(run_id="", commit=0), bronze.id()
         run.check_lease()
         now = {**self.outcome.schemas.of_progress(), "side": self.outcome.remember(before.commit + 1)}
         nonce = bronze.nonce_of(self.last)
@@ -299,7 +306,7 @@ class _Rebuilt:
         failpoints.reach("rebuild.after_overwrite")
 
 
-def _where_key_begins(run: SilverRun, landed: Progress, asked: Sequence[str]) -> KeyFrom:
+def _where_key_begins(run: SilverRun, landed: BronzeProgress, asked: Sequence[str]) -> KeyFrom:
     """Where the events of bronze's newest primary key begin: behind the last one with another.
 
     Raises:
@@ -348,7 +355,7 @@ def _keys(run: SilverRun, bronze: DataFrame) -> tuple[str, dict[str, dict[str, s
 
 
 def _former_deletes(
-    run: SilverRun, landed: Progress, before: Progress, key_from: KeyFrom | None, source: str
+    run: SilverRun, landed: BronzeProgress, before: SilverProgress, key_from: KeyFrom | None, source: str
 ) -> DataFrame:
     """The keys in silver whose last event that silver has not folded, before the key changed, is a delete."""
     side, keys = _keys(run, run.bronze)

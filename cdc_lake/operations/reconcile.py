@@ -9,12 +9,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.config import Config, database_url
 from cdc_lake.errors import SourceDifferenceError, UnknownTableError
+from cdc_lake.lake.lake import SilverTarget
 from cdc_lake.reconcile import postgres, silver
 from cdc_lake.reconcile.catalogue import QUARANTINED_KEY, Table, read_tables
 from cdc_lake.reconcile.columns import Shared, shared_columns
 from cdc_lake.reconcile.ranges import Places, differing_ranges
 from cdc_lake.reconcile.rows import Differences
-from cdc_lake.runs.context import SilverTarget, end_report, select_landed, silver_targets
+from cdc_lake.runs.context import end_report, select_landed, silver_targets
 from cdc_lake.runs.report import DifferentRow, Reconciled, Report, TableReport, check_sum
 from cdc_lake.runs.scheduler import Workers
 from cdc_lake.silver.append import check_has_keys

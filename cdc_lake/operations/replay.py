@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.bronze.dead_letters import dead_letter_topic, sent_by
 from cdc_lake.bronze.decide import PAIR_STAGE, TOO_LARGE
-from cdc_lake.bronze.run import answering_registry, bronze_table
+from cdc_lake.bronze.run import answering_registry
 from cdc_lake.bronze.schema_resolution import decide, look_over, typed_row, written_with
 from cdc_lake.columns import DELETE, KEEP, TYPED
 from cdc_lake.config import Config
@@ -17,9 +17,10 @@ from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, Selection, selected
 from cdc_lake.operations.story import place_text
 from cdc_lake.registries.registry import Registry
-from cdc_lake.runs.context import Leases, end_report, select_landed
+from cdc_lake.runs.context import Leases, end_report, lake_of, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import Workers
+from cdc_lake.tables.contract import progress_of
 
 _DECIDED = (
     *("status", "error", "tombstone_of", "op", "source_ts_ms", "source_position", "position_domain"),
@@ -63,7 +64,7 @@ def replay_quarantined(
     registry = registry or answering_registry(config)
     workers = workers or Workers(spark=spark)
     storage = workers.lake(config, report)
-    schemas = SchemaFiles(storage, config.lake.root, registry)
+    schemas = lake_of(config).schema_files(storage, registry)
     leases = Leases(config, storage, report.run_id, report.layer)
 
     work = _Replay(config, schemas, leases, report.run_id, selection)
@@ -88,9 +89,8 @@ class _Replay:
 
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
-        table = bronze_table(spark, self.config, done.table)
-        progress = table.progress()
-        assert progress is not None, "a bronze table is created with progress"
+        table = lake_of(self.config).bronze(spark, done.table)
+        progress = progress_of(table)
         done.version_before = table.version()
         settings = self.config.table(done.table)
         waiting = selected(self.config, done.table, spark, self.selection)

@@ -9,17 +9,17 @@ from pyspark.sql import SparkSession
 from cdc_lake.bronze.adjacent_records import records_there
 from cdc_lake.bronze.dead_letters import dead_letter_topic, sent_by
 from cdc_lake.bronze.log_ends import replaced
-from cdc_lake.bronze.run import bronze_table
 from cdc_lake.config import Config, StartPosition
 from cdc_lake.errors import ConfigError, DataLossError
-from cdc_lake.runs.context import Leases, end_report, select_landed
+from cdc_lake.lake.lake import BronzeTable
+from cdc_lake.runs.context import Leases, end_report, lake_of, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import Workers
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, offsets_of
 from cdc_lake.storage.files import Storage
-from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.progress import Gap, Progress
+from cdc_lake.tables.contract import progress_of
+from cdc_lake.tables.progress import BronzeProgress, Gap
 
 
 class Move(BaseModel):
@@ -61,9 +61,8 @@ def moves(
     logs = source.logs(topics)
     found = []
     for topic in topics:
-        table = bronze_table(spark, config, topic)
-        progress = table.progress()
-        assert progress is not None, "a bronze table is created with progress"
+        table = lake_of(config).bronze(spark, topic)
+        progress = progress_of(table)
         if problem := logs[topic].problem:
             raise problem
         log = logs[topic]
@@ -77,7 +76,7 @@ def moves(
     return found
 
 
-def _moves(table: DeltaLakeTable, progress: Progress, log: TopicLog, to: dict[int, int]) -> list[Move]:
+def _moves(table: BronzeTable, progress: BronzeProgress, log: TopicLog, to: dict[int, int]) -> list[Move]:
     position = {p: progress.position.get(p, span.start) for p, span in log.partitions.items()}
     back = {p: Span(then, position[p]) for p, then in to.items() if then < position[p]}
     counted = records_there(table, len(progress.offsets) - 1, back).groupBy("partition").count().collect()
@@ -124,9 +123,8 @@ class _Seek:
 
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
-        table = bronze_table(spark, self.config, done.table)
-        progress = table.progress()
-        assert progress is not None, "a bronze table is created with progress"
+        table = lake_of(self.config).bronze(spark, done.table)
+        progress = progress_of(table)
         agreed = [move for move in self.agreed if move.table == done.table]
         topic_id, position = list(progress.offsets.items())[-1]
         if any(position.get(move.partition, move.now) != move.now for move in agreed):

@@ -18,17 +18,18 @@ from pyspark.sql import functions as F
 from cdc_lake.bronze.run import unread
 from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, DamagedFileError, IncompleteWriteError, InfrastructureError
+from cdc_lake.lake.lake import BronzeTable, SilverTarget
 from cdc_lake.lake.open import TABLE_FOLDERS
-from cdc_lake.runs.context import LOOKS, SilverTarget, is_elsewhere, select_landed, silver_targets, table_path
+from cdc_lake.runs.context import LOOKS, is_elsewhere, lake_of, select_landed, silver_targets
 from cdc_lake.runs.report import Report
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource
 from cdc_lake.spark.session import build_session, lake_files
 from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.tables.contract import progress_of
 from cdc_lake.tables.damage import damage, with_cure
-from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.newest import DataFile, newest_commit, newest_rows, rows_where
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.newest import DataFile, newest_rows, rows_where
+from cdc_lake.tables.progress import BronzeProgress, SilverProgress
 
 _UNREADABLE = (IncompleteWriteError, DamagedFileError, PySparkException, Py4JJavaError)
 _MOST_REPORTS = 500
@@ -149,7 +150,7 @@ class _Bronze(NamedTuple):
     """A bronze table."""
 
     table_id: str
-    progress: Progress
+    progress: BronzeProgress
     rows: _Rows
 
 
@@ -159,7 +160,7 @@ class _Reader(Protocol):
     def bronze(self, topic: str) -> _Bronze:
         """A topic's bronze table."""
 
-    def silver(self, target: SilverTarget) -> Progress | None:
+    def silver(self, target: SilverTarget) -> SilverProgress | None:
         """What a silver table has consumed; none if it is not there yet."""
 
 
@@ -176,15 +177,15 @@ class _Files:
 
     def bronze(self, topic: str) -> _Bronze:
         """See `_Reader`."""
-        found = newest_rows(self._files, table_path(self._config, "bronze", topic))
+        found = newest_rows(self._files, lake_of(self._config).path("bronze", topic))
         if found is None:
             raise _NotPlainError
         newest, rows = found
         return _Bronze(newest.table_id, newest.progress, _RowsInFiles(self._files, rows))
 
-    def silver(self, target: SilverTarget) -> Progress | None:
+    def silver(self, target: SilverTarget) -> SilverProgress | None:
         """See `_Reader`."""
-        newest = newest_commit(self._files, target.path, target.held_in.format)
+        newest = target.newest(self._files)
         if newest is None and self._files.holds(target.path, *TABLE_FOLDERS):
             raise _NotPlainError
         return newest.progress if newest else None
@@ -221,12 +222,11 @@ class _Spark:
 
     def bronze(self, topic: str) -> _Bronze:
         """See `_Reader`."""
-        table = DeltaLakeTable(self._spark, table_path(self._config, "bronze", topic))
-        progress = table.progress()
-        assert progress is not None, "a bronze table is created with progress"
+        table = lake_of(self._config).bronze(self._spark, topic)
+        progress = progress_of(table)
         return _Bronze(table.id(), progress, _RowsBySpark(table))
 
-    def silver(self, target: SilverTarget) -> Progress | None:
+    def silver(self, target: SilverTarget) -> SilverProgress | None:
         """See `_Reader`."""
         return target.open(self._spark).progress()
 
@@ -234,7 +234,7 @@ class _Spark:
 class _RowsBySpark:
     """Of any table."""
 
-    def __init__(self, bronze: DeltaLakeTable) -> None:
+    def __init__(self, bronze: BronzeTable) -> None:
         self._rows = bronze.read()
 
     def quarantined(self) -> int:
@@ -256,7 +256,7 @@ class _Topic(NamedTuple):
         tables: bronze first.
     """
 
-    consumed: Progress
+    consumed: BronzeProgress
     tables: list[TableStatus]
 
 
@@ -308,7 +308,7 @@ def _of_silver(config: Config, reader: _Reader, target: SilverTarget, bronze: _B
     return found
 
 
-def _compare(bronze: TableStatus, progress: Progress, log: TopicLog, source: TopicSource) -> None:
+def _compare(bronze: TableStatus, progress: BronzeProgress, log: TopicLog, source: TopicSource) -> None:
     """Say how far a bronze table is behind its topic."""
     if log.problem is not None:
         return

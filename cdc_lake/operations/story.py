@@ -17,15 +17,14 @@ from cdc_lake.decode.envelope import is_snapshot_edge
 from cdc_lake.errors import ConfigError
 from cdc_lake.fold.rules import STREAMING_OPS, TRUNCATE, WHOLE_TABLE_OPS, Event, Order, Place, State, step
 from cdc_lake.fold.whole_table import whole_table
-from cdc_lake.runs.context import is_elsewhere, only_one, select_landed, silver_targets, table_path
+from cdc_lake.lake.lake import BronzeTable
+from cdc_lake.runs.context import is_elsewhere, lake_of, only_one, select_landed, silver_targets
 from cdc_lake.runs.expectations import UNMET, with_unmet
 from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.batch import Reading, SilverRun, looking
 from cdc_lake.silver.events import place
 from cdc_lake.spark.session import build_session, is_little, lake_files, planned_for
 from cdc_lake.storage.files import Storage
-from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.newest import newest_commit
 
 Verdict = Literal["decides", "counts", "lost", "paired", "rejected", "quarantined", "dropped", "not folded yet"]
 _MOST_EVENTS = 10_000
@@ -87,16 +86,15 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
         spark = spark or build_session("cdc_lake story", config.max_record_bytes)
         files = Storage(spark)
     topic = only_one(select_landed(config, files, [table]), table)
-    path = table_path(config, "bronze", topic)
-    newest = newest_commit(files, path, "delta")
+    newest = lake_of(config).newest_bronze(files, topic)
     stored_bytes = newest.bytes if newest else None
     is_short = stored_bytes is not None and is_little(rows=0, stored_bytes=stored_bytes)
     spark = spark or build_session("cdc_lake story", config.max_record_bytes, is_short=is_short)
     with planned_for(spark, rows=0 if is_short else None):
-        return _story(config, topic, DeltaLakeTable(spark, path), key, spark)
+        return _story(config, topic, lake_of(config).bronze(spark, topic), key, spark)
 
 
-def _story(config: Config, topic: str, bronze: DeltaLakeTable, key: str, spark: SparkSession) -> Story:
+def _story(config: Config, topic: str, bronze: BronzeTable, key: str, spark: SparkSession) -> Story:
     rows = bronze.read(as_of=bronze.version()).select(*BRONZE)
     check_has_keys(config.table(topic), topic, "look for the row in silver")
     landed, target = bronze.progress(), silver_targets(config, topic)[0]

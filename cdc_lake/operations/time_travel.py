@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import reduce
 from operator import and_
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -21,17 +21,17 @@ from cdc_lake.columns import BATCH, BRONZE, DELETE, DELETED, KAFKA_TYPE, KEEP, K
 from cdc_lake.config import Config
 from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_end
 from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownTableError
+from cdc_lake.lake.lake import BronzeTable, SilverTarget
 from cdc_lake.models import model_names
 from cdc_lake.points import Offset, Point, SourceTime, iso, milliseconds
-from cdc_lake.runs.context import SilverTarget, only_one, open_gold, select, select_landed, silver_targets, table_path
+from cdc_lake.runs.context import lake_of, only_one, open_gold, select, select_landed, silver_targets
 from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.batch import Batch, is_before, is_of_former_key, looking
 from cdc_lake.silver.events import place
 from cdc_lake.silver.merge import folded
 from cdc_lake.storage.files import Storage
-from cdc_lake.tables.contract import Table
-from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.progress import KeyFrom, Progress
+from cdc_lake.tables.contract import Table, progress_of
+from cdc_lake.tables.progress import BronzeProgress, GoldProgress, KeyFrom
 
 Layer = Literal["bronze", "silver", "gold"]
 CHANGE_TYPE = "_change_type"
@@ -59,12 +59,12 @@ def changes(config: Config, table: str, spark: SparkSession, *, since: Point, un
     return _differences(*_Silver.of(config, table, spark).between(since, until))
 
 
-def _bronze(config: Config, table: str, spark: SparkSession) -> DeltaLakeTable:
+def _bronze(config: Config, table: str, spark: SparkSession) -> BronzeTable:
     topic = only_one(select_landed(config, Storage(spark), [table]), table)
-    return DeltaLakeTable(spark, table_path(config, "bronze", topic))
+    return lake_of(config).bronze(spark, topic)
 
 
-def _gold(config: Config, table: str, spark: SparkSession) -> Table:
+def _gold(config: Config, table: str, spark: SparkSession) -> Table[GoldProgress]:
     folder = Path(config.gold.models)
     name = only_one(
         select([table], model_names(folder), f"model in {folder}", "see `gold.models` in the settings"), table
@@ -126,7 +126,7 @@ class _Silver:
         states = [_State(rows, keys) for rows in silver.differing(min(one, other), max(one, other))]
         return (states[0], states[1]) if one <= other else (states[1], states[0])
 
-    def _table(self) -> tuple[Table, Sequence[str]]:
+    def _table(self) -> tuple[Table[Any], Sequence[str]]:
         """The table, and its primary key."""
         silver = self.target.open(self.spark)
         progress = silver.progress()
@@ -139,8 +139,7 @@ class _Silver:
         """The fold of bronze's events up to a point."""
         check_has_keys(self.config.table(self.target.topic), self.target.topic, "name a version, or when it was there")
         topic, bronze = self.target.topic, _bronze(self.config, self.target.topic, self.spark)
-        landed = bronze.progress()
-        assert landed is not None, "a bronze table is created with progress"
+        landed = progress_of(bronze)
         run = looking(
             self.config,
             self.target,
@@ -162,7 +161,7 @@ class _Silver:
         return _State(found.withColumn(BATCH, F.lit(None).cast("bigint")), list(outcome.layout.keys))
 
 
-def _version(table: Table, name: str, as_of: int | datetime | str | None, todo: str = _TODO) -> int:
+def _version(table: Table[Any], name: str, as_of: int | datetime | str | None, todo: str = _TODO) -> int:
     """The version that a point names.
 
     Args:
@@ -190,7 +189,7 @@ def _version(table: Table, name: str, as_of: int | datetime | str | None, todo: 
 
 
 def _of_one_key(
-    rows: DataFrame, point: SourceTime | Offset, landed: Progress, key_from: KeyFrom | None, topic: str
+    rows: DataFrame, point: SourceTime | Offset, landed: BronzeProgress, key_from: KeyFrom | None, topic: str
 ) -> DataFrame:
     """Bronze's rows of the primary key that the table had at a point.
 
@@ -213,7 +212,7 @@ def _of_one_key(
     return rows.where(~is_former)
 
 
-def rows_until(rows: DataFrame, point: SourceTime | Offset | None, landed: Progress, topic: str) -> DataFrame:
+def rows_until(rows: DataFrame, point: SourceTime | Offset | None, landed: BronzeProgress, topic: str) -> DataFrame:
     """Bronze's rows up to a point; all, if there is none.
 
     Args:
@@ -229,7 +228,7 @@ def rows_until(rows: DataFrame, point: SourceTime | Offset | None, landed: Progr
     return rows.where(_is_until(point, landed, topic))
 
 
-def _is_until(point: SourceTime | Offset, landed: Progress, topic: str) -> Column:
+def _is_until(point: SourceTime | Offset, landed: BronzeProgress, topic: str) -> Column:
     """Whether a row of bronze is not behind a point; an offset is one in the newest generation of its topic.
 
     Raises:

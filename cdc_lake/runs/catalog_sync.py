@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,14 +27,13 @@ from cdc_lake.config import Config, SilverTable
 from cdc_lake.decode.declared import column_comments
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.lake.open import TABLE_FOLDERS, gold_table
-from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.models import model_names, read_model
 from cdc_lake.partitioning import joint_name
-from cdc_lake.runs.context import LOOKS, is_elsewhere, landed, select, silver_targets, table_path
+from cdc_lake.runs.context import LOOKS, is_elsewhere, lake_of, select, silver_targets
 from cdc_lake.runs.report import Failure, Report
 from cdc_lake.spark.session import build_session, hadoop, is_alive, lake_files
 from cdc_lake.storage.files import LocalFiles, Storage
-from cdc_lake.tables.contract import Table
+from cdc_lake.tables.contract import Table, progress_of
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.newest import newest_rows, newest_schema, rows_where
 
@@ -184,7 +183,7 @@ class _Held:
     table: str
     path: str
     held_in: SilverTable
-    open: Callable[[SparkSession], Table]
+    open: Callable[[SparkSession], Table[Any]]
 
     @property
     def partition_by(self) -> tuple[str, ...]:
@@ -197,7 +196,7 @@ def _held(config: Config, layer: str, name: str) -> _Held:
     if layer == "silver":
         target = next(one for one in silver_targets(config, name.partition("@")[0]) if one.name == name)
         return _Held(layer, name, target.path, target.held_in, target.open)
-    path = table_path(config, layer, name)
+    path = lake_of(config).path(layer, name)
     if layer == "gold":
         wanted = read_model(Path(config.gold.models) / f"{name}.sql").header.table
         return _Held(layer, name, path, wanted, lambda spark: gold_table(spark, path, wanted))
@@ -296,7 +295,7 @@ class _Files:
 
     def newest_value_schema(self, topic: str) -> str | None:
         """See `_Reader`."""
-        found = newest_rows(self._files, table_path(self._config, "bronze", topic))
+        found = newest_rows(self._files, lake_of(self._config).path("bronze", topic))
         if found is None:
             raise _NotPlainError
         newest, rows = found
@@ -325,9 +324,8 @@ class _Spark:
 
     def newest_value_schema(self, topic: str) -> str | None:
         """See `_Reader`."""
-        bronze = DeltaLakeTable(self._spark, table_path(self._config, "bronze", topic))
-        progress = bronze.progress()
-        assert progress is not None, "silver is folded from bronze"
+        bronze = lake_of(self._config).bronze(self._spark, topic)
+        progress = progress_of(bronze)
         written = bronze.read().where((F.col("status") == "ok") & F.col("value_schema").isNotNull())
         newest = F.max_by("value_schema", F.struct(*_LOG_ORDER))
         for since in (progress.commit - _NEAR_BATCHES, 0):
@@ -353,7 +351,7 @@ def _entry(config: Config, reader: _Reader, files: LocalFiles | Storage, held: _
     database, name = names_of(config.catalog, held.layer, held.table)
     comments = dict[str, str]()
     if held.layer == "silver" and (fingerprint := reader.newest_value_schema(held.table.partition("@")[0])):
-        comments = column_comments(SchemaFiles(files, config.lake.root).by_fingerprint(fingerprint).text)
+        comments = column_comments(lake_of(config).schema_files(files).by_fingerprint(fingerprint).text)
     return Entry(
         table=held.table,
         layer=held.layer,
@@ -447,7 +445,7 @@ def _there(config: Config, storage: Storage | LocalFiles, layer: str) -> list[st
     """The tables of a layer by their names in reports; of silver and gold some may not be there yet."""
     if layer == "gold":
         return model_names(Path(config.gold.models))
-    topics = landed(config, storage)
+    topics = lake_of(config).names(storage)
     if layer == "bronze":
         return topics
     return [target.name for topic in topics for target in silver_targets(config, topic)]
@@ -459,4 +457,4 @@ def _said(entry: Entry, name: str, said: list[str]) -> EntryReport:
 
 def _mark(config: Config, layer: str, table: str = "") -> str:
     """Where it is noted that the catalog is behind: for a table, or the folder of all of a layer."""
-    return f"{config.lake.root}/_catalog/{layer}/{table}".rstrip("/")
+    return lake_of(config).catalog_mark(layer, table)

@@ -17,7 +17,7 @@ from cdc_lake.spark.literals import of_batch
 from cdc_lake.spark.user_sql import refuse_query
 from cdc_lake.tables.delta import with_statistics
 from cdc_lake.tables.partitions import check_partitions
-from cdc_lake.tables.progress import Progress, SidePin
+from cdc_lake.tables.progress import BronzeProgress, SidePin
 
 _MOST_STATISTICS = 32
 
@@ -73,7 +73,7 @@ def may_repeat(batch: Batch) -> bool:
     return batch.run.is_comparison or has_more
 
 
-def ahead(run: SilverRun, landed: Progress) -> dict[int, int]:
+def ahead(run: SilverRun, landed: BronzeProgress) -> dict[int, int]:
     """Up to which offset of each partition silver has records that bronze has yet to read again.
 
     Args:

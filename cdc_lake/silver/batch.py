@@ -32,9 +32,10 @@ from cdc_lake.decode.schemas import Tree
 from cdc_lake.errors import ConfigError, ExpectationError, RefusedError
 from cdc_lake.fold.rules import Order
 from cdc_lake.fold.whole_table import Mark, Place, Truncate, WholeTable, whole_table
+from cdc_lake.lake.lake import SilverTarget
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.lake.side import SideTable
-from cdc_lake.runs.context import SilverTarget
+from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.expectations import UNMET, judge, with_unmet
 from cdc_lake.runs.report import TableReport
 from cdc_lake.silver import side_entries as memory
@@ -45,7 +46,7 @@ from cdc_lake.silver.key_changes import has_move_headers
 from cdc_lake.storage.files import Storage
 from cdc_lake.tables.contract import Table
 from cdc_lake.tables.partitions import check_partitions
-from cdc_lake.tables.progress import KeyFrom, Progress, SidePin
+from cdc_lake.tables.progress import BronzeProgress, KeyFrom, SidePin, SilverProgress
 
 _LARGE_BYTES, _FEW_BYTES = 64 << 10, 128 << 20
 """Values beyond the first are large; beyond the second together, they are not few."""
@@ -74,7 +75,7 @@ class SilverRun:
     schemas: SchemaFiles
     bronze: DataFrame
     partitions: int
-    silver: Table
+    silver: Table[SilverProgress]
     held_in: SilverTable
     side: SideTable
     settings: TableConfig
@@ -89,7 +90,7 @@ class SilverRun:
         """Where the values of the source's columns go."""
         return placing(self.settings, self.silver)
 
-    def of_key(self, landed: Progress, key_from: KeyFrom | None) -> "SilverRun":
+    def of_key(self, landed: BronzeProgress, key_from: KeyFrom | None) -> "SilverRun":
         """The same of the rows of bronze that are of the primary key of today; see `is_of_former_key`."""
         return replace(self, bronze=self.bronze.where(~is_of_former_key(landed, key_from)))
 
@@ -119,12 +120,12 @@ def looking(
     progress = silver.progress()
     return SilverRun(
         spark=spark,
-        schemas=SchemaFiles(Storage(spark), config.lake.root),
+        schemas=lake_of(config).schema_files(Storage(spark)),
         bronze=bronze,
         partitions=partitions,
         silver=silver,
         held_in=target.held_in,
-        side=SideTable(spark, target.side),
+        side=target.open_side(spark),
         settings=settings,
         run_id="",
         done=TableReport(table=target.name),
@@ -155,7 +156,7 @@ def check_columns(run: SilverRun) -> None:
         )
 
 
-def is_of_former_key(landed: Progress, key_from: KeyFrom | None) -> Column:
+def is_of_former_key(landed: BronzeProgress, key_from: KeyFrom | None) -> Column:
     """Whether a row of bronze is from before the primary key of today.
 
     Args:
@@ -179,7 +180,7 @@ def is_before(offsets: Mapping[int, int], generation: int) -> Column:
     return (F.col("generation") < generation) | is_in_it
 
 
-def placing(settings: TableConfig, silver: Table) -> ColumnMapping:
+def placing(settings: TableConfig, silver: Table[SilverProgress]) -> ColumnMapping:
     """Where the values of the source's columns go in a table."""
     return ColumnMapping(settings.except_columns, settings.rename, settings.cast, silver.held_as)
 
@@ -190,7 +191,7 @@ def added_columns(settings: TableConfig) -> tuple[str, ...]:
 
 
 def layout_of(
-    silver: StructType, progress: Progress, keys: Collection[str] = (), added: Collection[str] = ()
+    silver: StructType, progress: SilverProgress, keys: Collection[str] = (), added: Collection[str] = ()
 ) -> Layout:
     """The source's columns as silver has them.
 
@@ -285,7 +286,7 @@ class Reading:
         progress: of silver, whose columns stay as they are; none if the run knows those.
     """
 
-    def __init__(self, run: SilverRun, progress: Progress | None = None) -> None:
+    def __init__(self, run: SilverRun, progress: SilverProgress | None = None) -> None:
         self.run = run
         self.progress = progress
 
@@ -386,7 +387,7 @@ class Batch(Reading):
     run: SilverRun
     first: int
     last: int
-    progress: Progress | None
+    progress: SilverProgress | None
     rows: DataFrame
 
     @cached_property

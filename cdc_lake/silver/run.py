@@ -14,20 +14,10 @@ from cdc_lake.columns import BATCH, BRONZE, quoted
 from cdc_lake.config import Config
 from cdc_lake.errors import NoProgressError
 from cdc_lake.fold.whole_table import WholeTable
-from cdc_lake.lake.open import TABLE_FOLDERS
+from cdc_lake.lake.lake import BronzeTable, SilverTarget, check_holds_no_tables
 from cdc_lake.lake.schema_files import SchemaFiles
-from cdc_lake.lake.side import SideTable
 from cdc_lake.runs.catalog_sync import check_catalog_name, keep_in_step
-from cdc_lake.runs.context import (
-    Leases,
-    SilverTarget,
-    check_holds_no_tables,
-    check_is_in_no_table,
-    is_elsewhere,
-    select_landed,
-    silver_targets,
-    table_path,
-)
+from cdc_lake.runs.context import Leases, is_elsewhere, lake_of, select_landed, silver_targets
 from cdc_lake.runs.report import Report, TableReport, check_sum
 from cdc_lake.runs.scheduler import New, Workers
 from cdc_lake.silver.append import ahead, appended, may_repeat, remember, statistics
@@ -36,10 +26,9 @@ from cdc_lake.silver.evolution import check_steps
 from cdc_lake.silver.merge import folded
 from cdc_lake.spark.session import planned_for
 from cdc_lake.storage.files import LocalFiles, Storage
-from cdc_lake.tables.contract import Table
+from cdc_lake.tables.contract import Table, progress_of
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.newest import newest_commit
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.progress import BronzeProgress, SilverProgress
 
 
 def run_silver(
@@ -72,7 +61,7 @@ def run_silver(
     silver = _Silver(
         config,
         targets,
-        SchemaFiles(storage, config.lake.root),
+        lake_of(config).schema_files(storage),
         leases,
         report.run_id,
         colliding(config.catalog, "silver", {name: target.held_in.kind for name, target in targets.items()}),
@@ -100,13 +89,13 @@ def _new_without_spark(
 ) -> New | None:
     """What is new, where the tables' logs say it plainly."""
     target = targets[done.table]
-    bronze = newest_commit(files, table_path(config, "bronze", target.topic), "delta")
-    silver = newest_commit(files, target.path, target.held_in.format)
+    bronze = lake_of(config).newest_bronze(files, target.topic)
+    silver = target.newest(files)
     if bronze is None:
         return None
     rows = bronze.progress.rows
     if silver is None:
-        is_first = bronze.progress.commit == 1 and not files.holds(target.path, *TABLE_FOLDERS)
+        is_first = bronze.progress.commit == 1 and not lake_of(config).holds(files, "silver", target.name)
         return New(max(rows, 1)) if is_first and rows is not None else None
     lag = _lag(bronze.table_id, bronze.progress, silver.progress, done)
     if lag == 0:
@@ -114,7 +103,7 @@ def _new_without_spark(
     return New(max(rows, 1), silver.bytes) if lag == 1 and rows is not None and silver.bytes is not None else None
 
 
-def _lag(source: str, landed: Progress | None, progress: Progress | None, done: TableReport) -> int | None:
+def _lag(source: str, landed: BronzeProgress | None, progress: SilverProgress | None, done: TableReport) -> int | None:
     """See `Work`.
 
     Args:
@@ -142,20 +131,19 @@ class _Silver:
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
         target = self.targets[done.table]
-        bronze = DeltaLakeTable(spark, table_path(self.config, "bronze", target.topic))
+        bronze = lake_of(self.config).bronze(spark, target.topic)
         landed = bronze.progress()
         return _lag(bronze.id(), landed, target.open(spark).progress(), done)
 
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         target = self.targets[done.table]
-        bronze = DeltaLakeTable(spark, table_path(self.config, "bronze", target.topic))
-        landed = bronze.progress()
-        assert landed is not None, "a bronze table is created with progress"
+        bronze = lake_of(self.config).bronze(spark, target.topic)
+        landed = progress_of(bronze)
         storage = Storage(spark)
         if not done.batches:
             for layer in ("silver", "side"):
-                check_is_in_no_table(self.config, storage, layer, target.name)
+                lake_of(self.config).check_is_in_no_table(storage, layer, target.name)
         silver = target.open(spark)
         self.leases.recover(silver, done)
         progress = _progress(silver, done)
@@ -172,7 +160,7 @@ class _Silver:
             partitions=len(landed.position),
             silver=silver,
             held_in=target.held_in,
-            side=SideTable(spark, target.side),
+            side=target.open_side(spark),
             settings=self.config.table(target.topic),
             run_id=self.run_id,
             done=done,
@@ -188,9 +176,9 @@ class _Silver:
 class _Bronze:
     """The bronze table, and its progress as it was read."""
 
-    table: DeltaLakeTable
+    table: BronzeTable
     id: str
-    landed: Progress
+    landed: BronzeProgress
 
     def consumed(self, last: int) -> dict[str, Any]:
         """What silver's progress says once it has folded the batches up to one."""
@@ -198,7 +186,7 @@ class _Bronze:
         return {"sources": {self.id: last}, "nonces": {self.id: nonce} if nonce else {}}
 
 
-def _follow(run: SilverRun, progress: Progress | None, bronze: _Bronze, reached: int) -> bool:
+def _follow(run: SilverRun, progress: SilverProgress | None, bronze: _Bronze, reached: int) -> bool:
     """Fold in what bronze has beyond silver's progress: whole bronze batches, of at most `max_rows` together.
 
     Args:
@@ -238,7 +226,9 @@ def _follow(run: SilverRun, progress: Progress | None, bronze: _Bronze, reached:
     return progress is not None and reached < newest
 
 
-def _fold_batch(run: SilverRun, first: int, last: int, progress: Progress | None, bronze: _Bronze) -> Progress | None:
+def _fold_batch(
+    run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: _Bronze
+) -> SilverProgress | None:
     """Fold bronze's batches `first` to `last` into silver, in one commit.
 
     Returns:
@@ -254,7 +244,7 @@ def _fold_batch(run: SilverRun, first: int, last: int, progress: Progress | None
     """
     consumed = bronze.consumed(last)
     if progress is None:
-        following = Progress(layer="silver", run_id=run.run_id, commit=1, **consumed)
+        following = SilverProgress(run_id=run.run_id, commit=1, **consumed)
     else:
         following = progress.next(run.run_id, **consumed)
         is_at_end = last == bronze.landed.commit
@@ -271,7 +261,7 @@ def _fold_batch(run: SilverRun, first: int, last: int, progress: Progress | None
         rows.unpersist()
 
 
-def _commit(batch: Batch, following: Progress) -> Progress | None:
+def _commit(batch: Batch, following: SilverProgress) -> SilverProgress | None:
     run = batch.run
     with run.done.phase("plan"):
         # Nothing happens to rows that are there.
@@ -309,7 +299,7 @@ def _commit(batch: Batch, following: Progress) -> Progress | None:
     return following
 
 
-def _append(batch: Batch, schemas: Schemas, following: Progress) -> Progress:
+def _append(batch: Batch, schemas: Schemas, following: SilverProgress) -> SilverProgress:
     """Add the batch's rows; see `silver_append`."""
     run, counts = batch.run, batch.counts
     if schemas.evolved.is_wider:
@@ -329,7 +319,7 @@ def _append(batch: Batch, schemas: Schemas, following: Progress) -> Progress:
         following = following.model_copy(update=now)
         failpoints.reach("silver.after_side", batch=commit)
         run.check_lease()
-        assert isinstance(run.silver, DeltaLakeTable), "`TableConfig.check` sees to it"
+        assert isinstance(run.silver, DeltaLakeTable), "`TableConfig.check` allows Delta only"
         made = run.silver.append(rows, following, adds_columns=True, statistics=statistics(rows))
         failpoints.reach("silver.after_merge", batch=commit)
     expected = counts.total - sum(parts.values())
@@ -342,10 +332,11 @@ def _append(batch: Batch, schemas: Schemas, following: Progress) -> Progress:
     run.done.count(events=counts.total, appended=number, **parts)
     for warning in batch.warnings(WholeTable()):
         run.done.warn(warning)
-    return made.progress
+    following = made.progress
+    return following
 
 
-def _widened(batch: Batch, schemas: Schemas, following: Progress) -> Progress:
+def _widened(batch: Batch, schemas: Schemas, following: SilverProgress) -> SilverProgress:
     """Write the table anew, its rows as they are, in columns wide enough for the batch, in a commit of its own.
 
     Returns:
@@ -365,7 +356,7 @@ def _widened(batch: Batch, schemas: Schemas, following: Progress) -> Progress:
     return following.model_copy(update={"commit": following.commit + 1, "follows": wide.nonce})
 
 
-def _move_on(run: SilverRun, progress: Progress | None, following: Progress) -> Progress | None:
+def _move_on(run: SilverRun, progress: SilverProgress | None, following: SilverProgress) -> SilverProgress | None:
     """Consume batches that hold nothing to fold: control records, quarantine."""
     if progress is None:
         return None
@@ -374,17 +365,17 @@ def _move_on(run: SilverRun, progress: Progress | None, following: Progress) -> 
         return run.silver.advance(following).progress
 
 
-def _progress(silver: Table, done: TableReport) -> Progress | None:
+def _progress(silver: Table[SilverProgress], done: TableReport) -> SilverProgress | None:
     """What silver has consumed; nothing known, if there are rows and no commit says so."""
     try:
         return silver.progress()
     except NoProgressError as error:
         done.warn(f"{error.what}; its last commit number is taken from the rows")
         last = silver.read().agg(F.max(BATCH)).collect()[0][0]
-        return Progress(layer="silver", run_id="", epoch=1, commit=last or 0)
+        return SilverProgress(run_id="", epoch=1, commit=last or 0)
 
 
-def _next_batch(run: SilverRun, first: int, landed: Progress) -> tuple[int, int | None]:
+def _next_batch(run: SilverRun, first: int, landed: BronzeProgress) -> tuple[int, int | None]:
     """Up to which bronze batch to take, at most `max_rows` rows together, but at least one batch; and its rows."""
     newest, max_rows = landed.commit, run.settings.max_rows
     if first == newest:

@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from cdc_lake.tables.progress import Progress
 
+P = TypeVar("P", bound=Progress)
+"""The progress that a table's commits carry: that of its layer."""
+
 
 @dataclass(frozen=True)
-class Commit:
+class Commit(Generic[P]):
     """A table's state after a write.
 
     Attributes:
@@ -20,11 +23,11 @@ class Commit:
     """
 
     version: int
-    progress: Progress
+    progress: P
 
 
 @dataclass(frozen=True)
-class Version:
+class Version(Generic[P]):
     """One of a table's versions.
 
     Attributes:
@@ -35,10 +38,10 @@ class Version:
 
     version: int
     at_ms: int
-    progress: Progress | None
+    progress: P | None
 
 
-class Table(Protocol):
+class Table(Protocol[P]):
     """A table whose commits carry progress; `path` is its folder or URL."""
 
     path: str
@@ -73,7 +76,7 @@ class Table(Protocol):
     def held_as(self, kind: str) -> str:
         """The Spark type that a column of Spark type `kind` has in the table."""
 
-    def progress(self, as_of: int | None = None) -> Progress | None:
+    def progress(self, as_of: int | None = None) -> P | None:
         """What the table has consumed; none before it is created. Of an older version, what it said then.
 
         Read afresh from the newest commit of ours; what others committed since does not matter. After a RESTORE it is
@@ -102,7 +105,7 @@ class Table(Protocol):
     def read(self, as_of: int | None = None) -> DataFrame:
         """The rows, of the newest version or of `as_of`."""
 
-    def history(self) -> list[Version]:
+    def history(self) -> list[Version[P]]:
         """The versions that the engine still knows of, the newest first."""
 
     def has(self, version: int) -> bool:
@@ -131,7 +134,7 @@ class Table(Protocol):
             ExpiredError: the engine has let one of them go.
         """
 
-    def overwrite(self, rows: DataFrame, progress: Progress) -> Commit:
+    def overwrite(self, rows: DataFrame, progress: P) -> Commit[P]:
         """Put rows in the place of all there are, in one commit; the first creates the table.
 
         The versions before can still be read. The rows' schema becomes the table's, whatever it was.
@@ -144,7 +147,7 @@ class Table(Protocol):
             TableLockedError: another run has committed or created the table first; nothing was changed.
         """
 
-    def merge(self, changes: DataFrame, keys: Sequence[str], progress: Progress) -> Commit:
+    def merge(self, changes: DataFrame, keys: Sequence[str], progress: P) -> Commit[P]:
         """Bring rows to their new state in one commit; the first merge creates the table.
 
         Args:
@@ -157,7 +160,7 @@ class Table(Protocol):
             TableLockedError: another run has committed first; nothing was changed.
         """
 
-    def advance(self, progress: Progress) -> Commit:
+    def advance(self, progress: P) -> Commit[P]:
         """Commit progress without rows.
 
         Args:
@@ -179,3 +182,14 @@ class Table(Protocol):
         Raises:
             TableLockedError: another run has committed meanwhile.
         """
+
+
+def progress_of(table: Table[P]) -> P:
+    """The progress of a table that exists: the first commit of each table carries one.
+
+    Raises:
+        NoProgressError: none of the commits left carries progress.
+    """
+    progress = table.progress()
+    assert progress is not None, f"{table.path} was listed as a table"
+    return progress

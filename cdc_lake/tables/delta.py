@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import Any, Generic, cast
 from urllib.parse import unquote
 
 from delta.exceptions import (
@@ -32,11 +32,11 @@ from cdc_lake.errors import ConfigError, DamagedFileError, ExpiredError, NoProgr
 from cdc_lake.partitioning import PartitionField
 from cdc_lake.spark.versions import tell_conflicts
 from cdc_lake.storage.files import Storage
-from cdc_lake.tables.contract import Commit, Version
+from cdc_lake.tables.contract import Commit, P, Version
 from cdc_lake.tables.damage import log_damage
 from cdc_lake.tables.newest import LOG_FOLDER
 from cdc_lake.tables.partitions import partition_columns, with_partitions
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.progress import DerivedProgress, Progress
 
 tell_conflicts()
 
@@ -132,7 +132,7 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
             spark.conf.unset(name)
 
 
-class DeltaLakeTable:
+class DeltaLakeTable(Generic[P]):
     """One Delta table by path; see `cdc_lake.tables.Table`.
 
     Args:
@@ -215,7 +215,7 @@ class DeltaLakeTable:
             raise DamagedFileError(file, "the file is damaged") from exc
         return next((info for info in found if info), {})
 
-    def reached_by(self, progress: Progress | None, newest: Progress) -> int | None:
+    def reached_by(self, progress: DerivedProgress | None, newest: P) -> int | None:
         """The last commit of this table that another one has consumed.
 
         Args:
@@ -249,13 +249,13 @@ class DeltaLakeTable:
             return None
         return found.nonce if found.commit == commit else None
 
-    def progress(self, as_of: int | None = None) -> Progress | None:
+    def progress(self, as_of: int | None = None) -> P | None:
         """See `Table`."""
         if not self.exists():
             return None
         return self._progress_at(self.version() if as_of is None else as_of)
 
-    def _progress_at(self, newest: int) -> Progress:
+    def _progress_at(self, newest: int) -> P:
         ours, restores = self._walk_back(newest, through_restores=False)
         if not restores:
             return ours
@@ -263,7 +263,7 @@ class DeltaLakeTable:
         # A RESTORE keeps the transactions that Delta has seen: a number used again would be skipped without a word.
         return restored.model_copy(update={"epoch": ours.epoch + restores, "commit": ours.commit})
 
-    def _walk_back(self, newest: int, *, through_restores: bool) -> tuple[Progress, int]:
+    def _walk_back(self, newest: int, *, through_restores: bool) -> tuple[P, int]:
         """The newest progress at or before a version, and how many RESTOREs were passed on the way.
 
         Args:
@@ -272,7 +272,7 @@ class DeltaLakeTable:
         """
         version, restores = newest, 0
         while version >= 0 and (info := self.commit_info(version)) is not None:
-            progress = Progress.from_metadata(info.get("userMetadata"))
+            progress = cast("P | None", Progress.from_metadata(info.get("userMetadata")))
             if progress is not None:
                 self._ours = version
                 return progress, restores
@@ -330,12 +330,12 @@ class DeltaLakeTable:
         """See `Table`."""
         return self._rows(as_of).drop(*(field.name for field in self._partitions))
 
-    def history(self) -> list[Version]:
+    def history(self) -> list[Version[P]]:
         """See `Table`. The files of versions behind a vacuum are gone all the same."""
         known = DeltaTable.forPath(self._spark, self.path).history()
         at_ms = F.unix_millis("timestamp")
         return [
-            Version(version, at, Progress.from_metadata(said))
+            Version(version, at, cast("P | None", Progress.from_metadata(said)))
             for version, at, said in known.select("version", at_ms, "userMetadata").collect()
         ]
 
@@ -450,8 +450,8 @@ class DeltaLakeTable:
         return reader.load(self.path)
 
     def append(
-        self, rows: DataFrame, progress: Progress, *, adds_columns: bool = False, statistics: Sequence[str] = ()
-    ) -> Commit:
+        self, rows: DataFrame, progress: P, *, adds_columns: bool = False, statistics: Sequence[str] = ()
+    ) -> Commit[P]:
         """Add rows; the first append creates the table with the rows' schema.
 
         Args:
@@ -476,7 +476,7 @@ class DeltaLakeTable:
         number = (self.commit_info(version) or {}).get("operationMetrics", {}).get("numOutputRows")
         return None if number is None else int(number)
 
-    def overwrite(self, rows: DataFrame, progress: Progress) -> Commit:
+    def overwrite(self, rows: DataFrame, progress: P) -> Commit[P]:
         """See `Table`."""
         rows = with_partitions(rows.drop(KEY), self._partitions)
         self._skip_by(with_statistics(rows.schema))
@@ -487,7 +487,7 @@ class DeltaLakeTable:
     def _partitioned(self, writer: DataFrameWriter) -> DataFrameWriter:
         return writer.partitionBy(*self._partition_by) if self._partition_by else writer
 
-    def _save(self, writer: DataFrameWriter, progress: Progress, *, statistics: Sequence[str] = ()) -> Commit:
+    def _save(self, writer: DataFrameWriter, progress: P, *, statistics: Sequence[str] = ()) -> Commit[P]:
         if not self.exists():
             columns = ",".join(map(quoted, dict.fromkeys((*statistics, *self._statistics))))
             skipping = {_STATISTICS: columns} if columns else {}
@@ -497,7 +497,7 @@ class DeltaLakeTable:
             writer.format("delta").save(self.path)
         return self._committed(progress)
 
-    def merge(self, changes: DataFrame, keys: Sequence[str], progress: Progress) -> Commit:
+    def merge(self, changes: DataFrame, keys: Sequence[str], progress: P) -> Commit[P]:
         """See `Table`."""
         if not self.exists():
             rows = with_partitions(changes.where(~F.col(DELETE)).drop(*_OF_A_CHANGE), self._partitions)
@@ -561,7 +561,7 @@ class DeltaLakeTable:
     def _alter(self, change: str) -> None:
         self._spark.sql(f"ALTER TABLE delta.{quoted(self.path)} {change}").collect()
 
-    def advance(self, progress: Progress) -> Commit:
+    def advance(self, progress: P) -> Commit[P]:
         """See `Table`."""
         return self.append(self._rows().limit(0), progress)
 
@@ -595,7 +595,7 @@ class DeltaLakeTable:
             raise
 
     @contextmanager
-    def _committing(self, progress: Progress) -> Iterator[None]:
+    def _committing(self, progress: P) -> Iterator[None]:
         settings = {
             USER_METADATA: progress.to_metadata(),
             "write.txnAppId": f"cdc_lake:{progress.layer}:{progress.epoch}",
@@ -611,14 +611,14 @@ class DeltaLakeTable:
                 raise known from exc
             raise
 
-    def _committed(self, progress: Progress) -> Commit:
+    def _committed(self, progress: P) -> Commit[P]:
         """Read back what stands in the table now: a write that another run forestalled is skipped without a word."""
         found = self.progress()
         if found is None or found.nonce != progress.nonce:
             raise self._forestalled(progress, f"run {found.run_id}" if found else "another run")
         return Commit(self.version(), found)
 
-    def _forestalled(self, progress: Progress, by: str) -> TableLockedError:
+    def _forestalled(self, progress: P, by: str) -> TableLockedError:
         return TableLockedError(
             self.path,
             f"{by} committed while batch {progress.commit} was being made",

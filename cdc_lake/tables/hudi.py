@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, cast
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -33,7 +33,7 @@ from cdc_lake.errors import (
 )
 from cdc_lake.partitioning import PartitionField, joint_name
 from cdc_lake.storage.files import Storage
-from cdc_lake.tables.contract import Commit, Version
+from cdc_lake.tables.contract import Commit, P, Version
 from cdc_lake.tables.hudi_timeline import WRITTEN, any_instant, incomplete, is_removable, others_since
 from cdc_lake.tables.kept import with_kept
 from cdc_lake.tables.newest import HUDI_CHECKSUM, METADATA_FOLDER, TABLE_ID
@@ -102,7 +102,7 @@ _SAID_OF_OLD = {
 """Of Hudi's own settings in a table's folder, which say who decides; of the format for old readers, too."""
 
 
-class _Written(NamedTuple):
+class _Written(NamedTuple, Generic[P]):
     """A commit of ours.
 
     Attributes:
@@ -112,7 +112,7 @@ class _Written(NamedTuple):
         restores: how often the table was restored since.
     """
 
-    progress: Progress
+    progress: P
     table_id: str
     newest: str
     buckets: int | None
@@ -120,7 +120,7 @@ class _Written(NamedTuple):
     restores: int
 
 
-class HudiTable:
+class HudiTable(Generic[P]):
     """One Hudi table by path; see `cdc_lake.tables.Table`. A version is an instant of its timeline, as a number.
 
     Args:
@@ -283,7 +283,7 @@ class HudiTable:
         """See `Table`: Avro, in which Hudi keeps its schema, has no whole number smaller than int."""
         return _SMALL.sub("int", kind)
 
-    def progress(self, as_of: int | None = None) -> Progress | None:
+    def progress(self, as_of: int | None = None) -> P | None:
         """See `Table`."""
         found = self._ours(as_of)
         return found and found.progress.model_copy(update={"epoch": found.progress.epoch + found.restores})
@@ -368,10 +368,10 @@ class HudiTable:
                 "name one of these; hoodie.clean.commits.retained says how many are kept",
             )
 
-    def history(self) -> list[Version]:
+    def history(self) -> list[Version[P]]:
         """See `Table`. Those that were cleaned away are left out."""
         timeline = self._timeline()
-        found: list[Version] = []
+        found: list[Version[P]] = []
         oldest = ""
         for instant in self._instants(timeline):
             action, at = instant.getAction(), instant.requestedTime()
@@ -379,7 +379,7 @@ class HudiTable:
                 oldest = oldest or timeline.readCleanMetadata(instant).getEarliestCommitToRetain() or ""
             elif action in WRITTEN and at >= oldest:
                 said = timeline.readCommitMetadata(instant).getExtraMetadata()
-                progress = Progress.from_metadata(said.get(METADATA_KEY))
+                progress = cast("P | None", Progress.from_metadata(said.get(METADATA_KEY)))
                 found.append(Version(int(at), self._completed_ms(instant), progress))
         return found
 
@@ -401,7 +401,7 @@ class HudiTable:
         """See `Table`."""
         return next((one.version for one in self.history() if one.at_ms <= at_ms), None)
 
-    def merge(self, changes: DataFrame, keys: Sequence[str], progress: Progress) -> Commit:
+    def merge(self, changes: DataFrame, keys: Sequence[str], progress: P) -> Commit[P]:
         """See `Table`."""
         changes.persist()
         try:
@@ -416,12 +416,12 @@ class HudiTable:
         finally:
             changes.unpersist()
 
-    def overwrite(self, rows: DataFrame, progress: Progress) -> Commit:
+    def overwrite(self, rows: DataFrame, progress: P) -> Commit[P]:
         """See `Table`."""
         operation = "insert_overwrite_table" if self.exists() else "bulk_insert"
         return self._save(rows.withColumn(_GOES, F.lit(False)), operation, progress)
 
-    def advance(self, progress: Progress) -> Commit:
+    def advance(self, progress: P) -> Commit[P]:
         """See `Table`."""
         return self._save(self._nothing(), "upsert", progress)
 
@@ -459,11 +459,11 @@ class HudiTable:
         self,
         rows: DataFrame,
         operation: str,
-        progress: Progress,
+        progress: P,
         *,
         keys: Sequence[str] = (),
         more: Mapping[str, str] | None = None,
-    ) -> Commit:
+    ) -> Commit[P]:
         rows = with_one_partition(rows, self._partitions)
         _check_names(self.path, rows.schema)
         # Hudi takes a new column only if it may be null; and what never was may be so in a later batch.
@@ -503,7 +503,7 @@ class HudiTable:
             raise
         return self._committed(progress)
 
-    def _check_keeps_arrays(self, progress: Progress) -> None:
+    def _check_keeps_arrays(self, progress: P) -> None:
         """See that Hudi can copy the rows of a table that another version of cdc_lake created.
 
         Raises:
@@ -541,7 +541,7 @@ class HudiTable:
             **index,
         }
 
-    def _same_buckets(self) -> _Written:
+    def _same_buckets(self) -> _Written[P]:
         """The newest commit of ours, which must have as many: a row is where their number says."""
         known = self._known()
         if known.buckets != self._buckets:
@@ -553,7 +553,7 @@ class HudiTable:
             )
         return known
 
-    def _committed(self, progress: Progress) -> Commit:
+    def _committed(self, progress: P) -> Commit[P]:
         """Read back what stands in the table now; Hudi has no fence against a second writer, only our lease."""
         found = self.progress()
         if found is None or found.nonce != progress.nonce:
@@ -564,7 +564,7 @@ class HudiTable:
             )
         return Commit(self.version(), found)
 
-    def _check_was_alone(self, progress: Progress, since: str, said: str) -> None:
+    def _check_was_alone(self, progress: P, since: str, said: str) -> None:
         """See that a write that failed did not fail because of another writer, which removes what this one has begun.
 
         Args:
@@ -599,12 +599,12 @@ class HudiTable:
             *(quoted(name) for name in rows.columns if not name.startswith(HUDI_PREFIX) and name not in own)
         )
 
-    def _known(self) -> _Written:
+    def _known(self) -> _Written[P]:
         found = self._ours()
         assert found is not None, "the table exists"
         return found
 
-    def _ours(self, as_of: int | None = None) -> _Written | None:
+    def _ours(self, as_of: int | None = None) -> _Written[P] | None:
         """The newest commit that carries progress, at or before a version; none where no table is."""
         timeline = self._timeline()
         written = restores = 0
@@ -618,7 +618,7 @@ class HudiTable:
             if as_of is not None and int(instant.requestedTime()) > as_of:
                 continue
             said = timeline.readCommitMetadata(instant).getExtraMetadata()
-            progress = Progress.from_metadata(said.get(METADATA_KEY))
+            progress = cast("P | None", Progress.from_metadata(said.get(METADATA_KEY)))
             if progress is not None:
                 buckets, arrays = said.get(_BUCKETS), said.get(_ARRAYS)
                 return _Written(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import reduce
 from operator import and_
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -14,7 +15,7 @@ IMAGE = "__image"
 BEFORE, AFTER = "before", "after"
 
 
-def images(silver: Table, keys: Sequence[str], since: int, until: int) -> DataFrame:
+def images(silver: Table[Any], keys: Sequence[str], since: int, until: int) -> DataFrame:
     """The rows that differ between two versions of a silver table.
 
     Args:

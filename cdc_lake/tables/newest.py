@@ -3,8 +3,8 @@
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 from urllib.parse import unquote
 
 from fastavro import block_reader
@@ -12,8 +12,9 @@ from pyspark.sql.types import StructType
 
 from cdc_lake.errors import CdcLakeError
 from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.tables.contract import P
 from cdc_lake.tables.hudi_timeline import WRITTEN, incomplete
-from cdc_lake.tables.progress import METADATA_KEY, Progress
+from cdc_lake.tables.progress import METADATA_KEY, BronzeProgress, Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,7 @@ _OTHERS_COMMITS = ("_commits", "_staged_commits")
 _INSTANT = re.compile(r"(?P<at>\d+)(_\d+)?\.(?P<action>\w+)")
 
 
-class Newest(NamedTuple):
+class Newest(NamedTuple, Generic[P]):
     """A table as its newest commit leaves it.
 
     Attributes:
@@ -41,13 +42,15 @@ class Newest(NamedTuple):
             is not in a local folder.
     """
 
-    progress: Progress
+    progress: P
     table_id: str
     version: int
     bytes: int | None
 
 
-def newest_commit(files: LocalFiles | Storage, path: str, format: Literal["delta", "hudi"]) -> Newest | None:
+def newest_commit(
+    files: LocalFiles | Storage, path: str, format: Literal["delta", "hudi"], kind: type[P]
+) -> Newest[P] | None:
     """What a table's `progress`, `id`, `version` and `size` say.
 
     None where there is no table, or the log is not plainly as our own last commit leaves it: another program or version
@@ -57,10 +60,13 @@ def newest_commit(files: LocalFiles | Storage, path: str, format: Literal["delta
     Args:
         files: the lake's.
         path: the table's folder.
+        kind: the progress of the table's layer.
     """
-    read = {"delta": _of_delta, "hudi": _of_hudi}[format]
+    read: Callable[[LocalFiles | Storage, str, type[P]], Newest[P] | None] = (
+        _of_delta if format == "delta" else _of_hudi
+    )
     try:
-        return read(files, path)
+        return read(files, path, kind)
     except _NOT_PLAIN:
         return None
 
@@ -76,8 +82,8 @@ class DataFile(NamedTuple):
     most: Mapping[str, Any]
 
 
-def newest_rows(files: LocalFiles | Storage, path: str) -> tuple[Newest, list[DataFile]] | None:
-    """What `newest_commit` says of a Delta table, and its files.
+def newest_rows(files: LocalFiles | Storage, path: str) -> tuple[Newest[BronzeProgress], list[DataFile]] | None:
+    """What `newest_commit` says of a bronze table, and its files.
 
     None where that says none, and where a file does not hold rows as they are: with deletion vectors or mapped columns.
 
@@ -87,7 +93,7 @@ def newest_rows(files: LocalFiles | Storage, path: str) -> tuple[Newest, list[Da
     """
     try:
         log = _delta_log(files, path)
-        newest = log and _newest_in(log, files, path)
+        newest = log and _newest_in(log, files, path, BronzeProgress)
         added = log.added() if log and newest else None
         if newest is None or added is None:
             return None
@@ -134,7 +140,7 @@ def newest_schema(files: LocalFiles | Storage, path: str) -> StructType | None:
     """
     try:
         log = _delta_log(files, path)
-        if log is None or _newest_in(log, files, path) is None or log.maps_columns():
+        if log is None or _newest_in(log, files, path, Progress) is None or log.maps_columns():
             return None
         return StructType.fromJson(json.loads(log.metadata()["schemaString"]))
     except _NOT_PLAIN:
@@ -223,15 +229,15 @@ def _delta_log(files: LocalFiles | Storage, path: str) -> _DeltaLog | None:
     return _DeltaLog(newest, checkpoint, [action for one in after for action in commits[one]], commits[newest])
 
 
-def _of_delta(files: LocalFiles | Storage, path: str) -> Newest | None:
+def _of_delta(files: LocalFiles | Storage, path: str, kind: type[P]) -> Newest[P] | None:
     log = _delta_log(files, path)
-    return _newest_in(log, files, path) if log else None
+    return _newest_in(log, files, path, kind) if log else None
 
 
-def _newest_in(log: _DeltaLog, files: LocalFiles | Storage, path: str) -> Newest | None:
+def _newest_in(log: _DeltaLog, files: LocalFiles | Storage, path: str, kind: type[P]) -> Newest[P] | None:
     said: Mapping[str, Any] = next((action["commitInfo"] for action in log.newest if "commitInfo" in action), {})
     progress = Progress.from_metadata(said.get("userMetadata"))
-    if progress is None:
+    if not isinstance(progress, kind):
         return None
     checksum = f"{path}/{LOG_FOLDER}/{log.version:020d}.crc"
     is_known = isinstance(files, LocalFiles) and files.exists(checksum)
@@ -239,7 +245,7 @@ def _newest_in(log: _DeltaLog, files: LocalFiles | Storage, path: str) -> Newest
     return Newest(progress, log.metadata()["id"], log.version, size)
 
 
-def _of_hudi(files: LocalFiles | Storage, path: str) -> Newest | None:
+def _of_hudi(files: LocalFiles | Storage, path: str, kind: type[P]) -> Newest[P] | None:
     folder = f"{path}/{METADATA_FOLDER}"
     if f"{HUDI_CHECKSUM}=".encode() not in _content(files, f"{folder}/hoodie.properties"):
         return None
@@ -253,7 +259,7 @@ def _of_hudi(files: LocalFiles | Storage, path: str) -> Newest | None:
     for one in written:
         said = _said_in(contents[one[0]])
         progress = Progress.from_metadata(said.get(METADATA_KEY))
-        if progress is not None:
+        if isinstance(progress, kind):
             size = files.size(path) if isinstance(files, LocalFiles) else None
             return Newest(progress, said[TABLE_ID], int(written[0]["at"]), size)
     return None

@@ -6,7 +6,7 @@ without the other. docs/design.md "Progress in the commit".
 
 import json
 import uuid
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -85,39 +85,15 @@ class KeyFrom(BaseModel):
 
 
 class Progress(BaseModel):
-    """The progress a commit carries, and who made it.
+    """Who made a commit, and its number: what the progress of all three layers shares.
 
     Attributes:
         layer: bronze, silver or gold.
         run_id: the run that committed.
-        nonce: this one attempt to commit; somebody else's in the newest commit means that they won.
-        follows: the nonce of the commit of ours before it; versions up to 0.1.0 wrote none.
-        epoch: goes up when a table is restored, so that commit numbers start a new line.
-        commit: the table's own commit number; in bronze it is the rows' `batch`. Never used twice.
-        offsets: bronze: topic id -> partition -> the next offset to read; the ids in the order of their generations.
-        last: bronze: partition -> the last record read of the newest generation, if nothing was passed over behind it.
-        log_ts: bronze: partition -> the running maximum of Kafka's timestamp, ms.
-        sources: silver: id of the bronze table -> the last batch folded in; gold: id of each silver table read -> its
-            commit number.
-        nonces: silver, gold: id of each table in `sources` -> the nonce of that commit, because a table that is put
-            back from a backup gives its number to another one. Versions up to 0.1.0 wrote none.
-        epochs: gold: id of each silver table read -> its epoch; a RESTORE of silver changes its rows and no number.
-        versions: gold: id of each silver table read -> the version of it that was read.
-        sent: gold: topic -> how far the table was sent to it; bronze: the same of its quarantined records.
-        model: gold: the fingerprint of the model.
-        keys: silver: the primary key's columns, sorted.
-        key_from: silver: where the events of this key begin, if it was another before.
-        beside: silver: column -> the one beside which it holds values of another type.
-        gone: silver: the columns that the source does not send any more.
-        defaulted: silver: the columns whose nulls arrive as their defaults, as far as anybody was told.
-        side: silver: its side table as it belongs to this commit; none before the first entry.
-        kinds: bronze: `<side>.<frame>` -> the kind of id that the numbers in its frames are, once that is settled.
-        owners: bronze: `key` and `value` -> what the topic's records are named after: mostly the topic.
-        rows: bronze: how many this commit brought; silver plans by it before it has looked.
-        record_bytes: bronze: what a record had on average in the newest batch with any, key and value; null before.
-        gaps: bronze: what this commit went on over, if it was told to; not carried forward.
-        again: bronze: partition -> the offset up to which the newest generation was read before, where it is being read
-            again; silver of `mode: append`: the offset up to which it has records that bronze has yet to read again.
+        nonce: of this attempt to commit. If the newest commit has another one, another run has won.
+        follows: the nonce of our previous commit; versions up to 0.1.0 wrote none.
+        epoch: increases when a table is restored, so that commit numbers start a new line.
+        commit: the table's own commit number, never used twice; in bronze it is the rows' `batch`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -128,21 +104,64 @@ class Progress(BaseModel):
     follows: str = ""
     epoch: int = 0
     commit: int
+
+    def next(self, run_id: str, **own: Any) -> Self:
+        """The progress of the next commit, which consumes nothing more.
+
+        Args:
+            run_id: the run that commits.
+            own: values that differ, by name.
+        """
+        new = {"run_id": run_id, "nonce": uuid.uuid4().hex, "follows": self.nonce, "commit": self.commit + 1}
+        return self.model_copy(update=new | own)
+
+    def to_metadata(self) -> str:
+        """The text that goes into the commit."""
+        return json.dumps({METADATA_KEY: self.model_dump(mode="json")}, separators=(",", ":"))
+
+    @staticmethod
+    def from_metadata(text: str | None) -> "AnyProgress | None":
+        """The progress in a commit's metadata; none if cdc_lake did not make the commit.
+
+        Raises:
+            UnsupportedError: a version of cdc_lake made it whose progress this version cannot read.
+        """
+        try:
+            ours = json.loads(text or "null")[METADATA_KEY]
+        except (json.JSONDecodeError, KeyError, TypeError):
+            return None
+        try:
+            model = _MODELS[ours["layer"]]
+            # Versions up to 0.1.0 wrote the fields of all layers.
+            others = _FIELDS - set(model.model_fields)
+            return model.model_validate({name: value for name, value in ours.items() if name not in others})
+        except (ValidationError, KeyError, TypeError, AttributeError) as exc:
+            raise UnsupportedError(
+                "the table's newest commit", "its progress is of another version of cdc_lake", "use that version"
+            ) from exc
+
+
+class BronzeProgress(Progress):
+    """What a bronze table has read of its topic.
+
+    Attributes:
+        offsets: topic id -> partition -> the next offset to read; the ids in the order of their generations.
+        last: partition -> the last record read of the newest generation, if nothing was passed over behind it.
+        log_ts: partition -> the running maximum of Kafka's timestamp, ms.
+        sent: topic -> how far quarantined records were sent to it.
+        kinds: `<side>.<frame>` -> the kind of id that the numbers in its frames are, once that is settled.
+        owners: `key` and `value` -> what the topic's records are named after: mostly the topic.
+        rows: rows of this commit; silver plans by it before it reads them.
+        record_bytes: average size of a record's key and value in the newest batch with records; null before.
+        gaps: offsets that this commit passed over, as the operator allowed; not carried forward.
+        again: partition -> the offset up to which the newest generation was read before, where it is being read again.
+    """
+
+    layer: Literal["bronze"] = "bronze"
     offsets: dict[str, dict[int, int]] = {}
     last: dict[int, Identity] = {}
     log_ts: dict[int, int] = {}
-    sources: dict[str, int] = {}
-    nonces: dict[str, str] = {}
-    epochs: dict[str, int] = {}
-    versions: dict[str, int] = {}
     sent: dict[str, Sent] = {}
-    model: str = ""
-    keys: tuple[str, ...] = ()
-    key_from: KeyFrom | None = None
-    beside: dict[str, str] = {}
-    gone: tuple[str, ...] = ()
-    defaulted: tuple[str, ...] = ()
-    side: SidePin | None = None
     kinds: dict[str, str] = {}
     owners: dict[str, tuple[str, ...]] = {}
     rows: int | None = None
@@ -152,29 +171,35 @@ class Progress(BaseModel):
 
     @property
     def position(self) -> dict[int, int]:
-        """Bronze: partition -> the next offset to read, of the newest generation."""
+        """Partition -> the next offset to read, of the newest generation."""
         return list(self.offsets.values())[-1]
 
-    def next(self, run_id: str, **own: Any) -> "Progress":
-        """The progress of a next commit that consumes nothing more.
+    def next(self, run_id: str, **own: Any) -> Self:
+        """The progress of the next commit, which has no rows and no gaps; see `Progress.next`."""
+        return super().next(run_id, **{"rows": 0, "gaps": ()} | own)
 
-        Args:
-            run_id: the run that commits.
-            own: what it says otherwise, by name.
-        """
-        new = {"run_id": run_id, "nonce": uuid.uuid4().hex, "follows": self.nonce, "commit": self.commit + 1}
-        new |= {"rows": 0, "gaps": ()}
-        return self.model_copy(update=new | own)
 
-    def is_of(self, source: str, newest: "Progress") -> bool | None:
-        """Whether what was consumed of a table is of the history that the table has now.
+class DerivedProgress(Progress):
+    """What a silver or gold table has read of other tables.
+
+    Attributes:
+        sources: id of each table read -> the commit number of it that was read last.
+        nonces: id of each table in `sources` -> the nonce of that commit, because a table that is restored from a
+            backup gives its number to another commit. Versions up to 0.1.0 wrote none.
+    """
+
+    sources: dict[str, int] = {}
+    nonces: dict[str, str] = {}
+
+    def is_of(self, source: str, newest: Progress) -> bool | None:
+        """Whether the commit of a source that was read is in the history that the source has now.
 
         Args:
             source: the table's id.
-            newest: what its newest commit says.
+            newest: the progress in its newest commit.
 
         Returns:
-            False if the table was wiped, restored or put back from a backup since; None if only the commits between
+            False if the source was deleted, restored or replaced by a backup since; None if only the commits between
             the two can tell.
         """
         reached = self.sources.get(source)
@@ -185,24 +210,47 @@ class Progress(BaseModel):
         found = {newest.commit: newest.nonce, newest.commit - 1: newest.follows}.get(reached)
         return found == self.nonces[source] if found else None
 
-    def to_metadata(self) -> str:
-        """The text that goes into the commit."""
-        return json.dumps({METADATA_KEY: self.model_dump(mode="json")}, separators=(",", ":"))
 
-    @classmethod
-    def from_metadata(cls, text: str | None) -> "Progress | None":
-        """The progress in a commit's metadata; none when the commit is not one of ours.
+class SilverProgress(DerivedProgress):
+    """What a silver table has folded of bronze, and its columns.
 
-        Raises:
-            UnsupportedError: it is one of ours, and of a version this one does not know.
-        """
-        try:
-            ours = json.loads(text or "null")[METADATA_KEY]
-        except (json.JSONDecodeError, KeyError, TypeError):
-            return None
-        try:
-            return cls.model_validate(ours)
-        except ValidationError as exc:
-            raise UnsupportedError(
-                "the table's newest commit", "its progress is of another version of cdc_lake", "use that version"
-            ) from exc
+    Attributes:
+        keys: the primary key's columns, sorted.
+        key_from: where the events of this key begin, if the primary key was another one before.
+        beside: column -> the one that it holds values of another type for.
+        gone: the columns that the source no longer sends.
+        defaulted: the columns whose nulls arrive as their defaults, of which the user was warned.
+        side: the side table that belongs to this commit; none before the first entry.
+        again: with `mode: append`, partition -> the offset up to which silver has records that bronze reads again.
+    """
+
+    layer: Literal["silver"] = "silver"
+    keys: tuple[str, ...] = ()
+    key_from: KeyFrom | None = None
+    beside: dict[str, str] = {}
+    gone: tuple[str, ...] = ()
+    defaulted: tuple[str, ...] = ()
+    side: SidePin | None = None
+    again: dict[int, int] = {}
+
+
+class GoldProgress(DerivedProgress):
+    """What a gold table was made from.
+
+    Attributes:
+        epochs: id of each silver table read -> its epoch; a RESTORE of silver changes its rows and no number.
+        versions: id of each silver table read -> the version of it that was read.
+        sent: topic -> how far the table was sent to it.
+        model: the fingerprint of the model.
+    """
+
+    layer: Literal["gold"] = "gold"
+    epochs: dict[str, int] = {}
+    versions: dict[str, int] = {}
+    sent: dict[str, Sent] = {}
+    model: str = ""
+
+
+AnyProgress = BronzeProgress | SilverProgress | GoldProgress
+_MODELS: dict[str, type[AnyProgress]] = {"bronze": BronzeProgress, "silver": SilverProgress, "gold": GoldProgress}
+_FIELDS = {name for model in _MODELS.values() for name in model.model_fields}

@@ -24,10 +24,10 @@ from cdc_lake.operations.reconcile import run_reconcile
 from cdc_lake.reconcile import catalogue, ranges
 from cdc_lake.reconcile.postgres import open_snapshot
 from cdc_lake.reconcile.rows import NEVER_THERE
-from cdc_lake.runs.context import silver_targets, table_path
+from cdc_lake.runs.context import lake_of, silver_targets
 from cdc_lake.runs.report import TableReport
 from cdc_lake.runs.scheduler import Workers
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.progress import SilverProgress
 
 PREFIX = "reconciled"
 THING = """
@@ -162,7 +162,7 @@ class Lake:
     ) -> None:
         """One commit of silver's, after which it has these rows."""
         topic = f"{PREFIX}.public.{table}"
-        Path(table_path(self.config, "bronze", topic), "_delta_log").mkdir(parents=True, exist_ok=True)
+        Path(lake_of(self.config).path("bronze", topic), "_delta_log").mkdir(parents=True, exist_ok=True)
         columns = {
             **held,
             "__deleted": "boolean",
@@ -181,7 +181,7 @@ class Lake:
         (target,) = silver_targets(self.config, topic)
         frame = self._spark.createDataFrame(values, schema)
         rows = frame.selectExpr(*(f"`{name}`" for name in held), *meta, f"{key} AS __key")
-        following = Progress(layer="silver", run_id="by hand", commit=commit, keys=tuple(sorted(keys)), **progress)
+        following = SilverProgress(run_id="by hand", commit=commit, keys=tuple(sorted(keys)), **progress)
         target.open(self._spark).overwrite(rows, following)
 
     def reconciled(self, table: str, **more: Any) -> TableReport:

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from cdc_lake.columns import SILVER_META
 from cdc_lake.config import load_config
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.runs.context import silver_targets, table_path
-from cdc_lake.tables.progress import Progress
+from cdc_lake.runs.context import lake_of, silver_targets
+from cdc_lake.tables.progress import SilverProgress
 
 COMMAND = Path(sys.executable).with_name("cdc-lake")
 ROWS = 1_000_000
@@ -53,13 +53,13 @@ def settings(stack: Stack, spark: SparkSession, tmp_path: Path) -> Path:
     file = tmp_path / "cdc-lake.yml"
     file.write_text(yaml.safe_dump({"lake": {"root": "lake"}, "stack": {"folder": str(stack.folder)}}))
     config = load_config(file)
-    Path(table_path(config, "bronze", TOPIC), "_delta_log").mkdir(parents=True)
+    Path(lake_of(config).path("bronze", TOPIC), "_delta_log").mkdir(parents=True)
     meta = {"__deleted": "false", "__source_position": "array(16L)"}
     rows = spark.range(1, ROWS + 1).selectExpr(
         *HELD, *(f"CAST({meta.get(name, 'null')} AS {kind}) AS {name}" for name, kind in SILVER_META.items())
     )
     (target,) = silver_targets(config, TOPIC)
-    target.open(spark).overwrite(rows, Progress(layer="silver", run_id="by hand", commit=1, keys=("id",)))
+    target.open(spark).overwrite(rows, SilverProgress(run_id="by hand", commit=1, keys=("id",)))
     return file
 
 

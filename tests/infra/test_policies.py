@@ -22,7 +22,7 @@ from deployments import (
 from policy_lint import complaints, wildcards
 
 from cdc_lake.config import Config, LakeConfig, SilverTable, TableConfig
-from cdc_lake.runs.context import silver_targets, table_path
+from cdc_lake.runs.context import lake_of, silver_targets
 from cdc_lake.runs.report import Report
 
 REASONS = {
@@ -39,7 +39,7 @@ CONFIG = Config(
     defaults=TableConfig(silver=(SilverTable(), SilverTable(format="hudi", type="mor"))),
 )
 DELTA, HUDI = silver_targets(CONFIG, TOPIC)
-BRONZE, GOLD = table_path(CONFIG, "bronze", TOPIC), table_path(CONFIG, "gold", "film_revenue")
+BRONZE, GOLD = lake_of(CONFIG).path("bronze", TOPIC), lake_of(CONFIG).path("gold", "film_revenue")
 ROOT = CONFIG.lake.root
 PART, LOG = "part-00000.snappy.parquet", "_delta_log/00000000000000000001.json"
 DATA = {
@@ -203,9 +203,9 @@ def test_what_delta_expires_by_itself_may_go(layer: str, folders: list[str]) -> 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_leases_are_taken_and_left_behind(layer: str) -> None:
     leases = {
-        "bronze": [table_path(CONFIG, "_leases/bronze", TOPIC)],
-        "silver": [table_path(CONFIG, "_leases/silver", name) for name in (DELTA.name, HUDI.name)],
-        "gold": [table_path(CONFIG, "_leases/gold", "film_revenue")],
+        "bronze": [lake_of(CONFIG).path("_leases/bronze", TOPIC)],
+        "silver": [lake_of(CONFIG).path("_leases/silver", name) for name in (DELTA.name, HUDI.name)],
+        "gold": [lake_of(CONFIG).path("_leases/gold", "film_revenue")],
     }
     own = leases.get(layer, [one for several in leases.values() for one in several])
     others = [one for several in leases.values() for one in several if one not in own]

@@ -20,9 +20,10 @@ from fakes import FakeBroker
 from pyspark.sql import functions as F
 from sent import Shelf
 
-from cdc_lake.bronze.run import bronze_table, run_bronze
+from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, LakeConfig, TableConfig, load_config
 from cdc_lake.registries.registry import is_id
+from cdc_lake.runs.context import lake_of
 from cdc_lake.silver.run import run_silver
 from cdc_lake.spark.session import build_session
 from cdc_lake.storage.files import Storage
@@ -67,7 +68,7 @@ def land(
     if bronze.error:
         return {"errors": [f"{name}: {bronze.error.message}"]}
     (silver,) = run_silver(config, [fuzz.TABLE.name], SPARK).tables
-    landed = bronze_table(SPARK, config, fuzz.TABLE.name).read()
+    landed = lake_of(config).bronze(SPARK, fuzz.TABLE.name).read()
     ok = {row["offset"] for row in landed.where(F.col("status") == "ok").select("offset").collect()}
     return {
         "errors": [f"{name}: {silver.error.message}"] if silver.error else [],

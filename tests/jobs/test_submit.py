@@ -25,7 +25,7 @@ from cdc_lake.spark import jars as jars_module
 from cdc_lake.spark.jars import Jar, cache_folder, lock_file, read_lock, spark_home, write_spark_defaults
 from cdc_lake.spark.session import SPARK_DEFAULTS
 from cdc_lake.spark.versions import PROFILES, profile_name
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.progress import SilverProgress
 
 MANIFEST = "META-INF/MANIFEST.MF"
 
@@ -75,7 +75,7 @@ def test_gold_makes_the_project_s_own_model_once(call: Submit, lake: Path) -> No
         "payment": [{"rental_id": rental, "amount": Decimal("4.99")} for rental in (4, 5)],
     }
     for table, rows in silver.items():
-        metadata = {"userMetadata": Progress(layer="silver", run_id="by hand", commit=1).to_metadata()}
+        metadata = {"userMetadata": SilverProgress(run_id="by hand", commit=1).to_metadata()}
         write_deltalake(
             lake / "silver" / "pagila" / "public" / table,
             pa.Table.from_pylist([{"__op": "c", "__deleted": False} | row for row in rows]),

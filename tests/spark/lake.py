@@ -19,7 +19,7 @@ from cdc_lake.decode.records import WriterSchema
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.progress import Progress, SilverProgress
 
 Sends = TypeVar("Sends", bound=Callable[..., list[Record]])
 
@@ -67,7 +67,7 @@ class Cases:
 
 def step(commit: int, **more: Any) -> Progress:
     """The progress of a silver commit."""
-    return Progress(layer="silver", run_id="a run", commit=commit, sources={"bronze": commit}, **more)
+    return SilverProgress(run_id="a run", commit=commit, sources={"bronze": commit}, **more)
 
 
 class Lake:

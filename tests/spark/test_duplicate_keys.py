@@ -13,8 +13,9 @@ from cdc_lake.bronze.run import run_bronze
 from cdc_lake.columns import HUDI_PREFIX
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig
 from cdc_lake.errors import DuplicateKeyError
+from cdc_lake.lake.lake import SilverTarget
 from cdc_lake.operations.rebuild import run_rebuild
-from cdc_lake.runs.context import SilverTarget, silver_targets
+from cdc_lake.runs.context import silver_targets
 from cdc_lake.silver.run import run_silver
 
 

@@ -22,7 +22,7 @@ from cdc_lake.gold.run import run_gold
 from cdc_lake.lake.lease import Lease
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.storage.files import Storage
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.progress import Progress, SilverProgress
 
 SOURCE_TYPES = {
     "int": pa.int32(),
@@ -62,7 +62,7 @@ class Lake:
         commit = DeltaTable(path).version() + 2 if DeltaTable.is_deltatable(path) else 1
         names = [column.split()[0] for column in columns.split(", ")]
         keys = tuple(names) if all(name.endswith("_id") for name in names) else (names[0],)
-        progress = Progress(layer="silver", run_id="by hand", commit=commit, keys=keys)
+        progress = SilverProgress(run_id="by hand", commit=commit, keys=keys)
         source = pa.schema([(name, SOURCE_TYPES[kind]) for name, kind in map(str.split, columns.split(", "))])
         full = [
             dict.fromkeys(META.names)

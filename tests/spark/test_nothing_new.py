@@ -18,7 +18,7 @@ from cdc_lake.gold.run import run_gold
 from cdc_lake.operations import status as status_module
 from cdc_lake.operations.status import status
 from cdc_lake.runs import scheduler as turns
-from cdc_lake.runs.context import silver_targets, table_path
+from cdc_lake.runs.context import lake_of, silver_targets
 from cdc_lake.runs.report import Report
 from cdc_lake.runs.scheduler import Workers
 from cdc_lake.silver.run import run_silver
@@ -26,6 +26,7 @@ from cdc_lake.spark.session import lake_files
 from cdc_lake.storage.files import LocalFiles, Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.newest import newest_commit
+from cdc_lake.tables.progress import BronzeProgress, SilverProgress
 
 MODEL = """\
 -- name: total
@@ -164,10 +165,10 @@ def test_newest_commits_are_read_as_spark_reads_them(spark: SparkSession, lake: 
     files = LocalFiles()
     for target in silver_targets(lake.config, lake.topic.table):
         table = target.open(spark)
-        found = newest_commit(files, target.path, target.held_in.format)
+        found = target.newest(files)
         assert found == (table.progress(), table.id(), table.version(), table.size()), target.name
-    bronze = DeltaLakeTable(spark, table_path(lake.config, "bronze", lake.topic.table))
-    found = newest_commit(files, bronze.path, "delta")
+    bronze = DeltaLakeTable(spark, lake_of(lake.config).path("bronze", lake.topic.table))
+    found = newest_commit(files, bronze.path, "delta", BronzeProgress)
     assert found == (bronze.progress(), bronze.id(), bronze.version(), bronze.size())
 
 
@@ -278,8 +279,8 @@ def test_log_that_is_not_plain_is_left_to_spark(
 ) -> None:
     target = silver_targets(lake.config, lake.topic.table)[number]
     path = Path(shutil.copytree(target.path, tmp_path / "table"))
-    assert newest_commit(LocalFiles(), str(path), target.held_in.format) is not None
+    assert newest_commit(LocalFiles(), str(path), target.held_in.format, SilverProgress) is not None
 
     damage(path)
 
-    assert newest_commit(LocalFiles(), str(path), target.held_in.format) is None
+    assert newest_commit(LocalFiles(), str(path), target.held_in.format, SilverProgress) is None

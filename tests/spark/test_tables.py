@@ -16,14 +16,14 @@ from pyspark.sql import DataFrame, SparkSession
 from cdc_lake.errors import NoProgressError, TableLockedError
 from cdc_lake.tables.contract import Commit
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.progress import BronzeProgress, Progress
 
 SETTINGS = ("commitInfo.userMetadata", "write.txnAppId", "write.txnVersion")
 CHANGE = "id int, n int, text string, __keep array<string>, __delete boolean"
 
 
 def bronze(commit: int, **more: Any) -> Progress:
-    return Progress(layer="bronze", run_id="a run", commit=commit, offsets={"topic": {0: commit * 10}}, **more)
+    return BronzeProgress(run_id="a run", commit=commit, offsets={"topic": {0: commit * 10}}, **more)
 
 
 def rows(spark: SparkSession, *ids: int) -> DataFrame:
@@ -40,7 +40,7 @@ def settings_left(spark: SparkSession) -> list[str]:
 
 def next_of(progress: Progress | None) -> Progress:
     assert progress is not None
-    return Progress(layer="bronze", run_id="a run", epoch=progress.epoch, commit=progress.commit + 1)
+    return BronzeProgress(run_id="a run", epoch=progress.epoch, commit=progress.commit + 1)
 
 
 def restore(table: DeltaLakeTable, to: str) -> None:

@@ -18,11 +18,12 @@ import cdc_lake
 from cdc_lake import Offset, SourceTime
 from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, SilverTable, TableConfig, TableType
 from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownTableError
+from cdc_lake.lake.lake import SilverTarget
 from cdc_lake.points import Point, milliseconds
-from cdc_lake.runs.context import SilverTarget, silver_targets
+from cdc_lake.runs.context import silver_targets
 from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.progress import Progress
+from cdc_lake.tables.progress import GoldProgress
 
 COLUMNS = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
 TABLE = "pagila.public.thing"
@@ -271,7 +272,7 @@ def test_bronze_and_gold_are_read_as_they_were(
     settings = config(root).model_copy(update={"gold": GoldConfig(models=str(tmp_path))})
     gold = DeltaLakeTable(spark, f"{root}/gold/revenue")
     for number in (1, 2):
-        gold.overwrite(spark.range(number), Progress(layer="gold", run_id="", commit=number))
+        gold.overwrite(spark.range(number), GoldProgress(run_id="", commit=number))
 
     def count(name: str, layer: Any, as_of: Point | None) -> int:
         return cdc_lake.read(spark, name, layer=layer, as_of=as_of, config=settings).count()

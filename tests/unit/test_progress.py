@@ -1,23 +1,23 @@
 """Progress travels in a commit's metadata and comes back the same; what others wrote there is not ours."""
 
+import json
+
 import pytest
 
 from cdc_lake.errors import UnsupportedError
-from cdc_lake.tables.progress import Gap, Progress, SidePin
+from cdc_lake.tables.progress import BronzeProgress, Gap, GoldProgress, Progress, SidePin, SilverProgress
 
-BRONZE = Progress(
-    layer="bronze", run_id="r", epoch=2, commit=7, offsets={"topic-id": {0: 5, 11: 6}}, log_ts={0: 1_700_000_000_000}
+BRONZE = BronzeProgress(
+    run_id="r", epoch=2, commit=7, offsets={"topic-id": {0: 5, 11: 6}}, log_ts={0: 1_700_000_000_000}
 )
-SILVER = Progress(
-    layer="silver",
+SILVER = SilverProgress(
     run_id="r",
     commit=1,
     sources={"table-id": 7},
     side=SidePin(id="side-id", version=3, kinds=("key", "image"), swept_ms=1_700_000_000_000),
 )
-GOLD = Progress(layer="gold", run_id="r", commit=3, sources={"table-id": 7}, epochs={"table-id": 1}, model="5f1d")
-WITH_GAPS = Progress(
-    layer="bronze",
+GOLD = GoldProgress(run_id="r", commit=3, sources={"table-id": 7}, epochs={"table-id": 1}, model="5f1d")
+WITH_GAPS = BronzeProgress(
     run_id="r",
     commit=2,
     gaps=(
@@ -41,7 +41,7 @@ def test_metadata_of_others_is_no_progress(text: str | None) -> None:
 
 
 def test_every_progress_has_a_nonce_of_its_own() -> None:
-    assert len({Progress(layer="silver", run_id="r", commit=1).nonce for _ in range(10)}) == 10
+    assert len({SilverProgress(run_id="r", commit=1).nonce for _ in range(10)}) == 10
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def test_consumed_commit_is_known_by_number_and_nonce(
 ) -> None:
     newest = BRONZE.model_copy(update={"nonce": "seven", "follows": "six"})
 
-    assert Progress(layer="silver", run_id="r", commit=1, sources=sources, nonces=nonces).is_of("t", newest) is outcome
+    assert SilverProgress(run_id="r", commit=1, sources=sources, nonces=nonces).is_of("t", newest) is outcome
 
 
 def test_the_ids_of_a_topic_keep_their_order() -> None:
-    progress = Progress(layer="bronze", run_id="r", commit=1, offsets={"z": {0: 1}, "a": {0: 1}, "m": {0: 1}})
+    progress = BronzeProgress(run_id="r", commit=1, offsets={"z": {0: 1}, "a": {0: 1}, "m": {0: 1}})
 
     found = Progress.from_metadata(progress.to_metadata())
 
@@ -79,3 +79,21 @@ def test_progress_of_another_version_is_refused() -> None:
 
     with pytest.raises(UnsupportedError, match="another version of cdc_lake"):
         Progress.from_metadata(newer)
+
+
+def test_commits_with_the_fields_of_all_layers_are_read() -> None:
+    """As versions up to 0.1.0 wrote them."""
+    text = json.dumps(
+        {
+            "cdc_lake": {
+                "layer": "silver", "run_id": "r", "nonce": "n", "follows": "", "epoch": 0, "commit": 4, "offsets": {},
+                "last": {}, "log_ts": {}, "sources": {"bronze-id": 7}, "nonces": {}, "epochs": {}, "versions": {},
+                "sent": {}, "model": "", "keys": ["id"], "key_from": None, "beside": {}, "gone": [], "defaulted": [],
+                "side": None, "kinds": {}, "owners": {}, "rows": None, "record_bytes": None, "gaps": [], "again": {},
+            }
+        }
+    )  # fmt: skip
+
+    found = Progress.from_metadata(text)
+
+    assert found == SilverProgress(run_id="r", nonce="n", commit=4, sources={"bronze-id": 7}, keys=("id",))

@@ -1,0 +1,193 @@
+"""The lake: every table, and the path of everything in it."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from cdc_lake.columns import BRONZE_STATISTICS
+from cdc_lake.config import SilverTable
+from cdc_lake.errors import ConfigError
+from cdc_lake.lake.lease import Lease
+from cdc_lake.lake.open import TABLE_FOLDERS, gold_table, silver_table
+from cdc_lake.lake.schema_files import SchemaFiles
+from cdc_lake.lake.side import SideTable
+from cdc_lake.registries.registry import Registry
+from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.tables.contract import Table
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.newest import Newest, newest_commit
+from cdc_lake.tables.progress import BronzeProgress, GoldProgress, SilverProgress
+
+BronzeTable = DeltaLakeTable[BronzeProgress]
+_SEGMENT = re.compile(r"[a-zA-Z0-9_-]+")
+_TOPIC = re.compile(rf"{_SEGMENT.pattern}(\.{_SEGMENT.pattern})*")
+_MAX_TOPIC = 249
+"""Kafka's limit for the length of a topic name."""
+
+
+def is_table_name(topic: str) -> bool:
+    """Whether a topic can have tables: other names would lead out of the lake."""
+    return len(topic) <= _MAX_TOPIC and _TOPIC.fullmatch(topic) is not None
+
+
+@dataclass(frozen=True)
+class SilverTarget:
+    """One of the tables that a topic's silver is stored in.
+
+    Attributes:
+        name: the topic's; for all but the first table followed by its storage, `<topic>@hudi_mor`.
+        held_in: its format, type and partitions.
+        path, side: its folder, and its side table's.
+    """
+
+    name: str
+    topic: str
+    held_in: SilverTable
+    path: str
+    side: str
+
+    def open(self, spark: SparkSession) -> Table[SilverProgress]:
+        """The table; see `lake.open`."""
+        return silver_table(spark, self.path, self.held_in)
+
+    def open_side(self, spark: SparkSession) -> SideTable:
+        """Its side table."""
+        return SideTable(spark, self.side)
+
+    def newest(self, files: LocalFiles | Storage) -> Newest[SilverProgress] | None:
+        """Its newest commit, read without Spark; see `newest_commit`."""
+        return newest_commit(files, self.path, self.held_in.format, SilverProgress)
+
+
+@dataclass(frozen=True)
+class Lake:
+    """A lake by its root, a folder or a URL. Nothing else builds a path in it."""
+
+    root: str
+
+    def path(self, layer: str, table: str) -> str:
+        """The folder of a table: `<root>/<layer>/<prefix>/<schema>/<table>`, or `<root>/<layer>_<kind>/…` for a table
+        named `<topic>@<kind>`.
+
+        Raises:
+            ConfigError: the name would lead out of the lake.
+        """
+        topic, _, kind = table.partition("@")
+        layer = f"{layer}_{kind}" if kind else layer
+        if not is_table_name(topic):
+            raise ConfigError(
+                topic, "this is not a topic name of letters, digits, `_`, `-` between dots", "see --table"
+            )
+        return f"{self.folder(layer)}/{topic.replace('.', '/')}"
+
+    def folder(self, layer: str) -> str:
+        """The folder of a layer's tables."""
+        return f"{self.root}/{layer}"
+
+    @property
+    def reports(self) -> str:
+        """The folder of the reports of runs."""
+        return f"{self.root}/_runs"
+
+    def catalog_mark(self, layer: str, table: str = "") -> str:
+        """The file that marks a table as not yet up to date in the catalog; without a table, the folder of these."""
+        return f"{self.root}/_catalog/{layer}/{table}".rstrip("/")
+
+    def bronze(self, spark: SparkSession, topic: str) -> BronzeTable:
+        """A topic's bronze table, which may not exist yet."""
+        path = self.path("bronze", topic)
+        return DeltaLakeTable(spark, path, partition_by=("ingest_date",), statistics=BRONZE_STATISTICS)
+
+    def newest_bronze(self, files: LocalFiles | Storage, topic: str) -> Newest[BronzeProgress] | None:
+        """The newest commit of a topic's bronze table, read without Spark; see `newest_commit`."""
+        return newest_commit(files, self.path("bronze", topic), "delta", BronzeProgress)
+
+    def silver(self, topic: str, stored_in: Sequence[SilverTable]) -> list[SilverTarget]:
+        """The tables that a topic's silver is stored in, in the order of the settings."""
+        found = []
+        for number, one in enumerate(stored_in):
+            name = f"{topic}@{one.kind}" if number else topic
+            found.append(SilverTarget(name, topic, one, self.path("silver", name), self.path("side", name)))
+        return found
+
+    def gold(self, spark: SparkSession, model: str, stored_in: SilverTable) -> Table[GoldProgress]:
+        """A model's table, which may not exist yet."""
+        return gold_table(spark, self.path("gold", model), stored_in)
+
+    def newest_gold(
+        self, files: LocalFiles | Storage, model: str, stored_in: SilverTable
+    ) -> Newest[GoldProgress] | None:
+        """The newest commit of a model's table, read without Spark; see `newest_commit`."""
+        return newest_commit(files, self.path("gold", model), stored_in.format, GoldProgress)
+
+    def schema_files(self, files: Storage | LocalFiles, registry: Registry | None = None) -> SchemaFiles:
+        """The schemas that the lake keeps; with a registry also those that it knows."""
+        return SchemaFiles(files, self.root, registry)
+
+    def lease(self, storage: Storage, layer: str, table: str, run_id: str, seconds: float) -> Lease:
+        """A table's lease; see `Lease`."""
+        return Lease(storage, self.path(f"_leases/{layer}", table), table, run_id, seconds)
+
+    def names(self, files: Storage | LocalFiles, layer: str = "bronze") -> list[str]:
+        """The topics with a table of a layer; for gold the models."""
+        return [folder.replace("/", ".") for folder in files.folders(self.folder(layer), *TABLE_FOLDERS)]
+
+    def holds(self, files: Storage | LocalFiles, layer: str, table: str) -> bool:
+        """Whether a table exists."""
+        return files.holds(self.path(layer, table), *TABLE_FOLDERS)
+
+    def check_is_in_no_table(self, files: Storage | LocalFiles, layer: str, table: str) -> None:
+        """Check that a table's folder is not inside another table's folder; call this before opening the table.
+
+        VACUUM removes files inside a table that its log does not name, and `names` does not look for tables there.
+        Names of gold's models have no dots, so their folders cannot nest.
+
+        Raises:
+            ConfigError: it is, or the name has a segment that is a table's log folder.
+        """
+        path = self.path(layer, table)
+        segments = table.partition("@")[0].split(".")
+        if reserved := set(segments).intersection(TABLE_FOLDERS):
+            raise ConfigError(
+                table, f"`{min(reserved)}` is the name of a table's log folder", "leave the topic out of --table"
+            )
+        for depth in range(1, len(segments)):
+            outer = ".".join(segments[:depth])
+            if files.holds("/".join(path.split("/")[: depth - len(segments)]), *TABLE_FOLDERS):
+                raise _nested(table, f"its folder {path} is inside the table of `{outer}`")
+
+
+def check_holds_no_tables(storage: Storage, path: str, table: str) -> None:
+    """Check that the folder of a table does not contain other tables; see `Lake.check_is_in_no_table`.
+
+    Args:
+        storage: of the lake.
+        path: the table's folder.
+        table: its name.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if inner := next(_tables_below(storage, path), None):
+        raise _nested(table, f"its folder {path} contains the table of `{table.partition('@')[0]}.{inner}`")
+
+
+def _tables_below(storage: Storage, path: str) -> Iterator[str]:
+    """The names of the tables below a folder, relative to it. Only names that a topic's segment can have are read, so
+    that data files and partitions cost nothing.
+    """
+    for name in storage.names(path):
+        if not _SEGMENT.fullmatch(name) or name in TABLE_FOLDERS:
+            continue
+        if storage.holds(f"{path}/{name}", *TABLE_FOLDERS):
+            yield name
+        else:
+            yield from (f"{name}.{below}" for below in _tables_below(storage, f"{path}/{name}"))
+
+
+def _nested(table: str, what: str) -> ConfigError:
+    return ConfigError(
+        table, what, "use another lake.root for one of the two topics (docs/running.md#topics-whose-folders-nest)"
+    )
