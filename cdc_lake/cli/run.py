@@ -15,13 +15,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from cdc_lake.cli.output import LogFormatter, Output, answer, printable, say
 from cdc_lake.cli.progress import Display
 from cdc_lake.config import Config, load_config
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, worst_exit_code
-from cdc_lake.points import Offset, SourceTime
 from cdc_lake.runs.report import Report
 
 if TYPE_CHECKING:
@@ -196,49 +196,6 @@ def maintain(
     run_layer(work, config, How(parallel, continuous, interval, as_json, json_file))
 
 
-def rebuild(
-    table: Annotated[
-        list[str], typer.Option("--table", help="Topic name or glob; <topic>@<kind> of a further table; repeatable.")
-    ],
-    until: Annotated[str | None, typer.Option("--until", help="Source time up to which events count.")] = None,
-    until_offset: Annotated[
-        str | None, typer.Option("--until-offset", help="Next offset of each partition, as in 0:1200,1:1180.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the difference, write nothing.")] = False,
-    seed_from_silver: Annotated[
-        bool, typer.Option("--seed-from-silver", help="Rows that bronze does not tell all of stay as they are.")
-    ] = False,
-    key_from: Annotated[
-        str | None, typer.Option("--key-from", help="After a change of the primary key: its columns, as in id,region.")
-    ] = None,
-    accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="With --key-from: leave out rows that no event tells all of.")
-    ] = False,
-    config: ConfigFile = None,
-    parallel: Parallel = None,
-    as_json: Json = False,
-    json_file: JsonFile = None,
-) -> None:
-    """Make silver anew from bronze, show how it differs, and put it in place in one commit."""
-    if until and until_offset:
-        raise typer.BadParameter("give --until or --until-offset, not both")
-    if key_from and seed_from_silver:
-        raise typer.BadParameter("give --key-from or --seed-from-silver, not both")
-    if accept_loss and not key_from:
-        raise typer.BadParameter("--accept-loss goes with --key-from")
-    key = tuple(key_from.split(",")) if key_from else ()
-    point = SourceTime(until) if until else Offset(positions(until_offset)) if until_offset else None
-
-    def work(settings: Config, workers: "Workers") -> Report:
-        from cdc_lake.operations.rebuild import Asked, run_rebuild
-
-        return run_rebuild(
-            settings, table, asked=Asked(point, dry_run, seed_from_silver, key, accept_loss), workers=workers
-        )
-
-    run_layer(work, config, How(parallel, as_json=as_json, json_file=json_file))
-
-
 def positions(text: str) -> dict[int, int]:
     """What a flag says of offsets by partition."""
     if not re.fullmatch(r"\d+:\d+(,\d+:\d+)*", text):
@@ -262,16 +219,8 @@ def run_layer(layer: Callable[[Config, "Workers"], Report], config: str | None, 
     """Do a layer's work as the flags say, tell what came of it, and end with its exit code."""
     start_log()
     settings = load_config(config)
-    # Late, and the layers too, so that a wrong flag or file is told without waiting for Spark to load.
-    from cdc_lake.runs.scheduler import Workers
-
     display = Display()
-    workers = Workers(
-        how.parallel or settings.run.parallel,
-        watch=display.watch,
-        is_continuous=how.is_continuous,
-        retry_seconds=settings.run.retry_seconds,
-    )
+    workers = open_workers(settings, how, display)
     if how.is_continuous:
         raise typer.Exit(_run_again_and_again(lambda: layer(settings, workers), workers, how))
     with display.shown():
@@ -279,6 +228,19 @@ def run_layer(layer: Callable[[Config, "Workers"], Report], config: str | None, 
     _write_profile(workers, how)
     tell(report, how)
     raise typer.Exit(report.exit_code)
+
+
+def open_workers(settings: Config, how: How, display: Display) -> "Workers":
+    """What a run's tables are worked on by."""
+    # Late, and the layers too, so that a wrong flag or file is told without waiting for Spark to load.
+    from cdc_lake.runs.scheduler import Workers
+
+    return Workers(
+        how.parallel or settings.run.parallel,
+        watch=display.watch,
+        is_continuous=how.is_continuous,
+        retry_seconds=settings.run.retry_seconds,
+    )
 
 
 def _run_again_and_again(run: Callable[[], Report], workers: "Workers", how: How) -> int:
@@ -328,8 +290,8 @@ def tell(report: Report, how: How, show: Callable[[Report], None] | None = None)
         show: prints the report for people; a table of its tables if there is none.
     """
     if not how.as_json:
-        (show or _print)(report)
-    _tell_troubles(report)
+        (show or print_report)(report)
+    tell_troubles(report)
     text = printable(report.model_dump_json())
     if how.json_file:
         _replace("--json-file", how.json_file, text + "\n")
@@ -358,7 +320,7 @@ def _replace(flag: str, file: Path, text: str) -> None:
         ) from exc
 
 
-def _tell_troubles(report: Report) -> None:
+def tell_troubles(report: Report) -> None:
     """Say on stderr what the operator should know, and what failed."""
     for done in report.tables:
         for warning in done.warnings:
@@ -369,7 +331,9 @@ def _tell_troubles(report: Report) -> None:
         say(f"error {report.unwritten.code} {report.unwritten.message}", error=True)
 
 
-def _print(report: Report) -> None:
+def print_report(report: Report, console: Console | None = None) -> None:
+    """Print a run's tables and their counts for people; on stdout unless another console is given."""
+    console = console or Output()
     table = Table(title=f"{report.layer} {report.run_id[:8]}", title_justify="left")
     for heading in ("table", "status", "rows"):
         table.add_column(heading, overflow="fold")
@@ -377,10 +341,9 @@ def _print(report: Report) -> None:
     for done in report.tables:
         rows = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in done.rows.items() if number)
         table.add_row(done.table, done.status, rows or "-", f"{sum(done.seconds.values()):.1f}")
-    console = Output()
     console.print(table)
     if phases := [f"{phase} {seconds:.1f}" for phase, seconds in report.seconds.items() if seconds >= 0.05]:
         console.print(f"{sum(report.seconds.values()):.1f} s: {', '.join(phases)}")
     for done in report.tables:
         for name, keys in done.examples.items():
-            say(f"{done.table}, {name.replace('_', ' ')}: {', '.join(keys)}")
+            console.print(f"{done.table}, {name.replace('_', ' ')}: {', '.join(keys)}", soft_wrap=True)

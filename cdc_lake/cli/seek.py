@@ -1,7 +1,6 @@
 """`cdc-lake seek`: bronze told to read topics on from another place, once the operator has seen what that means."""
 
 import re
-import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -11,10 +10,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from cdc_lake.cli.confirm import confirmed
 from cdc_lake.cli.output import Output
 from cdc_lake.cli.run import ConfigFile, How, Json, Tables, positions, start_log, tell
 from cdc_lake.config import StartPosition, load_config
-from cdc_lake.errors import ConfigError
 from cdc_lake.points import milliseconds
 
 if TYPE_CHECKING:
@@ -44,9 +43,7 @@ def seek(
     _print_moves(found, Output(stderr=as_json))
     if not found:
         return
-    if not yes and not sys.stdin.isatty():
-        raise ConfigError("--yes", "nobody is here to be asked, and nothing was done", "give it to have this done")
-    if not yes and not typer.confirm("Read on from there?", err=as_json):
+    if not confirmed("Read on from there?", yes=yes, on_stderr=as_json):
         return
     report = carry_out(settings, found, workers=workers)
     tell(report, How(as_json=as_json))

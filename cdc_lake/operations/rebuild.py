@@ -12,7 +12,7 @@ from cdc_lake import failpoints
 from cdc_lake.columns import BATCH, BRONZE, DELETE, DELETED, KEEP, KEY, UNAVAILABLE, quoted
 from cdc_lake.config import Config
 from cdc_lake.decode.key import key_tree_in
-from cdc_lake.errors import ConfigError, DataLossError, UnsupportedError
+from cdc_lake.errors import ConfigError, DataLossError, TableLockedError, UnsupportedError
 from cdc_lake.fold.rules import DELETES
 from cdc_lake.lake.lake import BronzeTable, SilverTarget
 from cdc_lake.operations.time_travel import as_struct, rows_until, same
@@ -45,6 +45,9 @@ class Asked:
         key: columns; the primary key is what the newest event has, which must be these, and no event counts up to the
             last one with another key. If it is empty, the key is silver's.
         accepts_loss: with `key`, leave out rows of which bronze has no event with this key that tells all of them.
+        is_preview: write nothing yet; what a rebuild would refuse is refused.
+        shown: what a preview reported, by table. Only these tables are rebuilt, from the versions of bronze that it
+            compared; one whose silver has changed since is refused.
     """
 
     until: SourceTime | Offset | None = None
@@ -52,6 +55,8 @@ class Asked:
     is_seeded: bool = False
     key: tuple[str, ...] = ()
     accepts_loss: bool = False
+    is_preview: bool = False
+    shown: Mapping[str, TableReport] | None = None
 
 
 def run_rebuild(
@@ -85,7 +90,10 @@ def run_rebuild(
         target.name: target for topic in lake_of(config).names(storage) for target in silver_targets(config, topic)
     }
     names = select(tables, list(targets), f"table in {config.lake.root}/silver", "see `silver` in the settings")
-    work = _Rebuild(config, targets, leases, report.run_id, asked or Asked())
+    asked = asked or Asked()
+    if asked.shown is not None:
+        names = [name for name in names if name in asked.shown]
+    work = _Rebuild(config, targets, leases, report.run_id, asked)
     workers.each_table(report, names, work, leases=leases)
     keep_in_step(config, report, workers.spark(config, "rebuild"), layer="silver")
     failpoints.reach("rebuild.before_report")
@@ -110,8 +118,10 @@ class _Rebuild:
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         target = self.targets[done.table]
+        shown = (self.asked.shown or {}).get(done.table)
         bronze = lake_of(self.config).bronze(spark, target.topic)
-        progress, silver = bronze.progress(), target.open(spark)
+        version = bronze.version() if shown is None or shown.source_version is None else shown.source_version
+        progress, silver = bronze.progress(as_of=version), target.open(spark)
         self.leases.recover(silver, done)
         before = silver.progress()
         assert progress is not None, "a bronze table is created with progress"
@@ -121,11 +131,17 @@ class _Rebuild:
             done.warn("there is no silver table yet: the silver job makes it")
             return False
         done.version_before = silver.version() if before else None
+        if shown and shown.version_before != done.version_before:
+            raise TableLockedError(
+                done.table,
+                "silver has changed since the difference was shown; nothing was written",
+                "stop the runs that write the table, then run the same command again",
+            )
         looked = looking(
             self.config,
             target,
             spark,
-            bronze=bronze.read(as_of=bronze.version()).select(*BRONZE),
+            bronze=bronze.read(as_of=version).select(*BRONZE),
             partitions=len(progress.position),
             settings=self.config.table(target.topic),
         )
@@ -146,8 +162,9 @@ class _Rebuild:
                 if self.asked.key and before is not None:
                     rebuilt.check_tells_all(_former_deletes(run, progress, before, key_from, bronze.id()), self.asked)
                 rebuilt.compare()
+            done.source_version = version
             failpoints.reach("rebuild.after_compare")
-            if not self.asked.is_dry:
+            if not (self.asked.is_dry or self.asked.is_preview):
                 with done.phase("write"):
                     rebuilt.put_in_place(bronze)
                 done.status, done.batches = "ok", 1

@@ -86,6 +86,7 @@ class TableReport(Timed, BaseModel):
         consumed_from: progress before: bronze `{partition: offset}`, silver `{bronze table id: batch}`,
             gold `{silver table id: commit}`.
         consumed_to: progress after, likewise.
+        source_version: rebuild: the version of bronze that silver was compared with.
         lag_before, lag_after: bronze: by partition, how many offsets the topic had beyond the progress, of those that
             were there when the run began.
         read_bytes: bronze: of keys and values.
@@ -103,6 +104,7 @@ class TableReport(Timed, BaseModel):
     consumed_to: dict[str, int] = {}
     version_before: int | None = None
     version_after: int | None = None
+    source_version: int | None = None
     batches: int = 0
     lag_before: dict[str, int] = {}
     lag_after: dict[str, int] = {}

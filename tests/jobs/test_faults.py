@@ -53,7 +53,7 @@ SUBMIT = (PROGRAMS / "spark-submit", "--conf", f"spark.driver.extraJavaOptions={
 JOBS = {
     **{layer: [*SUBMIT, *job] for layer, job in DRIVERS.items()},
     "gold": [*SUBMIT, CHECKOUT / "jobs" / "gold.py", "--model", "per_id"],
-    "rebuild": [PROGRAMS / "cdc-lake", "rebuild", "--table", TABLE],
+    "rebuild": [PROGRAMS / "cdc-lake", "rebuild", "--table", TABLE, "--yes"],
 }
 
 Run = Callable[..., TableReport]

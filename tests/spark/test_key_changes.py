@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from conformance.by_lake import table_rows
 from events import OPTIONAL_STRING, START_MS, Record, Topic
 from fakes import FakeBroker
 from pyspark.sql import SparkSession
+from terminal import Terminal
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.cli.app import execute
@@ -71,11 +73,12 @@ class Place:
 
 
 def run_command(error: str, config: Config, tmp_path: Path, *flags: str) -> int:
-    """Run the command that an error names."""
+    """Run the command that an error names, on a terminal, and answer its question with yes."""
     (command,) = re.findall(r"`cdc-lake (.*?)`", error)
     settings = tmp_path / "lake.yml"
     settings.write_text(config.model_dump_json(include={"lake", "defaults"}))
-    with pytest.raises(SystemExit) as ended:
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(SystemExit) as ended:
+        patched.setattr(sys, "stdin", Terminal("y"))
         execute(*shlex.split(command), *flags, "--config", str(settings))
     assert isinstance(ended.value.code, int)
     return ended.value.code

@@ -1,6 +1,8 @@
 """Silver made anew from bronze: shown beside what it is, and put in its place in one commit."""
 
+import json
 import shutil
+import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from schema_changes import text_of
 from sent import TABLE, Lake, Shelf, event, life, row
+from terminal import Terminal
 
+from cdc_lake.cli.app import execute
 from cdc_lake.columns import BATCH
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.failpoints import VARIABLE
@@ -127,6 +131,81 @@ def test_a_rebuild_is_the_same_and_mends_what_is_not(place: Place) -> None:
     place.send(2, event("u", row(2, "later"), 9_000))
     place.fold()
     assert place.rows()[2]["name"] == "later"
+
+
+def command(place: Place, *flags: str) -> int:
+    """`cdc-lake rebuild`; its exit code."""
+    settings = place.root.parent / "lake.yml"
+    settings.write_text(place.config().model_dump_json(include={"lake", "defaults"}))
+    with pytest.raises(SystemExit) as ended:
+        execute("rebuild", "--table", TABLE.name, "--config", str(settings), *flags)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def damaged(place: Place) -> DeltaTable:
+    """Silver, with a value that bronze does not give."""
+    silver = DeltaTable(f"{place.root}/silver/{FOLDER}")
+    silver.update(predicate="id = 2", new_values={"name": "'wrong'"})
+    return silver
+
+
+def test_rebuild_asks_and_writes_what_it_showed(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, wrong = place.rows(), damaged(place)
+    refused = Terminal("n")
+    monkeypatch.setattr(sys, "stdin", refused)
+
+    assert (command(place), refused.is_asked) == (0, True)
+    said = capsys.readouterr().out
+    assert "1 changed" in said and 'changed: {"id":2}' in said
+    assert said.index("1 changed") < said.index("Replace this table? [y/N]")
+    assert DeltaTable(wrong.table_uri).version() == wrong.version()
+
+    # What bronze gets while the question waits was not shown, so it is not in the rebuilt table.
+    place.send(101, event("u", row(101, "later"), 9_000))
+    monkeypatch.setattr(sys, "stdin", Terminal("y", place.lake.land))
+    assert command(place, "--json") == 0
+    out, err = capsys.readouterr()
+    assert "1 changed" in err and "Replace this table?" in err
+    (done,) = json.loads(out)["tables"]
+    assert (done["status"], done["rows"]["changed"], done["version_before"]) == ("ok", 1, wrong.version())
+    assert place.rows() == rows
+    place.fold()
+    assert place.rows()[101]["name"] == "later"
+
+
+def test_without_terminal_rebuild_shows_and_needs_yes(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, wrong = place.rows(), damaged(place)
+    never_asked = Terminal("n")
+    never_asked.isatty = lambda: False  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdin", never_asked)
+
+    assert command(place) == 2
+    out, err = capsys.readouterr()
+    assert "1 changed" in out
+    assert "--yes: nothing was changed, because there is no terminal to confirm on" in err
+    assert command(place, "--dry-run") == 0
+    assert DeltaTable(wrong.table_uri).version() == wrong.version()
+
+    assert command(place, "--yes") == 0
+    assert (place.rows(), never_asked.is_asked) == (rows, False)
+    assert command(place, "--yes", "--dry-run") == 2
+
+
+def test_silver_changed_since_shown_is_not_rebuilt(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    silver = damaged(place)
+    monkeypatch.setattr(sys, "stdin", Terminal("y", lambda: damaged(place)))
+
+    assert command(place) == 40
+
+    assert "silver has changed since the difference was shown; nothing was written" in capsys.readouterr().err
+    assert DeltaTable(silver.table_uri).version() == silver.version() + 1, "only the other program has written"
 
 
 @pytest.mark.parametrize(

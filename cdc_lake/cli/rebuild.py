@@ -1,0 +1,94 @@
+"""`cdc-lake rebuild`: silver from bronze once more, after the operator has seen the difference."""
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from cdc_lake.cli.confirm import confirmed
+from cdc_lake.cli.output import Output
+from cdc_lake.cli.progress import Display
+from cdc_lake.cli.run import (
+    ConfigFile,
+    How,
+    Json,
+    JsonFile,
+    Parallel,
+    open_workers,
+    positions,
+    print_report,
+    start_log,
+    tell,
+    tell_troubles,
+)
+from cdc_lake.config import load_config
+from cdc_lake.errors import worst_exit_code
+from cdc_lake.points import Offset, SourceTime
+from cdc_lake.runs.report import Report
+
+
+def rebuild(
+    table: Annotated[
+        list[str], typer.Option("--table", help="Topic name or glob; <topic>@<kind> of a further table; repeatable.")
+    ],
+    until: Annotated[str | None, typer.Option("--until", help="Source time up to which events count.")] = None,
+    until_offset: Annotated[
+        str | None, typer.Option("--until-offset", help="Next offset of each partition, as in 0:1200,1:1180.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the difference and write nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
+    seed_from_silver: Annotated[
+        bool, typer.Option("--seed-from-silver", help="Rows that bronze does not tell all of stay as they are.")
+    ] = False,
+    key_from: Annotated[
+        str | None, typer.Option("--key-from", help="After a change of the primary key: its columns, as in id,region.")
+    ] = None,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="With --key-from: leave out rows that no event tells all of.")
+    ] = False,
+    config: ConfigFile = None,
+    parallel: Parallel = None,
+    as_json: Json = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Rebuild silver from bronze. Shows the difference and asks before it writes."""
+    if until and until_offset:
+        raise typer.BadParameter("give --until or --until-offset, not both")
+    if key_from and seed_from_silver:
+        raise typer.BadParameter("give --key-from or --seed-from-silver, not both")
+    if accept_loss and not key_from:
+        raise typer.BadParameter("--accept-loss goes with --key-from")
+    if dry_run and yes:
+        raise typer.BadParameter("give --dry-run or --yes, not both")
+    key = tuple(key_from.split(",")) if key_from else ()
+    point = SourceTime(until) if until else Offset(positions(until_offset)) if until_offset else None
+
+    start_log()
+    settings, how = load_config(config), How(parallel, as_json=as_json, json_file=json_file)
+    display = Display()
+    workers = open_workers(settings, how, display)
+    from cdc_lake.operations.rebuild import Asked, run_rebuild
+
+    asked = Asked(point, dry_run, seed_from_silver, key, accept_loss)
+
+    def run(asked: Asked) -> Report:
+        with display.shown():
+            return workers.patiently(lambda: run_rebuild(settings, table, asked=asked, workers=workers))
+
+    if dry_run or yes:
+        report = run(asked)
+        tell(report, how)
+        raise typer.Exit(report.exit_code)
+    preview = run(replace(asked, is_preview=True))
+    shown = {done.table: done for done in preview.tables if done.source_version is not None}
+    if not shown:
+        tell(preview, how)
+        raise typer.Exit(preview.exit_code)
+    print_report(preview, Output(stderr=as_json))
+    tell_troubles(preview)
+    question = f"Replace these {len(shown)} tables?" if len(shown) > 1 else "Replace this table?"
+    if not confirmed(question, yes=yes, on_stderr=as_json):
+        raise typer.Exit(preview.exit_code)
+    report = run(replace(asked, shown=shown))
+    tell(report, how)
+    raise typer.Exit(worst_exit_code((preview.exit_code, report.exit_code)))
