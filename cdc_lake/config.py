@@ -812,7 +812,7 @@ class LeaseConfig(Model):
 
     enabled: bool = Field(
         default=True,
-        description="Without it a second run is noticed when it commits, not before. A lake on S3 has to have it.",
+        description="Let one run at a time write a table. Required for a lake on S3; keep it on for Hudi tables.",
     )
     seconds: float = Field(default=60.0, gt=0, description="A lease not renewed for so long is free to take.")
 

@@ -4,9 +4,11 @@ A lease is a line of numbered files in a folder. The newest says who has the tab
 have created the file of the next number, which only one can. Numbers only go up, so a run that was stopped past its
 time finds that it was followed.
 
-A lease saves work, it decides nothing: of two runs that both believe to have the table, Delta lets one commit, and the
-nonce read back tells the other (`cdc_lake.tables.delta`). So clocks of hosts that differ do no harm, nor does a store
-that lets two create one file.
+How much depends on it differs. Delta on a file system or store that creates a file only once: two runs that both
+believe they have the table are told apart at the commit (`cdc_lake.tables.delta`), so the lease only saves work. Delta
+on S3: two commits at once would overwrite each other, so the lease is the protection, and the settings refuse to
+disable it. Hudi has no check at the commit: the lease is the protection wherever the table is. It does not cover a run
+that stands still for longer than `seconds` between its last `check` and its commit.
 """
 
 import logging
