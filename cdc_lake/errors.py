@@ -18,9 +18,9 @@
     │   ├── NoProgressError                   no commit that is left says what the table has consumed
     │   ├── DuplicateKeyError                 silver has several rows of one key
     │   └── DamagedFileError                  a file of the lake is missing, cut short or damaged
-    ├── QualityGateError             exit 30  too much was quarantined
+    ├── QualityGateError             exit 30  too much was quarantined, or `on_error: stop` met a bad record
     │   ├── KeyConstraintError                a gold model's result has a null or a repeated key
-    │   ├── ExpectationError                  rows are not what they were expected to be
+    │   ├── ExpectationError                  rows do not meet an expectation, or values do not fit a `cast`
     │   ├── CatalogDriftError                 the catalog says other than the tables
     │   └── SourceDifferenceError             silver holds other rows than the source
     └── TableLockedError             exit 40  another run is writing this table, or has written it
@@ -61,7 +61,9 @@ class DriverDiedError(CdcLakeError):
 
 
 class ConfigError(CdcLakeError):
-    """A setting or a flag is wrong; nothing was started."""
+    """A setting, a flag or a permission is wrong. Most are found before the run starts; one found later ends the
+    table's run, and the batches committed before stay.
+    """
 
     code = "CDC-200"
     exit_code = 2
@@ -116,7 +118,9 @@ class TimeTravelError(ConfigError):
 
 
 class IncompatibleSchemaError(ConfigError):
-    """An Avro schema does not fit the columns, or the version registered before it; nothing was sent."""
+    """An Avro schema does not fit the columns, or is incompatible with the version registered before it. Nothing was
+    sent, unless the error says that a part may be.
+    """
 
     code = "CDC-209"
 
@@ -136,7 +140,9 @@ class InfrastructureError(CdcLakeError):
 
 
 class DataLossError(CdcLakeError):
-    """Records were removed before they were read, or the log is another one than before."""
+    """Records were removed before they were read, the log is another one than before, or bronze no longer has the
+    history that a rebuild needs.
+    """
 
     code = "CDC-400"
     exit_code = 20
@@ -149,7 +155,7 @@ class NoProgressError(DataLossError):
 
 
 class DuplicateKeyError(DataLossError):
-    """Silver has several rows of one key, because another program wrote to it; nothing was written."""
+    """Silver has several rows of one key, because another program wrote to it; the batch was not committed."""
 
     code = "CDC-402"
 
@@ -166,7 +172,9 @@ class DamagedFileError(DataLossError):
 
 
 class QualityGateError(CdcLakeError):
-    """More records were quarantined than the configuration allows."""
+    """More records were quarantined than `max_quarantined` allows: the batch is committed. Or a record cannot be read
+    and `on_error` is `stop`: the batch is not committed.
+    """
 
     code = "CDC-500"
     exit_code = 30
@@ -179,7 +187,9 @@ class KeyConstraintError(QualityGateError):
 
 
 class ExpectationError(QualityGateError):
-    """Rows are not what they were expected to be, and the expectation stops the run; nothing was written."""
+    """Rows do not meet an expectation with `on_fail: stop`, or values do not fit a `cast`. The batch was not committed;
+    earlier batches stay.
+    """
 
     code = "CDC-502"
 
@@ -228,7 +238,7 @@ def page() -> str:
 
     rows = [
         f"| {error.code} | {error.__name__} | {error.exit_code} | {'yes' if error.retryable else 'no'} "
-        f"| {(error.__doc__ or '').strip().splitlines()[0]} |"
+        f"| {' '.join((error.__doc__ or '').partition('Args:')[0].split())} |"
         for error in tree(CdcLakeError)
     ]
     return "\n".join(
@@ -283,8 +293,8 @@ def page() -> str:
             "",
             "## Damaged files (CDC-403)",
             "",
-            "A file of the lake is missing, cut short or overwritten: a disk failed, or somebody removed it. Nothing",
-            "was written. The error names the file, and other tables go on. If you have a backup of this very file,",
+            "A file of the lake is missing, cut short or overwritten: a disk failed, or somebody removed it. The batch",
+            "was not committed. The error names the file, and other tables go on. If you have a backup of this file,",
             "put it back. Without one, stop the runs that write the table, then:",
             "",
             "| in the lake | do this | what is lost |",

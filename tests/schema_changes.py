@@ -240,8 +240,9 @@ This table is computed by the code, and real tables in Delta and in both types o
 | `rename: {full_name: name}` | silver's column is called `name`; several may become one, but no two of one schema |
 | `cast: {code: string}` | silver's column, by its name there, has this type whatever comes |
 
-A value that does not go into the type that `cast` names stops the run (exit 30) and says how many there are: nothing is
-made null in silence. What is already in silver stays: run `cdc-lake rebuild` to have these settings for all rows.
+A value that does not go into the type that `cast` names stops the run (exit 30) and says how many there are. Its batch
+is not committed; earlier batches stay. What is already in silver stays as it is: run `cdc-lake rebuild` to apply these
+settings to all rows.
 
 ## Nulls that arrive as defaults
 

@@ -653,5 +653,5 @@ def _gate(done: TableReport, settings: TableConfig) -> None:
         raise QualityGateError(
             done.table,
             f"{quarantined} of {read} records were quarantined, more than max_quarantined: {limit}",
-            f"everything is committed; `cdc-lake quarantine list --table {done.table}` says why",
+            f"what was read is committed; `cdc-lake quarantine list --table {done.table}` says why",
         )

@@ -34,7 +34,7 @@ def judge(done: TableReport, expectations: Sequence[Expectation], unmet: Mapping
             continue
         what = f"{number} rows do not meet the expectation `{one.name}`: {one.holds}"
         if one.on_fail == "stop":
-            todo = "nothing was written: mend the rows at their source, or set `on_fail` to warn or reject"
+            todo = "the commit was aborted; fix the rows at the source, or set `on_fail` to warn or reject"
             raise ExpectationError(done.table, what, todo)
         done.warn(f"{what}{'; they are left out' if one.on_fail == 'reject' else ''}")
 

@@ -587,7 +587,7 @@ class Batch(Reading):
             raise ExpectationError(
                 self.run.done.table,
                 f"`cast` cannot hold {said}",
-                "nothing was written: name a type that holds them, or take the columns out of `cast`, and run again",
+                "the commit was aborted; set a type that holds them, or remove the columns from `cast`, and run again",
             )
 
     def warnings(self, happened: WholeTable) -> list[str]:

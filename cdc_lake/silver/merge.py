@@ -401,7 +401,7 @@ class Folded:
             table,
             f"another program wrote to silver: {self.totals.twice} keys have several rows, such as "
             f"{', '.join(row['key'] for row in keys)}",
-            f"run `cdc-lake rebuild --table {table}`; nothing was written",
+            f"run `cdc-lake rebuild --table {table}`; the batch was not committed",
         )
 
     def check_log(self) -> None:

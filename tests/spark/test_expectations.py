@@ -121,7 +121,7 @@ def test_what_stops_the_run_leaves_the_table_as_it_was(
     assert done.error is not None
     assert (done.error.code, done.error.exit_code) == (ExpectationError.code, 30)
     assert (
-        f"{topic.table}: 1 rows do not meet the expectation `positive`: n > 0; nothing was written"
+        f"{topic.table}: 1 rows do not meet the expectation `positive`: n > 0; the commit was aborted"
         in done.error.message
     )
     assert lake.silver.version() == 0
