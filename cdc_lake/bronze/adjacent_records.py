@@ -21,8 +21,8 @@ def last_records(
 ) -> dict[int, LastRecord]:
     """Where bronze's partitions end; for those in `wanted` with their last record, which a tombstone may belong to.
 
-    It is mostly in the newest batches. Late rows are in a newer batch than they landed in, hence `first_batch`; bronze
-    has statistics of `batch` alone.
+    It is mostly in the newest batches. Replayed rows are in a newer batch than they landed in, hence `first_batch`;
+    bronze has statistics of `batch` alone.
     """
     known = {partition: LastRecord(log_ts) for partition, log_ts in before.log_ts.items()}
     sought, batches = wanted & known.keys(), _NEAR_BATCHES

@@ -409,7 +409,7 @@ def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date:
         batch: the commit that brings them.
         generation: of the topic.
         ingest_date: the day of the commit, UTC.
-        late: whether records behind them came before.
+        late: whether they are replayed: records behind them came before.
     """
     own = {
         "batch": of_batch(batch, F.col("partition")),

@@ -80,5 +80,5 @@ def _meaning(one: "Move") -> str:
         return f"{offsets:,} offsets are skipped: what they hold does not come to bronze; recorded as a gap"
     return (
         f"{offsets:,} offsets are read again: {one.there:,} records of them are in bronze and stay as they are, "
-        "others are landed late, and silver folds their keys again"
+        "others are landed as replayed records, and silver folds their keys again"
     )

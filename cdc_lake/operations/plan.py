@@ -270,7 +270,7 @@ def _way(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:
     if is_little(rows=counts.total, stored_bytes=run.silver.size()):
         why.append("little to do: interpreted, in one partition")
     if counts.late:
-        why.append(f"{counts.late} records were brought back late: their keys are folded again from all of bronze")
+        why.append(f"{counts.late} records were replayed: their keys are folded again from all of bronze")
     if counts.truncates:
         why.append(f"{counts.truncates} truncates: every row of the table is looked at")
     if counts.marks and run.settings.remove_missing_after_snapshot:

@@ -92,7 +92,7 @@ def seek(config: Config, agreed: Sequence[Move], *, workers: Workers) -> Report:
     """Have bronze's next run read on from other places. One commit per table, without rows.
 
     What is skipped is recorded as a gap. What is read again and is not in bronze is landed at its place in the log,
-    marked late, and silver folds it there; what is in bronze stays as it is.
+    marked as replayed (`late`), and silver folds it there; what is in bronze stays as it is.
 
     Args:
         config: the settings.
