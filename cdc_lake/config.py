@@ -643,7 +643,10 @@ class TableConfig(Model):
         "on its own progress counts; see `cdc-lake seek`.",
     )
     max_rows: int = Field(
-        default=1_000_000, gt=0, description="Records a batch takes at most (whole bronze batches in silver)."
+        default=1_000_000,
+        gt=0,
+        description="Records per batch. Bronze takes a whole file of `files.root` although it has more, silver a whole "
+        "batch of bronze.",
     )
     max_batch_bytes: int | None = Field(
         default=None,

@@ -252,7 +252,7 @@ class _Run:
 
 
 def _land(run: _Run) -> bool:
-    """Land at most `max_rows` of what the topic has beyond bronze's progress, in one commit; whether there is more."""
+    """Land the next batch of what the topic has beyond bronze's progress, in one commit; whether there is more."""
     done, storage = run.done, Storage(run.spark)
     if not done.batches:
         lake_of(run.bronze.config).check_is_in_no_table(storage, "bronze", done.table)

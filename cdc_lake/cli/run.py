@@ -70,7 +70,9 @@ QuarantineUnknownIds = Annotated[
 Parallel = Annotated[
     int | None, typer.Option("--parallel", min=1, help="Tables worked on side by side; else run.parallel.")
 ]
-Continuous = Annotated[bool, typer.Option("--continuous", help="Run again and again until SIGTERM or Ctrl-C.")]
+Continuous = Annotated[
+    bool, typer.Option("--continuous", help="Repeat until SIGTERM (ends batches, 20 s at most) or Ctrl-C (cancels).")
+]
 Interval = Annotated[
     float,
     typer.Option("--interval", parser=_seconds, metavar="TIME", help="From one run's start to the next, as in 10s."),
@@ -157,7 +159,7 @@ def gold(
     json_file: JsonFile = None,
     profile: Profile = None,
 ) -> None:
-    """Make the tables of SQL models anew where silver has changed."""
+    """Refresh gold tables whose silver tables, SQL model or CSV files changed."""
 
     def layer(settings: Config, workers: "Workers") -> Report:
         from cdc_lake.gold.run import run_gold
@@ -186,7 +188,7 @@ def maintain(
     as_json: Json = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Put a layer's small files and logs together; remove files that no version needs."""
+    """Compact small files and logs; delete files of versions past their retention."""
 
     def work(settings: Config, workers: "Workers") -> Report:
         from cdc_lake.operations.maintain import run_maintain

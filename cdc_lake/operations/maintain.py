@@ -1,4 +1,4 @@
-"""Maintenance: what many small commits leave behind is put together, and what no version needs any more removed."""
+"""Maintenance: compact what many small commits leave behind, and delete the files of versions past their retention."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

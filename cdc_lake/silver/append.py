@@ -67,7 +67,7 @@ def appended(batch: Batch, schemas: Schemas, commit: int) -> DataFrame:
 def may_repeat(batch: Batch) -> bool:
     """Whether silver may have records of a batch already: bronze was wiped, restored or put back from a backup.
 
-    Bronze then reads them once more, or they come back from quarantine or a gap once more, as replayed records (`late`).
+    Bronze then reads them once more, or they come back once more from quarantine or a gap, as replayed ones (`late`).
     """
     has_more = batch.progress is not None and bool(batch.progress.again or batch.counts.late)
     return batch.run.is_comparison or has_more

@@ -187,7 +187,7 @@ class _Bronze:
 
 
 def _follow(run: SilverRun, progress: SilverProgress | None, bronze: _Bronze, reached: int) -> bool:
-    """Fold in what bronze has beyond silver's progress: whole bronze batches, of at most `max_rows` together.
+    """Fold in what bronze has beyond silver's progress: whole bronze batches, of at most `max_rows` together, or one.
 
     Args:
         run: the table's.
