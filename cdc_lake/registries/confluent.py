@@ -1,27 +1,17 @@
-"""Confluent's Schema Registry, and others that answer as it does, by Confluent's own client."""
+"""Confluent's Schema Registry, and others that answer as it does, by its REST interface."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
-import httpx2 as httpx
-from confluent_kafka.schema_registry import RegisteredSchema as RegisteredVersion
-from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient, SchemaRegistryError
-
-from cdc_lake.errors import ConfigError, InfrastructureError
-from cdc_lake.registries.access import (
-    BACKOFF_SECONDS,
-    MAX_ANSWER_BYTES,
-    MAX_BACKOFF_SECONDS,
-    Anonymous,
-    Credentials,
-    Endpoint,
-    Patience,
-)
+from cdc_lake.errors import ConfigError
+from cdc_lake.registries.access import Anonymous, Credentials, Endpoint, HttpClient, Patience
 from cdc_lake.registries.registry import RegisteredSchema, is_id, referenced_texts, self_contained
 from cdc_lake.registries.subjects import Level, Version, incompatible
 
-_NOT_TAKEN = (409, 422)
+_MEDIA_TYPE = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
+_BAD_REQUEST, _NOT_FOUND, _CONFLICT, _UNPROCESSABLE = 400, 404, 409, 422
+_NOT_TAKEN = (_CONFLICT, _UNPROCESSABLE)
 """What a schema is answered that is incompatible, or none."""
 
 T = TypeVar("T")
@@ -49,23 +39,27 @@ class ConfluentRegistry:
         # Ids are counted per context.
         self.name = f"{name}.{quote(context, safe='')}" if context else name
         self._endpoint = endpoint
-        self._credentials = credentials or Anonymous()
         self._has_guids = name == "confluent"
-        self._context = f":.{context}:" if context else None
-        self._client = self._opened()
+        self._context = f":.{context}:" if context else ""
+        self._http = HttpClient(endpoint, credentials or Anonymous())
         self._patience = Patience(endpoint.down, endpoint.lookup_seconds)
 
     def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
         """See `Registry`."""
-        if kind == "id" and is_id(kind, schema_id):
-            return self._patience.ask(lambda: self._look_up(self._client.get_schema, int(schema_id), self._context))
-        if kind == "guid" and self._has_guids and is_id(kind, schema_id):
-            return self._patience.ask(lambda: self._look_up(self._client.get_schema_by_guid, schema_id))
-        return None
+        if not is_id(kind, schema_id):
+            return None
+        if kind == "id":
+            context = f"?subject={_quoted(self._context)}" if self._context else ""
+            path = f"schemas/ids/{int(schema_id)}{context}"
+        elif kind == "guid" and self._has_guids:
+            path = f"schemas/guids/{schema_id}"
+        else:
+            return None
+        return self._patience.ask(lambda: self._look_up(path))
 
     def check(self) -> None:
         """See `Registry`."""
-        if self._patience.once(lambda: self._ask(self._client.get_schema_types)) is None:
+        if self._patience.once(lambda: self._http.get_json("schemas/types")) is None:
             raise ConfigError(
                 f"schema registry at {self._endpoint.url}",
                 "there is no registry that answers as Confluent's does (404 for schemas/types)",
@@ -74,161 +68,124 @@ class ConfluentRegistry:
 
     def subjects(self) -> list[str]:
         """See `Subjects`."""
-        found = self._ask(self._client.get_subjects, subject_prefix=self._context) or []
-        return sorted(name.removeprefix(self._context or "") for name in found)
+        prefix = f"?subjectPrefix={_quoted(self._context)}" if self._context else ""
+        return sorted(name.removeprefix(self._context) for name in self._list(f"subjects{prefix}", str))
 
     def versions(self, subject: str) -> list[str]:
         """See `Subjects`."""
-        return [str(number) for number in self._ask(self._client.get_versions, self._in_context(subject)) or []]
+        return [str(number) for number in self._list(f"{self._path(subject)}/versions", int)]
 
     def version(self, subject: str, number: str | None = None) -> Version | None:
         """See `Subjects`."""
-        found = self._ask(self._client.get_version, self._in_context(subject), number or "latest")
-        return None if found is None else self._numbered(found, self._text(found.schema))
+        found = self._http.get_json(f"{self._path(subject)}/versions/{number or 'latest'}")
+        return None if found is None else self._numbered(found, self._text(found))
 
     def level(self, subject: str) -> Level:
         """See `Subjects`."""
-        get = self._client.get_compatibility
-        return cast(Level, self._ask(get, self._in_context(subject)) or self._ask(get) or "NONE")
+        for path in (f"config/{_quoted(self._in_context(subject))}", "config"):
+            found = self._http.get_json(path)
+            if found is not None:
+                return cast(Level, self._part(found, "compatibilityLevel", str))
+        return "NONE"
 
     def set_level(self, subject: str, level: Level) -> None:
         """See `Subjects`."""
-        self._ask(self._client.set_compatibility, self._in_context(subject), level)
+        path = f"config/{_quoted(self._in_context(subject))}"
+        status, _ = self._http.send("PUT", path, {"compatibility": level}, _MEDIA_TYPE)
+        if status >= _BAD_REQUEST:
+            raise self._endpoint.failed(status, path)
 
     def problems(self, subject: str, text: str) -> Sequence[str] | None:
         """See `Subjects`."""
-        named = quote(self._in_context(subject), safe="")
-        path = f"compatibility/subjects/{named}/versions?verbose=true"
-
-        def compatibility() -> list[str] | None:  # the client's own question drops what the registry says
-            answer = self._client._rest_client.post(path, body={"schema": text, "schemaType": "AVRO"})
-            return None if answer["is_compatible"] else [str(one) for one in answer.get("messages") or []]
-
-        return self._send(subject, compatibility)
+        answer = self._send(subject, f"compatibility/{self._path(subject)}/versions?verbose=true", text)
+        if answer is None or self._part(answer, "is_compatible", bool):
+            return None
+        return [str(one) for one in answer.get("messages") or []]
 
     def register(self, subject: str, text: str) -> Version:
         """See `Subjects`."""
-        named, schema = self._in_context(subject), Schema(text, "AVRO")
-        self._send(subject, self._client.register_schema, named, schema)
-        found = self._ask(self._client.lookup_schema, named, schema)
+        self._send(subject, f"{self._path(subject)}/versions", text)
+        found = self._send(subject, self._path(subject), text)
         if found is None:
             raise self._endpoint.down(f"it does not have the schema of {subject} that it was just given")
         return self._numbered(found, text)
 
     def _in_context(self, subject: str) -> str:
-        return f"{self._context or ''}{subject}"
+        return f"{self._context}{subject}"
 
-    def _numbered(self, found: RegisteredVersion, text: str) -> Version:
-        if found.schema_id is None:
-            raise self._endpoint.down("its answer is not what a registry answers")
-        return Version(str(found.version), text, "id", found.schema_id)
+    def _path(self, subject: str) -> str:
+        return f"subjects/{_quoted(self._in_context(subject))}"
 
-    def _look_up(self, get: Callable[..., Schema], *what: Any) -> RegisteredSchema | None:
-        schema = self._ask(get, *what)
-        if schema is None:
+    def _numbered(self, found: Any, text: str) -> Version:
+        version, schema_id = (self._part(found, name, int) for name in ("version", "id"))
+        return Version(str(version), text, "id", schema_id)
+
+    def _look_up(self, path: str) -> RegisteredSchema | None:
+        found = self._http.get_json(path)
+        if found is None:
             return None
-        text = self._text(schema)
-        schema_type = schema.schema_type or "AVRO"
+        text = self._text(found)
+        schema_type = found.get("schemaType") or "AVRO"
         if schema_type != "AVRO":
             return RegisteredSchema(text, schema_type)
-        return RegisteredSchema(self_contained(text, referenced_texts(self._references(schema), self._referenced)))
+        return RegisteredSchema(self_contained(text, referenced_texts(self._references(found), self._referenced)))
 
-    def _references(self, schema: Schema) -> list[tuple[str, int]]:
-        return [self._coordinates(reference) for reference in schema.references or []]
+    def _references(self, found: Any) -> list[tuple[str, int]]:
+        references = found.get("references") or []
+        if not isinstance(references, list):
+            raise self._endpoint.down("its answer is not what a registry answers")
+        return [self._coordinates(one) for one in references]
 
-    def _coordinates(self, reference: SchemaReference) -> tuple[str, int]:
-        subject, version = reference.subject, reference.version
-        if not isinstance(subject, str) or not isinstance(version, int):
-            raise self._endpoint.down("its references are not what a registry answers")
-        return subject if subject.startswith(":.") else f"{self._context or ''}{subject}", version
+    def _coordinates(self, reference: Any) -> tuple[str, int]:
+        match reference:
+            case {"subject": str(subject), "version": int(version)}:
+                return subject if subject.startswith(":.") else self._in_context(subject), version
+        raise self._endpoint.down("its references are not what a registry answers")
 
     def _referenced(self, coordinates: tuple[str, int]) -> tuple[str, list[tuple[str, int]]]:
         subject, version = coordinates
-        found = self._ask(self._client.get_version, subject, version, deleted=True)
+        found = self._http.get_json(f"subjects/{_quoted(subject)}/versions/{version}?deleted=true")
         if found is None:
             raise self._endpoint.down(
                 f"one of its schemas refers to version {version} of the subject {subject}, and it does not have that"
             )
-        return self._text(found.schema), self._references(found.schema)
+        return self._text(found), self._references(found)
 
-    def _text(self, schema: Schema) -> str:
-        if not isinstance(schema.schema_str, str):
-            raise self._endpoint.down("its answer is not a schema, so something else answers there")
-        return schema.schema_str
+    def _text(self, found: Any) -> str:
+        match found:
+            case {"schema": str(text)}:
+                return text
+        raise self._endpoint.down("its answer is not a schema, so something else answers there")
 
-    def _ask(self, question: Callable[..., T], *what: Any, **how: Any) -> T | None:
-        """What the client returns; none for 404."""
-        try:
-            try:
-                return question(*what, **how)
-            except SchemaRegistryError as exc:
-                if exc.http_status_code != httpx.codes.UNAUTHORIZED or not self._credentials.renew():
-                    raise
-                return question(*what, **how)
-        except SchemaRegistryError as exc:
-            if exc.http_status_code == httpx.codes.NOT_FOUND:
-                return None
-            raise self._endpoint.failed(exc.http_status_code, question.__name__) from exc
-        except httpx.HTTPError as exc:
-            raise self._endpoint.down(f"it does not answer ({type(exc).__name__})") from exc
-        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as exc:
-            raise self._endpoint.down("its answer is not what a registry answers") from exc
+    def _part(self, answer: Any, name: str, kind: type[T]) -> T:
+        if isinstance(answer, dict) and isinstance(found := answer.get(name), kind):
+            return found
+        raise self._endpoint.down("its answer is not what a registry answers")
 
-    def _send(self, subject: str, question: Callable[..., T], *what: Any) -> T | None:
-        """The same of a question that holds a schema, which the registry may not take."""
-        try:
-            return self._ask(question, *what)
-        except InfrastructureError as exc:
-            said = exc.__cause__
-            if isinstance(said, SchemaRegistryError) and said.http_status_code in _NOT_TAKEN:
-                raise incompatible(subject, [said.error_message]) from said
-            raise
+    def _list(self, path: str, kind: type[T]) -> list[T]:
+        """The list at a path; an empty one if nothing is there."""
+        found = self._http.get_json(path)
+        if found is None:
+            return []
+        if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
+            raise self._endpoint.down("its answer is not what a registry answers")
+        return found
 
-    def _opened(self) -> SchemaRegistryClient:
-        endpoint = self._endpoint
-        settings = {
-            "url": endpoint.url,
-            "timeout": endpoint.timeout_seconds,
-            "max.retries": endpoint.attempts - 1,
-            "retries.wait.ms": int(BACKOFF_SECONDS * 1000),
-            "retries.max.wait.ms": int(MAX_BACKOFF_SECONDS * 1000),
-            "proxy": endpoint.proxy.get_secret_value() if endpoint.proxy else None,
-            "ssl.ca.location": endpoint.tls.ca,
-            "ssl.certificate.location": endpoint.tls.cert,
-            "ssl.key.location": endpoint.tls.key,
-        }
-        client = SchemaRegistryClient({name: value for name, value in settings.items() if value is not None})
-        # The client has no setting for a limit, for headers, or for tokens other than Confluent Cloud's.
-        session = client._rest_client.session
-        session.headers.update({"Accept-Encoding": "identity", **endpoint.headers})
-        session.event_hooks = {"request": [self._authorized], "response": [self._limited]}
-        return client
+    def _send(self, subject: str, path: str, text: str) -> Any:
+        """What a question that holds a schema is answered; none for 404.
 
-    def _authorized(self, request: httpx.Request) -> None:
-        header = self._credentials.authorization()
-        if header is not None:
-            request.headers["Authorization"] = header
-
-    def _limited(self, response: httpx.Response) -> None:
-        if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise self._endpoint.down("its answer is compressed, which was not asked for")
-        response.stream = _Limited(response.stream, self._endpoint)
+        Raises:
+            IncompatibleSchemaError: the registry does not take the schema.
+        """
+        status, answer = self._http.send("POST", path, {"schema": text, "schemaType": "AVRO"}, _MEDIA_TYPE)
+        if status in _NOT_TAKEN:
+            raise incompatible(subject, [str(self._part(answer, "message", str))])
+        if status == _NOT_FOUND:
+            return None
+        if status >= _BAD_REQUEST:
+            raise self._endpoint.failed(status, path)
+        return answer
 
 
-class _Limited(httpx.SyncByteStream):
-    """The bytes of an answer, up to what is read of one."""
-
-    def __init__(self, stream: Any, endpoint: Endpoint) -> None:
-        self._stream = stream
-        self._endpoint = endpoint
-
-    def __iter__(self) -> Iterator[bytes]:
-        read = 0
-        for chunk in self._stream:
-            read += len(chunk)
-            if read > MAX_ANSWER_BYTES:
-                raise self._endpoint.down(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
-            yield chunk
-
-    def close(self) -> None:
-        self._stream.close()
+def _quoted(name: str) -> str:
+    return quote(name, safe="")

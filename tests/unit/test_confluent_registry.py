@@ -1,4 +1,4 @@
-"""Confluent's client, against a small server on loopback that answers as Confluent's own does."""
+"""Confluent's registry, as a small server on loopback that answers as Confluent's own does."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from registry_server import FakeServer, a_record, serving
 
 from cdc_lake.decode.schemas import fields, parse
 from cdc_lake.errors import ConfigError, InfrastructureError
-from cdc_lake.registries import confluent
+from cdc_lake.registries import access
 from cdc_lake.registries.access import Endpoint
 from cdc_lake.registries.confluent import ConfluentRegistry
 from cdc_lake.registries.registry import RegisteredSchema
@@ -184,7 +184,7 @@ def test_references_that_are_none_are_bad_infrastructure(server: FakeServer, ref
 
 
 def test_an_answer_without_end_is_not_read_to_its_end(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confluent, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr(access, "MAX_ANSWER_BYTES", 1000)
     server.answer("/schemas/ids/1", (200, json.dumps({"schema": "x" * 985}).ljust(1000)))
     server.answer("/schemas/ids/2", (200, json.dumps({"schema": "x" * 985}).ljust(1001)))
 
