@@ -5,7 +5,7 @@ reason.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial, reduce
 from operator import add, or_
@@ -126,6 +126,11 @@ class Schemas:
             del known[reference]
             refused[reference] = f"{said(reference)} is of a layout beyond the {MAX_LAYOUTS} that a batch may have"
         return cls(known, refused, are_all)
+
+    def without(self, references: Collection[str], problem: str) -> "Schemas":
+        """The same, but that records of some references cannot be taken, and why."""
+        known = {one: several for one, several in self.known.items() if one not in references}
+        return replace(self, known=known, problems={**self.problems, **dict.fromkeys(references, problem)})
 
 
 def _beyond_layouts(known: Mapping[str, Sequence[WriterSchema]]) -> list[str]:

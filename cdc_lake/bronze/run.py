@@ -442,6 +442,7 @@ def _following(
         log_ts={p: max(before.log_ts.get(p, ts), ts) for p, ts in {**before.log_ts, **landed.log_ts}.items()},
         kinds=dict(written.kinds),
         owners=dict(written.owners),
+        key=dict(written.key),
         rows=landed.counts.total(),
         record_bytes=seen.held_bytes // seen.total if seen.total else before.record_bytes,
         gaps=before.gaps,

@@ -20,15 +20,18 @@ from cdc_lake.bronze.decide import (
     with_references,
     with_unpacked_bytes,
 )
+from cdc_lake.bronze.primary_key import primary_key
 from cdc_lake.bronze.references import Names, resolve
 from cdc_lake.bronze.typed_rows import TypedRow
 from cdc_lake.config import TableConfig
 from cdc_lake.decode import json as json_format
 from cdc_lake.decode.column_mapping import ColumnMapping
-from cdc_lake.decode.envelope import row_fields
+from cdc_lake.decode.envelope import is_of_signal_table, row_fields, shape_of
 from cdc_lake.decode.framing import CSV, DECLARED, GLUE_ZLIB, JSON, NUMBERED, STRING, Side, body, id_of
 from cdc_lake.decode.identity import Identity, identity
+from cdc_lake.decode.key import key_fields, key_tree_in
 from cdc_lake.decode.records import WriterSchema, avro_schema, schema_text
+from cdc_lake.decode.types import held_types
 from cdc_lake.errors import ConfigError
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.lake.schema_files import SchemaFiles
@@ -136,13 +139,14 @@ class Written:
     """What keys and values were written with.
 
     Attributes:
-        kinds, owners: as bronze's progress holds them.
+        kinds, owners, key: as bronze's progress holds them.
     """
 
     keys: Schemas
     values: Schemas
     kinds: Mapping[str, str]
     owners: Mapping[str, tuple[str, ...]]
+    key: Mapping[str, str]
 
 
 def written_with(
@@ -154,6 +158,7 @@ def written_with(
     settings: TableConfig,
     before: BronzeProgress,
     quarantine_unknown_ids: bool,
+    takes_any_key: bool = False,
 ) -> Written:
     """Look up the schemas of a batch.
 
@@ -162,6 +167,7 @@ def written_with(
         files: the lake's schemas and the registry.
         before: bronze's progress: what is settled.
         quarantine_unknown_ids: quarantine records of unknown ids even where the registry knows none of them.
+        takes_any_key: whether one JSON record may change the primary key.
 
     Raises:
         InfrastructureError: the registry does not answer, or has lost its content.
@@ -196,7 +202,52 @@ def written_with(
             in_hudi=any(one.format == "hudi" for one in settings.silver),
             are_all=len(references) == len(seen.references[side]),
         )
-    return Written(schemas["key"], schemas["value"], kinds, owners)
+    key: Mapping[str, str] = before.key
+    if settings.key_of_rows is not None:
+        told_by: Side = "value" if settings.key_of_rows else "key"
+        key, others = _primary_key(records, schemas[told_by], told_by, settings, key, takes_any=takes_any_key)
+        schemas[told_by] = schemas[told_by].without(others, _other_key(key))
+    return Written(schemas["key"], schemas["value"], kinds, owners, key)
+
+
+def _primary_key(
+    records: DataFrame,
+    schemas: Schemas,
+    side: Side,
+    settings: TableConfig,
+    known: Mapping[str, str],
+    *,
+    takes_any: bool,
+) -> tuple[Mapping[str, str], set[str]]:
+    """See `primary_key`.
+
+    Args:
+        schemas: of the side that tells the key.
+    """
+    mapping = ColumnMapping(settings.except_columns, settings.rename, settings.cast)
+    given, said = dict[str, Mapping[str, str]](), dict[str, Mapping[str, str]]()
+    for reference, several in schemas.known.items():
+        tree = several[0].tree
+        if is_of_signal_table(tree) if side == "key" else shape_of(tree) == "control":
+            continue
+        tree = key_tree_in(tree, settings.keys) if side == "value" else tree
+        is_said = reference.partition(":")[0] in json_format.REFERENCES
+        (said if is_said else given)[reference] = mapping.key(held_types(key_fields(tree)))
+
+    def count(references: Collection[str]) -> Mapping[str, int]:
+        reference = F.col(f"{side}_reference")
+        found = records.where(reference.isin(*references)).groupBy(reference.alias("reference")).count()
+        return {row["reference"]: row["count"] for row in found.collect()}
+
+    return primary_key(known, given, said, count, takes_any=takes_any)
+
+
+def _other_key(key: Mapping[str, str]) -> str:
+    columns = ", ".join(f"{name} {kind}" for name, kind in sorted(key.items()))
+    return (
+        f"its primary key has other columns or types than the table's ({columns}), which few JSON records cannot "
+        "change; if it has changed, `cdc-lake quarantine replay --offset` lands the records that it is given"
+    )
 
 
 def _limited(references: Collection[str], files: SchemaFiles) -> set[str]:

@@ -92,6 +92,10 @@ class ColumnMapping:
             if problem := next(filter(None, (name_problem(one, in_hudi=in_hudi) for one in field_names(tree))), None):
                 raise SchemaError(f"{problem}; leave the column {source!r} out by `except_columns`, not by `rename`")
 
+    def key(self, columns: Mapping[str, str]) -> dict[str, str]:
+        """The places of a key's columns, and the types that they bring."""
+        return {place: self.type_of(place, kind) for name, kind in columns.items() if (place := self.place(name))}
+
     def type_of(self, place: str, kind: str) -> str:
         """The type that values of a type have in a place."""
         return self.held_as(self.cast.get(place, kind))

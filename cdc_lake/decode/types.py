@@ -6,7 +6,9 @@ numbers, arrays, maps and records, which `mapping` puts together. docs/types.md 
 Sources: Debezium's type mappings; docs/design.md "Types".
 """
 
+import re
 from collections.abc import Callable, Iterable
+from collections.abc import Mapping as Map
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -26,6 +28,12 @@ _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _DAY_MICROS = 86_400_000_000
 _YEAR_IN_RANGE = r"^(?!0000)\d{4}-"
 _TIME_OF_DAY = r"^\d{2}:\d{2}:\d{2}(\.\d+)?Z?$"
+
+_WHOLE = ("smallint", "int", "bigint")
+_FLOATING = ("float", "double")
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_MOST_DIGITS = 38
+"""Of Spark's widest decimal."""
 
 
 def _same(column: Column) -> Column:
@@ -100,6 +108,32 @@ def number_problem(columns: Iterable[tuple[str, Tree, Column]]) -> Column:
 def plain_type(kind: str) -> str:
     """A Spark type's name in the form that compares: no spaces, no quotes."""
     return kind.replace(" ", "").replace("`", "")
+
+
+def wider(one: str, other: str) -> str | None:
+    """The Spark type that holds every value of both; none if there is none that both go into unchanged."""
+    if plain_type(one) == plain_type(other):
+        return one
+    for family in (_WHOLE, _FLOATING):
+        if one in family and other in family:
+            return max(one, other, key=family.index)
+    sizes = [_DECIMAL.fullmatch(kind) for kind in (one, other)]
+    if not all(sizes):
+        return None
+    digits = [(int(size[1]) - int(size[2]), int(size[2])) for size in sizes if size]
+    whole, scale = (max(parts) for parts in zip(*digits, strict=True))
+    return f"decimal({whole + scale},{scale})" if whole + scale <= _MOST_DIGITS else None
+
+
+def same_key(one: Map[str, str], other: Map[str, str]) -> dict[str, str] | None:
+    """The columns, name to Spark type, of a primary key that both are; none if they are two keys."""
+    merged = {name: wide for name, kind in other.items() if (wide := wider(one.get(name, ""), kind))}
+    return merged if one.keys() == other.keys() == merged.keys() else None
+
+
+def held_types(columns: Map[str, Tree]) -> dict[str, str]:
+    """The Spark types in which a table holds columns."""
+    return {name: mapping(tree).type for name, tree in columns.items()}
 
 
 def _decimal(tree: Tree) -> Mapping:

@@ -12,6 +12,7 @@ from cdc_lake import failpoints
 from cdc_lake.columns import BATCH, BRONZE, DELETE, DELETED, KEEP, KEY, UNAVAILABLE, quoted
 from cdc_lake.config import Config
 from cdc_lake.decode.key import key_tree_in
+from cdc_lake.decode.types import same_key
 from cdc_lake.errors import ConfigError, DataLossError, TableLockedError, UnsupportedError
 from cdc_lake.fold.rules import DELETES
 from cdc_lake.lake.lake import BronzeTable, SilverTarget
@@ -24,7 +25,6 @@ from cdc_lake.runs.scheduler import Workers
 from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.batch import Batch, Reading, Schemas, SilverRun, is_of_former_key, looking
 from cdc_lake.silver.events import place, sent_by
-from cdc_lake.silver.evolution import same_key
 from cdc_lake.silver.merge import Folded, folded, is_start
 from cdc_lake.tables.kept import with_kept
 from cdc_lake.tables.progress import BronzeProgress, KeyFrom, SilverProgress

@@ -107,6 +107,7 @@ class _Replay:
                 settings=settings,
                 before=progress,
                 quarantine_unknown_ids=True,
+                takes_any_key=bool(self.selection.places),
             )
             typed = typed_row(table, settings, written)
             decided = _followed(decide(records, seen, written, typed, settings))
@@ -119,7 +120,7 @@ class _Replay:
                     replayed, judged = late.agg(F.count("*"), F.count_if(F.size(KEEP) > 0)).collect()[0]
                 if replayed:
                     sent = sent_by(dead_letter_topic(self.config, done.table), progress)
-                    following = progress.next(self.run_id, rows=replayed, sent=sent)
+                    following = progress.next(self.run_id, rows=replayed, sent=sent, key=dict(written.key))
                     self.leases.check(done.table)
                     with done.phase("write"):
                         table.merge(late, COORDINATES, following)

@@ -12,7 +12,7 @@ from cdc_lake.decode.envelope import ROW_OPS, known_of, row_fields, row_of
 from cdc_lake.decode.key import key_fields, key_in, key_values
 from cdc_lake.decode.records import Decoded, WriterSchema, with_decoded_keys, with_decoded_values
 from cdc_lake.decode.schemas import Tree
-from cdc_lake.decode.types import mapping
+from cdc_lake.decode.types import held_types, mapping
 from cdc_lake.silver.evolution import Layout, Sent
 from cdc_lake.silver.key_changes import move_of
 from cdc_lake.silver.unavailable import can_be_unavailable, may_hold, unavailable
@@ -28,14 +28,10 @@ def sent_by(keys: Iterable[Tree], values: Iterable[WriterSchema], newest: Writer
     """
     has_all = newest is not None and newest.format != "json"
     return Sent(
-        [_held(key_fields(tree)) for tree in keys],
-        [_held(row_fields(one.tree)) for one in values],
-        _held(row_fields(newest.tree)) if newest is not None and has_all else None,
+        [held_types(key_fields(tree)) for tree in keys],
+        [held_types(row_fields(one.tree)) for one in values],
+        held_types(row_fields(newest.tree)) if newest is not None and has_all else None,
     )
-
-
-def _held(columns: Mapping[str, Tree]) -> dict[str, str]:
-    return {name: mapping(tree).type for name, tree in columns.items()}
 
 
 def events(

@@ -5,7 +5,6 @@ type does not go with the place's stand beside it, in `<place>__<type>`. What wa
 made anew from the same events has the same columns. docs/evolution.md says what becomes of each change.
 """
 
-import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,29 +14,8 @@ from cdc_lake.columns import quoted
 from cdc_lake.config import Evolution
 from cdc_lake.decode.column_mapping import OTHER_NAME, ColumnMapping, column_problem, variant_name
 from cdc_lake.decode.schemas import twins
-from cdc_lake.decode.types import plain_type
+from cdc_lake.decode.types import plain_type, same_key, wider
 from cdc_lake.errors import ConfigError, SchemaChangeError, UnsupportedError
-
-_WHOLE = ("smallint", "int", "bigint")
-_FLOATING = ("float", "double")
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
-_MOST_DIGITS = 38
-"""Of Spark's widest decimal."""
-
-
-def wider(one: str, other: str) -> str | None:
-    """The Spark type that holds every value of both; none if there is none that both go into unchanged."""
-    if plain_type(one) == plain_type(other):
-        return one
-    for family in (_WHOLE, _FLOATING):
-        if one in family and other in family:
-            return max(one, other, key=family.index)
-    sizes = [_DECIMAL.fullmatch(kind) for kind in (one, other)]
-    if not all(sizes):
-        return None
-    digits = [(int(size[1]) - int(size[2]), int(size[2])) for size in sizes if size]
-    whole, scale = (max(parts) for parts in zip(*digits, strict=True))
-    return f"decimal({whole + scale},{scale})" if whole + scale <= _MOST_DIGITS else None
 
 
 @dataclass(frozen=True)
@@ -270,12 +248,6 @@ def check_names(table: str, columns: Collection[str]) -> None:
 def _holds(column: str, kind: str) -> bool:
     """Whether a column's type takes every value of another."""
     return wider(column, kind) == column
-
-
-def same_key(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str] | None:
-    """The columns, name to Spark type, of a primary key that both are; none if they are two keys."""
-    merged = {name: wide for name, kind in other.items() if (wide := wider(one.get(name, ""), kind))}
-    return merged if one.keys() == other.keys() == merged.keys() else None
 
 
 def _keys(

@@ -149,6 +149,7 @@ class BronzeProgress(Progress):
         last: partition -> the last record read of the newest generation, if nothing was passed over behind it.
         log_ts: partition -> the running maximum of Kafka's timestamp, ms.
         sent: topic -> how far quarantined records were sent to it.
+        key: the primary key's columns, name to Spark type, by which JSON keys are judged.
         kinds: `<side>.<frame>` -> the kind of id that the numbers in its frames are, once that is settled.
         owners: `key` and `value` -> what the topic's records are named after: mostly the topic.
         rows: rows of this commit; silver plans by it before it reads them.
@@ -162,6 +163,7 @@ class BronzeProgress(Progress):
     last: dict[int, Identity] = {}
     log_ts: dict[int, int] = {}
     sent: dict[str, Sent] = {}
+    key: dict[str, str] = {}
     kinds: dict[str, str] = {}
     owners: dict[str, tuple[str, ...]] = {}
     rows: int | None = None

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdc_lake.decode.types import wider
 from cdc_lake.errors import ConfigError, SchemaChangeError, UnsupportedError
-from cdc_lake.silver.evolution import ColumnMapping, Evolved, Layout, Sent, check_steps, evolved, variant_name, wider
+from cdc_lake.silver.evolution import ColumnMapping, Evolved, Layout, Sent, check_steps, evolved, variant_name
 
 TABLE = "pagila.public.thing"
 KEY = {"id": "int"}
