@@ -71,6 +71,12 @@ _ODD: Sequence[Any] = (
         [[["int"]]],
     ),
 )
+_OTHER_KEYS: Sequence[tuple[wire.Schema, dict[str, Any]]] = (
+    (wire.Table(TABLE.name, {"name": wire.STRING}, ["name"]).key, {"name": "x"}),
+    (wire.Table(TABLE.name, {"id": wire.INT32, "name": wire.STRING}, ["id", "name"]).key, {"id": 1, "name": "x"}),
+    (wire.Table(TABLE.name, {"id": wire.STRING}, ["id"]).key, {"id": "1"}),
+)
+"""Well formed keys that are not the table's."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +174,8 @@ def records(rng: random.Random, number: int, registry: str) -> Iterator[Sent]:
     _, frames = REGISTRIES[registry]
     embedded = [odd(rng, ENVELOPE) for _ in range(HOSTILE_SCHEMAS // 2)]
     spoiled = [mutated(rng, wire.json_record(ENVELOPE, _event(one, one))) for one in range(HOSTILE_SCHEMAS // 2)]
+    keys = [json.dumps({"schema": odd(rng, TABLE.key), "payload": {"id": 1}}) for _ in range(HOSTILE_SCHEMAS // 2)]
+    keys += [wire.json_record(schema, key).decode() for schema, key in _OTHER_KEYS]
     for count in range(number):
         frame, kind = rng.choice(frames)
         if count % 2 == 0:
@@ -175,7 +183,7 @@ def records(rng: random.Random, number: int, registry: str) -> Iterator[Sent]:
             continue
         good = _framed(frame, kind, rng.randrange(1000), count)
         key, value, headers = good.key, good.value, good.headers
-        match rng.randrange(8):
+        match rng.randrange(9):
             case 0:
                 value = rng.randbytes(rng.randrange(60))
             case 1:
@@ -194,6 +202,9 @@ def records(rng: random.Random, number: int, registry: str) -> Iterator[Sent]:
                 value, headers = json.dumps({"schema": schema, "payload": _plain(payload)}).encode(), []
             case 7:
                 value, headers = rng.choice(spoiled), []
+            case 8:
+                key = rng.choice(keys).encode()
+                headers = [header for header in headers if "key" not in header[0]]
         yield Sent(key, value, headers)
 
 
@@ -208,8 +219,10 @@ def declared_records(rng: random.Random, number: int, frame: str) -> Iterator[Se
             yield Sent(*sides, [], key)
             continue
         which, parts = rng.randrange(2), list(sides)
-        changed = rng.choice(spoiled) if frame == "json" else mutated(rng, parts[which])
-        parts[which] = rng.choice((changed, rng.randbytes(rng.randrange(40))))
+        changed = [rng.choice(spoiled) if frame == "json" else mutated(rng, parts[which])]
+        if frame == "json" and which == 0:
+            changed += [wire.json_text(rng.choice(_OTHER_KEYS)[1])]
+        parts[which] = rng.choice((*changed, rng.randbytes(rng.randrange(40))))
         yield Sent(parts[0], parts[1], [_hostile_header(rng, *header) for header in _OUR_HEADERS[: rng.randrange(3)]])
 
 

@@ -46,17 +46,18 @@ from cdc_lake.decode.records import (
     with_decoded_values,
 )
 from cdc_lake.decode.schemas import SchemaError, Tree, fields
-from cdc_lake.decode.types import mapping, number_problem
+from cdc_lake.decode.types import is_garbled, mapping, number_problem
 from cdc_lake.spark.literals import of_batch
 
 _ERROR_TYPE = "struct<stage: string, code: string, message: string>"
 _SEED_TYPE = (
     "struct<log_ts: bigint, last: struct<offset: bigint, key: binary, op: string, status: string>, next_log_ts: bigint>"
 )
-_KEY_SAID_TYPE = "struct<is_whole: boolean, problem: string, canonical: string>"
+_KEY_SAID_TYPE = "struct<is_whole: boolean, is_garbled: boolean, problem: string, canonical: string>"
 _VALUE_SAID_TYPE = (
-    "struct<is_whole: boolean, problem: string, long_number: string, op: string, source_ts_ms: bigint, "
-    "source_position: array<bigint>, position_domain: string, snapshot: string, transaction_id: string>"
+    "struct<is_whole: boolean, is_garbled: boolean, problem: string, long_number: string, op: string, "
+    "source_ts_ms: bigint, source_position: array<bigint>, position_domain: string, snapshot: string, "
+    "transaction_id: string>"
 )
 _LONGEST_REASON = 500
 """In characters; a schema's names are as long as their writer likes, and each of its records holds the reason."""
@@ -184,21 +185,24 @@ def with_frames(
 
     Args:
         key_framing, value_framing: the frame that the settings name, or `auto`; none for keys that are not looked at.
-        max_bytes: a key or value that is larger becomes null here, before anything holds it.
+        max_bytes: a key, a value or headers that are larger become null here, before anything holds them.
         of_files: whether the records came out of files.
 
     Columns in: `key`, `value`, `headers`. Columns out: all, and `too_large` string, which is about what became null;
-    `key_framing`, `value_framing` string.
+    `header_bytes` bigint; `key_framing`, `value_framing` string.
     """
     settings: tuple[tuple[framing.Side, str | None], ...] = (("key", key_framing), ("value", value_framing))
     headers = F.col("headers")
     said = F.lit(f"%d bytes are more than max_record_bytes: {max_bytes}, and are not kept")
+    records = records.withColumn("header_bytes", _bytes_of(headers))
+    sizes = {"value": F.length("value"), "key": F.length("key"), "headers": F.col("header_bytes")}
     too_large = (
-        F.when(F.length(side) > max_bytes, _named(side, F.call_function("format_string", said, F.length(side))))
-        for side in ("value", "key")
+        F.when(size > max_bytes, _named(part, F.call_function("format_string", said, size)))
+        for part, size in sizes.items()
     )
     records = records.withColumn("too_large", F.coalesce(*too_large)).withColumns(
-        {side: F.when(F.length(side) <= max_bytes, F.col(side)) for side in ("key", "value")}
+        {part: F.when(size <= max_bytes, F.col(part)) for part, size in sizes.items()}
+        | {"header_bytes": F.when(sizes["headers"] <= max_bytes, sizes["headers"]).otherwise(0)}
     )
     return records.withColumns(
         {
@@ -208,6 +212,15 @@ def with_frames(
             for side, fixed in settings
         }
     )
+
+
+def _bytes_of(headers: Column) -> Column:
+    """The bytes of a record's headers, bigint; never null."""
+
+    def more(so_far: Column, one: Column) -> Column:
+        return so_far + F.octet_length(one["key"]) + F.coalesce(F.length(one["value"]), F.lit(0))
+
+    return F.coalesce(F.aggregate(headers, F.lit(0).cast("bigint"), more), F.lit(0).cast("bigint"))
 
 
 def with_unpacked_bytes(records: DataFrame, max_bytes: int) -> DataFrame:
@@ -499,8 +512,9 @@ def _said_by_key(one: Decoded, problem: Column | None = None) -> Column:
     """
     lost = key_problem(one.tree, one.value)
     lost = lost if problem is None else F.coalesce(problem, lost)
-    canonical = F.when(one.is_whole & lost.isNull(), canonical_key(one.tree, one.value))
-    return F.struct(one.is_whole, lost, canonical).cast(_KEY_SAID_TYPE)
+    garbled = _is_garbled(one)
+    canonical = F.when(one.is_whole & ~garbled & lost.isNull(), canonical_key(one.tree, one.value))
+    return F.struct(one.is_whole, garbled, lost, canonical).cast(_KEY_SAID_TYPE)
 
 
 def _said_by_value(one: Decoded, sequence_by: str | None) -> Column:
@@ -510,7 +524,13 @@ def _said_by_value(one: Decoded, sequence_by: str | None) -> Column:
     if sequence_by and shape_of(one.tree) != "control":
         said, missing = in_sequence(said, one, sequence_by)
         problem = F.coalesce(problem, missing)
-    return F.struct(one.is_whole, problem, _long_number(one), *vars(said).values()).cast(_VALUE_SAID_TYPE)
+    told = problem, _long_number(one), *vars(said).values()
+    return F.struct(one.is_whole, _is_garbled(one), *told).cast(_VALUE_SAID_TYPE)
+
+
+def _is_garbled(one: Decoded) -> Column:
+    found = is_garbled(one.tree, one.value)
+    return F.lit(False) if found is None else found
 
 
 def _long_number(one: Decoded) -> Column:
@@ -543,6 +563,7 @@ def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) 
         how = "the record has no value, from which `keys` takes the key; it follows no delete of the same Kafka key"
     other_op = f"op is none of {', '.join((*ROW_OPS, TRUNCATE))}"
     undecodable = "not every byte is consumed by the schema, or the bytes do not fit it"
+    not_utf8 = "one of its texts is not UTF-8"
     no_timestamp = (
         "its Kafka timestamp is beyond what Spark can hold, such as nanoseconds in the place of milliseconds; "
         "`cdc-lake quarantine replay` lands the record without one"
@@ -557,6 +578,8 @@ def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) 
         _error("lookup", "ambiguous_schema", F.when(is_row, _named("key", _ambiguity("key")))),
         _error(DECODE_STAGE, "undecodable", F.when(~value["is_whole"], f"value: {undecodable}")),
         _error(DECODE_STAGE, "undecodable", F.when(is_row & ~key["is_whole"], f"key: {undecodable}")),
+        _error(DECODE_STAGE, "not_utf8", F.when(value["is_garbled"], f"value: {not_utf8}")),
+        _error(DECODE_STAGE, "not_utf8", F.when(is_row & key["is_garbled"], f"key: {not_utf8}")),
         _error("type", "unknown_op", F.when(unknown, F.when(op.isNull(), "op is null").otherwise(other_op))),
         _error("type", "null_record", F.when(nothing, "key and value are both null")),
         _error("type", NO_KEY, F.when(no_key, how)),

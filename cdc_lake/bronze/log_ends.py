@@ -4,16 +4,19 @@ An unclean leader election, or a disk that was rolled back, removes records from
 their offsets.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 
-from pyspark.sql import SparkSession
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.adjacent_records import records_there
 from cdc_lake.decode.identity import identity
 from cdc_lake.lake.lake import BronzeTable
-from cdc_lake.sources.logs import Span, TopicLog, TopicSource
+from cdc_lake.sources.logs import Span, TopicLog, TopicSource, has_no_room_for_a_timestamp
 from cdc_lake.tables.progress import BronzeProgress
 
 _NEAR_OFFSETS = 100_000
@@ -64,18 +67,14 @@ def _ends_of_the_same(
     width = _NEAR_OFFSETS
     while left:
         near = {p: replace(span, start=max(span.start, span.end - width)) for p, span in left.items()}
-        of_bronze = identity("kafka_timestamp", "raw_key", "raw_value").alias("was")
-        of_log = identity("timestamp", "key", "value").alias("now")
-        known = records_there(table, generation, near).select("partition", "offset", of_bronze)
-        records = source.read(spark, topic, near).select("partition", "offset", of_log)
-        is_same = F.coalesce(F.col("was") == F.col("now"), F.lit(False))
-        compared = records.join(known, ["partition", "offset"], "left").groupBy("partition")
-        ends = compared.agg(
-            F.max(F.when(is_same, F.col("offset"))).alias("same"),
-            F.max(F.when(~is_same, F.col("offset"))).alias("other"),
-            F.count("was").alias("known"),
-        )
-        for row in ends.collect():
+        known = records_there(table, generation, near)
+        try:
+            ends = _compared(known, source.read(spark, topic, near))
+        except (PySparkException, Py4JJavaError) as exc:
+            if not has_no_room_for_a_timestamp(exc):
+                raise
+            ends = _compared(known, _read_around(spark, topic, source, near))
+        for row in ends:
             partition, same = row["partition"], row["same"]
             if same is not None and (row["other"] or 0) > same:
                 found[partition] = same + 1
@@ -86,3 +85,33 @@ def _ends_of_the_same(
         left = {partition: span for partition, span in left.items() if near[partition].start > span.start}
         width *= 16
     return found
+
+
+def _compared(known: DataFrame, records: DataFrame) -> Sequence[Row]:
+    """By partition: the last offset whose record is the `same` in bronze and in the log, the last one whose is not
+    (`other`), and how many bronze has (`known`).
+    """
+    of_bronze = identity("kafka_timestamp", "raw_key", "raw_value").alias("was")
+    of_log = identity("timestamp", "key", "value").alias("now")
+    at = ["partition", "offset"]
+    both = records.select(*at, of_log).join(known.select(*at, of_bronze), at, "left")
+    is_same = F.coalesce(F.col("was") == F.col("now"), F.lit(False))
+    ends = both.groupBy("partition").agg(
+        F.max(F.when(is_same, F.col("offset"))).alias("same"),
+        F.max(F.when(~is_same, F.col("offset"))).alias("other"),
+        F.count("was").alias("known"),
+    )
+    return ends.collect()
+
+
+def _read_around(spark: SparkSession, topic: str, source: TopicSource, spans: Mapping[int, Span]) -> DataFrame:
+    """All records of spans in which Spark's reader fails on a timestamp."""
+    parts, left = list[DataFrame](), dict(spans)
+    while left:
+        read, records = source.read_around(spark, topic, left)
+        parts.append(records)
+        rest = {p: replace(span, start=read[p].end) if p in read else span for p, span in left.items()}
+        left = {p: span for p, span in rest.items() if span.start < span.end}
+    return reduce(
+        DataFrame.unionByName, (part.select("key", "value", "partition", "offset", "timestamp") for part in parts)
+    )

@@ -45,7 +45,7 @@ from cdc_lake.runs.context import Leases, lake_of, select
 from cdc_lake.runs.report import Report, TableReport, check_sum
 from cdc_lake.runs.scheduler import New, Workers
 from cdc_lake.sources import open_source
-from cdc_lake.sources.logs import Span, TopicLog, TopicSource, offsets_of
+from cdc_lake.sources.logs import Span, TopicLog, TopicSource, has_no_room_for_a_timestamp, offsets_of
 from cdc_lake.spark.session import heap_bytes, planned_for
 from cdc_lake.storage.files import LocalFiles, Storage
 from cdc_lake.tables.progress import BronzeProgress, Gap
@@ -56,9 +56,6 @@ _EXPLAINED_ROWS, _EXPLAINED_BYTES = 100, 256 << 10
 """Of the records of a batch that do not decode, so many, if they are not larger, are gone through one by one, in the
 driver, for the exact reason.
 """
-
-_OVERFLOW = "java.lang.ArithmeticException: long overflow"
-"""What Spark says of a Kafka timestamp that is not within its microseconds."""
 
 _LEFT_OUT = (
     "`left_out`: offsets that no row of the files has: a sink connector leaves tombstones out. Where a delete is a "
@@ -383,7 +380,7 @@ def _read(run: _Run, spans: Mapping[int, Span]) -> tuple[Mapping[int, Span], Dat
     try:
         return (spans, *look(source.read(run.spark, topic, spans)))
     except (PySparkException, Py4JJavaError) as exc:
-        if _OVERFLOW not in str(exc):
+        if not has_no_room_for_a_timestamp(exc):
             raise
     spans, records = source.read_around(run.spark, topic, spans)
     return (spans, *look(records))

@@ -49,6 +49,7 @@ class Seen:
 
     Attributes:
         bytes: of keys and values.
+        header_bytes: of headers.
         unpacked_bytes: of those that are compressed, once they are not.
         references: how keys, and how values, name their schemas.
         frames: the frames among them.
@@ -58,6 +59,7 @@ class Seen:
 
     total: int
     bytes: int
+    header_bytes: int
     unpacked_bytes: int
     references: Mapping[Side, set[str]]
     frames: set[str]
@@ -67,7 +69,7 @@ class Seen:
     @property
     def held_bytes(self) -> int:
         """What a batch of them takes in memory."""
-        return self.bytes + self.unpacked_bytes
+        return self.bytes + self.header_bytes + self.unpacked_bytes
 
 
 def look_over(records: DataFrame, settings: TableConfig, *, of_files: bool = False) -> tuple[DataFrame, Seen]:
@@ -114,6 +116,7 @@ def _seen(records: DataFrame) -> Seen:
         .agg(
             F.count("*").alias("total"),
             F.sum(F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0))).alias("bytes"),
+            F.sum("header_bytes").alias("header_bytes"),
             F.sum("unpacked_bytes" if "unpacked_bytes" in records.columns else F.lit(0)).alias("unpacked_bytes"),
             F.min_by("is_tombstone", "offset").alias("first_is_tombstone"),
             F.max_by(F.when(F.col("too_large").isNull(), identity("timestamp", "key", "value")), "offset").alias(
@@ -126,6 +129,7 @@ def _seen(records: DataFrame) -> Seen:
     return Seen(
         total=sum(row["total"] for row in found),
         bytes=sum(row["bytes"] for row in found),
+        header_bytes=sum(row["header_bytes"] for row in found),
         unpacked_bytes=sum(row["unpacked_bytes"] for row in found),
         references={side: {one for row in found for one in row[f"{side}_reference"]} for side in SIDES},
         frames={one for row in found for side in SIDES for one in row[f"{side}_framing"]},

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from collections.abc import Mapping as Map
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 
 from pyspark.sql import Column
@@ -103,6 +103,38 @@ def number_problem(columns: Iterable[tuple[str, Tree, Column]]) -> Column:
         if (held := mapping(tree)).is_too_long is not _never
     ]
     return F.coalesce(*found, F.lit(None).cast("string"))
+
+
+def is_garbled(tree: Tree, column: Column) -> Column | None:
+    """Whether a text in a value of `tree`, as `from_avro` gives it, is not UTF-8; none if it holds no text. Never null.
+
+    Spark takes any bytes for the text that Avro says they are; other readers of the tables do not.
+    """
+    tree = non_null(tree)
+    match tree["type"]:
+        case "string":
+            found = [column.cast("binary") != F.encode(column, "UTF-8")]
+        case "array":
+            found = [] if _has_no_text(tree["items"]) else [F.exists(column, partial(_garbled, tree["items"]))]
+        case "map":
+            found = [F.exists(F.map_keys(column), partial(_garbled, {"type": "string"}))]
+            if not _has_no_text(tree["values"]):
+                found.append(F.exists(F.map_values(column), partial(_garbled, tree["values"])))
+        case "record":
+            parts = (is_garbled(part, column[name]) for name, part in fields(tree).items())
+            found = [part for part in parts if part is not None]
+        case _:
+            found = []
+    return reduce(or_, (F.coalesce(one, F.lit(False)) for one in found)) if found else None
+
+
+def _garbled(tree: Tree, column: Column) -> Column:
+    found = is_garbled(tree, column)
+    return F.lit(False) if found is None else found
+
+
+def _has_no_text(tree: Tree) -> bool:
+    return is_garbled(tree, F.lit(None)) is None
 
 
 def plain_type(kind: str) -> str:

@@ -12,6 +12,9 @@ from cdc_lake.decode.identity import Identity
 from cdc_lake.errors import CdcLakeError, ConfigError
 from cdc_lake.points import milliseconds
 
+_OVERFLOW = "java.lang.ArithmeticException: long overflow"
+"""What Spark says of a Kafka timestamp that is not within its microseconds."""
+
 
 @dataclass(frozen=True)
 class Span:
@@ -87,6 +90,11 @@ class TopicSource(Protocol):
 
     def left_out(self, spans: Mapping[int, Span], records: int) -> int:
         """How many records of `spans` did not get into the source, of which `records` were read."""
+
+
+def has_no_room_for_a_timestamp(error: Exception) -> bool:
+    """Whether Spark failed to `read` for a timestamp that it cannot hold."""
+    return _OVERFLOW in str(error)
 
 
 def offsets_of(place: StartPosition, log: TopicLog, source: TopicSource) -> dict[int, int]:

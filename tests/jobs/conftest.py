@@ -35,7 +35,14 @@ def lake(tmp_path: Path) -> Path:
 def submit(lake: Path, tmp_path: Path) -> Submit:
     """`spark-submit <before> jobs/<layer>.py <flags>`, with the settings of `variables` in the environment."""
 
-    def run(layer: str, *flags: str, job: Path | None = None, before: Sequence[str] = (), **variables: str) -> Ended:
+    def run(
+        layer: str,
+        *flags: str,
+        job: Path | None = None,
+        before: Sequence[str] = (),
+        seconds: int = 300,
+        **variables: str,
+    ) -> Ended:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("CDC_LAKE")}
         done = subprocess.run(
             [
@@ -51,7 +58,7 @@ def submit(lake: Path, tmp_path: Path) -> Submit:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=seconds,
             check=False,
         )
         return Ended(done.returncode, done.stdout, done.stderr)

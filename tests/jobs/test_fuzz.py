@@ -13,7 +13,8 @@ TOPICS = {"apicurio", "confluent", "glue", "bare", "csv", "string", "json"}
 def test_hostile_records_fail_no_run_and_lose_no_neighbor(submit: Submit, seed: int, records: int) -> None:
     settings = {"FUZZ_SEED": str(seed), "FUZZ_RECORDS": str(records)}
 
-    ended = submit("bronze", before=("--driver-memory", "640m"), job=FUZZ, **settings)
+    # Of a machine that does nothing else, 20,000 records take two CPU minutes.
+    ended = submit("bronze", before=("--driver-memory", "640m"), job=FUZZ, seconds=1800, **settings)
 
     assert ended.code == 0, ended.said[-4000:]
     report = ended.report

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 from events import OPTIONAL_STRING, START_MS, Record, Topic, framed
 from fakes import FakeBroker
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from cdc_lake.bronze import adjacent_records as neighbours
@@ -25,6 +27,7 @@ from cdc_lake.errors import CdcLakeError, ConfigError
 from cdc_lake.failpoints import VARIABLE
 from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.sources.logs import Span
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Gap, Progress
 
@@ -280,6 +283,40 @@ def test_refilled_log_stops_then_lands_what_it_now_holds(
     assert accepted.error is None and said in accepted.warnings[0]
     assert (following.error, following.warnings) == (None, [])
     assert coordinates(landed.rows()) == [*LANDED, *((1, 0, offset) for offset in range(1, end)), (1, 1, 1)]
+
+
+def test_refilled_log_is_searched_around_impossible_timestamps(landed: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, bad = landed.broker, 2
+    broker.cut_off(landed.name, 0, 1)
+    for offset in (1, 2, 3, 4):
+        broker.append(landed.change("u", 7, partition=0, offset=offset))
+    read = broker.read
+
+    def fails_on_bad(spark: SparkSession, topic: str, spans: Mapping[int, Span]) -> DataFrame:
+        found = read(spark, topic, spans)
+        no_room = F.raise_error(F.lit("java.lang.ArithmeticException: long overflow")).cast("timestamp")
+        is_bad = (F.col("partition") == 0) & (F.col("offset") == bad)
+        return found.withColumn("timestamp", F.when(is_bad, no_room).otherwise(F.col("timestamp")))
+
+    def around_bad(spark: SparkSession, topic: str, spans: Mapping[int, Span]) -> tuple[Mapping[int, Span], DataFrame]:
+        at = spans.get(0, Span(0, 0))
+        if at.start == bad:
+            alone = {0: Span(bad, bad + 1)}
+            return alone, read(spark, topic, alone).withColumn("timestamp", F.lit(None).cast("timestamp"))
+        if at.start < bad < at.end:
+            spans = {**spans, 0: Span(at.start, bad)}
+        return spans, fails_on_bad(spark, topic, spans)
+
+    monkeypatch.setattr(broker, "read", fails_on_bad)
+    monkeypatch.setattr(broker, "read_around", around_bad)
+
+    stopped = landed.land()
+    accepted = landed.land(accept_loss=True)
+
+    said = f"{landed.name}[0]: the log lost its end and was filled again: offsets 1 to 2"
+    assert stopped.error is not None and (stopped.error.exit_code, said in stopped.error.message) == (20, True)
+    assert (accepted.error, accepted.rows["quarantined"], landed.land().status) == (None, 1, "unchanged")
+    assert coordinates(landed.rows()) == [*LANDED, *((1, 0, offset) for offset in (1, 2, 3, 4))]
 
 
 def test_record_that_compaction_removed_is_no_sign_of_loss(landed: Bronze) -> None:

@@ -130,6 +130,25 @@ def test_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Pat
     assert 2 < len(sizes) < 8
 
 
+def test_headers_count_in_batches_and_large_ones_are_not_kept(spark: SparkSession, tmp_path: Path) -> None:
+    shelf = Shelf()
+    shelf.put("contentId:1", KEY_TEXT)
+    shelf.put("contentId:2", VALUE_TEXT)
+    lake = Lake(spark, tmp_path, shelf, max_batch_bytes=2000, max_record_bytes=LIMIT)
+    key = wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": 1}), "key")
+    value, _ = wire.framed("id4", "id:2", of(1), "value")
+    for size in (900, 900, 900, LIMIT + 1, 0):
+        lake.send(key, (value, [("x", b"x" * size), ("\u00fc", b"")]))
+
+    done = lake.land()
+
+    assert (done.error, done.rows["ok"], list(lake.problems())) == (None, 4, [3])
+    assert lake.problems()[3] == f"headers: {LIMIT + 4} bytes are more than max_record_bytes: {LIMIT}, and are not kept"
+    rows = lake.bronze()
+    assert rows[3]["headers"] is None and len(rows[2]["headers"]) == 2
+    assert max(Counter(one["batch"] for one in rows).values()) < 3  # keys and values alone would be one batch
+
+
 def test_compressed_bodies_count_by_what_they_unpack_to(spark: SparkSession, tmp_path: Path) -> None:
     shelf, glue = Shelf(), {side: f"glue:{uuid.UUID(int=number)}" for number, side in enumerate(TEXTS)}
     for side, text in TEXTS.items():
