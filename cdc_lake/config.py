@@ -651,8 +651,9 @@ class TableConfig(Model):
     max_batch_bytes: int | None = Field(
         default=None,
         gt=0,
-        description="Bytes of keys and values that a batch of bronze has at most, unless one record has more. Default: "
-        "an eighth of the heap of the driver or of an executor, the smaller one, divided by the tables side by side.",
+        description="Bytes of keys, values and headers that a batch has at most (whole bronze batches in silver), "
+        "unless one record has more. Default: an eighth of the heap of the driver or of an executor, the smaller one, "
+        "divided by the tables side by side.",
     )
     min_batch_bytes: int = Field(
         default=0,

@@ -46,7 +46,7 @@ from cdc_lake.runs.report import Report, TableReport, check_sum
 from cdc_lake.runs.scheduler import New, Workers
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, has_no_room_for_a_timestamp, offsets_of
-from cdc_lake.spark.session import heap_bytes, planned_for
+from cdc_lake.spark.session import batch_bytes, planned_for
 from cdc_lake.storage.files import LocalFiles, Storage
 from cdc_lake.tables.progress import BronzeProgress, Gap
 
@@ -239,8 +239,7 @@ class _Run:
     @cached_property
     def max_bytes(self) -> int:
         """Of a batch; see the setting."""
-        shared_by = 8 * self.bronze.parallel
-        return self.settings.max_batch_bytes or max(heap_bytes(self.spark) // shared_by, 1)
+        return batch_bytes(self.spark, self.settings.max_batch_bytes, self.bronze.parallel)
 
     @property
     def letters(self) -> str | None:
@@ -442,6 +441,7 @@ def _following(
         key=dict(written.key),
         rows=landed.counts.total(),
         record_bytes=seen.held_bytes // seen.total if seen.total else before.record_bytes,
+        bytes=before.bytes + seen.held_bytes,
         gaps=before.gaps,
         sent=sent_by(run.letters, before, quarantined=landed.counts["quarantined"]),
         again={partition: end for partition, end in before.again.items() if reached[partition] < end},

@@ -1,5 +1,6 @@
 """Silver: the source table as it is now, folded from bronze's events."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +25,7 @@ from cdc_lake.silver.append import ahead, appended, may_repeat, remember, statis
 from cdc_lake.silver.batch import Batch, Schemas, SilverRun, check_columns
 from cdc_lake.silver.evolution import check_steps
 from cdc_lake.silver.merge import folded
-from cdc_lake.spark.session import planned_for
+from cdc_lake.spark.session import batch_bytes, planned_for
 from cdc_lake.storage.files import LocalFiles, Storage
 from cdc_lake.tables.contract import Table, progress_of
 from cdc_lake.tables.delta import DeltaLakeTable
@@ -65,6 +66,7 @@ def run_silver(
         leases,
         report.run_id,
         colliding(config.catalog, "silver", {name: target.held_in.kind for name, target in targets.items()}),
+        min(workers.parallel, len(targets)),
     )
     workers.each_table(report, list(silver.targets), silver, leases=leases)
     keep_in_step(config, report, workers.spark(config, "silver"))
@@ -127,6 +129,7 @@ class _Silver:
     leases: Leases
     run_id: str
     collisions: Mapping[str, Mapping[str, str]]
+    parallel: int
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
@@ -169,7 +172,8 @@ class _Silver:
         )
         check_columns(run)
         run = run.of_key(landed, progress.key_from if progress else None)
-        return _follow(run, progress, _Bronze(bronze, bronze.id(), landed), reached or 0)
+        max_bytes = batch_bytes(spark, run.settings.max_batch_bytes, self.parallel)
+        return _follow(run, progress, _Bronze(bronze, bronze.id(), landed), reached or 0, max_bytes)
 
 
 @dataclass(frozen=True)
@@ -180,19 +184,26 @@ class _Bronze:
     id: str
     landed: BronzeProgress
 
+    def bytes_up_to(self, batch: int) -> int:
+        """Of the records of all batches up to one, as far as they were counted."""
+        found = self.table.progress_of_commit(batch) if batch else None
+        return found.bytes if found else 0
+
     def consumed(self, last: int) -> dict[str, Any]:
         """What silver's progress says once it has folded the batches up to one."""
         nonce = self.landed.nonce if last == self.landed.commit else self.table.nonce_of(last)
         return {"sources": {self.id: last}, "nonces": {self.id: nonce} if nonce else {}}
 
 
-def _follow(run: SilverRun, progress: SilverProgress | None, bronze: _Bronze, reached: int) -> bool:
-    """Fold in what bronze has beyond silver's progress: whole bronze batches, of at most `max_rows` together, or one.
+def _follow(run: SilverRun, progress: SilverProgress | None, bronze: _Bronze, reached: int, max_bytes: int) -> bool:
+    """Fold in what bronze has beyond silver's progress: whole bronze batches, of at most `max_rows` and `max_bytes`
+    together, but at least one.
 
     Args:
         run: the table's.
         progress: silver's.
         reached: the last of bronze's batches that silver has; 0 if it has none, or is to be compared.
+        max_bytes: of the records of a batch.
 
     Returns:
         Whether there is more.
@@ -211,7 +222,7 @@ def _follow(run: SilverRun, progress: SilverProgress | None, bronze: _Bronze, re
     first = 1 if run.is_comparison else reached + 1
     while first <= newest:
         # In one go when compared: a key folded again from a part of bronze would step back.
-        last, rows = (newest, None) if run.is_comparison else _next_batch(run, first, bronze.landed)
+        last, rows = (newest, None) if run.is_comparison else _next_batch(run, first, bronze, max_bytes)
         with planned_for(run.spark, rows=rows), run.done.phase("plan"):
             stored_bytes = run.silver.size() if progress else 0
         with planned_for(run.spark, rows=rows, stored_bytes=stored_bytes):
@@ -375,15 +386,20 @@ def _progress(silver: Table[SilverProgress], done: TableReport) -> SilverProgres
         return SilverProgress(run_id="", epoch=1, commit=last or 0)
 
 
-def _next_batch(run: SilverRun, first: int, landed: BronzeProgress) -> tuple[int, int | None]:
-    """Up to which bronze batch to take, at most `max_rows` rows together, but at least one batch; and its rows."""
-    newest, max_rows = landed.commit, run.settings.max_rows
+def _next_batch(run: SilverRun, first: int, bronze: _Bronze, max_bytes: int) -> tuple[int, int | None]:
+    """Up to which bronze batch to take, and how many rows that is: at most `max_rows` and `max_bytes` together, but at
+    least one batch.
+    """
+    newest, max_rows = bronze.landed.commit, run.settings.max_rows
     if first == newest:
-        return newest, landed.rows
+        return newest, bronze.landed.rows
     new = run.bronze.where(F.col("batch") >= first)
     sizes = {row["batch"]: row["count"] for row in new.groupBy("batch").count().collect()}
     last, taken = first, sizes.get(first, 0)
     while last < newest and taken + sizes.get(last + 1, 0) <= max_rows:
         last += 1
         taken += sizes.get(last, 0)
-    return last, taken
+    if last > first:
+        most = bronze.bytes_up_to(first - 1) + max_bytes
+        last = first + bisect_right(range(first + 1, last + 1), most, key=bronze.bytes_up_to)
+    return last, sum(sizes.get(batch, 0) for batch in range(first, last + 1))

@@ -302,6 +302,15 @@ def heap_bytes(spark: SparkSession) -> int:
     return driver if context.isLocal() else min(driver, context.sc().executorMemory() << 20)
 
 
+def batch_bytes(spark: SparkSession, setting: int | None, parallel: int) -> int:
+    """How many bytes of records a batch may have; see `max_batch_bytes`.
+
+    Args:
+        parallel: the tables side by side.
+    """
+    return setting or max(heap_bytes(spark) // (8 * parallel), 1)
+
+
 def is_alive(spark: SparkSession) -> bool:
     """Whether the session's JVM has not ended."""
     try:

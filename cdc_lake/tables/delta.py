@@ -249,6 +249,16 @@ class DeltaLakeTable(Generic[P]):
             return None
         return found.nonce if found.commit == commit else None
 
+    def progress_of_commit(self, commit: int) -> P | None:
+        """What the commit of ours with a number says; none if the log does not have it, or not any more."""
+        version = self.version()
+        try:
+            while (found := self._progress_at(version)).commit > commit:
+                version -= found.commit - commit
+        except NoProgressError:
+            return None
+        return found if found.commit == commit else None
+
     def progress(self, as_of: int | None = None) -> P | None:
         """See `Table`."""
         if not self.exists():

@@ -154,6 +154,7 @@ class BronzeProgress(Progress):
         owners: `key` and `value` -> what the topic's records are named after: mostly the topic.
         rows: rows of this commit; silver plans by it before it reads them.
         record_bytes: average size of a record's key and value in the newest batch with records; null before.
+        bytes: of the records of all batches up to this one; versions up to 0.1.0 counted none.
         gaps: offsets that this commit passed over, as the operator allowed; not carried forward.
         again: partition -> the offset up to which the newest generation was read before, where it is being read again.
     """
@@ -168,6 +169,7 @@ class BronzeProgress(Progress):
     owners: dict[str, tuple[str, ...]] = {}
     rows: int | None = None
     record_bytes: int | None = None
+    bytes: int = 0
     gaps: tuple[Gap, ...] = ()
     again: dict[int, int] = {}
 

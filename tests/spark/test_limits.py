@@ -14,9 +14,10 @@ from sent import ENVELOPE, KEY_TEXT, TABLE, TEXTS, VALUE_TEXT, Lake, Shelf, even
 
 from cdc_lake.bronze import decide as arrival
 from cdc_lake.bronze import schema_resolution as written
-from cdc_lake.config import Config, LakeConfig
+from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.registries.registry import RegisteredSchema
+from cdc_lake.silver.run import run_silver
 from cdc_lake.sources.logs import Span
 
 LIMIT = 1000
@@ -147,6 +148,21 @@ def test_headers_count_in_batches_and_large_ones_are_not_kept(spark: SparkSessio
     rows = lake.bronze()
     assert rows[3]["headers"] is None and len(rows[2]["headers"]) == 2
     assert max(Counter(one["batch"] for one in rows).values()) < 3  # keys and values alone would be one batch
+
+
+def test_silver_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    shelf = Shelf()
+    shelf.put("contentId:1", KEY_TEXT)
+    shelf.put("contentId:2", VALUE_TEXT)
+    lake = Lake(spark, tmp_path, shelf, max_rows=1)
+    for number, size in enumerate((600, 600, 600, 2500, 1)):
+        lake.send_numbered(number, of(number, "x" * size), 2)
+    assert lake.land().batches == 5
+    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(max_batch_bytes=2000))
+
+    (done,) = run_silver(config, [TABLE.name], spark).tables
+
+    assert (done.error, done.rows["events"], done.batches) == (None, 5, 4)  # 2 rows, 1, the large one alone, 1
 
 
 def test_compressed_bodies_count_by_what_they_unpack_to(spark: SparkSession, tmp_path: Path) -> None:
