@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Context, Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from deltalake import DeltaTable
 from events import Record, Topic, body, connect, decimal, framed
 from lake import Lake, by_offset, decided
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from source_types import DOUBLE_VECTOR, OTHERS, POINT, SOURCES, SPARSE, VARIABLE, any_precision
 
+from cdc_lake.decode import types
 from cdc_lake.decode.schemas import SchemaError, parse
 from cdc_lake.decode.types import mapping, plain_type
 
@@ -380,6 +383,24 @@ def test_a_number_of_too_many_digits_quarantines_its_record(spark: SparkSession)
     assert [row["error"].asDict() for row in rows[5:15]] == 2 * [
         {"stage": "type", "code": "number_too_long", "message": f"the column `{name}` {what}"} for name in kinds
     ]
+
+
+def test_long_number_is_written_out_once(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = spark.sparkContext.accumulator(0)
+
+    def text_of(unscaled: bytes | None) -> str | None:
+        written.add(0 if unscaled is None else 1)
+        return None if unscaled is None else str(int.from_bytes(unscaled, "big", signed=True))
+
+    monkeypatch.setattr(types, "plain_text", lambda unscaled, scale: F.udf(text_of, "string")(unscaled))
+    topic = Topic({"wide": ["null", decimal(64, 0)]})
+    lake = Lake(spark, tmp_path, topic)
+    numbers = {key: 10**99 + key for key in range(5)}
+
+    rows = lake.take([topic.change("c", key, {"wide": unscaled(number)}) for key, number in numbers.items()])
+
+    assert {key: int(row["wide"]) for key, row in rows.items()} == numbers
+    assert written.value == len(numbers)
 
 
 def test_a_key_of_too_many_digits_quarantines_its_record(spark: SparkSession) -> None:
