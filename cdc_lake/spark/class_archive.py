@@ -1,10 +1,13 @@
-"""The JVM of a short run, and an archive of the classes that it needs.
+"""An archive of the classes that Spark and cdc_lake load, and the JVM of a short run.
 
 Half of a short run is spent on reading, checking and linking the same 20,000 classes. Java's class-data sharing maps
 them from a file, as they were at the end of a process that had used them. `cdc-lake jars archive` makes that file, for
 the jars and the Java of this environment; the JVM ignores it where one of them has changed since. It takes only classes
 of the class path, so the jars are named there and not by `spark.jars`; and no folder on the class path may hold a file,
 so Spark's settings come by `--properties-file`. Source: the java command of JDK 17, "Application class data sharing".
+
+PySpark and `spark-submit` start their JVM by the same script. It sources `spark-env.sh` of Spark's settings, which
+sources the one that is written here.
 """
 
 import os
@@ -16,30 +19,33 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cdc_lake.errors import InstallationError
-from cdc_lake.spark.jars import CONF_FILES, spark_home
+from cdc_lake.spark.jars import ARCHIVE_FOLDER, CONF_FILES, spark_home
 from cdc_lake.spark.java import SHORT_JVM, find_java
 
 _FIRST_OPTIONS = "SPARK_SUBMIT_OPTS"
 """The variable with the first options of a JVM that PySpark starts; those of the submission win."""
-_CHOSEN_BY_THE_USER = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS")
 _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 """Or the JVM says on stdout that it does not take the archive."""
+_SPARK_ENV = r"""# Written by `cdc-lake jars archive`, for submissions that set neither jars nor master.
+case "$* ${{MASTER:+--master}}" in
+  *--master* | *--deploy-mode* | *--jars* | *--packages* | *--properties-file* | *--driver-class-path*) ;;
+  *spark.master* | *spark.jars* | *spark.driver.extraClassPath* | *spark.submit.deployMode*) ;;
+  org.apache.spark.deploy.SparkSubmit\ *)
+    if [ "$(wc -c < {archive})" = {size} ] && cmp -s {defaults} "$SPARK_CONF_DIR/spark-defaults.conf" &&
+      [ "$(cd "$SPARK_CONF_DIR" && echo *)" = '{conf_files}' ]; then
+      SPARK_CONF_DIR={empty}
+      SPARK_SUBMIT_OPTS={options}"${{SPARK_SUBMIT_OPTS:+ $SPARK_SUBMIT_OPTS}}"
+      set -- "$1" --properties-file {properties} "${{@:2}}"
+    fi
+    ;;
+esac
+"""
 
 
 @contextmanager
 def short_jvm() -> Iterator[None]:
-    """If a JVM is started meanwhile, it is one for a short run; where there is an archive that fits, with that.
-
-    Raises:
-        InstallationError: there is no Java for it.
-    """
-    folder, archive = _folder(), _archive()
-    is_ours = not any(map(os.environ.get, _CHOSEN_BY_THE_USER))
-    if archive and is_ours and _settings() == (folder / "spark.properties").read_text(encoding="utf-8"):
-        variables = _variables(_option("-XX:SharedArchiveFile", folder / "java.jsa", archive))
-    else:
-        variables = {_FIRST_OPTIONS: _before_the_users(SHORT_JVM)}
-    with _environment(variables):
+    """If a JVM is started meanwhile, it is one for a short run."""
+    with _environment({_FIRST_OPTIONS: _before_the_users(SHORT_JVM)}):
         yield
 
 
@@ -51,46 +57,56 @@ def recorded() -> Iterator[None]:
         InstallationError: Java or PySpark's jars are missing; or there is a file in Spark's folder of settings, which
             would not be read; or the JVM has made no archive.
     """
-    folder = _folder()
-    settings = _settings()
-    if settings is None:
-        conf = spark_home() / "conf"
+    folder, conf = _folder(), spark_home() / "conf"
+    if not conf.is_dir() or {file.name for file in conf.iterdir()} != CONF_FILES:
         todo = f"run `cdc-lake jars fetch`, and leave {', '.join(sorted(CONF_FILES))} alone there"
         raise InstallationError(str(conf), "Spark's settings are not as `cdc-lake jars fetch` writes them", todo)
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "empty").mkdir(parents=True)
+    shutil.copyfile(conf / "spark-defaults.conf", folder / "spark-defaults.conf")
+    settings = _on_class_path((folder / "spark-defaults.conf").read_text(encoding="utf-8"))
     (folder / "spark.properties").write_text(settings, encoding="utf-8")
-    base, draft = folder / "java.jsa", folder / "classes.draft"
-    on_base = _option("-XX:SharedArchiveFile", base)
+    base, archive = folder / "java.jsa", folder / "classes.jsa"
+    on_base, both = _option("-XX:SharedArchiveFile", base), _option("-XX:SharedArchiveFile", base, archive)
     _run_java("-Xshare:dump", on_base)  # not every Java comes with one
-    with _environment(_variables(on_base, _option("-XX:ArchiveClassesAtExit", draft))):
+    options = _options(on_base, _option("-XX:ArchiveClassesAtExit", archive))
+    with _environment(
+        {
+            "JAVA_HOME": str(find_java().resolve().parents[1]),
+            "SPARK_CONF_DIR": str(folder / "empty"),
+            "PYSPARK_SUBMIT_ARGS": f"--properties-file {shlex.quote(str(folder / 'spark.properties'))} pyspark-shell",
+            _FIRST_OPTIONS: _before_the_users(f"{SHORT_JVM} {options}"),
+        }
+    ):
         yield
     _end_jvm()
-    if not draft.is_file():
+    if not archive.is_file():
         raise InstallationError("Java", "it made no archive of classes", f"see what it said above; {find_java()}")
-    _run_java(_option("-XX:SharedArchiveFile", base, draft), "-version")  # one that was cut short crashes Java
-    draft.replace(folder / f"classes-{draft.stat().st_size}.jsa")
+    _run_java(both, "-version")
+    (folder / "spark-env.sh").write_text(_spark_env(archive, both), encoding="utf-8")
+
+
+def _spark_env(archive: Path, option: str) -> str:
+    """The script that has `spark-submit` take the archive, if it has its size: Java crashes on one that was cut."""
+    folder = archive.parent
+    return _SPARK_ENV.format(
+        archive=shlex.quote(str(archive)),
+        size=archive.stat().st_size,
+        defaults=shlex.quote(str(folder / "spark-defaults.conf")),
+        conf_files=" ".join(sorted(CONF_FILES)),
+        empty=shlex.quote(str(folder / "empty")),
+        options=shlex.quote(_options(option)),
+        properties=shlex.quote(str(folder / "spark.properties")),
+    )
 
 
 def _folder() -> Path:
-    return spark_home() / "short-runs"
+    return spark_home() / ARCHIVE_FOLDER
 
 
-def _archive() -> Path | None:
-    """The archive, if it has the size that its name says."""
-    found = _folder().glob("classes-*.jsa")
-    return next((file for file in found if file.name == f"classes-{file.stat().st_size}.jsa"), None)
-
-
-def _variables(*options: str) -> dict[str, str]:
-    folder = _folder()
+def _options(*options: str) -> str:
     log = _option("-Dlog4j2.configurationFile", spark_home() / "conf" / "log4j2.properties")
-    return {
-        "JAVA_HOME": str(find_java().resolve().parents[1]),
-        "SPARK_CONF_DIR": str(folder / "empty"),
-        "PYSPARK_SUBMIT_ARGS": f"--properties-file {shlex.quote(str(folder / 'spark.properties'))} pyspark-shell",
-        _FIRST_OPTIONS: _before_the_users(f"{SHORT_JVM} {_QUIET} {shlex.join((log, *options))}"),
-    }
+    return f"{_QUIET} {shlex.join((log, *options))}"
 
 
 def _option(name: str, *files: Path) -> str:
@@ -101,13 +117,9 @@ def _before_the_users(options: str) -> str:
     return " ".join(filter(None, (options, os.environ.get(_FIRST_OPTIONS))))
 
 
-def _settings() -> str | None:
-    """Spark's settings with the jars on the class path; None if what `cdc-lake jars fetch` wrote is not all of them."""
-    conf = spark_home() / "conf"
-    if not conf.is_dir() or {file.name for file in conf.iterdir()} != CONF_FILES:
-        return None
-    text = (conf / "spark-defaults.conf").read_text(encoding="utf-8")
-    lines = [line.partition(" ") for line in text.splitlines()]
+def _on_class_path(settings: str) -> str:
+    """Spark's settings with the jars on the class path."""
+    lines = [line.partition(" ") for line in settings.splitlines()]
     return "".join(
         f"spark.driver.extraClassPath {value.replace(',', ':')}\n" if key == "spark.jars" else f"{key} {value}\n"
         for key, _, value in lines

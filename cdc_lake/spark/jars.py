@@ -45,6 +45,8 @@ logger.native.level = error
 """
 CONF_FILES = frozenset(("spark-defaults.conf", "spark-env.sh", "log4j2.properties"))
 """What `write_spark_defaults` writes."""
+ARCHIVE_FOLDER = "class-archive"
+"""In PySpark's folder: what `cdc-lake jars archive` makes."""
 _FETCH = "run `cdc-lake jars fetch`"
 _TRUST_STORES = (
     Path("/etc/ssl/certs/java/cacerts"),
@@ -462,6 +464,10 @@ if [ -f "$release" ] && ! {{ grep -q '^JAVA_VERSION="{JAVA_VERSION}[".]' "$relea
   exit 2
 fi
 unset java release
+# An archive of classes, where there is one for these settings (`cdc-lake jars archive`).
+if [ "$SPARK_CONF_DIR" = "${{SPARK_HOME:-}}/conf" ] && [ -f "$SPARK_HOME/{ARCHIVE_FOLDER}/spark-env.sh" ]; then
+  . "$SPARK_HOME/{ARCHIVE_FOLDER}/spark-env.sh"
+fi
 """
 
 

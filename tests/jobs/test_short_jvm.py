@@ -2,21 +2,22 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cdc_lake.spark.jars import ARCHIVE_FOLDER, spark_home
 from cdc_lake.spark.java import SHORT_JVM
 
 SESSION = """
 import json, os, sys
 from pathlib import Path
-from cdc_lake.spark import class_archive
 from cdc_lake.spark.session import build_session
-class_archive._folder = lambda: Path("short-runs").absolute()
 spark = build_session("short", is_short=True)
 jvm = spark._jvm
 beans = jvm.java.lang.management.ManagementFactory
@@ -34,24 +35,25 @@ json.dump(
 
 
 ARCHIVE = """
+import os
 from pathlib import Path
 from cdc_lake.spark import class_archive
 from cdc_lake.cli.app import execute
-class_archive._folder = lambda: Path("short-runs").absolute()
+class_archive.spark_home = lambda: Path(os.environ["SPARK_HOME"])
 execute("jars", "archive")
 """
 """As the command does it, in another folder than this environment's."""
 
 
-def in_python(code: str, folder: Path, **variables: str) -> str:
+def run(command: Sequence[str], folder: Path, **variables: str) -> str:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        command,
         env={**kept, "SPARK_LOCAL_IP": "127.0.0.1", **variables},
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -59,7 +61,7 @@ def in_python(code: str, folder: Path, **variables: str) -> str:
 
 
 def start_session(folder: Path, **variables: str) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(in_python(SESSION, folder, **variables))
+    said: dict[str, Any] = json.loads(run([sys.executable, "-c", SESSION], folder, **variables))
     return said
 
 
@@ -74,10 +76,17 @@ def test_short_jvm_takes_our_options_and_then_the_users(tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_session_starts_from_the_archive_of_classes(tmp_path: Path) -> None:
-    in_python(ARCHIVE, tmp_path)
-    (archive,) = (tmp_path / "short-runs").glob("classes-*.jsa")
+    home, job = tmp_path / "spark", tmp_path / "job.py"
+    home.mkdir()
+    for name in ("bin", "jars"):
+        (home / name).symlink_to(spark_home() / name)
+    shutil.copytree(spark_home() / "conf", home / "conf")
+    job.write_text(SESSION)
+    variables = {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
+    run([sys.executable, "-c", ARCHIVE], tmp_path, **variables)
 
-    said = start_session(tmp_path)
-
-    assert str(archive) in said["maps"]
-    assert said["loader"] == "app"  # the only one whose classes an archive holds
+    submitted = json.loads(run([str(home / "bin" / "spark-submit"), str(job)], tmp_path, **variables))
+    for said in (start_session(tmp_path, **variables), submitted):
+        assert str(home / ARCHIVE_FOLDER / "classes.jsa") in said["maps"]
+        assert said["loader"] == "app"  # the only one whose classes an archive holds
+    assert not set(SHORT_JVM.split()) & set(submitted["options"])
