@@ -23,7 +23,9 @@ _MOST_RANGES = 32
 _UNORDERED = ("array<", "map<", "struct<", "binary", "boolean", "float", "double")
 
 
-def touched(query: Query, sources: Mapping[str, Source], since: Mapping[str, int], stored: DataFrame) -> DataFrame:
+def touched(
+    query: Query, sources: Mapping[str, Source], since: Mapping[str, int], stored: DataFrame, result: DataFrame
+) -> "Groups":
     """The groups that differ, or may, from what they were.
 
     A changed row touches the groups that it was part of, among the sources as they were, and those that it is part of,
@@ -34,9 +36,7 @@ def touched(query: Query, sources: Mapping[str, Source], since: Mapping[str, int
         sources: by what the model calls them.
         since: by a silver table's id the version that gold was made from.
         stored: gold's rows.
-
-    Returns:
-        The group's columns, each group once.
+        result: what the model's query says now.
 
     Raises:
         ExpiredError: a silver table has let that version go.
@@ -58,9 +58,9 @@ def touched(query: Query, sources: Mapping[str, Source], since: Mapping[str, int
                 _closing(stored, was[window.source], is_now[window.source], window).select(*map(quoted, groups))
             )
         if not named:  # versions that hold the same rows
-            return stored.select(*map(quoted, groups)).limit(0)
+            return Groups.of(stored.select(*map(quoted, groups)).limit(0), result)
         with in_our_words(query.model):
-            return reduce(DataFrame.unionByName, named).distinct().localCheckpoint()
+            return Groups.of(reduce(DataFrame.unionByName, named), result)
     finally:
         for rows in of_each.values():
             rows.unpersist()

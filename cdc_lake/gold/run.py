@@ -37,8 +37,10 @@ from cdc_lake.tables.joins import joined
 from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import GoldProgress, SilverProgress
 
-_BYTES_OF_A_ROW = 100
-"""About; for guessing how much work a refresh is."""
+_BYTES_OF_A_ROW = 400
+"""For guessing how much work a refresh is. Few rows are so long; a refresh has many plans, and compiling them takes
+longer than interpreting them for a few more rows.
+"""
 
 
 def run_gold(
@@ -319,7 +321,7 @@ def _groups(run: _Run, compared: _Compared, result: DataFrame) -> Groups | None:
     if not changed:  # a restore brought back what was read, or nothing but progress moved
         return Groups.of(result.select(*map(quoted, header.made_together)).limit(0), result)
     try:
-        return Groups.of(touched(run.query, compared.sources, before.versions, compared.gold.read()), result)
+        return touched(run.query, compared.sources, before.versions, compared.gold.read(), result)
     except ExpiredError as error:
         run.done.warn(f"refreshed as a whole: {error}")
         return None

@@ -186,7 +186,9 @@ class DeltaLakeTable(Generic[P]):
     def size(self) -> int:
         """Bytes of the newest version's files."""
         with self._telling_damage():  # Delta may read all of the log for it
-            return int(self._snapshot().sizeInBytes())
+            snapshot = self._snapshot()
+            checksum = snapshot.checksumOpt()  # the commit's; without one, jobs count the files
+            return int(checksum.get().tableSizeBytes() if checksum.isDefined() else snapshot.sizeInBytes())
 
     def partitioned_by(self) -> tuple[str, ...] | None:
         """The columns that it is partitioned by; nothing known of a table that does not exist."""
