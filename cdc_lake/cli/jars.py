@@ -59,7 +59,7 @@ def fetch_command(
 
 @app.command("archive")
 def archive_command() -> None:
-    """Make short runs of `cdc-lake run` start faster: archive the classes that they load (half a minute, 190 MB).
+    """Archive the classes that runs load, to start them faster (190 MB).
 
     Run it again after an update of Java or of the jars.
     """

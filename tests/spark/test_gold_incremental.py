@@ -16,6 +16,7 @@ from silver_by_hand import Change, SilverByHand
 
 from cdc_lake.columns import SILVER_META
 from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, SilverTable, TableConfig, TableType
+from cdc_lake.gold import run as gold_run
 from cdc_lake.gold.run import run_gold
 from cdc_lake.lake.open import gold_table
 from cdc_lake.models import read_model
@@ -290,3 +291,22 @@ def test_what_a_refresh_reads_and_writes_is_of_the_size_of_the_change(spark: Spa
     assert done.rows == {"groups": 3, "written": 3, "removed": 0}
     assert again["rows read"] * 10 < full["rows read"], (again, full)
     assert again["bytes written"] * 10 < full["bytes written"], (again, full)
+
+
+def test_refresh_of_few_long_rows_is_interpreted(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(spark, tmp_path, "delta", ["per_store"])
+    lake.change(SALE, {n: sale(random.Random(n), n) for n in range(9)})
+    long = random.Random(1).randbytes(1_500_000).hex()  # 3 MB, compressed to half
+    lake.change(STORE, {n: (n, f"{n}{long}") for n in range(1, 3)})
+    compiled, refresh = [], gold_run._refresh
+
+    def noted(run: Any, compared: Any) -> Any:
+        compiled.append(run.session.conf.get("spark.sql.codegen.wholeStage"))
+        return refresh(run, compared)
+
+    monkeypatch.setattr(gold_run, "_refresh", noted)
+    assert lake.refresh()["per_store"].status == "ok"
+
+    assert compiled == ["false"]

@@ -5,7 +5,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 from delta.tables import DeltaTable as SparkDeltaTable
@@ -416,3 +416,21 @@ def test_properties_win_over_our_defaults_and_follow_the_settings(spark: SparkSe
     assert first["delta.enableDeletionVectors"] == second["delta.enableDeletionVectors"] == "false"
     progress = DeltaLakeTable(spark, path).progress()
     assert progress is not None and progress.commit == 2
+
+
+@pytest.mark.parametrize("has_checksum", [True, False])
+def test_size_takes_jobs_only_without_a_checksum(
+    spark: SparkSession, copied: DeltaLakeTable, has_checksum: bool
+) -> None:
+    folder = Path(copied.path)
+    if not has_checksum:
+        for file in (folder / "_delta_log").glob("*.crc"):
+            file.unlink()
+    spark.sparkContext.setJobGroup("size", "a table's size")
+    try:
+        size = copied.size()
+    finally:
+        cast(Any, spark.sparkContext)._jsc.clearJobGroup()
+
+    assert size == sum(file.stat().st_size for file in folder.glob("*.parquet"))
+    assert bool(spark.sparkContext.statusTracker().getJobIdsForGroup("size")) is not has_checksum
