@@ -47,7 +47,7 @@ test-s3: setup ## Run the demo with its lake on S3, as moto's server plays it (h
 test-deep: setup ## Run the tests that are too long for every change (hours)
 	pytest -m deep
 
-test-profiles: setup setup-spark41 ## Run the suites with the versions of each profile, and write docs/compatibility.md
+test-profiles: setup setup-spark41 ## Run the suites with the versions of each profile, and write docs/reference/compatibility.md
 	python -m tests.profiles
 
 conformance: setup ## Check silver against every log of the conformance kit, in every way of cutting it

@@ -1,1 +1,1 @@
-"""How long the work takes beside the textbook way: same topics, same cores, same run. docs/performance.md."""
+"""Compare the work with a textbook pipeline: same topics, cores and run. docs/explanation/performance.md."""

@@ -80,7 +80,7 @@ def measure(root: Path, addresses: dict[str, str], rows: int) -> dict[str, dict[
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run it, and print the table of docs/performance.md."""
+    """Run it, and print the table of docs/explanation/performance.md."""
     rows = int(arguments[0]) if arguments else 450_000
     with servers() as (folder, addresses):
         seconds = measure(folder, addresses, rows)

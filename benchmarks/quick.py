@@ -203,7 +203,7 @@ def wrong_rows(sent: pa.Table, found: pa.Table) -> int:
 
 
 def main() -> None:
-    """Run it, and print the table of docs/performance.md."""
+    """Run it, and print the table of docs/explanation/performance.md."""
     started = time.monotonic()
     with servers() as (folder, addresses):
         outcome = measure(folder, addresses, A_MILLION)

@@ -1,4 +1,4 @@
-"""Runs that have little to do, or nothing: `make bench-short`, and the table of docs/performance.md.
+"""Runs that have little to do, or nothing: `make bench-short`, and the table of docs/explanation/performance.md.
 
 Each command is a process of its own, as a scheduler starts it, on a warm disk cache. They take turns, and of each the
 median counts.

@@ -27,7 +27,7 @@ def show_files(name: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Run it, and print the table of docs/performance.md."""
+    """Run it, and print the table of docs/explanation/performance.md."""
     started = time.monotonic()
     with servers() as (folder, addresses):
         outcome = measure(folder, addresses, SIZES, (OURS, *IN_HUDI))

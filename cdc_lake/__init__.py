@@ -4,7 +4,7 @@
 
     films = cdc_lake.read(spark, "pagila.public.film", as_of="2026-11-23T12:00:00Z")
 
-docs/time_travel.md has more. What is behind the functions, Spark above all, is loaded when one is called.
+docs/how-to/time-travel.md has more. What is behind the functions, Spark above all, is loaded when one is called.
 """
 
 from pathlib import Path

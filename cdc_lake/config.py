@@ -266,7 +266,7 @@ ClientSettings = dict[str, str | int | float | bool]
 
 
 class KafkaConfig(Model):
-    """The brokers, and how they know who asks (docs/brokers.md)."""
+    """The brokers, and how they know who asks (docs/how-to/brokers.md)."""
 
     bootstrap_servers: str = Field(default=EMBEDDED, description="host:port, comma separated, or `embedded`.")
     auth: KafkaAuth = Field(default="none", description="The kind of login.")
@@ -312,7 +312,7 @@ class KafkaConfig(Model):
         for name in given:
             if name not in allowed:
                 near = difflib.get_close_matches(name, allowed, n=1)
-                hint = f"did you mean `{near[0]}`?" if near else "those that may are listed in docs/brokers.md"
+                hint = f"did you mean `{near[0]}`?" if near else "those that may are listed in docs/how-to/brokers.md"
                 raise ValueError(f"`{name}` is not among the settings that may be set here; {hint}")
         return given
 
@@ -341,7 +341,7 @@ class KafkaConfig(Model):
 
 
 class FilesConfig(Model):
-    """Files that a sink connector wrote, where the records of topics are read in place of Kafka (docs/files.md)."""
+    """Files of a sink connector, to read instead of Kafka (docs/how-to/files.md)."""
 
     root: str | None = Field(
         default=None, description="Folder or URL of the topics' folders; if nothing is said, Kafka is read."
@@ -837,7 +837,7 @@ class RunConfig(Model):
 
 
 class MetricsConfig(Model):
-    """Who is told the numbers of each run (docs/monitoring.md)."""
+    """Who is told the numbers of each run (docs/how-to/monitoring.md)."""
 
     prometheus_folder: str | None = Field(
         default=None, description="Folder for a file per table, which Prometheus' node exporter collects."
@@ -1001,7 +1001,7 @@ class Config(BaseSettings):
     lease: LeaseConfig = LeaseConfig()
     run: RunConfig = RunConfig()
     metrics: MetricsConfig = MetricsConfig()
-    emr: EmrConfig | None = Field(default=None, description="Amazon EMR; see docs/emr.md.")
+    emr: EmrConfig | None = Field(default=None, description="Amazon EMR; see docs/how-to/emr.md.")
     defaults: TableConfig = TableConfig()
     tables: dict[str, TableConfig] = Field(
         default_factory=dict,
@@ -1082,7 +1082,7 @@ def load_config(path: str | Path | None = None) -> Config:
     except yaml.YAMLError as exc:
         raise ConfigError(where, f"this is not YAML: {exc}", "mend the file") from exc
     if not isinstance(content, dict):
-        raise ConfigError(where, "the file must hold keys and values", "see docs/settings.md")
+        raise ConfigError(where, "the file must hold keys and values", "see docs/reference/settings.md")
     try:
         config = Config(**content)
     except ValidationError as exc:

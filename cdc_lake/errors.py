@@ -27,7 +27,7 @@
         └── IncompleteWriteError              a file of the table is being written, or its writer was killed
 
 A message reads `where: what; what to do`. A bad *record* is never an error: it becomes a quarantined row.
-Each has a code; `python -m cdc_lake.errors` prints docs/errors.md.
+Each has a code; `python -m cdc_lake.errors` prints docs/reference/errors.md.
 """
 
 from collections.abc import Iterable
@@ -166,7 +166,10 @@ class DamagedFileError(DataLossError):
     code = "CDC-403"
 
     def __init__(
-        self, where: str, what: str, todo: str = "put it back from a backup; docs/errors.md says what to do without one"
+        self,
+        where: str,
+        what: str,
+        todo: str = "restore it from a backup, or follow docs/reference/errors.md",
     ) -> None:
         super().__init__(where, what, todo)
 
@@ -231,7 +234,7 @@ def worst_exit_code(codes: Iterable[int]) -> int:
 
 
 def page() -> str:
-    """docs/errors.md: every code, what it means and what a scheduler may do about it."""
+    """docs/reference/errors.md: every code, what it means and what a scheduler may do about it."""
 
     def tree(error: type[CdcLakeError]) -> list[type[CdcLakeError]]:
         return [error, *(leaf for child in error.__subclasses__() for leaf in tree(child))]
@@ -271,8 +274,8 @@ def page() -> str:
             "| type | number_too_long | the row has a number of more than 1,000 digits |",
             "| pair | delete_quarantined | a tombstone whose delete, right before it, is quarantined |",
             "",
-            "An event that silver rejected is no bad record. `cdc-lake quarantine` lists it beside them, with the",
-            "stage `expectation` and the code `unmet`. [quarantine.md](quarantine.md) says what to do about either.",
+            "An event that silver rejected is not a bad record. `cdc-lake quarantine` lists it with the stage",
+            "`expectation` and the code `unmet`. [Quarantine](../how-to/quarantine.md) shows how to fix both.",
             "",
             "## Hudi tables after a kill (CDC-601)",
             "",

@@ -1,7 +1,7 @@
-"""What silver must hold, in plain Python, from the rules of docs/design.md alone. A log goes in, rows come out.
+"""What silver must hold, in plain Python, from the rules of docs/explanation/ordering-and-deletes.md alone.
 
-It shares nothing with `cdc_lake`, looks at the whole log at once and knows no batches: whatever a table is made of, and
-however its log is cut, it must end like this.
+A log goes in, rows come out. It shares nothing with `cdc_lake`, looks at the whole log at once and knows no
+batches: however its log is cut, a table must end like this.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence

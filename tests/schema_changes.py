@@ -1,4 +1,4 @@
-"""The changes of a source table's columns, and docs/evolution.md, which says what becomes of each.
+"""The changes of a source table's columns, and docs/reference/evolution.md, which says what becomes of each.
 
 The outcomes on the page are computed by the code; tests/spark/test_evolution.py holds real tables to them. Running
 this writes the page anew.
@@ -18,7 +18,7 @@ from cdc_lake.errors import ConfigError
 from cdc_lake.silver.events import sent_by
 from cdc_lake.silver.evolution import SchemaStep, check_steps, evolved
 
-PAGE = Path(__file__).parents[1] / "docs" / "evolution.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "evolution.md"
 TABLE = "pagila.public.thing"
 POLICIES: tuple[Evolution, ...] = get_args(Evolution)
 KEY: wire.Fields = {"id": wire.INT32}
@@ -222,13 +222,13 @@ This table is computed by the code, and real tables in Delta and in both types o
 - **A default** of a new column is not in the rows that were there before: the source changes them without an event.
   Silver has null, `cdc-lake reconcile` finds them, and an incremental snapshot of the table brings them.
 - **Another primary key** needs a new snapshot and a rebuild by the new key
-  ([rebuild.md](rebuild.md#after-a-change-of-the-primary-key)).
+  ([rebuild](../how-to/rebuild.md#after-a-change-of-the-primary-key)).
 - **Changed by hand.** If another program renames or removes a column of silver in Delta, the next run stops with exit
   code 2 and says how to undo that. So it does if a constraint or `delta.appendOnly`, set by hand, refuses its rows.
 - **Names** that no table can have (the empty one; with spaces, control characters or `,;{}()=`; those of cdc_lake's own
   columns and of Hudi's) are found when bronze lands a record. A table with silver in Hudi also needs names of letters,
   digits and `_`. Such records are quarantined, and the table's other records go on. Set `rename` or `except_columns`,
-  then [replay them](quarantine.md). In Avro such names cannot occur: Debezium writes `_` with
+  then [replay them](../how-to/quarantine.md). In Avro such names cannot occur: Debezium writes `_` with
   `field.name.adjustment.mode=avro`. They come as JSON.
 - **Enums** are texts; a value that the schema does not list is taken like the others.
 
@@ -254,7 +254,7 @@ or set NOT NULL.
 
 
 def page() -> str:
-    """The text of docs/evolution.md."""
+    """The text of docs/reference/evolution.md."""
     rows = [f"| {one.name} | {' | '.join(outcome(one, policy) for policy in POLICIES)} |" for one in CHANGES]
     return _HEAD + "\n".join(rows) + "\n" + _TAIL
 

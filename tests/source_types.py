@@ -1,4 +1,4 @@
-"""How each source's types arrive: what docs/types.md says, the fixtures give to the decoder, and the live test sees.
+"""How each source's types arrive: for docs/reference/types.md, the decoder's fixtures and the live test.
 
 The Postgres rows are what Debezium 3.6 really sends (tests/e2e/test_live_types.py compares every one of them, and sees
 each loss happen); the others are as their connectors' documentation declares them.

@@ -1,4 +1,4 @@
-"""docs/types.md, made from the mapping and from how the sources' types arrive; running this writes it anew."""
+"""docs/reference/types.md, made from the mapping and from how the sources' types arrive."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ from source_types import DEFAULTS, POSTGRES, SOURCES, Arrival, any_precision, ar
 from cdc_lake.decode.schemas import Tree, connect_name, non_null, parse
 from cdc_lake.decode.types import RULES, mapping, plain_type
 
-PAGE = Path(__file__).parents[1] / "docs" / "types.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "types.md"
 
 _HEAD = """# Types
 
@@ -44,7 +44,8 @@ _POLICIES = """
   `cdc_lake/decode/key.py`). What is lost before Kafka cannot be seen: a key of dates before 1582-10-15 may arrive as
   another one in a snapshot than in the stream. There a date before Christ arrives as the same date after Christ, which
   is another row's key: silver then has one row of the two. `cdc-lake reconcile` finds the missing row and says so.
-- **Values that were not sent** keep the column's value (docs/design.md "Placeholders"). Postgres' arrays of numbers
+- **Values that were not sent** keep the column's value
+  ([placeholders](../explanation/ordering-and-deletes.md#placeholders)). Postgres' arrays of numbers
   with a fraction, of times, of ranges and the like have no placeholder: left alone by an update when they are
   large, they arrive as null. Name such columns in `null_means_keep`, or set REPLICA IDENTITY FULL.
 - **A value that equals the placeholder** (`__debezium_unavailable_value` in a text, for example) cannot be told from

@@ -3,7 +3,7 @@
 Apicurio counts contents and versions apart, and a number looked up as the wrong kind of id is often another table's
 schema, which may even read the bytes. So the kind is settled on samples: the schema's record is named after the topic,
 and it consumes the bytes to the last. Once settled it stays (bronze's progress holds it); and a schema that belongs to
-another table never decodes a record of this one. docs/design.md "Which schema".
+another table never decodes a record of this one. docs/explanation/bronze.md "Which schema".
 """
 
 import re

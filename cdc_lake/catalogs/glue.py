@@ -149,7 +149,9 @@ class GlueCatalog:
 
     def _failed(self, code: str, said: str) -> CdcLakeError:
         if _WRONG.search(code):
-            return CdcLakeError(self._where, f"it does not take an entry ({code}: {said})", "see docs/catalogs.md")
+            return CdcLakeError(
+                self._where, f"it does not take an entry ({code}: {said})", "see docs/how-to/catalogs.md"
+            )
         return InfrastructureError(self._where, f"it answered {code}", "run again")
 
 

@@ -1,7 +1,7 @@
 """A Hive metastore, by Hive's own client, which Spark brings along; on EMR with Glue in its place that is Glue's.
 
 Not by the session's catalog: a session whose catalog is a metastore asks it whatever is done, and waits for it when it
-is down (docs/design.md, "Catalogs").
+is down (docs/explanation/runs.md, "Catalogs").
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -190,7 +190,7 @@ class HiveCatalog:
             if any(sign in str(exc) for sign in _DOWN):
                 todo = "see that it runs and `catalog.uri` is its address; then run again"
                 raise InfrastructureError(self._where, "the metastore does not answer", todo) from exc
-            raise CdcLakeError(self._where, f"the metastore refuses: {said}", "see docs/catalogs.md") from exc
+            raise CdcLakeError(self._where, f"the metastore refuses: {said}", "see docs/how-to/catalogs.md") from exc
 
 
 def _is_more_than_comments(wanted: Listing, found: Listing | None) -> bool:

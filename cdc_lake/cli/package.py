@@ -53,4 +53,4 @@ def _tell(folder: Path, plan: Plan) -> None:
     Output().print(table)
     total = sum(file.size for file in plan.files)
     say(f"cdc_lake {plan.version} for Spark {plan.spark} and Python {plan.python} on {plan.arch}: {total:,} bytes")
-    say(f"in {folder}; {PLAN} says what goes where (docs/clusters.md)")
+    say(f"in {folder}; {PLAN} says what goes where (docs/how-to/clusters.md)")

@@ -3,7 +3,7 @@
 A key and a value are each in a frame of their own. The frame gives a *reference*, `<kind>:<id>`: how the bytes name the
 schema, not yet which one it is. Sources: Confluent's wire format and `HeaderSchemaIdSerializer`; Apicurio's
 `Default4ByteIdHandler`, `Legacy8ByteIdHandler` and header names; AWS Glue's `AWSSchemaRegistryConstants`; Avro's single
-object encoding. docs/design.md "Frames".
+object encoding. docs/explanation/bronze.md "Frames".
 """
 
 import zlib

@@ -2,7 +2,7 @@
 
 The fields that a schema has tell the source apart, not the connector's name. A position with a component missing is
 unknown: half of one would order changes that have no order. Positions compare inside one domain only. Sources:
-Debezium's `SourceInfo` of each connector; docs/design.md "The fold".
+Debezium's `SourceInfo` of each connector; docs/explanation/ordering-and-deletes.md "The fold".
 """
 
 from collections.abc import Mapping

@@ -2,8 +2,8 @@
 
 Only four Connect types carry an Avro logical type; all of Debezium's own arrive as bare numbers and texts, and the
 meaning stands in `connect.name`. `RULES` is the whole mapping but for what takes parameters: decimals, small whole
-numbers, arrays, maps and records, which `mapping` puts together. docs/types.md is made from it.
-Sources: Debezium's type mappings; docs/design.md "Types".
+numbers, arrays, maps and records, which `mapping` puts together. docs/reference/types.md is made from it.
+Sources: Debezium's type mappings; docs/explanation/bronze.md "Types".
 """
 
 import re

@@ -99,7 +99,7 @@ def cluster_request(config: Config) -> dict[str, Any]:
         raise ConfigError(
             "emr.cluster", "the settings are of EMR Serverless", "write `cluster` instead of `serverless`"
         )
-    shape = "say what a new cluster is to be, see docs/emr.md"
+    shape = "say what a new cluster is to be, see docs/how-to/emr.md"
     request = {
         "Name": emr.name,
         "ReleaseLabel": emr.release,

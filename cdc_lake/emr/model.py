@@ -95,7 +95,7 @@ def emr_settings(config: Config) -> EmrConfig:
         ConfigError: there are none.
     """
     if config.emr is None:
-        raise ConfigError("emr", "the settings say nothing of EMR", "write `emr:`, see docs/emr.md")
+        raise ConfigError("emr", "the settings say nothing of EMR", "write `emr:`, see docs/how-to/emr.md")
     return config.emr
 
 

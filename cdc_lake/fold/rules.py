@@ -1,7 +1,7 @@
 """The fold: what one event does to what is known of its key.
 
 Silver's row of a key is the state that `step` reaches over the key's events in log order. No Spark, no tables, no
-batches: docs/design.md, "The fold", explains each rule with the cases that simpler rules get wrong.
+batches: docs/explanation/ordering-and-deletes.md explains each rule with the cases that simpler rules get wrong.
 
 - An upsert (`r`, `c`, `u`) creates the row or changes it. Values that were not sent stay as they are, within the row's
   lifetime. The first upsert after a delete begins a new lifetime, which inherits nothing from the one before. So does

@@ -189,5 +189,7 @@ def _tables_below(storage: Storage, path: str) -> Iterator[str]:
 
 def _nested(table: str, what: str) -> ConfigError:
     return ConfigError(
-        table, what, "use another lake.root for one of the two topics (docs/running.md#topics-whose-folders-nest)"
+        table,
+        what,
+        "use another lake.root for one of the two topics (docs/how-to/run-jobs.md#topics-whose-folders-nest)",
     )

@@ -57,7 +57,7 @@ class Bytes(BaseModel):
     Attributes:
         size: in bytes; null if there is none.
         head: the first 256 bytes, in hexadecimal digits.
-        frame: how they name their schema, see docs/design.md "Frames"; null if they do not.
+        frame: how they name their schema, see docs/explanation/bronze.md "Frames"; null if they do not.
         reference: what they name, in words.
         text: the body, if that is text.
         tried: the schemas that bronze tried, or if it knew none, those that the id has ever meant in this lake.

@@ -153,7 +153,7 @@ class _Reconcile:
         if found.lost_keys:
             done.warn(
                 f"{found.lost_keys} of the missing keys have dates before 15 October 1582: Debezium may send these as "
-                "other dates, which are other rows' keys (docs/types.md)"
+                "other dates, which are other rows' keys (docs/reference/types.md)"
             )
         if found.counts:
             done.warn(

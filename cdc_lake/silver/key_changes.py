@@ -2,7 +2,7 @@
 
 Debezium sends such a change as a delete of the old key, which names the new one in a header, and an insert of the new
 key, which names the old one. Both carry the place of the one change in the source's log. Source: Debezium's
-`RelationalChangeRecordEmitter`; docs/design.md "Key changes".
+`RelationalChangeRecordEmitter`; docs/explanation/ordering-and-deletes.md "Key changes".
 """
 
 from pyspark.sql import Column

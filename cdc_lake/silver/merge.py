@@ -1,7 +1,7 @@
 """What a batch of silver comes to: its events folded upon what is stored, the rows to write, what to remember.
 
 One exchange brings each key's history together: its row in silver, silver's memory of it, the batch's events with their
-bytes. `fold.arrow` goes through it, and what comes out is decoded once. docs/design.md, "The fold".
+bytes. `fold.arrow` goes through it, and what comes out is decoded once. docs/explanation/silver.md.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

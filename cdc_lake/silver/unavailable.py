@@ -2,8 +2,8 @@
 
 Postgres does not log a large value that an update leaves alone; the connector then sends a placeholder in its place.
 It must never reach a table: the row keeps the value it has. In which form the placeholder comes depends on the
-column's type. Sources: Debezium's `UnchangedToastedPlaceholder` and `unavailable.value.placeholder`; docs/design.md
-"Placeholders".
+column's type. Sources: Debezium's `UnchangedToastedPlaceholder` and `unavailable.value.placeholder`;
+docs/explanation/ordering-and-deletes.md "Placeholders".
 """
 
 import base64

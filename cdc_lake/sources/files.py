@@ -5,7 +5,7 @@ offset it begins: `<topic>+<partition>+<offset>.avro`, or with its last offset b
 offset of a row is the file's first one and the row's number in it; so offsets that the sink left out inside of a file
 count at its end. Such files hold values alone. Where a registry knows `<topic>-key`, its columns are taken from the
 row, which makes the key that the topic had. Sources: the object writers of Confluent's S3, GCS and HDFS sinks, and
-Aiven's S3 sink, for names; Avro's specification, "Object Container Files". docs/files.md
+Aiven's S3 sink, for names; Avro's specification, "Object Container Files". docs/how-to/files.md
 """
 
 import json

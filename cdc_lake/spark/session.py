@@ -1,6 +1,6 @@
 """The one SparkSession of a job.
 
-`SPARK_DEFAULTS` serves Delta and Hudi at once, by path and by name (docs/design.md, "One session"). `cdc-lake jars
+`SPARK_DEFAULTS` serves Delta and Hudi at once, by path and by name (docs/explanation/runs.md). `cdc-lake jars
 fetch` writes it into the local environment's spark-defaults.conf; on a cluster whose own defaults say something else,
 theirs stands.
 """
@@ -104,7 +104,7 @@ SPARK_DEFAULTS = {
     # Or Delta 4 refuses any version older than the table keeps removed files, the newest too: gold and side tables are
     # read by version, and may have been left alone for longer.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
-    # What a long run with many tables keeps in the driver's memory (docs/design.md, "One session").
+    # What a long run with many tables keeps in the driver's memory (docs/explanation/runs.md).
     "spark.buffer.pageSize": "2m",
     "spark.databricks.delta.delta.log.cacheSize": "64",
     "spark.sql.ui.retainedExecutions": "50",
@@ -143,7 +143,7 @@ _SMALL_PLANS = {
     "spark.sql.adaptive.enabled": "false",
 }
 """Compiling a plan to bytecode takes longer than going through a few thousand rows without, and planning each stage
-when the one before has ended takes longer than what it could save (docs/design.md).
+when the one before has ended takes longer than what it could save (docs/explanation/runs.md).
 """
 
 

@@ -1,7 +1,7 @@
 """Which Spark, Java, Delta Lake and Hudi work together, and the check of them before a job does anything.
 
 All that depends on a version stands here: the profiles, what is known to be broken, and what one Spark line calls
-otherwise than another. docs/compatibility.md is made of it.
+otherwise than another. docs/reference/compatibility.md is made of it.
 """
 
 import logging
@@ -184,7 +184,7 @@ BROKEN = (
     Broken(
         "Delta Lake other than 3.3 with Spark 3.5, older than 4.1 with Spark 4.1",
         "it was made for another Spark",
-        "take the version of the profile in docs/compatibility.md",
+        "take the version of the profile in docs/reference/compatibility.md",
         lambda found, settings: bool(number(found.delta)) and not _is_made_for(found.spark, number(found.delta)),
         passes_amazons=True,
     ),

@@ -189,7 +189,7 @@ class HudiTable(Generic[P]):
             raise UnsupportedError(
                 self.path,
                 f"a newer Hudi has made it a table of version {version}, and this Hudi knows none above {known}",
-                "run this job with the Hudi that the others run with (docs/compatibility.md)",
+                "run this job with the Hudi that the others run with (docs/reference/compatibility.md)",
             )
 
     def exists(self) -> bool:

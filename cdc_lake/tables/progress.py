@@ -1,7 +1,7 @@
 """What a table has consumed, as it stands in the table's own commits.
 
 There is no checkpoint folder: the rows and the progress they stand for are one commit, so neither is ever there
-without the other. docs/design.md "Progress in the commit".
+without the other. docs/explanation/guarantees.md "Progress in the commit".
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Event logs and the tables they must end as: docs/conformance.md. `python -m tests.conformance` runs them."""
+"""Event logs and the tables they must produce: docs/reference/conformance.md. Run `python -m tests.conformance`."""
 
 import sys
 from pathlib import Path

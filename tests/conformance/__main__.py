@@ -1,4 +1,4 @@
-"""`python -m tests.conformance`: run the logs, and print what passes and what does not. docs/conformance.md."""
+"""`python -m tests.conformance`: run the logs and print the results. docs/reference/conformance.md."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""docs/catalogs.md names every setting of the catalog with its default, and its examples are accepted."""
+"""docs/how-to/catalogs.md names every setting of the catalog with its default, and its examples are accepted."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from settings_page import examples, page
 
 from cdc_lake.config import CatalogConfig, load_config
 
-PAGE = page("catalogs.md")
+PAGE = page("how-to/catalogs.md")
 EXAMPLES = examples(PAGE)
 SETTINGS = dict(re.findall(r"^\| `catalog\.(\w+)` \| ([^|]*) \|", PAGE, re.MULTILINE))
 

@@ -1,4 +1,4 @@
-"""docs/compatibility.md is what cdc_lake/spark/versions.py says, and what was counted."""
+"""docs/reference/compatibility.md is what cdc_lake/spark/versions.py says, and what was counted."""
 
 from profiles.page import PAGE, page, read_results
 

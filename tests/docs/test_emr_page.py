@@ -1,4 +1,4 @@
-"""docs/emr.md names every setting of EMR with its default, and its examples are accepted."""
+"""docs/how-to/emr.md names every setting of EMR with its default, and its examples are accepted."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from settings_page import examples, page, settings
 
 from cdc_lake.config import Config, EmrConfig, load_config
 
-PAGE = page("emr.md")
+PAGE = page("how-to/emr.md")
 EXAMPLES = examples(PAGE)
 
 

@@ -1,4 +1,4 @@
-"""docs/errors.md lists the errors there are, and says of each what is so."""
+"""docs/reference/errors.md lists the errors there are, and says of each what is so."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 from cdc_lake import errors
 from cdc_lake.errors import CdcLakeError
 
-PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
 CODE = re.compile(r"\bCDC-\d{3}\b")
 ROW = re.compile(r"^\| *(CDC-\d{3}) *\| *(\w+) *\| *(\d+) *\| *(yes|no) *\|", re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""docs/evolution.md is what the code makes of each change."""
+"""docs/reference/evolution.md is what the code makes of each change."""
 
 from schema_changes import CHANGES, PAGE, POLICIES, outcome, page
 

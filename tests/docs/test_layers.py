@@ -1,4 +1,4 @@
-"""Imports go down only; docs/design.md draws the rooms."""
+"""Imports go down only; docs/explanation/architecture.md draws the rooms."""
 
 import ast
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def test_imports_are_absolute_and_go_down_only(file: Path) -> None:
     if file == PACKAGE / "__init__.py":  # the front door, which shows what is in any room
         return
 
-    assert room_of(file) in ROW_OF, f"{room_of(file)} has no row: draw it in docs/design.md and here"
+    assert room_of(file) in ROW_OF, f"{room_of(file)} has no row: draw it in docs/explanation/architecture.md and here"
     assert not [name for name in imported(file) if name.startswith(".")]
     assert not [other for other in sorted(rooms_known_to(file)) if other not in ROW_OF]
     assert not [other for other in sorted(rooms_known_to(file)) if not may_know(room_of(file), other)]

@@ -1,4 +1,4 @@
-"""docs/quarantine.md names flags and headers that there are, and its example is accepted."""
+"""docs/how-to/quarantine.md names flags and headers that there are, and its example is accepted."""
 
 import inspect
 import re
@@ -12,7 +12,7 @@ from cdc_lake.cli.quarantine import app
 from cdc_lake.config import load_config
 from cdc_lake.sinks import dead_letters
 
-PAGE = page("quarantine.md")
+PAGE = page("how-to/quarantine.md")
 
 
 def test_every_command_and_flag_is_there() -> None:

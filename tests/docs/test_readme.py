@@ -19,7 +19,7 @@ from cdc_lake.demo.run import DemoResult, GoldResult, TableResult
 
 CHECKOUT = Path(__file__).parents[2]
 README = CHECKOUT / "README.md"
-MAX_LINES, MAX_WIDTH = 120, 120
+MAX_LINES, MAX_WIDTH = 120, 140
 TABLE_ROW = re.compile(r"^(public\.\w+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +(\d+) +([\d.]+)$", re.MULTILINE)
 GOLD_ROW = re.compile(r"^(\w+) +(\d+) +(\d+) +(\d+) +([\d.]+)$", re.MULTILINE)
 ELIDED = "…"
@@ -126,7 +126,7 @@ def test_readme_is_short() -> None:
     assert [line for line in lines if len(line) > MAX_WIDTH] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/demo.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial/demo.md"])
 def test_sample_output_is_what_demo_prints(page: str) -> None:
     (sample,) = re.findall(
         r"^```\n(topic, behind.*?)^```", (CHECKOUT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE

@@ -1,4 +1,4 @@
-"""docs/reconcile.md names every flag and setting with its default, and its example is accepted."""
+"""docs/how-to/reconcile.md names every flag and setting with its default, and its example is accepted."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from settings_page import examples, page
 from cdc_lake.cli.app import app
 from cdc_lake.config import DatabaseConfig, load_config
 
-PAGE = page("reconcile.md")
+PAGE = page("how-to/reconcile.md")
 
 
 def test_every_flag_is_there_and_no_other() -> None:

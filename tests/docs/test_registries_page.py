@@ -1,4 +1,4 @@
-"""docs/registries.md names every setting of the registry, and its examples are accepted."""
+"""docs/how-to/registries.md names every setting of the registry, and its examples are accepted."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from settings_page import examples, page, settings
 
 from cdc_lake.config import RegistryConfig, load_config
 
-PAGE = page("registries.md")
+PAGE = page("how-to/registries.md")
 EXAMPLES = examples(PAGE)
 
 

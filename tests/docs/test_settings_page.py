@@ -1,4 +1,4 @@
-"""docs/settings.md lists every setting with its default."""
+"""docs/reference/settings.md lists every setting with its default."""
 
 import re
 
@@ -6,7 +6,7 @@ from settings_page import page, settings
 
 from cdc_lake.config import Config, LeaseConfig, MetricsConfig, RunConfig, SilverTable, TableConfig
 
-PAGE = page("settings.md")
+PAGE = page("reference/settings.md")
 ROW = re.compile(r"^\| (`[^|]+`) \| ([^|]+) \|", re.MULTILINE)
 LISTED = {
     key: default.strip().strip("`") for keys, default in ROW.findall(PAGE) for key in re.findall(r"`([^`]+)`", keys)

@@ -1,4 +1,4 @@
-"""docs/types.md is what the mapping says."""
+"""docs/reference/types.md is what the mapping says."""
 
 from source_types import SOURCES
 from types_page import PAGE, page

@@ -1,7 +1,7 @@
 """A value of every Postgres type: how to make one, how to read it back from Postgres, and what the lake has to hold.
 
-Nothing of the product takes part: what a value becomes follows from docs/types.md, and every loss that is applied is
-reported, so that a test can see that each one the page states does happen, and no other.
+Nothing of the product takes part: what a value becomes follows from docs/reference/types.md, and every loss that is
+applied is reported, so that a test can see that each one the page states does happen, and no other.
 """
 
 import base64
@@ -58,7 +58,7 @@ class Kind:
     """One type.
 
     Attributes:
-        type: as docs/types.md calls it.
+        type: as docs/reference/types.md calls it.
         edges: SQL literals that are always among the rows.
         random: any other literal.
         declared: as a column is declared, when that is not its name.
@@ -86,7 +86,7 @@ class Kind:
 
 
 def arrival(kind: str, settings: Mapping[str, str]) -> st.Arrival:
-    """What docs/types.md says of a type under the connector's settings."""
+    """What docs/reference/types.md says of a type under the connector's settings."""
     (found,) = (row for row in st.POSTGRES if kind in row.types and row.applies(settings))
     return found
 
@@ -620,7 +620,7 @@ KINDS = (
     _array_of(_tail(TIMESTAMPTZ, select="{c}::text", held=_moment_in_array)),
     _array_of(VECTOR, held=_vectors),
 )
-"""Every Postgres type that docs/types.md names and the embedded Postgres has."""
+"""Every Postgres type that docs/reference/types.md names and the embedded Postgres has."""
 
 
 def is_same(one: Any, other: Any) -> bool:

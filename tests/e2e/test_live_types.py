@@ -1,8 +1,8 @@
 """Random rows of every Postgres type, from Postgres through the real servers into silver, under every mode.
 
-What silver holds must be what Postgres holds after exactly the losses that docs/types.md states of the type under the
-connector's settings; and each of them must have happened. What judges the values (`pg_values.py`) and the columns'
-types (`comparer.py`) shares no code with what maps them.
+What silver holds must be what Postgres holds after exactly the losses that docs/reference/types.md states of the
+type under the connector's settings; and each of them must have happened. What judges the
+values (`pg_values.py`) and the columns' types (`comparer.py`) shares no code with what maps them.
 """
 
 import json
@@ -176,7 +176,7 @@ def take(
 
 
 def problems(story: Story, prefix: str) -> Iterator[str]:
-    """Where one connector's table is not what Postgres and docs/types.md say."""
+    """Where one connector's table is not what Postgres and docs/reference/types.md say."""
     settings = st.DEFAULTS | story.connectors[prefix]
     table, sent = story.table(prefix), story.schemas(prefix)
     types = {name: plain_type(kind) for name, kind in spark_types(table).items()}
@@ -209,7 +209,7 @@ def problems(story: Story, prefix: str) -> Iterator[str]:
                     f"silver {found!r:.120}, expected {expected!r:.120}"
                 )
         if lost != set(stated.loses):
-            yield f"{kind.type}: it lost {lost}, docs/types.md states {stated.loses}"
+            yield f"{kind.type}: it lost {lost}, docs/reference/types.md states {stated.loses}"
 
 
 def held(kind: Kind, value: Any, how: How) -> Any:

@@ -23,11 +23,11 @@ def tagged(file: Path) -> list[str]:
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
 def test_a_notebook_s_pictures_are_there_and_shown(file: Path) -> None:
-    shown = "".join(page.read_text() for page in (CHECKOUT / "docs").glob("*.md"))
+    shown = "".join(page.read_text() for page in (CHECKOUT / "docs").rglob("*.md"))
 
     for name in tagged(file):
         assert "<svg" in (PICTURES / f"{name}.svg").read_text()
-        assert f"(pictures/{name}.svg)" in shown
+        assert f"(../pictures/{name}.svg)" in shown
 
 
 def test_all_pictures_are_some_notebook_s() -> None:

@@ -14,7 +14,6 @@ from cfnlint.api import lint_file
 from deployments import (
     ACCOUNT,
     GIVEN,
-    INFRA,
     LAKE,
     LAYERS,
     MSK,
@@ -366,7 +365,7 @@ def test_alarms_tell_the_topic() -> None:
 
 
 def test_the_page_names_every_variable_that_has_no_default() -> None:
-    page = (INFRA / "README.md").read_text(encoding="utf-8")
+    page = (CHECKOUT / "docs" / "how-to" / "infrastructure.md").read_text(encoding="utf-8")
 
     assert [
         name for (name,), block in terraform_blocks("variable") if "default" not in block and name not in page

@@ -1,4 +1,4 @@
-"""Spark 4.1 takes a table through all layers. What else is run with it: docs/compatibility.md."""
+"""Spark 4.1 takes a table through all layers. What else is run with it: docs/reference/compatibility.md."""
 
 import os
 import subprocess

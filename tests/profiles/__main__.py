@@ -1,4 +1,4 @@
-"""`python -m tests.profiles`: run the suites with the versions of each profile, and write docs/compatibility.md."""
+"""`python -m tests.profiles`: test each profile's versions, and write docs/reference/compatibility.md."""
 
 import argparse
 import os

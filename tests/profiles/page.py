@@ -1,4 +1,4 @@
-"""docs/compatibility.md: which versions go together, what was run with them, and what is refused."""
+"""docs/reference/compatibility.md: which versions go together, what was run with them, and what is refused."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from cdc_lake.spark.java import JAVA_VERSION
 from cdc_lake.spark.versions import BROKEN, PROFILES
 
 CHECKOUT = Path(__file__).parents[2]
-PAGE = CHECKOUT / "docs" / "compatibility.md"
+PAGE = CHECKOUT / "docs" / "reference" / "compatibility.md"
 RESULTS = Path(__file__).with_name("results.json")
 _NONE = "-"
 

@@ -1,4 +1,4 @@
-"""`fold.rules.step`, docs/design.md "The fold": one log per case, folded whole and cut in two at every place."""
+"""`fold.rules.step`, docs/explanation/ordering-and-deletes.md: one log per case, whole and cut in two everywhere."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

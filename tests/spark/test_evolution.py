@@ -1,4 +1,4 @@
-"""What becomes of silver when the source's columns change: every cell of docs/evolution.md, on each table type."""
+"""Columns of the source that change: every cell of docs/reference/evolution.md, on each table type."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date

@@ -1,4 +1,4 @@
-"""A primary key of each type of docs/types.md, alone and with all the others, in each type of table."""
+"""A primary key of each type of docs/reference/types.md, alone and with all the others, in each type of table."""
 
 import json
 from itertools import chain

@@ -158,7 +158,7 @@ def test_silver_refuses_to_nest_its_tables(tmp_path: Path, apart: dict[str, Lake
 
 
 def move_inner(source: Lake, target: Lake) -> None:
-    """Move the inner topic's tables to another lake, and copy the schemas, as docs/running.md says."""
+    """Move the inner topic's tables to another lake, and copy the schemas, as docs/how-to/run-jobs.md says."""
     for layer in ("bronze", "silver"):
         folder = target.root / layer / INNER.replace(".", "/")
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What was not sent must never reach a table, nor cost it the value it has; docs/design.md "Placeholders", T1 to T3."""
+"""Placeholders never reach a table, nor replace a value; docs/explanation/ordering-and-deletes.md, T1 to T3."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""When a key is folded again from bronze, and when it is not; docs/design.md "Folded again from bronze"."""
+"""When a key is folded again from bronze, and when it is not; docs/explanation/silver.md."""
 
 import shutil
 from pathlib import Path

@@ -453,6 +453,6 @@ def test_what_is_switched_off_is_told() -> None:
 
 
 def test_the_page_names_every_login_and_every_setting_that_is_allowed() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "brokers.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "brokers.md").read_text(encoding="utf-8")
     names = {*get_args(KafkaAuth), *(name for names in ALLOWED_CLIENT_SETTINGS.values() for name in names)}
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
