@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-spark41 demo notebooks package test test-cluster test-s3 test-profiles test-deep conformance soak
+.PHONY: help setup setup-spark41 demo notebooks docs package test test-cluster test-s3 test-profiles test-deep conformance soak
 .PHONY: bench-landing bench-quick bench-short bench-tables record lint clean lock
 
 VENV := .venv
@@ -28,6 +28,10 @@ demo: setup ## Run the whole way once: database, change events, tables, proof (T
 
 notebooks: setup ## Execute the notebooks on the lake that `make demo` left, and draw the pictures of the docs
 	python -m notebooks
+
+docs: setup ## Build the documentation in site/ (no network; a broken link is an error)
+	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet
+	@echo "open site/index.html"
 
 package: setup ## Make what a cluster needs in dist/: jobs, Python packages, jars, a plan of what goes where
 	cdc-lake package
@@ -79,11 +83,11 @@ lint: setup ## Check format, style and types
 
 clean: ## Remove the environment and all that runs leave here (not the jar cache)
 	@! test -x $(BIN)/cdc-lake || $(BIN)/cdc-lake stack down --delete
-	rm -rf $(VENV) .cdc_lake .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	rm -rf $(VENV) .cdc_lake site .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 lock: $(STAMP) ## Choose the newest allowed versions anew and write requirements/*.txt
-	$(COMPILE) --extra spark35 --extra demo --extra notebooks --extra dev pyproject.toml --output-file requirements/local.txt
+	$(COMPILE) --extra spark35 --extra demo --extra notebooks --extra docs --extra dev pyproject.toml --output-file requirements/local.txt
 	$(COMPILE) --extra spark41 --extra demo --extra notebooks --extra dev pyproject.toml --output-file requirements/spark41.txt
 	for spark in spark35 spark41; do $(COMPILE) --extra $$spark --extra aws --extra metrics --extra msk --extra reconcile --no-emit-package pyspark --no-emit-package py4j \
 		--constraint requirements/$${spark/spark35/local}.txt pyproject.toml --output-file requirements/cluster-$$spark.txt; done
