@@ -1,10 +1,10 @@
-"""Debezium change events from Kafka into lakehouse tables: the front door for notebooks and programs.
+"""Debezium change events from Kafka into lakehouse tables: the Python API for notebooks and programs.
 
     import cdc_lake
 
     films = cdc_lake.read(spark, "pagila.public.film", as_of="2026-11-23T12:00:00Z")
 
-docs/how-to/time-travel.md has more. What is behind the functions, Spark above all, is loaded when one is called.
+docs/how-to/time-travel.md has more. Spark is imported when a function is called.
 """
 
 from pathlib import Path
@@ -29,10 +29,13 @@ def __getattr__(name: str) -> Any:
 
 
 def load_config(path: str | Path | None = None) -> "Config":
-    """The settings of a file; without one of the file that a run without `--config` takes.
+    """Read the settings.
+
+    Args:
+        path: the YAML file (default: `CDC_LAKE_CONFIG`, then `conf/cdc-lake.yml`).
 
     Raises:
-        ConfigError: there is no such file, or something in it is wrong.
+        ConfigError: the file does not exist, or a setting is wrong.
     """
     from cdc_lake.config import load_config
 
@@ -47,28 +50,27 @@ def read(
     as_of: "Point | None" = None,
     config: "Config | None" = None,
 ) -> "DataFrame":
-    """A table, now or as it was.
+    """Read a table as it is, or as it was.
 
     Args:
         spark: the session.
-        table: the topic; of gold the model. Silver that is held in several tables is the first of them, and
-            `<topic>@hudi_mor` and the like another.
-        layer: bronze: the records as they were landed; silver; gold.
-        as_of: a number: the version, as the table's engine counts (Delta) or names (Hudi) it. A time, a datetime with a
-            zone or ISO text with one: the newest version that was committed by then. Silver only: `SourceTime`, the
-            fold of the events that had happened by then; `Offset`, the fold of those before a place in Kafka. The
-            newest version, if nothing is said.
-        config: the settings; `load_config()`, if none are given.
+        table: the topic; for gold, the model. If a topic has several silver tables, the topic alone names the first,
+            and `<topic>@hudi_mor`, for example, another.
+        layer: `bronze` (the stored records), `silver` or `gold`.
+        as_of: a number: this version of the table (Hudi: this instant). A datetime with a zone, or ISO text with one:
+            the newest version committed by then. For silver also `SourceTime`, the merge of all events that had
+            happened by then, and `Offset`, the merge of all records before these offsets. Default: the newest version.
+        config: the settings (default: `load_config()`).
 
     Returns:
-        The table's columns: of silver the source's and its own (`__op`, `__deleted`, …), deleted rows that stay
-        included. What was folded from bronze has null in `__batch`, because it is no commit of silver's.
+        The table's columns. Silver has the source's columns and its own (`__op`, `__deleted`, …), and includes
+        soft-deleted rows. With `SourceTime` or `Offset`, `__batch` is null, because no silver commit wrote the rows.
 
     Raises:
-        UnknownTableError: there is no such table; the message names the nearest.
-        ConfigError: `as_of` is none of these, or a time without a zone.
-        ExpiredError: the table has no such version, or has it no more; the message says which it has.
-        TimeTravelError: bronze cannot tell this source time or offset; the message says which it can.
+        UnknownTableError: the table does not exist; the message names the nearest one.
+        ConfigError: `as_of` is something else, or a time without a zone.
+        ExpiredError: the table does not have this version, or no longer; the message names those that it has.
+        TimeTravelError: bronze does not have the records for this point; the message names points that work.
     """
     from cdc_lake.operations import time_travel as travel
 
@@ -78,22 +80,22 @@ def read(
 def changes(
     spark: "SparkSession", table: str, *, since: "Point", until: "Point | None" = None, config: "Config | None" = None
 ) -> "DataFrame":
-    """What became of a silver table's rows between two points.
+    """Compare a silver table at two points.
 
     Args:
         spark: the session.
         table: as in `read`.
-        since: the point before, as `as_of` takes it.
-        until: the point behind; now, if nothing is said.
-        config: the settings; `load_config()`, if none are given.
+        since: the earlier point, in the forms of `as_of`.
+        until: the later point (default: now).
+        config: the settings (default: `load_config()`).
 
     Returns:
-        Silver's columns and `_change_type`: `insert`, `delete` with the row as it was, or, two rows of one key,
-        `update_preimage` and `update_postimage`. At most one change for each key, however often it changed in between.
-        Rows whose source columns are the same are left out; a soft-deleted row is a deleted one.
+        Silver's columns and `_change_type`: `insert`, `delete` with the old row, or `update_preimage` and
+        `update_postimage`, two rows of one key. Each key has at most one change, however often it changed in between.
+        Rows whose source columns are equal are left out. A soft-deleted row counts as deleted.
 
     Raises:
-        UnknownTableError, ConfigError, ExpiredError, TimeTravelError: see `read`.
+        UnknownTableError, ConfigError, ExpiredError, TimeTravelError: as in `read`.
     """
     from cdc_lake.operations import time_travel as travel
 
@@ -101,16 +103,16 @@ def changes(
 
 
 def story(spark: "SparkSession", table: str, key: str, *, config: "Config | None" = None) -> "Story":
-    """One row's life: every event of its key, what it changed, and why it won, lost or was set aside.
+    """Explain one row: every event of its key, what it changed, and why it won, lost or was rejected.
 
     Args:
         spark: the session.
         table: the topic.
-        key: its value, `column=value` pairs separated by commas, or a JSON object of its columns.
-        config: the settings; `load_config()`, if none are given.
+        key: the key's value, `column=value` pairs separated by commas, or a JSON object of its columns.
+        config: the settings (default: `load_config()`).
 
     Raises:
-        UnknownTableError: there is no such bronze table.
+        UnknownTableError: the topic has no bronze table.
         ConfigError: bronze has no event of this key.
     """
     from cdc_lake.operations.story import story

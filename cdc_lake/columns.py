@@ -5,32 +5,32 @@ import re
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 BRONZE = {
-    "batch": "bigint",
-    "first_batch": "bigint",
-    "ingest_date": "date",
-    "topic": "string",
-    "generation": "int",
-    "partition": "int",
-    "offset": "bigint",
-    "kafka_timestamp": "timestamp",
-    "headers": "array<struct<key: string, value: binary>>",
-    "log_ts": "bigint",
-    "status": "string",
-    "error": "struct<stage: string, code: string, message: string>",
-    "late": "boolean",
-    "tombstone_of": "bigint",
-    "op": "string",
-    "source_ts_ms": "bigint",
-    "source_position": "array<bigint>",
-    "position_domain": "string",
-    "snapshot": "string",
-    "transaction_id": "string",
-    "key": "string",
-    "key_schema": "string",
-    "value_schema": "string",
-    "framing": "struct<key: string, value: string>",
-    "raw_key": "binary",
-    "raw_value": "binary",
+    "batch": "bigint",  # Bronze commit that brought the row, or replayed it. Silver reads by it.
+    "first_batch": "bigint",  # Bronze commit that first stored the record.
+    "ingest_date": "date",  # Day of that commit (UTC). Bronze is partitioned by it.
+    "topic": "string",  # Kafka topic.
+    "generation": "int",  # Number of times that the topic was re-created or lost the end of its log; 0 at first.
+    "partition": "int",  # Kafka partition.
+    "offset": "bigint",  # Kafka offset.
+    "kafka_timestamp": "timestamp",  # Kafka's timestamp.
+    "headers": "array<struct<key: string, value: binary>>",  # Kafka's headers.
+    "log_ts": "bigint",  # Highest Kafka timestamp in the partition so far, in ms. Orders partitions.
+    "status": "string",  # `ok`, `quarantined`, `control` or `dropped`.
+    "error": "struct<stage: string, code: string, message: string>",  # Why the record is quarantined or dropped.
+    "late": "boolean",  # Whether the record was replayed, so that records behind it came before.
+    "tombstone_of": "bigint",  # Offset of the delete that this tombstone follows directly; null for other records.
+    "op": "string",  # Debezium's operation, such as `r`, `c`, `u`, `d` or `t`.
+    "source_ts_ms": "bigint",  # Time of the change at the source, in ms since 1970.
+    "source_position": "array<bigint>",  # Position in the source's log. Compares within one `position_domain`.
+    "position_domain": "string",  # Log that the position belongs to, such as the server and database.
+    "snapshot": "string",  # Debezium's snapshot marker.
+    "transaction_id": "string",  # Id of the source's transaction.
+    "key": "string",  # Canonical text of the key.
+    "key_schema": "string",  # SHA-256 of the key's schema, the name of its file in `_schemas`.
+    "value_schema": "string",  # SHA-256 of the value's schema, likewise.
+    "framing": "struct<key: string, value: string>",  # How key and value name their schema, such as `id4`.
+    "raw_key": "binary",  # Bytes of the key.
+    "raw_value": "binary",  # Bytes of the value.
 }
 """Bronze's columns and their types: no change of a source ever alters them."""
 TYPED = ("before", "after")
@@ -50,15 +50,15 @@ BATCH = "__batch"
 UNAVAILABLE = "__unavailable"
 
 SILVER_META = {
-    "__op": "string",
-    DELETED: "boolean",
-    "__source_ts_ms": "bigint",
-    "__source_position": "array<bigint>",
-    "__snapshot": "string",
-    KAFKA: KAFKA_TYPE,
-    ORDER: ORDER_TYPE,
-    BATCH: "bigint",
-    UNAVAILABLE: "array<string>",
+    "__op": "string",  # Operation that decided the row: `r`, `c`, `u`, `d`; `missing`: a new snapshot lacks it.
+    DELETED: "boolean",  # Whether the row is deleted.
+    "__source_ts_ms": "bigint",  # Time of the change at the source, in ms since 1970.
+    "__source_position": "array<bigint>",  # Position in the source's log, such as Postgres' LSN.
+    "__snapshot": "string",  # Debezium's snapshot marker.
+    KAFKA: KAFKA_TYPE,  # Log time, topic, generation, partition and offset of the record.
+    ORDER: ORDER_TYPE,  # Position and time of the last streaming event that counted.
+    BATCH: "bigint",  # Silver commit that wrote the row.
+    UNAVAILABLE: "array<string>",  # Columns whose value was never sent.
 }
 
 META = "meta"
@@ -79,17 +79,17 @@ HUDI_PREFIX = "_hoodie_"
 """How the columns begin that are Hudi's own."""
 
 SIDE = {
-    "kind": "string",
-    "id": "string",
-    "key": "string",
-    "move": "string",
-    "awaits": "string",
-    ORDER: ORDER_TYPE,
-    KAFKA: KAFKA_TYPE,
-    SEEN: KAFKA_TYPE,
-    "image": "string",
-    BATCH: "bigint",
-    "at_ms": "bigint",
+    "kind": "string",  # `key`, `image`, `table` or `rejected`.
+    "id": "string",  # Identifies the entry among those of its kind.
+    "key": "string",  # Canonical text of the key that the entry is about.
+    "move": "string",  # Of an `image`: the key change that left the values.
+    "awaits": "string",  # Key change that may bring values which the row lacks.
+    ORDER: ORDER_TYPE,  # As in silver: of a removed row, or of the last truncate.
+    KAFKA: KAFKA_TYPE,  # As in silver: of a removed row, an image, the last truncate or a snapshot's start.
+    SEEN: KAFKA_TYPE,  # Last event that was considered, whether or not it counted.
+    "image": "string",  # Values that a key change left, as JSON; of `rejected`: the unmet expectations.
+    BATCH: "bigint",  # Silver commit that wrote the entry.
+    "at_ms": "bigint",  # Time of that commit, in ms since 1970.
 }
 """A silver table's memory: one entry per (kind, id); `kind` is one of `SIDE_KINDS`, the rest depends on it.
 

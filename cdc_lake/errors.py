@@ -27,7 +27,7 @@
         └── IncompleteWriteError              a file of the table is being written, or its writer was killed
 
 A message reads `where: what; what to do`. A bad *record* is never an error: it becomes a quarantined row.
-Each has a code; `python -m cdc_lake.errors` prints docs/reference/errors.md.
+Each has a code; docs/reference/errors.md lists them.
 """
 
 from collections.abc import Iterable
@@ -231,96 +231,3 @@ def worst_exit_code(codes: Iterable[int]) -> int:
     """The exit code of a run whose tables ended with `codes`: 0 only if all of them did."""
     seen = set(codes)
     return next((code for code in SEVERITY if code in seen), 0)
-
-
-def page() -> str:
-    """docs/reference/errors.md: every code, what it means and what a scheduler may do about it."""
-
-    def tree(error: type[CdcLakeError]) -> list[type[CdcLakeError]]:
-        return [error, *(leaf for child in error.__subclasses__() for leaf in tree(child))]
-
-    rows = [
-        f"| {error.code} | {error.__name__} | {error.exit_code} | {'yes' if error.retryable else 'no'} "
-        f"| {' '.join((error.__doc__ or '').partition('Args:')[0].split())} |"
-        for error in tree(CdcLakeError)
-    ]
-    return "\n".join(
-        [
-            "# Errors",
-            "",
-            "Every error says where, what, and what to do next. A run over several tables ends with the first of",
-            f"{', '.join(map(str, SEVERITY))} that occurred, and its report names each table's own.",
-            "",
-            "| code | error | exit code | run again as it is | meaning |",
-            "|---|---|---|---|---|",
-            *rows,
-            "",
-            "A bad record is not an error. It is in bronze with `status = 'quarantined'` and `error` saying why:",
-            "",
-            "| stage | code | meaning |",
-            "|---|---|---|",
-            "| frame | unreadable_frame | the first bytes do not name a schema in a way this version reads |",
-            "| frame | too_large | key, value or headers have more bytes than `max_record_bytes`; they are not kept |",
-            "| frame | no_timestamp | Kafka's timestamp is beyond what Spark can hold; `replay` lands it without one |",
-            "| lookup | unusable_schema | no schema of this id, another table's, or one that is refused |",
-            "| lookup | ambiguous_schema | the id has meant several schemas, and not exactly one of them fits |",
-            "| decode | undecodable | the schema does not consume the bytes exactly |",
-            "| decode | not_utf8 | a text in the key or the value is not UTF-8 |",
-            "| type | unknown_op | the event's `op` is none of c u r d t |",
-            "| type | null_record | key and value are both null |",
-            "| type | no_key | the event of a row has no key, so there is no row to apply it to |",
-            "| type | key_out_of_range | the key holds a value that its column cannot: it would be another row's key |",
-            "| type | no_row | the event's `op` says that there is a row, and there is none |",
-            "| type | number_too_long | the row has a number of more than 1,000 digits |",
-            "| pair | delete_quarantined | a tombstone whose delete, right before it, is quarantined |",
-            "",
-            "An event that silver rejected is not a bad record. `cdc-lake quarantine` lists it with the stage",
-            "`expectation` and the code `unmet`. [Quarantine](../how-to/quarantine.md) shows how to fix both.",
-            "",
-            "## Hudi tables after a kill (CDC-601)",
-            "",
-            "On local disks and other stores that show a file before it is closed, a run that is killed can leave",
-            "an incomplete file in a Hudi table. Readers then end with CDC-601 and name the file; other programs",
-            "fail with `EOFException`, `unable to read commit metadata` or `Commit metadata error`. If a run is",
-            "writing the table right now, read again. Otherwise run the job that writes the table, silver or",
-            "gold: it removes the file and lists it in the warnings of its report. No data is lost, because the",
-            "file's write had not been committed.",
-            "",
-            "To repair a table by hand, stop all runs that write it. Then delete the named file and its checksum,",
-            "both in `.hoodie/timeline` (table version 6: in `.hoodie`):",
-            "",
-            "```sh",
-            "rm 20261124171424702.compaction.requested .20261124171424702.compaction.requested.crc",
-            "```",
-            "",
-            "If later commits build on an incomplete commit, the run ends with CDC-403 (below) and removes nothing.",
-            "",
-            "## Damaged files (CDC-403)",
-            "",
-            "A file of the lake is missing, cut short or overwritten: a disk failed, or somebody removed it. The batch",
-            "was not committed. The error names the file, and other tables go on. If you have a backup of this file,",
-            "put it back. Without one, stop the runs that write the table, then:",
-            "",
-            "| in the lake | do this | what is lost |",
-            "|---|---|---|",
-            "| `bronze/` | move the table's folder away, run the bronze job, then silver's "
-            "| events that Kafka no longer has; silver keeps its rows |",
-            "| `silver/`, `silver_<kind>/` | move the table's folder and the one in `side/` away, run the silver job "
-            "| nothing, if bronze is whole; time travel to older versions |",
-            "| `side/` | move the table's folder away, run `cdc-lake rebuild --table <table>` "
-            "| nothing, if bronze is whole |",
-            "| `gold/` | move the model's folder away, run the gold job | time travel to older versions |",
-            "| `_schemas/` | `cdc-lake schemas restore`: it takes the text from the registry "
-            "| nothing, if the registry has it |",
-            "",
-            "In a local folder Hadoop keeps a checksum of each file, `.<file>.crc`. If you put back a copy of a file,",
-            "delete its checksum. In other stores Parquet's own checksums show damage in data files; verifying them",
-            "takes 0.6 CPU seconds a gigabyte. A damaged file that no run reads, such as one of old bronze, is found",
-            "once it is read.",
-            "",
-        ]
-    )
-
-
-if __name__ == "__main__":
-    print(page(), end="")

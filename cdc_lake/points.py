@@ -1,4 +1,4 @@
-"""Points of a table's life: what `as_of`, `since` and `until` may be."""
+"""Points in the history of a table: the values of `as_of`, `since` and `until`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class SourceTime:
-    """What had happened by a time, as the source's clock says.
+    """A time of the source: everything that had happened by then, by the source's clock.
 
     Attributes:
         at: a datetime with a zone, or ISO text with one.
 
     Raises:
-        ConfigError: it is no time, or has no zone.
+        ConfigError: it is not a time, or has no zone.
     """
 
     at: datetime | str
@@ -33,13 +33,13 @@ class SourceTime:
 
 @dataclass(frozen=True)
 class Offset:
-    """What stands in the topic before a place in each of its partitions.
+    """Offsets of the topic: all records before them.
 
     Attributes:
-        positions: partition -> the next offset to read, as consumers commit them; of every partition.
+        positions: the next offset to read of every partition, as consumers commit it.
 
     Raises:
-        ConfigError: these are no numbers by number.
+        ConfigError: `positions` is not a mapping of numbers to numbers.
     """
 
     positions: Mapping[int, int]

@@ -1,7 +1,6 @@
 """The changes of a source table's columns, and docs/reference/evolution.md, which says what becomes of each.
 
-The outcomes on the page are computed by the code; tests/spark/test_evolution.py holds real tables to them. Running
-this writes the page anew.
+The outcomes on the page are computed by the code; tests/spark/test_evolution.py compares real tables with them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -207,7 +206,7 @@ new records may be mixed in a batch, as they are while a connector catches up: e
 
 _TAIL = """
 This table is computed by the code, and real tables in Delta and in both types of Hudi are held to each of its cells
-(`tests/spark/test_evolution.py`; `python tests/schema_changes.py` writes this page).
+(`tests/spark/test_evolution.py`; `python -m tests.docs.pages` writes this page).
 
 - **Wider** are int to bigint, float to double, and decimals with more digits before or behind the point (38 at most).
   The rows are then written anew, as they are, in a commit of its own, so that every reader of the table's format
@@ -257,7 +256,3 @@ def page() -> str:
     """The text of docs/reference/evolution.md."""
     rows = [f"| {one.name} | {' | '.join(outcome(one, policy) for policy in POLICIES)} |" for one in CHANGES]
     return _HEAD + "\n".join(rows) + "\n" + _TAIL
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

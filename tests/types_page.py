@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "reference" / "types.md"
 _HEAD = """# Types
 
 What a column of the source becomes in silver, and what gets lost on the way. This page is made from the mapping
-(`cdc_lake/decode/types.py`) by `python tests/types_page.py`. Every Postgres row is held against the real servers:
+(`cdc_lake/decode/types.py`) by `python -m tests.docs.pages`. Every Postgres row is held against the real servers:
 random rows of every type go through Debezium under every setting named here, silver must equal Postgres after
 exactly the losses of the row, and each of them must have happened (`tests/e2e/test_live_types.py`). Where nothing is
 said of a loss, there is none. In Hudi tables `smallint` is `int`, inside arrays and structs too: Avro, in which Hudi
@@ -131,7 +131,3 @@ def _described(tree: Tree) -> str:
         inner = f"array of {_described(tree['items'])}"
         return f"{inner} ({name})" if name else inner
     return " ".join(part for part in (tree["type"], tree.get("connect.type"), name) if part)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

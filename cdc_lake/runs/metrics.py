@@ -32,12 +32,12 @@ class Sample(NamedTuple):
 
 
 HELP = {
-    "rows": "Rows of the last run, by what became of them.",
+    "rows": "Rows of the last run, by outcome.",
     "read_bytes": "Bytes of keys and values that the last run read from Kafka.",
     "batches": "Batches that the last run committed.",
     "seconds": "Seconds that the last run took, by phase.",
-    "lag_offsets": "Offsets of the topic that bronze had not read, before and after the last run: least and most of a "
-    "partition, and all.",
+    "lag_offsets": "Offsets of the topic that bronze had not read before and after the last run: `min` and `max` of a "
+    "partition, and their `total`.",
     "unmet": "Rows or events of the last run that did not meet an expectation.",
     "failed": "1 if the last run of the table failed.",
     "ended_timestamp_seconds": "When the last run of the table ended.",

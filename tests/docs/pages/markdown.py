@@ -1,0 +1,33 @@
+"""Markdown that the generated parts of docs/reference/ are made of."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; a `|` in a cell is escaped."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "".join(f"| {' | '.join(map(_escaped, line))} |\n" for line in lines)
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|")
+
+
+def code(words: object) -> str:
+    """Words as code."""
+    return f"`{words}`"
+
+
+def text(words: str) -> str:
+    """Words of the code: outside code spans `<` is escaped, and names of pages become links."""
+    parts = re.split(r"(`[^`]*`)", words)
+    parts[::2] = [
+        re.sub(r"docs/((?:[a-z-]+/)?([a-z-]+)\.md)", r"[\2](../\1)", part.replace("<", "&lt;")) for part in parts[::2]
+    ]
+    return "".join(parts)
+
+
+def prose(doc: str) -> str:
+    """A docstring's paragraphs as one line each."""
+    return "\n\n".join(text(" ".join(part.split())) for part in doc.strip().split("\n\n"))
