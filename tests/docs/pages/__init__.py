@@ -11,6 +11,7 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[3]
 DOCS = CHECKOUT / "docs"
+PICTURES = DOCS / "explanation" / "pictures"
 sys.path.extend(path for path in (str(CHECKOUT / "tests"),) if path not in sys.path)
 
 import schema_changes  # noqa: E402
@@ -22,12 +23,17 @@ from .columns import bronze_columns, side_columns, silver_columns  # noqa: E402
 from .commands import commands  # noqa: E402
 from .errors import error_codes  # noqa: E402
 from .measures import metrics  # noqa: E402
+from .pictures import deletes, log_order, placeholders, stale_events  # noqa: E402
 from .settings import settings  # noqa: E402
 
 WHOLE: Mapping[Path, Callable[[], str]] = {
     types_page.PAGE: types_page.page,
     schema_changes.PAGE: schema_changes.page,
     compatibility.PAGE: lambda: compatibility.page(compatibility.read_results()),
+    PICTURES / "deletes.svg": deletes,
+    PICTURES / "log-order.svg": log_order,
+    PICTURES / "placeholders.svg": placeholders,
+    PICTURES / "stale-events.svg": stale_events,
 }
 PARTS: Mapping[str, Callable[[], str]] = {
     "api": api,
