@@ -25,7 +25,7 @@ from cdc_lake.errors import ModelError
 
 _MARK = "--"
 _LARGEST_FILE = 1 << 20
-_TODO = "see docs/explanation/gold.md"
+_TODO = "see docs/reference/gold-models.md"
 
 Topic = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]+$")]
 Interval = Annotated[str, Field(pattern=r"^[1-9][0-9]* (second|minute|hour|day|week)s?$")]
