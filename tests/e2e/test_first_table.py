@@ -1,0 +1,81 @@
+"""docs/tutorial/first-table.md, step by step, against the embedded servers."""
+
+import re
+import shlex
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from cdc_lake.cli.app import execute
+from cdc_lake.config import CHECKOUT
+from cdc_lake.embedded import sample
+from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
+from cdc_lake.embedded.stack import Stack
+
+NAME = "shop"
+PAGE = CHECKOUT / "docs" / "tutorial" / "first-table.md"
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SERVERS = {"broker:9092": "kafka", "http://registry:8080": "registry"}
+
+
+@pytest.fixture
+def source(stack: Stack) -> str:
+    """The DSN of an empty database."""
+    with psycopg.connect(stack.endpoints["postgres"], autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(NAME)))
+    return make_conninfo(stack.endpoints["postgres"], dbname=NAME)
+
+
+@pytest.mark.usefixtures("spark")
+def test_every_step_works_and_prints_what_the_page_shows(
+    stack: Stack, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    printed = ""
+    steps = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+    assert [kind for kind, _ in steps].count("sh") > 4
+    for kind, text in steps:
+        match kind:
+            case "yaml":
+                for written, server in SERVERS.items():
+                    text = text.replace(written, stack.endpoints[server])
+                Path("lake.yml").write_text(text, encoding="utf-8")
+            case "sql":
+                change(stack, source, text)
+            case "sh":
+                for line in text.splitlines():
+                    run(line)
+                assert "shop.public.orders" in capsys.readouterr().out or "make setup" in text
+            case "python":
+                exec(text, names)
+                printed = capsys.readouterr().out
+            case _:
+                assert printed == text
+
+
+def change(stack: Stack, source: str, statements: str) -> None:
+    """Do it in the source, and wait until Kafka has it; the first statements create the table and the connector."""
+    with psycopg.connect(source, autocommit=True) as connection:
+        connection.execute(statements)
+    if "CREATE TABLE" in statements:
+        tables = ["public.orders"]
+        wanted = postgres_connector_config(
+            stack.endpoints, database=NAME, topic_prefix=NAME, tables=tables, envelope_tables=tables
+        )
+        put_connector(stack.endpoints["connect"], NAME, wanted)
+    sample.wait_until_sent(source, NAME, 60)
+
+
+def run(line: str) -> None:
+    """Run a command in this process; those that install are done already."""
+    program, *arguments = shlex.split(line)
+    if program != "cdc-lake":
+        assert line in ("make setup", ". .venv/bin/activate")
+        return
+    with pytest.raises(SystemExit) as ended:
+        execute(*arguments)
+    assert ended.value.code == 0, line
