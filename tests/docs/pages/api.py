@@ -21,8 +21,11 @@ def _annotation(kind: Any) -> str:
 
 
 def _signature(member: Any) -> str:
-    """A call with one argument per line, without the folders of types."""
+    """A function with one argument per line, or a class with its fields; types without their modules."""
     found = inspect.signature(member)
+    if inspect.isclass(member):
+        fields = (f"    {one.name}: {_annotation(one.annotation)}" for one in found.parameters.values())
+        return "\n".join((f"class {member.__name__}:", *fields))
     lines = []
     for one in found.parameters.values():
         if one.kind is one.KEYWORD_ONLY and "*" not in lines:
@@ -31,7 +34,7 @@ def _signature(member: Any) -> str:
         lines.append(f"{one.name}: {_annotation(one.annotation)}{default}")
     returned = "" if found.return_annotation in (None, found.empty) else f" -> {_annotation(found.return_annotation)}"
     arguments = ",\n    ".join(lines)
-    return f"{member.__name__}(\n    {arguments},\n){returned}"
+    return f"def {member.__name__}(\n    {arguments},\n){returned}: ..."
 
 
 def _body(member: Any) -> Iterator[str]:
