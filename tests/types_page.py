@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from source_types import DEFAULTS, POSTGRES, SOURCES, Arrival, any_precision, array, decimal, time
@@ -80,9 +81,10 @@ def page() -> str:
     """The page's text."""
     parts = [_HEAD, *_table(("Avro", "Connect name", "column", "loses"), _mapping_rows()), _POLICIES]
     for source, arrivals in SOURCES.items():
-        parts += [f"\n## {source}\n\n{_NOTES[source]}\n", *_table(_HEADINGS, map(_row, arrivals))]
+        parts += [f"\n## {source}\n\n{fill(_NOTES[source], 120)}\n", *_table(_HEADINGS, map(_row, arrivals))]
     settings = ", ".join(f"`{name}={value}`" for name, value in DEFAULTS.items())
-    parts.append(f"\nWhere a setting is not named, the row is the same for all of its values. Defaults: {settings}.\n")
+    last = f"Where a setting is not named, the row is the same for all of its values. Defaults: {settings}."
+    parts.append(f"\n{fill(last, 120, break_on_hyphens=False)}\n")
     return "\n".join(parts)
 
 

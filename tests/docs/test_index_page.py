@@ -11,6 +11,7 @@ INDEX = DOCS / "index.md"
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+MAX_WIDTH = 140
 PAGES = sorted({*DOCS.rglob("*.md"), *CHECKOUT.glob("*.md"), CHECKOUT / "infra" / "README.md"})
 
 
@@ -43,3 +44,11 @@ def test_links_resolve(page: Path) -> None:
     ]
 
     assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_lines_fit_the_screen(page: Path) -> None:
+    """Rows of tables cannot be broken."""
+    lines = prose(page).splitlines()
+
+    assert [line for line in lines if len(line) > MAX_WIDTH and not line.startswith("|")] == []

@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 
 from cdc_lake.cli.app import execute
 from cdc_lake.config import CHECKOUT
-from cdc_lake.embedded import sample
+from cdc_lake.demo import sample
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
 from cdc_lake.embedded.stack import Stack
 

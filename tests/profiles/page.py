@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import fill
 from typing import NamedTuple
 
 from cdc_lake.spark.java import JAVA_VERSION
@@ -179,7 +180,7 @@ def _broken() -> list[str]:
 
 
 def _not() -> list[str]:
-    return [f"- **{what}**: {why}" for what, why in _UNSUPPORTED] + [""]
+    return [fill(f"- **{what}**: {why}", 120, subsequent_indent="  ") for what, why in _UNSUPPORTED] + [""]
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import cdc_lake
 from cdc_lake.operations.story import Story, StoryEvent
 
-from .markdown import code, prose, table
+from .markdown import code, prose, table, text
 
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises):\n((?:[ ]{4}.*\n?|\n)+)", re.MULTILINE)
 _ENTRY = re.compile(r"^(\S[^:]*): (.*(?:\n[ ]{4}.*)*)", re.MULTILINE)
@@ -40,12 +40,12 @@ def _signature(member: Any) -> str:
 def _body(member: Any) -> Iterator[str]:
     doc = inspect.cleandoc(member.__doc__ or "") + "\n"
     yield prose(_SECTION.split(doc)[0]) + "\n"
-    for name, text in _SECTION.findall(doc):
-        inner = inspect.cleandoc("\n" + text)
+    for name, section in _SECTION.findall(doc):
+        inner = inspect.cleandoc("\n" + section)
         if name == "Returns":
-            yield f"Returns: {prose(inner)}\n"
+            yield prose(f"Returns: {inner}") + "\n"
         else:
-            entries = [(code(entry), prose(meaning)) for entry, meaning in _ENTRY.findall(inner)]
+            entries = [(code(entry), text(" ".join(meaning.split()))) for entry, meaning in _ENTRY.findall(inner)]
             yield table(({"Args": "argument", "Raises": "error"}.get(name, "attribute"), "meaning"), entries)
 
 

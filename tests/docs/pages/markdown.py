@@ -2,6 +2,9 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from textwrap import fill
+
+WIDTH = 120
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -29,5 +32,6 @@ def text(words: str) -> str:
 
 
 def prose(doc: str) -> str:
-    """A docstring's paragraphs as one line each."""
-    return "\n\n".join(text(" ".join(part.split())) for part in doc.strip().split("\n\n"))
+    """A docstring's paragraphs as lines of at most `WIDTH`."""
+    parts = (text(" ".join(part.split())) for part in doc.strip().split("\n\n"))
+    return "\n\n".join(fill(part, WIDTH, break_on_hyphens=False) for part in parts)
