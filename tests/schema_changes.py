@@ -187,7 +187,7 @@ def outcome(change: Change, policy: Evolution) -> str:
     return "; ".join(step.words for step in steps) or "nothing changes"
 
 
-_HEAD = """# When the source's columns change
+_HEAD = """# Schema evolution
 
 Bronze holds bytes and never changes its shape. What silver does is the table's `evolution`:
 

@@ -95,7 +95,7 @@ def page(results: Mapping[str, Mapping[str, Count]]) -> str:
     )
 
 
-_HEAD = """# Which versions go together
+_HEAD = """# Compatibility
 
 <!-- Made by `make test-profiles`; `python -m tests.profiles --page` writes it anew without running anything. -->
 
@@ -125,13 +125,13 @@ broken pair (below). Whether Amazon's builds have that fault is not known here. 
 cdc_lake uses none of the three commands that fail: it writes Delta tables by path, which is right with the open-source
 builds, too. In code of your own try the commands first.
 
-## What was run
+## Test results
 
 Tests that passed, by file; and logs of the [conformance kit](conformance.md): those of keys, of names, of values that
 were not sent and of missing rows, with hard deletes, as envelopes, in one batch.
 """
 _BROKEN = """
-## What is refused
+## Refused versions
 
 A job looks at the versions and settings of its session before it does anything. It ends with exit code 2 (CDC-202) if
 they are one of these. What a vendor adds to a version (`-amzn-2`) is left out when it is compared. Amazon's builds of
@@ -142,7 +142,7 @@ _TAIL = """
 Spark itself dies of a Java that is too new, before a job could say so. In an environment of `make setup`,
 `spark-env.sh` says it first, if that Java has a file `release`.
 
-## What does not work
+## Unsupported
 """
 
 

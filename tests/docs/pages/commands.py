@@ -59,7 +59,8 @@ def _rows(parameters: list[Any]) -> list[tuple[str, str, str, str]]:
 def commands() -> str:
     """A section for each command."""
     parts = []
-    for name, command in _leaves(typer.main.get_command(app), "cdc-lake"):
+    leaves = _leaves(typer.main.get_command(app), "cdc-lake")
+    for name, command in sorted(leaves, key=lambda leaf: not leaf[0].startswith("cdc-lake run")):
         parts.append(f"## {name}\n\n{prose(command.help or '')}\n")
         if command.params:
             parts.append(table(("flag or argument", "value", "default", "meaning"), _rows(command.params)))

@@ -119,7 +119,7 @@ def settings() -> str:
         if not group.key:
             continue
         shown = group.key.replace("tables.<name>", "tables.<topic or glob>")
-        parts.append(f"{'#' * min(group.depth + 1, 4)} {shown}\n\n{group.meaning}\n")
+        parts.append(f"{'#' * min(group.depth + 1, 4)} `{shown}`\n\n{group.meaning}\n")
         rows = [
             (code(one.key.removeprefix("tables.<name>.")), one.values, one.default, text(one.meaning))
             for one in group.settings
