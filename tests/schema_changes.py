@@ -131,7 +131,7 @@ CHANGES: Sequence[Change] = (
         ({"Twin": "x", "twin__string": None}, {"Twin": None, "twin__string": "y"}),
     ),
     Change(
-        "the table is made anew with other columns",
+        "the table is re-created with other columns",
         {"left": _TEXT, "same": _TEXT, "other": _TEXT},
         {"same": _TEXT, "other": wire.optional(wire.DATE), "right": _TEXT},
         {"left": "x", "same": "x", "other": "x"},
@@ -193,7 +193,7 @@ Bronze holds bytes and never changes its shape. What silver does is the table's 
 
 | setting | meaning |
 |---|---|
-| `evolve` (default) | columns are added; types become wider; values of a type that does not go with it stand beside |
+| `evolve` (default) | columns are added; types become wider; values of a type that does not fit get a variant column |
 | `add_only` | columns are added; a change of a type stops the table's run with exit code 2 |
 | `freeze` | any of this stops it |
 
@@ -209,13 +209,13 @@ This table is computed by the code, and real tables in Delta and in both types o
 (`tests/spark/test_evolution.py`; `python -m tests.docs.pages` writes this page).
 
 - **Wider** are int to bigint, float to double, and decimals with more digits before or behind the point (38 at most).
-  The rows are then written anew, as they are, in a commit of its own, so that every reader of the table's format
-  reads it. `cdc-lake plan` says beforehand how many bytes that is. A primary key may become wider, too.
-- **Beside** stand values of any other type: `price` text, and from then on integer, is `price` and `price__int`. A row
-  has its value in one of them, null in the other: `coalesce(price__int, try_cast(price AS int))` reads both. Which
-  column belongs to which stands in silver's commits, so that a rebuild gives the same names. To have one column
-  instead, name its type: `cast: {price: string}`.
-- **Dropped** columns stay. Rows written from then on have null there; the report says so once.
+  The rows are then rewritten unchanged, in a commit of their own, so that every reader of the table's format reads it.
+  `cdc-lake plan` says beforehand how many bytes that is. A primary key may become wider, too.
+- **Variant columns** hold values of any other type. If `price` changes from text to integer, silver has `price` and
+  `price__int`. A row has its value in one of them, null in the other: `coalesce(price__int, try_cast(price AS int))`
+  reads both. Silver's commits store which column belongs to which, so a rebuild gives the same names. To have
+  one column instead, name its type: `cast: {price: string}`.
+- **Dropped** columns stay. Rows written from then on have null there; the report names them once.
 - **Renamed** columns are a dropped and a new one: nothing in the events links them. `rename: {new_name: old_name}`
   goes on with the old column.
 - **A default** of a new column is not in the rows that were there before: the source changes them without an event.
@@ -237,7 +237,7 @@ This table is computed by the code, and real tables in Delta and in both types o
 |---|---|
 | `except_columns: [secret]` | the source's column is not in silver; bronze has it |
 | `rename: {full_name: name}` | silver's column is called `name`; several may become one, but no two of one schema |
-| `cast: {code: string}` | silver's column, by its name there, has this type whatever comes |
+| `cast: {code: string}` | silver's column, by its name there, always has this type |
 
 A value that does not go into the type that `cast` names stops the run (exit 30) and says how many there are. Its batch
 is not committed; earlier batches stay. What is already in silver stays as it is: run `cdc-lake rebuild` to apply these

@@ -44,7 +44,7 @@ _POLICIES = """
   hold (an infinite date, a time finer than a microsecond) is a problem of its record (`key_problem` in
   `cdc_lake/decode/key.py`). What is lost before Kafka cannot be seen: a key of dates before 1582-10-15 may arrive as
   another one in a snapshot than in the stream. There a date before Christ arrives as the same date after Christ, which
-  is another row's key: silver then has one row of the two. `cdc-lake reconcile` finds the missing row and says so.
+  is another row's key: silver then has one row of the two. `cdc-lake reconcile` finds the missing row.
 - **Values that were not sent** keep the column's value
   ([placeholders](../explanation/ordering-and-deletes.md#placeholders)). Postgres' arrays of numbers
   with a fraction, of times, of ranges and the like have no placeholder: left alone by an update when they are
@@ -53,9 +53,9 @@ _POLICIES = """
   one that was not sent. Silver keeps what it had, or null.
 - **Postgres' `timetz` in a zone with seconds** (`10:00:00+01:00:30`) arrives as null in a snapshot. In the stream it
   stops the connector. An empty `varbit(1)` stops it in the snapshot.
-- **Null in a column that has a default** arrives as the default: the converters do it, whatever the source is. In a
+- **Null in a column that has a default** arrives as the default: the converters do it, for every source. In a
   column that may not be null, so does a value that Debezium cannot convert, such as NaN.
-- **Postgres' arrays of several dimensions** arrive as nulls, whatever the type of the elements; those of texts, uuids
+- **Postgres' arrays of several dimensions** arrive as nulls, for elements of every type; those of texts, uuids
   and JSON as names of Java objects (`[Ljava.lang.String;@6ff90734`).
 - **Without Connect's names** (`connect.meta.data=false` on the converter) only widths are left: dates, times and
   timestamps stay the plain numbers or texts they are sent as, small whole numbers become `int`; decimals are still
@@ -71,7 +71,7 @@ _NOTES = {
     "`adaptive_time_microseconds` unless set. A `TIME` may be negative and longer than a day.",
     "SQL Server": "As Debezium's documentation declares them.",
     "Oracle": "As Debezium's documentation declares them. Large objects need `lob.enabled`.",
-    "MongoDB": "A row is one column `document`, JSON text, beside the key's `id`. An update without a full document "
+    "MongoDB": "A row is one column `document`, JSON text, next to the key's `id`. An update without a full document "
     "cannot be applied and is a problem of its record (`row_problem` in `cdc_lake/decode/envelope.py`): set "
     "`capture.mode=change_streams_update_full`.",
 }

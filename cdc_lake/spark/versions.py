@@ -203,7 +203,7 @@ BROKEN = (
     ),
     Broken(
         f"Hudi 1.2 without {HUDI_EXTENSION.rpartition('.')[2]} in {EXTENSIONS}",
-        "an incremental query has no rows, and no error says so",
+        "an incremental query has no rows, without an error",
         f"set {EXTENSIONS}={HUDI_EXTENSION},{DELTA_EXTENSION}, or leave it to cdc_lake",
         lambda found, settings: number(found.hudi)[:2] == (1, 2) and HUDI_EXTENSION not in settings.get(EXTENSIONS, ""),
     ),

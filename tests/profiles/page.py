@@ -69,7 +69,7 @@ _UNSUPPORTED = (
     ("`make demo` and the end-to-end tests", "run with `emr7` only."),
     (
         "pandas 3",
-        "PySpark 3.5 does not work with it. cdc_lake depends on a pandas older than 3, whatever the Spark.",
+        "PySpark 3.5 does not work with it. cdc_lake depends on a pandas older than 3, with every Spark.",
     ),
 )
 
@@ -97,11 +97,11 @@ def page(results: Mapping[str, Mapping[str, Count]]) -> str:
 
 _HEAD = """# Compatibility
 
-<!-- Made by `make test-profiles`; `python -m tests.profiles --page` writes it anew without running anything. -->
+<!-- Written by `make test-profiles`; `python -m tests.docs.pages` writes it without running tests. -->
 
 A profile is a set of versions that the suites below were run with. The Spark that is installed chooses it; where two
 profiles have the same Spark, `CDC_LAKE_PROFILE` names the one whose jars are meant. There is one code base: what is
-called otherwise in another version stands in `cdc_lake/spark/versions.py`.
+called otherwise in another version is in `cdc_lake/spark/versions.py`.
 """
 _EMR = f"""
 Java is {JAVA_VERSION} everywhere. Spark 4 does not start on the small Java that `make setup` brings along, which lacks
