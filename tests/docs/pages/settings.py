@@ -93,7 +93,7 @@ def groups(model: type[BaseModel] = Config, key: str = "", depth: int = 0) -> It
     own: list[Setting] = []
     below: list[Group] = []
     for name, field in model.model_fields.items():
-        path, inner = f"{key}.{name}".lstrip("."), _model(field.annotation)
+        path, inner = f"{key}.{field.alias or name}".lstrip("."), _model(field.annotation)
         if path == "defaults":
             continue
         if inner is None:
