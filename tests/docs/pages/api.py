@@ -33,7 +33,7 @@ def _signature(member: Any) -> str:
         default = "" if one.default is one.empty else f" = {one.default!r}"
         lines.append(f"{one.name}: {_annotation(one.annotation)}{default}")
     returned = "" if found.return_annotation in (None, found.empty) else f" -> {_annotation(found.return_annotation)}"
-    arguments = ",\n    ".join(lines)
+    arguments = ",\n    ".join(lines).replace("'", '"')
     return f"def {member.__name__}(\n    {arguments},\n){returned}: ..."
 
 
