@@ -328,7 +328,7 @@ class KafkaConfig(Model):
         return self.tls.enabled if self.tls else self.auth != "none"
 
     @property
-    def doubts(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What is switched off that protects the line, for each report."""
         found = []
         if self.tls and not self.tls.enabled:

@@ -82,7 +82,7 @@ class FakeBroker:
         log = self._partitions[topic][partition]
         log.records = [record for record in log.records if record.offset != offset]
 
-    def doubts(self, topic: str) -> list[str]:
+    def warnings(self, topic: str) -> list[str]:
         """See `TopicSource`."""
         return []
 

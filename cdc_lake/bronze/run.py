@@ -215,8 +215,8 @@ class _Bronze:
 
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
-        for doubt in self.source.doubts(done.table):
-            done.warn(doubt)
+        for warning in self.source.warnings(done.table):
+            done.warn(warning)
         table, log = lake_of(self.config).bronze(spark, done.table), self.logs[done.table]
         if log.problem:
             log = self.source.logs([log.name])[log.name]  # what is being written may be whole by now

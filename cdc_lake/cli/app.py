@@ -85,7 +85,7 @@ def execute(*arguments: str) -> None:
     try:
         app([argument for argument in arguments if argument != "--debug"], prog_name="cdc-lake")
     except Exception as exc:
-        error = _known(exc)
+        error = _translate_error(exc)
         if error is None:
             raise
         if os.environ.get("CDC_LAKE_DEBUG") == "1":
@@ -94,7 +94,7 @@ def execute(*arguments: str) -> None:
         sys.exit(error.exit_code)
 
 
-def _known(error: Exception) -> CdcLakeError | None:
+def _translate_error(error: Exception) -> CdcLakeError | None:
     """What an error means for the reader; none if that is not known."""
     if isinstance(error, CdcLakeError):
         return error

@@ -36,7 +36,7 @@ def sync(table: Tables = None, layer: Layers = None, config: ConfigFile = None, 
     from cdc_lake.runs.catalog_sync import sync_catalog
 
     report = sync_catalog(settings, table or ["*"], layer or ())
-    _tell(report, as_json, unchanged="in step", changed="mended: ")
+    _print_entries(report, as_json, unchanged="in step", changed="mended: ")
     raise typer.Exit(worst_exit_code(one.error.exit_code for one in report.entries if one.error))
 
 
@@ -47,7 +47,7 @@ def check(table: Tables = None, layer: Layers = None, config: ConfigFile = None,
     from cdc_lake.runs.catalog_sync import check_catalog
 
     report = check_catalog(settings, table or ["*"], layer or ())
-    _tell(report, as_json, unchanged="in step", changed="")
+    _print_entries(report, as_json, unchanged="in step", changed="")
     if report.drifted:
         raise CatalogDriftError(
             "catalog", f"{len(report.drifted)} entries are not as the tables are", "run `cdc-lake catalog sync`"
@@ -65,10 +65,12 @@ def drop(
     settings = load_config(config)
     from cdc_lake.runs.catalog_sync import drop_from_catalog
 
-    _tell(drop_from_catalog(settings, table, layer or ()), as_json, unchanged="taken out", changed="taken out: ")
+    _print_entries(
+        drop_from_catalog(settings, table, layer or ()), as_json, unchanged="taken out", changed="taken out: "
+    )
 
 
-def _tell(report: "CatalogReport", as_json: bool, *, unchanged: str, changed: str) -> None:
+def _print_entries(report: "CatalogReport", as_json: bool, *, unchanged: str, changed: str) -> None:
     for message in dict.fromkeys(_errors(report)):
         say(message, error=True)
     if as_json:

@@ -22,7 +22,7 @@ _PASS_ON = {"ignore_unknown_options": True}
 _CLUSTER = "cluster"
 
 
-class _What(StrEnum):
+class _Target(StrEnum):
     bronze = "bronze"
     silver = "silver"
     gold = "gold"
@@ -35,7 +35,7 @@ class _Form(StrEnum):
     json = "json"
 
 
-What = Annotated[_What, typer.Argument(help="The job; or `cluster`, which makes one.", metavar="WHAT")]
+What = Annotated[_Target, typer.Argument(help="The job; or `cluster`, which makes one.", metavar="WHAT")]
 Flags = Annotated[
     list[str] | None,
     typer.Argument(metavar="[FLAGS]...", help="The job's own flags, as behind `spark-submit jobs/bronze.py`."),
@@ -54,7 +54,7 @@ def render(
     config: ConfigFile = None,
 ) -> None:
     """Print what a job is submitted with, or a cluster made with. Nothing is sent."""
-    arguments = _checked(what, flags or [])
+    arguments = _check_flags(what, flags or [])
     settings = load_config(config)
     from cdc_lake.emr import open_target
     from cdc_lake.emr.ec2 import cluster_line, cluster_request
@@ -72,7 +72,7 @@ def render(
 @app.command(context_settings=_PASS_ON)
 def submit(what: What, flags: Flags = None, cluster_id: ClusterId = None, config: ConfigFile = None) -> None:
     """Submit a job, or make a cluster. Prints the id of the step, the job run or the cluster."""
-    arguments = _checked(what, flags or [])
+    arguments = _check_flags(what, flags or [])
     settings = load_config(config)
     from cdc_lake.emr import open_target
     from cdc_lake.emr.ec2 import start_cluster
@@ -118,7 +118,7 @@ def status(
     raise typer.Exit(1 if ids and failed else 0)
 
 
-def _checked(what: _What, flags: list[str]) -> list[str]:
+def _check_flags(what: _Target, flags: list[str]) -> list[str]:
     """The flags, if the job takes them: a cluster would say so minutes later."""
     if what == _CLUSTER:
         if flags:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cdc_lake.cli.output import say
-from cdc_lake.cli.run import start_log
+from cdc_lake.cli.run import configure_logging
 from cdc_lake.errors import InstallationError
 from cdc_lake.spark.jars import (
     EMBEDDED_PROFILE,
@@ -45,7 +45,7 @@ def fetch_command(
 ) -> None:
     """Fetch what is missing or damaged, and make Spark's jars known to spark-submit."""
     cache = cache_folder()
-    for name, jars in _chosen(profile):
+    for name, jars in _selected_profiles(profile):
         if name in PROFILES and (s3a or reads_s3a(conf)):
             jars += read_lock(lock_file(PROFILES[name].s3a))
         fetched = fetch(jars, cache, progress=lambda text, name=name: say(f"{name}: {text}"))  # type: ignore[misc]
@@ -66,7 +66,7 @@ def archive_command() -> None:
     from cdc_lake.cli.training import train
     from cdc_lake.spark.class_archive import recorded  # loads pyspark, as above
 
-    start_log()
+    configure_logging()
     with tempfile.TemporaryDirectory() as folder, recorded():
         train(Path(folder))
 
@@ -76,7 +76,7 @@ def verify_command(profile: Profile = None) -> None:
     """Check that every jar is there and is the one that was tested."""
     cache = cache_folder()
     problems = []
-    for name, jars in _chosen(profile):
+    for name, jars in _selected_profiles(profile):
         found = verify(jars, cache)
         say(f"{name}: {len(jars) - len(found)} of {len(jars)} jars are right")
         problems += found
@@ -87,7 +87,7 @@ def verify_command(profile: Profile = None) -> None:
 @app.command("list")
 def list_command(profile: Profile = None) -> None:
     """List the jars and who needs them."""
-    for name, jars in _chosen(profile):
+    for name, jars in _selected_profiles(profile):
         say(name)
         for jar in jars:
             say(f"  {jar.coordinates}  {','.join(jar.parts)}")
@@ -100,6 +100,6 @@ def lock_command(profile: Annotated[str, typer.Argument(help="A file of conf/jar
     say(f"{profile}: {len(read_lock(lock_file(profile)))} hashes written; look at the difference before you commit it")
 
 
-def _chosen(profile: str | None) -> Iterator[tuple[str, tuple[Jar, ...]]]:
+def _selected_profiles(profile: str | None) -> Iterator[tuple[str, tuple[Jar, ...]]]:
     for name in (profile,) if profile else (profile_name(), EMBEDDED_PROFILE):
         yield name, read_lock(lock_file(name))

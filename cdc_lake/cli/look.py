@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cdc_lake.operations.story import Story, StoryEvent
 
 Json = Annotated[bool, typer.Option("--json", help="Print it as one line of JSON.")]
-_WIDEST = 60
+_MAX_CHARACTERS = 60
 """Characters of a value that are shown."""
 _STYLES = {
     "decides": "bold green",
@@ -174,4 +174,4 @@ def short(value: str | None) -> str:
     if value is None:
         return "null"
     one_line = value.replace("\n", "\\n")
-    return one_line if len(one_line) <= _WIDEST else f"{one_line[: _WIDEST - 1]}…"
+    return one_line if len(one_line) <= _MAX_CHARACTERS else f"{one_line[: _MAX_CHARACTERS - 1]}…"

@@ -22,14 +22,14 @@ def printable(text: str) -> str:
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def as_one_entry(text: str) -> str:
+def as_log_entry(text: str) -> str:
     """The same as one entry of a log: lines behind the first are indented, so that none of them passes for an entry."""
     return printable(text).replace("\n", f"\n{_INDENT}")
 
 
 def say(text: str, *, error: bool = False) -> None:
     """Print a message, on stderr if it is no part of what the command was asked for."""
-    answer(as_one_entry(text), error=error)
+    answer(as_log_entry(text), error=error)
 
 
 def answer(text: str, *, error: bool = False) -> None:
@@ -42,7 +42,7 @@ class LogFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
-        return as_one_entry(super().format(record))
+        return as_log_entry(super().format(record))
 
 
 class Output(Console):
@@ -53,14 +53,14 @@ class Output(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """See `rich.console.Console`; the lines of a text behind its first are indented."""
-        super().print(*(_rewritten(one, as_one_entry) for one in objects), **options)
+        super().print(*(_escape_text(one, as_log_entry) for one in objects), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """See `rich.console.Console`; all text comes through here, that of a table's cells included."""
-        return super().render(_rewritten(renderable, printable), options)
+        return super().render(_escape_text(renderable, printable), options)
 
 
-def _rewritten(renderable: Any, rewrite: Callable[[str], str]) -> Any:
+def _escape_text(renderable: Any, rewrite: Callable[[str], str]) -> Any:
     """A text after `rewrite`; anything else as it is."""
     if isinstance(renderable, str):
         return Text(rewrite(renderable))

@@ -35,14 +35,14 @@ def package(
     name = profile or profile_name()
     folder = into.resolve() / name
     plan = build(folder, name, arch=arch.value, s3a=s3a, progress=lambda text: say(f"{name}: {text}"))
-    _tell(folder, plan)
+    _print_package(folder, plan)
     if upload_to:
         to = f"{upload_to.rstrip('/')}/{plan.version}"
         for file in plan.needed_on("emr"):
             answer(f"aws s3 cp {folder / file.path} {to}/{file.path}")
 
 
-def _tell(folder: Path, plan: Plan) -> None:
+def _print_package(folder: Path, plan: Plan) -> None:
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("file", overflow="fold")
     table.add_column("bytes", justify="right")

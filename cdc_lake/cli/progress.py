@@ -10,7 +10,7 @@ from rich.text import Text
 from cdc_lake.cli.output import Output
 from cdc_lake.runs.report import Report
 
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 
 class Display:
@@ -46,6 +46,6 @@ def line(report: Report) -> str:
         f"{number[state]} {state}" for state in ("ok", "unchanged", "failed", "waiting") if number[state]
     )
     working = [done.table for done in report.tables if done.status == "working"]
-    more = f" and {len(working) - _MOST_NAMED} more" if len(working) > _MOST_NAMED else ""
-    now = f"; working on {', '.join(working[:_MOST_NAMED])}{more}" if working else ""
+    more = f" and {len(working) - _MAX_NAMED} more" if len(working) > _MAX_NAMED else ""
+    now = f"; working on {', '.join(working[:_MAX_NAMED])}{more}" if working else ""
     return f"{report.layer}: {states or 'no table is through yet'}{now}"

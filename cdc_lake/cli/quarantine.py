@@ -13,7 +13,7 @@ from rich.text import Text
 
 from cdc_lake.cli.look import Json, short
 from cdc_lake.cli.output import Output, answer
-from cdc_lake.cli.run import ConfigFile, How, Tables, run_layer
+from cdc_lake.cli.run import ConfigFile, RunOptions, Tables, run_layer
 from cdc_lake.config import Config, load_config
 from cdc_lake.runs.report import Report
 
@@ -27,7 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-AnyTables = Annotated[list[str] | None, typer.Option("--table", help="Topic name or glob; repeatable. Else all.")]
+OptionalTables = Annotated[list[str] | None, typer.Option("--table", help="Topic name or glob; repeatable. Else all.")]
 Reasons = Annotated[
     list[str] | None, typer.Option("--reason", help="Stage, code, or a part of the message; repeatable.")
 ]
@@ -45,7 +45,7 @@ _BYTES_A_LINE = 16
 
 @app.command("list")
 def list_(
-    table: AnyTables = None,
+    table: OptionalTables = None,
     reason: Reasons = None,
     since: Since = None,
     until: Until = None,
@@ -115,7 +115,7 @@ def replay(
 
         return replay_quarantined(settings, table, selection=selection, workers=workers)
 
-    run_layer(work, config, How(as_json=as_json))
+    run_layer(work, config, RunOptions(as_json=as_json))
 
 
 @app.command()
@@ -137,7 +137,7 @@ def drop(
 
         return drop_quarantined(settings, table, because, selection=selection, workers=workers)
 
-    run_layer(work, config, How(as_json=as_json))
+    run_layer(work, config, RunOptions(as_json=as_json))
 
 
 def _selection(
@@ -214,14 +214,14 @@ def _lines(side: str, found: "Bytes") -> Iterator[str]:
     if found.size > len(head):
         yield f"  and {found.size - len(head):,} more bytes"
     for tried in found.tried:
-        yield from _tried(tried)
+        yield from _schema_lines(tried)
     if not found.tried:
         yield "  no schema is known that it could have been written with"
         if found.text is not None:
             yield f"  as text: {short(found.text)}"
 
 
-def _tried(tried: "Tried") -> Iterator[str]:
+def _schema_lines(tried: "Tried") -> Iterator[str]:
     verdict = "does not read it" if tried.problem else "reads it"
     yield f"  schema {tried.name or ''} ({tried.fingerprint[:12]}) {verdict}"
     for name, value in tried.fields.items():

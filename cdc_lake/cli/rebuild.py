@@ -10,16 +10,16 @@ from cdc_lake.cli.output import Output
 from cdc_lake.cli.progress import Display
 from cdc_lake.cli.run import (
     ConfigFile,
-    How,
     Json,
     JsonFile,
     Parallel,
-    open_workers,
-    positions,
+    RunOptions,
+    configure_logging,
+    open_scheduler,
+    parse_offsets,
+    print_problems,
     print_report,
-    start_log,
-    tell,
-    tell_troubles,
+    show_report,
 )
 from cdc_lake.config import load_config
 from cdc_lake.errors import worst_exit_code
@@ -61,12 +61,12 @@ def rebuild(
     if dry_run and yes:
         raise typer.BadParameter("give --dry-run or --yes, not both")
     key = tuple(key_from.split(",")) if key_from else ()
-    point = SourceTime(until) if until else Offset(positions(until_offset)) if until_offset else None
+    point = SourceTime(until) if until else Offset(parse_offsets(until_offset)) if until_offset else None
 
-    start_log()
-    settings, how = load_config(config), How(parallel, as_json=as_json, json_file=json_file)
+    configure_logging()
+    settings, options = load_config(config), RunOptions(parallel, as_json=as_json, json_file=json_file)
     display = Display()
-    workers = open_workers(settings, how, display)
+    workers = open_scheduler(settings, options, display)
     from cdc_lake.operations.rebuild import Asked, run_rebuild
 
     asked = Asked(point, dry_run, seed_from_silver, key, accept_loss)
@@ -77,18 +77,18 @@ def rebuild(
 
     if dry_run or yes:
         report = run(asked)
-        tell(report, how)
+        show_report(report, options)
         raise typer.Exit(report.exit_code)
     preview = run(replace(asked, is_preview=True))
     shown = {done.table: done for done in preview.tables if done.source_version is not None}
     if not shown:
-        tell(preview, how)
+        show_report(preview, options)
         raise typer.Exit(preview.exit_code)
     print_report(preview, Output(stderr=as_json))
-    tell_troubles(preview)
+    print_problems(preview)
     question = f"Replace these {len(shown)} tables?" if len(shown) > 1 else "Replace this table?"
     if not confirmed(question, yes=yes, on_stderr=as_json):
         raise typer.Exit(preview.exit_code)
     report = run(replace(asked, shown=shown))
-    tell(report, how)
+    show_report(report, options)
     raise typer.Exit(worst_exit_code((preview.exit_code, report.exit_code)))

@@ -12,13 +12,13 @@ from cdc_lake.cli.output import Output
 from cdc_lake.cli.progress import Display
 from cdc_lake.cli.run import (
     ConfigFile,
-    How,
     Json,
     JsonFile,
     Parallel,
+    RunOptions,
     Tables,
-    start_log,
-    tell,
+    configure_logging,
+    show_report,
 )
 from cdc_lake.config import load_config
 from cdc_lake.errors import InstallationError
@@ -37,8 +37,8 @@ def reconcile(
     json_file: JsonFile = None,
 ) -> None:
     """Compare silver with the source database; exit code 30 if they differ."""
-    start_log()
-    settings, how = load_config(config), How(parallel, as_json=as_json, json_file=json_file)
+    configure_logging()
+    settings, options = load_config(config), RunOptions(parallel, as_json=as_json, json_file=json_file)
     try:
         from cdc_lake.operations.reconcile import run_reconcile
     except ModuleNotFoundError as exc:
@@ -50,11 +50,11 @@ def reconcile(
     workers = Workers(parallel or settings.run.parallel, watch=display.watch)
     with display.shown():
         report = run_reconcile(settings, table, wait_seconds=wait, keys=keys, workers=workers)
-    tell(report, how, partial(_print, console=Output()))
+    show_report(report, options, partial(_print_tables, console=Output()))
     raise typer.Exit(report.exit_code)
 
 
-def _print(report: Report, console: Console) -> None:
+def _print_tables(report: Report, console: Console) -> None:
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("table", overflow="fold")
     for heading in ("source\nrows", "silver\nrows", "miss-\ning", "extra", "changed", "known\nlosses", "sec-\nonds"):

@@ -124,7 +124,7 @@ def bronze(
             workers=workers,
         )
 
-    run_layer(layer, config, How(parallel, continuous, interval, as_json, json_file, profile))
+    run_layer(layer, config, RunOptions(parallel, continuous, interval, as_json, json_file, profile))
 
 
 @app.command()
@@ -145,7 +145,7 @@ def silver(
 
         return run_silver(settings, table, workers=workers)
 
-    run_layer(layer, config, How(parallel, continuous, interval, as_json, json_file, profile))
+    run_layer(layer, config, RunOptions(parallel, continuous, interval, as_json, json_file, profile))
 
 
 @app.command()
@@ -166,7 +166,7 @@ def gold(
 
         return run_gold(settings, model, workers=workers)
 
-    run_layer(layer, config, How(parallel, continuous, interval, as_json, json_file, profile))
+    run_layer(layer, config, RunOptions(parallel, continuous, interval, as_json, json_file, profile))
 
 
 class LayerName(StrEnum):
@@ -195,10 +195,10 @@ def maintain(
 
         return run_maintain(settings, table, layer=layer.value, workers=workers)
 
-    run_layer(work, config, How(parallel, continuous, interval, as_json, json_file))
+    run_layer(work, config, RunOptions(parallel, continuous, interval, as_json, json_file))
 
 
-def positions(text: str) -> dict[int, int]:
+def parse_offsets(text: str) -> dict[int, int]:
     """What a flag says of offsets by partition."""
     if not re.fullmatch(r"\d+:\d+(,\d+:\d+)*", text):
         raise typer.BadParameter("give partition:offset pairs, as in 0:1200,1:1180")
@@ -206,7 +206,7 @@ def positions(text: str) -> dict[int, int]:
 
 
 @dataclass(frozen=True)
-class How:
+class RunOptions:
     """What the flags say of a run."""
 
     parallel: int | None = None
@@ -217,35 +217,35 @@ class How:
     profile: Path | None = None
 
 
-def run_layer(layer: Callable[[Config, "Workers"], Report], config: str | None, how: How) -> None:
+def run_layer(layer: Callable[[Config, "Workers"], Report], config: str | None, options: RunOptions) -> None:
     """Do a layer's work as the flags say, tell what came of it, and end with its exit code."""
-    start_log()
+    configure_logging()
     settings = load_config(config)
     display = Display()
-    workers = open_workers(settings, how, display)
-    if how.is_continuous:
-        raise typer.Exit(_run_again_and_again(lambda: layer(settings, workers), workers, how))
+    workers = open_scheduler(settings, options, display)
+    if options.is_continuous:
+        raise typer.Exit(_run_continuously(lambda: layer(settings, workers), workers, options))
     with display.shown():
         report = workers.patiently(lambda: layer(settings, workers))
-    _write_profile(workers, how)
-    tell(report, how)
+    _write_profile(workers, options)
+    show_report(report, options)
     raise typer.Exit(report.exit_code)
 
 
-def open_workers(settings: Config, how: How, display: Display) -> "Workers":
+def open_scheduler(settings: Config, options: RunOptions, display: Display) -> "Workers":
     """What a run's tables are worked on by."""
     # Late, and the layers too, so that a wrong flag or file is told without waiting for Spark to load.
     from cdc_lake.runs.scheduler import Workers
 
     return Workers(
-        how.parallel or settings.run.parallel,
+        options.parallel or settings.run.parallel,
         watch=display.watch,
-        is_continuous=how.is_continuous,
+        is_continuous=options.is_continuous,
         retry_seconds=settings.run.retry_seconds,
     )
 
 
-def _run_again_and_again(run: Callable[[], Report], workers: "Workers", how: How) -> int:
+def _run_continuously(run: Callable[[], Report], workers: "Workers", options: RunOptions) -> int:
     """Until told to end; the exit code: of the tables left out, and of the last run."""
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -263,18 +263,18 @@ def _run_again_and_again(run: Callable[[], Report], workers: "Workers", how: How
         except CdcLakeError as error:
             if not error.retryable:
                 raise
-            say(f"error {error.code} {error}; tried again in {how.interval_seconds:g} s", error=True)
+            say(f"error {error.code} {error}; tried again in {options.interval_seconds:g} s", error=True)
             last = [error.exit_code]
         else:
             last = [report.exit_code]
             if report.is_news:
-                _write_profile(workers, how)
-                tell(report, how)
-        if workers.wait(max(how.interval_seconds - (time.monotonic() - started), 0)):
+                _write_profile(workers, options)
+                show_report(report, options)
+        if workers.wait(max(options.interval_seconds - (time.monotonic() - started), 0)):
             return worst_exit_code([*last, *(failure.exit_code for failure in workers.left_out.values())])
 
 
-def start_log() -> None:
+def configure_logging() -> None:
     """Have the log of a run on stderr."""
     handler = logging.StreamHandler()
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
@@ -283,7 +283,7 @@ def start_log() -> None:
     logging.getLogger("cdc_lake").setLevel(logging.DEBUG if debug else logging.INFO)
 
 
-def tell(report: Report, how: How, show: Callable[[Report], None] | None = None) -> None:
+def show_report(report: Report, options: RunOptions, show: Callable[[Report], None] | None = None) -> None:
     """Print what a run did, as the flags want it, and write it to their file.
 
     Args:
@@ -291,26 +291,26 @@ def tell(report: Report, how: How, show: Callable[[Report], None] | None = None)
         how: the flags.
         show: prints the report for people; a table of its tables if there is none.
     """
-    if not how.as_json:
+    if not options.as_json:
         (show or print_report)(report)
-    tell_troubles(report)
+    print_problems(report)
     text = printable(report.model_dump_json())
-    if how.json_file:
-        _replace("--json-file", how.json_file, text + "\n")
-    if how.as_json:  # behind the warnings: spark-submit merges stderr into stdout
+    if options.json_file:
+        _write_atomically("--json-file", options.json_file, text + "\n")
+    if options.as_json:  # behind the warnings: spark-submit merges stderr into stdout
         sys.stderr.flush()
         answer(text)
 
 
-def _write_profile(workers: "Workers", how: How) -> None:
+def _write_profile(workers: "Workers", options: RunOptions) -> None:
     """Write what the flags want to know of Spark; nothing if no run has needed it."""
-    if how.profile and workers.session:
+    if options.profile and workers.session:
         from cdc_lake.runs.profile import profile
 
-        _replace("--profile", how.profile, profile(workers.session))
+        _write_atomically("--profile", options.profile, profile(workers.session))
 
 
-def _replace(flag: str, file: Path, text: str) -> None:
+def _write_atomically(flag: str, file: Path, text: str) -> None:
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         draft.write_text(text, encoding="utf-8")
@@ -322,7 +322,7 @@ def _replace(flag: str, file: Path, text: str) -> None:
         ) from exc
 
 
-def tell_troubles(report: Report) -> None:
+def print_problems(report: Report) -> None:
     """Say on stderr what the operator should know, and what failed."""
     for done in report.tables:
         for warning in done.warnings:

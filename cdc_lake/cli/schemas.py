@@ -13,7 +13,7 @@ from cdc_lake.config import Config, load_config
 from cdc_lake.errors import ConfigError, DamagedFileError, UnknownTableError
 
 if TYPE_CHECKING:
-    from cdc_lake.gold.topic_schemas import Wanted
+    from cdc_lake.gold.topic_schemas import SubjectSchema
     from cdc_lake.registries.subjects import Level, Subjects, Version
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Wanteds = Annotated[
+SubjectNames = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[SUBJECT]...", help="Names or globs: of files in gold.schemas, and models' topics; else all."
@@ -42,7 +42,7 @@ def list_command(config: ConfigFile = None, as_json: Json = False) -> None:
     for subject in subjects.subjects():
         version = subjects.version(subject)
         if version:
-            rows.append(_told(subject, version) | {"compatibility": subjects.level(subject)})
+            rows.append(_version_row(subject, version) | {"compatibility": subjects.level(subject)})
     if as_json:
         answer(json.dumps(rows))
         return
@@ -69,19 +69,19 @@ def show(
         what = f"the registry has no version {version} of it" if version else "the registry has no such subject"
         raise UnknownTableError(subject, what, "see `cdc-lake schemas list`")
     if as_json:
-        answer(json.dumps(_told(subject, found) | {"schema": found.text}))
+        answer(json.dumps(_version_row(subject, found) | {"schema": found.text}))
     else:
         answer(json.dumps(json.loads(found.text), indent=2, ensure_ascii=False))
 
 
 @app.command()
-def diff(subject: Wanteds = None, config: ConfigFile = None, as_json: Json = False) -> None:
+def diff(subject: SubjectNames = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Say what the schemas of our topics have otherwise than the registry's newest versions."""
     from cdc_lake.registries.subjects import changes
 
     settings = load_config(config)
     subjects, rows = _subjects(settings), []
-    for one in _wanted(settings, subject):
+    for one in _subject_schemas(settings, subject):
         before = subjects.version(one.subject)
         found = ["the registry has no such subject"] if before is None else changes(one.subject, before, one.text)
         rows.append({"subject": one.subject, "origin": one.origin, "changes": found})
@@ -95,13 +95,13 @@ def diff(subject: Wanteds = None, config: ConfigFile = None, as_json: Json = Fal
 
 
 @app.command()
-def check(subject: Wanteds = None, config: ConfigFile = None, as_json: Json = False) -> None:
+def check(subject: SubjectNames = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Check that the registry would take the schemas of our topics; register nothing. Exit code 2 if not."""
     from cdc_lake.registries.subjects import check_compatible
 
     settings = load_config(config)
     subjects, rows = _subjects(settings), []
-    for one in _wanted(settings, subject):
+    for one in _subject_schemas(settings, subject):
         check_compatible(subjects, one.subject, one.text)
         rows.append({"subject": one.subject, "origin": one.origin, "compatibility": subjects.level(one.subject)})
     if as_json:
@@ -112,16 +112,18 @@ def check(subject: Wanteds = None, config: ConfigFile = None, as_json: Json = Fa
 
 
 @app.command()
-def register(subject: Wanteds = None, level: Levels = None, config: ConfigFile = None, as_json: Json = False) -> None:
+def register(
+    subject: SubjectNames = None, level: Levels = None, config: ConfigFile = None, as_json: Json = False
+) -> None:
     """Register the schemas of our topics, once all of them are seen to be compatible."""
     from cdc_lake.registries.subjects import check_compatible, registered
 
     settings, named = load_config(config), _level(level)
-    subjects, ours, rows = _subjects(settings), _wanted(settings, subject), []
+    subjects, ours, rows = _subjects(settings), _subject_schemas(settings, subject), []
     for one in ours:
         check_compatible(subjects, one.subject, one.text)
     for one in ours:
-        rows.append(_told(one.subject, registered(subjects, one.subject, one.text)))
+        rows.append(_version_row(one.subject, registered(subjects, one.subject, one.text)))
         if named:
             subjects.set_level(one.subject, named)
     if as_json:
@@ -155,10 +157,10 @@ def _subjects(settings: Config) -> "Subjects":
     return open_subjects(settings)
 
 
-def _wanted(settings: Config, patterns: list[str] | None) -> "list[Wanted]":
-    from cdc_lake.gold.topic_schemas import wanted  # imports pyspark, which the others do without
+def _subject_schemas(settings: Config, patterns: list[str] | None) -> "list[SubjectSchema]":
+    from cdc_lake.gold.topic_schemas import subject_schemas  # imports pyspark, which the others do without
 
-    return wanted(settings, patterns or ["*"])
+    return subject_schemas(settings, patterns or ["*"])
 
 
 def _level(name: str | None) -> "Level | None":
@@ -174,5 +176,5 @@ def _level(name: str | None) -> "Level | None":
     raise ConfigError("--level", f"`{name}` is no compatibility level", f"write one of {known}")
 
 
-def _told(subject: str, version: "Version") -> dict[str, Any]:
+def _version_row(subject: str, version: "Version") -> dict[str, Any]:
     return {"subject": subject, "version": version.number, "kind": version.kind, "id": version.id}

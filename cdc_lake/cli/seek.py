@@ -12,7 +12,7 @@ from rich.table import Table
 
 from cdc_lake.cli.confirm import confirmed
 from cdc_lake.cli.output import Output
-from cdc_lake.cli.run import ConfigFile, How, Json, Tables, positions, start_log, tell
+from cdc_lake.cli.run import ConfigFile, Json, RunOptions, Tables, configure_logging, parse_offsets, show_report
 from cdc_lake.config import StartPosition, load_config
 from cdc_lake.points import milliseconds
 
@@ -32,7 +32,7 @@ def seek(
 ) -> None:
     """Have bronze read topics on from another place. Shows first what is skipped and what is read again."""
     place = _place(to)
-    start_log()
+    configure_logging()
     settings = load_config(config)
     from cdc_lake.operations.seek import moves
     from cdc_lake.operations.seek import seek as carry_out
@@ -46,7 +46,7 @@ def seek(
     if not confirmed("Read on from there?", yes=yes, on_stderr=as_json):
         return
     report = carry_out(settings, found, workers=workers)
-    tell(report, How(as_json=as_json))
+    show_report(report, RunOptions(as_json=as_json))
     raise typer.Exit(report.exit_code)
 
 
@@ -55,7 +55,7 @@ def _place(text: str) -> StartPosition:
         case "earliest" | "latest":
             return text
         case _ if re.match(r"\d+:\d+(,|$)", text):
-            return positions(text)
+            return parse_offsets(text)
     milliseconds(text)
     return datetime.fromisoformat(text)
 
@@ -70,11 +70,11 @@ def _print_moves(found: Sequence["Move"], console: Console) -> None:
         shown.add_column(heading, justify="right")
     shown.add_column("what that means", overflow="fold")
     for one in found:
-        shown.add_row(one.table, str(one.partition), str(one.now), str(one.then), _meaning(one))
+        shown.add_row(one.table, str(one.partition), str(one.now), str(one.then), _consequence(one))
     console.print(shown)
 
 
-def _meaning(one: "Move") -> str:
+def _consequence(one: "Move") -> str:
     offsets = abs(one.then - one.now)
     if one.then > one.now:
         return f"{offsets:,} offsets are skipped: what they hold does not come to bronze; recorded as a gap"

@@ -188,8 +188,8 @@ class _Run:
         topic = self.model.header.topic
         if topic is None:
             return None
-        for doubt in self.config.kafka.doubts:
-            self.done.warn(doubt)
+        for warning in self.config.kafka.warnings:
+            self.done.warn(warning)
         return kafka_sink(self.config, topic)
 
 

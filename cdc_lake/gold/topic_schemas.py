@@ -30,7 +30,7 @@ def kafka_sink(config: Config, settings: TopicSink) -> KafkaSink:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SubjectSchema:
     """A schema that a subject is to have.
 
     Attributes:
@@ -42,7 +42,7 @@ class Wanted:
     origin: str
 
 
-def wanted(config: Config, patterns: Sequence[str]) -> list[Wanted]:
+def subject_schemas(config: Config, patterns: Sequence[str]) -> list[SubjectSchema]:
     """The schemas of the subjects that `patterns` (names or globs) name: written by hand, or those of models' topics.
 
     Raises:
@@ -56,7 +56,9 @@ def wanted(config: Config, patterns: Sequence[str]) -> list[Wanted]:
     names = select(patterns, sorted({*files, *models}), "schema", todo)
     derived = _derived(config, {models[name].header.name: models[name] for name in names if name not in files})
     return [
-        Wanted(name, files[name].read_text(encoding="utf-8"), str(files[name])) if name in files else derived[name]
+        SubjectSchema(name, files[name].read_text(encoding="utf-8"), str(files[name]))
+        if name in files
+        else derived[name]
         for name in names
     ]
 
@@ -72,7 +74,7 @@ def _by_subject(config: Config) -> dict[str, GoldModel]:
     }
 
 
-def _derived(config: Config, models: Mapping[str, GoldModel]) -> dict[str, Wanted]:
+def _derived(config: Config, models: Mapping[str, GoldModel]) -> dict[str, SubjectSchema]:
     """The schemas that follow from models' tables, by subject."""
     if not models:
         return {}
@@ -86,5 +88,5 @@ def _derived(config: Config, models: Mapping[str, GoldModel]) -> dict[str, Wante
         folder, topic = Path(config.gold.schemas), header.topic.topic
         schemas = topic_schemas(spark, columns, header.keys, topic, folder, doc=header.description)
         for suffix, text in ((KEY_SUFFIX, schemas.key), (VALUE_SUFFIX, schemas.value)):
-            found[f"{topic}{suffix}"] = Wanted(f"{topic}{suffix}", text, f"model {name}")
+            found[f"{topic}{suffix}"] = SubjectSchema(f"{topic}{suffix}", text, f"model {name}")
     return found

@@ -28,7 +28,7 @@ def open_source(config: Config, spark: Callable[[], SparkSession]) -> TopicSourc
     if config.files.root:
         return Files(config.files.root, config.lake.root, spark, _key_schemas(config))
     login, timeout = broker_login(config.kafka), config.kafka.timeout_seconds
-    return Broker(kafka_address(config), timeout, login, config.kafka.doubts)
+    return Broker(kafka_address(config), timeout, login, config.kafka.warnings)
 
 
 def _key_schemas(config: Config) -> Callable[[str], str | None]:

@@ -118,7 +118,7 @@ class Files:
         self._files: dict[str, dict[int, list[_File]]] = {}
         self._others: dict[str, list[str]] = {}
 
-    def doubts(self, topic: str) -> list[str]:
+    def warnings(self, topic: str) -> list[str]:
         """See `TopicSource`: files that are no one's turn."""
         others = self._others.get(topic, [])
         listed = ", ".join(others[:_LISTED]) + (", …" if len(others) > _LISTED else "")

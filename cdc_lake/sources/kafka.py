@@ -44,7 +44,7 @@ class Broker:
         bootstrap_servers: host:port, comma separated.
         timeout_seconds: for one question.
         login: how it knows who asks.
-        doubts: what each report has to say of the settings.
+        warnings: what each report has to say of the settings.
     """
 
     def __init__(
@@ -52,18 +52,18 @@ class Broker:
         bootstrap_servers: str,
         timeout_seconds: float,
         login: BrokerLogin | None = None,
-        doubts: Sequence[str] = (),
+        warnings: Sequence[str] = (),
     ) -> None:
         self.name = f"Kafka at {bootstrap_servers}"
-        self._doubts = doubts
+        self._warnings = warnings
         self._bootstrap_servers = bootstrap_servers
         self._timeout = timeout_seconds
         self._login = login or BrokerLogin()
         self._admin = Admin(bootstrap_servers, self._login)
 
-    def doubts(self, topic: str) -> Sequence[str]:
+    def warnings(self, topic: str) -> Sequence[str]:
         """See `TopicSource`."""
-        return self._doubts
+        return self._warnings
 
     def topics(self) -> list[str]:
         """See `TopicSource`."""

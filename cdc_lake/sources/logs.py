@@ -54,7 +54,7 @@ class TopicSource(Protocol):
     def name(self) -> str:
         """What and where it is, for messages."""
 
-    def doubts(self, topic: str) -> Sequence[str]:
+    def warnings(self, topic: str) -> Sequence[str]:
         """What each report has to say of a topic that was listed."""
 
     def topics(self) -> list[str]:

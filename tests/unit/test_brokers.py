@@ -444,11 +444,11 @@ def test_refusal_of_either_client_names_permission_or_setting(java: str, client:
 
 
 def test_what_is_switched_off_is_told() -> None:
-    assert KafkaConfig.model_validate({"auth": "plain", **BY_USER}).doubts == []
+    assert KafkaConfig.model_validate({"auth": "plain", **BY_USER}).warnings == []
     assert [
-        doubt.partition(":")[0]
+        warning.partition(":")[0]
         for tls in ({"enabled": False}, {"verify_hostname": False})
-        for doubt in KafkaConfig.model_validate({"auth": "plain", **BY_USER, "tls": tls}).doubts
+        for warning in KafkaConfig.model_validate({"auth": "plain", **BY_USER, "tls": tls}).warnings
     ] == ["kafka.tls.enabled", "kafka.tls.verify_hostname"]
 
 

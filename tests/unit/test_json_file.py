@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cdc_lake.cli.app import app
-from cdc_lake.cli.run import How, tell
+from cdc_lake.cli.run import RunOptions, show_report
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.runs.report import Report
 
@@ -65,7 +65,7 @@ def test_newest_report_replaces_the_one_before(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
 
     for run_id in ("first", "second"):
-        tell(report(run_id), How(json_file=file))
+        show_report(report(run_id), RunOptions(json_file=file))
 
     assert json.loads(file.read_text()) == json.loads(report("second").model_dump_json())
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
@@ -75,4 +75,4 @@ def test_unwritable_report_file_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "gone" / "report.json"
 
     with pytest.raises(InfrastructureError, match="the file cannot be written: No such file or directory"):
-        tell(report("first"), How(json_file=file))
+        show_report(report("first"), RunOptions(json_file=file))

@@ -14,7 +14,7 @@ from rich.text import Text
 from cdc_lake.cli.app import execute
 from cdc_lake.cli.look import _print_plan, _print_status, _print_story
 from cdc_lake.cli.output import LogFormatter, Output, answer
-from cdc_lake.cli.run import How, tell
+from cdc_lake.cli.run import RunOptions, show_report
 from cdc_lake.errors import ConfigError
 from cdc_lake.operations.plan import Plan, TablePlan
 from cdc_lake.operations.status import Status, TableStatus
@@ -83,7 +83,7 @@ def test_warnings_and_errors_forge_no_line(capsys: pytest.CaptureFixture[str]) -
     done = TableReport(table="t", status="failed", warnings=[FORGED + HOSTILE], error=failure)
     report = Report(run_id="r", layer="bronze", started_at=datetime(2026, 1, 1, tzinfo=UTC), tables=[done])
 
-    tell(report, How(as_json=True))
+    show_report(report, RunOptions(as_json=True))
 
     said = capsys.readouterr()
     assert not set(COMMANDS) & set(said.err + said.out)
