@@ -27,7 +27,7 @@ from cdc_lake.errors import CdcLakeError
 from cdc_lake.storage.exhausted import exhausted
 
 app = typer.Typer(
-    help="Debezium change events from Kafka into bronze, silver and gold lakehouse tables.",
+    help="Load Debezium change events from Kafka into Delta Lake or Hudi tables.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -52,17 +52,17 @@ app.command()(reconcile.reconcile)
 @app.callback()
 def options(
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the whole traceback of an error. Goes anywhere.")
+        bool, typer.Option("--debug", help="Show the traceback of an error. Works after any command.")
     ] = False,
 ) -> None:
-    """Taken out of the arguments by `execute`; declared here so that the help lists it."""
+    """`execute` removes `--debug` from the arguments; this declaration only lists it in the help."""
 
 
 def main(*command: str) -> None:
-    """What a process runs: the command line, with what `--json` prints as the last line of its output.
+    """Run the process's command line. With `--json`, the report is the last line of its output.
 
     Args:
-        command: what comes before the arguments; the files in jobs/ are the same commands by another name.
+        command: comes before the arguments; the files in jobs/ use it.
     """
     arguments = [*command, *sys.argv[1:]]
     sys.excepthook = lambda *error: say("".join(traceback.format_exception(*error)), error=True)
@@ -75,7 +75,7 @@ def main(*command: str) -> None:
 
 
 def execute(*arguments: str) -> None:
-    """Run a command. A `CdcLakeError` is printed as one line, and its exit code is the command's.
+    """Run a command. Prints a `CdcLakeError` as one line and exits with its exit code.
 
     Raises:
         SystemExit: the command has ended.
@@ -95,21 +95,21 @@ def execute(*arguments: str) -> None:
 
 
 def _translate_error(error: Exception) -> CdcLakeError | None:
-    """What an error means for the reader; none if that is not known."""
+    """The `CdcLakeError` for an error of the system or of Spark; None if it is unknown."""
     if isinstance(error, CdcLakeError):
         return error
     if found := exhausted("cdc-lake", error):
         return found
     if "pyspark" not in sys.modules:
         return None
-    from cdc_lake.tables.damage import damage  # imports pyspark, which some commands do without
+    from cdc_lake.tables.damage import damage  # imported here: it imports pyspark
 
     return damage(error, "cdc-lake")
 
 
 def _end_output() -> None:
-    """Discard what is printed while Python ends, so that the report stays the last line."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    """Discard output while Python shuts down, so that the report stays the last line."""
+    null = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-        os.dup2(nowhere, stream.fileno())
+        os.dup2(null, stream.fileno())

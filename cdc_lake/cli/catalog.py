@@ -1,4 +1,4 @@
-"""`cdc-lake catalog`: what a Hive metastore or AWS Glue says of the tables."""
+"""`cdc-lake catalog`: compare and update the tables' entries in a Hive metastore or AWS Glue."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -7,9 +7,8 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from cdc_lake.cli.look import Json
+from cdc_lake.cli.flags import ConfigFile, Json, LayerName
 from cdc_lake.cli.output import Output, answer, say
-from cdc_lake.cli.run import ConfigFile, LayerName
 from cdc_lake.config import load_config
 from cdc_lake.errors import CatalogDriftError, worst_exit_code
 
@@ -17,57 +16,59 @@ if TYPE_CHECKING:
     from cdc_lake.runs.catalog_sync import CatalogReport
 
 app = typer.Typer(
-    help="The tables by name in a Hive metastore or AWS Glue; `catalog.type` says in which.", no_args_is_help=True
+    help="Manage the tables' entries in a Hive metastore or AWS Glue (catalog.type).", no_args_is_help=True
 )
 
 
 Tables = Annotated[
-    list[str] | None, typer.Option("--table", help="Topic name or glob, of gold a model's; repeatable. Else all.")
+    list[str] | None,
+    typer.Option("--table", help="Select topics or gold models by name or glob; repeatable (default: all)."),
 ]
 Layers = Annotated[
-    list[LayerName] | None, typer.Option("--layer", help="Whose tables; repeatable. Else those of catalog.layers.")
+    list[LayerName] | None,
+    typer.Option("--layer", help="Select the tables of this layer; repeatable (default: catalog.layers)."),
 ]
 
 
 @app.command()
 def sync(table: Tables = None, layer: Layers = None, config: ConfigFile = None, as_json: Json = False) -> None:
-    """Make the catalog say what the tables are."""
+    """Update the catalog to match the tables."""
     settings = load_config(config)
     from cdc_lake.runs.catalog_sync import sync_catalog
 
     report = sync_catalog(settings, table or ["*"], layer or ())
-    _print_entries(report, as_json, unchanged="in step", changed="mended: ")
+    _print_entries(report, as_json, unchanged="up to date", changed="updated: ")
     raise typer.Exit(worst_exit_code(one.error.exit_code for one in report.entries if one.error))
 
 
 @app.command()
 def check(table: Tables = None, layer: Layers = None, config: ConfigFile = None, as_json: Json = False) -> None:
-    """Say what the catalog says otherwise than the tables are; exit code 30 if anything. Nothing is changed."""
+    """Compare the catalog with the tables; exit with 30 if they differ."""
     settings = load_config(config)
     from cdc_lake.runs.catalog_sync import check_catalog
 
     report = check_catalog(settings, table or ["*"], layer or ())
-    _print_entries(report, as_json, unchanged="in step", changed="")
+    _print_entries(report, as_json, unchanged="up to date", changed="")
     if report.drifted:
         raise CatalogDriftError(
-            "catalog", f"{len(report.drifted)} entries are not as the tables are", "run `cdc-lake catalog sync`"
+            "catalog", f"{len(report.drifted)} entries differ from the tables", "run `cdc-lake catalog sync`"
         )
 
 
 @app.command()
 def drop(
-    table: Annotated[list[str], typer.Option("--table", help="Topic name or glob, of gold a model's; repeatable.")],
+    table: Annotated[
+        list[str], typer.Option("--table", help="Select topics, or gold models, by name or glob; repeatable.")
+    ],
     layer: Layers = None,
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Take tables out of the catalog. Their files stay."""
+    """Remove tables from the catalog. Keeps their files."""
     settings = load_config(config)
     from cdc_lake.runs.catalog_sync import drop_from_catalog
 
-    _print_entries(
-        drop_from_catalog(settings, table, layer or ()), as_json, unchanged="taken out", changed="taken out: "
-    )
+    _print_entries(drop_from_catalog(settings, table, layer or ()), as_json, unchanged="removed", changed="removed: ")
 
 
 def _print_entries(report: "CatalogReport", as_json: bool, *, unchanged: str, changed: str) -> None:

@@ -1,4 +1,4 @@
-"""Asking before a command changes what cannot simply be changed back."""
+"""The confirmation prompt of commands whose changes are hard to undo."""
 
 import sys
 
@@ -8,20 +8,22 @@ from cdc_lake.errors import ConfigError
 
 
 def confirmed(question: str, *, yes: bool, on_stderr: bool) -> bool:
-    """Whether to go on: `--yes` was given, or the answer on the terminal is yes.
+    """Whether to continue: `--yes` was passed, or the user answered yes.
 
     Args:
-        question: what is asked; the reader has seen what it is about.
-        yes: whether `--yes` was given.
-        on_stderr: ask there, because stdout is for JSON.
+        question: the prompt; the consequences have been shown.
+        yes: whether `--yes` was passed.
+        on_stderr: prompt on stderr, because stdout is for JSON.
 
     Raises:
-        ConfigError: there is no terminal to ask on.
+        ConfigError: there is no terminal to prompt on.
     """
     if yes:
         return True
     if not sys.stdin.isatty():
         raise ConfigError(
-            "--yes", "nothing was changed, because there is no terminal to confirm on", "check the above, then pass it"
+            "--yes",
+            "nothing was changed, because there is no terminal to confirm on",
+            "check the output above, then pass `--yes`",
         )
     return typer.confirm(question, err=on_stderr)

@@ -1,4 +1,4 @@
-"""`cdc-lake demo`: the whole way with real servers, and the proof."""
+"""`cdc-lake demo`: run the pipeline on real servers and compare every row with Postgres."""
 
 import shlex
 from pathlib import Path
@@ -21,23 +21,21 @@ _SKIPPED_SHOWN = 20
 def demo(
     sql: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--sql", exists=True, help="A dump of yours, in any format, to load instead of the sample; repeatable."
-        ),
+        typer.Option("--sql", exists=True, help="Load this dump, in any format, instead of the sample; repeatable."),
     ] = None,
     tables: Annotated[
         list[str] | None,
-        typer.Option("--table", help="Follow only tables whose topics fit this name or glob; repeatable."),
+        typer.Option("--table", help="Replicate only tables whose topics match this name or glob; repeatable."),
     ] = None,
-    table_type: Annotated[TableType, typer.Option(help="What the silver tables are held in.")] = "delta",
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the servers running, and say how to reach them.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as the last line, in JSON.")] = False,
+    table_type: Annotated[TableType, typer.Option(help="Store silver in this table type.")] = "delta",
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the servers running, and print their addresses.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on the last line.")] = False,
     folder: Annotated[
-        str | None, typer.Option("--folder", help="Where to run it; else beside the configuration's stack.folder.")
+        str | None, typer.Option("--folder", help="Run in this folder (default: the parent of stack.folder).")
     ] = None,
 ) -> None:
-    """Postgres to proven silver and gold tables: real servers, real jobs, every row compared."""
-    from cdc_lake.demo.run import run_demo  # the `demo` extra, which a cluster does without
+    """Run the whole pipeline on local servers and compare every row with Postgres."""
+    from cdc_lake.demo.run import run_demo  # imported here: it needs the `demo` extra
 
     place = Path(folder).resolve() if folder else Path(load_config().stack.folder).parent
     result = run_demo(
@@ -72,7 +70,7 @@ def print_result(result: "DemoResult", console: Console) -> None:
         table.add_row(made.model, "", "", "", *map(str, of_gold), str(made.seconds))
     console.print(table)
     for left_out, reason in result.left_out.items():
-        console.print(f"Left out: {left_out}, {reason}.")
+        console.print(f"Not replicated: {left_out}, {reason}.")
     for error, number in list(result.skipped.items())[:_SKIPPED_SHOWN]:
         console.print(f"Skipped: {error}" + (f" ({number} times)." if number > 1 else "."))
     if len(result.skipped) > _SKIPPED_SHOWN:
@@ -80,13 +78,13 @@ def print_result(result: "DemoResult", console: Console) -> None:
     for kind, number in result.losses.items():
         console.print(f"Known loss: {number} {kind}.")
     counted = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in result.stream.items())
-    console.print(f"{result.transactions} transactions; the stream held {counted}.")
+    console.print(f"{result.transactions} transactions; the stream had {counted}.")
     spent = ", ".join(f"{name} {seconds}" for name, seconds in result.parts.items())
     memory = result.peak_rss_bytes / (1 << 30)
     console.print(f"{result.seconds:.0f} s, {memory:.1f} GiB at most. Seconds: {spent}.")
     if result.too_few:
         few = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in result.too_few.items())
-        console.print(f"TOO EASY a stream to prove anything: {few}.")
+        console.print(f"FAILED: the workload made too few difficult changes: {few}.")
     equal = "Silver and gold equal Postgres." if result.gold else "Silver equals Postgres."
     console.print(equal if result.differences == 0 else f"{result.differences} DIFFERENCES.")
 
@@ -113,7 +111,7 @@ def _print_addresses(place: Path, result: "DemoResult", table_type: TableType) -
         f"  export CDC_LAKE__{k}={shlex.quote(str(b))}\n" for k, (a, b) in elsewhere.items() if a != str(b)
     )
     answer(
-        f"\nChange something, land it, fold it in:\n  . .venv/bin/activate\n{exports}"
+        f"\nChange some rows, then land and merge the changes:\n  . .venv/bin/activate\n{exports}"
         f"  {program('psql')} \\\n    {database}\n"
         f"  spark-submit jobs/bronze.py --table {topic}\n"
         f"  spark-submit jobs/silver.py --table {topic}\n"

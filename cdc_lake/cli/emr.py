@@ -1,4 +1,4 @@
-"""`cdc-lake emr`: the jobs on Amazon EMR."""
+"""`cdc-lake emr`: run the jobs on Amazon EMR."""
 
 import json
 from enum import StrEnum
@@ -10,13 +10,12 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from cdc_lake.cli import run
-from cdc_lake.cli.look import Json
+from cdc_lake.cli.flags import ConfigFile, Json
 from cdc_lake.cli.output import Output, answer, say
-from cdc_lake.cli.run import ConfigFile
 from cdc_lake.config import load_config
 from cdc_lake.errors import ConfigError
 
-app = typer.Typer(help="Run the jobs on Amazon EMR, on EC2 or Serverless; `emr` in the settings.", no_args_is_help=True)
+app = typer.Typer(help="Run the jobs on Amazon EMR, on EC2 or Serverless (setting: emr).", no_args_is_help=True)
 
 _PASS_ON = {"ignore_unknown_options": True}
 _CLUSTER = "cluster"
@@ -35,12 +34,12 @@ class _Form(StrEnum):
     json = "json"
 
 
-What = Annotated[_Target, typer.Argument(help="The job; or `cluster`, which makes one.", metavar="WHAT")]
+What = Annotated[_Target, typer.Argument(help="Name the job, or `cluster` to create a cluster.", metavar="WHAT")]
 Flags = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[FLAGS]...", help="The job's own flags, as behind `spark-submit jobs/bronze.py`."),
+    typer.Argument(metavar="[FLAGS]...", help="Pass the job's flags, as after `spark-submit jobs/bronze.py`."),
 ]
-ClusterId = Annotated[str | None, typer.Option("--cluster-id", help="Another cluster than emr.cluster.id.")]
+ClusterId = Annotated[str | None, typer.Option("--cluster-id", help="Use this cluster instead of emr.cluster.id.")]
 
 
 @app.command(context_settings=_PASS_ON)
@@ -48,12 +47,12 @@ def render(
     what: What,
     flags: Flags = None,
     form: Annotated[
-        _Form, typer.Option("--as", help="cli: a line for a shell; json: the request, as boto3 takes it.")
+        _Form, typer.Option("--as", help="Print a shell command (cli) or the boto3 request (json).")
     ] = _Form.cli,
     cluster_id: ClusterId = None,
     config: ConfigFile = None,
 ) -> None:
-    """Print what a job is submitted with, or a cluster made with. Nothing is sent."""
+    """Print the request that submits a job or creates a cluster. Sends nothing."""
     arguments = _check_flags(what, flags or [])
     settings = load_config(config)
     from cdc_lake.emr import open_target
@@ -71,7 +70,7 @@ def render(
 
 @app.command(context_settings=_PASS_ON)
 def submit(what: What, flags: Flags = None, cluster_id: ClusterId = None, config: ConfigFile = None) -> None:
-    """Submit a job, or make a cluster. Prints the id of the step, the job run or the cluster."""
+    """Submit a job or create a cluster; print the id of the step, job run or cluster."""
     arguments = _check_flags(what, flags or [])
     settings = load_config(config)
     from cdc_lake.emr import open_target
@@ -88,13 +87,13 @@ def submit(what: What, flags: Flags = None, cluster_id: ClusterId = None, config
 @app.command()
 def status(
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Of steps or job runs; else the newest.")
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Name steps or job runs (default: the latest).")
     ] = None,
     cluster_id: ClusterId = None,
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Say how steps or job runs are. Exit code 1 if one that is named has failed."""
+    """Show the state of steps or job runs; exit with 1 if a named one failed."""
     settings = load_config(config)
     from cdc_lake.emr import open_target
     from cdc_lake.emr.model import emr_settings
@@ -111,18 +110,18 @@ def status(
         Output().print(shown)
     failed = [one for one in found if one.has_failed]
     for one in failed:
-        say(f"{one.id} {one.state}: {one.why or 'EMR does not say why'}", error=True)
+        say(f"{one.id} {one.state}: {one.why or 'EMR gives no reason'}", error=True)
     if failed:
-        # What YARN knows of an exit code is only whether it is 0.
-        say(f"exit code and errors of a run: {settings.lake.root}/_runs/, the report of its time", error=True)
+        # YARN only reports whether an exit code is 0.
+        say(f"for the exit code and errors, see the run's report in {settings.lake.root}/_runs/", error=True)
     raise typer.Exit(1 if ids and failed else 0)
 
 
 def _check_flags(what: _Target, flags: list[str]) -> list[str]:
-    """The flags, if the job takes them: a cluster would say so minutes later."""
+    """Check the job's flags now: on the cluster, a wrong flag fails minutes later."""
     if what == _CLUSTER:
         if flags:
-            raise ConfigError(f"emr cluster {flags[0]}", "a new cluster takes no flags", "see `emr.cluster`")
+            raise ConfigError(f"emr cluster {flags[0]}", "`cluster` takes no flags", "set them in `emr.cluster`")
         return flags
     group = typer.main.get_group(run.app)
     group.commands[what.value].make_context(f"{what.value}.py", list(flags))

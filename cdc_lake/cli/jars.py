@@ -1,4 +1,4 @@
-"""`cdc-lake jars`: what Spark and the embedded servers run on."""
+"""`cdc-lake jars`: fetch and check the jars of Spark and of the embedded servers."""
 
 import tempfile
 from collections.abc import Iterator
@@ -28,43 +28,40 @@ app = typer.Typer(help="Fetch and check the jars of Spark and of the embedded se
 
 Profile = Annotated[
     str | None,
-    typer.Option(help="A file of conf/jars without `.lock`. Else: the one for the installed PySpark, and embedded."),
+    typer.Option(help="Use conf/jars/<PROFILE>.lock (default: installed PySpark, and embedded)."),
 ]
 
 
 @app.command("fetch")
 def fetch_command(
     profile: Profile = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing when nothing had to be fetched.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing if no jar had to be fetched.")] = False,
     s3a: Annotated[
-        bool, typer.Option("--s3a", help="Those of s3a:// too, for a lake on S3; they stay known from then on.")
+        bool, typer.Option("--s3a", help="Include the s3a:// jars, for a lake on S3; later fetches include them too.")
     ] = False,
     conf: Annotated[
-        Path | None, typer.Option(help="The folder of spark-defaults.conf, for SPARK_CONF_DIR. Else: PySpark's own.")
+        Path | None, typer.Option(help="Write spark-defaults.conf to this folder (default: PySpark's own).")
     ] = None,
 ) -> None:
-    """Fetch what is missing or damaged, and make Spark's jars known to spark-submit."""
+    """Fetch missing or damaged jars, and add Spark's jars to spark-defaults.conf."""
     cache = cache_folder()
     for name, jars in _selected_profiles(profile):
         if name in PROFILES and (s3a or reads_s3a(conf)):
             jars += read_lock(lock_file(PROFILES[name].s3a))
         fetched = fetch(jars, cache, progress=lambda text, name=name: say(f"{name}: {text}"))  # type: ignore[misc]
         if fetched or not quiet:
-            say(f"{name}: {len(jars)} jars are there, {fetched} of them new")
+            say(f"{name}: {len(jars)} jars, {fetched} of them new")
         if name in PROFILES:
-            from cdc_lake.spark.session import SPARK_DEFAULTS  # imports pyspark, which the other commands do without
+            from cdc_lake.spark.session import SPARK_DEFAULTS  # imported here: it imports pyspark
 
             write_spark_defaults(jars, cache, SPARK_DEFAULTS, conf=conf, java_module=PROFILES[name].java_module)
 
 
 @app.command("archive")
 def archive_command() -> None:
-    """Archive the classes that runs load, to start them faster (190 MB).
-
-    Run it again after an update of Java or of the jars.
-    """
+    """Archive the classes that runs load, to start them faster; repeat after updates."""
     from cdc_lake.cli.training import train
-    from cdc_lake.spark.class_archive import recorded  # loads pyspark, as above
+    from cdc_lake.spark.class_archive import recorded  # imported here: it imports pyspark
 
     configure_logging()
     with tempfile.TemporaryDirectory() as folder, recorded():
@@ -73,12 +70,12 @@ def archive_command() -> None:
 
 @app.command("verify")
 def verify_command(profile: Profile = None) -> None:
-    """Check that every jar is there and is the one that was tested."""
+    """Check that every jar is present and matches its hash."""
     cache = cache_folder()
     problems = []
     for name, jars in _selected_profiles(profile):
         found = verify(jars, cache)
-        say(f"{name}: {len(jars) - len(found)} of {len(jars)} jars are right")
+        say(f"{name}: {len(jars) - len(found)} of {len(jars)} jars are correct")
         problems += found
     if problems:
         raise InstallationError(f"jars in {cache}", ", ".join(problems), "run `cdc-lake jars fetch`")
@@ -86,7 +83,7 @@ def verify_command(profile: Profile = None) -> None:
 
 @app.command("list")
 def list_command(profile: Profile = None) -> None:
-    """List the jars and who needs them."""
+    """List the jars and what uses them."""
     for name, jars in _selected_profiles(profile):
         say(name)
         for jar in jars:
@@ -94,10 +91,10 @@ def list_command(profile: Profile = None) -> None:
 
 
 @app.command("lock")
-def lock_command(profile: Annotated[str, typer.Argument(help="A file of conf/jars without `.lock`.")]) -> None:
-    """Fetch the jars of a lock file anew and write their hashes into it (for maintainers)."""
+def lock_command(profile: Annotated[str, typer.Argument(help="Use conf/jars/<PROFILE>.lock.")]) -> None:
+    """Fetch the jars of a lock file and write their hashes into it (for maintainers)."""
     relock(lock_file(profile))
-    say(f"{profile}: {len(read_lock(lock_file(profile)))} hashes written; look at the difference before you commit it")
+    say(f"{profile}: {len(read_lock(lock_file(profile)))} hashes written; check the diff before you commit it")
 
 
 def _selected_profiles(profile: str | None) -> Iterator[tuple[str, tuple[Jar, ...]]]:

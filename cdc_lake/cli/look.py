@@ -1,4 +1,4 @@
-"""Looking at the lake: `cdc-lake status`, `cdc-lake plan` and `cdc-lake story`."""
+"""Read-only commands: `cdc-lake status`, `cdc-lake plan` and `cdc-lake story`."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cdc_lake.cli.flags import ConfigFile, Json, OptionalTables
 from cdc_lake.cli.output import Output, answer
-from cdc_lake.cli.run import ConfigFile
 from cdc_lake.config import load_config
 from cdc_lake.errors import ConfigError
 
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from cdc_lake.operations.status import LastRun, Status
     from cdc_lake.operations.story import Story, StoryEvent
 
-Json = Annotated[bool, typer.Option("--json", help="Print it as one line of JSON.")]
 _MAX_CHARACTERS = 60
-"""Characters of a value that are shown."""
+"""Longer values are cut."""
 _STYLES = {
     "decides": "bold green",
     "lost": "dim",
@@ -34,11 +33,11 @@ _STYLES = {
 
 
 def status(
-    table: Annotated[list[str] | None, typer.Option("--table", help="Topic name or glob; else all.")] = None,
+    table: OptionalTables = None,
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Where each table stands: position, lag, quarantine, last run, last comparison with the source."""
+    """Show each table's position, lag, quarantine, last run and last reconciliation."""
     settings = load_config(config)
     from cdc_lake.operations.status import status as look
 
@@ -50,11 +49,11 @@ def status(
 
 
 def plan(
-    table: Annotated[list[str] | None, typer.Option("--table", help="Topic name or glob; else all.")] = None,
+    table: OptionalTables = None,
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """What the next runs would do; exit code 2 if any of it would be refused. Writes nothing."""
+    """Preview the next runs without writing; exit with 2 if a change would be refused."""
     settings = load_config(config)
     from cdc_lake.operations.plan import plan as look
 
@@ -67,12 +66,12 @@ def plan(
 
 
 def story(
-    table: Annotated[str, typer.Argument(help="Topic name.")],
-    key: Annotated[str, typer.Argument(help="The key: 299, or store=1,sku=A7, or a JSON object of its columns.")],
+    table: Annotated[str, typer.Argument(help="Name the topic.")],
+    key: Annotated[str, typer.Argument(help="Give the key: 299, store=1,sku=A7, or a JSON object of its columns.")],
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Every event of one key: what it changed, and why it won, lost or was set aside."""
+    """Show every event of one key: its changes, and why it won, lost or was rejected."""
     settings = load_config(config)
     from cdc_lake.operations.story import story as tell
 
@@ -104,7 +103,7 @@ def _print_status(found: "Status", console: Console) -> None:
             told = Text(f"{one.table} reconciled ").append(_last_run(one.last_reconcile))
             console.print(told.append(f" {one.last_reconcile.error or ''}"))
     if found.broker_error:
-        console.print(f"Lag of bronze is unknown: {found.broker_error}", style="yellow")
+        console.print(f"Bronze lag is unknown: {found.broker_error}", style="yellow")
 
 
 def _print_plan(found: "Plan", console: Console) -> None:
@@ -120,14 +119,14 @@ def _print_plan(found: "Plan", console: Console) -> None:
         for step in one.steps:
             _print_step(step, console)
         if one.announced:
-            console.print("  the registry's newest schema, of which no record is here yet:")
+            console.print("  the registry's latest schema, which no record uses yet:")
         for step in one.announced:
             _print_step(step, console)
         for reason in one.refused:
             console.print(Text(f"  refused: {reason}", style="red"))
         if one.held_by:
-            console.print(Text(f"  being written by {one.held_by}", style="yellow"))
-    for name, error in (("bronze", found.broker_error), ("newest schemas", found.registry_error)):
+            console.print(Text(f"  locked by {one.held_by}", style="yellow"))
+    for name, error in (("bronze", found.broker_error), ("latest schemas", found.registry_error)):
         if error:
             console.print(Text(f"{name}: unknown: {error}", style="yellow"))
 
@@ -137,7 +136,7 @@ def _print_step(step: "PlannedStep", console: Console) -> None:
     if step.ddl:
         console.print(f"      {step.ddl}")
     if step.rewritten_bytes:
-        console.print(f"      the table is written anew: {step.rewritten_bytes:,} bytes")
+        console.print(f"      rewrites the table: {step.rewritten_bytes:,} bytes")
 
 
 def _last_run(last: "LastRun | None") -> Text:
@@ -155,7 +154,7 @@ def _print_story(told: "Story", console: Console) -> None:
             now.append(f"{short(before)} -> " if before is not None else "", style="dim")
             console.print(now.append(short(after)), overflow="ellipsis", no_wrap=True)
     if told.left_out:
-        console.print(f"{told.left_out} more events are not told.", style="yellow")
+        console.print(f"{told.left_out} more events are not shown.", style="yellow")
 
 
 def _headline(event: "StoryEvent") -> Text:

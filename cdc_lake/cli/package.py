@@ -1,4 +1,4 @@
-"""`cdc-lake package`: what is sent to a cluster."""
+"""`cdc-lake package`: build the files that a cluster needs."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +14,7 @@ from cdc_lake.spark.versions import profile_name
 
 
 class Architecture(StrEnum):
-    """As a flag takes it."""
+    """The values of `--arch`."""
 
     x86_64 = "x86_64"
     aarch64 = "aarch64"
@@ -22,16 +22,17 @@ class Architecture(StrEnum):
 
 def package(
     profile: Annotated[
-        str | None, typer.Option(help="A file of conf/jars without `.lock`. Else: the one for the installed PySpark.")
+        str | None, typer.Option(help="Use conf/jars/<PROFILE>.lock (default: that of the installed PySpark).")
     ] = None,
-    arch: Annotated[Architecture, typer.Option(help="The nodes' processors.")] = Architecture.x86_64,
-    s3a: Annotated[bool, typer.Option("--s3a", help="With the jars of s3a://, for clusters that have none.")] = False,
-    into: Annotated[Path, typer.Option(help="The folder; the package goes below it, by its profile.")] = Path("dist"),
+    arch: Annotated[Architecture, typer.Option(help="Set the processor type of the nodes.")] = Architecture.x86_64,
+    s3a: Annotated[bool, typer.Option("--s3a", help="Include the s3a:// jars, for clusters without them.")] = False,
+    into: Annotated[Path, typer.Option(help="Write the package to <INTO>/<profile>.")] = Path("dist"),
     upload_to: Annotated[
-        str | None, typer.Option(metavar="URL", help="Print the commands that bring it there, as s3://bucket/prefix.")
+        str | None,
+        typer.Option(metavar="URL", help="Print the commands that upload it, for example to s3://bucket/prefix."),
     ] = None,
 ) -> None:
-    """Make what a cluster needs: jobs, Python packages, jars, and a plan of what goes where."""
+    """Package jobs, Python packages and jars for a cluster, with a plan of their use."""
     name = profile or profile_name()
     folder = into.resolve() / name
     plan = build(folder, name, arch=arch.value, s3a=s3a, progress=lambda text: say(f"{name}: {text}"))
@@ -53,4 +54,4 @@ def _print_package(folder: Path, plan: Plan) -> None:
     Output().print(table)
     total = sum(file.size for file in plan.files)
     say(f"cdc_lake {plan.version} for Spark {plan.spark} and Python {plan.python} on {plan.arch}: {total:,} bytes")
-    say(f"in {folder}; {PLAN} says what goes where (docs/how-to/clusters.md)")
+    say(f"in {folder}; see {PLAN} for where each file goes (docs/clusters.md)")

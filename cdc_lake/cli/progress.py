@@ -1,4 +1,4 @@
-"""What a run is doing, while it does it: on a terminal, in place; elsewhere the log says it line by line."""
+"""Progress of a run on a terminal, updated in place. Without a terminal, the log shows it."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,18 +14,18 @@ _MAX_NAMED = 3
 
 
 class Display:
-    """The newest run's state, from its report."""
+    """Shows the state of the latest run, from its report."""
 
     def __init__(self) -> None:
         self._report: Report | None = None
 
     def watch(self, report: Report) -> None:
-        """Show this run from now on."""
+        """Show this run."""
         self._report = report
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show it meanwhile, if there is a terminal to show it on."""
+        """Show the run inside the block, if stderr is a terminal."""
         console = Output(stderr=True)
         if not console.is_terminal:
             yield
@@ -40,7 +40,7 @@ class Display:
 
 
 def line(report: Report) -> str:
-    """One line: how many tables there are in each state, and which are being worked on."""
+    """One line: the number of tables in each state, and the tables in progress."""
     number = Counter(done.status for done in report.tables)
     states = ", ".join(
         f"{number[state]} {state}" for state in ("ok", "unchanged", "failed", "waiting") if number[state]
@@ -48,4 +48,4 @@ def line(report: Report) -> str:
     working = [done.table for done in report.tables if done.status == "working"]
     more = f" and {len(working) - _MAX_NAMED} more" if len(working) > _MAX_NAMED else ""
     now = f"; working on {', '.join(working[:_MAX_NAMED])}{more}" if working else ""
-    return f"{report.layer}: {states or 'no table is through yet'}{now}"
+    return f"{report.layer}: {states or 'no table is done yet'}{now}"

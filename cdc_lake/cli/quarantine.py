@@ -1,4 +1,4 @@
-"""`cdc-lake quarantine`: records that cannot be read, and events that silver rejected."""
+"""`cdc-lake quarantine`: list, show, replay and drop records that do not decode and events that silver rejected."""
 
 import json
 from collections.abc import Iterator
@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cdc_lake.cli.look import Json, short
+from cdc_lake.cli.flags import ConfigFile, Json, OptionalTables, RunOptions, Tables, with_flags
+from cdc_lake.cli.look import short
 from cdc_lake.cli.output import Output, answer
-from cdc_lake.cli.run import ConfigFile, RunOptions, Tables, run_layer
+from cdc_lake.cli.run import run_layer
 from cdc_lake.config import Config, load_config
 from cdc_lake.runs.report import Report
 
@@ -23,44 +24,58 @@ if TYPE_CHECKING:
     from cdc_lake.runs.scheduler import Workers
 
 app = typer.Typer(
-    help="Records that cannot be read, and events that silver rejected: look at them, bring them back, drop them.",
+    help="List, show, replay or drop records that failed to decode or were rejected.",
     no_args_is_help=True,
 )
 
-OptionalTables = Annotated[list[str] | None, typer.Option("--table", help="Topic name or glob; repeatable. Else all.")]
 Reasons = Annotated[
-    list[str] | None, typer.Option("--reason", help="Stage, code, or a part of the message; repeatable.")
+    list[str] | None, typer.Option("--reason", help="Select by stage, code or part of the message; repeatable.")
 ]
 Since = Annotated[
-    str | None, typer.Option("--since", help="Written to Kafka then or later, as in 2026-11-23T12:00:00Z.")
+    str | None, typer.Option("--since", help="Select records written to Kafka since then, e.g. 2026-11-23T12:00:00Z.")
 ]
-Until = Annotated[str | None, typer.Option("--until", help="Written to Kafka before that.")]
+Until = Annotated[str | None, typer.Option("--until", help="Select records written to Kafka before this time.")]
 Offsets = Annotated[
     list[str] | None,
-    typer.Option("--offset", metavar="PLACE", help="partition@offset, as in 0@120 or 0@120-180; repeatable."),
+    typer.Option("--offset", metavar="OFFSETS", help="Select offsets, for example 0@120 or 0@120-180; repeatable."),
 ]
-Dropped = Annotated[bool, typer.Option("--dropped", help="Those that were dropped, not those that wait.")]
+Dropped = Annotated[bool, typer.Option("--dropped", help="Select dropped records instead of quarantined ones.")]
 _BYTES_A_LINE = 16
 
 
+def _selection(
+    reason: Reasons = None, since: Since = None, until: Until = None, offset: Offsets = None, dropped: Dropped = False
+) -> "Selection":
+    """The flags that select quarantined or dropped records."""
+    from cdc_lake.operations.quarantine import Selection, Stretch
+
+    return Selection(reason or (), since, until, [Stretch.parse(text) for text in offset or ()], dropped)
+
+
+def _quarantined(
+    reason: Reasons = None, since: Since = None, until: Until = None, offset: Offsets = None
+) -> "Selection":
+    """The flags that select quarantined records."""
+    return _selection(reason, since, until, offset)
+
+
 @app.command("list")
+@with_flags(_selection, "selection")
 def list_(
     table: OptionalTables = None,
-    reason: Reasons = None,
-    since: Since = None,
-    until: Until = None,
-    offset: Offsets = None,
-    dropped: Dropped = False,
-    each: Annotated[bool, typer.Option("--each", help="Record by record, not by reason.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Of a table at most so many.")] = 20,
+    each: Annotated[bool, typer.Option("--each", help="List single records instead of reasons.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="List at most this many reasons or records per table.")
+    ] = 20,
     config: ConfigFile = None,
     as_json: Json = False,
+    *,
+    selection: "Selection",
 ) -> None:
-    """What is in quarantine, by table and reason. Shows nothing of what records hold."""
+    """List quarantined records by table and reason, without their values."""
     settings = load_config(config)
     from cdc_lake.operations.quarantine import list_quarantined
 
-    selection = _selection(reason, since, until, offset, dropped)
     found = list_quarantined(settings, table or ["*"], selection=selection, each=each, limit=limit)
     if as_json:
         answer(found.model_dump_json())
@@ -69,22 +84,19 @@ def list_(
 
 
 @app.command()
+@with_flags(_selection, "selection")
 def show(
     table: Tables,
-    reason: Reasons = None,
-    since: Since = None,
-    until: Until = None,
-    offset: Offsets = None,
-    dropped: Dropped = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=20, help="So many records at most.")] = 1,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=20, help="Show at most this many records.")] = 1,
     config: ConfigFile = None,
     as_json: Json = False,
+    *,
+    selection: "Selection",
 ) -> None:
-    """A record with all that it holds: its bytes, the schemas that were tried, and how far they read it."""
+    """Show a record's bytes, the schemas that were tried, and where each one failed."""
     settings = load_config(config)
     from cdc_lake.operations.quarantine_show import show_quarantined
 
-    selection = _selection(reason, since, until, offset, dropped)
     found = show_quarantined(settings, table, selection=selection, limit=limit)
     if as_json:
         answer(json.dumps([one.model_dump(mode="json") for one in found]))
@@ -93,22 +105,19 @@ def show(
     for one in found:
         print_record(one, console)
     if not found:
-        console.print("There is no such record in quarantine.")
+        console.print("No quarantined record matches.")
 
 
 @app.command()
+@with_flags(_selection, "selection")
 def replay(
     table: Tables,
-    reason: Reasons = None,
-    since: Since = None,
-    until: Until = None,
-    offset: Offsets = None,
-    dropped: Dropped = False,
     config: ConfigFile = None,
     as_json: Json = False,
+    *,
+    selection: "Selection",
 ) -> None:
-    """Bring records back, once the cause is mended; then run silver, which takes them at their place in the log."""
-    selection = _selection(reason, since, until, offset, dropped)
+    """Replay records after you fixed the cause; then run silver to merge them."""
 
     def work(settings: Config, workers: "Workers") -> Report:
         from cdc_lake.operations.replay import replay_quarantined
@@ -119,18 +128,16 @@ def replay(
 
 
 @app.command()
+@with_flags(_quarantined, "selection")
 def drop(
     table: Tables,
-    because: Annotated[str, typer.Option("--because", help="Why; it is kept with the records and in the report.")],
-    reason: Reasons = None,
-    since: Since = None,
-    until: Until = None,
-    offset: Offsets = None,
+    because: Annotated[str, typer.Option("--because", help="Store this reason with the records and in the report.")],
     config: ConfigFile = None,
     as_json: Json = False,
+    *,
+    selection: "Selection",
 ) -> None:
-    """Let records wait no more, because nobody is to mend them. They and their bytes stay in bronze."""
-    selection = _selection(reason, since, until, offset, dropped=False)
+    """Drop quarantined records. Bronze keeps the records and their bytes."""
 
     def work(settings: Config, workers: "Workers") -> Report:
         from cdc_lake.operations.drop import drop_quarantined
@@ -140,34 +147,25 @@ def drop(
     run_layer(work, config, RunOptions(as_json=as_json))
 
 
-def _selection(
-    reason: list[str] | None, since: str | None, until: str | None, offset: list[str] | None, dropped: bool
-) -> "Selection":
-    from cdc_lake.operations.quarantine import Selection, Stretch
-
-    places = [Stretch.parse(text) for text in offset or ()]
-    return Selection(reason or (), since, until, places, dropped)
-
-
 def print_listing(found: "Listing", console: Console) -> None:
-    """Print what is in quarantine."""
+    """Print the quarantined records or their reasons."""
     for name, groups in groupby(found.groups, lambda one: one.table):
-        shown = _table(name, "records", "reason", "first place", "written (UTC)")
+        shown = _table(name, "records", "reason", "first offset", "written (UTC)")
         for one in groups:
             reason = f"{one.stage}: {one.code}: {one.reason}"
             times = dict.fromkeys(f"{time:%F %R}" for time in (one.first, one.last))
             shown.add_row(f"{one.records:,}", Text(reason), one.example, "\n".join(times))
         console.print(shown)
     for name, records in groupby(found.records, lambda one: one.table):
-        shown = _table(name, "place", "reason", "batch", "written (UTC)")
+        shown = _table(name, "offset", "reason", "batch", "written (UTC)")
         for each in records:
             reason = f"{each.stage}: {each.code}: {each.reason}"
             shown.add_row(each.place, Text(reason), str(each.batch), f"{each.written_at:%F %R}")
         console.print(shown)
     if found.left_out:
-        console.print(f"{found.left_out:,} more are not shown; --limit", style="yellow")
+        console.print(f"{found.left_out:,} more are not shown; raise --limit", style="yellow")
     if not (found.groups or found.records):
-        console.print("Nothing is in quarantine.")
+        console.print("No records are quarantined.")
 
 
 def _table(title: str, *headings: str) -> Table:
@@ -185,7 +183,7 @@ def _table(title: str, *headings: str) -> Table:
 
 
 def print_record(one: "Shown", console: Console) -> None:
-    """Print a record in quarantine, with what it holds."""
+    """Print a quarantined record with its values."""
     console.print(Text(f"{one.table} {one.place} {one.status}", style="bold"))
     console.print(Text(f"  {one.stage}: {one.code}: {one.reason}", style="red"))
     console.print(f"  written to Kafka {one.written_at.isoformat(' ', 'milliseconds')}, landed by batch {one.batch}")
@@ -195,13 +193,13 @@ def print_record(one: "Shown", console: Console) -> None:
         for line in _lines(side, found):
             console.print(Text(f"  {line}"))
     if one.row is not None:
-        console.print("  the row that it says:")
+        console.print("  its row:")
         for column, value in one.row.items():
             console.print(Text(f"    {column}: {short(value)}"))
 
 
 def _lines(side: str, found: "Bytes") -> Iterator[str]:
-    """A key or a value, and what was made of it."""
+    """The lines for a key or a value: its bytes, and each schema that was tried."""
     if found.size is None:
         yield f"{side}: none"
         return
@@ -216,7 +214,7 @@ def _lines(side: str, found: "Bytes") -> Iterator[str]:
     for tried in found.tried:
         yield from _schema_lines(tried)
     if not found.tried:
-        yield "  no schema is known that it could have been written with"
+        yield "  no known schema could have written it"
         if found.text is not None:
             yield f"  as text: {short(found.text)}"
 

@@ -1,4 +1,4 @@
-"""`cdc-lake rebuild`: silver from bronze once more, after the operator has seen the difference."""
+"""`cdc-lake rebuild`: rebuild silver from bronze, after the operator confirmed the differences."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -6,21 +6,10 @@ from typing import Annotated
 import typer
 
 from cdc_lake.cli.confirm import confirmed
+from cdc_lake.cli.flags import ConfigFile, Json, JsonFile, Parallel, RunOptions
 from cdc_lake.cli.output import Output
 from cdc_lake.cli.progress import Display
-from cdc_lake.cli.run import (
-    ConfigFile,
-    Json,
-    JsonFile,
-    Parallel,
-    RunOptions,
-    configure_logging,
-    open_scheduler,
-    parse_offsets,
-    print_problems,
-    print_report,
-    show_report,
-)
+from cdc_lake.cli.run import configure_logging, open_scheduler, parse_offsets, print_problems, print_report, show_report
 from cdc_lake.config import load_config
 from cdc_lake.errors import worst_exit_code
 from cdc_lake.points import Offset, SourceTime
@@ -29,37 +18,39 @@ from cdc_lake.runs.report import Report
 
 def rebuild(
     table: Annotated[
-        list[str], typer.Option("--table", help="Topic name or glob; <topic>@<kind> of a further table; repeatable.")
+        list[str],
+        typer.Option("--table", help="Select tables by name or glob, such as <topic> or <topic>@<kind>; repeatable."),
     ],
-    until: Annotated[str | None, typer.Option("--until", help="Source time up to which events count.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Use events up to this source time.")] = None,
     until_offset: Annotated[
-        str | None, typer.Option("--until-offset", help="Next offset of each partition, as in 0:1200,1:1180.")
+        str | None, typer.Option("--until-offset", help="Use events before these offsets, for example 0:1200,1:1180.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the difference and write nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Write without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report the differences and write nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")] = False,
     seed_from_silver: Annotated[
-        bool, typer.Option("--seed-from-silver", help="Rows that bronze does not tell all of stay as they are.")
+        bool, typer.Option("--seed-from-silver", help="Keep silver rows whose complete history bronze no longer has.")
     ] = False,
     key_from: Annotated[
-        str | None, typer.Option("--key-from", help="After a change of the primary key: its columns, as in id,region.")
+        str | None,
+        typer.Option("--key-from", help="Use these primary key columns after a key change, for example id,region."),
     ] = None,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="With --key-from: leave out rows that no event tells all of.")
+        bool, typer.Option("--accept-loss", help="With --key-from: drop rows that bronze has no complete event for.")
     ] = False,
     config: ConfigFile = None,
     parallel: Parallel = None,
     as_json: Json = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Rebuild silver from bronze. Shows the difference and asks before it writes."""
+    """Rebuild silver from bronze; show the differences and ask before writing."""
     if until and until_offset:
-        raise typer.BadParameter("give --until or --until-offset, not both")
+        raise typer.BadParameter("pass --until or --until-offset, not both")
     if key_from and seed_from_silver:
-        raise typer.BadParameter("give --key-from or --seed-from-silver, not both")
+        raise typer.BadParameter("pass --key-from or --seed-from-silver, not both")
     if accept_loss and not key_from:
-        raise typer.BadParameter("--accept-loss goes with --key-from")
+        raise typer.BadParameter("--accept-loss requires --key-from")
     if dry_run and yes:
-        raise typer.BadParameter("give --dry-run or --yes, not both")
+        raise typer.BadParameter("pass --dry-run or --yes, not both")
     key = tuple(key_from.split(",")) if key_from else ()
     point = SourceTime(until) if until else Offset(parse_offsets(until_offset)) if until_offset else None
 

@@ -1,4 +1,4 @@
-"""`cdc-lake reconcile`: silver beside the source database."""
+"""`cdc-lake reconcile`: compare silver with the source database."""
 
 from functools import partial
 from typing import Annotated
@@ -8,18 +8,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from cdc_lake.cli.flags import ConfigFile, Json, JsonFile, Parallel, RunOptions, Tables
 from cdc_lake.cli.output import Output
 from cdc_lake.cli.progress import Display
-from cdc_lake.cli.run import (
-    ConfigFile,
-    Json,
-    JsonFile,
-    Parallel,
-    RunOptions,
-    Tables,
-    configure_logging,
-    show_report,
-)
+from cdc_lake.cli.run import configure_logging, show_report
 from cdc_lake.config import load_config
 from cdc_lake.errors import InstallationError
 from cdc_lake.runs.report import Report, TableReport
@@ -29,20 +21,20 @@ def reconcile(
     table: Tables,
     config: ConfigFile = None,
     wait: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="Look again at keys that differ for so long.")
+        float, typer.Option(min=0, metavar="SECONDS", help="Recheck keys that differ for up to this many seconds.")
     ] = 0.0,
-    keys: Annotated[int, typer.Option(min=0, help="How many keys that differ are named, of each table.")] = 20,
+    keys: Annotated[int, typer.Option(min=0, help="List at most this many differing keys per table.")] = 20,
     parallel: Parallel = None,
     as_json: Json = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Compare silver with the source database; exit code 30 if they differ."""
+    """Compare silver with the source database; exit with 30 if they differ."""
     configure_logging()
     settings, options = load_config(config), RunOptions(parallel, as_json=as_json, json_file=json_file)
     try:
         from cdc_lake.operations.reconcile import run_reconcile
     except ModuleNotFoundError as exc:
-        todo = "install cdc_lake with its extra `reconcile`"
+        todo = "install cdc_lake with the extra `reconcile`"
         raise InstallationError("reconcile", f"{exc.name} is not installed", todo) from exc
     from cdc_lake.runs.scheduler import Workers
 

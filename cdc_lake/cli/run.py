@@ -1,4 +1,4 @@
-"""Running a layer from a command line: the flags of `cdc-lake run` and of the files in jobs/, and their exit code."""
+"""`cdc-lake run`, `cdc-lake rebuild` and the files in jobs/: start a run, print its report, return its exit code."""
 
 import logging
 import os
@@ -8,8 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -18,100 +16,56 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from cdc_lake.cli.flags import (
+    ConfigFile,
+    Continuous,
+    Interval,
+    Json,
+    JsonFile,
+    LayerName,
+    Models,
+    Parallel,
+    RunOptions,
+    Tables,
+    run_options,
+    with_flags,
+)
 from cdc_lake.cli.output import LogFormatter, Output, answer, printable, say
 from cdc_lake.cli.progress import Display
 from cdc_lake.config import Config, load_config
-from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, worst_exit_code
+from cdc_lake.errors import CdcLakeError, InfrastructureError, worst_exit_code
 from cdc_lake.runs.report import Report
 
 if TYPE_CHECKING:
     from cdc_lake.runs.scheduler import Workers
 
-app = typer.Typer(help="Run a layer: bring its tables up to date; or maintain them.", no_args_is_help=True)
+app = typer.Typer(help="Update the tables of a layer, or maintain them.", no_args_is_help=True)
 
 _GRACE_SECONDS = 20.0
-"""Told to end, a run may take so long for the batches that are under way; then they are given up."""
+"""After SIGTERM or Ctrl-C, running batches have this long to commit; then they are cancelled."""
 
-
-def _seconds(text: object) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", str(text))
-    if not found:
-        raise typer.BadParameter("give a number and ms, s, m or h, as in 10s")
-    return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[found[2] or "s"]
-
-
-def _new_file(flag: str) -> Callable[[object], Path]:
-    """The parser of a flag that names a file for what a run writes; one of an earlier run is removed at once."""
-
-    def parsed(text: object) -> Path:
-        file = Path(str(text)).absolute()
-        if not file.parent.is_dir():
-            raise ConfigError(f"{flag} {file}", f"{file.parent} is not a directory", "create it, or name another file")
-        if file.is_dir():
-            raise ConfigError(f"{flag} {file}", "it is a directory", "name a file")
-        file.unlink(missing_ok=True)
-        return file
-
-    return parsed
-
-
-Tables = Annotated[list[str], typer.Option("--table", help="Topic name or glob; repeatable.")]
-Models = Annotated[list[str], typer.Option("--model", help="Name or glob of a gold model; repeatable.")]
-ConfigFile = Annotated[str | None, typer.Option("--config", help="Configuration file; else CDC_LAKE_CONFIG.")]
 AcceptLoss = Annotated[
-    bool, typer.Option("--accept-loss", help="Go on over records that are gone from Kafka, and record the gap.")
+    bool, typer.Option("--accept-loss", help="Continue past records that Kafka has deleted, and record the gap.")
 ]
 QuarantineUnknownIds = Annotated[
     bool,
     typer.Option(
-        "--quarantine-unknown-ids", help="Set records of unknown schema ids aside even if the registry knows none."
-    ),
-]
-Parallel = Annotated[
-    int | None, typer.Option("--parallel", min=1, help="Tables worked on side by side; else run.parallel.")
-]
-Continuous = Annotated[
-    bool, typer.Option("--continuous", help="Repeat until SIGTERM (ends batches, 20 s at most) or Ctrl-C (cancels).")
-]
-Interval = Annotated[
-    float,
-    typer.Option("--interval", parser=_seconds, metavar="TIME", help="From one run's start to the next, as in 10s."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print each run's report as one line of JSON.")]
-JsonFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--json-file",
-        parser=_new_file("--json-file"),
-        metavar="PATH",
-        help="Write the newest run's report to a file.",
-    ),
-]
-Profile = Annotated[
-    Path | None,
-    typer.Option(
-        "--profile",
-        parser=_new_file("--profile"),
-        metavar="PATH",
-        help="Write to a file what Spark did: jobs, stages, generated classes, compilation.",
+        "--quarantine-unknown-ids", help="Quarantine unknown schema ids even if the registry knows none of them."
     ),
 ]
 
 
 @app.command()
+@with_flags(run_options, "options")
 def bronze(
     table: Tables,
     config: ConfigFile = None,
     accept_loss: AcceptLoss = False,
     quarantine_unknown_ids: QuarantineUnknownIds = False,
-    parallel: Parallel = None,
-    continuous: Continuous = False,
-    interval: Interval = 10.0,
-    as_json: Json = False,
-    json_file: JsonFile = None,
-    profile: Profile = None,
+    *,
+    options: RunOptions,
 ) -> None:
-    """Land the new records of Kafka topics."""
+    """Land new records of Kafka topics in bronze."""
 
     def layer(settings: Config, workers: "Workers") -> Report:
         from cdc_lake.bronze.run import run_bronze
@@ -124,63 +78,51 @@ def bronze(
             workers=workers,
         )
 
-    run_layer(layer, config, RunOptions(parallel, continuous, interval, as_json, json_file, profile))
+    run_layer(layer, config, options)
 
 
 @app.command()
+@with_flags(run_options, "options")
 def silver(
     table: Tables,
     config: ConfigFile = None,
-    parallel: Parallel = None,
-    continuous: Continuous = False,
-    interval: Interval = 10.0,
-    as_json: Json = False,
-    json_file: JsonFile = None,
-    profile: Profile = None,
+    *,
+    options: RunOptions,
 ) -> None:
-    """Fold the new events of bronze into the tables."""
+    """Merge new bronze events into the silver tables."""
 
     def layer(settings: Config, workers: "Workers") -> Report:
         from cdc_lake.silver.run import run_silver
 
         return run_silver(settings, table, workers=workers)
 
-    run_layer(layer, config, RunOptions(parallel, continuous, interval, as_json, json_file, profile))
+    run_layer(layer, config, options)
 
 
 @app.command()
+@with_flags(run_options, "options")
 def gold(
     model: Models,
     config: ConfigFile = None,
-    parallel: Parallel = None,
-    continuous: Continuous = False,
-    interval: Interval = 10.0,
-    as_json: Json = False,
-    json_file: JsonFile = None,
-    profile: Profile = None,
+    *,
+    options: RunOptions,
 ) -> None:
-    """Refresh gold tables whose silver tables, SQL model or CSV files changed."""
+    """Refresh gold tables whose silver sources, SQL model or CSV files changed."""
 
     def layer(settings: Config, workers: "Workers") -> Report:
         from cdc_lake.gold.run import run_gold
 
         return run_gold(settings, model, workers=workers)
 
-    run_layer(layer, config, RunOptions(parallel, continuous, interval, as_json, json_file, profile))
-
-
-class LayerName(StrEnum):
-    """As a flag takes it."""
-
-    bronze = "bronze"
-    silver = "silver"
-    gold = "gold"
+    run_layer(layer, config, options)
 
 
 @app.command()
 def maintain(
-    table: Annotated[list[str], typer.Option("--table", help="Topic name or glob, of gold a model's; repeatable.")],
-    layer: Annotated[LayerName, typer.Option("--layer", help="Whose tables.")] = LayerName.silver,
+    table: Annotated[
+        list[str], typer.Option("--table", help="Select topics, or gold models, by name or glob; repeatable.")
+    ],
+    layer: Annotated[LayerName, typer.Option("--layer", help="Maintain the tables of this layer.")] = LayerName.silver,
     config: ConfigFile = None,
     parallel: Parallel = None,
     continuous: Continuous = False,
@@ -199,26 +141,14 @@ def maintain(
 
 
 def parse_offsets(text: str) -> dict[int, int]:
-    """What a flag says of offsets by partition."""
+    """Offsets by partition, from a text such as `0:1200,1:1180`."""
     if not re.fullmatch(r"\d+:\d+(,\d+:\d+)*", text):
-        raise typer.BadParameter("give partition:offset pairs, as in 0:1200,1:1180")
+        raise typer.BadParameter("give partition:offset pairs, for example 0:1200,1:1180")
     return {int(number): int(offset) for number, offset in (pair.split(":") for pair in text.split(","))}
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """What the flags say of a run."""
-
-    parallel: int | None = None
-    is_continuous: bool = False
-    interval_seconds: float = 10.0
-    as_json: bool = False
-    json_file: Path | None = None
-    profile: Path | None = None
-
-
 def run_layer(layer: Callable[[Config, "Workers"], Report], config: str | None, options: RunOptions) -> None:
-    """Do a layer's work as the flags say, tell what came of it, and end with its exit code."""
+    """Run a layer, print its report, and exit with its exit code."""
     configure_logging()
     settings = load_config(config)
     display = Display()
@@ -233,8 +163,8 @@ def run_layer(layer: Callable[[Config, "Workers"], Report], config: str | None, 
 
 
 def open_scheduler(settings: Config, options: RunOptions, display: Display) -> "Workers":
-    """What a run's tables are worked on by."""
-    # Late, and the layers too, so that a wrong flag or file is told without waiting for Spark to load.
+    """The scheduler for a run's tables."""
+    # Imported here, as the layers are, so that a wrong flag or file fails before Spark is loaded.
     from cdc_lake.runs.scheduler import Workers
 
     return Workers(
@@ -246,7 +176,7 @@ def open_scheduler(settings: Config, options: RunOptions, display: Display) -> "
 
 
 def _run_continuously(run: Callable[[], Report], workers: "Workers", options: RunOptions) -> int:
-    """Until told to end; the exit code: of the tables left out, and of the last run."""
+    """Repeat a run until SIGTERM or SIGINT. Returns the worst exit code of the last run and of the skipped tables."""
 
     def end(number: int, frame: FrameType | None) -> None:
         workers.stop()
@@ -263,7 +193,7 @@ def _run_continuously(run: Callable[[], Report], workers: "Workers", options: Ru
         except CdcLakeError as error:
             if not error.retryable:
                 raise
-            say(f"error {error.code} {error}; tried again in {options.interval_seconds:g} s", error=True)
+            say(f"error {error.code} {error}; retrying in {options.interval_seconds:g} s", error=True)
             last = [error.exit_code]
         else:
             last = [report.exit_code]
@@ -275,7 +205,7 @@ def _run_continuously(run: Callable[[], Report], workers: "Workers", options: Ru
 
 
 def configure_logging() -> None:
-    """Have the log of a run on stderr."""
+    """Write the log to stderr."""
     handler = logging.StreamHandler()
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
@@ -284,12 +214,12 @@ def configure_logging() -> None:
 
 
 def show_report(report: Report, options: RunOptions, show: Callable[[Report], None] | None = None) -> None:
-    """Print what a run did, as the flags want it, and write it to their file.
+    """Print the report of a run, and write it to `json_file`.
 
     Args:
-        report: the run's.
-        how: the flags.
-        show: prints the report for people; a table of its tables if there is none.
+        report: the report.
+        options: in what form, and to which file.
+        show: prints the report for people (default: as a table).
     """
     if not options.as_json:
         (show or print_report)(report)
@@ -297,13 +227,13 @@ def show_report(report: Report, options: RunOptions, show: Callable[[Report], No
     text = printable(report.model_dump_json())
     if options.json_file:
         _write_atomically("--json-file", options.json_file, text + "\n")
-    if options.as_json:  # behind the warnings: spark-submit merges stderr into stdout
+    if options.as_json:  # after the warnings: spark-submit merges stderr into stdout
         sys.stderr.flush()
         answer(text)
 
 
 def _write_profile(workers: "Workers", options: RunOptions) -> None:
-    """Write what the flags want to know of Spark; nothing if no run has needed it."""
+    """Write the Spark profile to its file, if the flag is set and a session was started."""
     if options.profile and workers.session:
         from cdc_lake.runs.profile import profile
 
@@ -318,12 +248,12 @@ def _write_atomically(flag: str, file: Path, text: str) -> None:
     except OSError as exc:
         draft.unlink(missing_ok=True)
         raise InfrastructureError(
-            f"{flag} {file}", f"the file cannot be written: {exc.strerror}", "the run itself has ended"
+            f"{flag} {file}", f"cannot write the file: {exc.strerror}", "the run itself has ended"
         ) from exc
 
 
 def print_problems(report: Report) -> None:
-    """Say on stderr what the operator should know, and what failed."""
+    """Print warnings and errors to stderr."""
     for done in report.tables:
         for warning in done.warnings:
             say(f"warning {done.table}: {warning}", error=True)

@@ -1,4 +1,4 @@
-"""`cdc-lake schemas`: a registry's subjects, compared with the schemas of our own topics; and the lake's copies."""
+"""`cdc-lake schemas`: manage the registry's schemas of gold topics, and the lake's copies of schemas."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -7,8 +7,8 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from cdc_lake.cli.flags import ConfigFile, Json
 from cdc_lake.cli.output import Output, answer, say
-from cdc_lake.cli.run import ConfigFile
 from cdc_lake.config import Config, load_config
 from cdc_lake.errors import ConfigError, DamagedFileError, UnknownTableError
 
@@ -17,26 +17,23 @@ if TYPE_CHECKING:
     from cdc_lake.registries.subjects import Level, Subjects, Version
 
 app = typer.Typer(
-    help="Look at a registry's schemas, register those of gold's topics, and restore the lake's copies.",
+    help="Compare and register gold topics' schemas; restore the lake's copies.",
     no_args_is_help=True,
 )
 
 SubjectNames = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[SUBJECT]...", help="Names or globs: of files in gold.schemas, and models' topics; else all."
-    ),
+    typer.Argument(metavar="[SUBJECT]...", help="Select subjects of gold topics by name or glob (default: all)."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print it as one line of JSON.")]
 Levels = Annotated[
     str | None,
-    typer.Option("--level", help="Give the subjects a compatibility level of their own, too: backward, full, none, …"),
+    typer.Option("--level", help="Also set the subjects' compatibility level: backward, full, none, …"),
 ]
 
 
 @app.command("list")
 def list_command(config: ConfigFile = None, as_json: Json = False) -> None:
-    """List the registry's subjects: their newest version, its id, and what the next one has to be."""
+    """List the registry's subjects with latest version, id and compatibility level."""
     subjects = _subjects(load_config(config))
     rows = []
     for subject in subjects.subjects():
@@ -58,15 +55,15 @@ def list_command(config: ConfigFile = None, as_json: Json = False) -> None:
 
 @app.command()
 def show(
-    subject: Annotated[str, typer.Argument(help="As the registry calls it: <topic>-key or <topic>-value.")],
-    version: Annotated[str | None, typer.Option("--version", help="Its number; else the newest.")] = None,
+    subject: Annotated[str, typer.Argument(help="Name the subject: <topic>-key or <topic>-value.")],
+    version: Annotated[str | None, typer.Option("--version", help="Show this version (default: the latest).")] = None,
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Print a schema that the registry has."""
+    """Print a schema from the registry."""
     found = _subjects(load_config(config)).version(subject, version)
     if found is None:
-        what = f"the registry has no version {version} of it" if version else "the registry has no such subject"
+        what = f"the registry does not have version {version} of it" if version else "the registry has no such subject"
         raise UnknownTableError(subject, what, "see `cdc-lake schemas list`")
     if as_json:
         answer(json.dumps(_version_row(subject, found) | {"schema": found.text}))
@@ -76,7 +73,7 @@ def show(
 
 @app.command()
 def diff(subject: SubjectNames = None, config: ConfigFile = None, as_json: Json = False) -> None:
-    """Say what the schemas of our topics have otherwise than the registry's newest versions."""
+    """Compare gold topics' schemas with the latest registry versions."""
     from cdc_lake.registries.subjects import changes
 
     settings = load_config(config)
@@ -96,7 +93,7 @@ def diff(subject: SubjectNames = None, config: ConfigFile = None, as_json: Json 
 
 @app.command()
 def check(subject: SubjectNames = None, config: ConfigFile = None, as_json: Json = False) -> None:
-    """Check that the registry would take the schemas of our topics; register nothing. Exit code 2 if not."""
+    """Check that gold topics' schemas are compatible; exit with 2 if one is not."""
     from cdc_lake.registries.subjects import check_compatible
 
     settings = load_config(config)
@@ -115,7 +112,7 @@ def check(subject: SubjectNames = None, config: ConfigFile = None, as_json: Json
 def register(
     subject: SubjectNames = None, level: Levels = None, config: ConfigFile = None, as_json: Json = False
 ) -> None:
-    """Register the schemas of our topics, once all of them are seen to be compatible."""
+    """Register gold topics' schemas if all of them are compatible."""
     from cdc_lake.registries.subjects import check_compatible, registered
 
     settings, named = load_config(config), _level(level)
@@ -135,7 +132,7 @@ def register(
 
 @app.command()
 def restore(config: ConfigFile = None) -> None:
-    """Restore missing and damaged schema files of the lake from the registry. Exit code 20 if it lacks one."""
+    """Restore the lake's missing or damaged schema files; exit with 20 if one is lost."""
     from cdc_lake.lake.schema_files import SchemaFiles
     from cdc_lake.registries import open_registry
     from cdc_lake.spark.session import lake_files
@@ -144,21 +141,21 @@ def restore(config: ConfigFile = None) -> None:
     root = settings.lake.root
     found = SchemaFiles(lake_files(root, None), root, open_registry(settings)).restore()
     for file, is_restored in found.items():
-        say(f"{file}: restored" if is_restored else f"{file}: the registry does not have this schema any more")
+        say(f"{file}: restored" if is_restored else f"{file}: the registry no longer has this schema")
     if not found:
-        say("no schema file of this registry is missing or damaged")
+        say("no schema file is missing or damaged")
     if not all(found.values()):
         raise typer.Exit(DamagedFileError.exit_code)
 
 
 def _subjects(settings: Config) -> "Subjects":
-    from cdc_lake.registries import open_subjects  # late, as in the commands: `requests` takes a fifth of a second
+    from cdc_lake.registries import open_subjects  # imported here: `requests` takes 0.2 s
 
     return open_subjects(settings)
 
 
 def _subject_schemas(settings: Config, patterns: list[str] | None) -> "list[SubjectSchema]":
-    from cdc_lake.gold.topic_schemas import subject_schemas  # imports pyspark, which the others do without
+    from cdc_lake.gold.topic_schemas import subject_schemas  # imported here: it imports pyspark
 
     return subject_schemas(settings, patterns or ["*"])
 
@@ -173,7 +170,7 @@ def _level(name: str | None) -> "Level | None":
             found: Level = level
             return found
     known = ", ".join(get_args(Level)).lower()
-    raise ConfigError("--level", f"`{name}` is no compatibility level", f"write one of {known}")
+    raise ConfigError("--level", f"`{name}` is not a compatibility level", f"set one of {known}")
 
 
 def _version_row(subject: str, version: "Version") -> dict[str, Any]:

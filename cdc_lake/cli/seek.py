@@ -1,4 +1,4 @@
-"""`cdc-lake seek`: bronze told to read topics on from another place, once the operator has seen what that means."""
+"""`cdc-lake seek`: change the next offsets that bronze reads, after the operator confirmed the consequences."""
 
 import re
 from collections.abc import Sequence
@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from cdc_lake.cli.confirm import confirmed
+from cdc_lake.cli.flags import ConfigFile, Json, RunOptions, Tables
 from cdc_lake.cli.output import Output
-from cdc_lake.cli.run import ConfigFile, Json, RunOptions, Tables, configure_logging, parse_offsets, show_report
+from cdc_lake.cli.run import configure_logging, parse_offsets, show_report
 from cdc_lake.config import StartPosition, load_config
 from cdc_lake.points import milliseconds
 
@@ -24,14 +25,16 @@ def seek(
     table: Tables,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="PLACE", help="earliest, latest, a time, or offsets, as in 0:1200,1:1180."),
+        typer.Option(
+            "--to", metavar="POSITION", help="Read from earliest, latest, a time, or offsets such as 0:1200,1:1180."
+        ),
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation prompt.")] = False,
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Have bronze read topics on from another place. Shows first what is skipped and what is read again."""
-    place = _place(to)
+    """Change the next offsets that bronze reads; show what is skipped or reread first."""
+    position = _position(to)
     configure_logging()
     settings = load_config(config)
     from cdc_lake.operations.seek import moves
@@ -39,18 +42,18 @@ def seek(
     from cdc_lake.runs.scheduler import Workers
 
     workers = Workers()
-    found = moves(settings, table, place, workers.spark(settings, "bronze"))
+    found = moves(settings, table, position, workers.spark(settings, "bronze"))
     _print_moves(found, Output(stderr=as_json))
     if not found:
         return
-    if not confirmed("Read on from there?", yes=yes, on_stderr=as_json):
+    if not confirmed("Continue from these offsets?", yes=yes, on_stderr=as_json):
         return
     report = carry_out(settings, found, workers=workers)
     show_report(report, RunOptions(as_json=as_json))
     raise typer.Exit(report.exit_code)
 
 
-def _place(text: str) -> StartPosition:
+def _position(text: str) -> StartPosition:
     match text:
         case "earliest" | "latest":
             return text
@@ -62,13 +65,13 @@ def _place(text: str) -> StartPosition:
 
 def _print_moves(found: Sequence["Move"], console: Console) -> None:
     if not found:
-        console.print("Bronze reads on from there already.")
+        console.print("Bronze already continues from these offsets.")
         return
     shown = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     shown.add_column("table", overflow="fold")
-    for heading in ("part.", "next is", "will be"):
+    for heading in ("part.", "next", "new next"):
         shown.add_column(heading, justify="right")
-    shown.add_column("what that means", overflow="fold")
+    shown.add_column("consequence", overflow="fold")
     for one in found:
         shown.add_row(one.table, str(one.partition), str(one.now), str(one.then), _consequence(one))
     console.print(shown)
@@ -77,8 +80,8 @@ def _print_moves(found: Sequence["Move"], console: Console) -> None:
 def _consequence(one: "Move") -> str:
     offsets = abs(one.then - one.now)
     if one.then > one.now:
-        return f"{offsets:,} offsets are skipped: what they hold does not come to bronze; recorded as a gap"
+        return f"{offsets:,} offsets are skipped: bronze does not get their records, and records a gap"
     return (
-        f"{offsets:,} offsets are read again: {one.there:,} records of them are in bronze and stay as they are, "
-        "others are landed as replayed records, and silver folds their keys again"
+        f"{offsets:,} offsets are read again: {one.there:,} of their records are in bronze and do not change; "
+        "the others are landed as replayed records, and silver refolds their keys"
     )

@@ -1,4 +1,4 @@
-"""`cdc-lake stack`: real servers on this machine, without Docker."""
+"""`cdc-lake stack`: run Postgres, Kafka, a registry and Kafka Connect on this machine, without Docker."""
 
 import time
 from pathlib import Path
@@ -12,19 +12,17 @@ from cdc_lake.config import load_config
 if TYPE_CHECKING:
     from cdc_lake.embedded.stack import ServerStatus, Stack
 
-app = typer.Typer(
-    help="Postgres, Kafka, Apicurio Registry and Kafka Connect with Debezium on this machine.", no_args_is_help=True
-)
+app = typer.Typer(help="Run Postgres, Kafka, Apicurio Registry and Debezium on this machine.", no_args_is_help=True)
 
-Folder = Annotated[Path | None, typer.Option(help="Their data and logs. Else: `stack.folder` of the configuration.")]
+Folder = Annotated[Path | None, typer.Option(help="Store data and logs here (default: stack.folder).")]
 
 
 @app.command()
 def up(
     folder: Folder = None,
-    metastore: Annotated[bool, typer.Option("--metastore", help="Start a Hive metastore, too.")] = False,
+    metastore: Annotated[bool, typer.Option("--metastore", help="Also start a Hive metastore.")] = False,
 ) -> None:
-    """Start the servers and leave them running. Data of an earlier start is there again."""
+    """Start the servers and leave them running. They keep the data of earlier starts."""
     stack = _stack(folder)
     started = time.monotonic()
     stack.start(detach=True, metastore=metastore)
@@ -41,20 +39,20 @@ def status(folder: Folder = None) -> None:
 @app.command()
 def down(
     folder: Folder = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete all their data, too.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Also delete all their data.")] = False,
 ) -> None:
-    """Stop the servers. Their data stays unless told otherwise."""
+    """Stop the servers. Keeps their data unless you pass --delete."""
     stack = _stack(folder)
     if delete:
         stack.delete()
-        say(f"stopped, and {stack.folder} is deleted")
+        say(f"stopped; {stack.folder} is deleted")
     else:
         stack.stop()
-        say(f"stopped; the data stays in {stack.folder}")
+        say(f"stopped; the data is kept in {stack.folder}")
 
 
 def _stack(folder: Path | None) -> "Stack":
-    from cdc_lake.embedded.stack import Stack  # the `demo` extra, which a cluster does without
+    from cdc_lake.embedded.stack import Stack  # imported here: it needs the `demo` extra
 
     return Stack(folder or Path(load_config().stack.folder))
 
@@ -62,7 +60,7 @@ def _stack(folder: Path | None) -> "Stack":
 def _print_status(stack: "Stack") -> None:
     servers = stack.status()
     if not servers:
-        say(f"no servers have been started in {stack.folder}")
+        say(f"no servers were started in {stack.folder}")
     for server in servers:
         say(_line(server))
         if server.note:

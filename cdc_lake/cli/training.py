@@ -1,4 +1,4 @@
-"""The work of a short run, on a table of its own, for an archive of the classes that such a run uses."""
+"""A short run on a small table of its own, which loads the classes for the class archive."""
 
 from pathlib import Path
 
@@ -40,10 +40,10 @@ _BATCHES = ("cccccccccc", "uudducuuud")
 
 
 def train(folder: Path) -> None:
-    """Bring bronze and silver of a small table up to date, twice.
+    """Run bronze and silver of a small table, twice.
 
     Args:
-        folder: an empty one, for all of it.
+        folder: an empty folder for the lake and its source files.
 
     Raises:
         CdcLakeError: a run failed.
@@ -60,7 +60,7 @@ def train(folder: Path) -> None:
         for run in (run_bronze, run_silver):
             (done,) = run(config, [_TABLE], workers=workers).tables
             if done.error:
-                raise CdcLakeError(_TABLE, done.error.message, "report this with the versions of Java and Spark")
+                raise CdcLakeError(_TABLE, done.error.message, "report this with your versions of Java and Spark")
 
 
 def _write(folder: Path, start: int, ops: str) -> None:

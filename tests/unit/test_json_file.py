@@ -74,5 +74,5 @@ def test_newest_report_replaces_the_one_before(tmp_path: Path) -> None:
 def test_unwritable_report_file_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "gone" / "report.json"
 
-    with pytest.raises(InfrastructureError, match="the file cannot be written: No such file or directory"):
+    with pytest.raises(InfrastructureError, match="cannot write the file: No such file or directory"):
         show_report(report("first"), RunOptions(json_file=file))

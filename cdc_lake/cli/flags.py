@@ -1,0 +1,129 @@
+"""Flags that several commands share."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import wraps
+from inspect import Signature, signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cdc_lake.errors import ConfigError
+
+
+class LayerName(StrEnum):
+    """The values of `--layer`."""
+
+    bronze = "bronze"
+    silver = "silver"
+    gold = "gold"
+
+
+def _seconds(text: object) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", str(text))
+    if not found:
+        raise typer.BadParameter("give a number and ms, s, m or h, for example 10s")
+    return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[found[2] or "s"]
+
+
+def _new_file(flag: str) -> Callable[[object], Path]:
+    """The parser of a flag that names an output file. It deletes the file of an earlier run."""
+
+    def parsed(text: object) -> Path:
+        file = Path(str(text)).absolute()
+        if not file.parent.is_dir():
+            raise ConfigError(f"{flag} {file}", f"{file.parent} is not a directory", "create it, or name another file")
+        if file.is_dir():
+            raise ConfigError(f"{flag} {file}", "it is a directory", "name a file")
+        file.unlink(missing_ok=True)
+        return file
+
+    return parsed
+
+
+Tables = Annotated[list[str], typer.Option("--table", help="Select topics by name or glob; repeatable.")]
+OptionalTables = Annotated[
+    list[str] | None, typer.Option("--table", help="Select topics by name or glob; repeatable (default: all).")
+]
+Models = Annotated[list[str], typer.Option("--model", help="Select gold models by name or glob; repeatable.")]
+ConfigFile = Annotated[
+    str | None, typer.Option("--config", help="Read this configuration file (default: $CDC_LAKE_CONFIG).")
+]
+Parallel = Annotated[
+    int | None,
+    typer.Option("--parallel", min=1, help="Process this many tables in parallel (default: run.parallel)."),
+]
+Continuous = Annotated[
+    bool, typer.Option("--continuous", help="Repeat until SIGTERM (ends batches, 20 s at most) or Ctrl-C (cancels).")
+]
+Interval = Annotated[
+    float,
+    typer.Option(
+        "--interval", parser=_seconds, metavar="TIME", help="Start continuous runs this far apart, for example 10s."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
+JsonFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--json-file",
+        parser=_new_file("--json-file"),
+        metavar="PATH",
+        help="Write the latest run's report to this file.",
+    ),
+]
+Profile = Annotated[
+    Path | None,
+    typer.Option(
+        "--profile",
+        parser=_new_file("--profile"),
+        metavar="PATH",
+        help="Write Spark's jobs, stages and compilation times to this file.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How to run, and how to print the report."""
+
+    parallel: int | None = None
+    is_continuous: bool = False
+    interval_seconds: float = 10.0
+    as_json: bool = False
+    json_file: Path | None = None
+    profile: Path | None = None
+
+
+def run_options(
+    parallel: Parallel = None,
+    continuous: Continuous = False,
+    interval: Interval = 10.0,
+    as_json: Json = False,
+    json_file: JsonFile = None,
+    profile: Profile = None,
+) -> RunOptions:
+    """The flags of a layer's run."""
+    return RunOptions(parallel, continuous, interval, as_json, json_file, profile)
+
+
+def with_flags(flags: Callable[..., Any], argument: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the flags that `flags` declares; it gets what `flags` returns as `argument`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        shared = signature(flags).parameters
+        own = [one for name, one in signature(command).parameters.items() if name != argument]
+
+        @wraps(command)
+        def combined(**given: Any) -> None:
+            command(**given, **{argument: flags(**{name: given.pop(name) for name in shared})})
+
+        parameters = [*own, *shared.values()]
+        combined.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        combined.__annotations__ = {one.name: one.annotation for one in parameters}
+        return combined
+
+    return decorate
