@@ -54,4 +54,4 @@ def _print_package(folder: Path, plan: Plan) -> None:
     Output().print(table)
     total = sum(file.size for file in plan.files)
     say(f"cdc_lake {plan.version} for Spark {plan.spark} and Python {plan.python} on {plan.arch}: {total:,} bytes")
-    say(f"in {folder}; see {PLAN} for where each file goes (docs/clusters.md)")
+    say(f"in {folder}; see {PLAN} for where each file goes (docs/how-to/clusters.md)")
