@@ -29,7 +29,7 @@ def cdc_lake(
     """Our own bronze and silver as they come, in one application; the large table in buckets, if asked."""
     from cdc_lake.bronze.run import run_bronze
     from cdc_lake.config import TABLE_TYPES, Config, KafkaConfig, LakeConfig, RegistryConfig, TableConfig
-    from cdc_lake.runs.scheduler import Workers
+    from cdc_lake.runs.scheduler import TableScheduler
     from cdc_lake.silver.run import run_silver
 
     config = Config(
@@ -39,12 +39,12 @@ def cdc_lake(
         defaults=TableConfig(silver=(TABLE_TYPES[table_type],)),
         tables={ORDERS: TableConfig(silver=(TABLE_TYPES[table_type].model_copy(update={"buckets": buckets}),))},
     )
-    workers = Workers(config.run.parallel)
-    workers.spark(config, "benchmark")
+    scheduler = TableScheduler(config.run.parallel)
+    scheduler.spark(config, "benchmark")
 
     def take(topics: Sequence[str]) -> None:
         for layer in (run_bronze, run_silver) if has_silver else (run_bronze,):
-            failed = [table.error for table in layer(config, topics, workers=workers).tables if table.error]
+            failed = [table.error for table in layer(config, topics, scheduler=scheduler).tables if table.error]
             assert not failed, failed
 
     return take

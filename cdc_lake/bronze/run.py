@@ -40,10 +40,10 @@ from cdc_lake.lake.lake import BronzeTable, check_holds_no_tables, is_table_name
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.registries import open_registry
 from cdc_lake.registries.registry import Registry
-from cdc_lake.runs.catalog_sync import check_catalog_name, keep_in_step
+from cdc_lake.runs.catalog_sync import check_catalog_name, sync_catalog_after_run
 from cdc_lake.runs.context import Leases, lake_of, select
-from cdc_lake.runs.report import Report, TableReport, check_sum
-from cdc_lake.runs.scheduler import New, Workers
+from cdc_lake.runs.report import Report, TableReport, check_totals
+from cdc_lake.runs.scheduler import NewData, TableScheduler
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, has_no_room_for_a_timestamp, offsets_of
 from cdc_lake.spark.session import batch_bytes, planned_for
@@ -73,7 +73,7 @@ def run_bronze(
     registry: Registry | None = None,
     accept_loss: bool = False,
     quarantine_unknown_ids: bool = False,
-    workers: Workers | None = None,
+    scheduler: TableScheduler | None = None,
 ) -> Report:
     """Bring bronze up to date with Kafka, or with the files that a sink connector wrote.
 
@@ -85,7 +85,7 @@ def run_bronze(
         registry: the one its records' schema ids are of; the settings' when there is none.
         accept_loss: go on over records that are gone, and record the gap, instead of stopping.
         quarantine_unknown_ids: quarantine records with unknown schema ids even where the registry knows none at all.
-        workers: who does it; one, in the calling thread, when there are none.
+        scheduler: who does it; one, in the calling thread, when there are none.
 
     Raises:
         UnknownTableError: a name or glob fits no topic.
@@ -94,19 +94,19 @@ def run_bronze(
         InstallationError: Spark cannot be started with what is installed.
     """
     report = Report(layer="bronze")
-    workers = workers or Workers(spark=spark)
-    source = source or open_source(config, lambda: workers.spark(config, "bronze"))
+    scheduler = scheduler or TableScheduler(spark=spark)
+    source = source or open_source(config, lambda: scheduler.spark(config, "bronze"))
     todo = "see --table, and that the connector writes there"
     topics = select(tables, source.topics(), f"topic in {source.name}", todo)
     for topic in topics:
         config.table(topic).check(topic)
     logs = source.logs(topics)
-    files = workers.files(config)
-    look = _Look(config, files, source, logs, workers.is_continuous)
-    if workers.finds_nothing_new(config, report, files, topics, look.without_spark):
+    files = scheduler.files(config)
+    look = _Look(config, files, source, logs, scheduler.is_continuous)
+    if scheduler.finds_nothing_new(config, report, files, topics, look.without_spark):
         return report
     registry = registry or answering_registry(config)
-    storage = workers.lake(config, report)
+    storage = scheduler.open_storage(config, report)
     bronze = _Bronze(
         config,
         source,
@@ -118,12 +118,12 @@ def run_bronze(
         quarantine_unknown_ids,
         report.run_id,
         colliding(config.catalog, "bronze", {topic: "delta" for topic in topics if is_table_name(topic)}),
-        min(workers.parallel, len(topics)),
+        min(scheduler.parallel, len(topics)),
     )
-    workers.each_table(report, topics, bronze, leases=bronze.leases)
-    keep_in_step(config, report, workers.spark(config, "bronze"))
+    scheduler.each_table(report, topics, bronze, leases=bronze.leases)
+    sync_catalog_after_run(config, report, scheduler.spark(config, "bronze"))
     reach("bronze.before_report")
-    workers.end(storage, config, report)
+    scheduler.end(storage, config, report)
     return report
 
 
@@ -151,15 +151,15 @@ class _Look:
     logs: Mapping[str, TopicLog]
     is_continuous: bool
 
-    def without_spark(self, done: TableReport) -> New | None:
+    def without_spark(self, done: TableReport) -> NewData | None:
         """What is new, where the table's log says it plainly."""
         lake, log = lake_of(self.config), self.logs[done.table]
         if not log.problem and not lake.holds(self.files, "bronze", done.table):
             # Of an empty topic a table is made too.
-            return New(max(sum(span.end - span.start for span in unread(log, {}).values()), 1))
+            return NewData(max(sum(span.end - span.start for span in unread(log, {}).values()), 1))
         found = lake.newest_bronze(self.files, done.table)
         lag = self.lag(found.progress, done) if found else None
-        return None if lag is None else New(lag)
+        return None if lag is None else NewData(lag)
 
     def lag(self, progress: BronzeProgress | None, done: TableReport) -> int | None:
         """See `Work`.
@@ -213,7 +213,7 @@ class _Bronze:
         """See `Work`."""
         return self.look.lag(lake_of(self.config).bronze(spark, done.table).progress(), done)
 
-    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         for warning in self.source.warnings(done.table):
             done.warn(warning)
@@ -325,7 +325,7 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: BronzeProgress) ->
         if is_again:
             counts["already_there"] = there.count()
         counts |= {name: number for name, number in landed.counts.items() if name == "dropped"}
-        check_sum(run.log.name, seen.total, **counts)
+        check_totals(run.log.name, seen.total, **counts)
         _stop_on_error(run, rows, counts["quarantined"])
         following = _following(run, spans, before, seen, landed, written)
         reach("bronze.after_plan", batch=batch)

@@ -32,7 +32,7 @@ class GlueCatalog:
     def __init__(self, settings: CatalogConfig) -> None:
         self._where = f"AWS Glue{f' in {settings.region}' if settings.region else ''}"
         self._with_delta_columns = settings.delta_columns
-        with self._in_our_words():
+        with self._translate_spark_error():
             self._glue: Any = boto3.Session().client(
                 "glue",
                 region_name=settings.region,
@@ -53,7 +53,7 @@ class GlueCatalog:
 
     def found(self, database: str, names: Collection[str] | None = None) -> dict[str, Listing]:
         """See `Catalog`."""
-        with self._in_our_words():
+        with self._translate_spark_error():
             if names is None:
                 tables = self._all("get_tables", "TableList", DatabaseName=database)
             else:
@@ -62,7 +62,7 @@ class GlueCatalog:
 
     def put(self, entry: Entry) -> None:
         """See `Catalog`."""
-        with self._in_our_words():
+        with self._translate_spark_error():
             if self._or_nothing(self._glue.get_database, Name=entry.database) is None:
                 self._glue.create_database(DatabaseInput={"Name": entry.database})
             found = self.found(entry.database, entry.names)
@@ -73,7 +73,7 @@ class GlueCatalog:
 
     def drop(self, database: str, name: str) -> None:
         """See `Catalog`."""
-        with self._in_our_words():
+        with self._translate_spark_error():
             self._or_nothing(self._glue.delete_table, DatabaseName=database, Name=name)
 
     def _put_table(self, wanted: Listing, found: Listing | None) -> None:
@@ -128,7 +128,7 @@ class GlueCatalog:
             raise
 
     @contextmanager
-    def _in_our_words(self) -> Iterator[None]:
+    def _translate_spark_error(self) -> Iterator[None]:
         try:
             yield
         except ClientError as exc:

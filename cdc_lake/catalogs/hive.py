@@ -133,7 +133,7 @@ class HiveCatalog:
         properties = self._jvm.java.util.Properties()
         for name, value in settings.items():
             properties.setProperty(name, value)
-        with self._in_our_words():
+        with self._translate_spark_error():
             tool = self._jvm.org.apache.hudi.hive.HiveSyncTool(properties, self._conf)
             try:
                 tool.syncHoodieTable()
@@ -176,12 +176,12 @@ class HiveCatalog:
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
-        with self._in_our_words():
+        with self._translate_spark_error():
             # By way of Hive's session, because a cluster may have put another client in there.
             yield self._hive.get(self._conf).getMSC()
 
     @contextmanager
-    def _in_our_words(self) -> Iterator[None]:
+    def _translate_spark_error(self) -> Iterator[None]:
         try:
             yield
         except Py4JJavaError as exc:

@@ -21,7 +21,7 @@ from cdc_lake.runs.report import Report
 if TYPE_CHECKING:
     from cdc_lake.operations.quarantine import Listing, Selection
     from cdc_lake.operations.quarantine_show import Bytes, Shown, Tried
-    from cdc_lake.runs.scheduler import Workers
+    from cdc_lake.runs.scheduler import TableScheduler
 
 app = typer.Typer(
     help="List, show, replay or drop records that failed to decode or were rejected.",
@@ -119,10 +119,10 @@ def replay(
 ) -> None:
     """Replay records after you fixed the cause; then run silver to merge them."""
 
-    def work(settings: Config, workers: "Workers") -> Report:
+    def work(settings: Config, scheduler: "TableScheduler") -> Report:
         from cdc_lake.operations.replay import replay_quarantined
 
-        return replay_quarantined(settings, table, selection=selection, workers=workers)
+        return replay_quarantined(settings, table, selection=selection, scheduler=scheduler)
 
     run_layer(work, config, RunOptions(as_json=as_json))
 
@@ -139,10 +139,10 @@ def drop(
 ) -> None:
     """Drop quarantined records. Bronze keeps the records and their bytes."""
 
-    def work(settings: Config, workers: "Workers") -> Report:
+    def work(settings: Config, scheduler: "TableScheduler") -> Report:
         from cdc_lake.operations.drop import drop_quarantined
 
-        return drop_quarantined(settings, table, because, selection=selection, workers=workers)
+        return drop_quarantined(settings, table, because, selection=selection, scheduler=scheduler)
 
     run_layer(work, config, RunOptions(as_json=as_json))
 

@@ -57,14 +57,14 @@ def rebuild(
     configure_logging()
     settings, options = load_config(config), RunOptions(parallel, as_json=as_json, json_file=json_file)
     display = Display()
-    workers = open_scheduler(settings, options, display)
+    scheduler = open_scheduler(settings, options, display)
     from cdc_lake.operations.rebuild import Asked, run_rebuild
 
     asked = Asked(point, dry_run, seed_from_silver, key, accept_loss)
 
     def run(asked: Asked) -> Report:
         with display.shown():
-            return workers.patiently(lambda: run_rebuild(settings, table, asked=asked, workers=workers))
+            return scheduler.with_retry(lambda: run_rebuild(settings, table, asked=asked, scheduler=scheduler))
 
     if dry_run or yes:
         report = run(asked)

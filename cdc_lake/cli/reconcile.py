@@ -36,12 +36,12 @@ def reconcile(
     except ModuleNotFoundError as exc:
         todo = "install cdc_lake with the extra `reconcile`"
         raise InstallationError("reconcile", f"{exc.name} is not installed", todo) from exc
-    from cdc_lake.runs.scheduler import Workers
+    from cdc_lake.runs.scheduler import TableScheduler
 
     display = Display()
-    workers = Workers(parallel or settings.run.parallel, watch=display.watch)
+    scheduler = TableScheduler(parallel or settings.run.parallel, watch=display.watch)
     with display.shown():
-        report = run_reconcile(settings, table, wait_seconds=wait, keys=keys, workers=workers)
+        report = run_reconcile(settings, table, wait_seconds=wait, keys=keys, scheduler=scheduler)
     show_report(report, options, partial(_print_tables, console=Output()))
     raise typer.Exit(report.exit_code)
 

@@ -37,7 +37,7 @@ from cdc_lake.errors import CdcLakeError, InfrastructureError, worst_exit_code
 from cdc_lake.runs.report import Report
 
 if TYPE_CHECKING:
-    from cdc_lake.runs.scheduler import Workers
+    from cdc_lake.runs.scheduler import TableScheduler
 
 app = typer.Typer(help="Update the tables of a layer, or maintain them.", no_args_is_help=True)
 
@@ -67,7 +67,7 @@ def bronze(
 ) -> None:
     """Land new records of Kafka topics in bronze."""
 
-    def layer(settings: Config, workers: "Workers") -> Report:
+    def layer(settings: Config, scheduler: "TableScheduler") -> Report:
         from cdc_lake.bronze.run import run_bronze
 
         return run_bronze(
@@ -75,7 +75,7 @@ def bronze(
             table,
             accept_loss=accept_loss,
             quarantine_unknown_ids=quarantine_unknown_ids,
-            workers=workers,
+            scheduler=scheduler,
         )
 
     run_layer(layer, config, options)
@@ -91,10 +91,10 @@ def silver(
 ) -> None:
     """Merge new bronze events into the silver tables."""
 
-    def layer(settings: Config, workers: "Workers") -> Report:
+    def layer(settings: Config, scheduler: "TableScheduler") -> Report:
         from cdc_lake.silver.run import run_silver
 
-        return run_silver(settings, table, workers=workers)
+        return run_silver(settings, table, scheduler=scheduler)
 
     run_layer(layer, config, options)
 
@@ -109,10 +109,10 @@ def gold(
 ) -> None:
     """Refresh gold tables whose silver sources, SQL model or CSV files changed."""
 
-    def layer(settings: Config, workers: "Workers") -> Report:
+    def layer(settings: Config, scheduler: "TableScheduler") -> Report:
         from cdc_lake.gold.run import run_gold
 
-        return run_gold(settings, model, workers=workers)
+        return run_gold(settings, model, scheduler=scheduler)
 
     run_layer(layer, config, options)
 
@@ -132,10 +132,10 @@ def maintain(
 ) -> None:
     """Compact small files and logs; delete files of versions past their retention."""
 
-    def work(settings: Config, workers: "Workers") -> Report:
+    def work(settings: Config, scheduler: "TableScheduler") -> Report:
         from cdc_lake.operations.maintain import run_maintain
 
-        return run_maintain(settings, table, layer=layer.value, workers=workers)
+        return run_maintain(settings, table, layer=layer.value, scheduler=scheduler)
 
     run_layer(work, config, RunOptions(parallel, continuous, interval, as_json, json_file))
 
@@ -147,27 +147,27 @@ def parse_offsets(text: str) -> dict[int, int]:
     return {int(number): int(offset) for number, offset in (pair.split(":") for pair in text.split(","))}
 
 
-def run_layer(layer: Callable[[Config, "Workers"], Report], config: str | None, options: RunOptions) -> None:
+def run_layer(layer: Callable[[Config, "TableScheduler"], Report], config: str | None, options: RunOptions) -> None:
     """Run a layer, print its report, and exit with its exit code."""
     configure_logging()
     settings = load_config(config)
     display = Display()
-    workers = open_scheduler(settings, options, display)
+    scheduler = open_scheduler(settings, options, display)
     if options.is_continuous:
-        raise typer.Exit(_run_continuously(lambda: layer(settings, workers), workers, options))
+        raise typer.Exit(_run_continuously(lambda: layer(settings, scheduler), scheduler, options))
     with display.shown():
-        report = workers.patiently(lambda: layer(settings, workers))
-    _write_profile(workers, options)
+        report = scheduler.with_retry(lambda: layer(settings, scheduler))
+    _write_profile(scheduler, options)
     show_report(report, options)
     raise typer.Exit(report.exit_code)
 
 
-def open_scheduler(settings: Config, options: RunOptions, display: Display) -> "Workers":
+def open_scheduler(settings: Config, options: RunOptions, display: Display) -> "TableScheduler":
     """The scheduler for a run's tables."""
     # Imported here, as the layers are, so that a wrong flag or file fails before Spark is loaded.
-    from cdc_lake.runs.scheduler import Workers
+    from cdc_lake.runs.scheduler import TableScheduler
 
-    return Workers(
+    return TableScheduler(
         options.parallel or settings.run.parallel,
         watch=display.watch,
         is_continuous=options.is_continuous,
@@ -175,12 +175,12 @@ def open_scheduler(settings: Config, options: RunOptions, display: Display) -> "
     )
 
 
-def _run_continuously(run: Callable[[], Report], workers: "Workers", options: RunOptions) -> int:
+def _run_continuously(run: Callable[[], Report], scheduler: "TableScheduler", options: RunOptions) -> int:
     """Repeat a run until SIGTERM or SIGINT. Returns the worst exit code of the last run and of the skipped tables."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        workers.stop()
-        giving_up = threading.Timer(_GRACE_SECONDS, workers.cancel)
+        scheduler.stop()
+        giving_up = threading.Timer(_GRACE_SECONDS, scheduler.cancel)
         giving_up.daemon = True
         giving_up.start()
 
@@ -198,10 +198,10 @@ def _run_continuously(run: Callable[[], Report], workers: "Workers", options: Ru
         else:
             last = [report.exit_code]
             if report.is_news:
-                _write_profile(workers, options)
+                _write_profile(scheduler, options)
                 show_report(report, options)
-        if workers.wait(max(options.interval_seconds - (time.monotonic() - started), 0)):
-            return worst_exit_code([*last, *(failure.exit_code for failure in workers.left_out.values())])
+        if scheduler.wait(max(options.interval_seconds - (time.monotonic() - started), 0)):
+            return worst_exit_code([*last, *(failure.exit_code for failure in scheduler.skipped.values())])
 
 
 def configure_logging() -> None:
@@ -232,12 +232,12 @@ def show_report(report: Report, options: RunOptions, show: Callable[[Report], No
         answer(text)
 
 
-def _write_profile(workers: "Workers", options: RunOptions) -> None:
+def _write_profile(scheduler: "TableScheduler", options: RunOptions) -> None:
     """Write the Spark profile to its file, if the flag is set and a session was started."""
-    if options.profile and workers.session:
+    if options.profile and scheduler.session:
         from cdc_lake.runs.profile import profile
 
-        _write_atomically("--profile", options.profile, profile(workers.session))
+        _write_atomically("--profile", options.profile, profile(scheduler.session))
 
 
 def _write_atomically(flag: str, file: Path, text: str) -> None:

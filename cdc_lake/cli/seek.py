@@ -39,16 +39,16 @@ def seek(
     settings = load_config(config)
     from cdc_lake.operations.seek import moves
     from cdc_lake.operations.seek import seek as carry_out
-    from cdc_lake.runs.scheduler import Workers
+    from cdc_lake.runs.scheduler import TableScheduler
 
-    workers = Workers()
-    found = moves(settings, table, position, workers.spark(settings, "bronze"))
+    scheduler = TableScheduler()
+    found = moves(settings, table, position, scheduler.spark(settings, "bronze"))
     _print_moves(found, Output(stderr=as_json))
     if not found:
         return
     if not confirmed("Continue from these offsets?", yes=yes, on_stderr=as_json):
         return
-    report = carry_out(settings, found, workers=workers)
+    report = carry_out(settings, found, scheduler=scheduler)
     show_report(report, RunOptions(as_json=as_json))
     raise typer.Exit(report.exit_code)
 

@@ -7,7 +7,7 @@ import fastavro
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, FilesConfig, LakeConfig, TableConfig
 from cdc_lake.errors import CdcLakeError
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
 
 _TABLE = "shop.public.orders"
@@ -54,11 +54,11 @@ def train(folder: Path) -> None:
         tables={_TABLE: TableConfig(keys=("id",))},
     )
     (folder / "files" / _TABLE).mkdir(parents=True)
-    workers = Workers()
+    scheduler = TableScheduler()
     for number, ops in enumerate(_BATCHES):
         _write(folder / "files" / _TABLE, number * len(ops), ops)
         for run in (run_bronze, run_silver):
-            (done,) = run(config, [_TABLE], workers=workers).tables
+            (done,) = run(config, [_TABLE], scheduler=scheduler).tables
             if done.error:
                 raise CdcLakeError(_TABLE, done.error.message, "report this with your versions of Java and Spark")
 

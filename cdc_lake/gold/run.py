@@ -23,11 +23,11 @@ from cdc_lake.gold.outbox import is_due, send_due
 from cdc_lake.gold.query import Query, Source, in_our_words
 from cdc_lake.gold.topic_schemas import kafka_sink
 from cdc_lake.models import EVERYTHING, WATERMARK, GoldModel, model_names, read_model
-from cdc_lake.runs.catalog_sync import keep_in_step
+from cdc_lake.runs.catalog_sync import sync_catalog_after_run
 from cdc_lake.runs.context import Leases, lake_of, select, silver_targets
-from cdc_lake.runs.expectations import is_met, judge
+from cdc_lake.runs.expectations import check_expectations, is_met
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import New, Workers
+from cdc_lake.runs.scheduler import NewData, TableScheduler
 from cdc_lake.sinks.kafka import KafkaSink
 from cdc_lake.spark.session import planned_for, sibling
 from cdc_lake.spark.user_sql import refuse_query
@@ -44,7 +44,7 @@ longer than interpreting them for a few more rows.
 
 
 def run_gold(
-    config: Config, models: Sequence[str], spark: SparkSession | None = None, *, workers: Workers | None = None
+    config: Config, models: Sequence[str], spark: SparkSession | None = None, *, scheduler: TableScheduler | None = None
 ) -> Report:
     """Bring the tables of models up to date where silver, or the model, has changed since.
 
@@ -52,7 +52,7 @@ def run_gold(
         config: the settings.
         models: names or globs.
         spark: the session; made when there is none.
-        workers: who does it; one, in the calling thread, when there are none.
+        scheduler: who does it; one, in the calling thread, when there are none.
 
     Raises:
         UnknownTableError: a name or glob fits no model.
@@ -64,23 +64,23 @@ def run_gold(
     todo = "see --model, and `gold.models` in the settings"
     names = select(models, model_names(folder), f"model in {folder}", todo)
     chosen = {name: read_model(folder / f"{name}.sql") for name in names}
-    workers = workers or Workers(spark=spark)
-    files = workers.files(config)
-    if workers.finds_nothing_new(config, report, files, names, partial(_new_without_spark, config, files, chosen)):
+    scheduler = scheduler or TableScheduler(spark=spark)
+    files = scheduler.files(config)
+    if scheduler.finds_nothing_new(config, report, files, names, partial(_new_without_spark, config, files, chosen)):
         return report
-    storage = workers.lake(config, report)
+    storage = scheduler.open_storage(config, report)
     leases = Leases(config, storage, report.run_id, report.layer)
     folded = lake_of(config).names(storage, "silver")
-    workers.each_table(report, names, _Gold(config, chosen, folded, leases, report.run_id), leases=leases)
-    keep_in_step(config, report, workers.spark(config, "gold"))
+    scheduler.each_table(report, names, _Gold(config, chosen, folded, leases, report.run_id), leases=leases)
+    sync_catalog_after_run(config, report, scheduler.spark(config, "gold"))
     failpoints.reach("gold.before_report")
-    workers.end(storage, config, report)
+    scheduler.end(storage, config, report)
     return report
 
 
 def _new_without_spark(
     config: Config, files: LocalFiles | Storage, models: Mapping[str, GoldModel], done: TableReport
-) -> New | None:
+) -> NewData | None:
     """What is new, where the tables' logs say it plainly."""
     model = models[done.table]
     header = model.header
@@ -96,10 +96,10 @@ def _new_without_spark(
         sizes = [table.bytes for table in (before, *sources) if table and table.bytes is not None]
         if len(sizes) <= len(sources):
             return None
-        return New(max(sum(sizes[1:]) // _BYTES_OF_A_ROW, 1), sizes[0])
+        return NewData(max(sum(sizes[1:]) // _BYTES_OF_A_ROW, 1), sizes[0])
     done.version_before = done.version_after = before.version
     done.consumed_from = done.consumed_to = before.progress.sources
-    return New(0)
+    return NewData(0)
 
 
 def _is_made_from(progress: GoldProgress, sources: Mapping[str, SilverProgress], model: GoldModel) -> bool:
@@ -131,7 +131,7 @@ class _Gold:
         compared = _compared(run)
         return None if compared.has_changed or is_due(run.model.header, compared.before) else 0
 
-    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         run = self._run(sibling(spark), done)
         self.leases.recover(run.gold, done)
@@ -446,7 +446,7 @@ def _checked(run: _Run, rows: DataFrame) -> tuple[DataFrame, int]:
             refuse_query(rows, one.holds, str(model.file), ModelError)
         if expectations:
             unmet = rows.agg(*(F.count_if(~is_met(one)).alias(one.name) for one in expectations)).collect()[0]
-            judge(run.done, expectations, unmet.asDict())
+            check_expectations(run.done, expectations, unmet.asDict())
         rejecting = (is_met(one) for one in expectations if one.on_fail == "reject")
         kept = rows.where(reduce(and_, rejecting, F.lit(True)))
         keys = [F.col(quoted(name)) for name in names]

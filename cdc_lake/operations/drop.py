@@ -14,7 +14,7 @@ from cdc_lake.errors import ConfigError
 from cdc_lake.operations.quarantine import COORDINATES, STAYS, Selection, selected
 from cdc_lake.runs.context import Leases, end_report, lake_of, select_landed
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.tables.contract import progress_of
 
 
@@ -25,7 +25,7 @@ def drop_quarantined(
     spark: SparkSession | None = None,
     *,
     selection: Selection,
-    workers: Workers | None = None,
+    scheduler: TableScheduler | None = None,
 ) -> Report:
     """Drop records from quarantine: they wait no more, and are no events. One commit per table.
 
@@ -40,7 +40,7 @@ def drop_quarantined(
         because: why, for people.
         spark: the session; made when there is none.
         selection: which records.
-        workers: who does it; one, in the calling thread, when there are none.
+        scheduler: who does it; one, in the calling thread, when there are none.
 
     Raises:
         ConfigError: no reason is given.
@@ -49,13 +49,13 @@ def drop_quarantined(
     """
     if not because.strip():
         raise ConfigError("--because", "it is empty", "say why these records are not to be mended")
-    workers = workers or Workers(spark=spark)
-    session = workers.spark(config, "bronze")
+    scheduler = scheduler or TableScheduler(spark=spark)
+    session = scheduler.spark(config, "bronze")
     report = Report(layer="bronze", because=f"{session.sparkContext.sparkUser()}: {because.strip()}")
-    storage = workers.lake(config, report)
+    storage = scheduler.open_storage(config, report)
     leases = Leases(config, storage, report.run_id, report.layer)
     work = _Drop(config, leases, report, selection)
-    workers.each_table(report, select_landed(config, storage, tables), work, leases=leases)
+    scheduler.each_table(report, select_landed(config, storage, tables), work, leases=leases)
     end_report(storage, config, report)
     return report
 
@@ -73,7 +73,7 @@ class _Drop:
         """See `Work`."""
         return None
 
-    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         table = lake_of(self.config).bronze(spark, done.table)
         progress = progress_of(table)

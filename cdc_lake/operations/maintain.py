@@ -12,7 +12,7 @@ from cdc_lake.lake.lake import check_holds_no_tables
 from cdc_lake.lake.side import SideTable
 from cdc_lake.runs.context import Leases, lake_of, open_gold, select_landed, silver_targets
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.storage.files import Storage
 from cdc_lake.tables.contract import Table
 
@@ -23,7 +23,7 @@ def run_maintain(
     spark: SparkSession | None = None,
     *,
     layer: Layer = "silver",
-    workers: Workers | None = None,
+    scheduler: TableScheduler | None = None,
 ) -> Report:
     """Maintain a layer's tables, each under its lease: a run of the layer meanwhile ends with exit code 40 for it.
 
@@ -32,19 +32,19 @@ def run_maintain(
         tables: topic names or globs; of gold the models'.
         spark: the session; made when there is none.
         layer: whose tables; silver's with their side tables.
-        workers: who does it; one, in the calling thread, when there are none.
+        scheduler: who does it; one, in the calling thread, when there are none.
 
     Raises:
         UnknownTableError: a name or glob fits no table.
         InstallationError: Spark cannot be started with what is installed.
     """
     report = Report(layer="maintain")
-    workers = workers or Workers(spark=spark)
-    storage = workers.lake(config, report)
+    scheduler = scheduler or TableScheduler(spark=spark)
+    storage = scheduler.open_storage(config, report)
     leases = Leases(config, storage, report.run_id, layer)
     work = _Maintain(_kept(config, storage, layer, tables), leases)
-    workers.each_table(report, list(work.tables), work, leases=leases)
-    workers.end(storage, config, report)
+    scheduler.each_table(report, list(work.tables), work, leases=leases)
+    scheduler.end(storage, config, report)
     return report
 
 
@@ -82,7 +82,7 @@ class _Maintain:
         """See `Work`."""
         return None
 
-    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         kept = self.tables[done.table]
         table = kept.open(spark)

@@ -18,10 +18,10 @@ from cdc_lake.fold.rules import DELETES
 from cdc_lake.lake.lake import BronzeTable, SilverTarget
 from cdc_lake.operations.time_travel import as_struct, rows_until, same
 from cdc_lake.points import Offset, SourceTime
-from cdc_lake.runs.catalog_sync import keep_in_step
+from cdc_lake.runs.catalog_sync import sync_catalog_after_run
 from cdc_lake.runs.context import Leases, end_report, lake_of, select, silver_targets
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.batch import Batch, Reading, Schemas, SilverRun, is_of_former_key, looking
 from cdc_lake.silver.events import place, sent_by
@@ -65,7 +65,7 @@ def run_rebuild(
     spark: SparkSession | None = None,
     *,
     asked: Asked | None = None,
-    workers: Workers | None = None,
+    scheduler: TableScheduler | None = None,
 ) -> Report:
     """Make silver tables anew from bronze, by today's settings, each in one commit; its versions before stay readable.
 
@@ -76,15 +76,15 @@ def run_rebuild(
         tables: names or globs of tables: a topic's, or `<topic>@<kind>` of the further ones that hold its silver.
         spark: the session; made when there is none.
         asked: what is asked; a rebuild from all of bronze, if nothing is said.
-        workers: who does it; one, in the calling thread, when there are none.
+        scheduler: who does it; one, in the calling thread, when there are none.
 
     Raises:
         UnknownTableError: a name or glob fits no table.
         InstallationError: Spark cannot be started with what is installed.
     """
     report = Report(layer="rebuild")
-    workers = workers or Workers(spark=spark)
-    storage = workers.lake(config, report)
+    scheduler = scheduler or TableScheduler(spark=spark)
+    storage = scheduler.open_storage(config, report)
     leases = Leases(config, storage, report.run_id, "silver")
     targets = {
         target.name: target for topic in lake_of(config).names(storage) for target in silver_targets(config, topic)
@@ -94,8 +94,8 @@ def run_rebuild(
     if asked.shown is not None:
         names = [name for name in names if name in asked.shown]
     work = _Rebuild(config, targets, leases, report.run_id, asked)
-    workers.each_table(report, names, work, leases=leases)
-    keep_in_step(config, report, workers.spark(config, "rebuild"), layer="silver")
+    scheduler.each_table(report, names, work, leases=leases)
+    sync_catalog_after_run(config, report, scheduler.spark(config, "rebuild"), layer="silver")
     failpoints.reach("rebuild.before_report")
     end_report(storage, config, report)
     return report
@@ -115,7 +115,7 @@ class _Rebuild:
         """See `Work`."""
         return None
 
-    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         target = self.targets[done.table]
         shown = (self.asked.shown or {}).get(done.table)

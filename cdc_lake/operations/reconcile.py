@@ -16,8 +16,8 @@ from cdc_lake.reconcile.columns import Shared, shared_columns
 from cdc_lake.reconcile.ranges import Places, differing_ranges
 from cdc_lake.reconcile.rows import Differences
 from cdc_lake.runs.context import end_report, select_landed, silver_targets
-from cdc_lake.runs.report import DifferentRow, Reconciled, Report, TableReport, check_sum
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.report import DifferentRow, Reconciled, Report, TableReport, check_totals
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.batch import layout_of, placing
 from cdc_lake.storage.files import Storage
@@ -34,7 +34,7 @@ def run_reconcile(
     *,
     wait_seconds: float = 0.0,
     keys: int = 20,
-    workers: Workers | None = None,
+    scheduler: TableScheduler | None = None,
 ) -> Report:
     """Compare silver with the source database, each table in a snapshot of its own. Nothing but the report is written.
 
@@ -44,18 +44,18 @@ def run_reconcile(
         spark: the session; made when there is none.
         wait_seconds: how long keys that differ are looked at again, until silver has the changes that are under way.
         keys: how many keys that differ are named, of each table.
-        workers: who does it; one, in the calling thread, when there are none.
+        scheduler: who does it; one, in the calling thread, when there are none.
 
     Raises:
         UnknownTableError: a name or glob fits no bronze table.
         InstallationError: Spark cannot be started with what is installed.
     """
     report = Report(layer="reconcile")
-    workers = workers or Workers(spark=spark)
-    storage = Storage(workers.spark(config, "reconcile"))
+    scheduler = scheduler or TableScheduler(spark=spark)
+    storage = Storage(scheduler.spark(config, "reconcile"))
     topics = select_landed(config, storage, tables)
     targets = {target.name: target for topic in topics for target in silver_targets(config, topic)}
-    workers.each_table(report, list(targets), _Reconcile(config, targets, workers, wait_seconds, keys), leases=None)
+    scheduler.each_table(report, list(targets), _Reconcile(config, targets, scheduler, wait_seconds, keys), leases=None)
     end_report(storage, config, report)
     return report
 
@@ -120,7 +120,7 @@ class _Reconcile:
 
     config: Config
     targets: Mapping[str, SilverTarget]
-    workers: Workers
+    scheduler: TableScheduler
     wait_seconds: float
     keys: int
 
@@ -128,7 +128,7 @@ class _Reconcile:
         """See `Work`."""
         return None
 
-    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         target = self.targets[done.table]
         with _Look.at(self.config, target, spark) as look:
@@ -180,7 +180,7 @@ class _Reconcile:
         )
         surplus = found.counts["extra"] + found.counts["repeated"]
         missing = found.counts["missing"] + found.losses[QUARANTINED_KEY]
-        check_sum(done.table, ranges.source_rows + surplus, silver=ranges.silver_rows, missing=missing)
+        check_totals(done.table, ranges.source_rows + surplus, silver=ranges.silver_rows, missing=missing)
         return found
 
     def _again(self, target: SilverTarget, spark: SparkSession, found: Differences, done: TableReport) -> Differences:
@@ -190,7 +190,7 @@ class _Reconcile:
             return found
         until = monotonic() + self.wait_seconds
         while found.counts and (left := until - monotonic()) > 0:
-            if self.workers.wait(min(left, _SECONDS_BETWEEN_LOOKS)):
+            if self.scheduler.wait(min(left, _SECONDS_BETWEEN_LOOKS)):
                 break
             with _Look.at(self.config, target, spark) as look:
                 again = Differences(look.shared, found.kept)

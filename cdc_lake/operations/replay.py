@@ -19,7 +19,7 @@ from cdc_lake.operations.story import place_text
 from cdc_lake.registries.registry import Registry
 from cdc_lake.runs.context import Leases, end_report, lake_of, select_landed
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.tables.contract import progress_of
 
 _DECIDED = (
@@ -38,7 +38,7 @@ def replay_quarantined(
     *,
     selection: Selection = ALL,
     registry: Registry | None = None,
-    workers: Workers | None = None,
+    scheduler: TableScheduler | None = None,
 ) -> Report:
     """Bring records back from quarantine; silver's next run takes them. One commit per table.
 
@@ -53,7 +53,7 @@ def replay_quarantined(
         spark: the session; made when there is none.
         selection: which records.
         registry: asked for the schemas anew; the settings' when there is none.
-        workers: who does it; one, in the calling thread, when there are none.
+        scheduler: who does it; one, in the calling thread, when there are none.
 
     Raises:
         UnknownTableError: a name or glob fits no bronze table.
@@ -62,13 +62,13 @@ def replay_quarantined(
     """
     report = Report(layer="bronze")
     registry = registry or answering_registry(config)
-    workers = workers or Workers(spark=spark)
-    storage = workers.lake(config, report)
+    scheduler = scheduler or TableScheduler(spark=spark)
+    storage = scheduler.open_storage(config, report)
     schemas = lake_of(config).schema_files(storage, registry)
     leases = Leases(config, storage, report.run_id, report.layer)
 
     work = _Replay(config, schemas, leases, report.run_id, selection)
-    workers.each_table(report, select_landed(config, storage, tables), work, leases=leases)
+    scheduler.each_table(report, select_landed(config, storage, tables), work, leases=leases)
     end_report(storage, config, report)
     return report
 
@@ -87,7 +87,7 @@ class _Replay:
         """See `Work`."""
         return None
 
-    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         table = lake_of(self.config).bronze(spark, done.table)
         progress = progress_of(table)

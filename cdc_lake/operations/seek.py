@@ -14,7 +14,7 @@ from cdc_lake.errors import ConfigError, DataLossError
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.runs.context import Leases, end_report, lake_of, select_landed
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, offsets_of
 from cdc_lake.storage.files import Storage
@@ -88,7 +88,7 @@ def _moves(table: BronzeTable, progress: BronzeProgress, log: TopicLog, to: dict
     ]
 
 
-def seek(config: Config, agreed: Sequence[Move], *, workers: Workers) -> Report:
+def seek(config: Config, agreed: Sequence[Move], *, scheduler: TableScheduler) -> Report:
     """Have bronze's next run read on from other places. One commit per table, without rows.
 
     What is skipped is recorded as a gap. What is read again and is not in bronze is landed at its place in the log,
@@ -97,13 +97,13 @@ def seek(config: Config, agreed: Sequence[Move], *, workers: Workers) -> Report:
     Args:
         config: the settings.
         agreed: what `moves` said, for some partitions of some tables.
-        workers: who does it.
+        scheduler: who does it.
     """
     report = Report(layer="bronze")
-    storage = workers.lake(config, report)
+    storage = scheduler.open_storage(config, report)
     leases = Leases(config, storage, report.run_id, report.layer)
     work = _Seek(config, leases, report.run_id, agreed)
-    workers.each_table(report, list(dict.fromkeys(move.table for move in agreed)), work, leases=leases)
+    scheduler.each_table(report, list(dict.fromkeys(move.table for move in agreed)), work, leases=leases)
     end_report(storage, config, report)
     return report
 
@@ -121,7 +121,7 @@ class _Seek:
         """See `Work`."""
         return None
 
-    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         table = lake_of(self.config).bronze(spark, done.table)
         progress = progress_of(table)

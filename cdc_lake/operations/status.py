@@ -20,7 +20,7 @@ from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, DamagedFileError, IncompleteWriteError, InfrastructureError
 from cdc_lake.lake.lake import BronzeTable, SilverTarget
 from cdc_lake.lake.open import TABLE_FOLDERS
-from cdc_lake.runs.context import LOOKS, is_elsewhere, lake_of, select_landed, silver_targets
+from cdc_lake.runs.context import PARALLEL_READS, lake_of, needs_hadoop, select_landed, silver_targets
 from cdc_lake.runs.report import Report
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource
@@ -108,7 +108,7 @@ def status(
         return spark or build_session("cdc_lake status", config.max_record_bytes)
 
     files = lake_files(config.lake.root, spark)
-    if is_elsewhere(config, files):
+    if needs_hadoop(config, files):
         files = Storage(session())
     topics = select_landed(config, files, tables)
     source = source or open_source(config, session)
@@ -119,7 +119,7 @@ def status(
     except InfrastructureError as error:
         found.broker_error = str(error)
     runs = _last_runs(files, f"{config.lake.root}/_runs")
-    with ThreadPoolExecutor(LOOKS) as pool:
+    with ThreadPoolExecutor(PARALLEL_READS) as pool:
         looked_at = list(pool.map(partial(_without_spark, config, files), topics))
     for topic, plain in zip(topics, looked_at, strict=True):
         try:

@@ -18,7 +18,7 @@ from cdc_lake.errors import ConfigError
 from cdc_lake.fold.rules import STREAMING_OPS, TRUNCATE, WHOLE_TABLE_OPS, Event, Order, Place, State, step
 from cdc_lake.fold.whole_table import whole_table
 from cdc_lake.lake.lake import BronzeTable
-from cdc_lake.runs.context import is_elsewhere, lake_of, only_one, select_landed, silver_targets
+from cdc_lake.runs.context import lake_of, needs_hadoop, only_one, select_landed, silver_targets
 from cdc_lake.runs.expectations import UNMET, with_unmet
 from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.batch import Reading, SilverRun, looking
@@ -82,7 +82,7 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
         ConfigError: bronze has no event of this key.
     """
     files = lake_files(config.lake.root, spark)
-    if is_elsewhere(config, files):
+    if needs_hadoop(config, files):
         spark = spark or build_session("cdc_lake story", config.max_record_bytes)
         files = Storage(spark)
     topic = only_one(select_landed(config, files, [table]), table)

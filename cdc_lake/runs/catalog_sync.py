@@ -29,7 +29,7 @@ from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.lake.open import TABLE_FOLDERS, gold_table
 from cdc_lake.models import model_names, read_model
 from cdc_lake.partitioning import joint_name
-from cdc_lake.runs.context import LOOKS, is_elsewhere, lake_of, select, silver_targets
+from cdc_lake.runs.context import PARALLEL_READS, lake_of, needs_hadoop, select, silver_targets
 from cdc_lake.runs.report import Failure, Report
 from cdc_lake.spark.session import build_session, hadoop, is_alive, lake_files
 from cdc_lake.storage.files import LocalFiles, Storage
@@ -71,7 +71,7 @@ class CatalogReport(BaseModel):
         return [one for one in self.entries if one.differences]
 
 
-def keep_in_step(config: Config, report: Report, spark: SparkSession, *, layer: str | None = None) -> None:
+def sync_catalog_after_run(config: Config, report: Report, spark: SparkSession, *, layer: str | None = None) -> None:
     """Tell the catalog of the tables that a run committed to, and of those that it could not be told of before.
 
     Args:
@@ -83,23 +83,23 @@ def keep_in_step(config: Config, report: Report, spark: SparkSession, *, layer: 
     if config.catalog.type == "none" or layer not in config.catalog.layers:
         return
     with report.phase("catalog"):
-        _keep_in_step(config, report, spark, layer)
+        _sync_after_run(config, report, spark, layer)
 
 
-def _keep_in_step(config: Config, report: Report, spark: SparkSession, layer: str) -> None:
+def _sync_after_run(config: Config, report: Report, spark: SparkSession, layer: str) -> None:
     if not is_alive(spark):
         for done in report.tables:
             if done.status == "ok":
                 done.warn("catalog: behind: the driver's JVM has ended; run `cdc-lake catalog sync`")
         return
     storage = Storage(spark)
-    behind = set(storage.names(_mark(config, layer)))
-    told = _Told(config, spark)
+    behind = set(storage.names(_mark_path(config, layer)))
+    writer = _CatalogWriter(config, spark)
     for done in report.tables:
         if done.status != "ok" and done.table not in behind:
             continue
         with done.phase("catalog"):
-            mark, error = _mark(config, layer, done.table), told.of(layer, done.table)
+            mark, error = _mark_path(config, layer, done.table), writer.write(layer, done.table)
         if error is not None:
             done.warn(f"catalog: behind: {error}")
             storage.write_once(mark, str(error))
@@ -107,9 +107,9 @@ def _keep_in_step(config: Config, report: Report, spark: SparkSession, layer: st
             storage.remove(mark)
 
 
-def is_told(config: Config, files: LocalFiles | Storage, layer: str) -> bool:
+def is_catalog_current(config: Config, files: LocalFiles | Storage, layer: str) -> bool:
     """Whether the catalog knows the newest state of all tables of a layer, or there is none."""
-    return config.catalog.type == "none" or not files.names(_mark(config, layer))
+    return config.catalog.type == "none" or not files.names(_mark_path(config, layer))
 
 
 def check_catalog(
@@ -126,8 +126,8 @@ def check_catalog(
         ConfigError: there is no catalog.
         InfrastructureError: it does not answer.
     """
-    look = _Look(config, tables, layers, spark)
-    return CatalogReport(entries=[*look.compared(), *look.surplus()])
+    comparison = _CatalogComparison(config, tables, layers, spark)
+    return CatalogReport(entries=[*comparison.compared(), *comparison.surplus()])
 
 
 def sync_catalog(
@@ -138,20 +138,20 @@ def sync_catalog(
     Args, Raises: see `check_catalog`. An entry that cannot be mended has its error; the others are mended.
     """
     spark = spark or _session(config)
-    look = _Look(config, tables, layers, spark)
-    report = CatalogReport(entries=[*look.compared(), *look.surplus()])
-    for entry in look.entries:
+    comparison = _CatalogComparison(config, tables, layers, spark)
+    report = CatalogReport(entries=[*comparison.compared(), *comparison.surplus()])
+    for entry in comparison.entries:
         try:
-            _put(look.catalog, entry)
-            Storage(spark).remove(_mark(config, entry.layer, entry.table))
+            _put(comparison.catalog, entry)
+            Storage(spark).remove(_mark_path(config, entry.layer, entry.table))
         except InfrastructureError:
             raise
         except CdcLakeError as error:
             for one in report.entries:
                 if (one.layer, one.table) == (entry.layer, entry.table):
                     one.error = Failure.of(error)
-    for one in look.surplus():
-        look.catalog.drop(*one.entry.split("."))
+    for one in comparison.surplus():
+        comparison.catalog.drop(*one.entry.split("."))
     return report
 
 
@@ -165,18 +165,23 @@ def drop_from_catalog(
     Raises:
         ForeignEntryError: an entry is of something else; nothing was taken out.
     """
-    look = _Look(config, tables, layers, spark or _session(config))
-    for entry in look.entries:
-        check_is_ours(entry, look.found[entry.database])
-    there = [(entry, name) for entry in look.entries for name in entry.names if name in look.found[entry.database]]
-    report = CatalogReport(entries=[*(_said(entry, name, []) for entry, name in there), *look.surplus()])
+    comparison = _CatalogComparison(config, tables, layers, spark or _session(config))
+    for entry in comparison.entries:
+        check_is_ours(entry, comparison.found[entry.database])
+    there = [
+        (entry, name)
+        for entry in comparison.entries
+        for name in entry.names
+        if name in comparison.found[entry.database]
+    ]
+    report = CatalogReport(entries=[*(_entry_report(entry, name, []) for entry, name in there), *comparison.surplus()])
     for one in report.entries:
-        look.catalog.drop(*one.entry.split("."))
+        comparison.catalog.drop(*one.entry.split("."))
     return report
 
 
 @dataclass(frozen=True)
-class _Held:
+class _LakeTable:
     """A table of the lake, which may not be there yet."""
 
     layer: str
@@ -192,15 +197,15 @@ class _Held:
         return (joint_name(fields),) if fields and self.held_in.format == "hudi" else ()
 
 
-def _held(config: Config, layer: str, name: str) -> _Held:
+def _lake_table(config: Config, layer: str, name: str) -> _LakeTable:
     if layer == "silver":
         target = next(one for one in silver_targets(config, name.partition("@")[0]) if one.name == name)
-        return _Held(layer, name, target.path, target.held_in, target.open)
+        return _LakeTable(layer, name, target.path, target.held_in, target.open)
     path = lake_of(config).path(layer, name)
     if layer == "gold":
         wanted = read_model(Path(config.gold.models) / f"{name}.sql").header.table
-        return _Held(layer, name, path, wanted, lambda spark: gold_table(spark, path, wanted))
-    return _Held(layer, name, path, SilverTable(), lambda spark: DeltaLakeTable(spark, path))
+        return _LakeTable(layer, name, path, wanted, lambda spark: gold_table(spark, path, wanted))
+    return _LakeTable(layer, name, path, SilverTable(), lambda spark: DeltaLakeTable(spark, path))
 
 
 def check_catalog_name(config: Config, storage: Storage, layer: str, table: str, others: Mapping[str, str]) -> None:
@@ -216,7 +221,7 @@ def check_catalog_name(config: Config, storage: Storage, layer: str, table: str,
         ConfigError: it does.
     """
     for other, name in others.items():
-        if other < table or storage.holds(_held(config, layer, other).path, *TABLE_FOLDERS):
+        if other < table or storage.holds(_lake_table(config, layer, other).path, *TABLE_FOLDERS):
             raise ConfigError(
                 table,
                 f"it would be `{name}` in the catalog, as {other} is",
@@ -224,7 +229,7 @@ def check_catalog_name(config: Config, storage: Storage, layer: str, table: str,
             )
 
 
-class _Told:
+class _CatalogWriter:
     """Tells the catalog of one table after the other; once it does not answer, it is not asked again."""
 
     def __init__(self, config: Config, spark: SparkSession) -> None:
@@ -233,13 +238,13 @@ class _Told:
         self._catalog: Catalog | None = None
         self._down: InfrastructureError | None = None
 
-    def of(self, layer: str, table: str) -> Exception | None:
+    def write(self, layer: str, table: str) -> Exception | None:
         """Tell it of a table; what hindered it."""
         if self._down is not None:
             return self._down
         try:
             self._catalog = self._catalog or open_catalog(self._config, partial(hadoop, self._spark))
-            held, reader = _held(self._config, layer, table), _Spark(self._config, self._spark)
+            held, reader = _lake_table(self._config, layer, table), _Spark(self._config, self._spark)
             entry = _entry(self._config, reader, Storage(self._spark), held)
             if entry is not None:
                 _put(self._catalog, entry)
@@ -268,7 +273,7 @@ class _Described(NamedTuple):
 class _Reader(Protocol):
     """Reads the columns and comments of tables for a catalog."""
 
-    def described(self, held: _Held) -> _Described | None:
+    def described(self, held: _LakeTable) -> _Described | None:
         """A table; none where there is none yet."""
 
     def newest_value_schema(self, topic: str) -> str | None:
@@ -286,7 +291,7 @@ class _Files:
         self._config = config
         self._files = files
 
-    def described(self, held: _Held) -> _Described | None:
+    def described(self, held: _LakeTable) -> _Described | None:
         """See `_Reader`. A Hudi table's columns are Avro's in its commits, and Spark says what these are to it."""
         schema = newest_schema(self._files, held.path) if held.held_in.format == "delta" else None
         if schema is None and self._files.holds(held.path, *TABLE_FOLDERS):
@@ -317,7 +322,7 @@ class _Spark:
         self._config = config
         self._spark = spark
 
-    def described(self, held: _Held) -> _Described | None:
+    def described(self, held: _LakeTable) -> _Described | None:
         """See `_Reader`."""
         table = held.open(self._spark)
         return _Described(table.schema(), table.partition_folders()) if table.exists() else None
@@ -335,7 +340,7 @@ class _Spark:
         return None
 
 
-def _entry_without_spark(config: Config, files: LocalFiles | Storage, held: _Held) -> tuple[Entry | None] | None:
+def _entry_without_spark(config: Config, files: LocalFiles | Storage, held: _LakeTable) -> tuple[Entry | None] | None:
     """The entry, which is nothing where there is no table yet; nothing at all where only Spark can tell."""
     try:
         return (_entry(config, _Files(config, files), files, held),)
@@ -343,7 +348,7 @@ def _entry_without_spark(config: Config, files: LocalFiles | Storage, held: _Hel
         return None  # Spark says what is wrong
 
 
-def _entry(config: Config, reader: _Reader, files: LocalFiles | Storage, held: _Held) -> Entry | None:
+def _entry(config: Config, reader: _Reader, files: LocalFiles | Storage, held: _LakeTable) -> Entry | None:
     """What the catalog is to be told of a table; nothing where there is none yet."""
     found = reader.described(held)
     if found is None:
@@ -376,7 +381,7 @@ def _commented(schema: StructType, comments: Mapping[str, str]) -> StructType:
     return StructType([commented(field) for field in schema])
 
 
-class _Look:
+class _CatalogComparison:
     """The tables asked for beside what the catalog says.
 
     Attributes:
@@ -390,19 +395,19 @@ class _Look:
         layers = layers or config.catalog.layers
         files = lake_files(config.lake.root, spark)
         session = cache(lambda: spark or _session(config))
-        if is_elsewhere(config, files):
+        if needs_hadoop(config, files):
             files = Storage(session())
         self.catalog = open_catalog(config, partial(hadoop, spark))
-        there = {layer: _there(config, files, layer) for layer in layers}
+        there = {layer: _table_names(config, files, layer) for layer in layers}
         topics = list(dict.fromkeys(name.partition("@")[0] for names in there.values() for name in names))
         asked = set(select(tables, topics, f"table in {config.lake.root}", "run the bronze job first"))
         wanted = [
-            _held(config, layer, name)
+            _lake_table(config, layer, name)
             for layer, names in there.items()
             for name in names
             if name.partition("@")[0] in asked
         ]
-        with ThreadPoolExecutor(LOOKS) as pool:
+        with ThreadPoolExecutor(PARALLEL_READS) as pool:
             found = list(pool.map(partial(_entry_without_spark, config, files), wanted))
         told = (
             one[0] if one else _entry(config, _Spark(config, session()), files, held)
@@ -417,7 +422,7 @@ class _Look:
     def compared(self) -> list[EntryReport]:
         """Each entry, and what the catalog says otherwise."""
         return [
-            _said(entry, wanted.name, differences(wanted, self.found[entry.database].get(wanted.name)))
+            _entry_report(entry, wanted.name, differences(wanted, self.found[entry.database].get(wanted.name)))
             for entry in self.entries
             for wanted in self.catalog.listings(entry)
         ]
@@ -441,7 +446,7 @@ def _session(config: Config) -> SparkSession:
     return build_session("cdc_lake catalog", config.max_record_bytes)
 
 
-def _there(config: Config, storage: Storage | LocalFiles, layer: str) -> list[str]:
+def _table_names(config: Config, storage: Storage | LocalFiles, layer: str) -> list[str]:
     """The tables of a layer by their names in reports; of silver and gold some may not be there yet."""
     if layer == "gold":
         return model_names(Path(config.gold.models))
@@ -451,10 +456,10 @@ def _there(config: Config, storage: Storage | LocalFiles, layer: str) -> list[st
     return [target.name for topic in topics for target in silver_targets(config, topic)]
 
 
-def _said(entry: Entry, name: str, said: list[str]) -> EntryReport:
+def _entry_report(entry: Entry, name: str, said: list[str]) -> EntryReport:
     return EntryReport(layer=entry.layer, table=entry.table, entry=f"{entry.database}.{name}", differences=said)
 
 
-def _mark(config: Config, layer: str, table: str = "") -> str:
+def _mark_path(config: Config, layer: str, table: str = "") -> str:
     """Where it is noted that the catalog is behind: for a table, or the folder of all of a layer."""
     return lake_of(config).catalog_mark(layer, table)

@@ -26,7 +26,7 @@ from cdc_lake.tables.progress import GoldProgress
 
 logger = logging.getLogger(__name__)
 
-LOOKS = 16
+PARALLEL_READS = 16
 """Looks at tables at one time: a store answers each request in some 30 ms."""
 
 
@@ -80,7 +80,7 @@ def select_landed(
     return select(patterns, there, f"table in {lake.folder(layer)}", f"run the {layer} job first")
 
 
-def is_elsewhere(config: Config, files: Storage | LocalFiles) -> bool:
+def needs_hadoop(config: Config, files: Storage | LocalFiles) -> bool:
     """Whether a lake in a local folder holds no table, so that Hadoop may know another place by its path."""
     return isinstance(files, LocalFiles) and not lake_of(config).names(files)
 

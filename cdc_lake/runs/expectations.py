@@ -21,7 +21,7 @@ def is_met(expectation: Expectation) -> Column:
     return F.coalesce(F.expr(expectation.holds), F.lit(True))
 
 
-def judge(done: TableReport, expectations: Sequence[Expectation], unmet: Mapping[str, int]) -> None:
+def check_expectations(done: TableReport, expectations: Sequence[Expectation], unmet: Mapping[str, int]) -> None:
     """Note how many rows do not meet each expectation.
 
     Raises:

@@ -90,7 +90,7 @@ class TableReport(Timed, BaseModel):
         lag_before, lag_after: bronze: by partition, how many offsets the topic had beyond the progress, of those that
             were there when the run began.
         read_bytes: bronze: of keys and values.
-        rows: counts by name; they close (`check_sum`).
+        rows: counts by name; they close (`check_totals`).
         examples: keys, by the name of the count that they are some of; ten each at most.
         unmet: by expectation, how many rows or events did not meet it; zeros too.
         seconds: by phase; `look` is for what is new, `open` for tables, the lease and all that has no phase.
@@ -188,7 +188,7 @@ def time_in_name(moment: datetime) -> str:
     return f"{moment:%Y%m%dT%H%M%S%f}Z"
 
 
-def check_sum(where: str, total: int, **parts: int) -> None:
+def check_totals(where: str, total: int, **parts: int) -> None:
     """See that every row is accounted for.
 
     Raises:

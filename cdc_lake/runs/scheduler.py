@@ -33,8 +33,8 @@ from cdc_lake.errors import (
     DriverDiedError,
     InfrastructureError,
 )
-from cdc_lake.runs.catalog_sync import is_told
-from cdc_lake.runs.context import LOOKS, Leases, end_report, remove_expired_reports
+from cdc_lake.runs.catalog_sync import is_catalog_current
+from cdc_lake.runs.context import PARALLEL_READS, Leases, end_report, remove_expired_reports
 from cdc_lake.runs.metrics import check_exporters
 from cdc_lake.runs.process import seconds_before
 from cdc_lake.runs.report import Failure, Report, TableReport
@@ -61,12 +61,12 @@ _EXPIRY_SECONDS = 24 * 3600
 """Expired reports are removed so often, and by each process that starts Spark."""
 _FEW_TABLES = 8
 """With more, a JVM that compiles less needs more in the end."""
-_OUT_OF_MEMORY = re.compile(r"OutOfMemoryError(?!: unable to create)(: [A-Za-z ]+)?|SparkContext was shut down")
-_NODE_LOST = ("ExecutorLostFailure", "FetchFailed", "no longer alive", "Worker lost", "worker lost")
+_OUT_OF_MEMORY_SIGN = re.compile(r"OutOfMemoryError(?!: unable to create)(: [A-Za-z ]+)?|SparkContext was shut down")
+_LOST_NODE_SIGNS = ("ExecutorLostFailure", "FetchFailed", "no longer alive", "Worker lost", "worker lost")
 """What Spark says when more was on an executor than it makes again by itself; of a checkpoint's block the third."""
 
 
-class New(NamedTuple):
+class NewData(NamedTuple):
     """What is new for a table, told without Spark.
 
     Attributes:
@@ -84,11 +84,11 @@ class Work(Protocol):
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """How much is new, in the layer's own unit; 0 when the table need not be taken. None: only a turn can say."""
 
-    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """Take one batch; whether more is waiting."""
 
 
-class Workers:
+class TableScheduler:
     """The threads of an application that work on its tables.
 
     Args:
@@ -112,12 +112,12 @@ class Workers:
     ) -> None:
         self.is_continuous = is_continuous
         self._retry_seconds = retry_seconds
-        self._seen_lake = self._is_short = self._has_run = False
-        self.left_out: dict[str, Failure] = {}
+        self._has_checked_access = self._is_short = self._has_run = False
+        self.skipped: dict[str, Failure] = {}
         self._failing: dict[str, str] = {}
         self._expires_at = 0.0
         self._heap_bytes = 0
-        self._written_to = scratch_folders(None)
+        self._disk_paths = scratch_folders(None)
         self.parallel = parallel
         self._sessions = [spark] if spark else []
         self._watch = watch
@@ -148,7 +148,7 @@ class Workers:
         report: Report,
         files: LocalFiles | Storage,
         tables: Sequence[str],
-        look: Callable[[TableReport], New | None],
+        look: Callable[[TableReport], NewData | None],
     ) -> bool:
         """Whether no table need be taken, told without a session; the run has then ended, and its report is written.
 
@@ -158,29 +158,29 @@ class Workers:
             files: the lake's.
             look: what is new for a table; none where only Spark can say.
         """
-        if not is_told(config, files, report.layer):
+        if not is_catalog_current(config, files, report.layer):
             return False
-        looked_at = [TableReport(table=one, status="unchanged") for one in tables if one not in self.left_out]
-        found, is_new = list[New | None](), False
-        with ThreadPoolExecutor(LOOKS) as pool:
-            for start in range(0, len(looked_at), LOOKS):
-                found += pool.map(partial(_unless_it_fails, look), looked_at[start : start + LOOKS])
+        looked_at = [TableReport(table=one, status="unchanged") for one in tables if one not in self.skipped]
+        found, is_new = list[NewData | None](), False
+        with ThreadPoolExecutor(PARALLEL_READS) as pool:
+            for start in range(0, len(looked_at), PARALLEL_READS):
+                found += pool.map(partial(_none_on_error, look), looked_at[start : start + PARALLEL_READS])
                 is_new = not all(new is not None and not new.rows for new in found)
                 if is_new and isinstance(files, Storage):
                     return False  # each look takes requests, and there is a JVM already
         if is_new:
-            self._is_short = not self.is_continuous and _is_little(found)
+            self._is_short = not self.is_continuous and _is_small(found)
             return False
         failpoints.check()
         check_exporters(config.metrics)
-        self._note_start(report)
+        self._record_startup(report)
         report.tables = looked_at
         if self._watch:
             self._watch(report)
         self.end(files, config, report)
         return True
 
-    def lake(self, config: Config, report: Report) -> Storage:
+    def open_storage(self, config: Config, report: Report) -> Storage:
         """The lake's files, for a run that writes. The first time it is seen that it can.
 
         Raises:
@@ -189,16 +189,16 @@ class Workers:
             InfrastructureError: the store does not answer, or is full.
             InstallationError: Spark cannot be started with what is installed.
         """
-        self._note_start(report)
+        self._record_startup(report)
         with report.phase("session"):
             spark = self.spark(config, report.layer)
             storage = Storage(spark)
-        self._written_to = [config.lake.root, *scratch_folders(spark.conf.get(LOCAL_DIR, None))]
+        self._disk_paths = [config.lake.root, *scratch_folders(spark.conf.get(LOCAL_DIR, None))]
         self._heap_bytes = heap_bytes(spark)
         check_exporters(config.metrics)
-        if not self._seen_lake:
+        if not self._has_checked_access:
             storage.check_access(config.lake.root)
-            self._seen_lake = True
+            self._has_checked_access = True
         return storage
 
     def end(self, files: LocalFiles | Storage, config: Config, report: Report) -> None:
@@ -210,7 +210,7 @@ class Workers:
         is_dead = self.session is not None and not is_alive(self.session)
         if is_dead:
             files = LocalFiles.of(config.lake.root) or files
-        failing = {table: failure.code for table, failure in self.left_out.items()} | report.failing
+        failing = {table: failure.code for table, failure in self.skipped.items()} | report.failing
         report.is_news = not (self.is_continuous and report.is_idle and failing == self._failing)
         self._failing = failing
         end_report(files, config, report)
@@ -218,20 +218,20 @@ class Workers:
             remove_expired_reports(files, config)
             self._expires_at = time.monotonic() + _EXPIRY_SECONDS
 
-    def _note_start(self, report: Report) -> None:
+    def _record_startup(self, report: Report) -> None:
         """Count the start of the process in the first run's report."""
         if not self._has_run and (seconds := seconds_before(report.started_at.timestamp())) is not None:
             report.seconds["start"] = seconds
         self._has_run = True
 
-    def patiently(self, do: Callable[[], T]) -> T:
+    def with_retry(self, do: Callable[[], T]) -> T:
         """Do it, and again for a while when a server does not answer; unless told to stop."""
         return Retrying(
             retry=retry_if_exception_type(InfrastructureError),
             wait=wait_exponential_jitter(initial=1, max=30),
             stop=lambda state: self._stopping.is_set() or stop_before_delay(self._retry_seconds)(state),
             sleep=self._pause,
-            before_sleep=_tell_retry,
+            before_sleep=_log_retry,
             reraise=True,
         )(do)
 
@@ -260,23 +260,23 @@ class Workers:
             ConfigError: a failpoint is set that does not exist.
         """
         failpoints.check()
-        report.tables += [TableReport(table=one, status="waiting") for one in tables if one not in self.left_out]
+        report.tables += [TableReport(table=one, status="waiting") for one in tables if one not in self.skipped]
         if self._watch:
             self._watch(report)
         lags: dict[str, float] = {}
 
         def look(spark: SparkSession, done: TableReport) -> bool:
             with done.phase("look"):
-                lag = _unless_it_fails(partial(work.lag, spark), done)
+                lag = _none_on_error(partial(work.lag, spark), done)
             if lag == 0:
                 done.status = "unchanged"
             else:
                 lags[done.table] = math.inf if lag is None else lag
             return False
 
-        def turn(spark: SparkSession, done: TableReport) -> bool:
+        def process(spark: SparkSession, done: TableReport) -> bool:
             before, done.status = done.status, "working"
-            has_more = self._turn(work, spark, done, leases)
+            has_more = self._process(work, spark, done, leases)
             if done.status == "working":
                 done.status = "unchanged" if before == "waiting" else before
             if not has_more:
@@ -284,33 +284,33 @@ class Workers:
             return has_more
 
         with report.phase("tables"):
-            self._serve(report.tables, look)
+            self._run_queue(report.tables, look)
             behind = [done for done in report.tables if done.table in lags]
-            self._serve(sorted(behind, key=lambda done: -lags[done.table]), turn)
+            self._run_queue(sorted(behind, key=lambda done: -lags[done.table]), process)
         if self.is_continuous:
             failures = {done.table: done.error for done in report.tables if done.error}
-            self.left_out |= {table: error for table, error in failures.items() if not error.retryable}
+            self.skipped |= {table: error for table, error in failures.items() if not error.retryable}
 
-    def _turn(self, work: Work, spark: SparkSession, done: TableReport, leases: Leases | None) -> bool:
+    def _process(self, work: Work, spark: SparkSession, done: TableReport, leases: Leases | None) -> bool:
         """One turn; a failure is noted in the table's report, and ends its turns."""
 
         def take() -> bool:
             try:
                 with done.phase("open"), leases.hold(done.table) if leases else nullcontext():
                     try:
-                        return work.turn(spark, done)
+                        return work.process_next(spark, done)
                     except (PySparkException, Py4JError):
                         if leases:
                             leases.check(done.table)  # or the failure is that another run writes the table
                         raise
             except Exception as error:
                 logger.debug("%s", done.table, exc_info=True)
-                raise self._out_of_memory(spark, done.table, error) or _named(
-                    done.table, error, self._written_to
+                raise self._out_of_memory(spark, done.table, error) or _translate_error(
+                    done.table, error, self._disk_paths
                 ) from error
 
         try:
-            return self.patiently(take)
+            return self.with_retry(take)
         except CdcLakeError as error:
             if self._cancelled.is_set():
                 done.warn("told to stop in the middle of a batch: nothing of it was committed")
@@ -323,7 +323,7 @@ class Workers:
 
         Where it has ended, the tables that have not had a turn wait for the next run.
         """
-        sign, has_ended = _OUT_OF_MEMORY.search(str(error)), not is_alive(spark)
+        sign, has_ended = _OUT_OF_MEMORY_SIGN.search(str(error)), not is_alive(spark)
         if has_ended:
             self.stop()
         elif not sign:
@@ -336,7 +336,7 @@ class Workers:
             "max_rows or run.parallel, then run again; nothing of this batch was committed",
         )
 
-    def _serve(self, tables: Sequence[TableReport], do: Callable[[SparkSession, TableReport], bool]) -> None:
+    def _run_queue(self, tables: Sequence[TableReport], do: Callable[[SparkSession, TableReport], bool]) -> None:
         """Do it for each table, and again at the end of the line as long as it says so."""
         line = deque(tables)
 
@@ -367,7 +367,7 @@ class Workers:
                 thread.join()
 
 
-def _tell_retry(state: RetryCallState) -> None:
+def _log_retry(state: RetryCallState) -> None:
     assert state.outcome is not None and state.next_action is not None
     logger.warning("%s; tried again in %.0f s", state.outcome.exception(), state.next_action.sleep)
 
@@ -377,14 +377,14 @@ def _in_session(spark: SparkSession, serve: Callable[[SparkSession], None]) -> N
     serve(spark)
 
 
-def _unless_it_fails(look: Callable[[TableReport], T], done: TableReport) -> T | None:
+def _none_on_error(look: Callable[[TableReport], T], done: TableReport) -> T | None:
     try:
         return look(done)
     except Exception:
         return None  # the turn will fail likewise, and say so
 
 
-def _is_little(found: Sequence[New | None]) -> bool:
+def _is_small(found: Sequence[NewData | None]) -> bool:
     """Whether a run ends soon that takes what was found."""
     new = [one for one in found if one is None or one.rows]
     return len(new) <= _FEW_TABLES and all(
@@ -392,18 +392,18 @@ def _is_little(found: Sequence[New | None]) -> bool:
     )
 
 
-def _named(table: str, error: Exception, written_to: Sequence[str]) -> CdcLakeError:
+def _translate_error(table: str, error: Exception, disk_paths: Sequence[str]) -> CdcLakeError:
     """What an error means for the one who started the run.
 
     Args:
-        written_to: the lake's root, and Spark's folders for temporary files.
+        disk_paths: the lake's root, and Spark's folders for temporary files.
     """
     if not isinstance(error, CdcLakeError):
-        error = exhausted(table, error, *written_to) or error
+        error = exhausted(table, error, *disk_paths) or error
     if isinstance(error, (PySparkException, Py4JError)):
-        error = _in_our_words(table, error)
+        error = _translate_spark_error(table, error)
     if isinstance(error, DamagedFileError):
-        return with_cure(error, written_to[0])
+        return with_cure(error, disk_paths[0])
     if isinstance(error, CdcLakeError):
         return error
     return CdcLakeError(
@@ -413,7 +413,7 @@ def _named(table: str, error: Exception, written_to: Sequence[str]) -> CdcLakeEr
     )
 
 
-def _in_our_words(table: str, error: Exception) -> CdcLakeError:
+def _translate_spark_error(table: str, error: Exception) -> CdcLakeError:
     said = str(error)
     if "OffsetOutOfRangeException" in said or "failOnDataLoss" in said:
         return DataLossError(
@@ -440,7 +440,7 @@ def _in_our_words(table: str, error: Exception) -> CdcLakeError:
             "take the file away that holds records of another one, and let the sink write each partition's records in "
             "the order of their offsets; nothing of this batch was committed",
         )
-    if any(sign in said for sign in _NODE_LOST):
+    if any(sign in said for sign in _LOST_NODE_SIGNS):
         return InfrastructureError(
             table,
             f"the cluster lost a node in the middle of a batch: {first_line(error)}",

@@ -36,7 +36,7 @@ from cdc_lake.lake.lake import SilverTarget
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.lake.side import SideTable
 from cdc_lake.runs.context import lake_of
-from cdc_lake.runs.expectations import UNMET, judge, with_unmet
+from cdc_lake.runs.expectations import UNMET, check_expectations, with_unmet
 from cdc_lake.runs.report import TableReport
 from cdc_lake.silver import side_entries as memory
 from cdc_lake.silver.conditional_deletes import with_deletes
@@ -506,7 +506,9 @@ class Batch(Reading):
         sent = self.events(self.rows, self.schemas, has_moves=self.counts.moves > 0)
         unmet = with_unmet(sent, expectations, done.table).localCheckpoint()
         numbers = unmet.select(F.explode(UNMET).alias("name")).groupBy("name").count().collect()
-        judge(done, expectations, {one.name: 0 for one in expectations} | {name: number for name, number in numbers})
+        check_expectations(
+            done, expectations, {one.name: 0 for one in expectations} | {name: number for name, number in numbers}
+        )
         return unmet if numbers else None
 
     @cached_property

@@ -17,10 +17,10 @@ from cdc_lake.errors import NoProgressError
 from cdc_lake.fold.whole_table import WholeTable
 from cdc_lake.lake.lake import BronzeTable, SilverTarget, check_holds_no_tables
 from cdc_lake.lake.schema_files import SchemaFiles
-from cdc_lake.runs.catalog_sync import check_catalog_name, keep_in_step
-from cdc_lake.runs.context import Leases, is_elsewhere, lake_of, select_landed, silver_targets
-from cdc_lake.runs.report import Report, TableReport, check_sum
-from cdc_lake.runs.scheduler import New, Workers
+from cdc_lake.runs.catalog_sync import check_catalog_name, sync_catalog_after_run
+from cdc_lake.runs.context import Leases, lake_of, needs_hadoop, select_landed, silver_targets
+from cdc_lake.runs.report import Report, TableReport, check_totals
+from cdc_lake.runs.scheduler import NewData, TableScheduler
 from cdc_lake.silver.append import ahead, appended, may_repeat, remember, statistics
 from cdc_lake.silver.batch import Batch, Schemas, SilverRun, check_columns
 from cdc_lake.silver.evolution import check_steps
@@ -33,7 +33,7 @@ from cdc_lake.tables.progress import BronzeProgress, SilverProgress
 
 
 def run_silver(
-    config: Config, tables: Sequence[str], spark: SparkSession | None = None, *, workers: Workers | None = None
+    config: Config, tables: Sequence[str], spark: SparkSession | None = None, *, scheduler: TableScheduler | None = None
 ) -> Report:
     """Bring silver up to date with bronze. Neither Kafka nor the registry is needed.
 
@@ -41,7 +41,7 @@ def run_silver(
         config: the settings.
         tables: topic names or globs.
         spark: the session; made when there is none.
-        workers: who does it; one, in the calling thread, when there are none.
+        scheduler: who does it; one, in the calling thread, when there are none.
 
     Raises:
         UnknownTableError: a name or glob fits no bronze table.
@@ -49,15 +49,15 @@ def run_silver(
         InstallationError: Spark cannot be started with what is installed.
     """
     report = Report(layer="silver")
-    workers = workers or Workers(spark=spark)
-    files = workers.files(config)
-    if is_elsewhere(config, files):
-        files = workers.lake(config, report)
+    scheduler = scheduler or TableScheduler(spark=spark)
+    files = scheduler.files(config)
+    if needs_hadoop(config, files):
+        files = scheduler.open_storage(config, report)
     targets = _targets(config, select_landed(config, files, tables))
     look = partial(_new_without_spark, config, files, targets)
-    if workers.finds_nothing_new(config, report, files, list(targets), look):
+    if scheduler.finds_nothing_new(config, report, files, list(targets), look):
         return report
-    storage = workers.lake(config, report)
+    storage = scheduler.open_storage(config, report)
     leases = Leases(config, storage, report.run_id, report.layer)
     silver = _Silver(
         config,
@@ -68,10 +68,10 @@ def run_silver(
         colliding(config.catalog, "silver", {name: target.held_in.kind for name, target in targets.items()}),
         min(workers.parallel, len(targets)),
     )
-    workers.each_table(report, list(silver.targets), silver, leases=leases)
-    keep_in_step(config, report, workers.spark(config, "silver"))
+    scheduler.each_table(report, list(silver.targets), silver, leases=leases)
+    sync_catalog_after_run(config, report, scheduler.spark(config, "silver"))
     failpoints.reach("silver.before_report")
-    workers.end(storage, config, report)
+    scheduler.end(storage, config, report)
     return report
 
 
@@ -88,7 +88,7 @@ def _targets(config: Config, topics: Sequence[str]) -> dict[str, SilverTarget]:
 
 def _new_without_spark(
     config: Config, files: LocalFiles | Storage, targets: Mapping[str, SilverTarget], done: TableReport
-) -> New | None:
+) -> NewData | None:
     """What is new, where the tables' logs say it plainly."""
     target = targets[done.table]
     bronze = lake_of(config).newest_bronze(files, target.topic)
@@ -98,11 +98,11 @@ def _new_without_spark(
     rows = bronze.progress.rows
     if silver is None:
         is_first = bronze.progress.commit == 1 and not lake_of(config).holds(files, "silver", target.name)
-        return New(max(rows, 1)) if is_first and rows is not None else None
+        return NewData(max(rows, 1)) if is_first and rows is not None else None
     lag = _lag(bronze.table_id, bronze.progress, silver.progress, done)
     if lag == 0:
-        return New(0)
-    return New(max(rows, 1), silver.bytes) if lag == 1 and rows is not None and silver.bytes is not None else None
+        return NewData(0)
+    return NewData(max(rows, 1), silver.bytes) if lag == 1 and rows is not None and silver.bytes is not None else None
 
 
 def _lag(source: str, landed: BronzeProgress | None, progress: SilverProgress | None, done: TableReport) -> int | None:
@@ -138,7 +138,7 @@ class _Silver:
         landed = bronze.progress()
         return _lag(bronze.id(), landed, target.open(spark).progress(), done)
 
-    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         target = self.targets[done.table]
         bronze = lake_of(self.config).bronze(spark, target.topic)
@@ -287,7 +287,7 @@ def _commit(batch: Batch, following: SilverProgress) -> SilverProgress | None:
         outcome = folded(batch)
     outcome.check_log()
     counts = outcome.counted()
-    check_sum(run.done.table, batch.counts.total, **counts)
+    check_totals(run.done.table, batch.counts.total, **counts)
     is_wider = batch.progress is not None and outcome.schemas.evolved.is_wider
     commit = following.commit + (1 if is_wider else 0)  # widening is a commit of its own
     # Before the table is widened: Delta refuses to run plans that read it as it was.
@@ -339,7 +339,7 @@ def _append(batch: Batch, schemas: Schemas, following: SilverProgress) -> Silver
         number = expected
     if may_repeat(batch):
         parts["already_there"] = expected - number
-    check_sum(run.done.table, counts.total, appended=number, **parts)
+    check_totals(run.done.table, counts.total, appended=number, **parts)
     run.done.count(events=counts.total, appended=number, **parts)
     for warning in batch.warnings(WholeTable()):
         run.done.warn(warning)

@@ -18,7 +18,7 @@ from cdc_lake.operations.rebuild import run_rebuild
 from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.runs.context import silver_targets
 from cdc_lake.runs.report import Report
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
 
 from .cut import Split, cuts, due
@@ -102,7 +102,7 @@ class Lake:
 
     def __init__(self, spark: SparkSession, config: Config, copies: Sequence[Copy], shape: Shape) -> None:
         self._spark = spark
-        self._workers = Workers(2, spark)
+        self._scheduler = TableScheduler(2, spark)
         self._config = config
         self._copies = copies
         self._broker = FakeBroker()
@@ -135,7 +135,7 @@ class Lake:
                         source=self._broker,
                         registry=self._registry,
                         accept_loss=accept_loss,
-                        workers=self._workers,
+                        scheduler=self._scheduler,
                     )
                 )
         self._fold(self._topics(number))
@@ -149,7 +149,7 @@ class Lake:
         """Rebuild every table; what is another then than `before`."""
         topics = [topic for topic, rows in before.items() if rows and topic not in self.failures]
         remembered = {topic: self._remembered(root, topic) for topic in topics}
-        self._note(run_rebuild(self._config, topics, workers=self._workers))
+        self._note(run_rebuild(self._config, topics, scheduler=self._scheduler))
         for topic in topics:
             if topic in self.failures:
                 yield f"{topic} rebuilt", [self.failures[topic][1][:300]]
@@ -185,7 +185,7 @@ class Lake:
 
     def _fold(self, topics: Sequence[str]) -> None:
         if topics := [topic for topic in topics if topic not in self.failures]:
-            self._note(run_silver(self._config, topics, workers=self._workers))
+            self._note(run_silver(self._config, topics, scheduler=self._scheduler))
 
     def _topics(self, number: int, accept_loss: bool | None = None) -> list[str]:
         return [

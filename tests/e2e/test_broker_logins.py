@@ -29,7 +29,7 @@ from cdc_lake.bronze.run import run_bronze
 from cdc_lake.cli.app import execute
 from cdc_lake.config import load_config
 from cdc_lake.errors import ConfigError
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.sinks.topic import KafkaTopic
 from cdc_lake.sources.kafka import Broker
 from cdc_lake.sources.logs import Span
@@ -139,9 +139,9 @@ def test_missing_read_permission_exits_2_without_a_retry(
         created.result(10)
     login = {"auth": "plain", "user": USER, "password": secrets["PASSWORD"], "tls": {"enabled": False}}
     file = settings(tmp_path, broker.site.address("open"), **login)
-    workers = Workers(spark=spark, retry_seconds=600)
+    scheduler = TableScheduler(spark=spark, retry_seconds=600)
 
-    (done,) = run_bronze(load_config(file), [name], registry=FakeRegistry(), workers=workers).tables
+    (done,) = run_bronze(load_config(file), [name], registry=FakeRegistry(), scheduler=scheduler).tables
 
     assert done.error is not None and (done.error.exit_code, done.error.retryable) == (2, False)
     assert "give its user the ACLs Describe and Read on the topic" in done.error.message

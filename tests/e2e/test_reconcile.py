@@ -26,7 +26,7 @@ from cdc_lake.reconcile.postgres import open_snapshot
 from cdc_lake.reconcile.rows import NEVER_THERE
 from cdc_lake.runs.context import lake_of, silver_targets
 from cdc_lake.runs.report import TableReport
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.tables.progress import SilverProgress
 
 PREFIX = "reconciled"
@@ -328,7 +328,7 @@ def test_changes_under_way_are_no_difference_once_silver_has_them(
     second = {"id": 2, "note": "b", "gone": "x", "price": "2"}
     lake.put("late", held, ["id"], [{"id": 1, "note": "old", "price__int": 1}, second], beside=beside)
 
-    class SilverGoesOn(Workers):
+    class SilverGoesOn(TableScheduler):
         """Silver takes one of the two changes while it is waited for."""
 
         def wait(self, seconds: float) -> bool:
@@ -336,7 +336,7 @@ def test_changes_under_way_are_no_difference_once_silver_has_them(
             lake.put("late", held, ["id"], [first, second], commit=2, beside=beside)
             return False
 
-    done = lake.reconciled("late", wait_seconds=0.001, workers=SilverGoesOn(spark=spark))
+    done = lake.reconciled("late", wait_seconds=0.001, scheduler=SilverGoesOn(spark=spark))
 
     assert found(done) == {("missing", "3", ())}
     assert done.rows == {"source": 3, "silver": 2, "ranges": 1, "ranges_differing": 1, "missing": 1}

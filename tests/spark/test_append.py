@@ -23,7 +23,7 @@ from cdc_lake.operations.rebuild import run_rebuild
 from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.operations.story import story
 from cdc_lake.runs.report import TableReport
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
 
 TOPIC = "web.logs"
@@ -306,8 +306,8 @@ def test_records_wait_for_others_but_not_too_long(logs: Logs, monkeypatch: pytes
     monkeypatch.setattr("cdc_lake.bronze.run.time.time", lambda: clock)
 
     def landed() -> int:
-        workers = Workers(spark=logs.spark, is_continuous=True)
-        return logs.land(workers=workers).rows.get("read", 0)
+        scheduler = TableScheduler(spark=logs.spark, is_continuous=True)
+        return logs.land(scheduler=scheduler).rows.get("read", 0)
 
     logs.send(line(1))
     assert landed() == 1  # nothing is known of their size yet

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.runs.report import Report
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
 
 LAKES = sorted((Path(__file__).parents[1] / "fixtures" / "lakes").glob("*.tar.gz"))
@@ -107,7 +107,7 @@ class Kept:
             packed.extractall(root, filter="data")
         self.tables = Tables()
         self._root, self._with_hudi = root, with_hudi
-        self._workers = Workers(2, spark)
+        self._scheduler = TableScheduler(2, spark)
         self._settings: dict[str, Any] = {}
         for table in self.tables.all:
             for batch in table.batches():
@@ -126,10 +126,10 @@ class Kept:
         for batch in batches:
             self._send(batch)
         source, registry = self.tables.broker, self.tables.registry
-        succeed(run_bronze(config, names, source=source, registry=registry, workers=self._workers))
+        succeed(run_bronze(config, names, source=source, registry=registry, scheduler=self._scheduler))
         if replay:
-            succeed(replay_quarantined(config, replay, registry=registry, workers=self._workers))
-        succeed(run_silver(config, names, workers=self._workers))
+            succeed(replay_quarantined(config, replay, registry=registry, scheduler=self._scheduler))
+        succeed(run_silver(config, names, scheduler=self._scheduler))
 
     def _send(self, records: Sequence[Record]) -> None:
         for record in records:

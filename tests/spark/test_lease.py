@@ -20,7 +20,7 @@ from cdc_lake.errors import InfrastructureError, TableLockedError
 from cdc_lake.lake.lease import Holder, Lease
 from cdc_lake.runs.context import Leases
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.storage.files import LocalFiles, Storage
 
 TABLE = "pagila.public.film"
@@ -293,7 +293,7 @@ class Doing:
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         return None
 
-    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         self.work(done, self.leases)
         return False
 
@@ -305,7 +305,7 @@ def run_over(
     config = Config(lake=LakeConfig(root=str(root)), lease=LeaseConfig(enabled=enabled))
     report = Report(layer="silver")
     leases = Leases(config, storage, report.run_id, report.layer)
-    Workers(spark=SparkSession.active()).each_table(report, ["a.b", "a.b.c"], Doing(work, leases), leases=leases)
+    TableScheduler(spark=SparkSession.active()).each_table(report, ["a.b", "a.b.c"], Doing(work, leases), leases=leases)
     return report
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, LakeConfig, TableConfig
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
 
 COLUMNS = {"n": OPTIONAL_INT, "name": OPTIONAL_STRING}
@@ -61,13 +61,13 @@ def test_many_tables_are_right_and_a_broken_one_is_named(spark: SparkSession, tm
     patches = {table.name: TableConfig(deletes=table.deletes) for table in tables}  # type: ignore[arg-type]
     patches[BROKEN] = TableConfig(evolution="freeze")
     config = Config(lake=LakeConfig(root=str(tmp_path)), tables=patches)
-    workers = Workers(2, spark)
+    scheduler = TableScheduler(2, spark)
     for table in tables:
         table.change(10)
     broker.append(before.change("c", 1, {"n": 1}))
     for n in range(2):
-        bronze = run_bronze(config, ["shop.*"], source=broker, registry=registry, workers=workers)
-        silver = run_silver(config, ["*"], workers=workers)
+        bronze = run_bronze(config, ["shop.*"], source=broker, registry=registry, scheduler=scheduler)
+        silver = run_silver(config, ["*"], scheduler=scheduler)
 
         assert bronze.exit_code == 0
         assert len(silver.tables) == count + 1

@@ -20,7 +20,7 @@ from cdc_lake.operations.status import status
 from cdc_lake.runs import scheduler as turns
 from cdc_lake.runs.context import lake_of, silver_targets
 from cdc_lake.runs.report import Report
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
 from cdc_lake.spark.session import lake_files
 from cdc_lake.storage.files import LocalFiles, Storage
@@ -62,11 +62,11 @@ class Lake:
         """One run; without a session of its own it would have to make one."""
         config, session = config or self.config, self._spark if spark else None
         if layer == "gold":
-            return run_gold(config, ["*"], workers=Workers(spark=session))
+            return run_gold(config, ["*"], scheduler=TableScheduler(spark=session))
         if layer == "silver":
-            return run_silver(config, ["*"], workers=Workers(spark=session))
+            return run_silver(config, ["*"], scheduler=TableScheduler(spark=session))
         more: dict[str, Any] = {"source": self.broker, "registry": self.topic.registry}
-        return run_bronze(config, ["*"], workers=Workers(spark=session), **more)
+        return run_bronze(config, ["*"], scheduler=TableScheduler(spark=session), **more)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_run_with_nothing_new_makes_no_session(
     assert len(report.tables) == (3 if layer == "silver" else 1)
     written = Path(lake.config.lake.root, "_runs", report.file_name)
     assert Report.model_validate_json(written.read_text()) == report
-    monkeypatch.setattr(Workers, "finds_nothing_new", lambda *arguments: False)
+    monkeypatch.setattr(TableScheduler, "finds_nothing_new", lambda *arguments: False)
     assert said(lake.run(layer)) == said(report)  # as the JVM tells it
 
 

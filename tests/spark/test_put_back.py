@@ -8,13 +8,13 @@ from three_layers import Lake
 
 from cdc_lake.config import SilverTable
 from cdc_lake.runs.report import TableReport
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.tables.delta import DeltaLakeTable
 
 DELTA, HUDI = SilverTable(), SilverTable(format="hudi", type="mor")
 
 
-def is_told(done: TableReport) -> bool:
+def is_catalog_current(done: TableReport) -> bool:
     return any("history" in warning and "another" in warning for warning in done.warnings)
 
 
@@ -41,7 +41,7 @@ def test_bronze_put_back_is_compared_and_no_row_is_missing(lake: Lake) -> None:
     # Bronze has as many commits as silver had consumed.
     bronze = DeltaLakeTable(lake.spark, f"{lake.root}/bronze/{lake.topic.table.replace('.', '/')}").progress()
     assert bronze is not None and bronze.commit == 3
-    assert [is_told(one) for one in done] == [True] * len(lake.targets)
+    assert [is_catalog_current(one) for one in done] == [True] * len(lake.targets)
     lake.check()
     assert {one.status for one in lake.fold()} == {"unchanged"}
     lake.take(1, 8)
@@ -58,12 +58,14 @@ def test_silver_put_back_is_caught_up_and_gold_is_made_anew(lake: Lake) -> None:
     first = lake.fold()[0]
     done = lake.refresh()
 
-    assert not is_told(first) and is_told(done)  # both batches in one commit, whose number gold had already
+    assert not is_catalog_current(first) and is_catalog_current(
+        done
+    )  # both batches in one commit, whose number gold had already
     lake.check()
     put_back = lake.back_up("gold")
     lake.take(3)
     put_back()
-    assert not is_told(lake.refresh())
+    assert not is_catalog_current(lake.refresh())
     lake.check()
 
 
@@ -74,13 +76,13 @@ def test_look_without_spark_sees_another_history(lake: Lake, monkeypatch: pytest
     lake.change(5)
     lake.land()
     found: list[bool] = []
-    finds = Workers.finds_nothing_new
+    finds = TableScheduler.finds_nothing_new
 
-    def note(self: Workers, *arguments: object) -> bool:
+    def note(self: TableScheduler, *arguments: object) -> bool:
         found.append(finds(self, *arguments))  # type: ignore[arg-type]
         return found[-1]
 
-    monkeypatch.setattr(Workers, "finds_nothing_new", note)
+    monkeypatch.setattr(TableScheduler, "finds_nothing_new", note)
     for run in (lake.fold, lake.refresh, lake.fold, lake.refresh):
         run()
 

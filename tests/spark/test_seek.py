@@ -24,7 +24,7 @@ from cdc_lake.operations import seek as layer
 from cdc_lake.operations.plan import plan
 from cdc_lake.operations.seek import Move, moves, seek
 from cdc_lake.runs.report import TableReport
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Gap, Progress
@@ -61,7 +61,7 @@ class Place:
         return moves(self.config(), [self.topic.table], to, self.spark, source=self.broker)
 
     def seek(self, to: StartPosition) -> TableReport:
-        (done,) = seek(self.config(), self.moves(to), workers=Workers(spark=self.spark)).tables
+        (done,) = seek(self.config(), self.moves(to), scheduler=TableScheduler(spark=self.spark)).tables
         assert done.error is None, done.error
         return done
 
@@ -269,7 +269,7 @@ def test_nothing_is_done_once_bronze_has_read_on(spark: SparkSession, tmp_path: 
     here.land(max_rows=1, start={0: 2})
     agreed = [move.model_copy(update={"now": 3}) for move in here.moves("earliest")]
 
-    (done,) = seek(here.config(), agreed, workers=Workers(spark=spark)).tables
+    (done,) = seek(here.config(), agreed, scheduler=TableScheduler(spark=spark)).tables
 
     assert done.error is not None and "has read on since" in done.error.message
     assert here.land().status == "unchanged"

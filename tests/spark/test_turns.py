@@ -14,7 +14,7 @@ from cdc_lake.config import Config, LakeConfig, RunConfig
 from cdc_lake.errors import DataLossError, InfrastructureError, TableLockedError
 from cdc_lake.runs.context import Leases, end_report
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import Workers
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.spark.session import planned_for
 from cdc_lake.storage.files import LocalFiles, Storage
 
@@ -30,7 +30,7 @@ class Doing:
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         return self.waiting[done.table]
 
-    def turn(self, spark: SparkSession, done: TableReport) -> bool:
+    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         self.turns.append(done.table)
         self.act(spark, done)
         done.status = "ok"
@@ -43,10 +43,10 @@ class Doing:
 def run(spark: SparkSession, tmp_path: Path) -> Callable[..., Report]:
     """A run over the tables of a `Doing`."""
 
-    def over(doing: Doing, workers: Workers | None = None) -> Report:
+    def over(doing: Doing, scheduler: TableScheduler | None = None) -> Report:
         report = Report(layer="silver")
         leases = Leases(Config(lake=LakeConfig(root=str(tmp_path))), Storage(spark), report.run_id, report.layer)
-        (workers or Workers(spark=spark)).each_table(report, list(doing.waiting), doing, leases=leases)
+        (scheduler or TableScheduler(spark=spark)).each_table(report, list(doing.waiting), doing, leases=leases)
         return report
 
     return over
@@ -110,8 +110,8 @@ def test_workers_side_by_side_have_sessions_whose_settings_are_their_own(
         together.wait()
         own.conf.unset("spark.databricks.delta.commitInfo.userMetadata")
 
-    workers = Workers(2, spark)
-    report = run(Doing({"a": 1, "b": 1}, act), workers)
+    scheduler = TableScheduler(2, spark)
+    report = run(Doing({"a": 1, "b": 1}, act), scheduler)
 
     assert states(report) == {"a": "ok", "b": "ok"}
     partitions = spark.conf.get("spark.sql.shuffle.partitions")
@@ -119,24 +119,24 @@ def test_workers_side_by_side_have_sessions_whose_settings_are_their_own(
 
 
 def test_told_to_stop_it_ends_after_the_turns_under_way(run: Callable[..., Report], spark: SparkSession) -> None:
-    workers = Workers(1, spark)
-    doing = Doing({"a": 5, "b": 2}, lambda spark, done: workers.stop())
+    scheduler = TableScheduler(1, spark)
+    doing = Doing({"a": 5, "b": 2}, lambda spark, done: scheduler.stop())
 
-    report = run(doing, workers)
+    report = run(doing, scheduler)
 
     assert doing.turns == ["a"]
     assert states(report) == {"a": "ok", "b": "waiting"}
-    assert workers.wait(60)
+    assert scheduler.wait(60)
 
 
 def test_a_batch_given_up_is_no_failure(run: Callable[..., Report], spark: SparkSession) -> None:
     def act(own: SparkSession, done: TableReport) -> None:
-        threading.Timer(1, workers.cancel).start()
+        threading.Timer(1, scheduler.cancel).start()
         # Our sessions do not know `java_method`.
         own.newSession().range(1).selectExpr("java_method('java.lang.Thread', 'sleep', 5000 + id)").collect()
 
-    workers = Workers(1, spark)
-    report = run(Doing({"a": 1}, act), workers)
+    scheduler = TableScheduler(1, spark)
+    report = run(Doing({"a": 1}, act), scheduler)
 
     assert states(report) == {"a": "unchanged"}
     assert report.tables[0].warnings == ["told to stop in the middle of a batch: nothing of it was committed"]
@@ -152,13 +152,13 @@ def test_run_after_run_a_table_that_failed_for_good_is_left_out(
         if done.table == "b":
             raise InfrastructureError("b", "no answer", "wait")
 
-    workers = Workers(1, spark, is_continuous=True)
+    scheduler = TableScheduler(1, spark, is_continuous=True)
     doing = Doing({"a": None, "b": None, "c": None}, act)
-    first, second = run(doing, workers), run(Doing({"a": None, "b": None, "c": None}, act), workers)
+    first, second = run(doing, scheduler), run(Doing({"a": None, "b": None, "c": None}, act), scheduler)
 
     assert states(first) == {"a": "failed", "b": "failed", "c": "ok"}
     assert states(second) == {"b": "failed", "c": "ok"}
-    assert set(workers.left_out) == {"a"}
+    assert set(scheduler.skipped) == {"a"}
 
 
 @pytest.mark.parametrize(("patience", "turns", "ends"), [(60, 2, "ok"), (0, 1, "failed")])
@@ -175,7 +175,7 @@ def test_a_turn_is_taken_again_for_a_while_when_a_server_does_not_answer(
             raise InfrastructureError("a", "no answer", "wait")
 
     doing = Doing({"a": 1}, act)
-    report = run(doing, Workers(1, spark, retry_seconds=patience))
+    report = run(doing, TableScheduler(1, spark, retry_seconds=patience))
 
     assert (len(doing.turns), report.tables[0].status) == (turns, ends)
     told = [record.getMessage() for record in caplog.records if record.name == "cdc_lake.runs.scheduler"]
@@ -190,12 +190,12 @@ def test_what_another_try_does_not_mend_is_not_tried_again_nor_after_being_told_
     def act(own: SparkSession, done: TableReport) -> None:
         if done.table == "a":
             raise DataLossError("a", "records are gone", "load it anew")
-        threading.Timer(0.2, workers.stop).start()
+        threading.Timer(0.2, scheduler.stop).start()
         raise InfrastructureError("b", "no answer", "wait")
 
-    workers = Workers(1, spark, retry_seconds=3600)
+    scheduler = TableScheduler(1, spark, retry_seconds=3600)
     doing = Doing({"a": 2, "b": 1}, act)
-    report = run(doing, workers)
+    report = run(doing, scheduler)
 
     assert doing.turns[0] == "a" and doing.turns.count("a") == 1
     assert doing.turns.count("b") == 2  # the wait was ended, and so the tries
@@ -207,7 +207,7 @@ def test_refused_store_access_exits_2_and_is_not_retried(run: Callable[..., Repo
         own.sql("SELECT raise_error('java.nio.file.AccessDeniedException: s3a://lake/x: 403 Forbidden')").collect()
 
     doing = Doing({"a": 1}, act)
-    (done,) = run(doing, Workers(1, spark, retry_seconds=60)).tables
+    (done,) = run(doing, TableScheduler(1, spark, retry_seconds=60)).tables
 
     assert done.error is not None and (done.error.exit_code, len(doing.turns)) == (2, 1)
     assert "the store refuses access" in done.error.message
@@ -222,9 +222,9 @@ def test_full_disk_exits_10_and_the_other_tables_go_on(
         if done.table == "b":
             Path("/dev/full").write_text("text")
 
-    workers = Workers(spark=spark)
-    workers.lake(Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver"))
-    report = run(Doing({"a": 1, "b": 1, "c": 1}, act), workers)
+    scheduler = TableScheduler(spark=spark)
+    scheduler.open_storage(Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver"))
+    report = run(Doing({"a": 1, "b": 1, "c": 1}, act), scheduler)
 
     assert states(report) == {"a": "failed", "b": "failed", "c": "ok"}
     assert report.exit_code == 10
@@ -258,7 +258,7 @@ def test_spark_failure_after_losing_the_lease_exits_40(
             file.with_name(f"{int(file.stem) + 1:012d}.json").write_text(file.read_text())
         own.sql("SELECT raise_error('inflight does not exist')").collect()
 
-    report = run(Doing({"a": 1, "b": 1}, act), Workers(spark=spark))
+    report = run(Doing({"a": 1, "b": 1}, act), TableScheduler(spark=spark))
 
     assert {done.table: done.error.exit_code for done in report.tables if done.error} == {"a": 40, "b": 1}
 
@@ -267,7 +267,7 @@ def test_standby_leaves_a_report_only_when_its_state_changes(
     run: Callable[..., Report], spark: SparkSession, tmp_path: Path
 ) -> None:
     config, storage = Config(lake=LakeConfig(root=str(tmp_path))), Storage(spark)
-    workers = Workers(1, spark, is_continuous=True)
+    scheduler = TableScheduler(1, spark, is_continuous=True)
     states = ["locked", "locked", "locked", "idle", "idle", "lost", "left out", "left out"]
     told = []
     for state in states:
@@ -278,8 +278,8 @@ def test_standby_leaves_a_report_only_when_its_state_changes(
             if state == "lost":
                 raise DataLossError("a", "records are gone", "load it again")
 
-        report = run(Doing({"a": 0 if state == "idle" else 1}, act), workers)
-        workers.end(storage, config, report)
+        report = run(Doing({"a": 0 if state == "idle" else 1}, act), scheduler)
+        scheduler.end(storage, config, report)
         told.append(report.is_news)
 
     assert told == [True, False, False, True, False, True, False, False]
@@ -297,13 +297,13 @@ def test_expired_reports_are_removed_once_a_day(spark: SparkSession, tmp_path: P
         draft.touch()
     os.utime(drafts["01d"], (1, 1))
 
-    workers, newest = Workers(1, spark), Report(layer="silver")
-    workers.end(storage, config, newest)
+    scheduler, newest = TableScheduler(1, spark), Report(layer="silver")
+    scheduler.end(storage, config, newest)
 
     kept = {file.name for file in (tmp_path / "_runs").iterdir()}
     assert kept == {ages[1].file_name, newest.file_name, drafts["0ff"].name}  # which another run may be writing
     end_report(storage, config, ages[3])
-    workers.end(storage, config, newest)
+    scheduler.end(storage, config, newest)
     assert (tmp_path / "_runs" / ages[3].file_name).exists()
 
 

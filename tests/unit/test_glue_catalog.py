@@ -187,7 +187,7 @@ def test_a_catalog_that_does_not_answer_is_infrastructure() -> None:
     ],
 )
 def test_what_glue_refuses_is_told_in_words(aws: str, code: str, wanted: type[CdcLakeError]) -> None:
-    with pytest.raises(CdcLakeError, match="AWS Glue") as caught, catalog(aws)._in_our_words():
+    with pytest.raises(CdcLakeError, match="AWS Glue") as caught, catalog(aws)._translate_spark_error():
         raise ClientError({"Error": {"Code": code, "Message": "because"}}, "Ask")
 
     assert type(caught.value) is wanted

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from cdc_lake.errors import CdcLakeError, DataLossError, InfrastructureError
-from cdc_lake.runs.report import Report, TableReport, check_sum
+from cdc_lake.runs.report import Report, TableReport, check_totals
 
 
 def test_a_sum_that_closes_is_silent() -> None:
-    check_sum("t", 6, ok=3, quarantined=2, control=1)
-    check_sum("t", 0)
+    check_totals("t", 6, ok=3, quarantined=2, control=1)
+    check_totals("t", 0)
 
 
 @pytest.mark.parametrize("ok", [2, 4])
 def test_a_sum_that_does_not_close_stops_the_run(ok: int) -> None:
     with pytest.raises(CdcLakeError, match=f"6 rows went in and {ok} ok \\+ 3 quarantined came out") as caught:
-        check_sum("t", 6, ok=ok, quarantined=3)
+        check_totals("t", 6, ok=ok, quarantined=3)
     assert caught.value.exit_code == 1
 
 

@@ -7,17 +7,17 @@ import pytest
 from cdc_lake.config import Config, LakeConfig
 from cdc_lake.runs import scheduler as turns
 from cdc_lake.runs.report import Report
-from cdc_lake.runs.scheduler import New, Workers
+from cdc_lake.runs.scheduler import NewData, TableScheduler
 from cdc_lake.storage.files import LocalFiles
 
-LITTLE, MUCH, OF_A_LARGE_TABLE = New(20_000, 64 << 20), New(20_001), New(1, (64 << 20) + 1)
+LITTLE, MUCH, OF_A_LARGE_TABLE = NewData(20_000, 64 << 20), NewData(20_001), NewData(1, (64 << 20) + 1)
 
 
 @pytest.mark.parametrize(
     ("found", "is_continuous", "is_short"),
     [
         ([LITTLE], False, True),
-        ([LITTLE] * 8 + [New(0)] * 100, False, True),
+        ([LITTLE] * 8 + [NewData(0)] * 100, False, True),
         ([LITTLE] * 9, False, False),
         ([LITTLE, MUCH], False, False),
         ([LITTLE, OF_A_LARGE_TABLE], False, False),
@@ -26,25 +26,25 @@ LITTLE, MUCH, OF_A_LARGE_TABLE = New(20_000, 64 << 20), New(20_001), New(1, (64 
     ],
 )
 def test_session_is_a_short_one_if_little_is_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: list[New | None], is_continuous: bool, is_short: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: list[NewData | None], is_continuous: bool, is_short: bool
 ) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(turns, "build_session", lambda *_, is_short: asked.append(is_short))
     config = Config(lake=LakeConfig(root=str(tmp_path)))
-    workers, names = Workers(is_continuous=is_continuous), [str(number) for number in range(len(found))]
+    scheduler, names = TableScheduler(is_continuous=is_continuous), [str(number) for number in range(len(found))]
     by_name = dict(zip(names, found, strict=True))
 
     report = Report(layer="silver")
-    assert not workers.finds_nothing_new(config, report, LocalFiles(), names, lambda done: by_name[done.table])
-    workers.spark(config, "a run")
+    assert not scheduler.finds_nothing_new(config, report, LocalFiles(), names, lambda done: by_name[done.table])
+    scheduler.spark(config, "a run")
 
     assert asked == [is_short]
 
 
 def test_look_that_fails_leaves_the_error_to_spark(tmp_path: Path) -> None:
-    def look(done: object) -> New:
+    def look(done: object) -> NewData:
         raise OSError("the folder cannot be read")
 
     config = Config(lake=LakeConfig(root=str(tmp_path)))
 
-    assert not Workers().finds_nothing_new(config, Report(layer="silver"), LocalFiles(), ["one"], look)
+    assert not TableScheduler().finds_nothing_new(config, Report(layer="silver"), LocalFiles(), ["one"], look)
