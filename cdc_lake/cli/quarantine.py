@@ -20,7 +20,7 @@ from cdc_lake.runs.report import Report
 
 if TYPE_CHECKING:
     from cdc_lake.operations.quarantine import Listing, Selection
-    from cdc_lake.operations.quarantine_show import Bytes, Shown, Tried
+    from cdc_lake.operations.quarantine_show import KeyOrValue, QuarantinedRecord, SchemaAttempt
     from cdc_lake.runs.scheduler import TableScheduler
 
 app = typer.Typer(
@@ -47,9 +47,9 @@ def _selection(
     reason: Reasons = None, since: Since = None, until: Until = None, offset: Offsets = None, dropped: Dropped = False
 ) -> "Selection":
     """The flags that select quarantined or dropped records."""
-    from cdc_lake.operations.quarantine import Selection, Stretch
+    from cdc_lake.operations.quarantine import OffsetRange, Selection
 
-    return Selection(reason or (), since, until, [Stretch.parse(text) for text in offset or ()], dropped)
+    return Selection(reason or (), since, until, [OffsetRange.parse(text) for text in offset or ()], dropped)
 
 
 def _quarantined(
@@ -182,7 +182,7 @@ def _table(title: str, *headings: str) -> Table:
     return shown
 
 
-def print_record(one: "Shown", console: Console) -> None:
+def print_record(one: "QuarantinedRecord", console: Console) -> None:
     """Print a quarantined record with its values."""
     console.print(Text(f"{one.table} {one.place} {one.status}", style="bold"))
     console.print(Text(f"  {one.stage}: {one.code}: {one.reason}", style="red"))
@@ -198,7 +198,7 @@ def print_record(one: "Shown", console: Console) -> None:
             console.print(Text(f"    {column}: {short(value)}"))
 
 
-def _lines(side: str, found: "Bytes") -> Iterator[str]:
+def _lines(side: str, found: "KeyOrValue") -> Iterator[str]:
     """The lines for a key or a value: its bytes, and each schema that was tried."""
     if found.size is None:
         yield f"{side}: none"
@@ -219,7 +219,7 @@ def _lines(side: str, found: "Bytes") -> Iterator[str]:
             yield f"  as text: {short(found.text)}"
 
 
-def _schema_lines(tried: "Tried") -> Iterator[str]:
+def _schema_lines(tried: "SchemaAttempt") -> Iterator[str]:
     verdict = "does not read it" if tried.problem else "reads it"
     yield f"  schema {tried.name or ''} ({tried.fingerprint[:12]}) {verdict}"
     for name, value in tried.fields.items():

@@ -58,19 +58,19 @@ def rebuild(
     settings, options = load_config(config), RunOptions(parallel, as_json=as_json, json_file=json_file)
     display = Display()
     scheduler = open_scheduler(settings, options, display)
-    from cdc_lake.operations.rebuild import Asked, run_rebuild
+    from cdc_lake.operations.rebuild import RebuildOptions, run_rebuild
 
-    asked = Asked(point, dry_run, seed_from_silver, key, accept_loss)
+    rebuild_options = RebuildOptions(point, dry_run, seed_from_silver, key, accept_loss)
 
-    def run(asked: Asked) -> Report:
+    def run(chosen: RebuildOptions) -> Report:
         with display.shown():
-            return scheduler.with_retry(lambda: run_rebuild(settings, table, asked=asked, scheduler=scheduler))
+            return scheduler.with_retry(lambda: run_rebuild(settings, table, options=chosen, scheduler=scheduler))
 
     if dry_run or yes:
-        report = run(asked)
+        report = run(rebuild_options)
         show_report(report, options)
         raise typer.Exit(report.exit_code)
-    preview = run(replace(asked, is_preview=True))
+    preview = run(replace(rebuild_options, is_preview=True))
     shown = {done.table: done for done in preview.tables if done.source_version is not None}
     if not shown:
         show_report(preview, options)
@@ -80,6 +80,6 @@ def rebuild(
     question = f"Replace these {len(shown)} tables?" if len(shown) > 1 else "Replace this table?"
     if not confirmed(question, yes=yes, on_stderr=as_json):
         raise typer.Exit(preview.exit_code)
-    report = run(replace(asked, shown=shown))
+    report = run(replace(rebuild_options, shown=shown))
     show_report(report, options)
     raise typer.Exit(worst_exit_code((preview.exit_code, report.exit_code)))

@@ -18,7 +18,7 @@ from cdc_lake.config import StartPosition, load_config
 from cdc_lake.points import milliseconds
 
 if TYPE_CHECKING:
-    from cdc_lake.operations.seek import Move
+    from cdc_lake.operations.seek import OffsetChange
 
 
 def seek(
@@ -37,13 +37,13 @@ def seek(
     position = _position(to)
     configure_logging()
     settings = load_config(config)
-    from cdc_lake.operations.seek import moves
+    from cdc_lake.operations.seek import offset_changes
     from cdc_lake.operations.seek import seek as carry_out
     from cdc_lake.runs.scheduler import TableScheduler
 
     scheduler = TableScheduler()
-    found = moves(settings, table, position, scheduler.spark(settings, "bronze"))
-    _print_moves(found, Output(stderr=as_json))
+    found = offset_changes(settings, table, position, scheduler.spark(settings, "bronze"))
+    _print_changes(found, Output(stderr=as_json))
     if not found:
         return
     if not confirmed("Continue from these offsets?", yes=yes, on_stderr=as_json):
@@ -63,7 +63,7 @@ def _position(text: str) -> StartPosition:
     return datetime.fromisoformat(text)
 
 
-def _print_moves(found: Sequence["Move"], console: Console) -> None:
+def _print_changes(found: Sequence["OffsetChange"], console: Console) -> None:
     if not found:
         console.print("Bronze already continues from these offsets.")
         return
@@ -73,15 +73,15 @@ def _print_moves(found: Sequence["Move"], console: Console) -> None:
         shown.add_column(heading, justify="right")
     shown.add_column("consequence", overflow="fold")
     for one in found:
-        shown.add_row(one.table, str(one.partition), str(one.now), str(one.then), _consequence(one))
+        shown.add_row(one.table, str(one.partition), str(one.offset), str(one.new_offset), _consequence(one))
     console.print(shown)
 
 
-def _consequence(one: "Move") -> str:
-    offsets = abs(one.then - one.now)
-    if one.then > one.now:
+def _consequence(one: "OffsetChange") -> str:
+    offsets = abs(one.new_offset - one.offset)
+    if one.new_offset > one.offset:
         return f"{offsets:,} offsets are skipped: bronze does not get their records, and records a gap"
     return (
-        f"{offsets:,} offsets are read again: {one.there:,} of their records are in bronze and do not change; "
+        f"{offsets:,} offsets are read again: {one.landed:,} of their records are in bronze and do not change; "
         "the others are landed as replayed records, and silver refolds their keys"
     )

@@ -11,7 +11,7 @@ from cdc_lake.bronze.dead_letters import dead_letter_topic, sent_by
 from cdc_lake.columns import DELETE, KEEP
 from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError
-from cdc_lake.operations.quarantine import COORDINATES, STAYS, Selection, selected
+from cdc_lake.operations.quarantine import COORDINATES, NOT_DROPPABLE, Selection, selected
 from cdc_lake.runs.context import Leases, end_report, lake_of, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
@@ -81,7 +81,7 @@ class _Drop:
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         message = F.concat("error.message", F.lit(f"; dropped {now} by {self.report.because}"))
         rows = selected(self.config, done.table, spark, self.selection).select(
-            *(*COORDINATES, STAYS),
+            *(*COORDINATES, NOT_DROPPABLE),
             F.lit("dropped").alias("status"),
             F.col("error").withField("message", message).alias("error"),
             F.array().cast("array<string>").alias(KEEP),
@@ -90,12 +90,12 @@ class _Drop:
         rows.persist()
         try:
             with done.phase("read"):
-                counts = {row[STAYS]: row["count"] for row in rows.groupBy(STAYS).count().collect()}
+                counts = {row[NOT_DROPPABLE]: row["count"] for row in rows.groupBy(NOT_DROPPABLE).count().collect()}
             dropped = counts.pop(None, 0)
             if dropped:
                 sent = sent_by(dead_letter_topic(self.config, done.table), progress)
                 self.leases.check(done.table)
-                changes = rows.where(F.col(STAYS).isNull()).drop(STAYS)
+                changes = rows.where(F.col(NOT_DROPPABLE).isNull()).drop(NOT_DROPPABLE)
                 with done.phase("write"):
                     table.merge(changes, COORDINATES, progress.next(self.report.run_id, sent=sent))
                 done.status, done.batches = "ok", 1

@@ -42,14 +42,14 @@ def run_maintain(
     scheduler = scheduler or TableScheduler(spark=spark)
     storage = scheduler.open_storage(config, report)
     leases = Leases(config, storage, report.run_id, layer)
-    work = _Maintain(_kept(config, storage, layer, tables), leases)
+    work = _Maintain(_maintained_tables(config, storage, layer, tables), leases)
     scheduler.each_table(report, list(work.tables), work, leases=leases)
     scheduler.end(storage, config, report)
     return report
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _MaintainedTable:
     """A table, where it is, and where its side table is, if it has one."""
 
     open: Callable[[SparkSession], Table[Any]]
@@ -57,14 +57,19 @@ class _Kept:
     side: str | None = None
 
 
-def _kept(config: Config, storage: Storage, layer: Layer, tables: Sequence[str]) -> Mapping[str, _Kept]:
+def _maintained_tables(
+    config: Config, storage: Storage, layer: Layer, tables: Sequence[str]
+) -> Mapping[str, _MaintainedTable]:
     if layer != "silver":
         names = select_landed(config, storage, tables, layer)
         open_table = open_gold if layer == "gold" else _open_bronze
-        return {name: _Kept(partial(open_table, config, name), lake_of(config).path(layer, name)) for name in names}
+        return {
+            name: _MaintainedTable(partial(open_table, config, name), lake_of(config).path(layer, name))
+            for name in names
+        }
     topics = select_landed(config, storage, tables)
     targets = [target for topic in topics for target in silver_targets(config, topic)]
-    return {target.name: _Kept(target.open, target.path, target.side) for target in targets}
+    return {target.name: _MaintainedTable(target.open, target.path, target.side) for target in targets}
 
 
 def _open_bronze(config: Config, name: str, spark: SparkSession) -> Table[Any]:
@@ -75,7 +80,7 @@ def _open_bronze(config: Config, name: str, spark: SparkSession) -> Table[Any]:
 class _Maintain:
     """The work; what there is to do only a turn can say."""
 
-    tables: Mapping[str, _Kept]
+    tables: Mapping[str, _MaintainedTable]
     leases: Leases
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
@@ -84,21 +89,21 @@ class _Maintain:
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
-        kept = self.tables[done.table]
-        table = kept.open(spark)
+        maintained = self.tables[done.table]
+        table = maintained.open(spark)
         self.leases.recover(table, done)
         if not table.exists():
             return False
         done.version_before = table.version()
-        for path in filter(None, (kept.path, kept.side)):
+        for path in filter(None, (maintained.path, maintained.side)):
             check_holds_no_tables(Storage(spark), path, done.table)
         self.leases.check(done.table)
         with done.phase("maintain"):
             done.count(**table.maintain())
-        if kept.side is not None:
+        if maintained.side is not None:
             progress = table.progress()
             with done.phase("side"):
-                done.count(bytes_removed=SideTable(spark, kept.side).vacuum(progress.side if progress else None))
+                done.count(bytes_removed=SideTable(spark, maintained.side).vacuum(progress.side if progress else None))
         done.version_after = table.version()
         done.status = "ok" if any(done.rows.values()) else "unchanged"
         return False

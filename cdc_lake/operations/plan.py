@@ -123,7 +123,7 @@ def plan(
     except CdcLakeError as error:
         found.registry_error = str(error)
     for topic in topics:
-        look = _Look(config, spark, topic, newest.get(topic))
+        look = _TopicPlanner(config, spark, topic, newest.get(topic))
         found.tables.append(look.bronze(logs.get(topic), source))
         if topic in there:
             found.tables += [look.silver(target) for target in silver_targets(config, topic)]
@@ -135,7 +135,7 @@ def plan(
 
 
 @dataclass(frozen=True)
-class _Look:
+class _TopicPlanner:
     """At one topic."""
 
     config: Config
@@ -213,16 +213,16 @@ class _Look:
         after = None if progress is None or run.known is None else Evolved(run.known, (), progress.gone)
         if reached < landed.commit:
             found.records = batch.counts.total
-            found.what, found.why = _way(batch, is_compared)
+            found.what, found.why = _describe_merge(batch, is_compared)
         try:
             check_columns(run)
             if found.records and batch.schemas is not None:
                 after = batch.schemas.evolved
-                found.steps = _told(run, after)
+                found.steps = _planned_steps(run, after)
                 check_steps(target.name, after.steps, settings.evolution)
             if after is not None:
                 announced = self._announced(run, after)
-                found.announced = _told(run, announced)
+                found.announced = _planned_steps(run, announced)
                 check_steps(f"{self.topic}{VALUE_SUFFIX} in the registry", announced.steps, settings.evolution)
         except CdcLakeError as error:
             found.refused.append(str(error))
@@ -245,7 +245,7 @@ class _Look:
         return evolved(run.done.table, sent, stored=after.layout, gone=after.gone, placing=run.placing)
 
 
-def _told(run: SilverRun, after: Evolved) -> list[PlannedStep]:
+def _planned_steps(run: SilverRun, after: Evolved) -> list[PlannedStep]:
     size = run.silver.size() if after.is_wider else 0
     return [
         PlannedStep(words=step.words, ddl=step.ddl(run.done.table), rewritten_bytes=size if step.kind == "widen" else 0)
@@ -253,7 +253,7 @@ def _told(run: SilverRun, after: Evolved) -> list[PlannedStep]:
     ]
 
 
-def _way(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:
+def _describe_merge(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:
     """How silver goes about a batch, and why."""
     counts, run = batch.counts, batch.run
     if not counts.total:

@@ -21,7 +21,7 @@ from cdc_lake.config import Config
 from cdc_lake.decode.envelope import is_snapshot_edge
 from cdc_lake.errors import ConfigError
 from cdc_lake.lake.lake import BronzeTable
-from cdc_lake.operations.story import place_text
+from cdc_lake.operations.story import position_text
 from cdc_lake.points import milliseconds
 from cdc_lake.runs.context import lake_of, select_landed, silver_targets
 from cdc_lake.silver.events import place
@@ -32,13 +32,13 @@ from cdc_lake.tables.contract import progress_of
 COORDINATES = ("topic", "generation", "partition", "offset")
 REJECTED_STAGE = "expectation"
 """The stage of events that silver rejected."""
-STAYS = "stays"
+NOT_DROPPABLE = "stays"
 """Column of what waits: why it cannot be dropped; null if it can."""
-_STRETCH = re.compile(r"(?:(\d+)/)?(\d+)[@:](\d+)(?:-(\d+))?")
+_OFFSET_RANGE = re.compile(r"(?:(\d+)/)?(\d+)[@:](\d+)(?:-(\d+))?")
 
 
 @dataclass(frozen=True)
-class Stretch:
+class OffsetRange:
     """Offsets of one partition, from `first` to `last`, which is one of them."""
 
     generation: int
@@ -47,13 +47,13 @@ class Stretch:
     last: int
 
     @classmethod
-    def parse(cls, text: str) -> "Stretch":
+    def parse(cls, text: str) -> "OffsetRange":
         """What a person writes: `0@120`, `0@120-180`; of a topic created again `1/0@120`. A colon does as well.
 
         Raises:
             ConfigError: it is none.
         """
-        found = _STRETCH.fullmatch(text)
+        found = _OFFSET_RANGE.fullmatch(text)
         if not found:
             raise ConfigError(text, "this is no place", "write partition@offset, as in 0@120 or 0@120-180")
         generation, partition, first, last = found.groups()
@@ -77,7 +77,7 @@ class Selection:
     reasons: Sequence[str] = ()
     since: str | None = None
     until: str | None = None
-    places: Sequence[Stretch] = ()
+    places: Sequence[OffsetRange] = ()
     dropped: bool = False
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class Selection:
                 milliseconds(time)
 
     def condition(self) -> Column:
-        """Whether a record is meant. Columns in: `set_aside`'s."""
+        """Whether a record is meant. Columns in: `quarantined_rows`'s."""
         stage, code, message = (F.col(f"error.{name}") for name in ("stage", "code", "message"))
         named = [(stage == said) | (code == said) | message.contains(said) for said in self.reasons]
         within = [
@@ -113,24 +113,24 @@ def selected(config: Config, topic: str, spark: SparkSession, selection: Selecti
 
     A tombstone that waits with its delete goes where that goes: if one of the two is meant, both are.
 
-    Columns out: `set_aside`'s.
+    Columns out: `quarantined_rows`'s.
     """
     in_partition = W.partitionBy("generation", "partition").orderBy("offset")
     is_named, is_with_last = selection.condition(), F.col("error.stage") == PAIR_STAGE
     is_of_last = is_with_last & F.lag(is_named).over(in_partition)
     is_of_next = F.lead(is_with_last & is_named).over(in_partition)
     is_meant = is_named | F.coalesce(is_of_last, F.lit(False)) | F.coalesce(is_of_next, F.lit(False))
-    found = set_aside(config, topic, spark, dropped=selection.dropped)
+    found = quarantined_rows(config, topic, spark, dropped=selection.dropped)
     return found.withColumn("is_meant", is_meant).where("is_meant").drop("is_meant")
 
 
-def set_aside(config: Config, topic: str, spark: SparkSession, *, dropped: bool) -> DataFrame:
+def quarantined_rows(config: Config, topic: str, spark: SparkSession, *, dropped: bool) -> DataFrame:
     """What waits in a topic's quarantine, or was dropped from it.
 
     Columns out: bronze's, `error` telling of an event that silver rejected what it does not meet; `stays` string.
     """
     bronze = lake_of(config).bronze(spark, topic)
-    rows = bronze.read().withColumn(STAYS, F.lit(None).cast("string"))
+    rows = bronze.read().withColumn(NOT_DROPPABLE, F.lit(None).cast("string"))
     if dropped:
         return rows.where(F.col("status") == "dropped")
     waiting = rows.where(F.col("status") == "quarantined")
@@ -141,7 +141,7 @@ def set_aside(config: Config, topic: str, spark: SparkSession, *, dropped: bool)
 def _rejected(config: Config, topic: str, spark: SparkSession, bronze: BronzeTable) -> DataFrame | None:
     """The events that a silver table of the topic rejected and nobody brought back since; none if there are none.
 
-    Columns out: `set_aside`'s.
+    Columns out: `quarantined_rows`'s.
     """
     landed = progress_of(bronze)
     verdicts: list[DataFrame] = []
@@ -178,18 +178,18 @@ def _rejected(config: Config, topic: str, spark: SparkSession, bronze: BronzeTab
     )
     return (
         rows.where(F.size("unmet") > 0)
-        .withColumns({"error": error, STAYS: stays})
+        .withColumns({"error": error, NOT_DROPPABLE: stays})
         .drop(KAFKA, "unmet", *(f"unmet_{number}" for number in range(len(verdicts))))
     )
 
 
-class Group(BaseModel):
+class ReasonGroup(BaseModel):
     """Records of a table that are in quarantine for the same reason.
 
     Attributes:
         reason: the message; never a record's values.
         first, last: when the oldest and the newest of them were written to Kafka.
-        example: the place of the first in the log, as `Stretch.parse` takes it.
+        example: the place of the first in the log, as `OffsetRange.parse` takes it.
     """
 
     table: str
@@ -202,11 +202,11 @@ class Group(BaseModel):
     example: str
 
 
-class Waiting(BaseModel):
+class ListedRecord(BaseModel):
     """A record in quarantine.
 
     Attributes:
-        place: as `Stretch.parse` takes it.
+        place: as `OffsetRange.parse` takes it.
         written_at: to Kafka.
         batch: the bronze commit that brought it.
     """
@@ -229,8 +229,8 @@ class Listing(BaseModel):
         left_out: how many groups, or records, there are beside these.
     """
 
-    groups: list[Group] = []
-    records: list[Waiting] = []
+    groups: list[ReasonGroup] = []
+    records: list[ListedRecord] = []
     left_out: int = 0
 
 
@@ -269,7 +269,7 @@ def list_quarantined(
         )
         if each:
             shown = rows.orderBy("place").limit(limit).collect()
-            found.records += [_waiting(topic, row) for row in shown]
+            found.records += [_listed_record(topic, row) for row in shown]
         else:
             rows = rows.groupBy("stage", "code", "reason").agg(
                 F.count("*").alias("records"),
@@ -278,16 +278,16 @@ def list_quarantined(
                 F.min_by("at", "place").alias("at"),
             )
             shown = rows.orderBy(F.desc("records"), "stage", "code", "reason").limit(limit).collect()
-            found.groups += [_group(topic, row) for row in shown]
+            found.groups += [_reason_group(topic, row) for row in shown]
         if len(shown) == limit:
             found.left_out += rows.count() - limit
     return found
 
 
-def _waiting(topic: str, row: Row) -> Waiting:
-    return Waiting(
+def _listed_record(topic: str, row: Row) -> ListedRecord:
+    return ListedRecord(
         table=topic,
-        place=place_text(row["at"]),
+        place=position_text(row["at"]),
         written_at=moment(row["written_ms"]),
         batch=row["first_batch"],
         stage=row["stage"],
@@ -296,8 +296,8 @@ def _waiting(topic: str, row: Row) -> Waiting:
     )
 
 
-def _group(topic: str, row: Row) -> Group:
-    return Group(
+def _reason_group(topic: str, row: Row) -> ReasonGroup:
+    return ReasonGroup(
         table=topic,
         stage=row["stage"],
         code=row["code"],
@@ -305,7 +305,7 @@ def _group(topic: str, row: Row) -> Group:
         records=row["records"],
         first=moment(row["first"]),
         last=moment(row["last"]),
-        example=place_text(row["at"]),
+        example=position_text(row["at"]),
     )
 
 

@@ -17,8 +17,8 @@ from cdc_lake.decode.framing import Side, body, id_of
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schemas import SchemaError
 from cdc_lake.lake.schema_files import SchemaFiles
-from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, Selection, Waiting, moment, selected
-from cdc_lake.operations.story import place_text, sent_values, value_text
+from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, ListedRecord, Selection, moment, selected
+from cdc_lake.operations.story import position_text, sent_values, value_text
 from cdc_lake.runs.context import lake_of, select_landed, silver_targets
 from cdc_lake.silver.batch import Reading, looking
 from cdc_lake.silver.events import place
@@ -33,7 +33,7 @@ _SHOWN_TEXT = 1000
 """Characters of a body that is text."""
 
 
-class Tried(BaseModel):
+class SchemaAttempt(BaseModel):
     """A schema that a key or a value may have been written with.
 
     Attributes:
@@ -51,7 +51,7 @@ class Tried(BaseModel):
     problem: str | None = None
 
 
-class Bytes(BaseModel):
+class KeyOrValue(BaseModel):
     """A key or a value.
 
     Attributes:
@@ -68,10 +68,10 @@ class Bytes(BaseModel):
     frame: str | None
     reference: str | None
     text: str | None
-    tried: list[Tried]
+    tried: list[SchemaAttempt]
 
 
-class Shown(Waiting):
+class QuarantinedRecord(ListedRecord):
     """A record in quarantine with all that it holds.
 
     Attributes:
@@ -82,8 +82,8 @@ class Shown(Waiting):
 
     status: str
     headers: list[tuple[str, str | None]]
-    key: Bytes
-    value: Bytes
+    key: KeyOrValue
+    value: KeyOrValue
     row: dict[str, str | None] | None = None
 
 
@@ -94,7 +94,7 @@ def show_quarantined(
     *,
     selection: Selection = ALL,
     limit: int = 1,
-) -> list[Shown]:
+) -> list[QuarantinedRecord]:
     """Records in quarantine, with what they hold. Neither Kafka nor the registry is asked.
 
     Args:
@@ -111,18 +111,20 @@ def show_quarantined(
     spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
     storage = Storage(spark)
     files = lake_of(config).schema_files(storage)
-    found: list[Shown] = []
+    found: list[QuarantinedRecord] = []
     for topic in select_landed(config, storage, tables):
         if len(found) < limit:
             rows = selected(config, topic, spark, selection).orderBy(place()).limit(limit - len(found))
-            found += _shown(config, topic, spark, files, rows)
+            found += _read_records(config, topic, spark, files, rows)
     return found
 
 
-def _shown(config: Config, topic: str, spark: SparkSession, files: SchemaFiles, rows: DataFrame) -> list[Shown]:
+def _read_records(
+    config: Config, topic: str, spark: SparkSession, files: SchemaFiles, rows: DataFrame
+) -> list[QuarantinedRecord]:
     settings = config.table(topic)
     rows = rows.localCheckpoint()
-    typed = _typed(config, topic, spark, rows.where(F.col("error.stage") == REJECTED_STAGE))
+    typed = _typed_rows(config, topic, spark, rows.where(F.col("error.stage") == REJECTED_STAGE))
     of_kafka = {"timestamp": "kafka_timestamp", "key": "raw_key", "value": "raw_value"}
     records = rows.withColumns({name: F.col(column) for name, column in of_kafka.items()})
     records, seen = look_over(records, settings, of_files=bool(config.files.root))
@@ -139,18 +141,18 @@ def _shown(config: Config, topic: str, spark: SparkSession, files: SchemaFiles, 
     finally:
         records.unpersist()
     return [
-        Shown(
+        QuarantinedRecord(
             table=topic,
-            place=place_text(row[KAFKA]),
+            place=position_text(row[KAFKA]),
             written_at=moment(row["written_ms"]),
             batch=row["first_batch"],
             stage=row["error"]["stage"],
             code=row["error"]["code"],
             reason=row["error"]["message"],
             status="rejected" if row["status"] == "ok" else row["status"],
-            headers=[(header["key"], _readable(header["value"])) for header in row["headers"] or ()],
-            key=_bytes(row, "key", files),
-            value=_bytes(row, "value", files),
+            headers=[(header["key"], _text_or_hex(header["value"])) for header in row["headers"] or ()],
+            key=_key_or_value(row, "key", files),
+            value=_key_or_value(row, "value", files),
             row=typed.get(tuple(row[KAFKA])),
         )
         for row in sorted(collected, key=lambda row: tuple(row[KAFKA]))
@@ -162,7 +164,7 @@ def _body(side: Side, frames: set[str], settings: TableConfig) -> Column:
     return F.when(F.length(side) <= settings.max_record_bytes, body(F.col(side), F.col(f"{side}_framing"), frames))
 
 
-def _typed(
+def _typed_rows(
     config: Config, topic: str, spark: SparkSession, rows: DataFrame
 ) -> Mapping[tuple[Any, ...], dict[str, str | None]]:
     """By place in the log, the rows that events say, as silver's expectations see them."""
@@ -173,18 +175,18 @@ def _typed(
     schemas = reading.schemas_in(rows)
     assert schemas is not None, "what was rejected has a key"
     sent = reading.events(rows, schemas, has_moves=True).select(KAFKA, "row", "unavailable").collect()
-    return {tuple(row[KAFKA]): {name: _cut(text) for name, text in sent_values(row).items()} for row in sent}
+    return {tuple(row[KAFKA]): {name: _truncated(text) for name, text in sent_values(row).items()} for row in sent}
 
 
-def _bytes(row: Row, side: Side, files: SchemaFiles) -> Bytes:
+def _key_or_value(row: Row, side: Side, files: SchemaFiles) -> KeyOrValue:
     data, reference = row[f"{side}_body"], row[f"{side}_reference"]
-    return Bytes(
+    return KeyOrValue(
         size=row[f"{side}_size"],
         head=bytes(row[f"{side}_head"] or b"").hex(),
         frame=row[f"{side}_framing"],
         reference=None if reference is None else said(reference),
         text=None if data is None else _text(bytes(data)),
-        tried=[] if data is None else [_tried(one, bytes(data)) for one in _schemas(row, side, files)],
+        tried=[] if data is None else [_attempt(one, bytes(data)) for one in _schemas(row, side, files)],
     )
 
 
@@ -202,13 +204,13 @@ def _schemas(row: Row, side: Side, files: SchemaFiles) -> Sequence[WriterSchema]
     return files.known(id_of(reference))
 
 
-def _tried(schema: WriterSchema, data: bytes) -> Tried:
-    found = Tried(fingerprint=schema.fingerprint)
+def _attempt(schema: WriterSchema, data: bytes) -> SchemaAttempt:
+    found = SchemaAttempt(fingerprint=schema.fingerprint)
     try:
         found.name = schema.tree.get("name")
         if schema.format == "avro":
             fields, found.stops_at = fields_read(schema, data)
-            found.fields = {name: _cut(value_text(value)) for name, value in fields.items()}
+            found.fields = {name: _truncated(value_text(value)) for name, value in fields.items()}
         if not reads(schema, data):
             found.problem = reason(schema, data)
     except SchemaError as exc:
@@ -216,10 +218,10 @@ def _tried(schema: WriterSchema, data: bytes) -> Tried:
     return found
 
 
-def _readable(data: bytes | None) -> str | None:
+def _text_or_hex(data: bytes | None) -> str | None:
     if data is None:
         return None
-    return _cut(_text(bytes(data)) or bytes(data).hex())
+    return _truncated(_text(bytes(data)) or bytes(data).hex())
 
 
 def _text(data: bytes) -> str | None:
@@ -231,5 +233,5 @@ def _text(data: bytes) -> str | None:
     return text[:_SHOWN_TEXT] if all(one.isprintable() or one in "\n\r\t" for one in text) else None
 
 
-def _cut(text: str | None) -> str | None:
+def _truncated(text: str | None) -> str | None:
     return text if text is None or len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

@@ -35,7 +35,7 @@ _EXAMPLES = 10
 
 
 @dataclass(frozen=True)
-class Asked:
+class RebuildOptions:
     """What is asked of a rebuild.
 
     Attributes:
@@ -64,7 +64,7 @@ def run_rebuild(
     tables: Sequence[str],
     spark: SparkSession | None = None,
     *,
-    asked: Asked | None = None,
+    options: RebuildOptions | None = None,
     scheduler: TableScheduler | None = None,
 ) -> Report:
     """Make silver tables anew from bronze, by today's settings, each in one commit; its versions before stay readable.
@@ -90,10 +90,10 @@ def run_rebuild(
         target.name: target for topic in lake_of(config).names(storage) for target in silver_targets(config, topic)
     }
     names = select(tables, list(targets), f"table in {config.lake.root}/silver", "see `silver` in the settings")
-    asked = asked or Asked()
-    if asked.shown is not None:
-        names = [name for name in names if name in asked.shown]
-    work = _Rebuild(config, targets, leases, report.run_id, asked)
+    options = options or RebuildOptions()
+    if options.shown is not None:
+        names = [name for name in names if name in options.shown]
+    work = _Rebuild(config, targets, leases, report.run_id, options)
     scheduler.each_table(report, names, work, leases=leases)
     sync_catalog_after_run(config, report, scheduler.spark(config, "rebuild"), layer="silver")
     failpoints.reach("rebuild.before_report")
@@ -109,7 +109,7 @@ class _Rebuild:
     targets: Mapping[str, SilverTarget]
     leases: Leases
     run_id: str
-    asked: Asked
+    options: RebuildOptions
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
@@ -118,7 +118,7 @@ class _Rebuild:
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         target = self.targets[done.table]
-        shown = (self.asked.shown or {}).get(done.table)
+        shown = (self.options.shown or {}).get(done.table)
         bronze = lake_of(self.config).bronze(spark, target.topic)
         version = bronze.version() if shown is None or shown.source_version is None else shown.source_version
         progress, silver = bronze.progress(as_of=version), target.open(spark)
@@ -127,7 +127,7 @@ class _Rebuild:
         assert progress is not None, "a bronze table is created with progress"
         todo = "move its folder and its side table's away: silver is then made anew from bronze"
         check_has_keys(self.config.table(target.topic), target.topic, todo)
-        if before is None and not self.asked.key:
+        if before is None and not self.options.key:
             done.warn("there is no silver table yet: the silver job makes it")
             return False
         done.version_before = silver.version() if before else None
@@ -149,24 +149,24 @@ class _Rebuild:
             looked,
             run_id=self.run_id,
             done=done,
-            is_comparison=self.asked.is_seeded,
+            is_comparison=self.options.is_seeded,
             check_lease=lambda: self.leases.check(done.table),
         )
         with done.phase("fold"):
             key_from = before.key_from if before else None
-            if self.asked.key:
-                key_from = _where_key_begins(run, progress, self.asked.key)
-            rebuilt = _Rebuilt.of(run.of_key(progress, key_from), progress, before, key_from, self.asked)
+            if self.options.key:
+                key_from = _find_key_change(run, progress, self.options.key)
+            rebuilt = _RebuiltTable.of(run.of_key(progress, key_from), progress, before, key_from, self.options)
         try:
             with done.phase("compare"):
-                if self.asked.key and before is not None:
-                    rebuilt.check_tells_all(_former_deletes(run, progress, before, key_from, bronze.id()), self.asked)
+                if self.options.key and before is not None:
+                    rebuilt.check_complete(_former_deletes(run, progress, before, key_from, bronze.id()), self.options)
                 rebuilt.compare()
             done.source_version = version
             failpoints.reach("rebuild.after_compare")
-            if not (self.asked.is_dry or self.asked.is_preview):
+            if not (self.options.is_dry or self.options.is_preview):
                 with done.phase("write"):
-                    rebuilt.put_in_place(bronze)
+                    rebuilt.commit(bronze)
                 done.status, done.batches = "ok", 1
         finally:
             rebuilt.rows.unpersist()
@@ -175,7 +175,7 @@ class _Rebuild:
 
 
 @dataclass(frozen=True)
-class _Rebuilt:
+class _RebuiltTable:
     """A silver table as it comes of bronze.
 
     Attributes:
@@ -200,8 +200,8 @@ class _Rebuilt:
         landed: BronzeProgress,
         before: SilverProgress | None,
         key_from: KeyFrom | None,
-        asked: Asked,
-    ) -> "_Rebuilt":
+        options: RebuildOptions,
+    ) -> "_RebuiltTable":
         """Fold bronze.
 
         Raises:
@@ -209,18 +209,18 @@ class _Rebuilt:
             UnsupportedError: bronze has no event of a row.
         """
         there = run.bronze.where(F.col("status") == "ok")
-        rows = rows_until(there, asked.until, landed, run.done.table)
-        last = landed.commit if asked.until is None else _last_whole_batch(there, rows, landed.commit)
-        batch = Batch(run, 1, landed.commit, before if asked.is_seeded else None, rows)
+        rows = rows_until(there, options.until, landed, run.done.table)
+        last = landed.commit if options.until is None else _last_whole_batch(there, rows, landed.commit)
+        batch = Batch(run, 1, landed.commit, before if options.is_seeded else None, rows)
         if batch.schemas is None:
             raise UnsupportedError(run.done.table, "bronze has no event of a row up to there", "name a later point")
         batch.check_casts()
-        if not (asked.is_seeded or asked.key):
-            _check_reach(run, batch.schemas, there)
+        if not (options.is_seeded or options.key):
+            _check_history(run, batch.schemas, there)
         outcome = folded(batch)
         changes = outcome.changes(before.commit + 1 if before else 1)
-        if asked.is_seeded:
-            rows = _upon(run, outcome.schemas, changes)
+        if options.is_seeded:
+            rows = _with_changes(run, outcome.schemas, changes)
         else:
             rows = changes.where(~F.col(DELETE)).drop(KEEP, DELETE)
         return cls(run, before, key_from, last, outcome.schemas, outcome, rows.persist())
@@ -234,7 +234,7 @@ class _Rebuilt:
         there = {name: F.col(quoted(name)) if name in rows.columns else F.lit(None) for name in keys}
         return self.schemas.with_key(rows.withColumns({name: value.cast(keys[name]) for name, value in there.items()}))
 
-    def check_tells_all(self, gone: DataFrame, asked: Asked) -> None:
+    def check_complete(self, gone: DataFrame, options: RebuildOptions) -> None:
         """See that bronze tells all of each row that silver has, by another key than silver's.
 
         The row is found by the new key; if silver lacks a column of that, by the old one.
@@ -266,7 +266,7 @@ class _Rebuilt:
             f"of {number} rows in silver bronze has no event that tells all of them by the new key, such as "
             f"{', '.join(some)}"
         )
-        if not (asked.is_dry or asked.accepts_loss):
+        if not (options.is_dry or options.accepts_loss):
             raise DataLossError(
                 run.done.table,
                 what,
@@ -302,7 +302,7 @@ class _Rebuilt:
         finally:
             others.unpersist()
 
-    def put_in_place(self, bronze: BronzeTable) -> None:
+    def commit(self, bronze: BronzeTable) -> None:
         """Write what has to be remembered, and then the table, in one commit.
 
         Args:
@@ -323,7 +323,7 @@ class _Rebuilt:
         failpoints.reach("rebuild.after_overwrite")
 
 
-def _where_key_begins(run: SilverRun, landed: BronzeProgress, asked: Sequence[str]) -> KeyFrom:
+def _find_key_change(run: SilverRun, landed: BronzeProgress, key: Sequence[str]) -> KeyFrom:
     """Where the events of bronze's newest primary key begin: behind the last one with another.
 
     Raises:
@@ -333,9 +333,9 @@ def _where_key_begins(run: SilverRun, landed: BronzeProgress, asked: Sequence[st
     events = run.bronze.where((F.col("status") == "ok") & F.col(side).isin(*keys))
     came = {row[side]: row["last"] for row in events.groupBy(side).agg(F.max(place()).alias("last")).collect()}
     newest = keys[max(came, key=lambda name: came[name])]
-    if set(newest) != set(asked):
+    if set(newest) != set(key):
         raise ConfigError(
-            f"--key-from {','.join(asked)}", f"{run.done.table} has the key {','.join(sorted(newest))}", "name that"
+            f"--key-from {','.join(key)}", f"{run.done.table} has the key {','.join(sorted(newest))}", "name that"
         )
     others = [name for name, one in keys.items() if same_key(one, newest) is None]
     topics = list(landed.offsets)
@@ -399,7 +399,7 @@ def _last_whole_batch(there: DataFrame, rows: DataFrame, newest: int) -> int:
     return newest if first is None else int(first) - 1
 
 
-def _check_reach(run: SilverRun, schemas: Schemas, there: DataFrame) -> None:
+def _check_history(run: SilverRun, schemas: Schemas, there: DataFrame) -> None:
     """See that bronze tells all of each row that silver has.
 
     Raises:
@@ -419,7 +419,7 @@ def _check_reach(run: SilverRun, schemas: Schemas, there: DataFrame) -> None:
         )
 
 
-def _upon(run: SilverRun, schemas: Schemas, changes: DataFrame) -> DataFrame:
+def _with_changes(run: SilverRun, schemas: Schemas, changes: DataFrame) -> DataFrame:
     """Silver's rows, those changed that `changes` names; with `__key`."""
     stored = schemas.with_key(run.silver.read())
     others = {field.name: field.dataType for field in changes.schema if field.name not in (KEEP, DELETE)}

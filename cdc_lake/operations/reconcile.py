@@ -22,9 +22,9 @@ from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.batch import layout_of, placing
 from cdc_lake.storage.files import Storage
 
-_MOST_AGAIN = 1_000
+_MAX_RECHECKED_KEYS = 1_000
 """So many keys are looked at again: the rows of all of them are in memory."""
-_SECONDS_BETWEEN_LOOKS = 2.0
+_RECHECK_SECONDS = 2.0
 
 
 def run_reconcile(
@@ -61,7 +61,7 @@ def run_reconcile(
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Snapshot:
     """Both sides of a table, each as it is at one moment.
 
     Attributes:
@@ -80,7 +80,7 @@ class _Look:
 
     @classmethod
     @contextmanager
-    def at(cls, config: Config, target: SilverTarget, spark: SparkSession) -> Iterator["_Look"]:
+    def at(cls, config: Config, target: SilverTarget, spark: SparkSession) -> Iterator["_Snapshot"]:
         """Look at a table; the source stays as it is inside."""
         check_has_keys(config.table(target.topic), target.topic, "there is nothing to compare it by")
         held = target.open(spark)
@@ -131,12 +131,12 @@ class _Reconcile:
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         target = self.targets[done.table]
-        with _Look.at(self.config, target, spark) as look:
-            found = self._compared(look, done)
+        with _Snapshot.at(self.config, target, spark) as look:
+            found = self._compare(look, done)
         silver_lsn = silver.lsn(look.rows)
         if found.counts and self.wait_seconds:
             with done.phase("again"):
-                found = self._again(target, spark, found, done)
+                found = self._recheck(target, spark, found, done)
         done.version_before = done.version_after = look.version
         done.count(**found.counts)
         done.reconciled = Reconciled(
@@ -164,10 +164,10 @@ class _Reconcile:
             done.fail(_difference(done.table, found))
         return False
 
-    def _compared(self, look: _Look, done: TableReport) -> Differences:
+    def _compare(self, look: _Snapshot, done: TableReport) -> Differences:
         with done.phase("ranges"):
             ranges = differing_ranges(look.source.split, look.silver.sum, look.source.count())
-        found = Differences(look.shared, max(self.keys, _MOST_AGAIN if self.wait_seconds else 0))
+        found = Differences(look.shared, max(self.keys, _MAX_RECHECKED_KEYS if self.wait_seconds else 0))
         if ranges.differing:
             with done.phase("rows"):
                 places = Places.of(ranges.differing)
@@ -183,16 +183,16 @@ class _Reconcile:
         check_totals(done.table, ranges.source_rows + surplus, silver=ranges.silver_rows, missing=missing)
         return found
 
-    def _again(self, target: SilverTarget, spark: SparkSession, found: Differences, done: TableReport) -> Differences:
+    def _recheck(self, target: SilverTarget, spark: SparkSession, found: Differences, done: TableReport) -> Differences:
         """Look at the keys that differ until they agree, or the time is over."""
         if found.counts.total() > len(found.first):
-            done.warn(f"more keys differ than are looked at again ({_MOST_AGAIN})")
+            done.warn(f"more keys differ than are looked at again ({_MAX_RECHECKED_KEYS})")
             return found
         until = monotonic() + self.wait_seconds
         while found.counts and (left := until - monotonic()) > 0:
-            if self.scheduler.wait(min(left, _SECONDS_BETWEEN_LOOKS)):
+            if self.scheduler.wait(min(left, _RECHECK_SECONDS)):
                 break
-            with _Look.at(self.config, target, spark) as look:
+            with _Snapshot.at(self.config, target, spark) as look:
                 again = Differences(look.shared, found.kept)
                 keys = list(dict.fromkeys(one.key for one in found.first))
                 again.compare(look.source.rows_of(keys), look.silver.rows_of(keys))

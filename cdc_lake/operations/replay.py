@@ -15,7 +15,7 @@ from cdc_lake.columns import DELETE, KEEP, TYPED
 from cdc_lake.config import Config
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, Selection, selected
-from cdc_lake.operations.story import place_text
+from cdc_lake.operations.story import position_text
 from cdc_lake.registries.registry import Registry
 from cdc_lake.runs.context import Leases, end_report, lake_of, select_landed
 from cdc_lake.runs.report import Report, TableReport
@@ -27,7 +27,7 @@ _DECIDED = (
     *("snapshot", "transaction_id", "key_schema", "value_schema"),
 )
 """Columns of bronze that decoding decides, under the names that it gives them."""
-_TOLD_REASONS = 5
+_MAX_REASONS = 5
 """Why records stay in quarantine is told of so many reasons, the commonest ones."""
 
 
@@ -110,10 +110,10 @@ class _Replay:
                 takes_any_key=bool(self.selection.places),
             )
             typed = typed_row(table, settings, written)
-            decided = _followed(decide(records, seen, written, typed, settings))
+            decided = _with_outcome(decide(records, seen, written, typed, settings))
             batch = progress.commit + 1
-            late = _late_rows(decided, batch)
-            again = _again_rows(waiting.where(is_rejected), late.columns, batch)
+            late = _replayed_rows(decided, batch)
+            again = _rejudged_rows(waiting.where(is_rejected), late.columns, batch)
             late = late.unionByName(again, allowMissingColumns=True).persist()
             try:
                 with done.phase("decode"):
@@ -129,7 +129,7 @@ class _Replay:
                 late.unpersist()
             stay = seen.total - (replayed - judged)
             if stay:
-                _tell_why(done, decided)
+                _warn_remaining(done, decided)
         finally:
             records.unpersist()
         done.count(replayed=replayed, **{"still_dropped" if self.selection.dropped else "still_quarantined": stay})
@@ -149,7 +149,7 @@ def _records(rows: DataFrame) -> DataFrame:
     )
 
 
-def _followed(records: DataFrame) -> DataFrame:
+def _with_outcome(records: DataFrame) -> DataFrame:
     """Say of records that were decided upon again which of them come back.
 
     A tombstone that was quarantined with the record right before it goes with that one again.
@@ -168,10 +168,10 @@ def _followed(records: DataFrame) -> DataFrame:
     )
 
 
-def _late_rows(records: DataFrame, batch: int) -> DataFrame:
+def _replayed_rows(records: DataFrame, batch: int) -> DataFrame:
     """Those that come back, as changes of bronze.
 
-    Columns in: `_followed`'s. Columns out: the coordinates and the columns that change.
+    Columns in: `_with_outcome`'s. Columns out: the coordinates and the columns that change.
     """
     return records.where("is_late").select(
         *COORDINATES,
@@ -186,11 +186,11 @@ def _late_rows(records: DataFrame, batch: int) -> DataFrame:
     )
 
 
-def _again_rows(rejected: DataFrame, columns: Sequence[str], batch: int) -> DataFrame:
+def _rejudged_rows(rejected: DataFrame, columns: Sequence[str], batch: int) -> DataFrame:
     """Events that silver rejected, as changes of bronze that put them before it again: they stay what they are.
 
     Args:
-        columns: `_late_rows`'.
+        columns: `_replayed_rows`'.
     """
     changed = {"status": F.lit("ok"), "batch": F.lit(batch).cast("bigint"), "late": F.lit(True)}
     kept = [name for name in columns if name not in (*COORDINATES, *changed, "error", KEEP, DELETE)]
@@ -202,13 +202,13 @@ def _again_rows(rejected: DataFrame, columns: Sequence[str], batch: int) -> Data
     )
 
 
-def _tell_why(done: TableReport, records: DataFrame) -> None:
-    """Say in the report why records stay where they are. Columns in: `_followed`'s."""
+def _warn_remaining(done: TableReport, records: DataFrame) -> None:
+    """Say in the report why records stay where they are. Columns in: `_with_outcome`'s."""
     # What was found out of a record that did not decode is more than that it still does not.
     is_same = F.col("error").isNull() | (F.col("error.stage") == F.col("failed.stage"))
     reason = F.when(is_same, F.col("failed")).otherwise(F.col("error"))
     stay = records.where(~F.col("is_late")).select(reason.alias("why"), F.struct(*COORDINATES).alias("at"))
     counted = stay.groupBy("why").agg(F.count("*").alias("n"), F.min("at").alias("at"))
-    for row in counted.orderBy(F.desc("n"), "why").limit(_TOLD_REASONS).collect():
+    for row in counted.orderBy(F.desc("n"), "why").limit(_MAX_REASONS).collect():
         why = ": ".join(row["why"])
-        done.warn(f"{row['n']} records stay, such as {place_text(row['at'])}: {why}")
+        done.warn(f"{row['n']} records stay, such as {position_text(row['at'])}: {why}")

@@ -22,7 +22,7 @@ from cdc_lake.tables.contract import progress_of
 from cdc_lake.tables.progress import BronzeProgress, Gap
 
 
-class Move(BaseModel):
+class OffsetChange(BaseModel):
     """What it comes to for one partition that bronze reads it on from another place.
 
     Attributes:
@@ -33,14 +33,14 @@ class Move(BaseModel):
 
     table: str
     partition: int
-    now: int
-    then: int
-    there: int = 0
+    offset: int
+    new_offset: int
+    landed: int = 0
 
 
-def moves(
+def offset_changes(
     config: Config, tables: Sequence[str], to: StartPosition, spark: SparkSession, *, source: TopicSource | None = None
-) -> list[Move]:
+) -> list[OffsetChange]:
     """What `seek` would do: the partitions that have another place. Nothing is written.
 
     Args:
@@ -72,23 +72,25 @@ def moves(
                 "since bronze read it, the topic was created again or lost the end of its log: its offsets are others",
                 f"first have that recorded: `cdc-lake run bronze --table {topic} --accept-loss`",
             )
-        found += _moves(table, progress, log, offsets_of(to, log, source))
+        found += _offset_changes(table, progress, log, offsets_of(to, log, source))
     return found
 
 
-def _moves(table: BronzeTable, progress: BronzeProgress, log: TopicLog, to: dict[int, int]) -> list[Move]:
+def _offset_changes(
+    table: BronzeTable, progress: BronzeProgress, log: TopicLog, to: dict[int, int]
+) -> list[OffsetChange]:
     position = {p: progress.position.get(p, span.start) for p, span in log.partitions.items()}
-    back = {p: Span(then, position[p]) for p, then in to.items() if then < position[p]}
+    back = {p: Span(offset, position[p]) for p, offset in to.items() if offset < position[p]}
     counted = records_there(table, len(progress.offsets) - 1, back).groupBy("partition").count().collect()
-    there = {row["partition"]: row["count"] for row in counted}
+    landed = {row["partition"]: row["count"] for row in counted}
     return [
-        Move(table=log.name, partition=p, now=position[p], then=then, there=there.get(p, 0))
-        for p, then in to.items()
-        if then != position[p]
+        OffsetChange(table=log.name, partition=p, offset=position[p], new_offset=offset, landed=landed.get(p, 0))
+        for p, offset in to.items()
+        if offset != position[p]
     ]
 
 
-def seek(config: Config, agreed: Sequence[Move], *, scheduler: TableScheduler) -> Report:
+def seek(config: Config, changes: Sequence[OffsetChange], *, scheduler: TableScheduler) -> Report:
     """Have bronze's next run read on from other places. One commit per table, without rows.
 
     What is skipped is recorded as a gap. What is read again and is not in bronze is landed at its place in the log,
@@ -96,14 +98,14 @@ def seek(config: Config, agreed: Sequence[Move], *, scheduler: TableScheduler) -
 
     Args:
         config: the settings.
-        agreed: what `moves` said, for some partitions of some tables.
+        changes: what `offset_changes` said, for some partitions of some tables.
         scheduler: who does it.
     """
     report = Report(layer="bronze")
     storage = scheduler.open_storage(config, report)
     leases = Leases(config, storage, report.run_id, report.layer)
-    work = _Seek(config, leases, report.run_id, agreed)
-    scheduler.each_table(report, list(dict.fromkeys(move.table for move in agreed)), work, leases=leases)
+    work = _Seek(config, leases, report.run_id, changes)
+    scheduler.each_table(report, list(dict.fromkeys(change.table for change in changes)), work, leases=leases)
     end_report(storage, config, report)
     return report
 
@@ -115,7 +117,7 @@ class _Seek:
     config: Config
     leases: Leases
     run_id: str
-    agreed: Sequence[Move]
+    changes: Sequence[OffsetChange]
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
@@ -125,24 +127,24 @@ class _Seek:
         """See `Work`."""
         table = lake_of(self.config).bronze(spark, done.table)
         progress = progress_of(table)
-        agreed = [move for move in self.agreed if move.table == done.table]
+        changes = [change for change in self.changes if change.table == done.table]
         topic_id, position = list(progress.offsets.items())[-1]
-        if any(position.get(move.partition, move.now) != move.now for move in agreed):
+        if any(position.get(change.partition, change.offset) != change.offset for change in changes):
             raise ConfigError(
                 done.table, "bronze has read on since the consequences were shown", "give the same command again"
             )
         done.version_before = table.version()
         # Offsets below were read before, or are in a gap already.
-        read = {move.partition: max(move.now, progress.again.get(move.partition, 0)) for move in agreed}
+        read = {change.partition: max(change.offset, progress.again.get(change.partition, 0)) for change in changes}
         again = {**progress.again, **read}
-        to = {move.partition: move.then for move in agreed}
+        to = {change.partition: change.new_offset for change in changes}
         following = progress.next(
             self.run_id,
             offsets={**progress.offsets, topic_id: position | to},
             gaps=tuple(
-                Gap(topic_id=topic_id, partition=partition, start=read[partition], end=then)
-                for partition, then in to.items()
-                if then > read[partition]
+                Gap(topic_id=topic_id, partition=partition, start=read[partition], end=offset)
+                for partition, offset in to.items()
+                if offset > read[partition]
             ),
             last={partition: one for partition, one in progress.last.items() if partition not in to},
             again={partition: end for partition, end in again.items() if to.get(partition, -1) < end},
@@ -151,7 +153,7 @@ class _Seek:
         self.leases.check(done.table)
         table.advance(following)
         done.status, done.batches = "ok", 1
-        done.consumed_from = {str(move.partition): move.now for move in agreed}
-        done.consumed_to = {str(move.partition): move.then for move in agreed}
+        done.consumed_from = {str(change.partition): change.offset for change in changes}
+        done.consumed_to = {str(change.partition): change.new_offset for change in changes}
         done.version_after = table.version()
         return False

@@ -32,7 +32,7 @@ from cdc_lake.tables.newest import DataFile, newest_rows, rows_where
 from cdc_lake.tables.progress import BronzeProgress, SilverProgress
 
 _UNREADABLE = (IncompleteWriteError, DamagedFileError, PySparkException, Py4JJavaError)
-_MOST_REPORTS = 500
+_MAX_REPORTS = 500
 """A table's last run is looked for in so many of the newest reports."""
 
 
@@ -123,12 +123,12 @@ def status(
         looked_at = list(pool.map(partial(_without_spark, config, files), topics))
     for topic, plain in zip(topics, looked_at, strict=True):
         try:
-            of_topic = plain or _looked_at(config, _Spark(config, session()), topic)
+            of_topic = plain or _read_topic(config, _Spark(config, session()), topic)
         except _UNREADABLE as error:
-            found.tables.append(_unreadable(topic, "bronze", error, config))
+            found.tables.append(_unreadable_status(topic, "bronze", error, config))
             continue
         if topic in logs:
-            _compare(of_topic.tables[0], of_topic.consumed, logs[topic], source)
+            _add_lag(of_topic.tables[0], of_topic.consumed, logs[topic], source)
         found.tables += of_topic.tables
     for one in found.tables:
         one.last_run = runs.get((one.layer, one.table))
@@ -262,12 +262,12 @@ class _Topic(NamedTuple):
 
 def _without_spark(config: Config, files: LocalFiles | Storage, topic: str) -> _Topic | None:
     try:
-        return _looked_at(config, _Files(config, files), topic)
+        return _read_topic(config, _Files(config, files), topic)
     except (_NotPlainError, OSError, pa.ArrowInvalid, Py4JJavaError):
         return None  # Spark says what is wrong
 
 
-def _looked_at(config: Config, reader: _Reader, topic: str) -> _Topic:
+def _read_topic(config: Config, reader: _Reader, topic: str) -> _Topic:
     bronze = reader.bronze(topic)
     found = TableStatus(
         table=topic,
@@ -277,10 +277,10 @@ def _looked_at(config: Config, reader: _Reader, topic: str) -> _Topic:
         quarantined=bronze.rows.quarantined(),
     )
     targets = silver_targets(config, topic)
-    return _Topic(bronze.progress, [found, *(_of_silver(config, reader, target, bronze) for target in targets)])
+    return _Topic(bronze.progress, [found, *(_silver_status(config, reader, target, bronze) for target in targets)])
 
 
-def _unreadable(table: str, layer: str, error: Exception, config: Config) -> TableStatus:
+def _unreadable_status(table: str, layer: str, error: Exception, config: Config) -> TableStatus:
     """What is said of a table of which a file is incomplete or damaged; other errors are raised again."""
     known = error if isinstance(error, CdcLakeError) else damage(error, table)
     if known is None:
@@ -290,11 +290,11 @@ def _unreadable(table: str, layer: str, error: Exception, config: Config) -> Tab
     return TableStatus(table=table, layer=layer, commit=None, error=str(known))
 
 
-def _of_silver(config: Config, reader: _Reader, target: SilverTarget, bronze: _Bronze) -> TableStatus:
+def _silver_status(config: Config, reader: _Reader, target: SilverTarget, bronze: _Bronze) -> TableStatus:
     try:
         folded = reader.silver(target)
     except _UNREADABLE as error:
-        return _unreadable(target.name, "silver", error, config)
+        return _unreadable_status(target.name, "silver", error, config)
     is_known = folded is not None and folded.is_of(bronze.table_id, bronze.progress) is not False
     reached = folded.sources[bronze.table_id] if folded and is_known else 0
     found = TableStatus(
@@ -308,7 +308,7 @@ def _of_silver(config: Config, reader: _Reader, target: SilverTarget, bronze: _B
     return found
 
 
-def _compare(bronze: TableStatus, progress: BronzeProgress, log: TopicLog, source: TopicSource) -> None:
+def _add_lag(bronze: TableStatus, progress: BronzeProgress, log: TopicLog, source: TopicSource) -> None:
     """Say how far a bronze table is behind its topic."""
     if log.problem is not None:
         return
@@ -341,5 +341,5 @@ def _last_runs(storage: Storage | LocalFiles, folder: str) -> Mapping[tuple[str,
 
 def _reports(storage: Storage | LocalFiles, folder: str) -> Iterator[Report]:
     names = [name for name in storage.names(folder) if name.endswith(".json")]
-    for name in reversed(names[-_MOST_REPORTS:]):
+    for name in reversed(names[-_MAX_REPORTS:]):
         yield Report.model_validate_json(storage.read_text(f"{folder}/{name}"))

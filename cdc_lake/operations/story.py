@@ -27,7 +27,7 @@ from cdc_lake.spark.session import build_session, is_little, lake_files, planned
 from cdc_lake.storage.files import Storage
 
 Verdict = Literal["decides", "counts", "lost", "paired", "rejected", "quarantined", "dropped", "not folded yet"]
-_MOST_EVENTS = 10_000
+_MAX_EVENTS = 10_000
 
 
 class StoryEvent(BaseModel):
@@ -102,13 +102,13 @@ def _story(config: Config, topic: str, bronze: BronzeTable, key: str, spark: Spa
     run = looking(config, target, spark, bronze=rows, partitions=1, settings=config.table(topic))
     progress = run.silver.progress()
     run = run.of_key(landed, progress.key_from if progress else None)
-    text = _known_key(topic, run.bronze, key)
+    text = _find_key(topic, run.bronze, key)
     reached = bronze.reached_by(progress, landed) or 0
-    events, left_out = _told(run, text, reached)
+    events, left_out = _story_events(run, text, reached)
     return Story(table=topic, key=text, events=events, left_out=left_out)
 
 
-def _known_key(table: str, rows: DataFrame, key: str) -> str:
+def _find_key(table: str, rows: DataFrame, key: str) -> str:
     """The canonical text of a key as a person gives it."""
     wanted = _columns(key)
     with_key = rows.where(F.col("key").isNotNull())
@@ -143,18 +143,18 @@ def _columns(key: str) -> dict[str, str | None] | str:
     return {name.strip(): value for name, _, value in pairs} if all(sign for _, sign, _ in pairs) else key
 
 
-def _told(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEvent], int]:
+def _story_events(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEvent], int]:
     """The events, and how many more there are."""
     own = F.col("key") == key
-    happened, more = _happened(run, own)
-    told = _folded(happened, reached, more)
+    happened, more = _key_events(run, own)
+    told = _fold_events(happened, reached, more)
     is_aside = F.col("status").isin("quarantined", "dropped") | F.col("tombstone_of").isNotNull()
     aside, more_aside = _first(run.bronze.where(own & is_aside).withColumn(KAFKA, place()))
-    told += [(tuple(row[KAFKA]), _set_aside(row)) for row in aside]
+    told += [(tuple(row[KAFKA]), _unfolded_event(row)) for row in aside]
     return [event for _, event in sorted(told, key=lambda one: one[0])], more + more_aside
 
 
-def _happened(run: SilverRun, own: Column) -> tuple[list[tuple[Event, StoryEvent]], int]:
+def _key_events(run: SilverRun, own: Column) -> tuple[list[tuple[Event, StoryEvent]], int]:
     """The first events of a key and of all keys, in log order, and how many more there are."""
     of_all = (F.col("op") == TRUNCATE) | is_snapshot_edge(F.col("snapshot"))
     rows = run.bronze.where((own | of_all) & (F.col("status") == "ok"))
@@ -166,20 +166,22 @@ def _happened(run: SilverRun, own: Column) -> tuple[list[tuple[Event, StoryEvent
         unmet = with_unmet(events, rejecting, run.done.table).drop("key")
         sent, more = _first(events.join(unmet, KAFKA, "left"))
     found = [
-        *(_sent(row) for row in sent),
-        *map(_of_all_keys, whole_table(*reading.of_all(rows)).events),
+        *(_row_event(row) for row in sent),
+        *map(_whole_table_event, whole_table(*reading.of_all(rows)).events),
     ]
     found.sort(key=lambda one: one[0].place)
-    return found[:_MOST_EVENTS], more + len(found[_MOST_EVENTS:])
+    return found[:_MAX_EVENTS], more + len(found[_MAX_EVENTS:])
 
 
 def _first(events: DataFrame) -> tuple[list[Row], int]:
     """The first in log order, and how many more there are."""
-    found = events.orderBy(KAFKA).limit(_MOST_EVENTS).collect()
-    return found, events.count() - len(found) if len(found) == _MOST_EVENTS else 0
+    found = events.orderBy(KAFKA).limit(_MAX_EVENTS).collect()
+    return found, events.count() - len(found) if len(found) == _MAX_EVENTS else 0
 
 
-def _folded(happened: Iterable[tuple[Event, StoryEvent]], reached: int, more: int) -> list[tuple[Place, StoryEvent]]:
+def _fold_events(
+    happened: Iterable[tuple[Event, StoryEvent]], reached: int, more: int
+) -> list[tuple[Place, StoryEvent]]:
     """Let the fold take events, and say of each what it did. Of those of all keys, only what counts is told.
 
     Args:
@@ -220,27 +222,27 @@ def _why_lost(event: Event, newest: Event | None) -> str:
     has_positions = event.order.position is not None and newest.order.position is not None
     is_by_position = has_positions and event.order.domain == newest.order.domain
     by = "its log position is not newer, and neither is its time" if is_by_position else "its time is older"
-    return f"sent again: {by} than those of {place_text(newest.place)}"
+    return f"sent again: {by} than those of {position_text(newest.place)}"
 
 
-def _sent(row: Row) -> tuple[Event, StoryEvent]:
+def _row_event(row: Row) -> tuple[Event, StoryEvent]:
     is_streaming = row["op"] in STREAMING_OPS and row["snapshot"] is None
     order = Order(row["source_position"], row["position_domain"], row["source_ts_ms"]) if is_streaming else None
-    told = _known(row)
+    told = _base_event(row)
     if row[UNMET]:
         told.verdict, told.why = "rejected", f"does not meet {', '.join(row[UNMET])}"
     return Event(tuple(row[KAFKA]), row["op"], order, sent_values(row)), told
 
 
-def _of_all_keys(event: Event) -> tuple[Event, StoryEvent]:
-    at, ts_ms = place_text(event.place), event.order and event.order.ts_ms
+def _whole_table_event(event: Event) -> tuple[Event, StoryEvent]:
+    at, ts_ms = position_text(event.place), event.order and event.order.ts_ms
     why = "the table was truncated" if event.op == TRUNCATE else "a completed snapshot did not have the row"
     return event, StoryEvent(place=at, op=event.op, source_ts_ms=ts_ms, why=why)
 
 
-def _set_aside(row: Row) -> StoryEvent:
+def _unfolded_event(row: Row) -> StoryEvent:
     """An event of the key that the fold never sees."""
-    told = _known(row)
+    told = _base_event(row)
     if row["status"] == "ok":
         told.verdict, told.why = "paired", f"belongs to the delete at offset {row['tombstone_of']}"
     else:
@@ -248,13 +250,13 @@ def _set_aside(row: Row) -> StoryEvent:
     return told
 
 
-def _known(row: Row) -> StoryEvent:
+def _base_event(row: Row) -> StoryEvent:
     """An event of the key, before anything is said of it."""
-    at, ts_ms = place_text(row[KAFKA]), row["source_ts_ms"]
+    at, ts_ms = position_text(row[KAFKA]), row["source_ts_ms"]
     return StoryEvent(place=at, op=row["op"], source_ts_ms=ts_ms, batch=row["batch"])
 
 
-def place_text(at: Sequence[Any]) -> str:
+def position_text(at: Sequence[Any]) -> str:
     """A place, at least its last three fields, as people write it: see `StoryEvent.place`."""
     *_, generation, partition, offset = at
     return f"{f'{generation}/' if generation else ''}{partition}@{offset}"

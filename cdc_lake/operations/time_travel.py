@@ -235,7 +235,7 @@ def _is_until(point: SourceTime | Offset, landed: BronzeProgress, topic: str) ->
         TimeTravelError: bronze has not read so far, or a partition is not named.
     """
     if isinstance(point, SourceTime):
-        return _told_ms() <= point.ms
+        return _event_time_ms() <= point.ms
     reached = landed.position
     beyond = [number for number, offset in point.positions.items() if offset > reached.get(number, -1)]
     if beyond or point.positions.keys() != reached.keys():
@@ -247,7 +247,7 @@ def _is_until(point: SourceTime | Offset, landed: BronzeProgress, topic: str) ->
     return is_before(point.positions, len(landed.offsets) - 1)
 
 
-def _told_ms() -> Column:
+def _event_time_ms() -> Column:
     """When an event happened; what says no time, as lone tombstones, had happened when Kafka got it."""
     return F.coalesce("source_ts_ms", "log_ts")
 
@@ -268,7 +268,7 @@ def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) ->
     found = of_rows.agg(
         F.coalesce(first_end, first_other).alias("end"),
         F.max(is_row & F.col("snapshot").isNotNull()).alias("is_marked"),
-        F.min(_told_ms()).alias("first_ms"),
+        F.min(_event_time_ms()).alias("first_ms"),
     )
     ((end, is_marked, first_ms),) = found.collect()
     if end is None and is_marked:
@@ -277,7 +277,7 @@ def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) ->
     if end is not None:
         at_end = F.struct(*(F.lit(value).alias(name) for name, value in end.asDict().items())).cast(KAFKA_TYPE)
         of_snapshot = of_snapshot.where(place() <= at_end)
-    ((ended_ms,),) = of_snapshot.agg(F.max(_told_ms())).collect()
+    ((ended_ms,),) = of_snapshot.agg(F.max(_event_time_ms())).collect()
     known_ms = first_ms if ended_ms is None else ended_ms
     if known_ms is None or point.ms < known_ms:
         since = "it has no event" if known_ms is None else f"it can be told from {iso(known_ms)} on"

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, KafkaConfig, LakeConfig, RegistryConfig, StartPosition, TableConfig
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.operations.seek import moves, seek
+from cdc_lake.operations.seek import offset_changes, seek
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.tables.delta import DeltaLakeTable
 
@@ -50,8 +50,12 @@ def test_a_time_is_an_offset_of_each_partition(spark: SparkSession, stack: Stack
     assert done.error is None, done.error
     assert places() == [(0, 2), (0, 3), (1, 2)]  # nothing of partition 2 was written as late
 
-    back = moves(two, [topic], at(NOON_MS + 1), spark)
-    assert [(one.partition, one.now, one.then, one.there) for one in back] == [(0, 4, 1, 2), (1, 3, 2, 1), (2, 2, 1, 0)]
+    back = offset_changes(two, [topic], at(NOON_MS + 1), spark)
+    assert [(one.partition, one.offset, one.new_offset, one.landed) for one in back] == [
+        (0, 4, 1, 2),
+        (1, 3, 2, 1),
+        (2, 2, 1, 0),
+    ]
     seek(two, back, scheduler=TableScheduler(spark=spark))
     (done,) = run_bronze(two, [topic], spark).tables
     assert done.error is None, done.error

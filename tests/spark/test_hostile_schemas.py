@@ -145,7 +145,7 @@ def test_the_neighbors_of_hostile_schemas_land(landed: Landed) -> None:
 
 
 def test_spark_is_asked_once_about_a_schema(spark: SparkSession) -> None:
-    schema = avro_schema(json.dumps(flat("a.Asked", id="int")))
+    schema = avro_schema(json.dumps(flat("a.RebuildOptions", id="int")))
     before = refusal.cache_info().misses
 
     assert [refusal(schema, spark), refusal(avro_schema(schema.text), spark)] == [None, None]

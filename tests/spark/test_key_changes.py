@@ -19,7 +19,7 @@ from cdc_lake.cli.app import execute
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig
 from cdc_lake.errors import TimeTravelError
 from cdc_lake.operations.plan import plan
-from cdc_lake.operations.rebuild import Asked, run_rebuild
+from cdc_lake.operations.rebuild import RebuildOptions, run_rebuild
 from cdc_lake.operations.story import story
 from cdc_lake.operations.time_travel import read
 from cdc_lake.points import Offset
@@ -152,7 +152,7 @@ def test_key_change_before_silver_makes_table_of_new_key(spark: SparkSession, tm
     assert run_command(failed.error.message, place.config, tmp_path) == 0
 
     assert place.rows() == [[(1, "north", "by id again", False)]]
-    wrong = run_rebuild(place.config, ["*"], spark, asked=Asked(key=("id", "region"))).tables[0]
+    wrong = run_rebuild(place.config, ["*"], spark, options=RebuildOptions(key=("id", "region"))).tables[0]
     assert wrong.error
     assert "--key-from id,region: pagila.public.thing has the key id; name that" in wrong.error.message
 
@@ -165,10 +165,12 @@ def test_new_key_that_silver_lacks_is_found_by_old_one(spark: SparkSession, tmp_
     place.fold()
     place.append(uid, "r", {"uid": "a"}, {"id": 1, "text": "new"}, 0)
     place.land()
-    asked = Asked(key=("uid",))
+    asked = RebuildOptions(key=("uid",))
 
-    refused = run_rebuild(place.config, ["*"], spark, asked=asked).tables[0]
-    left_out = run_rebuild(place.config, ["*"], spark, asked=Asked(key=("uid",), accepts_loss=True)).tables[0]
+    refused = run_rebuild(place.config, ["*"], spark, options=asked).tables[0]
+    left_out = run_rebuild(place.config, ["*"], spark, options=RebuildOptions(key=("uid",), accepts_loss=True)).tables[
+        0
+    ]
 
     assert refused.error
     assert 'of 1 rows in silver bronze has no event that tells all of them by the new key, such as {"id":2};' in (
@@ -184,6 +186,6 @@ def test_new_key_that_silver_lacks_is_found_by_old_one(spark: SparkSession, tmp_
     code = Topic({"text": OPTIONAL_STRING}, keys={"code": "boolean"}, registry=place.by_id.registry)
     place.append(code, "r", {"code": True}, {"text": "by code"}, 0)
     place.land()
-    (done,) = run_rebuild(place.config, ["*"], spark, asked=Asked(key=("code",), accepts_loss=True)).tables
+    (done,) = run_rebuild(place.config, ["*"], spark, options=RebuildOptions(key=("code",), accepts_loss=True)).tables
     assert (done.error, done.examples["untold"]) == (None, ['{"uid":"a"}'])
     assert [(row["code"], row["text"]) for row in table_rows(place.targets[0].path)] == [(True, "by code")]

@@ -99,7 +99,7 @@ def test_once_folded_the_last_event_that_counts_decides(spark: SparkSession, fol
 def test_a_story_too_long_to_tell_says_how_much_is_left_out(
     spark: SparkSession, folded: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(story_module, "_MOST_EVENTS", 2)
+    monkeypatch.setattr(story_module, "_MAX_EVENTS", 2)
 
     found = story(config(folded), topic.table, "8", spark)
 

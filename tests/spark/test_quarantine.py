@@ -25,7 +25,7 @@ from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableT
 from cdc_lake.errors import ConfigError
 from cdc_lake.operations import replay as replay_module
 from cdc_lake.operations.drop import drop_quarantined
-from cdc_lake.operations.quarantine import ALL, Selection, Stretch, list_quarantined
+from cdc_lake.operations.quarantine import ALL, OffsetRange, Selection, list_quarantined
 from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.operations.status import status
 from cdc_lake.runs.report import TableReport
@@ -91,7 +91,7 @@ class Place:
 
 
 def at(*texts: str, **more: Any) -> Selection:
-    return Selection(places=[Stretch.parse(text) for text in texts], **more)
+    return Selection(places=[OffsetRange.parse(text) for text in texts], **more)
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ class Portions(Run):
 
         def some() -> Selection:
             first, last = sorted(rng.randint(0, most) for _ in range(2))
-            return Selection(places=[Stretch(0, rng.randrange(2), first, last)])
+            return Selection(places=[OffsetRange(0, rng.randrange(2), first, last)])
 
         for number, batch in enumerate(self.batches):
             for index in batch:

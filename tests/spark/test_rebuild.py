@@ -21,7 +21,7 @@ from cdc_lake.columns import BATCH
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.failpoints import VARIABLE
 from cdc_lake.lake.side import SideTable
-from cdc_lake.operations.rebuild import Asked, run_rebuild
+from cdc_lake.operations.rebuild import RebuildOptions, run_rebuild
 from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.points import Offset
 from cdc_lake.runs.report import TableReport
@@ -70,8 +70,8 @@ class Place:
         (done,) = run_silver(self.config(**more), [TABLE.name], self._spark).tables
         assert done.error is None, done.error
 
-    def rebuild(self, asked: Asked | None = None, **more: Any) -> TableReport:
-        (done,) = run_rebuild(self.config(**more), [TABLE.name], self._spark, asked=asked).tables
+    def rebuild(self, asked: RebuildOptions | None = None, **more: Any) -> TableReport:
+        (done,) = run_rebuild(self.config(**more), [TABLE.name], self._spark, options=asked).tables
         return done
 
     def rows(self) -> dict[int, dict[str, Any]]:
@@ -116,7 +116,7 @@ def test_a_rebuild_is_the_same_and_mends_what_is_not(place: Place) -> None:
     write_deltalake(path, pa.Table.from_pylist([strange], schema=stored.schema), mode="append")
     versions = DeltaTable(path).version()
 
-    shown = place.rebuild(Asked(is_dry=True))
+    shown = place.rebuild(RebuildOptions(is_dry=True))
 
     assert shown.rows == {"same": len(rows) - 2, "changed": 1, "only_before": 1, "only_after": 1}
     assert shown.examples == {"changed": ['{"id":2}'], "only_before": ['{"id":77}'], "only_after": ['{"id":1}']}
@@ -243,7 +243,7 @@ def test_a_rebuild_that_ends_anywhere_leaves_a_table_that_goes_on(
 def test_up_to_a_place_in_the_topic_and_on_from_there(place: Place) -> None:
     rows, remembered = place.rows(), place.remembered()
 
-    done = place.rebuild(Asked(until=Offset({0: 8})))
+    done = place.rebuild(RebuildOptions(until=Offset({0: 8})))
 
     assert done.error is None
     assert done.rows["only_before"] == len([key for key in rows if key >= 100])
@@ -265,7 +265,7 @@ def test_what_bronze_cannot_tell_any_more_is_refused_or_stays(place: Place, spar
     number = len([key for key in rows if key < 100])
     assert f"of {number} rows in silver it has none that tells all" in refused.error.message
     before = place.rows()
-    seeded = place.rebuild(Asked(is_seeded=True))
+    seeded = place.rebuild(RebuildOptions(is_seeded=True))
     assert (seeded.error, seeded.rows["changed"], seeded.rows["only_before"]) == (None, 0, 0)
     assert place.rows() == before
     assert before[1]["name"] == "later"

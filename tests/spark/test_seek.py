@@ -22,7 +22,7 @@ from cdc_lake.config import Config, LakeConfig, StartPosition, TableConfig
 from cdc_lake.errors import ConfigError, DataLossError
 from cdc_lake.operations import seek as layer
 from cdc_lake.operations.plan import plan
-from cdc_lake.operations.seek import Move, moves, seek
+from cdc_lake.operations.seek import OffsetChange, offset_changes, seek
 from cdc_lake.runs.report import TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
@@ -57,11 +57,11 @@ class Place:
         (done,) = run_silver(self.config(), [self.topic.table], self.spark).tables
         assert done.error is None, done.error
 
-    def moves(self, to: StartPosition) -> list[Move]:
-        return moves(self.config(), [self.topic.table], to, self.spark, source=self.broker)
+    def offset_changes(self, to: StartPosition) -> list[OffsetChange]:
+        return offset_changes(self.config(), [self.topic.table], to, self.spark, source=self.broker)
 
     def seek(self, to: StartPosition) -> TableReport:
-        (done,) = seek(self.config(), self.moves(to), scheduler=TableScheduler(spark=self.spark)).tables
+        (done,) = seek(self.config(), self.offset_changes(to), scheduler=TableScheduler(spark=self.spark)).tables
         assert done.error is None, done.error
         return done
 
@@ -194,7 +194,7 @@ def test_a_place_that_is_not_there_is_named_before_anything_is_read(
     assert re.search(said, done.error.message)
     assert [bool(re.search(said, one)) for one in planned.refused] == [True]
     with pytest.raises(ConfigError, match=said):
-        landed.moves(start)
+        landed.offset_changes(start)
 
 
 @pytest.mark.parametrize("wrong", [1200, "2026-11-23T12:00:00", "first", {0: -1}])
@@ -211,7 +211,7 @@ def test_what_is_skipped_is_a_gap_once_and_what_was_read_before_is_none(
 
     assert here.progress.gaps == ()  # what was never to be read
     here.seek({0: 2})
-    assert here.moves("latest") == [Move(table=topic.table, partition=0, now=2, then=6)]
+    assert here.offset_changes("latest") == [OffsetChange(table=topic.table, partition=0, offset=2, new_offset=6)]
     here.seek("latest")
     assert (here.progress.gaps, here.progress.again) == ((), {})  # 3 to 5 were read
     here.broker.append(topic.change("c", 6))
@@ -242,7 +242,7 @@ def test_the_command_shows_what_it_means_and_does_nothing_before_it_may(
 
     done = runner.invoke(app, [*flags, "0:20", "--yes", "--json"])
     assert (done.exit_code, json.loads(done.stdout)["tables"][0]["consumed_to"]) == (0, {"0": 20})
-    assert "reads on from there already" in runner.invoke(app, [*flags, "0:20", "--yes"]).output
+    assert "already continues from these offsets" in runner.invoke(app, [*flags, "0:20", "--yes"]).output
     assert runner.invoke(app, [*flags, "0:2,x"]).exit_code == 2
     assert isinstance(runner.invoke(app, [*flags, "soon"]).exception, ConfigError)
 
@@ -253,21 +253,21 @@ def test_offsets_of_another_topic_are_no_places(four_records: tuple[Place, Place
     here.broker.cut_off(here.topic.table, 0, 2)
 
     with pytest.raises(DataLossError, match="its offsets are others"):
-        here.moves("earliest")
+        here.offset_changes("earliest")
     for offset in (2, 3):
         here.broker.append(here.topic.change("u", 7, offset=offset))
     with pytest.raises(DataLossError, match="its offsets are others"):
-        here.moves("earliest")
+        here.offset_changes("earliest")
     here.broker.recreate(here.topic.table)
     with pytest.raises(DataLossError, match="--accept-loss"):
-        here.moves("earliest")
+        here.offset_changes("earliest")
 
 
 @pytest.mark.deep
 def test_nothing_is_done_once_bronze_has_read_on(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     here, _ = places(spark, tmp_path, [topic.change("c", n) for n in range(4)], topic)
     here.land(max_rows=1, start={0: 2})
-    agreed = [move.model_copy(update={"now": 3}) for move in here.moves("earliest")]
+    agreed = [move.model_copy(update={"offset": 3}) for move in here.offset_changes("earliest")]
 
     (done,) = seek(here.config(), agreed, scheduler=TableScheduler(spark=spark)).tables
 
