@@ -119,7 +119,8 @@ def with_flags(flags: Callable[..., Any], argument: str) -> Callable[[Callable[.
 
         @wraps(command)
         def combined(**given: Any) -> None:
-            command(**given, **{argument: flags(**{name: given.pop(name) for name in shared})})
+            value = flags(**{name: given.pop(name) for name in shared})
+            command(**given, **{argument: value})
 
         parameters = [*own, *shared.values()]
         combined.__signature__ = Signature(parameters)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Records dropped from quarantine: nobody is to mend them. They stay in bronze, with who dropped them and why."""
+"""Drop records from quarantine. They stay in bronze, with the user who dropped them and the reason."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,28 +27,28 @@ def drop_quarantined(
     selection: Selection,
     scheduler: TableScheduler | None = None,
 ) -> Report:
-    """Drop records from quarantine: they wait no more, and are no events. One commit per table.
+    """Drop records from quarantine, in one commit per table.
 
-    Their status is `dropped`, and when, who and why stands in bronze behind the reason that they were there for, and in
-    the report. Nothing of them is removed: they can be looked at, and be brought back. A tombstone that waits with its
-    delete goes with it. An event that silver rejected stays if a table that silver is held in has taken it, or if it
-    begins or ends a snapshot.
+    Their status becomes `dropped`. Time, user and reason are appended to the error in bronze, and are in the report.
+    Bronze keeps the records, and they can still be listed and replayed. A tombstone that is quarantined with its delete
+    is dropped with it. An event that silver rejected is not dropped if another silver table of the topic has merged it,
+    or if it begins or ends a snapshot.
 
     Args:
         config: the settings.
         tables: topic names or globs.
-        because: why, for people.
-        spark: the session; made when there is none.
+        because: the reason.
+        spark: the session (default: a new one).
         selection: which records.
-        scheduler: who does it; one, in the calling thread, when there are none.
+        scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
         ConfigError: no reason is given.
-        UnknownTableError: a name or glob fits no bronze table.
-        InstallationError: Spark cannot be started with what is installed.
+        UnknownTableError: a name or glob matches no bronze table.
+        InstallationError: Spark cannot start with the installed packages.
     """
     if not because.strip():
-        raise ConfigError("--because", "it is empty", "say why these records are not to be mended")
+        raise ConfigError("--because", "it is empty", "give the reason to drop these records")
     scheduler = scheduler or TableScheduler(spark=spark)
     session = scheduler.spark(config, "bronze")
     report = Report(layer="bronze", because=f"{session.sparkContext.sparkUser()}: {because.strip()}")
@@ -62,7 +62,7 @@ def drop_quarantined(
 
 @dataclass(frozen=True)
 class _Drop:
-    """What is done to each table, in one turn."""
+    """The work on each table; one call of `process_next` does all of it."""
 
     config: Config
     leases: Leases
@@ -102,7 +102,7 @@ class _Drop:
         finally:
             rows.unpersist()
         for why, number in counts.items():
-            done.warn(f"{number} records stay: {why}")
+            done.warn(f"{number} records were not dropped: {why}")
         done.count(dropped=dropped, stay=sum(counts.values()))
         done.version_after = table.version()
         return False

@@ -1,4 +1,4 @@
-"""Maintenance: compact what many small commits leave behind, and delete the files of versions past their retention."""
+"""Maintenance: compact the files of small commits, and delete files past their retention."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,18 +25,18 @@ def run_maintain(
     layer: Layer = "silver",
     scheduler: TableScheduler | None = None,
 ) -> Report:
-    """Maintain a layer's tables, each under its lease: a run of the layer meanwhile ends with exit code 40 for it.
+    """Maintain a layer's tables, each under its lease: another run of a table exits with 40 meanwhile.
 
     Args:
         config: the settings.
-        tables: topic names or globs; of gold the models'.
-        spark: the session; made when there is none.
-        layer: whose tables; silver's with their side tables.
-        scheduler: who does it; one, in the calling thread, when there are none.
+        tables: topic names or globs; for gold, names of models.
+        spark: the session (default: a new one).
+        layer: the layer of the tables; for silver, also their side tables.
+        scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
-        UnknownTableError: a name or glob fits no table.
-        InstallationError: Spark cannot be started with what is installed.
+        UnknownTableError: a name or glob matches no table.
+        InstallationError: Spark cannot start with the installed packages.
     """
     report = Report(layer="maintain")
     scheduler = scheduler or TableScheduler(spark=spark)
@@ -50,7 +50,7 @@ def run_maintain(
 
 @dataclass(frozen=True)
 class _MaintainedTable:
-    """A table, where it is, and where its side table is, if it has one."""
+    """A table with its path, and the path of its side table."""
 
     open: Callable[[SparkSession], Table[Any]]
     path: str
@@ -78,7 +78,7 @@ def _open_bronze(config: Config, name: str, spark: SparkSession) -> Table[Any]:
 
 @dataclass(frozen=True)
 class _Maintain:
-    """The work; what there is to do only a turn can say."""
+    """The work on each table; only `process_next` knows how much there is to do."""
 
     tables: Mapping[str, _MaintainedTable]
     leases: Leases

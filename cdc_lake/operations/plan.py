@@ -1,4 +1,4 @@
-"""What the next runs would do, before they do it. Nothing is written."""
+"""A preview of the next bronze and silver runs. Writes nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,11 +27,12 @@ from cdc_lake.storage.files import Storage
 
 
 class PlannedStep(BaseModel):
-    """A change of silver's columns.
+    """A schema change of silver.
 
     Attributes:
-        ddl: the same as SQL; none where no column changes.
-        rewritten_bytes: of the table's files, which are written anew for it.
+        words: the change in words.
+        ddl: the change in SQL; None if no column changes.
+        rewritten_bytes: size of the files that the change rewrites.
     """
 
     words: str
@@ -43,14 +44,14 @@ class TablePlan(BaseModel):
     """What the next run of a layer would do to a table.
 
     Attributes:
-        what: in words: nothing, or how it goes about it.
-        why: the reasons for that.
+        what: the action in words, or `nothing`.
+        why: the reasons for it.
         consumed_from, consumed_to: as in a report: bronze `{partition: offset}`, silver `{bronze: batch}`.
-        records: how many there are to take; bronze's are a difference of offsets, which may have holes.
-        steps: changes of silver's columns that the records bring.
-        announced: those that the registry's newest schema would bring, whose records are not here yet.
-        refused: why the run would stop, or the table's policy refuse what is announced.
-        held_by: the run that writes the table now: another ends with 40 while it does.
+        records: how many records the run would read. For bronze, a difference of offsets, which may have holes.
+        steps: schema changes that these records cause in silver.
+        announced: schema changes that the latest registry schema would cause, whose records have not arrived.
+        refused: why the run would stop, or why the table's policy refuses an announced change.
+        held_by: the run that holds the table's lease; until it ends, another run exits with 40.
     """
 
     table: str
@@ -70,8 +71,8 @@ class Plan(BaseModel):
     """What the next runs would do.
 
     Attributes:
-        broker_error: why nothing is known of what Kafka holds.
-        registry_error: why nothing is known of what the registry announces.
+        broker_error: why Kafka's offsets are unknown.
+        registry_error: why the latest schemas are unknown.
     """
 
     tables: list[TablePlan] = []
@@ -80,7 +81,7 @@ class Plan(BaseModel):
 
     @property
     def refused(self) -> list[str]:
-        """Everything that would be refused."""
+        """All reasons to refuse a change or a run."""
         return [reason for table in self.tables for reason in table.refused]
 
 
@@ -92,17 +93,17 @@ def plan(
     source: TopicSource | None = None,
     subjects: Subjects | None = None,
 ) -> Plan:
-    """Look at what is waiting for bronze and silver.
+    """Preview the next runs of bronze and silver.
 
     Args:
         config: the settings.
         tables: topic names or globs.
-        spark: the session; made when there is none.
-        source: asked what the topics hold; the settings' when there is none.
-        subjects: asked for the newest schemas; the settings' registry when there is none.
+        spark: the session (default: a new one).
+        source: where the topics are (default: that of the settings).
+        subjects: where the latest schemas are (default: the registry of the settings).
 
     Raises:
-        UnknownTableError: a name or glob fits no topic and no bronze table.
+        UnknownTableError: a name or glob matches no topic and no bronze table.
     """
     source = source or open_source(config, lambda: session)
     session = spark = spark or build_session("cdc_lake plan", config.max_record_bytes)
@@ -136,17 +137,19 @@ def plan(
 
 @dataclass(frozen=True)
 class _TopicPlanner:
-    """At one topic."""
+    """Plans the next runs of one topic."""
 
     config: Config
     spark: SparkSession
     topic: str
     newest: Version | None
-    """Of the schemas that the registry has for the topic's values; none where it has none, or does not answer."""
+    """The latest schema of the topic's values; None if the registry has none or does not answer."""
 
     def bronze(self, log: TopicLog | None, source: TopicSource) -> TablePlan:
         """What the bronze job would land."""
-        found = TablePlan(table=self.topic, layer="bronze", what="unknown: Kafka does not answer, or has no such topic")
+        found = TablePlan(
+            table=self.topic, layer="bronze", what="unknown: Kafka does not answer, or does not have the topic"
+        )
         storage = Storage(self.spark)
         table = lake_of(self.config).bronze(self.spark, self.topic)
         try:
@@ -178,14 +181,14 @@ class _TopicPlanner:
         else:
             found.what = "appends" if found.records else "nothing"
             if log.id not in progress.offsets:
-                found.why.append("the topic was made anew: its records go on in a new generation")
+                found.why.append("the topic was re-created: its records are landed as a new generation")
         batches = -(-found.records // self.config.table(self.topic).max_rows)
         if batches > 1:
             found.why.append(f"in {batches} batches of at most {self.config.table(self.topic).max_rows} records")
         return found
 
     def silver(self, target: SilverTarget) -> TablePlan:
-        """What the silver job would fold of what bronze has."""
+        """What the silver job would merge."""
         bronze = lake_of(self.config).bronze(self.spark, self.topic)
         landed, settings = bronze.progress(), self.config.table(self.topic)
         assert landed is not None, "a bronze table is created with progress"
@@ -229,10 +232,10 @@ class _TopicPlanner:
         return found
 
     def _announced(self, run: SilverRun, after: Evolved) -> Evolved:
-        """The columns as the registry's newest schema would have them.
+        """The columns that the latest registry schema would cause.
 
         Args:
-            after: the columns once all that waits is folded.
+            after: the columns after bronze's records are merged.
         """
         if self.newest is None:
             return replace(after, steps=())
@@ -240,7 +243,7 @@ class _TopicPlanner:
         try:
             sent = sent_by([], [schema], schema)
         except SchemaError as exc:
-            todo = "its records will be quarantined: see the schema in the registry"
+            todo = "fix the schema in the registry, or its records will be quarantined"
             raise UnsupportedError(f"{self.topic}{VALUE_SUFFIX}, version {self.newest.number}", str(exc), todo) from exc
         return evolved(run.done.table, sent, stored=after.layout, gone=after.gone, placing=run.placing)
 
@@ -254,27 +257,27 @@ def _planned_steps(run: SilverRun, after: Evolved) -> list[PlannedStep]:
 
 
 def _describe_merge(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:
-    """How silver goes about a batch, and why."""
+    """How silver would process a batch, and why."""
     counts, run = batch.counts, batch.run
     if not counts.total:
-        return "moves on", ["bronze's new batches hold no event"]
+        return "advances", ["bronze's new batches contain no events"]
     if batch.progress is None:
         return "creates the table", []
     if run.settings.mode == "append":
         return "appends", []
     if is_compared:
         return "compares all of bronze with silver, key by key", [
-            "silver was folded from another bronze table or another history of it, or does not know how far it got"
+            "silver was merged from another bronze table, from an earlier state of it, or has no known position"
         ]
     why = []
     if is_little(rows=counts.total, stored_bytes=run.silver.size()):
-        why.append("little to do: interpreted, in one partition")
+        why.append("few records: one partition, without code generation")
     if counts.late:
-        why.append(f"{counts.late} records were replayed: their keys are folded again from all of bronze")
+        why.append(f"{counts.late} records were replayed: their keys are refolded from all of bronze")
     if counts.truncates:
-        why.append(f"{counts.truncates} truncates: every row of the table is looked at")
+        why.append(f"{counts.truncates} truncates: every row of the table is read")
     if counts.marks and run.settings.remove_missing_after_snapshot:
-        why.append("a snapshot began or ended: rows that it did not have are deleted")
+        why.append("a snapshot began or ended: rows that it lacks are deleted")
     if run.partitions > 1:
-        why.append(f"{run.partitions} partitions: keys that changed theirs are folded again from all of bronze")
+        why.append(f"{run.partitions} partitions: keys that changed partition are refolded from all of bronze")
     return "merges", why

@@ -1,6 +1,6 @@
-"""The quarantine: records that cannot be read, and events that silver rejected, until somebody mends or drops them.
+"""The quarantine: records that failed to decode, and events that silver rejected, until they are replayed or dropped.
 
-Nothing is kept for it beside the tables: a record waits in bronze, and what silver rejected stands in its side table.
+It has no storage of its own: quarantined records are rows of bronze, and rejections are in silver's side table.
 """
 
 import re
@@ -33,13 +33,13 @@ COORDINATES = ("topic", "generation", "partition", "offset")
 REJECTED_STAGE = "expectation"
 """The stage of events that silver rejected."""
 NOT_DROPPABLE = "stays"
-"""Column of what waits: why it cannot be dropped; null if it can."""
+"""Column: why a record cannot be dropped; null if it can."""
 _OFFSET_RANGE = re.compile(r"(?:(\d+)/)?(\d+)[@:](\d+)(?:-(\d+))?")
 
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """Offsets of one partition, from `first` to `last`, which is one of them."""
+    """Offsets of one partition, from `first` to `last`, both included."""
 
     generation: int
     partition: int
@@ -48,30 +48,30 @@ class OffsetRange:
 
     @classmethod
     def parse(cls, text: str) -> "OffsetRange":
-        """What a person writes: `0@120`, `0@120-180`; of a topic created again `1/0@120`. A colon does as well.
+        """Parse `0@120`, `0@120-180` or, for a re-created topic, `1/0@120`. A colon works in place of `@`.
 
         Raises:
-            ConfigError: it is none.
+            ConfigError: the text is not an offset range.
         """
         found = _OFFSET_RANGE.fullmatch(text)
         if not found:
-            raise ConfigError(text, "this is no place", "write partition@offset, as in 0@120 or 0@120-180")
+            raise ConfigError(text, "invalid offset range", "write partition@offset, for example 0@120 or 0@120-180")
         generation, partition, first, last = found.groups()
         return cls(int(generation or 0), int(partition), int(first), int(last or first))
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which records of a quarantine are meant: those that all of this is true of.
+    """Selects quarantined records; all conditions must hold.
 
     Attributes:
-        reasons: stages, codes and parts of messages; a record has any of them.
-        since, until: when it was written to Kafka, ISO text with a zone; the second is not included.
-        places: a record is in any of them.
-        dropped: those that were dropped; else those that wait.
+        reasons: stages, codes and parts of messages; any of them matches.
+        since, until: when the record was written to Kafka, ISO text with a zone; `until` is excluded.
+        places: offset ranges; any of them matches.
+        dropped: select dropped records instead of quarantined ones.
 
     Raises:
-        ConfigError: a time is none, or has no zone.
+        ConfigError: a text is not a time, or has no zone.
     """
 
     reasons: Sequence[str] = ()
@@ -86,9 +86,9 @@ class Selection:
                 milliseconds(time)
 
     def condition(self) -> Column:
-        """Whether a record is meant. Columns in: `quarantined_rows`'s."""
+        """Whether a record is selected. Columns in: those of `quarantined_rows`."""
         stage, code, message = (F.col(f"error.{name}") for name in ("stage", "code", "message"))
-        named = [(stage == said) | (code == said) | message.contains(said) for said in self.reasons]
+        named = [(stage == text) | (code == text) | message.contains(text) for text in self.reasons]
         within = [
             (F.col("generation") == one.generation)
             & (F.col("partition") == one.partition)
@@ -105,29 +105,30 @@ class Selection:
 
 
 ALL = Selection()
-"""All that waits."""
+"""Selects all quarantined records."""
 
 
 def selected(config: Config, topic: str, spark: SparkSession, selection: Selection) -> DataFrame:
-    """The records of a topic's quarantine that are meant.
+    """The selected records of a topic's quarantine.
 
-    A tombstone that waits with its delete goes where that goes: if one of the two is meant, both are.
+    A tombstone that is quarantined with its delete is selected with it, and selects it.
 
-    Columns out: `quarantined_rows`'s.
+    Columns out: those of `quarantined_rows`.
     """
     in_partition = W.partitionBy("generation", "partition").orderBy("offset")
     is_named, is_with_last = selection.condition(), F.col("error.stage") == PAIR_STAGE
     is_of_last = is_with_last & F.lag(is_named).over(in_partition)
     is_of_next = F.lead(is_with_last & is_named).over(in_partition)
-    is_meant = is_named | F.coalesce(is_of_last, F.lit(False)) | F.coalesce(is_of_next, F.lit(False))
+    is_selected = is_named | F.coalesce(is_of_last, F.lit(False)) | F.coalesce(is_of_next, F.lit(False))
     found = quarantined_rows(config, topic, spark, dropped=selection.dropped)
-    return found.withColumn("is_meant", is_meant).where("is_meant").drop("is_meant")
+    return found.withColumn("is_selected", is_selected).where("is_selected").drop("is_selected")
 
 
 def quarantined_rows(config: Config, topic: str, spark: SparkSession, *, dropped: bool) -> DataFrame:
-    """What waits in a topic's quarantine, or was dropped from it.
+    """The quarantined records of a topic, or the dropped ones.
 
-    Columns out: bronze's, `error` telling of an event that silver rejected what it does not meet; `stays` string.
+    Columns out: those of bronze, where `error` of a rejected event names the unmet expectations; `stays` string,
+    see `NOT_DROPPABLE`.
     """
     bronze = lake_of(config).bronze(spark, topic)
     rows = bronze.read().withColumn(NOT_DROPPABLE, F.lit(None).cast("string"))
@@ -163,7 +164,7 @@ def _rejected(config: Config, topic: str, spark: SparkSession, bronze: BronzeTab
     judged, took = [], F.lit(False)
     for number, entries in enumerate(verdicts):
         rows = rows.join(F.broadcast(entries), KAFKA, "left")
-        # One that was brought back since waits for silver, not for anybody else.
+        # One that was replayed since waits for silver's next run.
         has_judged, unmet = F.col("batch") <= reached[number], F.col(f"unmet_{number}")
         judged.append(F.when(has_judged, unmet))
         took = took | (has_judged & unmet.isNull())
@@ -173,8 +174,8 @@ def _rejected(config: Config, topic: str, spark: SparkSession, bronze: BronzeTab
         F.lit("unmet").alias("code"),
         F.concat(F.lit("it does not meet "), F.array_join("unmet", ", ")).alias("message"),
     )
-    stays = F.when(took, "one of the tables that silver is held in has taken it").when(
-        is_snapshot_edge(F.col("snapshot")), "it begins or ends a snapshot, which counts"
+    stays = F.when(took, "another silver table of the topic has merged it").when(
+        is_snapshot_edge(F.col("snapshot")), "it begins or ends a snapshot, which silver needs"
     )
     return (
         rows.where(F.size("unmet") > 0)
@@ -184,12 +185,12 @@ def _rejected(config: Config, topic: str, spark: SparkSession, bronze: BronzeTab
 
 
 class ReasonGroup(BaseModel):
-    """Records of a table that are in quarantine for the same reason.
+    """The records of a table that are quarantined for the same reason.
 
     Attributes:
-        reason: the message; never a record's values.
+        reason: the message, which never contains values of records.
         first, last: when the oldest and the newest of them were written to Kafka.
-        example: the place of the first in the log, as `OffsetRange.parse` takes it.
+        example: the log position of the first, as `OffsetRange.parse` takes it.
     """
 
     table: str
@@ -203,12 +204,12 @@ class ReasonGroup(BaseModel):
 
 
 class ListedRecord(BaseModel):
-    """A record in quarantine.
+    """A quarantined record in a list.
 
     Attributes:
-        place: as `OffsetRange.parse` takes it.
-        written_at: to Kafka.
-        batch: the bronze commit that brought it.
+        place: its log position, as `OffsetRange.parse` takes it.
+        written_at: when it was written to Kafka.
+        batch: the bronze commit that landed it.
     """
 
     table: str
@@ -221,12 +222,12 @@ class ListedRecord(BaseModel):
 
 
 class Listing(BaseModel):
-    """What is in quarantine.
+    """Quarantined records.
 
     Attributes:
         groups: by table and reason, the largest of a table first.
-        records: one by one, in the order of the log, if that was asked for.
-        left_out: how many groups, or records, there are beside these.
+        records: single records in log order, if the caller asked for them.
+        left_out: how many more groups, or records, there are.
     """
 
     groups: list[ReasonGroup] = []
@@ -243,19 +244,19 @@ def list_quarantined(
     each: bool = False,
     limit: int = 20,
 ) -> Listing:
-    """What is in quarantine, without a word of what the records hold.
+    """List quarantined records, without their values.
 
     Args:
         config: the settings.
         tables: topic names or globs.
-        spark: the session; made when there is none.
+        spark: the session (default: a new one).
         selection: which records.
-        each: one by one, not by reason.
-        limit: so many groups or records of a table at most.
+        each: list single records instead of reasons.
+        limit: maximum number of groups or records per table.
 
     Raises:
-        UnknownTableError: a name or glob fits no bronze table.
-        InstallationError: Spark cannot be started with what is installed.
+        UnknownTableError: a name or glob matches no bronze table.
+        InstallationError: Spark cannot start with the installed packages.
     """
     spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
     found = Listing()
@@ -310,5 +311,5 @@ def _reason_group(topic: str, row: Row) -> ReasonGroup:
 
 
 def moment(ms: int) -> datetime:
-    """A time of Kafka's, UTC."""
+    """A Kafka timestamp as UTC time."""
     return datetime.fromtimestamp(ms / 1000, UTC)

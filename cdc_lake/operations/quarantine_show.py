@@ -1,4 +1,4 @@
-"""A record in quarantine, gone through: its bytes, the schemas that were tried, and how far each of them reads it."""
+"""Quarantined records in detail: their bytes, the schemas that were tried, and where each one failed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,22 +26,22 @@ from cdc_lake.spark.session import build_session
 from cdc_lake.storage.files import Storage
 
 _SHOWN_BYTES = 256
-"""Of a key or a value."""
+"""Bytes of a key or a value that are shown."""
 _SHOWN_CHARACTERS = 200
-"""Of a value of a column, or of a header."""
+"""Characters of a column's or header's value that are shown."""
 _SHOWN_TEXT = 1000
-"""Characters of a body that is text."""
+"""Characters of a text body that are shown."""
 
 
 class SchemaAttempt(BaseModel):
-    """A schema that a key or a value may have been written with.
+    """An attempt to read a key or a value with a schema.
 
     Attributes:
-        fingerprint: its text is `_schemas/<fingerprint>.avsc` in the lake.
-        name: of the record, in Avro.
-        fields: what it reads, by the path of the field, up to where it stops; as Avro has them, before any meaning.
-        stops_at: the field that it does not read.
-        problem: why it is not what the bytes were written with; null if it is.
+        fingerprint: the schema's; its text is in `_schemas/<fingerprint>.avsc` of the lake.
+        name: the name of the Avro record.
+        fields: the values read before the failure, by path, as Avro stores them.
+        stops_at: the field that cannot be read.
+        problem: why the schema does not fit the bytes; null if it does.
     """
 
     fingerprint: str
@@ -55,12 +55,13 @@ class KeyOrValue(BaseModel):
     """A key or a value.
 
     Attributes:
-        size: in bytes; null if there is none.
-        head: the first 256 bytes, in hexadecimal digits.
-        frame: how they name their schema, see docs/explanation/bronze.md "Frames"; null if they do not.
-        reference: what they name, in words.
-        text: the body, if that is text.
-        tried: the schemas that bronze tried, or if it knew none, those that the id has ever meant in this lake.
+        size: in bytes; null for no key or value.
+        head: the first 256 bytes, hexadecimal.
+        frame: how the bytes name their schema, see docs/explanation/bronze.md "Frames"; null if they do not.
+        reference: the schema that they name, in words.
+        text: the body, if it is text.
+        tried: the attempts with the schema that bronze used or, if it found none, with all schemas that the id has had
+            in this lake.
     """
 
     size: int | None
@@ -72,12 +73,12 @@ class KeyOrValue(BaseModel):
 
 
 class QuarantinedRecord(ListedRecord):
-    """A record in quarantine with all that it holds.
+    """A quarantined record with its values.
 
     Attributes:
-        status: as bronze has it; `rejected` if it was silver that did not take it.
-        headers: names and values; what is no text in hexadecimal digits.
-        row: of an event that silver rejected, what it says the row is.
+        status: as in bronze; `rejected` if silver rejected it.
+        headers: names and values; hexadecimal if a value is not text.
+        row: the row of an event that silver rejected.
     """
 
     status: str
@@ -95,18 +96,18 @@ def show_quarantined(
     selection: Selection = ALL,
     limit: int = 1,
 ) -> list[QuarantinedRecord]:
-    """Records in quarantine, with what they hold. Neither Kafka nor the registry is asked.
+    """Quarantined records with their values. Calls neither Kafka nor the registry.
 
     Args:
         config: the settings.
         tables: topic names or globs.
-        spark: the session; made when there is none.
+        spark: the session (default: a new one).
         selection: which records.
-        limit: so many of them at most, the first in the log.
+        limit: maximum number of records; the first in the log are taken.
 
     Raises:
-        UnknownTableError: a name or glob fits no bronze table.
-        InstallationError: Spark cannot be started with what is installed.
+        UnknownTableError: a name or glob matches no bronze table.
+        InstallationError: Spark cannot start with the installed packages.
     """
     spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
     storage = Storage(spark)
@@ -160,20 +161,20 @@ def _read_records(
 
 
 def _body(side: Side, frames: set[str], settings: TableConfig) -> Column:
-    """What a schema would read; null for what bronze did not look at."""
+    """The bytes without their frame; null if they are larger than `max_record_bytes`."""
     return F.when(F.length(side) <= settings.max_record_bytes, body(F.col(side), F.col(f"{side}_framing"), frames))
 
 
 def _typed_rows(
     config: Config, topic: str, spark: SparkSession, rows: DataFrame
 ) -> Mapping[tuple[Any, ...], dict[str, str | None]]:
-    """By place in the log, the rows that events say, as silver's expectations see them."""
+    """By log position, the rows of events, as silver's expectations see them."""
     if rows.isEmpty():
         return {}
     target, rows = silver_targets(config, topic)[0], rows.select(*BRONZE)
     reading = Reading(looking(config, target, spark, bronze=rows, partitions=1, settings=config.table(topic)))
     schemas = reading.schemas_in(rows)
-    assert schemas is not None, "what was rejected has a key"
+    assert schemas is not None, "rejected events have a key"
     sent = reading.events(rows, schemas, has_moves=True).select(KAFKA, "row", "unavailable").collect()
     return {tuple(row[KAFKA]): {name: _truncated(text) for name, text in sent_values(row).items()} for row in sent}
 
@@ -191,7 +192,7 @@ def _key_or_value(row: Row, side: Side, files: SchemaFiles) -> KeyOrValue:
 
 
 def _schemas(row: Row, side: Side, files: SchemaFiles) -> Sequence[WriterSchema]:
-    """The schema that bronze tried; if it was none, what its reference has ever meant in this lake."""
+    """The schema that bronze used or, if it found none, all schemas that the reference has had in this lake."""
     fingerprint, reference = row[f"{side}_schema"], row[f"{side}_reference"]
     if fingerprint is not None:
         return [files.by_fingerprint(fingerprint)]
@@ -214,7 +215,7 @@ def _attempt(schema: WriterSchema, data: bytes) -> SchemaAttempt:
         if not reads(schema, data):
             found.problem = reason(schema, data)
     except SchemaError as exc:
-        found.problem = f"it is refused: {exc}"
+        found.problem = f"the schema is refused: {exc}"
     return found
 
 
@@ -225,7 +226,7 @@ def _text_or_hex(data: bytes | None) -> str | None:
 
 
 def _text(data: bytes) -> str | None:
-    """Bytes as text; null if they are none."""
+    """Bytes as text; None if they are not text."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Silver made anew from bronze, shown beside what it is, and put in its place by one commit."""
+"""Rebuild silver from bronze: compare it with the table and replace the table in one commit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,23 +31,23 @@ from cdc_lake.tables.progress import BronzeProgress, KeyFrom, SilverProgress
 
 _PLACE = ["topic", "generation", "partition", "offset"]
 _EXAMPLES = 10
-"""So many keys of each kind of difference are told."""
+"""Keys of each kind of difference in the report."""
 
 
 @dataclass(frozen=True)
 class RebuildOptions:
-    """What is asked of a rebuild.
+    """Options of a rebuild.
 
     Attributes:
-        until: the events that count; all of bronze's, if nothing is said.
-        is_dry: tell the difference and write nothing.
-        is_seeded: rows of which bronze has no event that tells all of them stay as they are, but for what is newer.
-        key: columns; the primary key is what the newest event has, which must be these, and no event counts up to the
-            last one with another key. If it is empty, the key is silver's.
-        accepts_loss: with `key`, leave out rows of which bronze has no event with this key that tells all of them.
-        is_preview: write nothing yet; what a rebuild would refuse is refused.
-        shown: what a preview reported, by table. Only these tables are rebuilt, from the versions of bronze that it
-            compared; one whose silver has changed since is refused.
+        until: use events up to this point (default: all).
+        is_dry: report the differences and write nothing.
+        is_seeded: start from silver's rows, and keep those whose complete history bronze no longer has.
+        key: the new primary key, which must be that of the newest event; events up to the last one with another key
+            are skipped. If empty, silver's key is used.
+        accepts_loss: with `key`, drop rows that bronze has no complete event for.
+        is_preview: write nothing, and refuse what a rebuild would refuse.
+        shown: the reports of a preview, by table. Only these tables are rebuilt, from the versions of bronze that the
+            preview compared. A table whose silver changed since is refused.
     """
 
     until: SourceTime | Offset | None = None
@@ -67,20 +67,20 @@ def run_rebuild(
     options: RebuildOptions | None = None,
     scheduler: TableScheduler | None = None,
 ) -> Report:
-    """Make silver tables anew from bronze, by today's settings, each in one commit; its versions before stay readable.
+    """Rebuild silver tables from bronze with the current settings, each in one commit. Earlier versions stay readable.
 
-    The counts of the report are those of the difference: `same`, `changed`, `only_before`, `only_after` rows.
+    The report counts the rows that are `same`, `changed`, `only_before` and `only_after`.
 
     Args:
         config: the settings.
-        tables: names or globs of tables: a topic's, or `<topic>@<kind>` of the further ones that hold its silver.
-        spark: the session; made when there is none.
-        asked: what is asked; a rebuild from all of bronze, if nothing is said.
-        scheduler: who does it; one, in the calling thread, when there are none.
+        tables: names or globs of tables: `<topic>`, or `<topic>@<kind>` for its further silver tables.
+        spark: the session (default: a new one).
+        options: the options (default: rebuild from all of bronze).
+        scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
-        UnknownTableError: a name or glob fits no table.
-        InstallationError: Spark cannot be started with what is installed.
+        UnknownTableError: a name or glob matches no table.
+        InstallationError: Spark cannot start with the installed packages.
     """
     report = Report(layer="rebuild")
     scheduler = scheduler or TableScheduler(spark=spark)
@@ -103,7 +103,7 @@ def run_rebuild(
 
 @dataclass(frozen=True)
 class _Rebuild:
-    """The work; one turn for each table."""
+    """The work on each table; one call of `process_next` does all of it."""
 
     config: Config
     targets: Mapping[str, SilverTarget]
@@ -125,17 +125,17 @@ class _Rebuild:
         self.leases.recover(silver, done)
         before = silver.progress()
         assert progress is not None, "a bronze table is created with progress"
-        todo = "move its folder and its side table's away: silver is then made anew from bronze"
+        todo = "move its folder and its side table's folder away, then run the silver job, which creates it from bronze"
         check_has_keys(self.config.table(target.topic), target.topic, todo)
         if before is None and not self.options.key:
-            done.warn("there is no silver table yet: the silver job makes it")
+            done.warn("the silver table does not exist yet; run the silver job to create it")
             return False
         done.version_before = silver.version() if before else None
         if shown and shown.version_before != done.version_before:
             raise TableLockedError(
                 done.table,
-                "silver has changed since the difference was shown; nothing was written",
-                "stop the runs that write the table, then run the same command again",
+                "silver has changed since the differences were shown; nothing was written",
+                "stop the runs that write the table, then run the command again",
             )
         looked = looking(
             self.config,
@@ -176,12 +176,12 @@ class _Rebuild:
 
 @dataclass(frozen=True)
 class _RebuiltTable:
-    """A silver table as it comes of bronze.
+    """A silver table, folded from bronze.
 
     Attributes:
-        before: the table's progress; none if there is no table.
+        before: the progress of the stored table; None if it does not exist.
         key_from: where the events of its primary key begin.
-        last: the last of bronze's batches that is in it as a whole.
+        last: the last bronze batch of which all rows are included.
         rows: silver's columns and `__key`, persisted.
     """
 
@@ -205,15 +205,15 @@ class _RebuiltTable:
         """Fold bronze.
 
         Raises:
-            DataLossError: bronze has no event that tells all of some of the rows, and they are not to stay.
-            UnsupportedError: bronze has no event of a row.
+            DataLossError: bronze lacks the complete history of some rows, and the options do not keep them.
+            UnsupportedError: bronze has no row event.
         """
         there = run.bronze.where(F.col("status") == "ok")
         rows = rows_until(there, options.until, landed, run.done.table)
         last = landed.commit if options.until is None else _last_whole_batch(there, rows, landed.commit)
         batch = Batch(run, 1, landed.commit, before if options.is_seeded else None, rows)
         if batch.schemas is None:
-            raise UnsupportedError(run.done.table, "bronze has no event of a row up to there", "name a later point")
+            raise UnsupportedError(run.done.table, "bronze has no row event up to this point", "name a later point")
         batch.check_casts()
         if not (options.is_seeded or options.key):
             _check_history(run, batch.schemas, there)
@@ -227,7 +227,7 @@ class _RebuiltTable:
 
     @cached_property
     def stored(self) -> DataFrame:
-        """The table as it is, with the columns and `__key` of the primary key that it gets."""
+        """The stored table, with the columns and `__key` of the rebuilt table's primary key."""
         if self.before is None:
             return self.rows.limit(0)
         rows, keys = self.run.silver.read(), self.schemas.layout.keys
@@ -235,15 +235,15 @@ class _RebuiltTable:
         return self.schemas.with_key(rows.withColumns({name: value.cast(keys[name]) for name, value in there.items()}))
 
     def check_complete(self, gone: DataFrame, options: RebuildOptions) -> None:
-        """See that bronze tells all of each row that silver has, by another key than silver's.
+        """Check that bronze has a complete event, with the new key, for each row of silver.
 
-        The row is found by the new key; if silver lacks a column of that, by the old one.
+        Rows are matched by the new key, or by the old one if silver lacks a column of the new key.
 
         Args:
-            gone: the old keys of rows that were deleted meanwhile.
+            gone: the old keys of rows that were deleted since.
 
         Raises:
-            DataLossError: it does not, and nothing was said of that.
+            DataLossError: it does not, and the options do not accept that.
         """
         assert self.before is not None, "without a table nothing can be missing"
         old, there = list(self.before.keys), self.run.silver.read().columns
@@ -262,23 +262,20 @@ class _RebuiltTable:
         finally:
             rows.unpersist()
         run = self.run
-        what = (
-            f"of {number} rows in silver bronze has no event that tells all of them by the new key, such as "
-            f"{', '.join(some)}"
-        )
+        what = f"bronze has no complete event with the new key for {number} silver rows, such as {', '.join(some)}"
         if not (options.is_dry or options.accepts_loss):
             raise DataLossError(
                 run.done.table,
                 what,
-                "nothing was written. Have the connector take a new snapshot of the table, run the bronze job and run "
-                "this again; if the source has these rows no more, leave them out by --accept-loss",
+                "nothing was written; take a new snapshot of the table, run the bronze job and rebuild again; if "
+                "the source no longer has these rows, drop them with --accept-loss",
             )
         run.done.count(untold=number)
         run.done.examples["untold"] = some
         run.done.warn(what)
 
     def compare(self) -> None:
-        """Count the rows that are others than before, in any column but `__batch`, into the report."""
+        """Count the rows that differ from the stored table, in any column but `__batch`, into the report."""
         stored = self.stored.drop(BATCH)
         now = self.rows.drop(BATCH)
         columns = StructType([*now.schema, *(field for field in stored.schema if field.name not in now.columns)])
@@ -303,7 +300,7 @@ class _RebuiltTable:
             others.unpersist()
 
     def commit(self, bronze: BronzeTable) -> None:
-        """Write what has to be remembered, and then the table, in one commit.
+        """Write the side table, and then the table, in one commit.
 
         Args:
             bronze: the table that was folded.
@@ -324,10 +321,10 @@ class _RebuiltTable:
 
 
 def _find_key_change(run: SilverRun, landed: BronzeProgress, key: Sequence[str]) -> KeyFrom:
-    """Where the events of bronze's newest primary key begin: behind the last one with another.
+    """Where the events with bronze's newest primary key begin: after the last event with another key.
 
     Raises:
-        ConfigError: the newest key is not of the columns asked for.
+        ConfigError: the newest key has other columns than the options name.
     """
     side, keys = _keys(run, run.bronze)
     events = run.bronze.where((F.col("status") == "ok") & F.col(side).isin(*keys))
@@ -335,7 +332,9 @@ def _find_key_change(run: SilverRun, landed: BronzeProgress, key: Sequence[str])
     newest = keys[max(came, key=lambda name: came[name])]
     if set(newest) != set(key):
         raise ConfigError(
-            f"--key-from {','.join(key)}", f"{run.done.table} has the key {','.join(sorted(newest))}", "name that"
+            f"--key-from {','.join(key)}",
+            f"the newest key of {run.done.table} is {','.join(sorted(newest))}",
+            "name these columns",
         )
     others = [name for name, one in keys.items() if same_key(one, newest) is None]
     topics = list(landed.offsets)
@@ -343,7 +342,7 @@ def _find_key_change(run: SilverRun, landed: BronzeProgress, key: Sequence[str])
         return KeyFrom(topic_id=topics[0], start={}, whole=landed.position)
     last = max(came[name] for name in others)
     behind = F.max(F.when(F.col(side).isin(others), F.col("offset") + 1))
-    # In the other partitions, where there may be none: what Kafka got later.
+    # Partitions without such an event: what Kafka got later.
     later = F.min(F.when(F.col("log_ts") >= last["log_ts"], F.col("offset")))
     of_topic = run.bronze.where(F.col("generation") == last["generation"])
     found = of_topic.groupBy("partition").agg(F.greatest(behind, later).alias("start")).collect()
@@ -353,7 +352,7 @@ def _find_key_change(run: SilverRun, landed: BronzeProgress, key: Sequence[str])
 
 
 def _keys(run: SilverRun, bronze: DataFrame) -> tuple[str, dict[str, dict[str, str]]]:
-    """The primary keys of bronze's events: which column names the schema, and by schema the columns and their types.
+    """The primary keys of bronze's events: the column that names the schema, and by schema the key columns and types.
 
     Raises:
         UnsupportedError: no event has a key.
@@ -374,7 +373,7 @@ def _keys(run: SilverRun, bronze: DataFrame) -> tuple[str, dict[str, dict[str, s
 def _former_deletes(
     run: SilverRun, landed: BronzeProgress, before: SilverProgress, key_from: KeyFrom | None, source: str
 ) -> DataFrame:
-    """The keys in silver whose last event that silver has not folded, before the key changed, is a delete."""
+    """The silver keys whose last unmerged event before the key change is a delete."""
     side, keys = _keys(run, run.bronze)
     of_silver = [name for name, one in keys.items() if set(one) == set(before.keys)]
     former = run.of_key(landed, before.key_from).bronze.where(
@@ -393,17 +392,17 @@ def _former_deletes(
 
 
 def _last_whole_batch(there: DataFrame, rows: DataFrame, newest: int) -> int:
-    """The last of bronze's batches of which, as of those before it, all rows are taken."""
+    """The last bronze batch up to which all rows are included."""
     left_out = there.join(rows.select(*_PLACE), _PLACE, "left_anti")
     ((first,),) = left_out.agg(F.min("batch")).collect()
     return newest if first is None else int(first) - 1
 
 
 def _check_history(run: SilverRun, schemas: Schemas, there: DataFrame) -> None:
-    """See that bronze tells all of each row that silver has.
+    """Check that bronze has the complete history of each silver row.
 
     Raises:
-        DataLossError: its beginning is gone, and of some rows with it.
+        DataLossError: bronze's first batches are gone, and with them the history of some rows.
     """
     ((first,),) = there.agg(F.min("first_batch")).collect()
     if first == 1:
@@ -413,14 +412,13 @@ def _check_history(run: SilverRun, schemas: Schemas, there: DataFrame) -> None:
     if number:
         raise DataLossError(
             run.done.table,
-            f"bronze no longer reaches back to the first event: of {number} rows in silver it has none that tells all "
-            "of them",
-            "nothing was written. To let these rows stay as they are and fold the others anew: --seed-from-silver",
+            f"bronze no longer has the complete history of {number} silver rows",
+            "nothing was written; pass --seed-from-silver to keep these rows and refold the others",
         )
 
 
 def _with_changes(run: SilverRun, schemas: Schemas, changes: DataFrame) -> DataFrame:
-    """Silver's rows, those changed that `changes` names; with `__key`."""
+    """Silver's rows with `changes` applied, and `__key`."""
     stored = schemas.with_key(run.silver.read())
     others = {field.name: field.dataType for field in changes.schema if field.name not in (KEEP, DELETE)}
     there = set(stored.columns)

@@ -1,4 +1,4 @@
-"""Silver beside the source database: checksums of ranges of the key, and the rows where these differ."""
+"""Compare silver with the source database: checksums of key ranges, then the rows of ranges that differ."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ from cdc_lake.silver.batch import layout_of, placing
 from cdc_lake.storage.files import Storage
 
 _MAX_RECHECKED_KEYS = 1_000
-"""So many keys are looked at again: the rows of all of them are in memory."""
+"""At most this many keys are rechecked: their rows are in memory."""
 _RECHECK_SECONDS = 2.0
 
 
@@ -36,19 +36,19 @@ def run_reconcile(
     keys: int = 20,
     scheduler: TableScheduler | None = None,
 ) -> Report:
-    """Compare silver with the source database, each table in a snapshot of its own. Nothing but the report is written.
+    """Compare silver with the source database, each table in its own snapshot. Writes only the report.
 
     Args:
         config: the settings.
         tables: topic names or globs.
-        spark: the session; made when there is none.
-        wait_seconds: how long keys that differ are looked at again, until silver has the changes that are under way.
-        keys: how many keys that differ are named, of each table.
-        scheduler: who does it; one, in the calling thread, when there are none.
+        spark: the session (default: a new one).
+        wait_seconds: how long to recheck keys that differ, until silver has the changes in flight.
+        keys: how many differing keys of each table are in the report.
+        scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
-        UnknownTableError: a name or glob fits no bronze table.
-        InstallationError: Spark cannot be started with what is installed.
+        UnknownTableError: a name or glob matches no bronze table.
+        InstallationError: Spark cannot start with the installed packages.
     """
     report = Report(layer="reconcile")
     scheduler = scheduler or TableScheduler(spark=spark)
@@ -62,12 +62,12 @@ def run_reconcile(
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """Both sides of a table, each as it is at one moment.
+    """A table in the source and in silver, each at one point in time.
 
     Attributes:
         columns: by name, why a column is not compared.
-        rows, version: silver's.
-        source_lsn: see `Reconciled`, as a number.
+        rows, version: those of silver.
+        source_lsn: `Reconciled.source_lsn` as a number.
     """
 
     shared: Shared
@@ -81,12 +81,12 @@ class _Snapshot:
     @classmethod
     @contextmanager
     def at(cls, config: Config, target: SilverTarget, spark: SparkSession) -> Iterator["_Snapshot"]:
-        """Look at a table; the source stays as it is inside."""
-        check_has_keys(config.table(target.topic), target.topic, "there is nothing to compare it by")
+        """Open a snapshot of the source table, and read a fixed version of silver."""
+        check_has_keys(config.table(target.topic), target.topic, "reconcile other tables: rows are compared by key")
         held = target.open(spark)
         progress = held.progress()
         if progress is None:
-            raise UnknownTableError(target.name, "bronze has it, and silver has not yet", "run the silver job first")
+            raise UnknownTableError(target.name, "the silver table does not exist yet", "run the silver job first")
         prefix = _prefix(config, target.topic)
         url = database_url(config, prefix)
         with postgres.open_snapshot(url, f"databases.{prefix}") as connection:
@@ -101,7 +101,7 @@ class _Snapshot:
 
 
 def _prefix(config: Config, topic: str) -> str:
-    """What the topic's name begins with, as the settings have it; they may have dots in it."""
+    """The topic prefix in the settings, which may have dots."""
     known = (prefix for prefix in config.databases if topic.startswith(f"{prefix}."))
     return max(known, key=len, default=topic.partition(".")[0])
 
@@ -109,14 +109,14 @@ def _prefix(config: Config, topic: str) -> str:
 def _table_of(tables: Sequence[Table], topic: str, prefix: str) -> Table:
     found = next((table for table in tables if table.topic(prefix) == topic), None)
     if found is None:
-        what = f"the database of `databases.{prefix}` has no table that is sent there"
-        raise UnknownTableError(topic, what, "see which database it comes from")
+        what = f"the database of `databases.{prefix}` has no table with this topic"
+        raise UnknownTableError(topic, what, "check which database the topic comes from")
     return found
 
 
 @dataclass(frozen=True)
 class _Reconcile:
-    """The work; what there is to do only a turn can say."""
+    """The work on each table; only `process_next` knows how much there is to do."""
 
     config: Config
     targets: Mapping[str, SilverTarget]
@@ -152,14 +152,14 @@ class _Reconcile:
         done.status = "ok"
         if found.lost_keys:
             done.warn(
-                f"{found.lost_keys} of the missing keys have dates before 15 October 1582: Debezium may send these as "
-                "other dates, which are other rows' keys (docs/reference/types.md)"
+                f"{found.lost_keys} of the missing keys have dates before 15 October 1582, which Debezium may send as "
+                "other dates, that is, as keys of other rows (docs/reference/types.md)"
             )
         if found.counts:
             done.warn(
-                f"the source was read at {done.reconciled.source_lsn}, silver had changes up to "
-                f"{done.reconciled.silver_lsn or 'no place'}: what is between may have been under way; "
-                "--wait looks at such keys again"
+                f"the source was read at {done.reconciled.source_lsn}, and silver had changes up to "
+                f"{done.reconciled.silver_lsn or 'no log position'}; the changes between may have been in flight: "
+                "pass --wait to recheck such keys"
             )
             done.fail(_difference(done.table, found))
         return False
@@ -184,9 +184,9 @@ class _Reconcile:
         return found
 
     def _recheck(self, target: SilverTarget, spark: SparkSession, found: Differences, done: TableReport) -> Differences:
-        """Look at the keys that differ until they agree, or the time is over."""
+        """Recheck the keys that differ until they are equal, or the time is over."""
         if found.counts.total() > len(found.first):
-            done.warn(f"more keys differ than are looked at again ({_MAX_RECHECKED_KEYS})")
+            done.warn(f"more keys differ than can be rechecked ({_MAX_RECHECKED_KEYS})")
             return found
         until = monotonic() + self.wait_seconds
         while found.counts and (left := until - monotonic()) > 0:
@@ -196,17 +196,17 @@ class _Reconcile:
                 again = Differences(look.shared, found.kept)
                 keys = list(dict.fromkeys(one.key for one in found.first))
                 again.compare(look.source.rows_of(keys), look.silver.rows_of(keys))
-            again.losses = found.losses  # which were counted
+            again.losses = found.losses  # counted by the first comparison
             found = again
         return found
 
 
 def _lsn_text(place: int) -> str:
-    """A place in Postgres' log as Postgres writes it."""
+    """A log position in Postgres' notation."""
     return f"{place >> 32:X}/{place & 0xFFFFFFFF:X}"
 
 
 def _difference(table: str, found: Differences) -> SourceDifferenceError:
-    said = ", ".join(f"{number} {kind}" for kind, number in found.counts.items())
-    todo = "see `cdc-lake story` of these keys; an incremental snapshot of the table brings what was missed"
-    return SourceDifferenceError(table, f"silver is not what the source holds: {said}", todo)
+    counts = ", ".join(f"{number} {kind}" for kind, number in found.counts.items())
+    todo = "run `cdc-lake story` for these keys; an incremental snapshot of the table sends missed rows again"
+    return SourceDifferenceError(table, f"silver differs from the source: {counts}", todo)

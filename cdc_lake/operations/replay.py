@@ -1,4 +1,4 @@
-"""Records brought back from quarantine: decoded again, or judged again, in their old places in the log."""
+"""Replay quarantined records: decode them again, or check them again, at their log positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ _DECIDED = (
     *("status", "error", "tombstone_of", "op", "source_ts_ms", "source_position", "position_domain"),
     *("snapshot", "transaction_id", "key_schema", "value_schema"),
 )
-"""Columns of bronze that decoding decides, under the names that it gives them."""
+"""Bronze columns that decoding fills in, with the names that `with_decision` gives them."""
 _MAX_REASONS = 5
-"""Why records stay in quarantine is told of so many reasons, the commonest ones."""
+"""The report names this many reasons why records stay quarantined, the most frequent first."""
 
 
 def replay_quarantined(
@@ -40,25 +40,25 @@ def replay_quarantined(
     registry: Registry | None = None,
     scheduler: TableScheduler | None = None,
 ) -> Report:
-    """Bring records back from quarantine; silver's next run takes them. One commit per table.
+    """Replay quarantined records, in one commit per table. Silver's next run merges them.
 
-    What could not be read is decoded again, and is an event if it can be read now. What silver rejected is put before
-    it again, to be judged by the expectations of today. They keep their coordinates and `log_ts`, so their place in the
-    log, and are marked `late` in a batch of their own. A tombstone that waits with its delete follows it. The others
-    stay as they are.
+    Records that failed to decode are decoded again. Events that silver rejected are checked against the current
+    expectations in silver's next run. Replayed records keep their coordinates and `log_ts`, and so their log position;
+    they are marked `late` in a batch of their own. A tombstone that is quarantined with its delete is replayed with it.
+    All other records do not change.
 
     Args:
         config: the settings.
         tables: topic names or globs.
-        spark: the session; made when there is none.
+        spark: the session (default: a new one).
         selection: which records.
-        registry: asked for the schemas anew; the settings' when there is none.
-        scheduler: who does it; one, in the calling thread, when there are none.
+        registry: where schemas are looked up again (default: that of the settings).
+        scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
-        UnknownTableError: a name or glob fits no bronze table.
+        UnknownTableError: a name or glob matches no bronze table.
         InfrastructureError: the registry does not answer.
-        InstallationError: Spark cannot be started with what is installed.
+        InstallationError: Spark cannot start with the installed packages.
     """
     report = Report(layer="bronze")
     registry = registry or answering_registry(config)
@@ -75,7 +75,7 @@ def replay_quarantined(
 
 @dataclass(frozen=True)
 class _Replay:
-    """What is done to each table, in one turn."""
+    """The work on each table; one call of `process_next` does all of it."""
 
     config: Config
     schemas: SchemaFiles
@@ -138,7 +138,7 @@ class _Replay:
 
 
 def _records(rows: DataFrame) -> DataFrame:
-    """Quarantined rows as the records they were, with their `generation` and why they are there, `failed`."""
+    """Quarantined rows as Kafka records, with `generation` and their error, `failed`."""
     return rows.select(
         *COORDINATES,
         "headers",
@@ -150,9 +150,9 @@ def _records(rows: DataFrame) -> DataFrame:
 
 
 def _with_outcome(records: DataFrame) -> DataFrame:
-    """Say of records that were decided upon again which of them come back.
+    """Find out which decoded records are replayed.
 
-    A tombstone that was quarantined with the record right before it goes with that one again.
+    A tombstone that was quarantined with the record right before it is replayed only with that record.
 
     Columns out: `with_decision`'s, and `is_late`; `tombstone_of`.
     """
@@ -169,7 +169,7 @@ def _with_outcome(records: DataFrame) -> DataFrame:
 
 
 def _replayed_rows(records: DataFrame, batch: int) -> DataFrame:
-    """Those that come back, as changes of bronze.
+    """The replayed records, as changes of bronze.
 
     Columns in: `_with_outcome`'s. Columns out: the coordinates and the columns that change.
     """
@@ -187,7 +187,7 @@ def _replayed_rows(records: DataFrame, batch: int) -> DataFrame:
 
 
 def _rejudged_rows(rejected: DataFrame, columns: Sequence[str], batch: int) -> DataFrame:
-    """Events that silver rejected, as changes of bronze that put them before it again: they stay what they are.
+    """Events that silver rejected, as changes of bronze that make silver check them again.
 
     Args:
         columns: `_replayed_rows`'.
@@ -203,12 +203,12 @@ def _rejudged_rows(rejected: DataFrame, columns: Sequence[str], batch: int) -> D
 
 
 def _warn_remaining(done: TableReport, records: DataFrame) -> None:
-    """Say in the report why records stay where they are. Columns in: `_with_outcome`'s."""
-    # What was found out of a record that did not decode is more than that it still does not.
+    """Warn in the report why records stay quarantined. Columns in: `_with_outcome`'s."""
+    # The stored reason is more exact than that of decoding again.
     is_same = F.col("error").isNull() | (F.col("error.stage") == F.col("failed.stage"))
     reason = F.when(is_same, F.col("failed")).otherwise(F.col("error"))
     stay = records.where(~F.col("is_late")).select(reason.alias("why"), F.struct(*COORDINATES).alias("at"))
     counted = stay.groupBy("why").agg(F.count("*").alias("n"), F.min("at").alias("at"))
     for row in counted.orderBy(F.desc("n"), "why").limit(_MAX_REASONS).collect():
         why = ": ".join(row["why"])
-        done.warn(f"{row['n']} records stay, such as {position_text(row['at'])}: {why}")
+        done.warn(f"{row['n']} records stay quarantined, such as {position_text(row['at'])}: {why}")

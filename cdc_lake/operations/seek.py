@@ -1,4 +1,4 @@
-"""Bronze told to read a topic on from another place: records skipped, or read again."""
+"""Change the next offsets that bronze reads: skip records, or read them again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ from cdc_lake.tables.progress import BronzeProgress, Gap
 
 
 class OffsetChange(BaseModel):
-    """What it comes to for one partition that bronze reads it on from another place.
+    """A change of the next offset of one partition.
 
     Attributes:
-        now: the next offset to read.
-        then: the same afterwards.
-        there: of the offsets to be read again, how many records are in bronze; they stay as they are.
+        offset: the next offset to read now.
+        new_offset: the next offset to read after the change.
+        landed: how many of the records to read again are in bronze; they do not change.
     """
 
     table: str
@@ -41,19 +41,19 @@ class OffsetChange(BaseModel):
 def offset_changes(
     config: Config, tables: Sequence[str], to: StartPosition, spark: SparkSession, *, source: TopicSource | None = None
 ) -> list[OffsetChange]:
-    """What `seek` would do: the partitions that have another place. Nothing is written.
+    """What `seek` would do: the partitions whose next offset changes. Writes nothing.
 
     Args:
         config: the settings.
         tables: topic names or globs.
-        to: the place.
+        to: the new position.
         spark: the session.
-        source: asked what the topics hold; the settings' when there is none.
+        source: where the topics are (default: that of the settings).
 
     Raises:
-        UnknownTableError: a name or glob fits no bronze table.
-        ConfigError: a topic has no such place.
-        DataLossError: a topic was created again, or lost what bronze had read of it.
+        UnknownTableError: a name or glob matches no bronze table.
+        ConfigError: a topic does not have the position.
+        DataLossError: a topic was re-created, or lost records that bronze had read.
         InfrastructureError: the source does not answer.
     """
     source = source or open_source(config, lambda: spark)
@@ -69,8 +69,8 @@ def offset_changes(
         if log.id not in progress.offsets or replaced(spark, table, progress, log, source, log.partitions):
             raise DataLossError(
                 topic,
-                "since bronze read it, the topic was created again or lost the end of its log: its offsets are others",
-                f"first have that recorded: `cdc-lake run bronze --table {topic} --accept-loss`",
+                "the topic was re-created, or lost the end of its log, since bronze read it",
+                f"record that first: `cdc-lake run bronze --table {topic} --accept-loss`",
             )
         found += _offset_changes(table, progress, log, offsets_of(to, log, source))
     return found
@@ -91,15 +91,15 @@ def _offset_changes(
 
 
 def seek(config: Config, changes: Sequence[OffsetChange], *, scheduler: TableScheduler) -> Report:
-    """Have bronze's next run read on from other places. One commit per table, without rows.
+    """Change the next offsets that bronze reads, in one commit per table without rows.
 
-    What is skipped is recorded as a gap. What is read again and is not in bronze is landed at its place in the log,
-    marked as replayed (`late`), and silver folds it there; what is in bronze stays as it is.
+    Skipped records are recorded as a gap. Records that are read again and are not in bronze are landed at their log
+    position, marked as replayed (`late`), and silver refolds their keys. Records in bronze do not change.
 
     Args:
         config: the settings.
-        changes: what `offset_changes` said, for some partitions of some tables.
-        scheduler: who does it.
+        changes: the result of `offset_changes`, or a part of it.
+        scheduler: runs the work.
     """
     report = Report(layer="bronze")
     storage = scheduler.open_storage(config, report)
@@ -112,7 +112,7 @@ def seek(config: Config, changes: Sequence[OffsetChange], *, scheduler: TableSch
 
 @dataclass(frozen=True)
 class _Seek:
-    """What is done to each table, in one turn."""
+    """The work on each table; one call of `process_next` does all of it."""
 
     config: Config
     leases: Leases
@@ -131,10 +131,10 @@ class _Seek:
         topic_id, position = list(progress.offsets.items())[-1]
         if any(position.get(change.partition, change.offset) != change.offset for change in changes):
             raise ConfigError(
-                done.table, "bronze has read on since the consequences were shown", "give the same command again"
+                done.table, "bronze has read more since the consequences were shown", "run the command again"
             )
         done.version_before = table.version()
-        # Offsets below were read before, or are in a gap already.
+        # Lower offsets were read before, or are in a gap.
         read = {change.partition: max(change.offset, progress.again.get(change.partition, 0)) for change in changes}
         again = {**progress.again, **read}
         to = {change.partition: change.new_offset for change in changes}

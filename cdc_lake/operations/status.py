@@ -1,4 +1,4 @@
-"""Where every table stands: what it has consumed, how far it is behind, its last run, what is in quarantine."""
+"""The status of every table: position, lag, last run and number of quarantined records."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from cdc_lake.tables.progress import BronzeProgress, SilverProgress
 
 _UNREADABLE = (IncompleteWriteError, DamagedFileError, PySparkException, Py4JJavaError)
 _MAX_REPORTS = 500
-"""A table's last run is looked for in so many of the newest reports."""
+"""The last run of a table is searched in this many of the latest reports."""
 
 
 class LastRun(BaseModel):
@@ -41,7 +41,7 @@ class LastRun(BaseModel):
 
     Attributes:
         status: as in its report.
-        error: what it failed of.
+        error: why it failed.
     """
 
     run_id: str
@@ -51,18 +51,18 @@ class LastRun(BaseModel):
 
 
 class TableStatus(BaseModel):
-    """Where a table of a layer stands.
+    """The status of one table of a layer.
 
     Attributes:
         table: topic name.
-        commit: its own last commit number; none when it has not been created.
+        commit: its last commit number; None if the table does not exist.
         consumed: bronze: `{partition: next offset}`; silver: `{bronze: batch}`.
-        behind_records: records that are there for it and not in it; bronze's are a difference of offsets, which may
-            have holes. None when Kafka does not answer.
+        behind_records: records not yet processed. For bronze, a difference of offsets, which may have holes; None if
+            Kafka does not answer.
         behind_seconds: since the oldest of them was written to Kafka.
-        quarantined: bronze's rows in quarantine.
-        last_reconcile: silver's last comparison with the source.
-        error: why nothing more is known of it.
+        quarantined: quarantined rows; bronze only.
+        last_reconcile: the last comparison with the source; silver only.
+        error: why the table cannot be read.
     """
 
     table: str
@@ -78,10 +78,10 @@ class TableStatus(BaseModel):
 
 
 class Status(BaseModel):
-    """Where the tables stand.
+    """The status of several tables.
 
     Attributes:
-        broker_error: why nothing is known of what Kafka holds.
+        broker_error: why Kafka's offsets are unknown.
     """
 
     tables: list[TableStatus] = []
@@ -91,16 +91,16 @@ class Status(BaseModel):
 def status(
     config: Config, tables: Sequence[str], spark: SparkSession | None = None, *, source: TopicSource | None = None
 ) -> Status:
-    """Look at the tables; nothing is written.
+    """The status of tables. Writes nothing.
 
     Args:
         config: the settings.
         tables: topic names or globs.
-        spark: the session; made when there is none and a table cannot be looked at without.
-        source: asked what the topics hold; the settings' when there is none.
+        spark: the session (default: a new one, if a table cannot be read without Spark).
+        source: where the topics are (default: that of the settings).
 
     Raises:
-        UnknownTableError: a name or glob fits no bronze table.
+        UnknownTableError: a name or glob matches no bronze table.
     """
 
     @cache
@@ -137,13 +137,13 @@ def status(
 
 
 class _Rows(Protocol):
-    """What is counted of bronze's rows."""
+    """Counts rows of a bronze table."""
 
     def quarantined(self) -> int:
-        """Rows in quarantine."""
+        """The number of quarantined rows."""
 
     def waiting(self, reached: int) -> tuple[int, int | None]:
-        """Rows that silver has yet to fold, behind batch `reached`, and Kafka's time of the oldest, ms."""
+        """The number of rows in batches after `reached`, not yet in silver, and their oldest Kafka timestamp, ms."""
 
 
 class _Bronze(NamedTuple):
@@ -155,13 +155,13 @@ class _Bronze(NamedTuple):
 
 
 class _Reader(Protocol):
-    """Reads the tables of a lake."""
+    """Reads tables, with or without Spark."""
 
     def bronze(self, topic: str) -> _Bronze:
         """A topic's bronze table."""
 
     def silver(self, target: SilverTarget) -> SilverProgress | None:
-        """What a silver table has consumed; none if it is not there yet."""
+        """The progress of a silver table; None if the table does not exist."""
 
 
 class _NotPlainError(Exception):
@@ -169,7 +169,7 @@ class _NotPlainError(Exception):
 
 
 class _Files:
-    """Reads them without Spark."""
+    """Reads tables without Spark."""
 
     def __init__(self, config: Config, files: LocalFiles | Storage) -> None:
         self._config = config
@@ -192,7 +192,7 @@ class _Files:
 
 
 class _RowsInFiles:
-    """Of those files whose statistics do not rule them out."""
+    """Counts rows in data files, skipping files by their statistics."""
 
     def __init__(self, files: LocalFiles | Storage, rows: Sequence[DataFile]) -> None:
         self._files = files
@@ -214,7 +214,7 @@ class _RowsInFiles:
 
 
 class _Spark:
-    """Reads them by Spark, which reads every log and reports damaged files."""
+    """Reads tables with Spark, which reads every log and reports damaged files."""
 
     def __init__(self, config: Config, spark: SparkSession) -> None:
         self._config = config
@@ -232,7 +232,7 @@ class _Spark:
 
 
 class _RowsBySpark:
-    """Of any table."""
+    """Counts rows with Spark."""
 
     def __init__(self, bronze: BronzeTable) -> None:
         self._rows = bronze.read()
@@ -249,11 +249,11 @@ class _RowsBySpark:
 
 
 class _Topic(NamedTuple):
-    """What a topic's tables say.
+    """The tables of a topic.
 
     Attributes:
-        consumed: by bronze.
-        tables: bronze first.
+        consumed: bronze's progress.
+        tables: their status, bronze first.
     """
 
     consumed: BronzeProgress
@@ -264,7 +264,7 @@ def _without_spark(config: Config, files: LocalFiles | Storage, topic: str) -> _
     try:
         return _read_topic(config, _Files(config, files), topic)
     except (_NotPlainError, OSError, pa.ArrowInvalid, Py4JJavaError):
-        return None  # Spark says what is wrong
+        return None  # the reader with Spark names the problem
 
 
 def _read_topic(config: Config, reader: _Reader, topic: str) -> _Topic:
@@ -281,7 +281,7 @@ def _read_topic(config: Config, reader: _Reader, topic: str) -> _Topic:
 
 
 def _unreadable_status(table: str, layer: str, error: Exception, config: Config) -> TableStatus:
-    """What is said of a table of which a file is incomplete or damaged; other errors are raised again."""
+    """The status of a table with an incomplete or damaged file. Raises other errors again."""
     known = error if isinstance(error, CdcLakeError) else damage(error, table)
     if known is None:
         raise error
@@ -309,7 +309,7 @@ def _silver_status(config: Config, reader: _Reader, target: SilverTarget, bronze
 
 
 def _add_lag(bronze: TableStatus, progress: BronzeProgress, log: TopicLog, source: TopicSource) -> None:
-    """Say how far a bronze table is behind its topic."""
+    """Add the lag between a bronze table and its topic."""
     if log.problem is not None:
         return
     left = unread(log, progress.offsets.get(log.id, {}))
@@ -320,12 +320,12 @@ def _add_lag(bronze: TableStatus, progress: BronzeProgress, log: TopicLog, sourc
 
 
 def _seconds_since(then_ms: int | None) -> float:
-    """Seconds since a moment; 0 when there is none."""
+    """Seconds since a time; 0 if there is none."""
     return 0.0 if then_ms is None else round(max(time.time() - then_ms / 1000, 0.0), 1)
 
 
 def _last_runs(storage: Storage | LocalFiles, folder: str) -> Mapping[tuple[str, str], LastRun]:
-    """By layer and table, from the newest reports."""
+    """The last run by layer and table, from the latest reports."""
     found: dict[tuple[str, str], LastRun] = {}
     for report in _reports(storage, folder):
         for done in report.tables:

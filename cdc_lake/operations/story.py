@@ -1,6 +1,6 @@
-"""The story of one key: every event of it that bronze holds, what it changed, and why it won, lost or was set aside.
+"""The story of one key: each of its events in bronze, what it changed, and why it won, lost or was rejected.
 
-It is told by the definition of the fold, `cdc_lake.fold.rules`, which goes through the events one by one.
+It applies `cdc_lake.fold.rules`, the definition of the fold, to one event after the other.
 """
 
 import json
@@ -34,15 +34,15 @@ class StoryEvent(BaseModel):
     """One event of a key.
 
     Attributes:
-        place: `partition@offset`, before it the generation if it is not the topic's first.
-        op: as the source said; tombstone, `t` a truncate of the table, `missing` a snapshot that lacks the row.
-        source_ts_ms: of the source's commit; none when it does not say.
-        batch: the bronze commit that brought it; none for what happened to all keys.
-        verdict: decides: silver's row is what it says. counts: it did, until a later one. lost: older than what the key
-            had seen. paired: a tombstone that belongs to the delete before it. rejected: it is not what the settings
-            expect.
-        why: in words.
-        changes: by column, what was and what is from here on; texts, null for no value.
+        place: log position, `partition@offset`; `generation/partition@offset` if the topic was re-created.
+        op: the operation of the source; `tombstone`; `t` for a truncate; `missing` for a snapshot that lacks the row.
+        source_ts_ms: time of the source's commit; None if the event has none.
+        batch: the bronze commit that landed it; None for events of all keys.
+        verdict: `decides`: silver's row is the result of this event. `counts`: it changed the row before a later event
+            did. `lost`: it is older than the row. `paired`: a tombstone after its delete. `rejected`: it does not meet
+            an expectation.
+        why: the reason for the verdict.
+        changes: by column, the values before and after as text; null for no value.
     """
 
     place: str
@@ -58,8 +58,8 @@ class Story(BaseModel):
     """The events of a key, in log order.
 
     Attributes:
-        left_out: how many events there are behind those told, which are the first 10,000. Where there are any, none is
-            said to decide.
+        left_out: how many events follow the first 10,000, which are in `events`. If there are any, no event has the
+            verdict `decides`.
     """
 
     table: str
@@ -69,16 +69,16 @@ class Story(BaseModel):
 
 
 def story(config: Config, table: str, key: str, spark: SparkSession | None = None) -> Story:
-    """Tell a key's story.
+    """The story of a key.
 
     Args:
         config: the settings.
         table: topic name.
         key: its value, `column=value` pairs separated by commas, or a JSON object of its columns.
-        spark: the session; made when there is none.
+        spark: the session (default: a new one).
 
     Raises:
-        UnknownTableError: there is no such bronze table.
+        UnknownTableError: the bronze table does not exist.
         ConfigError: bronze has no event of this key.
     """
     files = lake_files(config.lake.root, spark)
@@ -109,7 +109,7 @@ def _story(config: Config, topic: str, bronze: BronzeTable, key: str, spark: Spa
 
 
 def _find_key(table: str, rows: DataFrame, key: str) -> str:
-    """The canonical text of a key as a person gives it."""
+    """The canonical text of a key that a user typed."""
     wanted = _columns(key)
     with_key = rows.where(F.col("key").isNotNull())
     first = with_key.select("key").first()
@@ -125,14 +125,14 @@ def _find_key(table: str, rows: DataFrame, key: str) -> str:
         raise ConfigError(
             table,
             f"bronze has no event of key {key}",
-            f"its key is of {', '.join(names) or 'no column yet'}, as in {first['key'] if first else '{}'}",
+            f"its key columns are {', '.join(names) or 'not known yet'}, for example {first['key'] if first else '{}'}",
         )
     text: str = found["key"]
     return text
 
 
 def _columns(key: str) -> dict[str, str | None] | str:
-    """The columns that a person's text names; the text itself when it names none."""
+    """The columns in a user's text; the text itself if it names none."""
     try:
         given = json.loads(key)
     except json.JSONDecodeError:
@@ -144,7 +144,7 @@ def _columns(key: str) -> dict[str, str | None] | str:
 
 
 def _story_events(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEvent], int]:
-    """The events, and how many more there are."""
+    """The events, and how many more follow."""
     own = F.col("key") == key
     happened, more = _key_events(run, own)
     told = _fold_events(happened, reached, more)
@@ -155,7 +155,7 @@ def _story_events(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEve
 
 
 def _key_events(run: SilverRun, own: Column) -> tuple[list[tuple[Event, StoryEvent]], int]:
-    """The first events of a key and of all keys, in log order, and how many more there are."""
+    """The first events of a key, and those of all keys, in log order, and how many more follow."""
     of_all = (F.col("op") == TRUNCATE) | is_snapshot_edge(F.col("snapshot"))
     rows = run.bronze.where((own | of_all) & (F.col("status") == "ok"))
     reading = Reading(run)
@@ -174,7 +174,7 @@ def _key_events(run: SilverRun, own: Column) -> tuple[list[tuple[Event, StoryEve
 
 
 def _first(events: DataFrame) -> tuple[list[Row], int]:
-    """The first in log order, and how many more there are."""
+    """The first events in log order, and how many more follow."""
     found = events.orderBy(KAFKA).limit(_MAX_EVENTS).collect()
     return found, events.count() - len(found) if len(found) == _MAX_EVENTS else 0
 
@@ -182,12 +182,12 @@ def _first(events: DataFrame) -> tuple[list[Row], int]:
 def _fold_events(
     happened: Iterable[tuple[Event, StoryEvent]], reached: int, more: int
 ) -> list[tuple[Place, StoryEvent]]:
-    """Let the fold take events, and say of each what it did. Of those of all keys, only what counts is told.
+    """Fold events, and add to each its effect. Events of all keys are listed only if they count.
 
     Args:
-        happened: to the key, in log order.
+        happened: the key's events, in log order.
         reached: silver's last bronze batch.
-        more: how many events there are behind these, any of which may decide.
+        more: how many events follow, any of which may decide.
     """
     told = []
     state, row = State(), dict[str, str | None]()
@@ -199,7 +199,7 @@ def _fold_events(
             before, row = row, state.values if state.is_live else {}
             one.changes = {n: (before.get(n), row.get(n)) for n in {**before, **row} if before.get(n) != row.get(n)}
             if one.batch is not None and one.batch > reached:
-                one.verdict, one.why = "not folded yet", f"bronze batch {one.batch}; silver has folded {reached}"
+                one.verdict, one.why = "not folded yet", f"bronze batch {one.batch}; silver has merged up to {reached}"
             elif not (one.changes or one.why):
                 one.why = "changes nothing"
             newest, winner = event if event.order else newest, one
@@ -210,19 +210,19 @@ def _fold_events(
         told.append((event.place, one))
     if winner is not None and winner.verdict == "counts" and state.has_row:
         if more:
-            winner.why = "an event that is left out may decide"
+            winner.why = "an event that is not shown may decide"
         else:
             winner.verdict = "decides"
     return told
 
 
 def _why_lost(event: Event, newest: Event | None) -> str:
-    """Why a streaming event is stale, if `newest` is the last one before it that counted."""
+    """Why a streaming event is stale; `newest` is the last event before it that counted."""
     assert event.order and newest and newest.order, "only a streaming event is stale, and only against another"
     has_positions = event.order.position is not None and newest.order.position is not None
     is_by_position = has_positions and event.order.domain == newest.order.domain
-    by = "its log position is not newer, and neither is its time" if is_by_position else "its time is older"
-    return f"sent again: {by} than those of {position_text(newest.place)}"
+    by = "its log position and time are not newer" if is_by_position else "its time is older"
+    return f"stale: {by} than those of {position_text(newest.place)}"
 
 
 def _row_event(row: Row) -> tuple[Event, StoryEvent]:
@@ -236,12 +236,12 @@ def _row_event(row: Row) -> tuple[Event, StoryEvent]:
 
 def _whole_table_event(event: Event) -> tuple[Event, StoryEvent]:
     at, ts_ms = position_text(event.place), event.order and event.order.ts_ms
-    why = "the table was truncated" if event.op == TRUNCATE else "a completed snapshot did not have the row"
+    why = "the table was truncated" if event.op == TRUNCATE else "a completed snapshot lacks the row"
     return event, StoryEvent(place=at, op=event.op, source_ts_ms=ts_ms, why=why)
 
 
 def _unfolded_event(row: Row) -> StoryEvent:
-    """An event of the key that the fold never sees."""
+    """An event of the key that silver does not merge."""
     told = _base_event(row)
     if row["status"] == "ok":
         told.verdict, told.why = "paired", f"belongs to the delete at offset {row['tombstone_of']}"
@@ -251,26 +251,26 @@ def _unfolded_event(row: Row) -> StoryEvent:
 
 
 def _base_event(row: Row) -> StoryEvent:
-    """An event of the key, before anything is said of it."""
+    """An event of the key, without a verdict."""
     at, ts_ms = position_text(row[KAFKA]), row["source_ts_ms"]
     return StoryEvent(place=at, op=row["op"], source_ts_ms=ts_ms, batch=row["batch"])
 
 
 def position_text(at: Sequence[Any]) -> str:
-    """A place, at least its last three fields, as people write it: see `StoryEvent.place`."""
+    """The text of a log position, of which at least the last three fields are given; see `StoryEvent.place`."""
     *_, generation, partition, offset = at
     return f"{f'{generation}/' if generation else ''}{partition}@{offset}"
 
 
 def sent_values(event: Row) -> dict[str, str | None]:
-    """The values that a typed event sent, for people."""
+    """The values that a typed event sent, as text."""
     values = event["row"].asDict() if event["row"] is not None else {}
     unsent = event["unavailable"] or ()
     return {name: value_text(value) for name, value in values.items() if name not in unsent}
 
 
 def value_text(value: object) -> str | None:
-    """A value for people; null for none."""
+    """A value as text; None for null."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, Row):

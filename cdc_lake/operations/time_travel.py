@@ -1,7 +1,7 @@
-"""Time travel: a table as it was at a point of its life, and what changed between two of them.
+"""Time travel: a table at an earlier point, and the changes between two points.
 
-A version, or the time of a commit, is read from the table itself. What the source's clock or Kafka's offsets name, no
-version need ever have held: it is folded anew from bronze, by silver's own fold.
+Versions and commit times are read from the table. Source times and offsets need not match any version, so silver is
+folded from bronze up to them, with silver's own fold.
 """
 
 from bisect import bisect_left
@@ -35,10 +35,10 @@ from cdc_lake.tables.progress import BronzeProgress, GoldProgress, KeyFrom
 
 Layer = Literal["bronze", "silver", "gold"]
 CHANGE_TYPE = "_change_type"
-"""Column of `changes`; its values, too, are those of Delta's change data feed."""
+"""Column of `changes`; name and values as in Delta's change data feed."""
 _SNAPSHOT_OP, _INCREMENTAL = "r", "incremental"
-_TODO = "name one of these"
-_TODO_OF_SILVER = f"{_TODO}, or a SourceTime or an Offset: bronze still has what is gone here"
+_TODO = "name one of these versions"
+_TODO_OF_SILVER = f"{_TODO}, or a SourceTime or an Offset, which are read from bronze"
 
 
 def read(
@@ -49,7 +49,7 @@ def read(
         return _Silver.of(config, table, spark).at(as_of).rows
     if isinstance(as_of, SourceTime | Offset):
         todo = "name a version or a time, or read silver"
-        raise ConfigError(table, f"{layer} is not told as of a {type(as_of).__name__}", todo)
+        raise ConfigError(table, f"{layer} cannot be read as of a {type(as_of).__name__}", todo)
     stored = _bronze(config, table, spark) if layer == "bronze" else _gold(config, table, spark)
     return stored.read(_version(stored, table, as_of))
 
@@ -71,16 +71,16 @@ def _gold(config: Config, table: str, spark: SparkSession) -> Table[GoldProgress
     )
     gold = open_gold(config, name, spark)
     if not gold.exists():
-        raise UnknownTableError(name, "there is a model, and no table yet", "run the gold job first")
+        raise UnknownTableError(name, "the gold table does not exist yet", "run the gold job first")
     return gold
 
 
 @dataclass(frozen=True)
 class _State:
-    """A silver table at a point, or the rows of it that may differ from another's.
+    """A silver table at a point, or those of its rows that may differ from another point.
 
     Attributes:
-        keys: its primary key.
+        keys: the columns of its primary key.
     """
 
     rows: DataFrame
@@ -89,10 +89,10 @@ class _State:
 
 @dataclass(frozen=True)
 class _Silver:
-    """A silver table, and bronze's that it is folded from.
+    """A silver table that can be read at a point.
 
     Attributes:
-        name: as it was asked for.
+        name: as the caller gave it.
     """
 
     spark: SparkSession
@@ -105,20 +105,20 @@ class _Silver:
         topic = name.partition("@")[0]
         targets = {target.name: target for target in silver_targets(config, topic)}
         if name not in targets:
-            what = f"the settings hold silver of it in {', '.join(targets)}"
-            raise UnknownTableError(name, what, "name one of these")
+            what = f"its silver tables in the settings are {', '.join(targets)}"
+            raise UnknownTableError(name, what, "name one of these tables")
         return cls(spark, config, name, targets[name])
 
     def at(self, point: Point | None) -> _State:
-        """The table at a point; now, if there is none."""
+        """The table at a point (default: now)."""
         if isinstance(point, SourceTime | Offset):
             return self._folded(point)
         silver, keys = self._table()
         return _State(silver.read(_version(silver, self.name, point, _TODO_OF_SILVER)), keys)
 
     def between(self, since: Point, until: Point | None) -> tuple[_State, _State]:
-        """The table at two points; where both are versions, of what both have only as much as cannot be told apart."""
-        check_has_keys(self.config.table(self.target.topic), self.target.topic, "read it at each point")
+        """The table at two points. If both are versions, rows in files that both versions share may be missing."""
+        check_has_keys(self.config.table(self.target.topic), self.target.topic, "read the table at each point instead")
         if isinstance(since, SourceTime | Offset) or isinstance(until, SourceTime | Offset):
             return self.at(since), self.at(until)
         silver, keys = self._table()
@@ -127,17 +127,17 @@ class _Silver:
         return (states[0], states[1]) if one <= other else (states[1], states[0])
 
     def _table(self) -> tuple[Table[Any], Sequence[str]]:
-        """The table, and its primary key."""
+        """The table, and the columns of its primary key."""
         silver = self.target.open(self.spark)
         progress = silver.progress()
         if progress is None:
-            _bronze(self.config, self.target.topic, self.spark)  # names the nearest, if there is none either
-            raise UnknownTableError(self.name, "bronze has it, and silver has not yet", "run the silver job first")
+            _bronze(self.config, self.target.topic, self.spark)  # names similar tables, if bronze has none either
+            raise UnknownTableError(self.name, "the silver table does not exist yet", "run the silver job first")
         return silver, progress.keys
 
     def _folded(self, point: SourceTime | Offset) -> _State:
-        """The fold of bronze's events up to a point."""
-        check_has_keys(self.config.table(self.target.topic), self.target.topic, "name a version, or when it was there")
+        """The table, folded from bronze's events up to a point."""
+        check_has_keys(self.config.table(self.target.topic), self.target.topic, "name a version or a commit time")
         topic, bronze = self.target.topic, _bronze(self.config, self.target.topic, self.spark)
         landed = progress_of(bronze)
         run = looking(
@@ -154,47 +154,47 @@ class _Silver:
         run = replace(run, bronze=rows)
         batch = Batch(run, 1, landed.commit, None, rows)
         if batch.schemas is None:
-            raise TimeTravelError(topic, f"bronze has no event of a row up to {point}", "name a later point")
+            raise TimeTravelError(topic, f"bronze has no row event up to {point}", "name a later point")
         outcome = folded(batch)
         found = outcome.changes(landed.commit).where(~F.col(DELETE)).drop(KEY, KEEP, DELETE)
-        # It is no commit of silver's.
+        # The rows belong to no commit of silver.
         return _State(found.withColumn(BATCH, F.lit(None).cast("bigint")), list(outcome.layout.keys))
 
 
 def _version(table: Table[Any], name: str, as_of: int | datetime | str | None, todo: str = _TODO) -> int:
-    """The version that a point names.
+    """The version at a point.
 
     Args:
-        todo: what is said where it is gone.
+        todo: the cure in the error if the version is gone.
 
     Raises:
-        ConfigError: it is no point, or a time without a zone.
-        ExpiredError: there is no such version, or it cannot be read any more.
+        ConfigError: it is not a point, or is a time without a zone.
+        ExpiredError: the version does not exist, or is no longer readable.
     """
     if as_of is None:
         return table.version()
     if isinstance(as_of, int):
-        version, what = as_of, f"version {as_of} is not there, or not any more"
+        version, what = as_of, f"version {as_of} does not exist or has expired"
     else:
         found = table.version_at(milliseconds(as_of))
         version = -1 if found is None else found
-        what = f"what it was at {as_of} is not there, or not any more"
+        what = f"the version at {as_of} does not exist or has expired"
     if version < 0 or not table.has(version):
-        # Oldest first: what is gone is in front.
+        # Oldest first: expired versions are in front.
         known = table.history()[::-1]
         there = known[bisect_left(known, True, key=lambda one: table.has(one.version)) :]
         first, last = (f"{one.version} ({iso(one.at_ms)})" for one in (there[0], there[-1]))
-        raise ExpiredError(name, f"{what}: there are versions {first} to {last}", todo)
+        raise ExpiredError(name, f"{what}; the table has versions {first} to {last}", todo)
     return version
 
 
 def _of_one_key(
     rows: DataFrame, point: SourceTime | Offset, landed: BronzeProgress, key_from: KeyFrom | None, topic: str
 ) -> DataFrame:
-    """Bronze's rows of the primary key that the table had at a point.
+    """Bronze's rows with the primary key that the table had at a point.
 
     Raises:
-        TimeTravelError: its key had changed, and bronze did not know all rows by the new one yet.
+        TimeTravelError: the key had changed, and bronze did not yet have all rows with the new one.
     """
     if key_from is None or key_from.topic_id not in landed.offsets:
         return rows
@@ -207,19 +207,19 @@ def _of_one_key(
     if not of_today:
         return rows.where(is_former)
     if missing:
-        what = f"its primary key changed, and {point} is before the last of {missing} events that tell its rows by it"
+        what = f"its primary key changed, and {missing} events of its rows with the new key are after {point}"
         raise TimeTravelError(topic, what, "name a later point, or one before the change")
     return rows.where(~is_former)
 
 
 def rows_until(rows: DataFrame, point: SourceTime | Offset | None, landed: BronzeProgress, topic: str) -> DataFrame:
-    """Bronze's rows up to a point; all, if there is none.
+    """Bronze's rows up to a point (default: all).
 
     Args:
         landed: bronze's progress.
 
     Raises:
-        TimeTravelError: bronze does not know what the table was there.
+        TimeTravelError: bronze lacks a part of the table at that point.
     """
     if point is None:
         return rows
@@ -229,10 +229,10 @@ def rows_until(rows: DataFrame, point: SourceTime | Offset | None, landed: Bronz
 
 
 def _is_until(point: SourceTime | Offset, landed: BronzeProgress, topic: str) -> Column:
-    """Whether a row of bronze is not behind a point; an offset is one in the newest generation of its topic.
+    """Whether a bronze row is at or before a point. Offsets are those of the topic's latest generation.
 
     Raises:
-        TimeTravelError: bronze has not read so far, or a partition is not named.
+        TimeTravelError: bronze has not reached the offsets, or a partition is missing.
     """
     if isinstance(point, SourceTime):
         return _event_time_ms() <= point.ms
@@ -241,25 +241,25 @@ def _is_until(point: SourceTime | Offset, landed: BronzeProgress, topic: str) ->
     if beyond or point.positions.keys() != reached.keys():
         raise TimeTravelError(
             topic,
-            f"{point} is no place in each of its partitions that bronze has reached: {dict(sorted(reached.items()))}",
-            "name all partitions, each with the next offset to read, or run the bronze job first",
+            f"{point} does not name an offset up to bronze's in each partition: {dict(sorted(reached.items()))}",
+            "name the next offset of every partition, or run the bronze job first",
         )
     return is_before(point.positions, len(landed.offsets) - 1)
 
 
 def _event_time_ms() -> Column:
-    """When an event happened; what says no time, as lone tombstones, had happened when Kafka got it."""
+    """Source time of an event; Kafka's time for events without one, such as unpaired tombstones."""
     return F.coalesce("source_ts_ms", "log_ts")
 
 
 def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) -> None:
-    """See that the first snapshot of the table had ended by a time: before, only some of its rows are there.
+    """Check that the table's first snapshot had ended at a time: before its end, bronze has only some of the rows.
 
-    Where no marker says that it ended, it did before the first event that is none of its rows. Without a snapshot, the
-    first event is what is known first.
+    Without an end marker, the snapshot ended before the first event that is not one of its rows. Without a snapshot,
+    the table is known from its first event on.
 
     Raises:
-        TimeTravelError: it had not.
+        TimeTravelError: the snapshot had not ended.
     """
     is_row = (F.col("op") == _SNAPSHOT_OP) & ~F.col("snapshot").eqNullSafe(_INCREMENTAL)
     first_end = F.min(F.when(is_snapshot_end(F.col("snapshot")), place()))
@@ -272,7 +272,7 @@ def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) ->
     )
     ((end, is_marked, first_ms),) = found.collect()
     if end is None and is_marked:
-        raise TimeTravelError(topic, "its first snapshot has not ended in bronze", "run the bronze job first")
+        raise TimeTravelError(topic, "bronze does not have all of its first snapshot", "run the bronze job first")
     of_snapshot = rows.where(is_row)
     if end is not None:
         at_end = F.struct(*(F.lit(value).alias(name) for name, value in end.asDict().items())).cast(KAFKA_TYPE)
@@ -280,14 +280,14 @@ def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) ->
     ((ended_ms,),) = of_snapshot.agg(F.max(_event_time_ms())).collect()
     known_ms = first_ms if ended_ms is None else ended_ms
     if known_ms is None or point.ms < known_ms:
-        since = "it has no event" if known_ms is None else f"it can be told from {iso(known_ms)} on"
+        since = "it has no event" if known_ms is None else f"it is complete from {iso(known_ms)} on"
         raise TimeTravelError(
-            topic, f"bronze does not know all of the table as of {point.at}: {since}", "name a later time"
+            topic, f"bronze does not have the complete table as of {point.at}: {since}", "name a later time"
         )
 
 
 def _differences(before: _State, after: _State) -> DataFrame:
-    """What has to be done to the rows of one state so that they are those of another."""
+    """The row changes that turn one state into another."""
     was, is_now = (state.rows.where(~F.col(DELETED).eqNullSafe(True)) for state in (before, after))
     columns = StructType([*is_now.schema, *(field for field in was.schema if field.name not in is_now.columns)])
     sides = [as_struct(rows, columns, name) for rows, name in ((was, "was"), (is_now, "is_now"))]
@@ -312,7 +312,7 @@ def _differences(before: _State, after: _State) -> DataFrame:
 
 
 def as_struct(rows: DataFrame, columns: StructType, name: str) -> DataFrame:
-    """Each row as one struct of these columns, null where it has none of the name."""
+    """Each row as one struct of these columns; columns that the row lacks are null."""
     there = set(rows.columns)
     values = (
         (F.col(quoted(field.name)) if field.name in there else F.lit(None)).cast(field.dataType).alias(field.name)
@@ -322,7 +322,7 @@ def as_struct(rows: DataFrame, columns: StructType, name: str) -> DataFrame:
 
 
 def same(fields: StructType, one: str, other: str) -> Column:
-    """Whether two structs agree in some of their fields. Maps have no order, and Spark does not compare them."""
+    """Whether two structs are equal in some fields. Maps compare as sorted entries: Spark cannot compare maps."""
 
     def value(struct: str, field: StructField) -> Column:
         found = F.col(struct)[field.name]

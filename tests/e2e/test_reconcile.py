@@ -342,7 +342,7 @@ def test_changes_under_way_are_no_difference_once_silver_has_them(
     assert done.rows == {"source": 3, "silver": 2, "ranges": 1, "ranges_differing": 1, "missing": 1}
     assert done.reconciled is not None
     assert done.reconciled.columns == {"added": "silver does not have it", "gone": "the source does not have it"}
-    assert any("under way" in warning for warning in done.warnings)
+    assert any("in flight" in warning for warning in done.warnings)
 
 
 @pytest.mark.parametrize("rows", [(0, 0), (0, 3), (3, 0)], ids=["both_empty", "source_empty", "silver_empty"])

@@ -104,7 +104,7 @@ def test_a_story_too_long_to_tell_says_how_much_is_left_out(
     found = story(config(folded), topic.table, "8", spark)
 
     assert ([one.place for one in found.events], found.left_out) == (["0@2", "0@3"], 3)
-    assert (found.events[1].verdict, found.events[1].why) == ("counts", "an event that is left out may decide")
+    assert (found.events[1].verdict, found.events[1].why) == ("counts", "an event that is not shown may decide")
 
 
 def test_what_counts_in_a_story_is_what_counts_by_the_rules(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
@@ -188,7 +188,7 @@ def test_a_truncate_and_a_record_in_quarantine_are_part_of_the_story(
 def test_a_key_that_bronze_does_not_have_is_told_with_one_that_it_has(
     spark: SparkSession, folded: Path, topic: Topic, key: str
 ) -> None:
-    with pytest.raises(ConfigError, match=r'no event of key .*its key is of id, as in {"id":[789]}'):
+    with pytest.raises(ConfigError, match=r'no event of key .*its key columns are id, for example {"id":[789]}'):
         story(config(folded), topic.table, key, spark)
 
 

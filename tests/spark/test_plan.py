@@ -114,7 +114,7 @@ def test_a_subject_that_the_policy_will_refuse_is_named_before_any_record_comes(
     console = Console(width=80, record=True, highlight=False)
     _print_plan(found, console)
     text = console.export_text()
-    assert "the registry's newest schema, of which no record is here yet:" in text
+    assert "the registry's latest schema, which no record uses yet:" in text
     assert "`to_text` int comes as string" in text
 
 

@@ -204,7 +204,7 @@ def test_silver_changed_since_shown_is_not_rebuilt(
 
     assert command(place) == 40
 
-    assert "silver has changed since the difference was shown; nothing was written" in capsys.readouterr().err
+    assert "silver has changed since the differences were shown; nothing was written" in capsys.readouterr().err
     assert DeltaTable(silver.table_uri).version() == silver.version() + 1, "only the other program has written"
 
 

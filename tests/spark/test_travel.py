@@ -140,7 +140,7 @@ def test_versions_are_read_likewise(spark: SparkSession, tmp_path: Path, table_t
 def check_versions(spark: SparkSession, settings: Config, versions: list[int], times: list[datetime]) -> None:
     assert [at(spark, settings, TABLE, version) for version in versions] == STATES[:3]
     assert [at(spark, settings, TABLE, point) for point in (times[1], times[2].isoformat(), None)] == STATES[:3]
-    what = f"there are versions {versions[0]} .* to {versions[-1]} "
+    what = f"the table has versions {versions[0]} .* to {versions[-1]} "
     for gone in (times[0], versions[0] - 1, versions[-1] + 1):
         with pytest.raises(ExpiredError, match=what):
             cdc_lake.read(spark, TABLE, as_of=gone, config=settings)
@@ -195,7 +195,7 @@ def check_gone(spark: SparkSession, settings: Config, versions: list[int], times
     assert 0 < len(there) < len(versions)
     assert [at(spark, settings, TABLE, version) for version in there] == STATES[3 - len(there) : 3]
     for point in (versions[0], times[1]):
-        with pytest.raises(ExpiredError, match=rf"there are versions {there[0]} \(.*Z\) to .*SourceTime"):
+        with pytest.raises(ExpiredError, match=rf"the table has versions {there[0]} \(.*Z\) to .*SourceTime"):
             cdc_lake.read(spark, TABLE, as_of=point, config=settings)
 
 
@@ -232,11 +232,11 @@ def test_what_no_version_held_is_folded_from_bronze(
     assert rows.dtypes == cdc_lake.read(spark, topic.table, config=settings).dtypes
     assert {row["__batch"] for row in rows.collect()} == {None}
     untold: list[tuple[SourceTime | Offset, str]] = [
-        (second(0.999), r"it can be told from 2023-11-14T22:13:21.000Z on"),
-        (Offset({0: 0}), "bronze has no event of a row up to"),
+        (second(0.999), r"it is complete from 2023-11-14T22:13:21.000Z on"),
+        (Offset({0: 0}), "bronze has no row event up to"),
         (Offset({0: 11}), r"has reached: \{0: 10\}"),
-        (Offset({}), "name all partitions"),
-        (Offset({0: 1, 1: 0}), "name all partitions"),
+        (Offset({}), "name the next offset of every partition"),
+        (Offset({0: 1, 1: 0}), "name the next offset of every partition"),
     ]
     for point, what in untold:
         with pytest.raises(TimeTravelError, match=what):
@@ -279,13 +279,13 @@ def test_bronze_and_gold_are_read_as_they_were(
 
     assert [count(TABLE, "bronze", point) for point in (0, between, 1, None)] == [3, 3, 10, 10]
     assert [count("revenue", "gold", point) for point in (0, None)] == [1, 2]
-    with pytest.raises(ConfigError, match="gold is not told as of a SourceTime"):
+    with pytest.raises(ConfigError, match="gold cannot be read as of a SourceTime"):
         count("revenue", "gold", second(1))
     for name, layer, what in (
         ("pagila.public.thin", "bronze", f"the nearest: {TABLE}"),
         ("pagila.public.thin", "silver", f"the nearest: {TABLE}"),
         (TABLE, "silver", "silver has not yet"),
-        (f"{TABLE}@hudi_mor", "silver", f"the settings hold silver of it in {TABLE}"),
+        (f"{TABLE}@hudi_mor", "silver", f"its silver tables in the settings are {TABLE}"),
     ):
         with pytest.raises(UnknownTableError, match=what):
             count(name, layer, None)

@@ -40,7 +40,7 @@ def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp
 
     assert isinstance(outcome.exception, InstallationError)
     assert str(outcome.exception) == (
-        "reconcile: psycopg is not installed; install cdc_lake with its extra `reconcile`"
+        "reconcile: psycopg is not installed; install cdc_lake with the extra `reconcile`"
     )
 
 
