@@ -5,31 +5,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import cache, partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pydantic import BaseModel
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from cdc_lake.bronze.run import unread
 from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, DamagedFileError, IncompleteWriteError, InfrastructureError
-from cdc_lake.lake.lake import BronzeTable, SilverTarget
-from cdc_lake.lake.open import TABLE_FOLDERS
+from cdc_lake.lake.lake import SilverTarget
+from cdc_lake.lake.readers import BronzeState, FilesReader, Reader, SparkReader, without_spark
 from cdc_lake.runs.context import PARALLEL_READS, lake_of, needs_hadoop, select_landed, silver_targets
 from cdc_lake.runs.report import Report
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource
 from cdc_lake.spark.session import build_session, lake_files
 from cdc_lake.storage.files import LocalFiles, Storage
-from cdc_lake.tables.contract import progress_of
 from cdc_lake.tables.damage import damage, with_cure
-from cdc_lake.tables.newest import DataFile, newest_rows, rows_where
-from cdc_lake.tables.progress import BronzeProgress, SilverProgress
+from cdc_lake.tables.progress import BronzeProgress
 
 _UNREADABLE = (IncompleteWriteError, DamagedFileError, PySparkException, Py4JJavaError)
 _MAX_REPORTS = 500
@@ -120,10 +115,11 @@ def status(
         found.broker_error = str(error)
     runs = _last_runs(files, f"{config.lake.root}/_runs")
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
-        looked_at = list(pool.map(partial(_without_spark, config, files), topics))
-    for topic, plain in zip(topics, looked_at, strict=True):
+        plain = FilesReader(lake_of(config), files)
+        read = list(pool.map(lambda topic: without_spark(partial(_read_topic, config, plain, topic)), topics))
+    for topic, known in zip(topics, read, strict=True):
         try:
-            of_topic = plain or _read_topic(config, _Spark(config, session()), topic)
+            of_topic = known[0] if known else _read_topic(config, SparkReader(lake_of(config), session()), topic)
         except _UNREADABLE as error:
             found.tables.append(_unreadable_status(topic, "bronze", error, config))
             continue
@@ -134,118 +130,6 @@ def status(
         one.last_run = runs.get((one.layer, one.table))
         one.last_reconcile = runs.get(("reconcile", one.table)) if one.layer == "silver" else None
     return found
-
-
-class _Rows(Protocol):
-    """Counts rows of a bronze table."""
-
-    def quarantined(self) -> int:
-        """The number of quarantined rows."""
-
-    def waiting(self, reached: int) -> tuple[int, int | None]:
-        """The number of rows in batches after `reached`, not yet in silver, and their oldest Kafka timestamp, ms."""
-
-
-class _Bronze(NamedTuple):
-    """A bronze table."""
-
-    table_id: str
-    progress: BronzeProgress
-    rows: _Rows
-
-
-class _Reader(Protocol):
-    """Reads tables, with or without Spark."""
-
-    def bronze(self, topic: str) -> _Bronze:
-        """A topic's bronze table."""
-
-    def silver(self, target: SilverTarget) -> SilverProgress | None:
-        """The progress of a silver table; None if the table does not exist."""
-
-
-class _NotPlainError(Exception):
-    """Only Spark can tell what a table's log says."""
-
-
-class _Files:
-    """Reads tables without Spark."""
-
-    def __init__(self, config: Config, files: LocalFiles | Storage) -> None:
-        self._config = config
-        self._files = files
-
-    def bronze(self, topic: str) -> _Bronze:
-        """See `_Reader`."""
-        found = newest_rows(self._files, lake_of(self._config).path("bronze", topic))
-        if found is None:
-            raise _NotPlainError
-        newest, rows = found
-        return _Bronze(newest.table_id, newest.progress, _RowsInFiles(self._files, rows))
-
-    def silver(self, target: SilverTarget) -> SilverProgress | None:
-        """See `_Reader`."""
-        newest = target.newest(self._files)
-        if newest is None and self._files.holds(target.path, *TABLE_FOLDERS):
-            raise _NotPlainError
-        return newest.progress if newest else None
-
-
-class _RowsInFiles:
-    """Counts rows in data files, skipping files by their statistics."""
-
-    def __init__(self, files: LocalFiles | Storage, rows: Sequence[DataFile]) -> None:
-        self._files = files
-        self._rows = rows
-
-    def quarantined(self) -> int:
-        """See `_Rows`."""
-        is_quarantined = pc.field("status") == "quarantined"
-        return len(rows_where(self._files, self._rows, is_quarantined, ["status"], least={"status": "quarantined"}))
-
-    def waiting(self, reached: int) -> tuple[int, int | None]:
-        """See `_Rows`."""
-        is_waiting = (pc.field("batch") > reached) & (pc.field("status") == "ok")
-        columns = ["batch", "status", "kafka_timestamp"]
-        found = rows_where(self._files, self._rows, is_waiting, columns, least={"batch": reached + 1})
-        times = found["kafka_timestamp"]
-        oldest = pc.min(times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py()
-        return len(times), None if oldest is None else oldest // 1000
-
-
-class _Spark:
-    """Reads tables with Spark, which reads every log and reports damaged files."""
-
-    def __init__(self, config: Config, spark: SparkSession) -> None:
-        self._config = config
-        self._spark = spark
-
-    def bronze(self, topic: str) -> _Bronze:
-        """See `_Reader`."""
-        table = lake_of(self._config).bronze(self._spark, topic)
-        progress = progress_of(table)
-        return _Bronze(table.id(), progress, _RowsBySpark(table))
-
-    def silver(self, target: SilverTarget) -> SilverProgress | None:
-        """See `_Reader`."""
-        return target.open(self._spark).progress()
-
-
-class _RowsBySpark:
-    """Counts rows with Spark."""
-
-    def __init__(self, bronze: BronzeTable) -> None:
-        self._rows = bronze.read()
-
-    def quarantined(self) -> int:
-        """See `_Rows`."""
-        return self._rows.where(F.col("status") == "quarantined").count()
-
-    def waiting(self, reached: int) -> tuple[int, int | None]:
-        """See `_Rows`."""
-        rows = self._rows.where((F.col("batch") > reached) & (F.col("status") == "ok"))
-        number, oldest_ms = rows.agg(F.count("*"), F.min(F.unix_millis("kafka_timestamp"))).collect()[0]
-        return number, oldest_ms
 
 
 class _Topic(NamedTuple):
@@ -260,14 +144,7 @@ class _Topic(NamedTuple):
     tables: list[TableStatus]
 
 
-def _without_spark(config: Config, files: LocalFiles | Storage, topic: str) -> _Topic | None:
-    try:
-        return _read_topic(config, _Files(config, files), topic)
-    except (_NotPlainError, OSError, pa.ArrowInvalid, Py4JJavaError):
-        return None  # the reader with Spark names the problem
-
-
-def _read_topic(config: Config, reader: _Reader, topic: str) -> _Topic:
+def _read_topic(config: Config, reader: Reader, topic: str) -> _Topic:
     bronze = reader.bronze(topic)
     found = TableStatus(
         table=topic,
@@ -290,7 +167,7 @@ def _unreadable_status(table: str, layer: str, error: Exception, config: Config)
     return TableStatus(table=table, layer=layer, commit=None, error=str(known))
 
 
-def _silver_status(config: Config, reader: _Reader, target: SilverTarget, bronze: _Bronze) -> TableStatus:
+def _silver_status(config: Config, reader: Reader, target: SilverTarget, bronze: BronzeState) -> TableStatus:
     try:
         folded = reader.silver(target)
     except _UNREADABLE as error:

@@ -10,14 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from py4j.protocol import Py4JJavaError
 from pydantic import BaseModel
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from cdc_lake.catalogs import open_catalog
@@ -27,21 +23,17 @@ from cdc_lake.config import Config, SilverTable
 from cdc_lake.decode.declared import column_comments
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.lake.open import TABLE_FOLDERS, gold_table
+from cdc_lake.lake.readers import FilesReader, Reader, SparkReader, without_spark
 from cdc_lake.models import model_names, read_model
 from cdc_lake.partitioning import joint_name
 from cdc_lake.runs.context import PARALLEL_READS, lake_of, needs_hadoop, select, silver_targets
 from cdc_lake.runs.report import Failure, Report
 from cdc_lake.spark.session import build_session, hadoop, is_alive, lake_files
 from cdc_lake.storage.files import LocalFiles, Storage
-from cdc_lake.tables.contract import Table, progress_of
+from cdc_lake.tables.contract import Table
 from cdc_lake.tables.delta import DeltaLakeTable
-from cdc_lake.tables.newest import newest_rows, newest_schema, rows_where
 
 logger = logging.getLogger(__name__)
-
-_LOG_ORDER = ("batch", "log_ts", "partition", "offset")
-_NEAR_BATCHES = 16
-"""The newest schema of a topic's values is looked for in so many of bronze's newest batches first."""
 
 
 class EntryReport(BaseModel):
@@ -187,14 +179,14 @@ class _LakeTable:
     layer: str
     table: str
     path: str
-    held_in: SilverTable
+    stored_in: SilverTable
     open: Callable[[SparkSession], Table[Any]]
 
     @property
     def partition_by(self) -> tuple[str, ...]:
         """The columns that readers are told of."""
-        fields = self.held_in.partitions
-        return (joint_name(fields),) if fields and self.held_in.format == "hudi" else ()
+        fields = self.stored_in.partitions
+        return (joint_name(fields),) if fields and self.stored_in.format == "hudi" else ()
 
 
 def _lake_table(config: Config, layer: str, name: str) -> _LakeTable:
@@ -203,8 +195,8 @@ def _lake_table(config: Config, layer: str, name: str) -> _LakeTable:
         return _LakeTable(layer, name, target.path, target.held_in, target.open)
     path = lake_of(config).path(layer, name)
     if layer == "gold":
-        wanted = read_model(Path(config.gold.models) / f"{name}.sql").header.table
-        return _LakeTable(layer, name, path, wanted, lambda spark: gold_table(spark, path, wanted))
+        storage = read_model(Path(config.gold.models) / f"{name}.sql").header.table
+        return _LakeTable(layer, name, path, storage, lambda spark: gold_table(spark, path, storage))
     return _LakeTable(layer, name, path, SilverTable(), lambda spark: DeltaLakeTable(spark, path))
 
 
@@ -244,8 +236,9 @@ class _CatalogWriter:
             return self._down
         try:
             self._catalog = self._catalog or open_catalog(self._config, partial(hadoop, self._spark))
-            held, reader = _lake_table(self._config, layer, table), _Spark(self._config, self._spark)
-            entry = _entry(self._config, reader, Storage(self._spark), held)
+            lake = lake_of(self._config)
+            reader, storage = SparkReader(lake, self._spark), Storage(self._spark)
+            entry = _entry(self._config, reader, storage, _lake_table(self._config, layer, table))
             if entry is not None:
                 _put(self._catalog, entry)
         except Exception as error:
@@ -263,112 +256,32 @@ def _put(catalog: Catalog, entry: Entry) -> None:
     catalog.put(entry)
 
 
-class _Described(NamedTuple):
-    """A table's columns, and its partitions by the names of their folders."""
-
-    schema: StructType
-    partitions: Sequence[str]
-
-
-class _Reader(Protocol):
-    """Reads the columns and comments of tables for a catalog."""
-
-    def described(self, held: _LakeTable) -> _Described | None:
-        """A table; none where there is none yet."""
-
-    def newest_value_schema(self, topic: str) -> str | None:
-        """The fingerprint of the newest one in bronze."""
-
-
-class _NotPlainError(Exception):
-    """Only Spark can tell."""
-
-
-class _Files:
-    """Reads it without Spark."""
-
-    def __init__(self, config: Config, files: LocalFiles | Storage) -> None:
-        self._config = config
-        self._files = files
-
-    def described(self, held: _LakeTable) -> _Described | None:
-        """See `_Reader`. A Hudi table's columns are Avro's in its commits, and Spark says what these are to it."""
-        schema = newest_schema(self._files, held.path) if held.held_in.format == "delta" else None
-        if schema is None and self._files.holds(held.path, *TABLE_FOLDERS):
-            raise _NotPlainError
-        return _Described(schema, ()) if schema else None
-
-    def newest_value_schema(self, topic: str) -> str | None:
-        """See `_Reader`."""
-        found = newest_rows(self._files, lake_of(self._config).path("bronze", topic))
-        if found is None:
-            raise _NotPlainError
-        newest, rows = found
-        columns = ["status", "value_schema", *_LOG_ORDER]
-        for since in (newest.progress.commit - _NEAR_BATCHES, 0):
-            is_of_row = (pc.field("status") == "ok") & pc.field("value_schema").is_valid() & (pc.field("batch") > since)
-            last = rows_where(self._files, rows, is_of_row, columns, least={"batch": since + 1})
-            if last:
-                by_place = last.sort_by([(name, "descending") for name in _LOG_ORDER])
-                fingerprint: str = by_place["value_schema"][0].as_py()
-                return fingerprint
-        return None
-
-
-class _Spark:
-    """Reads it by Spark."""
-
-    def __init__(self, config: Config, spark: SparkSession) -> None:
-        self._config = config
-        self._spark = spark
-
-    def described(self, held: _LakeTable) -> _Described | None:
-        """See `_Reader`."""
-        table = held.open(self._spark)
-        return _Described(table.schema(), table.partition_folders()) if table.exists() else None
-
-    def newest_value_schema(self, topic: str) -> str | None:
-        """See `_Reader`."""
-        bronze = lake_of(self._config).bronze(self._spark, topic)
-        progress = progress_of(bronze)
-        written = bronze.read().where((F.col("status") == "ok") & F.col("value_schema").isNotNull())
-        newest = F.max_by("value_schema", F.struct(*_LOG_ORDER))
-        for since in (progress.commit - _NEAR_BATCHES, 0):
-            found: str | None = written.where(F.col("batch") > since).agg(newest).collect()[0][0]
-            if found is not None:
-                return found
-        return None
-
-
-def _entry_without_spark(config: Config, files: LocalFiles | Storage, held: _LakeTable) -> tuple[Entry | None] | None:
-    """The entry, which is nothing where there is no table yet; nothing at all where only Spark can tell."""
-    try:
-        return (_entry(config, _Files(config, files), files, held),)
-    except (_NotPlainError, OSError, pa.ArrowInvalid, Py4JJavaError):
-        return None  # Spark says what is wrong
-
-
-def _entry(config: Config, reader: _Reader, files: LocalFiles | Storage, held: _LakeTable) -> Entry | None:
+def _entry(config: Config, reader: Reader, files: LocalFiles | Storage, table: _LakeTable) -> Entry | None:
     """What the catalog is to be told of a table; nothing where there is none yet."""
-    found = reader.described(held)
+    found = reader.columns(table.path, table.stored_in.format, table.open)
     if found is None:
         return None
-    database, name = names_of(config.catalog, held.layer, held.table)
+    database, name = names_of(config.catalog, table.layer, table.table)
     comments = dict[str, str]()
-    if held.layer == "silver" and (fingerprint := reader.newest_value_schema(held.table.partition("@")[0])):
+    if table.layer == "silver" and (fingerprint := _latest_value_schema(reader, table.table.partition("@")[0])):
         comments = column_comments(lake_of(config).schema_files(files).by_fingerprint(fingerprint).text)
     return Entry(
-        table=held.table,
-        layer=held.layer,
+        table=table.table,
+        layer=table.layer,
         database=database,
         name=name,
-        kind=held.held_in.kind,
-        path=held.path,
+        kind=table.stored_in.kind,
+        path=table.path,
         schema=_commented(found.schema, comments),
-        partition_by=held.partition_by,
+        partition_by=table.partition_by,
         partitions=tuple(found.partitions),
-        former=former_name(config.catalog, held.layer, held.table),
+        former=former_name(config.catalog, table.layer, table.table),
     )
+
+
+def _latest_value_schema(reader: Reader, topic: str) -> str | None:
+    bronze = reader.bronze(topic)
+    return bronze.rows.latest_value_schema(bronze.progress.commit)
 
 
 def _commented(schema: StructType, comments: Mapping[str, str]) -> StructType:
@@ -401,19 +314,20 @@ class _CatalogComparison:
         there = {layer: _table_names(config, files, layer) for layer in layers}
         topics = list(dict.fromkeys(name.partition("@")[0] for names in there.values() for name in names))
         asked = set(select(tables, topics, f"table in {config.lake.root}", "run the bronze job first"))
-        wanted = [
+        selected = [
             _lake_table(config, layer, name)
             for layer, names in there.items()
             for name in names
             if name.partition("@")[0] in asked
         ]
+        plain = FilesReader(lake_of(config), files)
         with ThreadPoolExecutor(PARALLEL_READS) as pool:
-            found = list(pool.map(partial(_entry_without_spark, config, files), wanted))
-        told = (
-            one[0] if one else _entry(config, _Spark(config, session()), files, held)
-            for held, one in zip(wanted, found, strict=True)
+            read = list(pool.map(lambda one: without_spark(partial(_entry, config, plain, files, one)), selected))
+        found = (
+            known[0] if known else _entry(config, SparkReader(lake_of(config), session()), files, one)
+            for one, known in zip(selected, read, strict=True)
         )
-        entries = [entry for entry in told if entry is not None]
+        entries = [entry for entry in found if entry is not None]
         self.found = {database: self.catalog.found(database) for database in {one.database for one in entries}}
         self.entries = [entry.as_listed(self.found[entry.database]) for entry in entries]
         self._root = config.lake.root

@@ -1,0 +1,195 @@
+"""Facts about tables, read from their files without Spark where these are certain, and with Spark otherwise."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from cdc_lake.lake.lake import BronzeTable, Lake, SilverTarget
+from cdc_lake.lake.open import TABLE_FOLDERS
+from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.tables.contract import Table, progress_of
+from cdc_lake.tables.newest import DataFile, newest_rows, newest_schema, rows_where
+from cdc_lake.tables.progress import BronzeProgress, SilverProgress
+
+T = TypeVar("T")
+
+_LOG_ORDER = ("batch", "log_ts", "partition", "offset")
+_NEAR_BATCHES = 16
+"""The latest value schema is searched in this many of bronze's latest batches first."""
+
+
+class NeedsSparkError(Exception):
+    """The files do not answer for certain: another program wrote the latest commit, or a file is damaged."""
+
+
+def without_spark(read: Callable[[], T]) -> tuple[T] | None:
+    """The result of `read` in a tuple; None if only Spark can read the table, or name what is wrong with it."""
+    try:
+        return (read(),)
+    except (NeedsSparkError, OSError, pa.ArrowInvalid, Py4JJavaError):
+        return None
+
+
+class BronzeRows(Protocol):
+    """Queries on the rows of a bronze table."""
+
+    def quarantined(self) -> int:
+        """The number of quarantined rows."""
+
+    def waiting(self, reached: int) -> tuple[int, int | None]:
+        """The number of `ok` rows in batches after `reached`, and their oldest Kafka timestamp, ms."""
+
+    def latest_value_schema(self, commit: int) -> str | None:
+        """The fingerprint of the last value's schema in log order; None if no row has one.
+
+        Args:
+            commit: the table's latest.
+        """
+
+
+class BronzeState(NamedTuple):
+    """A bronze table at its latest commit."""
+
+    table_id: str
+    progress: BronzeProgress
+    rows: BronzeRows
+
+
+class Columns(NamedTuple):
+    """The columns of a table, and its partitions by the names of their folders."""
+
+    schema: StructType
+    partitions: Sequence[str]
+
+
+class Reader(Protocol):
+    """Reads facts about tables."""
+
+    def bronze(self, topic: str) -> BronzeState:
+        """The bronze table of a topic."""
+
+    def silver(self, target: SilverTarget) -> SilverProgress | None:
+        """The progress of a silver table; None if the table does not exist."""
+
+    def columns(self, path: str, format: str, open: Callable[[SparkSession], Table[Any]]) -> Columns | None:
+        """The columns of a table of any layer; None if the table does not exist."""
+
+
+class FilesReader:
+    """Reads without Spark. Raises `NeedsSparkError` where the files do not answer for certain."""
+
+    def __init__(self, lake: Lake, files: LocalFiles | Storage) -> None:
+        self._lake = lake
+        self._files = files
+
+    def bronze(self, topic: str) -> BronzeState:
+        """See `Reader`."""
+        found = newest_rows(self._files, self._lake.path("bronze", topic))
+        if found is None:
+            raise NeedsSparkError
+        newest, rows = found
+        return BronzeState(newest.table_id, newest.progress, _RowsInFiles(self._files, rows))
+
+    def silver(self, target: SilverTarget) -> SilverProgress | None:
+        """See `Reader`."""
+        newest = target.newest(self._files)
+        if newest is None and self._files.holds(target.path, *TABLE_FOLDERS):
+            raise NeedsSparkError
+        return newest.progress if newest else None
+
+    def columns(self, path: str, format: str, open: Callable[[SparkSession], Table[Any]]) -> Columns | None:
+        """See `Reader`. Hudi's commits have Avro types, which only Spark maps to columns."""
+        schema = newest_schema(self._files, path) if format == "delta" else None
+        if schema is None and self._files.holds(path, *TABLE_FOLDERS):
+            raise NeedsSparkError
+        return Columns(schema, ()) if schema else None
+
+
+class _RowsInFiles:
+    """Reads data files that their statistics do not rule out."""
+
+    def __init__(self, files: LocalFiles | Storage, rows: Sequence[DataFile]) -> None:
+        self._files = files
+        self._rows = rows
+
+    def quarantined(self) -> int:
+        """See `BronzeRows`."""
+        is_quarantined = pc.field("status") == "quarantined"
+        return len(rows_where(self._files, self._rows, is_quarantined, ["status"], least={"status": "quarantined"}))
+
+    def waiting(self, reached: int) -> tuple[int, int | None]:
+        """See `BronzeRows`."""
+        is_waiting = (pc.field("batch") > reached) & (pc.field("status") == "ok")
+        columns = ["batch", "status", "kafka_timestamp"]
+        found = rows_where(self._files, self._rows, is_waiting, columns, least={"batch": reached + 1})
+        times = found["kafka_timestamp"]
+        oldest = pc.min(times.cast(pa.timestamp("us", "UTC")).cast(pa.int64())).as_py()
+        return len(times), None if oldest is None else oldest // 1000
+
+    def latest_value_schema(self, commit: int) -> str | None:
+        """See `BronzeRows`."""
+        columns = ["status", "value_schema", *_LOG_ORDER]
+        for since in (commit - _NEAR_BATCHES, 0):
+            is_of_row = (pc.field("status") == "ok") & pc.field("value_schema").is_valid() & (pc.field("batch") > since)
+            found = rows_where(self._files, self._rows, is_of_row, columns, least={"batch": since + 1})
+            if found:
+                latest_first = found.sort_by([(name, "descending") for name in _LOG_ORDER])
+                fingerprint: str = latest_first["value_schema"][0].as_py()
+                return fingerprint
+        return None
+
+
+class SparkReader:
+    """Reads with Spark, which reads every log and reports damaged files."""
+
+    def __init__(self, lake: Lake, spark: SparkSession) -> None:
+        self._lake = lake
+        self._spark = spark
+
+    def bronze(self, topic: str) -> BronzeState:
+        """See `Reader`."""
+        table = self._lake.bronze(self._spark, topic)
+        progress = progress_of(table)
+        return BronzeState(table.id(), progress, _RowsBySpark(table))
+
+    def silver(self, target: SilverTarget) -> SilverProgress | None:
+        """See `Reader`."""
+        return target.open(self._spark).progress()
+
+    def columns(self, path: str, format: str, open: Callable[[SparkSession], Table[Any]]) -> Columns | None:
+        """See `Reader`."""
+        table = open(self._spark)
+        return Columns(table.schema(), table.partition_folders()) if table.exists() else None
+
+
+class _RowsBySpark:
+    """Reads the table with Spark."""
+
+    def __init__(self, bronze: BronzeTable) -> None:
+        self._rows = bronze.read()
+
+    def quarantined(self) -> int:
+        """See `BronzeRows`."""
+        return self._rows.where(F.col("status") == "quarantined").count()
+
+    def waiting(self, reached: int) -> tuple[int, int | None]:
+        """See `BronzeRows`."""
+        rows = self._rows.where((F.col("batch") > reached) & (F.col("status") == "ok"))
+        number, oldest_ms = rows.agg(F.count("*"), F.min(F.unix_millis("kafka_timestamp"))).collect()[0]
+        return number, oldest_ms
+
+    def latest_value_schema(self, commit: int) -> str | None:
+        """See `BronzeRows`."""
+        rows = self._rows.where((F.col("status") == "ok") & F.col("value_schema").isNotNull())
+        latest = F.max_by("value_schema", F.struct(*_LOG_ORDER))
+        for since in (commit - _NEAR_BATCHES, 0):
+            found: str | None = rows.where(F.col("batch") > since).agg(latest).collect()[0][0]
+            if found is not None:
+                return found
+        return None
