@@ -1,7 +1,7 @@
-"""The catalog kept in step with the tables: told at the end of each run, and looked at, mended and emptied by command.
+"""Keeps the catalog in sync with the tables: after each run, and by the commands `cdc-lake catalog sync, check, drop`.
 
-A table's commit never waits for the catalog. One that is down, or refuses, is a warning in the table's report and a
-mark in the lake (`<root>/_catalog/<layer>/<table>`); the next run tells it again.
+Commits never wait for the catalog. If it does not respond, or refuses an entry, the table's report has a warning, and a
+mark in the lake (`<root>/_catalog/<layer>/<table>`) makes the next run update the entry.
 """
 
 import logging
@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 
 
 class EntryReport(BaseModel):
-    """What became of a table's entries, or what they are like.
+    """An entry of a table in the catalog.
 
     Attributes:
         entry: database and name.
-        differences: what the catalog says otherwise, or said before it was mended; none if nothing.
-        error: why it could not be mended.
+        differences: how the entry differs from the table, or did before it was updated.
+        error: why it could not be updated.
     """
 
     layer: str
@@ -53,23 +53,26 @@ class EntryReport(BaseModel):
 
 
 class CatalogReport(BaseModel):
-    """What a catalog says of the tables."""
+    """The entries of tables in the catalog."""
 
     entries: list[EntryReport] = []
 
     @property
     def drifted(self) -> list[EntryReport]:
-        """The entries that say otherwise."""
+        """The entries that differ from their tables."""
         return [one for one in self.entries if one.differences]
 
 
 def sync_catalog_after_run(config: Config, report: Report, spark: SparkSession, *, layer: str | None = None) -> None:
-    """Tell the catalog of the tables that a run committed to, and of those that it could not be told of before.
+    """Update the entries of the tables that a run committed to, and those that are marked as not up to date.
+
+    Problems become warnings in the table's report: `catalog: behind: …`.
 
     Args:
-        layer: whose tables they are; the report's, if nothing is said.
-
-    Whatever happens here, it is a warning in the table's report: `catalog: behind: …`.
+        config: the settings.
+        report: the report of the run.
+        spark: the session.
+        layer: the layer of the tables (default: that of the report).
     """
     layer = layer or report.layer
     if config.catalog.type == "none" or layer not in config.catalog.layers:
@@ -82,7 +85,7 @@ def _sync_after_run(config: Config, report: Report, spark: SparkSession, layer: 
     if not is_alive(spark):
         for done in report.tables:
             if done.status == "ok":
-                done.warn("catalog: behind: the driver's JVM has ended; run `cdc-lake catalog sync`")
+                done.warn("catalog: behind: the driver's JVM has exited; run `cdc-lake catalog sync`")
         return
     storage = Storage(spark)
     behind = set(storage.names(_mark_path(config, layer)))
@@ -100,23 +103,25 @@ def _sync_after_run(config: Config, report: Report, spark: SparkSession, layer: 
 
 
 def is_catalog_current(config: Config, files: LocalFiles | Storage, layer: str) -> bool:
-    """Whether the catalog knows the newest state of all tables of a layer, or there is none."""
+    """Whether the catalog has the latest state of all tables of a layer, or no catalog is set."""
     return config.catalog.type == "none" or not files.names(_mark_path(config, layer))
 
 
 def check_catalog(
     config: Config, tables: Sequence[str], layers: Collection[str] = (), spark: SparkSession | None = None
 ) -> CatalogReport:
-    """Compare the catalog with the tables; nothing is changed.
+    """Compare the catalog with the tables. Changes nothing.
 
     Args:
-        tables: topic names or globs; of gold the models'.
-        layers: whose tables; those of the settings, if none are given.
+        config: the settings.
+        tables: topic names or globs; for gold, names of models.
+        layers: the layers of the tables (default: `catalog.layers`).
+        spark: the session (default: a new one, if needed).
 
     Raises:
-        UnknownTableError: a name or glob fits no table.
-        ConfigError: there is no catalog.
-        InfrastructureError: it does not answer.
+        UnknownTableError: a name or glob matches no table.
+        ConfigError: no catalog is set.
+        InfrastructureError: the catalog does not respond.
     """
     comparison = _CatalogComparison(config, tables, layers, spark)
     return CatalogReport(entries=[*comparison.compared(), *comparison.surplus()])
@@ -125,9 +130,9 @@ def check_catalog(
 def sync_catalog(
     config: Config, tables: Sequence[str], layers: Collection[str] = (), spark: SparkSession | None = None
 ) -> CatalogReport:
-    """Make the catalog say what the tables are: entries are made and mended, and surplus ones are taken out.
+    """Update the catalog to match the tables: create and update entries, and remove surplus ones.
 
-    Args, Raises: see `check_catalog`. An entry that cannot be mended has its error; the others are mended.
+    Args, Raises: see `check_catalog`. An entry that cannot be updated has an error; the others are updated.
     """
     spark = spark or _session(config)
     comparison = _CatalogComparison(config, tables, layers, spark)
@@ -150,12 +155,12 @@ def sync_catalog(
 def drop_from_catalog(
     config: Config, tables: Sequence[str], layers: Collection[str] = (), spark: SparkSession | None = None
 ) -> CatalogReport:
-    """Take the entries of tables out of the catalog, and surplus ones; files stay.
+    """Remove the entries of tables from the catalog, and surplus ones. Files are kept.
 
     Args, Raises: see `check_catalog`.
 
     Raises:
-        ForeignEntryError: an entry is of something else; nothing was taken out.
+        ForeignEntryError: an entry does not belong to cdc_lake; nothing was removed.
     """
     comparison = _CatalogComparison(config, tables, layers, spark or _session(config))
     for entry in comparison.entries:
@@ -174,7 +179,7 @@ def drop_from_catalog(
 
 @dataclass(frozen=True)
 class _LakeTable:
-    """A table of the lake, which may not be there yet."""
+    """A table of the lake, which may not exist yet."""
 
     layer: str
     table: str
@@ -184,7 +189,7 @@ class _LakeTable:
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        """The columns that readers are told of."""
+        """The partition columns in the catalog."""
         fields = self.stored_in.partitions
         return (joint_name(fields),) if fields and self.stored_in.format == "hudi" else ()
 
@@ -201,28 +206,31 @@ def _lake_table(config: Config, layer: str, name: str) -> _LakeTable:
 
 
 def check_catalog_name(config: Config, storage: Storage, layer: str, table: str, others: Mapping[str, str]) -> None:
-    """Check that a table that is not in the lake yet does not take another one's name in the catalog.
+    """Check that a new table does not take the catalog name of another table.
 
-    Tables of the lake come first; of new ones, the first by name.
+    Existing tables keep their names; of several new tables, the first by name gets it.
 
     Args:
-        storage: of the lake.
-        others: the tables of the same name, and the name; see `colliding`.
+        config: the settings.
+        storage: the lake's files.
+        layer: the layer of the table.
+        table: the name of the new table.
+        others: the tables with the same catalog name, and the name; see `colliding`.
 
     Raises:
-        ConfigError: it does.
+        ConfigError: another table has the name.
     """
     for other, name in others.items():
         if other < table or storage.holds(_lake_table(config, layer, other).path, *TABLE_FOLDERS):
             raise ConfigError(
                 table,
-                f"it would be `{name}` in the catalog, as {other} is",
-                "set `catalog.table` to something like `{prefix}_{schema}_{table}`, or leave it out of --table",
+                f"its catalog name would be `{name}`, which is the name of {other}",
+                "set `catalog.table`, for example to `{prefix}_{schema}_{table}`, or leave the topic out of --table",
             )
 
 
 class _CatalogWriter:
-    """Tells the catalog of one table after the other; once it does not answer, it is not asked again."""
+    """Updates the entries of one table after the other. If the catalog does not respond, it is not called again."""
 
     def __init__(self, config: Config, spark: SparkSession) -> None:
         self._config = config
@@ -231,7 +239,7 @@ class _CatalogWriter:
         self._down: InfrastructureError | None = None
 
     def write(self, layer: str, table: str) -> Exception | None:
-        """Tell it of a table; what hindered it."""
+        """Update the entries of a table. Returns the error, if there was one."""
         if self._down is not None:
             return self._down
         try:
@@ -249,7 +257,7 @@ class _CatalogWriter:
 
 
 def _put(catalog: Catalog, entry: Entry) -> None:
-    """List a table as it is now, unless something else is listed by its names."""
+    """Write the entry of a table, unless its name belongs to something else."""
     found = catalog.found(entry.database, entry.all_names)
     entry = entry.as_listed(found)
     check_is_ours(entry, found)
@@ -257,7 +265,7 @@ def _put(catalog: Catalog, entry: Entry) -> None:
 
 
 def _entry(config: Config, reader: Reader, files: LocalFiles | Storage, table: _LakeTable) -> Entry | None:
-    """What the catalog is to be told of a table; nothing where there is none yet."""
+    """The catalog entry of a table; None if the table does not exist."""
     found = reader.columns(table.path, table.stored_in.format, table.open)
     if found is None:
         return None
@@ -285,7 +293,7 @@ def _latest_value_schema(reader: Reader, topic: str) -> str | None:
 
 
 def _commented(schema: StructType, comments: Mapping[str, str]) -> StructType:
-    """The columns with their comments, and without what else an engine notes of them."""
+    """The columns with their comments, and without other metadata of the table's engine."""
 
     def commented(field: StructField) -> StructField:
         comment = comments.get(field.name) or field.metadata.get("comment")
@@ -295,11 +303,11 @@ def _commented(schema: StructType, comments: Mapping[str, str]) -> StructType:
 
 
 class _CatalogComparison:
-    """The tables asked for beside what the catalog says.
+    """Compares tables with the catalog.
 
     Attributes:
-        entries: what it should say, of the tables that there are.
-        found: everything that is listed in their databases.
+        entries: the correct entries of the tables that exist.
+        found: all entries in their databases.
     """
 
     def __init__(
@@ -334,7 +342,7 @@ class _CatalogComparison:
         self._is_all = asked == set(topics) and set(layers) >= set(config.catalog.layers)
 
     def compared(self) -> list[EntryReport]:
-        """Each entry, and what the catalog says otherwise."""
+        """Each entry, and how the catalog differs."""
         return [
             _entry_report(entry, wanted.name, differences(wanted, self.found[entry.database].get(wanted.name)))
             for entry in self.entries
@@ -342,7 +350,7 @@ class _CatalogComparison:
         ]
 
     def surplus(self) -> list[EntryReport]:
-        """Entries of ours that are of no table any more; only told when all tables were asked for."""
+        """Entries of cdc_lake whose table no longer exists; only searched if all tables were selected."""
         if not self._is_all:
             return []
         wanted = {(entry.database, name) for entry in self.entries for name in entry.names}
@@ -361,7 +369,7 @@ def _session(config: Config) -> SparkSession:
 
 
 def _table_names(config: Config, storage: Storage | LocalFiles, layer: str) -> list[str]:
-    """The tables of a layer by their names in reports; of silver and gold some may not be there yet."""
+    """The tables of a layer by their names in reports; those of silver and gold may not exist yet."""
     if layer == "gold":
         return model_names(Path(config.gold.models))
     topics = lake_of(config).names(storage)
@@ -375,5 +383,5 @@ def _entry_report(entry: Entry, name: str, said: list[str]) -> EntryReport:
 
 
 def _mark_path(config: Config, layer: str, table: str = "") -> str:
-    """Where it is noted that the catalog is behind: for a table, or the folder of all of a layer."""
+    """The mark that an entry is not up to date: the file of a table, or the folder for a layer."""
     return lake_of(config).catalog_mark(layer, table)

@@ -1,4 +1,4 @@
-"""What the runs of all layers share: paths, which tables, their leases, the report."""
+"""Shared by the runs of all layers: selecting tables, leases, and writing the report."""
 
 import difflib
 import logging
@@ -27,7 +27,7 @@ from cdc_lake.tables.progress import GoldProgress
 logger = logging.getLogger(__name__)
 
 PARALLEL_READS = 16
-"""Looks at tables at one time: a store answers each request in some 30 ms."""
+"""Tables that are read in parallel: a store takes about 30 ms per request."""
 
 
 def lake_of(config: Config) -> Lake:
@@ -41,24 +41,24 @@ def silver_targets(config: Config, topic: str) -> list[SilverTarget]:
 
 
 def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) -> list[str]:
-    """The names among `there` that `patterns` (names or globs) name, in the order asked for, each once.
+    """The names that match `patterns`, in the order of the patterns, each once.
 
     Args:
-        patterns: what was asked for.
-        there: what there is.
+        patterns: names or globs.
+        there: all names.
         what: what the names are of, for the message.
-        todo: what to do when a pattern fits nothing.
+        todo: the cure if a pattern matches nothing.
 
     Raises:
-        UnknownTableError: a pattern fits nothing; the message lists the nearest.
+        UnknownTableError: a pattern matches nothing; the message lists similar names.
     """
     found: dict[str, None] = {}
     for pattern in patterns:
         matching = [name for name in there if fnmatchcase(name, pattern)]
         if not matching:
             near = difflib.get_close_matches(pattern, there, n=3, cutoff=0.5) or there[:3]
-            nearest = f"; the nearest: {', '.join(near)}" if near else "; there is none at all"
-            raise UnknownTableError(pattern, f"there is no such {what}{nearest}", todo)
+            similar = f"; similar names: {', '.join(near)}" if near else "; there is none"
+            raise UnknownTableError(pattern, f"there is no such {what}{similar}", todo)
         found.update(dict.fromkeys(matching))
     return list(found)
 
@@ -66,11 +66,11 @@ def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) 
 def select_landed(
     config: Config, storage: Storage | LocalFiles, patterns: Sequence[str], layer: str = "bronze"
 ) -> list[str]:
-    """The topics with a bronze table that `patterns` name; or the models with a gold one.
+    """The topics with a bronze table, or models with a gold table, that match `patterns`.
 
     Raises:
-        UnknownTableError: a pattern fits none.
-        ConfigError: it is the name of a table inside another table's folder.
+        UnknownTableError: a pattern matches none.
+        ConfigError: a name is that of a table inside another table's folder.
     """
     lake = lake_of(config)
     there = lake.names(storage, layer)
@@ -81,36 +81,36 @@ def select_landed(
 
 
 def needs_hadoop(config: Config, files: Storage | LocalFiles) -> bool:
-    """Whether a lake in a local folder holds no table, so that Hadoop may know another place by its path."""
+    """Whether a local lake has no table, so that its path may be on Hadoop's default file system."""
     return isinstance(files, LocalFiles) and not lake_of(config).names(files)
 
 
 def open_gold(config: Config, name: str, spark: SparkSession) -> Table[GoldProgress]:
-    """A model's table, which may not be there yet.
+    """A model's table, which may not exist yet.
 
     Raises:
-        ModelError: there is no such model, or its header is wrong.
+        ModelError: the model does not exist, or its header is wrong.
     """
     wanted = read_model(Path(config.gold.models) / f"{name}.sql").header.table
     return lake_of(config).gold(spark, name, wanted)
 
 
 def only_one(found: Sequence[str], pattern: str) -> str:
-    """The one name that a pattern named.
+    """The single name that a pattern matched.
 
     Raises:
-        UnknownTableError: there are several.
+        UnknownTableError: it matched several.
     """
     if len(found) > 1:
-        raise UnknownTableError(pattern, f"it names {len(found)} tables: {', '.join(found)}", "name one of them")
+        raise UnknownTableError(pattern, f"it matches {len(found)} tables: {', '.join(found)}", "name one of them")
     return found[0]
 
 
 class Leases:
-    """The leases of one run, one for each table while it is worked on; none at all if the settings say so.
+    """The leases of one run, one per table while it is processed; none if `lease.enabled` is false.
 
     Args:
-        layer: whose tables they are.
+        layer: the layer of the tables.
     """
 
     def __init__(self, config: Config, storage: Storage, run_id: str, layer: str) -> None:
@@ -122,10 +122,10 @@ class Leases:
 
     @contextmanager
     def hold(self, table: str) -> Iterator[None]:
-        """Have a table.
+        """Hold the lease of a table inside the block.
 
         Raises:
-            TableLockedError: another run has it.
+            TableLockedError: another run holds it.
         """
         if not self._config.lease.enabled:
             yield
@@ -138,11 +138,11 @@ class Leases:
                 del self._held[table]
 
     def holder(self, table: str) -> Holder | None:
-        """Who has a table now, if anybody has."""
+        """The holder of a table's lease; None if it is free."""
         return self._lease(table).holder() if self._config.lease.enabled else None
 
     def check(self, table: str) -> None:
-        """See that a table is still this run's, right before a commit.
+        """Check right before a commit that this run still holds the table's lease.
 
         Raises:
             TableLockedError: another run has taken it over.
@@ -151,9 +151,9 @@ class Leases:
             self._held[table].check()
 
     def recover(self, table: Table[P], done: TableReport) -> None:
-        """Repair what a killed run left incomplete in a table of this run, and report it as warnings.
+        """Repair what a killed run left incomplete in a table, and add warnings to the report.
 
-        Without leases another run may be writing these files: those that changed in a lease's time are left.
+        Without leases, another run may be writing these files, so files that changed within a lease's time are kept.
 
         Raises:
             DamagedFileError: a commit is incomplete, and later ones build on it.
@@ -168,9 +168,9 @@ class Leases:
 
 
 def end_report(storage: Storage | LocalFiles, config: Config, report: Report) -> None:
-    """Close the report, export its numbers, and write it next to the tables if it says something new.
+    """Close the report, export its metrics, and write it to `<root>/_runs` if it has news.
 
-    One that cannot be written is logged, and never hides what it says.
+    A report that cannot be written is logged instead.
     """
     report.end()
     export(config.metrics, report)
@@ -182,16 +182,14 @@ def end_report(storage: Storage | LocalFiles, config: Config, report: Report) ->
         storage.write_once(path, report.model_dump_json(indent=2))
     except (CdcLakeError, OSError, Py4JError) as exc:
         error = exc if isinstance(exc, CdcLakeError) else exhausted(path, exc, folder)
-        todo = "see that it can be written there; the log has the report, and the tables are as it says"
-        said = str(exc).strip().splitlines()[0]
-        report.unwritten = Failure.of(error or InfrastructureError(path, f"the report cannot be written: {said}", todo))
+        todo = "check that the folder is writable; the log has the report, and the tables are as it says"
+        cause = str(exc).strip().splitlines()[0]
+        report.unwritten = Failure.of(error or InfrastructureError(path, f"cannot write the report: {cause}", todo))
         logger.warning("the report of this run: %s", report.model_dump_json())
 
 
 def remove_expired_reports(storage: Storage, config: Config) -> None:
-    """Remove the reports of runs that began more than `run.report_days` ago, and what runs left that were killed while
-    they wrote one.
-    """
+    """Remove reports older than `run.report_days`, and unfinished files of killed runs."""
     now = datetime.now(UTC)
     oldest = time_in_name(now - timedelta(days=config.run.report_days))
     folder, writing_ms = lake_of(config).reports, 1000 * (now.timestamp() - config.lease.seconds)

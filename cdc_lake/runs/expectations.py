@@ -1,4 +1,4 @@
-"""What rows were expected to be, and are not."""
+"""Checks the expectations of tables and models on rows."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,15 +17,15 @@ UNMET = "unmet"
 
 
 def is_met(expectation: Expectation) -> Column:
-    """Whether a row meets an expectation; one about which the condition says nothing does."""
+    """Whether a row meets an expectation. A null condition is met."""
     return F.coalesce(F.expr(expectation.holds), F.lit(True))
 
 
 def check_expectations(done: TableReport, expectations: Sequence[Expectation], unmet: Mapping[str, int]) -> None:
-    """Note how many rows do not meet each expectation.
+    """Report how many rows do not meet each expectation.
 
     Raises:
-        ExpectationError: some do not meet one that is to stop the run.
+        ExpectationError: rows do not meet an expectation with `on_fail: stop`.
     """
     for one in expectations:
         number = unmet[one.name]
@@ -36,20 +36,21 @@ def check_expectations(done: TableReport, expectations: Sequence[Expectation], u
         if one.on_fail == "stop":
             todo = "the commit was aborted; fix the rows at the source, or set `on_fail` to warn or reject"
             raise ExpectationError(done.table, what, todo)
-        done.warn(f"{what}{'; they are left out' if one.on_fail == 'reject' else ''}")
+        done.warn(f"{what}{'; they are rejected' if one.on_fail == 'reject' else ''}")
 
 
 def with_unmet(events: DataFrame, expectations: Sequence[Expectation], table: str) -> DataFrame:
-    """The events that do not meet every expectation.
+    """The events that do not meet all expectations.
 
     Args:
-        events: `events()`' columns; of those without a row nothing is expected, nor of what a row does not tell.
-        table: whose they are, for the message.
+        events: the columns of `events()`. Events without a row, and conditions on unavailable values, are not checked.
+        expectations: the expectations.
+        table: the name of the table, for the message.
 
     Columns out: `key`, `__kafka`, `unmet` array<string>, the names of the expectations.
 
     Raises:
-        ConfigError: a condition is none of the table's columns.
+        ConfigError: a condition does not fit the table's columns.
     """
     rows = events.where(F.col("row").isNotNull()).select(
         F.struct("key", KAFKA, "unavailable").alias("__event"), "row.*"
@@ -64,7 +65,7 @@ def _met_or_unknown(rows: DataFrame, one: Expectation, table: str) -> Column:
         refuse_query(rows, one.holds, f"{table}: {one.name}")
         plan = rows.where(one.holds)._jdf.queryExecution().analyzed()
     except PySparkException as exc:
-        todo = "mend `expectations` in this table's settings"
+        todo = "fix `expectations` in this table's settings"
         raise ConfigError(f"{table}: {one.name}", f"Spark says: {first_line(exc)}", todo) from exc
     read = plan.condition().references().toSeq()
     names = F.array(*(F.lit(read.apply(number).name()) for number in range(read.size())))

@@ -1,7 +1,7 @@
-"""What a run did, as numbers for the monitoring that is there: Prometheus' text files, StatsD's packets.
+"""Exports the metrics of a run: text files for Prometheus, packets for StatsD.
 
-A run is a job that ends, so Prometheus gets what the last run of a table did (a file each, for the textfile collector
-of its node exporter), and StatsD what this run adds. A run never fails because its numbers cannot be told.
+A run is a batch job, so Prometheus gets the values of each table's last run (one file each, for the textfile collector
+of the node exporter), and StatsD gets what this run adds. If metrics cannot be delivered, the run logs a warning.
 """
 
 import logging
@@ -17,12 +17,12 @@ logger = logging.getLogger(__name__)
 
 
 class Sample(NamedTuple):
-    """A number and what it is of.
+    """A value of a metric.
 
     Attributes:
-        name: in Prometheus' words, without `cdc_lake_`.
-        kind: how StatsD takes it: added up, the newest counts, or a time.
-        labels: beside the layer and the table.
+        name: the metric's name in Prometheus, without `cdc_lake_`.
+        kind: the metric's type in StatsD.
+        labels: those in addition to layer and table.
     """
 
     name: str
@@ -36,17 +36,17 @@ HELP = {
     "read_bytes": "Bytes of keys and values that the last run read from Kafka.",
     "batches": "Batches that the last run committed.",
     "seconds": "Seconds that the last run took, by phase.",
-    "lag_offsets": "Offsets of the topic that bronze had not read before and after the last run: `min` and `max` of a "
+    "lag_offsets": "Offsets that bronze had not read before and after the last run: `min` and `max` of a "
     "partition, and their `total`.",
     "unmet": "Rows or events of the last run that did not meet an expectation.",
     "failed": "1 if the last run of the table failed.",
     "ended_timestamp_seconds": "When the last run of the table ended.",
 }
-"""What each number is."""
+"""The description of each metric."""
 
 
 def samples(report: Report, done: TableReport) -> Iterator[Sample]:
-    """The numbers of one table's run; those of `HELP`."""
+    """The metrics of one table's run; `HELP` describes them."""
     for what, number in done.rows.items():
         yield Sample("rows", "counter", number, (("what", what),))
     if report.layer == "bronze":
@@ -67,10 +67,10 @@ def samples(report: Report, done: TableReport) -> Iterator[Sample]:
 
 
 def check_exporters(settings: MetricsConfig) -> None:
-    """See that what tells the numbers is installed.
+    """Check that the clients of the metrics in the settings are installed.
 
     Raises:
-        InstallationError: it is not.
+        InstallationError: one is missing.
     """
     try:
         if settings.prometheus_folder:
@@ -78,19 +78,19 @@ def check_exporters(settings: MetricsConfig) -> None:
         if settings.statsd:
             import statsd  # noqa: F401
     except ModuleNotFoundError as exc:
-        todo = "pip install 'cdc-lake[metrics]', or leave `metrics` out of the settings"
+        todo = "run pip install 'cdc-lake[metrics]', or remove `metrics` from the settings"
         raise InstallationError("metrics", f"{exc.name} is not installed", todo) from exc
 
 
 def export(settings: MetricsConfig, report: Report) -> None:
-    """Tell the numbers of a run to whom the settings name."""
-    for name, tell in (("prometheus_folder", _write_prometheus), ("statsd", _send_statsd)):
+    """Send the metrics of a run to the targets in the settings."""
+    for name, send in (("prometheus_folder", _write_prometheus), ("statsd", _send_statsd)):
         to = getattr(settings, name)
         if to is not None:
             try:
-                tell(settings, report)
+                send(settings, report)
             except OSError as error:
-                logger.warning("metrics.%s: %s: the numbers of this run are not told: %s", name, to, error)
+                logger.warning("metrics.%s: %s: the metrics of this run were not delivered: %s", name, to, error)
 
 
 def _write_prometheus(settings: MetricsConfig, report: Report) -> None:
@@ -116,7 +116,7 @@ def _send_statsd(settings: MetricsConfig, report: Report) -> None:
     client = StatsClient(host, int(port), prefix="cdc_lake")
     with client.pipeline() as packets:
         for done in report.tables:
-            # A dot would begin a new level of StatsD's names.
+            # Dots separate the levels of StatsD names.
             where = f"{report.layer}.{done.table.replace('.', '_')}"
             for sample in samples(report, done):
                 name = ".".join([where, sample.name, *(value.replace(" ", "_") for _, value in sample.labels)])

@@ -1,4 +1,4 @@
-"""When this process started."""
+"""The start time of this process."""
 
 import os
 import time
@@ -6,13 +6,13 @@ from pathlib import Path
 
 
 def seconds_before(moment: float) -> float | None:
-    """How long before a moment the job started: this process, or the spark-submit that started it.
+    """Seconds between the start of the job (this process, or its spark-submit) and a time.
 
     Args:
-        moment: seconds since 1970.
+        moment: the time, in seconds since 1970.
 
     Returns:
-        None where the system does not say: it is not Linux.
+        None if the system is not Linux.
     """
     pid = os.getppid() if "PYSPARK_GATEWAY_PORT" in os.environ else os.getpid()
     try:

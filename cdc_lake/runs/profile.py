@@ -1,4 +1,4 @@
-"""What Spark and its JVM did in a process: for finding out why a run takes as long as it does."""
+"""A profile of Spark and its JVM, to find out where a run spends its time."""
 
 import json
 from typing import Any
@@ -7,11 +7,11 @@ from pyspark.sql import SparkSession
 
 
 def profile(spark: SparkSession) -> str:
-    """A JSON object of all that a session's application has done so far.
+    """The profile of a session's application so far, as a JSON object.
 
-    `jobs` and `stages` are as Spark's REST API has them: the newest 1,000 (`spark.ui.retainedJobs`). `generated` counts
-    the classes that plans were compiled to, and the seconds this took. `jvm` counts the classes it loaded, and the
-    seconds that its compilers and garbage collectors took. Source: Spark's monitoring page, "REST API".
+    `jobs` and `stages` are those of Spark's REST API, the latest 1,000 (`spark.ui.retainedJobs`). `generated` counts
+    the classes that plans were compiled to, and the seconds that took. `jvm` counts the loaded classes, and the seconds
+    of its compilers and garbage collectors. Source: Spark's monitoring page, "REST API".
 
     Args:
         spark: any session of the application.

@@ -1,4 +1,4 @@
-"""The report of a run: one object that the terminal, `--json`, status and tests all read."""
+"""The report of a run, which the terminal, `--json`, `cdc-lake status` and the tests read."""
 
 import time
 import uuid
@@ -13,7 +13,7 @@ from cdc_lake.errors import CdcLakeError, worst_exit_code
 
 
 class Failure(BaseModel):
-    """Why a table did not get through."""
+    """The error that ended the work on a table."""
 
     code: str
     message: str
@@ -22,17 +22,17 @@ class Failure(BaseModel):
 
     @classmethod
     def of(cls, error: CdcLakeError) -> "Failure":
-        """What an error says."""
+        """The failure for an error."""
         return cls(code=error.code, message=str(error), exit_code=error.exit_code, retryable=error.retryable)
 
 
 class DifferentRow(BaseModel):
-    """A key whose row in silver is not the source's.
+    """A key whose row in silver differs from the source.
 
     Attributes:
         kind: missing, extra or repeated in silver; changed.
-        key: by column the value's text.
-        columns: of a changed row, those that are other.
+        key: the values by column, as text.
+        columns: the columns that differ in a changed row.
     """
 
     kind: Literal["missing", "extra", "changed", "repeated"]
@@ -41,11 +41,11 @@ class DifferentRow(BaseModel):
 
 
 class Reconciled(BaseModel):
-    """What a comparison of silver with the source saw besides its counts.
+    """The result of a comparison of silver with the source, besides its counts.
 
     Attributes:
-        source_lsn, silver_lsn: how far Postgres' log reached when the source was read, and up to which place in it
-            silver has changes of this table.
+        source_lsn, silver_lsn: Postgres' log position when the source was read, and the position of silver's latest
+            change of this table.
         columns: by name, why a column was not compared.
         losses: by class, how many values were lost before Kafka, or never sent.
         first: the first keys that differ.
@@ -59,14 +59,14 @@ class Reconciled(BaseModel):
 
 
 class Timed:
-    """A model with `seconds` by phase. A phase inside another counts for itself alone: the sum is the time of all."""
+    """A model with `seconds` by phase. Nested phases do not count for outer ones, so the sum is the total time."""
 
-    if TYPE_CHECKING:  # each model declares it, where it is to be shown
+    if TYPE_CHECKING:  # each model declares the field, in its own order
         seconds: dict[str, float]
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the time of what is inside to the phase `name`."""
+        """Add the time of the block to the phase `name`."""
         started, before = time.monotonic(), sum(self.seconds.values())
         try:
             yield
@@ -81,21 +81,22 @@ class TableReport(Timed, BaseModel):
 
     Attributes:
         table: topic name; gold: the model's.
-        status: ok, unchanged (nothing new, nothing committed), failed; waiting and working while the run
-            goes on, and waiting still if it was told to stop.
+        status: ok, unchanged (nothing new, nothing committed), failed; waiting or working while the run is active,
+            and waiting if it was stopped before.
         consumed_from: progress before: bronze `{partition: offset}`, silver `{bronze table id: batch}`,
             gold `{silver table id: commit}`.
         consumed_to: progress after, likewise.
         source_version: rebuild: the version of bronze that silver was compared with.
-        lag_before, lag_after: bronze: by partition, how many offsets the topic had beyond the progress, of those that
-            were there when the run began.
-        read_bytes: bronze: of keys and values.
-        rows: counts by name; they close (`check_totals`).
-        examples: keys, by the name of the count that they are some of; ten each at most.
-        unmet: by expectation, how many rows or events did not meet it; zeros too.
-        seconds: by phase; `look` is for what is new, `open` for tables, the lease and all that has no phase.
-        warnings: what the operator should know although the run went on.
-        reconciled: of a comparison with the source.
+        lag_before, lag_after: bronze: offsets by partition that the topic had beyond the progress; only offsets that
+            existed when the run started.
+        read_bytes: bronze: bytes of keys and values.
+        rows: counts by name; they add up (`check_totals`).
+        examples: keys by the name of a count, at most ten each.
+        unmet: by expectation, how many rows or events did not meet it, zeros included.
+        seconds: by phase; `look` is the search for new data, `open` includes tables, the lease and all time without a
+            phase.
+        warnings: problems that did not stop the run.
+        reconciled: the result of a comparison with the source.
     """
 
     table: str
@@ -123,12 +124,12 @@ class TableReport(Timed, BaseModel):
             self.rows[name] = self.rows.get(name, 0) + number
 
     def warn(self, warning: str) -> None:
-        """Note something that did not stop the run, once."""
+        """Add a warning, unless the report has it already."""
         if warning not in self.warnings:
             self.warnings.append(warning)
 
     def fail(self, error: CdcLakeError) -> None:
-        """Note the error that ended this table's run."""
+        """Record the error that ended the work on this table."""
         self.status = "failed"
         self.error = Failure.of(error)
 
@@ -138,9 +139,9 @@ class Report(Timed, BaseModel):
 
     Attributes:
         seconds: by phase: `start` of the process, Spark's `session`, `tables`, `catalog`, and `list` for topics,
-            offsets, newest commits and all that has no phase. Writing the report comes after it.
-        because: who asked for it and why, where that has to be said.
-        is_news: whether it is written and printed; false if a run after another one has nothing else to say.
+            offsets, latest commits and all time without a phase. Writing the report is not included.
+        because: the user and the reason, if the command needs one.
+        is_news: whether it is written and printed; false if a continuous run has nothing new to report.
         unwritten: why its file could not be written.
     """
 
@@ -155,7 +156,7 @@ class Report(Timed, BaseModel):
     unwritten: Failure | None = Field(default=None, exclude=True)
 
     def end(self) -> None:
-        """Note that the run has ended."""
+        """Record the end of the run."""
         self.ended_at = datetime.now(UTC)
         counted = sum(seconds for phase, seconds in self.seconds.items() if phase != "start")
         rest = (self.ended_at - self.started_at).total_seconds() - counted
@@ -163,17 +164,17 @@ class Report(Timed, BaseModel):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was done: there was nothing new, it failed at once, or the run was told to stop before."""
+        """Whether no batch was committed: nothing was new, all tables failed, or the run was stopped."""
         return all(table.status in ("unchanged", "waiting", "failed") and not table.batches for table in self.tables)
 
     @property
     def failing(self) -> dict[str, str]:
-        """The codes of errors by table."""
+        """The error codes by table."""
         return {table.table: table.error.code for table in self.tables if table.error}
 
     @property
     def exit_code(self) -> int:
-        """0 only if every table is ok or had nothing new, and the report is written."""
+        """0 only if every table is ok or unchanged, and the report is written."""
         failures = [*(table.error for table in self.tables), self.unwritten]
         return worst_exit_code(failure.exit_code for failure in failures if failure)
 
@@ -184,19 +185,19 @@ class Report(Timed, BaseModel):
 
 
 def time_in_name(moment: datetime) -> str:
-    """How the names of reports begin that began then."""
+    """The start of the file names of reports of runs that started at this time."""
     return f"{moment:%Y%m%dT%H%M%S%f}Z"
 
 
 def check_totals(where: str, total: int, **parts: int) -> None:
-    """See that every row is accounted for.
+    """Check that every row is accounted for.
 
     Raises:
-        CdcLakeError: the parts do not add up to the total; nothing has been committed yet.
+        CdcLakeError: the parts do not add up to the total.
     """
     if sum(parts.values()) != total:
         raise CdcLakeError(
             where,
             f"{total} rows went in and {' + '.join(f'{number} {name}' for name, number in parts.items())} came out",
-            "this is a defect of cdc_lake: please report it with the run's report; nothing was committed",
+            "this is a bug in cdc_lake: please report it with the run's report; the batch was not committed",
         )

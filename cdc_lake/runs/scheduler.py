@@ -1,7 +1,7 @@
-"""Many tables in one application: side by side, a batch of each in turn, the one that is furthest behind first.
+"""Schedules many tables in one application: in parallel, one batch of each at a time, the one with the most lag first.
 
-What is new is found before anything is planned; a table without costs a look at its newest commit. A table that fails
-leaves the others alone.
+Tables without new data are found before Spark plans anything, by reading their latest commit. If a table fails, the
+others continue.
 """
 
 import logging
@@ -58,20 +58,20 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _EXPIRY_SECONDS = 24 * 3600
-"""Expired reports are removed so often, and by each process that starts Spark."""
+"""Time between removals of expired reports; each process that starts Spark also removes them once."""
 _FEW_TABLES = 8
-"""With more, a JVM that compiles less needs more in the end."""
+"""With more tables, a JVM that compiles less is slower in total."""
 _OUT_OF_MEMORY_SIGN = re.compile(r"OutOfMemoryError(?!: unable to create)(: [A-Za-z ]+)?|SparkContext was shut down")
 _LOST_NODE_SIGNS = ("ExecutorLostFailure", "FetchFailed", "no longer alive", "Worker lost", "worker lost")
-"""What Spark says when more was on an executor than it makes again by itself; of a checkpoint's block the third."""
+"""Spark's messages when a lost executor had data that Spark does not recompute; the third is about checkpoints."""
 
 
 class NewData(NamedTuple):
-    """What is new for a table, told without Spark.
+    """The new data for a table, counted without Spark.
 
     Attributes:
-        rows: how many, in the layer below; none at all if there is nothing.
-        stored_bytes: of the table that they change.
+        rows: number of new rows in the layer below; 0 if there are none.
+        stored_bytes: size of the table that they change.
     """
 
     rows: int
@@ -79,26 +79,25 @@ class NewData(NamedTuple):
 
 
 class Work(Protocol):
-    """What a layer does to one of its tables; `spark` is the thread's own session."""
+    """The work of a layer on one of its tables. `spark` is the session of the calling thread."""
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
-        """How much is new, in the layer's own unit; 0 when the table need not be taken. None: only a turn can say."""
+        """The amount of new data, in the layer's unit; 0 to skip the table, None if only `process_next` can tell."""
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        """Take one batch; whether more is waiting."""
+        """Process the next batch. Returns whether there are more."""
 
 
 class TableScheduler:
-    """The threads of an application that work on its tables.
+    """Processes tables in parallel threads, and retries when a server does not respond.
 
     Args:
-        parallel: how many.
-        spark: the first one's session; made when there is none.
-        watch: told of each run's report when the run begins.
-        is_continuous: there will be run after run. A table that failed for good is left out of the later ones; see
-            `end` for which of them leave a report.
-        retry_seconds: for so long what fails because a server does not answer is tried again, after 1 s, 2 s, 4 s and
-            so on, 30 s at most.
+        parallel: number of threads.
+        spark: the session of the first thread (default: a new one).
+        watch: called with the report of each run when the run starts.
+        is_continuous: more runs will follow. They skip tables with an error that cannot be retried; see `end` for which
+            runs leave a report.
+        retry_seconds: how long to retry when a server does not respond, after 1 s, 2 s, 4 s and so on, at most 30 s.
     """
 
     def __init__(
@@ -125,21 +124,21 @@ class TableScheduler:
 
     @property
     def session(self) -> SparkSession | None:
-        """The first worker's session, if one was needed."""
+        """The session of the first thread; None if none was needed."""
         return self._sessions[0] if self._sessions else None
 
     def spark(self, config: Config, layer: str) -> SparkSession:
-        """The first worker's session.
+        """The session of the first thread, which is started if needed.
 
         Raises:
-            InstallationError: Spark cannot be started with what is installed.
+            InstallationError: Spark cannot start with the installed packages.
         """
         if not self._sessions:
             self._sessions.append(build_session(f"cdc_lake {layer}", config.max_record_bytes, is_short=self._is_short))
         return self._sessions[0]
 
     def files(self, config: Config) -> LocalFiles | Storage:
-        """The lake's files, for a look; see `session.lake_files`."""
+        """The lake's files, for reading; see `session.lake_files`."""
         return lake_files(config.lake.root, self.session)
 
     def finds_nothing_new(
@@ -150,13 +149,13 @@ class TableScheduler:
         tables: Sequence[str],
         look: Callable[[TableReport], NewData | None],
     ) -> bool:
-        """Whether no table need be taken, told without a session; the run has then ended, and its report is written.
+        """Whether no table has new data, found without a session. If so, the run has ended and its report is written.
 
-        If little is new, the session that is made next is one for a short run.
+        If there is little new data, the next session is one for a short run.
 
         Args:
-            files: the lake's.
-            look: what is new for a table; none where only Spark can say.
+            files: the lake's files.
+            look: the new data for a table; None if only Spark can tell.
         """
         if not is_catalog_current(config, files, report.layer):
             return False
@@ -167,7 +166,7 @@ class TableScheduler:
                 found += pool.map(partial(_none_on_error, look), looked_at[start : start + PARALLEL_READS])
                 is_new = not all(new is not None and not new.rows for new in found)
                 if is_new and isinstance(files, Storage):
-                    return False  # each look takes requests, and there is a JVM already
+                    return False  # each table takes requests, and a JVM is running already
         if is_new:
             self._is_short = not self.is_continuous and _is_small(found)
             return False
@@ -181,13 +180,12 @@ class TableScheduler:
         return True
 
     def open_storage(self, config: Config, report: Report) -> Storage:
-        """The lake's files, for a run that writes. The first time it is seen that it can.
+        """The lake's files, for a run that writes. The first call checks access.
 
         Raises:
-            ConfigError: files cannot be written, read or removed there; or what the settings want the numbers to be
-                told with is not installed.
-            InfrastructureError: the store does not answer, or is full.
-            InstallationError: Spark cannot be started with what is installed.
+            ConfigError: files cannot be written, read or deleted in the lake.
+            InfrastructureError: the store does not respond, or is full.
+            InstallationError: Spark cannot start with the installed packages, or the `metrics` extra is missing.
         """
         self._record_startup(report)
         with report.phase("session"):
@@ -202,10 +200,10 @@ class TableScheduler:
         return storage
 
     def end(self, files: LocalFiles | Storage, config: Config, report: Report) -> None:
-        """End a run. One of many leaves a report if it did something, or if its tables fail otherwise than before.
+        """End a run. A continuous run leaves a report only if it did something, or if other tables fail than before.
 
         Args:
-            files: the lake's.
+            files: the lake's files.
         """
         is_dead = self.session is not None and not is_alive(self.session)
         if is_dead:
@@ -219,13 +217,13 @@ class TableScheduler:
             self._expires_at = time.monotonic() + _EXPIRY_SECONDS
 
     def _record_startup(self, report: Report) -> None:
-        """Count the start of the process in the first run's report."""
+        """Add the startup time of the process to the first run's report."""
         if not self._has_run and (seconds := seconds_before(report.started_at.timestamp())) is not None:
             report.seconds["start"] = seconds
         self._has_run = True
 
     def with_retry(self, do: Callable[[], T]) -> T:
-        """Do it, and again for a while when a server does not answer; unless told to stop."""
+        """Call `do`; retry on `InfrastructureError` until `retry_seconds` pass or `stop` is called."""
         return Retrying(
             retry=retry_if_exception_type(InfrastructureError),
             wait=wait_exponential_jitter(initial=1, max=30),
@@ -239,25 +237,31 @@ class TableScheduler:
         self._stopping.wait(seconds)
 
     def stop(self) -> None:
-        """End after the turns that are under way."""
+        """Stop after the running batches."""
         self._stopping.set()
 
     def cancel(self) -> None:
-        """End now: the batches that are under way are given up, none of them half written."""
+        """Stop now: cancel the running batches. Commits are atomic, so nothing is half written."""
         self.stop()
         self._cancelled.set()
         if self.session:
             self.session.sparkContext.cancelAllJobs()
 
     def wait(self, seconds: float) -> bool:
-        """Wait, or until told to stop; whether that was so."""
+        """Wait until the time is over or `stop` is called. Returns whether it was called."""
         return self._stopping.wait(seconds)
 
     def each_table(self, report: Report, tables: Sequence[str], work: Work, *, leases: Leases | None) -> None:
-        """Bring each table up to date, its lease held for each turn; without leases where nothing is written.
+        """Process each table until it has no new data, and hold its lease during each batch.
+
+        Args:
+            report: gets a report per table.
+            tables: names.
+            work: processes the batches.
+            leases: None if the work writes nothing.
 
         Raises:
-            ConfigError: a failpoint is set that does not exist.
+            ConfigError: an unknown failpoint is set.
         """
         failpoints.check()
         report.tables += [TableReport(table=one, status="waiting") for one in tables if one not in self.skipped]
@@ -292,7 +296,7 @@ class TableScheduler:
             self.skipped |= {table: error for table, error in failures.items() if not error.retryable}
 
     def _process(self, work: Work, spark: SparkSession, done: TableReport, leases: Leases | None) -> bool:
-        """One turn; a failure is noted in the table's report, and ends its turns."""
+        """Process one batch. A failure is recorded in the table's report and ends its work."""
 
         def take() -> bool:
             try:
@@ -301,7 +305,7 @@ class TableScheduler:
                         return work.process_next(spark, done)
                     except (PySparkException, Py4JError):
                         if leases:
-                            leases.check(done.table)  # or the failure is that another run writes the table
+                            leases.check(done.table)  # the cause may be that another run writes the table
                         raise
             except Exception as error:
                 logger.debug("%s", done.table, exc_info=True)
@@ -313,31 +317,31 @@ class TableScheduler:
             return self.with_retry(take)
         except CdcLakeError as error:
             if self._cancelled.is_set():
-                done.warn("told to stop in the middle of a batch: nothing of it was committed")
+                done.warn("the run was stopped during a batch; the batch was not committed")
             else:
                 done.fail(error)
             return False
 
     def _out_of_memory(self, spark: SparkSession, table: str, error: Exception) -> DriverDiedError | None:
-        """The error of a JVM that has ended, or whose memory does not suffice; none if it failed for another reason.
+        """The error for a JVM that has exited or run out of memory; None for other failures.
 
-        Where it has ended, the tables that have not had a turn wait for the next run.
+        If it has exited, the remaining tables wait for the next run.
         """
         sign, has_ended = _OUT_OF_MEMORY_SIGN.search(str(error)), not is_alive(spark)
         if has_ended:
             self.stop()
         elif not sign:
             return None
-        why = "the driver's JVM has ended" if has_ended else "Spark ran out of memory"
+        why = "the driver's JVM has exited" if has_ended else "Spark ran out of memory"
         return DriverDiedError(
             table,
             f"{why}{f' ({sign[0]})' if sign else ''}; the driver's heap is {self._heap_bytes >> 20} MiB",
-            "set a larger spark.driver.memory (on a cluster also spark.executor.memory), or a smaller max_batch_bytes, "
-            "max_rows or run.parallel, then run again; nothing of this batch was committed",
+            "increase spark.driver.memory (on a cluster also spark.executor.memory), or lower max_batch_bytes, "
+            "max_rows or run.parallel, then run again; the batch was not committed",
         )
 
     def _run_queue(self, tables: Sequence[TableReport], do: Callable[[SparkSession, TableReport], bool]) -> None:
-        """Do it for each table, and again at the end of the line as long as it says so."""
+        """Call `do` for each table. As long as it returns true, the table goes back to the end of the queue."""
         line = deque(tables)
 
         def serve(spark: SparkSession) -> None:
@@ -369,7 +373,7 @@ class TableScheduler:
 
 def _log_retry(state: RetryCallState) -> None:
     assert state.outcome is not None and state.next_action is not None
-    logger.warning("%s; tried again in %.0f s", state.outcome.exception(), state.next_action.sleep)
+    logger.warning("%s; retrying in %.0f s", state.outcome.exception(), state.next_action.sleep)
 
 
 def _in_session(spark: SparkSession, serve: Callable[[SparkSession], None]) -> None:
@@ -381,11 +385,11 @@ def _none_on_error(look: Callable[[TableReport], T], done: TableReport) -> T | N
     try:
         return look(done)
     except Exception:
-        return None  # the turn will fail likewise, and say so
+        return None  # processing will fail for the same reason, and report it
 
 
 def _is_small(found: Sequence[NewData | None]) -> bool:
-    """Whether a run ends soon that takes what was found."""
+    """Whether processing this data takes a short run."""
     new = [one for one in found if one is None or one.rows]
     return len(new) <= _FEW_TABLES and all(
         one is not None and is_little(rows=one.rows, stored_bytes=one.stored_bytes) for one in new
@@ -393,10 +397,10 @@ def _is_small(found: Sequence[NewData | None]) -> bool:
 
 
 def _translate_error(table: str, error: Exception, disk_paths: Sequence[str]) -> CdcLakeError:
-    """What an error means for the one who started the run.
+    """The `CdcLakeError` for any error.
 
     Args:
-        disk_paths: the lake's root, and Spark's folders for temporary files.
+        disk_paths: the lake's root, and Spark's temporary folders.
     """
     if not isinstance(error, CdcLakeError):
         error = exhausted(table, error, *disk_paths) or error
@@ -409,7 +413,7 @@ def _translate_error(table: str, error: Exception, disk_paths: Sequence[str]) ->
     return CdcLakeError(
         table,
         f"unexpected: {type(error).__name__}: {error}",
-        "this is a defect of cdc_lake: please report it with what --debug shows; the other tables went on",
+        "this is a bug in cdc_lake: please report it with the output of --debug; the other tables continued",
     )
 
 
@@ -418,33 +422,33 @@ def _translate_spark_error(table: str, error: Exception) -> CdcLakeError:
     if "OffsetOutOfRangeException" in said or "failOnDataLoss" in said:
         return DataLossError(
             table,
-            "Kafka removed records while they were being read",
-            "run again: the gap is then named with its offsets; nothing of this batch was committed",
+            "Kafka deleted records while they were being read",
+            "run again to see the offsets of the gap; the batch was not committed",
         )
     if "org.apache.kafka.common.errors" in said:
         return refused(table, said) or InfrastructureError(
             table,
-            "the broker stopped answering in the middle of the run",
-            "run again; nothing of this batch was committed",
+            "the broker stopped responding during the run",
+            "run again; the batch was not committed",
         )
     if any(sign in said for sign in ACCESS_DENIED):
         return ConfigError(
             table,
-            f"the store refuses access: {first_line(error)}",
-            "let the job's user list, read, write and delete below lake.root; nothing of this batch was committed",
+            f"the store denied access: {first_line(error)}",
+            "allow the job's user to list, read, write and delete below lake.root; the batch was not committed",
         )
     if overlap := re.search(rf"\S+: {OVERLAP}", said):
         return ConfigError(
             table,
             overlap[0],
-            "take the file away that holds records of another one, and let the sink write each partition's records in "
-            "the order of their offsets; nothing of this batch was committed",
+            "remove the file with the repeated records, and have the sink write each partition's records in offset "
+            "order; the batch was not committed",
         )
     if any(sign in said for sign in _LOST_NODE_SIGNS):
         return InfrastructureError(
             table,
-            f"the cluster lost a node in the middle of a batch: {first_line(error)}",
-            "run again; nothing of this batch was committed",
+            f"the cluster lost a node during a batch: {first_line(error)}",
+            "run again; the batch was not committed",
         )
     return damage(error, table) or CdcLakeError(
         table, f"Spark failed: {first_line(error)}", "run again with --debug to see where"
@@ -452,6 +456,6 @@ def _translate_spark_error(table: str, error: Exception) -> CdcLakeError:
 
 
 def first_line(error: Exception) -> str:
-    """What Spark says of an error, without the line that py4j puts above it."""
+    """The first line of Spark's message, without the line that py4j adds."""
     said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
     return ((said or "").strip() or type(error).__name__).splitlines()[0][:300]

@@ -96,7 +96,7 @@ def test_schemas_written_by_hand_are_registered_once_they_are_compatible(desk: D
     assert json.loads(desk.says("show", value, "--version", "1", "--json"))["id"] == listed[value]["id"]
     assert "no version 7" in desk.fails(UnknownTableError, "show", value, "--version", "7")
     assert "write one of backward" in desk.fails(ConfigError, "register", "--level", "up")
-    assert f"the nearest: {key}" in desk.fails(UnknownTableError, "check", f"{desk.topic}-kye")
+    assert f"similar names: {key}" in desk.fails(UnknownTableError, "check", f"{desk.topic}-kye")
 
 
 def test_the_schemas_of_a_model_s_topic_follow_from_its_table(desk: Desk, spark: SparkSession) -> None:

@@ -35,7 +35,7 @@ def test_dead_jvm_exits_1_and_finished_tables_are_reported(tmp_path: Path) -> No
 
     assert done.returncode == 1, done.stderr
     said = next(line for line in done.stderr.splitlines() if line.startswith("error CDC-101"))
-    assert f"{LARGE}: the driver's JVM has ended" in said
+    assert f"{LARGE}: the driver's JVM has exited" in said
     assert "the driver's heap is 6" in said and "spark.driver.memory" in said
     (file,) = (tmp_path / "lake" / "_runs").glob("*.json")
     tables = {table["table"]: table["status"] for table in json.loads(file.read_text())["tables"]}

@@ -104,7 +104,7 @@ def test_unknown_model_ends_with_2_before_spark_starts(
     done = call("gold", "--model", "film_revenues")
 
     assert done.code == 2
-    assert re.search(r"error CDC-201 film_revenues: there is no such model .*nearest: film_revenue", done.said)
+    assert re.search(r"error CDC-201 film_revenues: there is no such model .*similar names: film_revenue", done.said)
     assert not lake.exists()
 
 
@@ -119,7 +119,7 @@ def test_an_unknown_topic_ends_with_2_and_names_the_nearest(call: Submit, stack:
     done = call("bronze", "--table", asked, CDC_LAKE__STACK__FOLDER=str(stack.folder))
 
     assert done.code == 2
-    assert re.search(rf"error CDC-201 {re.escape(asked)}: there is no such topic .*nearest: .*{topic}", done.said)
+    assert re.search(rf"error CDC-201 {re.escape(asked)}: there is no such topic .*similar names: .*{topic}", done.said)
     assert "Traceback" not in done.said
 
 

@@ -493,7 +493,7 @@ def test_a_run_that_dies_is_repeated(lake: Lake, monkeypatch: pytest.MonkeyPatch
 def test_a_model_there_is_not_is_told_with_the_nearest_before_anything_runs(lake: Lake) -> None:
     lake.model("per_kind", PER_KIND)
 
-    with pytest.raises(UnknownTableError, match=r"per_knd: there is no such model .*nearest: per_kind"):
+    with pytest.raises(UnknownTableError, match=r"per_knd: there is no such model .*similar names: per_kind"):
         lake.refresh("per_kind", "per_knd")
     assert not (lake.root / "gold").exists()
 

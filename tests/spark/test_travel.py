@@ -282,8 +282,8 @@ def test_bronze_and_gold_are_read_as_they_were(
     with pytest.raises(ConfigError, match="gold cannot be read as of a SourceTime"):
         count("revenue", "gold", second(1))
     for name, layer, what in (
-        ("pagila.public.thin", "bronze", f"the nearest: {TABLE}"),
-        ("pagila.public.thin", "silver", f"the nearest: {TABLE}"),
+        ("pagila.public.thin", "bronze", f"similar names: {TABLE}"),
+        ("pagila.public.thin", "silver", f"similar names: {TABLE}"),
         (TABLE, "silver", "silver has not yet"),
         (f"{TABLE}@hudi_mor", "silver", f"its silver tables in the settings are {TABLE}"),
     ):

@@ -99,8 +99,10 @@ def test_a_run_does_not_fail_because_its_numbers_cannot_be_told(
     export(MetricsConfig(prometheus_folder=str(tmp_path / "file"), statsd="nowhere.invalid:8125"), report())
 
     folder, server = (record.getMessage() for record in caplog.records)
-    assert folder.startswith(f"metrics.prometheus_folder: {tmp_path}/file: the numbers of this run are not told: ")
-    assert server.startswith("metrics.statsd: nowhere.invalid:8125: the numbers of this run are not told: ")
+    assert folder.startswith(
+        f"metrics.prometheus_folder: {tmp_path}/file: the metrics of this run were not delivered: "
+    )
+    assert server.startswith("metrics.statsd: nowhere.invalid:8125: the metrics of this run were not delivered: ")
 
 
 @pytest.mark.parametrize(
