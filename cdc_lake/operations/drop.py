@@ -1,21 +1,22 @@
 """Drop records from quarantine. They stay in bronze, with the user who dropped them and the reason."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.bronze.dead_letters import dead_letter_topic, sent_by
 from cdc_lake.columns import DELETE, KEEP
 from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError
+from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.operations.quarantine import COORDINATES, NOT_DROPPABLE, Selection, selected
-from cdc_lake.runs.context import Leases, end_report, lake_of, select_landed
+from cdc_lake.operations.quarantine_work import QuarantineWork, run_on_bronze
+from cdc_lake.runs.context import Leases
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.tables.contract import progress_of
+from cdc_lake.storage.files import Storage
+from cdc_lake.tables.progress import BronzeProgress
 
 
 def drop_quarantined(
@@ -52,32 +53,18 @@ def drop_quarantined(
     scheduler = scheduler or TableScheduler(spark=spark)
     session = scheduler.spark(config, "bronze")
     report = Report(layer="bronze", because=f"{session.sparkContext.sparkUser()}: {because.strip()}")
-    storage = scheduler.open_storage(config, report)
-    leases = Leases(config, storage, report.run_id, report.layer)
-    work = _Drop(config, leases, report, selection)
-    scheduler.each_table(report, select_landed(config, storage, tables), work, leases=leases)
-    end_report(storage, config, report)
-    return report
+
+    def work(storage: Storage, leases: Leases) -> _Drop:
+        return _Drop(config, leases, report, selection)
+
+    return run_on_bronze(config, tables, report, scheduler, work)
 
 
-@dataclass(frozen=True)
-class _Drop:
-    """The work on each table; one call of `process_next` does all of it."""
+class _Drop(QuarantineWork):
+    """Drops the selected records."""
 
-    config: Config
-    leases: Leases
-    report: Report
-    selection: Selection
-
-    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
-        """See `Work`."""
-        return None
-
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        """See `Work`."""
-        table = lake_of(self.config).bronze(spark, done.table)
-        progress = progress_of(table)
-        done.version_before = table.version()
+    def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, done: TableReport) -> None:
+        """See `QuarantineWork`."""
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         message = F.concat("error.message", F.lit(f"; dropped {now} by {self.report.because}"))
         rows = selected(self.config, done.table, spark, self.selection).select(
@@ -93,16 +80,10 @@ class _Drop:
                 counts = {row[NOT_DROPPABLE]: row["count"] for row in rows.groupBy(NOT_DROPPABLE).count().collect()}
             dropped = counts.pop(None, 0)
             if dropped:
-                sent = sent_by(dead_letter_topic(self.config, done.table), progress)
-                self.leases.check(done.table)
                 changes = rows.where(F.col(NOT_DROPPABLE).isNull()).drop(NOT_DROPPABLE)
-                with done.phase("write"):
-                    table.merge(changes, COORDINATES, progress.next(self.report.run_id, sent=sent))
-                done.status, done.batches = "ok", 1
+                self.commit(table, changes, progress, done)
         finally:
             rows.unpersist()
         for why, number in counts.items():
             done.warn(f"{number} records were not dropped: {why}")
         done.count(dropped=dropped, stay=sum(counts.values()))
-        done.version_after = table.version()
-        return False

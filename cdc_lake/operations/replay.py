@@ -7,20 +7,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
-from cdc_lake.bronze.dead_letters import dead_letter_topic, sent_by
 from cdc_lake.bronze.decide import PAIR_STAGE, TOO_LARGE
 from cdc_lake.bronze.run import answering_registry
 from cdc_lake.bronze.schema_resolution import decide, look_over, typed_row, written_with
 from cdc_lake.columns import DELETE, KEEP, TYPED
 from cdc_lake.config import Config
+from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, Selection, selected
+from cdc_lake.operations.quarantine_work import QuarantineWork, run_on_bronze
 from cdc_lake.operations.story import position_text
 from cdc_lake.registries.registry import Registry
-from cdc_lake.runs.context import Leases, end_report, lake_of, select_landed
+from cdc_lake.runs.context import Leases, lake_of
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.tables.contract import progress_of
+from cdc_lake.storage.files import Storage
+from cdc_lake.tables.progress import BronzeProgress
 
 _DECIDED = (
     *("status", "error", "tombstone_of", "op", "source_ts_ms", "source_position", "position_domain"),
@@ -63,35 +65,21 @@ def replay_quarantined(
     report = Report(layer="bronze")
     registry = registry or answering_registry(config)
     scheduler = scheduler or TableScheduler(spark=spark)
-    storage = scheduler.open_storage(config, report)
-    schemas = lake_of(config).schema_files(storage, registry)
-    leases = Leases(config, storage, report.run_id, report.layer)
 
-    work = _Replay(config, schemas, leases, report.run_id, selection)
-    scheduler.each_table(report, select_landed(config, storage, tables), work, leases=leases)
-    end_report(storage, config, report)
-    return report
+    def work(storage: Storage, leases: Leases) -> _Replay:
+        return _Replay(config, leases, report, selection, lake_of(config).schema_files(storage, registry))
+
+    return run_on_bronze(config, tables, report, scheduler, work)
 
 
 @dataclass(frozen=True)
-class _Replay:
-    """The work on each table; one call of `process_next` does all of it."""
+class _Replay(QuarantineWork):
+    """Replays the selected records."""
 
-    config: Config
     schemas: SchemaFiles
-    leases: Leases
-    run_id: str
-    selection: Selection
 
-    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
-        """See `Work`."""
-        return None
-
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        """See `Work`."""
-        table = lake_of(self.config).bronze(spark, done.table)
-        progress = progress_of(table)
-        done.version_before = table.version()
+    def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, done: TableReport) -> None:
+        """See `QuarantineWork`."""
         settings = self.config.table(done.table)
         waiting = selected(self.config, done.table, spark, self.selection)
         is_rejected = F.col("error.stage") == REJECTED_STAGE
@@ -119,12 +107,7 @@ class _Replay:
                 with done.phase("decode"):
                     replayed, judged = late.agg(F.count("*"), F.count_if(F.size(KEEP) > 0)).collect()[0]
                 if replayed:
-                    sent = sent_by(dead_letter_topic(self.config, done.table), progress)
-                    following = progress.next(self.run_id, rows=replayed, sent=sent, key=dict(written.key))
-                    self.leases.check(done.table)
-                    with done.phase("write"):
-                        table.merge(late, COORDINATES, following)
-                    done.status, done.batches = "ok", 1
+                    self.commit(table, late, progress, done, rows=replayed, key=dict(written.key))
             finally:
                 late.unpersist()
             stay = seen.total - (replayed - judged)
@@ -133,8 +116,6 @@ class _Replay:
         finally:
             records.unpersist()
         done.count(replayed=replayed, **{"still_dropped" if self.selection.dropped else "still_quarantined": stay})
-        done.version_after = table.version()
-        return False
 
 
 def _records(rows: DataFrame) -> DataFrame:

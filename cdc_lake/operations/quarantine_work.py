@@ -1,0 +1,85 @@
+"""Shared by drop and replay: a commit to each bronze table that changes quarantined rows."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from cdc_lake.bronze.dead_letters import dead_letter_topic, sent_by
+from cdc_lake.config import Config
+from cdc_lake.lake.lake import BronzeTable
+from cdc_lake.operations.quarantine import COORDINATES, Selection
+from cdc_lake.runs.context import Leases, end_report, lake_of, select_landed
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.storage.files import Storage
+from cdc_lake.tables.contract import progress_of
+from cdc_lake.tables.progress import BronzeProgress
+
+
+def run_on_bronze(
+    config: Config,
+    tables: Sequence[str],
+    report: Report,
+    scheduler: TableScheduler,
+    work: Callable[[Storage, Leases], "QuarantineWork"],
+) -> Report:
+    """Do the work on each bronze table that matches, and write the report.
+
+    Raises:
+        UnknownTableError: a name or glob matches no bronze table.
+        InstallationError: Spark cannot start with the installed packages.
+    """
+    storage = scheduler.open_storage(config, report)
+    leases = Leases(config, storage, report.run_id, report.layer)
+    topics = select_landed(config, storage, tables)
+    scheduler.each_table(report, topics, work(storage, leases), leases=leases)
+    end_report(storage, config, report)
+    return report
+
+
+@dataclass(frozen=True)
+class QuarantineWork(ABC):
+    """The work on each table; one call of `process_next` does all of it."""
+
+    config: Config
+    leases: Leases
+    report: Report
+    selection: Selection
+
+    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
+        """See `Work`."""
+        return None
+
+    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
+        """See `Work`."""
+        table = lake_of(self.config).bronze(spark, done.table)
+        progress = progress_of(table)
+        done.version_before = table.version()
+        self.change(spark, table, progress, done)
+        done.version_after = table.version()
+        return False
+
+    @abstractmethod
+    def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, done: TableReport) -> None:
+        """Change the selected rows of a table, with `commit`."""
+
+    def commit(
+        self, table: BronzeTable, changes: DataFrame, progress: BronzeProgress, done: TableReport, **following: Any
+    ) -> None:
+        """Commit changes of rows.
+
+        Args:
+            table: the table.
+            changes: `COORDINATES` and the changed columns.
+            progress: the table's progress before.
+            done: the table's report.
+            following: fields of the progress that change.
+        """
+        sent = sent_by(dead_letter_topic(self.config, done.table), progress)
+        self.leases.check(done.table)
+        with done.phase("write"):
+            table.merge(changes, COORDINATES, progress.next(self.report.run_id, sent=sent, **following))
+        done.status, done.batches = "ok", 1
