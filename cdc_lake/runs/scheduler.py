@@ -16,29 +16,25 @@ from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark import InheritableThread
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_before_delay, wait_exponential_jitter
 
 from cdc_lake import failpoints
-from cdc_lake.brokers import refused
 from cdc_lake.config import Config
 from cdc_lake.errors import (
     CdcLakeError,
-    ConfigError,
-    DamagedFileError,
-    DataLossError,
     DriverDiedError,
     InfrastructureError,
 )
 from cdc_lake.runs.catalog_sync import is_catalog_current
 from cdc_lake.runs.context import PARALLEL_READS, Leases, end_report, remove_expired_reports
+from cdc_lake.runs.errors import translate_error
 from cdc_lake.runs.metrics import check_exporters
 from cdc_lake.runs.process import seconds_before
 from cdc_lake.runs.report import Failure, Report, TableReport
-from cdc_lake.sources.files import OVERLAP
 from cdc_lake.spark.session import (
     LOCAL_DIR,
     build_session,
@@ -50,9 +46,7 @@ from cdc_lake.spark.session import (
     sibling,
 )
 from cdc_lake.spark.versions import session_class
-from cdc_lake.storage.exhausted import exhausted
-from cdc_lake.storage.files import ACCESS_DENIED, LocalFiles, Storage
-from cdc_lake.tables.damage import damage, with_cure
+from cdc_lake.storage.files import LocalFiles, Storage
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -62,8 +56,6 @@ _EXPIRY_SECONDS = 24 * 3600
 _FEW_TABLES = 8
 """With more tables, a JVM that compiles less is slower in total."""
 _OUT_OF_MEMORY_SIGN = re.compile(r"OutOfMemoryError(?!: unable to create)(: [A-Za-z ]+)?|SparkContext was shut down")
-_LOST_NODE_SIGNS = ("ExecutorLostFailure", "FetchFailed", "no longer alive", "Worker lost", "worker lost")
-"""Spark's messages when a lost executor had data that Spark does not recompute; the third is about checkpoints."""
 
 
 class NewData(NamedTuple):
@@ -309,7 +301,7 @@ class TableScheduler:
                         raise
             except Exception as error:
                 logger.debug("%s", done.table, exc_info=True)
-                raise self._out_of_memory(spark, done.table, error) or _translate_error(
+                raise self._out_of_memory(spark, done.table, error) or translate_error(
                     done.table, error, self._disk_paths
                 ) from error
 
@@ -394,68 +386,3 @@ def _is_small(found: Sequence[NewData | None]) -> bool:
     return len(new) <= _FEW_TABLES and all(
         one is not None and is_little(rows=one.rows, stored_bytes=one.stored_bytes) for one in new
     )
-
-
-def _translate_error(table: str, error: Exception, disk_paths: Sequence[str]) -> CdcLakeError:
-    """The `CdcLakeError` for any error.
-
-    Args:
-        disk_paths: the lake's root, and Spark's temporary folders.
-    """
-    if not isinstance(error, CdcLakeError):
-        error = exhausted(table, error, *disk_paths) or error
-    if isinstance(error, (PySparkException, Py4JError)):
-        error = _translate_spark_error(table, error)
-    if isinstance(error, DamagedFileError):
-        return with_cure(error, disk_paths[0])
-    if isinstance(error, CdcLakeError):
-        return error
-    return CdcLakeError(
-        table,
-        f"unexpected: {type(error).__name__}: {error}",
-        "this is a bug in cdc_lake: please report it with the output of --debug; the other tables continued",
-    )
-
-
-def _translate_spark_error(table: str, error: Exception) -> CdcLakeError:
-    said = str(error)
-    if "OffsetOutOfRangeException" in said or "failOnDataLoss" in said:
-        return DataLossError(
-            table,
-            "Kafka deleted records while they were being read",
-            "run again to see the offsets of the gap; the batch was not committed",
-        )
-    if "org.apache.kafka.common.errors" in said:
-        return refused(table, said) or InfrastructureError(
-            table,
-            "the broker stopped responding during the run",
-            "run again; the batch was not committed",
-        )
-    if any(sign in said for sign in ACCESS_DENIED):
-        return ConfigError(
-            table,
-            f"the store denied access: {first_line(error)}",
-            "allow the job's user to list, read, write and delete below lake.root; the batch was not committed",
-        )
-    if overlap := re.search(rf"\S+: {OVERLAP}", said):
-        return ConfigError(
-            table,
-            overlap[0],
-            "remove the file with the repeated records, and have the sink write each partition's records in offset "
-            "order; the batch was not committed",
-        )
-    if any(sign in said for sign in _LOST_NODE_SIGNS):
-        return InfrastructureError(
-            table,
-            f"the cluster lost a node during a batch: {first_line(error)}",
-            "run again; the batch was not committed",
-        )
-    return damage(error, table) or CdcLakeError(
-        table, f"Spark failed: {first_line(error)}", "run again with --debug to see where"
-    )
-
-
-def first_line(error: Exception) -> str:
-    """The first line of Spark's message, without the line that py4j adds."""
-    said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
-    return ((said or "").strip() or type(error).__name__).splitlines()[0][:300]

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from cdc_lake.columns import BATCH, KAFKA, META, META_TYPE, quoted, type_text
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import ConfigError
-from cdc_lake.runs.scheduler import first_line
+from cdc_lake.runs.errors import first_line
 from cdc_lake.silver import side_entries as memory
 from cdc_lake.silver.batch import Batch, Schemas, SilverRun
 from cdc_lake.spark.literals import of_batch

@@ -5,7 +5,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.errors import ConfigError
-from cdc_lake.runs.scheduler import first_line
+from cdc_lake.runs.errors import first_line
 from cdc_lake.spark.user_sql import refuse_query
 
 _OF_ROWS = ("row", "unavailable")

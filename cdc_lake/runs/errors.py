@@ -1,0 +1,82 @@
+"""Translates the errors of Spark, Kafka and the operating system into `CdcLakeError`s."""
+
+import re
+from collections.abc import Sequence
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+from cdc_lake.brokers import refused
+from cdc_lake.errors import CdcLakeError, ConfigError, DamagedFileError, DataLossError, InfrastructureError
+from cdc_lake.sources.files import OVERLAP
+from cdc_lake.storage.exhausted import exhausted
+from cdc_lake.storage.files import ACCESS_DENIED
+from cdc_lake.tables.damage import damage, with_cure
+
+_LOST_NODE_SIGNS = ("ExecutorLostFailure", "FetchFailed", "no longer alive", "Worker lost", "worker lost")
+"""Spark's messages when a lost executor had data that Spark does not recompute; the third is about checkpoints."""
+
+
+def translate_error(table: str, error: Exception, disk_paths: Sequence[str]) -> CdcLakeError:
+    """The `CdcLakeError` for any error.
+
+    Args:
+        disk_paths: the lake's root, and Spark's temporary folders.
+    """
+    if not isinstance(error, CdcLakeError):
+        error = exhausted(table, error, *disk_paths) or error
+    if isinstance(error, (PySparkException, Py4JError)):
+        error = _translate_spark_error(table, error)
+    if isinstance(error, DamagedFileError):
+        return with_cure(error, disk_paths[0])
+    if isinstance(error, CdcLakeError):
+        return error
+    return CdcLakeError(
+        table,
+        f"unexpected: {type(error).__name__}: {error}",
+        "this is a bug in cdc_lake: please report it with the output of --debug; the other tables continued",
+    )
+
+
+def _translate_spark_error(table: str, error: Exception) -> CdcLakeError:
+    said = str(error)
+    if "OffsetOutOfRangeException" in said or "failOnDataLoss" in said:
+        return DataLossError(
+            table,
+            "Kafka deleted records while they were being read",
+            "run again to see the offsets of the gap; the batch was not committed",
+        )
+    if "org.apache.kafka.common.errors" in said:
+        return refused(table, said) or InfrastructureError(
+            table,
+            "the broker stopped responding during the run",
+            "run again; the batch was not committed",
+        )
+    if any(sign in said for sign in ACCESS_DENIED):
+        return ConfigError(
+            table,
+            f"the store denied access: {first_line(error)}",
+            "allow the job's user to list, read, write and delete below lake.root; the batch was not committed",
+        )
+    if overlap := re.search(rf"\S+: {OVERLAP}", said):
+        return ConfigError(
+            table,
+            overlap[0],
+            "remove the file with the repeated records, and have the sink write each partition's records in offset "
+            "order; the batch was not committed",
+        )
+    if any(sign in said for sign in _LOST_NODE_SIGNS):
+        return InfrastructureError(
+            table,
+            f"the cluster lost a node during a batch: {first_line(error)}",
+            "run again; the batch was not committed",
+        )
+    return damage(error, table) or CdcLakeError(
+        table, f"Spark failed: {first_line(error)}", "run again with --debug to see where"
+    )
+
+
+def first_line(error: Exception) -> str:
+    """The first line of Spark's message, without the line that py4j adds."""
+    said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
+    return ((said or "").strip() or type(error).__name__).splitlines()[0][:300]
