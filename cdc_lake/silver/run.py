@@ -66,7 +66,7 @@ def run_silver(
         leases,
         report.run_id,
         colliding(config.catalog, "silver", {name: target.held_in.kind for name, target in targets.items()}),
-        min(workers.parallel, len(targets)),
+        min(scheduler.parallel, len(targets)),
     )
     scheduler.each_table(report, list(silver.targets), silver, leases=leases)
     sync_catalog_after_run(config, report, scheduler.spark(config, "silver"))
