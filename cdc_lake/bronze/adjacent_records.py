@@ -1,4 +1,4 @@
-"""What stands in bronze beside the records of a batch: tombstones and `log_ts` follow from what came before."""
+"""The records in bronze before and after a batch, which tombstones and `log_ts` depend on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,16 +13,16 @@ from cdc_lake.sources.logs import Span
 from cdc_lake.tables.progress import BronzeProgress
 
 _NEAR_BATCHES = 16
-"""A partition's last record is looked for in so many batches first, then in 16 times as many, and so on."""
+"""A partition's last record is searched in this many batches first, then in 16 times as many, and so on."""
 
 
 def last_records(
     table: BronzeTable, before: BronzeProgress, generation: int, wanted: set[int]
 ) -> dict[int, LastRecord]:
-    """Where bronze's partitions end; for those in `wanted` with their last record, which a tombstone may belong to.
+    """The ends of bronze's partitions; for those in `wanted` with their last record, which a tombstone may belong to.
 
-    It is mostly in the newest batches. Replayed rows are in a newer batch than they landed in, hence `first_batch`;
-    bronze has statistics of `batch` alone.
+    The last record is mostly in the latest batches. Replayed rows are in a newer batch than they landed in, hence
+    `first_batch`; bronze has statistics of `batch` alone.
     """
     known = {partition: LastRecord(log_ts) for partition, log_ts in before.log_ts.items()}
     sought, batches = wanted & known.keys(), _NEAR_BATCHES
@@ -42,7 +42,7 @@ def last_records(
 
 
 def records_there(table: BronzeTable, generation: int, spans: Mapping[int, Span]) -> DataFrame:
-    """Bronze's rows of ranges of offsets."""
+    """Bronze's rows in ranges of offsets."""
     is_of = F.lit(False)
     for partition, span in spans.items():
         is_of |= (F.col("partition") == partition) & (F.col("offset") >= span.start) & (F.col("offset") < span.end)
@@ -50,7 +50,7 @@ def records_there(table: BronzeTable, generation: int, spans: Mapping[int, Span]
 
 
 def records_around(table: BronzeTable, generation: int, spans: Mapping[int, Span]) -> dict[int, LastRecord]:
-    """What stands in bronze right before ranges of offsets, and right behind them."""
+    """The records in bronze right before and right after ranges of offsets."""
     starts, ends = ({p: getattr(span, end) for p, span in spans.items()} for end in ("start", "end"))
 
     def of(offsets: Mapping[int, int]) -> Column:

@@ -1,7 +1,7 @@
-"""Quarantined records on their way to a topic, at least once.
+"""Sends quarantined records to a dead-letter topic, at least once.
 
-The batch is committed first. What is due then are the records in quarantine that came since the last commit up to which
-all were sent, and they stay due until a commit says that they were: `sent` in bronze's progress.
+The batch is committed first. Quarantined records since the last commit up to which all were sent are due. They stay due
+until a commit records that they were sent: `sent` in bronze's progress.
 """
 
 from pyspark.sql import functions as F
@@ -17,43 +17,43 @@ from cdc_lake.tables.progress import BronzeProgress, Sent
 
 
 def dead_letter_topic(config: Config, topic: str) -> str | None:
-    """Where a topic's dead letters go. Those of a topic that takes dead letters go nowhere, or they would go round."""
+    """The dead-letter topic of a topic; None for dead-letter topics themselves, to avoid a loop."""
     taking = {settings.dead_letter_topic for settings in (config.defaults, *config.tables.values())}
     return None if topic in taking else config.table(topic).dead_letter_topic
 
 
-def is_due(letters: str | None, progress: BronzeProgress) -> bool:
-    """Whether there is anything that may not have been sent to the topic `letters`."""
-    return letters is not None and progress.sent.get(letters) != _sent(progress.commit) and progress.commit > 0
+def is_due(target: str | None, progress: BronzeProgress) -> bool:
+    """Whether records may not have been sent to the dead-letter topic `target`."""
+    return target is not None and progress.sent.get(target) != _sent(progress.commit) and progress.commit > 0
 
 
-def sent_by(letters: str | None, before: BronzeProgress, *, quarantined: int = 0) -> dict[str, Sent]:
-    """`sent` of the commit behind `before`, which brings so many records into quarantine."""
-    if letters is None or quarantined or is_due(letters, before):
+def sent_by(target: str | None, before: BronzeProgress, *, quarantined: int = 0) -> dict[str, Sent]:
+    """`sent` of the commit after `before`, which quarantines this many records."""
+    if target is None or quarantined or is_due(target, before):
         return before.sent
-    return {letters: _sent(before.commit + 1)}
+    return {target: _sent(before.commit + 1)}
 
 
-def send_due(config: Config, bronze: BronzeTable, letters: str, run_id: str, done: TableReport) -> None:
-    """Send what is due to the topic `letters`, and commit that it was sent.
+def send_due(config: Config, bronze: BronzeTable, target: str, run_id: str, done: TableReport) -> None:
+    """Send due records to the topic `target`, and commit that they were sent.
 
     Raises:
         ConfigError, InfrastructureError: see `KafkaTopic`.
-        TableLockedError: another run has committed meanwhile; it sends again what is due then.
+        TableLockedError: another run has committed since; it sends due records again.
     """
     progress = bronze.progress()
-    if progress is None or not is_due(letters, progress):
+    if progress is None or not is_due(target, progress):
         return
-    sent = progress.sent.get(letters, _sent(0))
+    sent = progress.sent.get(target, _sent(0))
     rows = bronze.read().where((F.col("status") == "quarantined") & (F.col("first_batch") > sent.commit))
     login = broker_login(config.kafka)
-    topic = KafkaTopic(letters, kafka_address(config), config.kafka.timeout_seconds, login, "`dead_letter_topic`")
+    topic = KafkaTopic(target, kafka_address(config), config.kafka.timeout_seconds, login, "`dead_letter_topic`")
     number, warning = send_dead_letters(topic, rows)
     done.count(dead_letters=number)
     if warning:
         done.warn(warning)
     reach("bronze.after_send", batch=progress.commit)
-    bronze.advance(progress.next(run_id, sent={letters: _sent(progress.commit + 1)}))
+    bronze.advance(progress.next(run_id, sent={target: _sent(progress.commit + 1)}))
     done.status = "ok"
 
 

@@ -1,7 +1,6 @@
-"""From Kafka records to bronze rows: what each record is, whether it can be read, and where it stands in the log.
+"""Turns Kafka records into bronze rows: decides the status of each record, and its position in the log.
 
-Nothing is dropped here and nothing is changed: what cannot be read becomes a quarantined row with its bytes and the
-reason.
+No record is lost or changed: a record that does not decode becomes a quarantined row with its bytes and the reason.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -53,36 +52,36 @@ _ERROR_TYPE = "struct<stage: string, code: string, message: string>"
 _SEED_TYPE = (
     "struct<log_ts: bigint, last: struct<offset: bigint, key: binary, op: string, status: string>, next_log_ts: bigint>"
 )
-_KEY_SAID_TYPE = "struct<is_whole: boolean, is_garbled: boolean, problem: string, canonical: string>"
-_VALUE_SAID_TYPE = (
+_KEY_RESULT_TYPE = "struct<is_whole: boolean, is_garbled: boolean, problem: string, canonical: string>"
+_VALUE_RESULT_TYPE = (
     "struct<is_whole: boolean, is_garbled: boolean, problem: string, long_number: string, op: string, "
     "source_ts_ms: bigint, source_position: array<bigint>, position_domain: string, snapshot: string, "
     "transaction_id: string>"
 )
-_LONGEST_REASON = 500
-"""In characters; a schema's names are as long as their writer likes, and each of its records holds the reason."""
+_MAX_REASON = 500
+"""Maximum length of a reason. Names in schemas have any length, and each record of the schema stores the reason."""
 MAX_IDS, MAX_LAYOUTS = 1000, 64
-"""Of the keys, or the values, of a batch: so many references are looked up, and so many layouts decoded."""
+"""Limits per batch, for keys and for values: references that are looked up, and layouts that are decoded."""
 _MAX_REFERENCE, _MAX_JSON_REFERENCE = 1 << 10, 64 << 10
-"""Characters of a reference; one of JSON without a schema lists its fields."""
+"""Maximum length of a reference. References of JSON without a schema list its fields."""
 DECODE_STAGE = "decode"
 NO_KEY = "no_key"
 KNOWN_LOG_TS = "known_log_ts"
-"""Column of records that are read again: `log_ts` of those that are in bronze already."""
+"""Column of records that are read again: `log_ts` of those that are already in bronze."""
 TOO_LARGE = "too_large"
-"""Of records whose bytes bronze does not keep."""
+"""Code of records whose bytes bronze does not keep."""
 PAIR_STAGE = "pair"
-"""Where a tombstone fails that is quarantined with its delete."""
+"""Stage of a tombstone that is quarantined with its delete."""
 
 
 @dataclass(frozen=True)
 class Schemas:
-    """What the references of a batch mean.
+    """The schemas of a batch's references.
 
     Attributes:
-        known: reference -> the schemas that it may mean, the likeliest first; each record tells which it was.
-        problems: reference -> why its records cannot be read, for the others.
-        are_all: whether no reference but these occurs; else there are more than a batch may have.
+        known: reference -> its possible schemas, the likeliest first; each record shows which one it was written with.
+        problems: reference -> why its records are quarantined, for all other references.
+        are_all: false if the batch has more references than it may have.
     """
 
     known: Mapping[str, Sequence[WriterSchema]]
@@ -103,39 +102,44 @@ class Schemas:
         in_hudi: bool = False,
         are_all: bool = True,
     ) -> "Schemas":
-        """Sort out what can be used; a reference all of whose schemas are refused is a problem of its records.
+        """Keep usable schemas. If all schemas of a reference are refused, its records are quarantined.
 
         Args:
-            meanings: reference -> the schemas that it may mean.
-            problems: what is known not to be readable already.
-            key_columns, sequence_by: the columns that each value's row has to have; see `with_decision`.
-            spark: has to take the schemas, too, if there is one.
-            placing, in_hudi: where silver has the columns, see `ColumnMapping.check`.
+            meanings: reference -> its possible schemas.
+            problems: problems of references found before.
+            side: key or value.
+            key_columns, sequence_by: columns that each value's row must have; see `with_decision`.
+            spark: if set, must accept the schemas, too.
+            placing, in_hudi: how silver maps the columns, see `ColumnMapping.check`.
             are_all: see `Schemas`.
         """
-        wanted = _Wanted(side == "key", key_columns, sequence_by, spark, placing or ColumnMapping(), in_hudi)
+        requirements = _Requirements(
+            side == "key", key_columns, sequence_by, spark, placing or ColumnMapping(), in_hudi
+        )
         known: dict[str, Sequence[WriterSchema]] = {}
         refused = dict(problems or {})
         for reference, schemas in meanings.items():
-            reasons = {schema: _refusal(schema, wanted) for schema in schemas}
+            reasons = {schema: _refusal(schema, requirements) for schema in schemas}
             known[reference] = tuple(schema for schema, reason in reasons.items() if reason is None)
             if not known[reference]:
                 del known[reference]
-                reason = str(next(iter(reasons.values())))[:_LONGEST_REASON]
-                refused[reference] = f"the schema of {said(reference)} is refused: {reason}"
+                reason = str(next(iter(reasons.values())))[:_MAX_REASON]
+                refused[reference] = f"the schema of {describe_reference(reference)} is refused: {reason}"
         for reference in _beyond_layouts(known):
             del known[reference]
-            refused[reference] = f"{said(reference)} is of a layout beyond the {MAX_LAYOUTS} that a batch may have"
+            refused[reference] = (
+                f"{describe_reference(reference)} exceeds the {MAX_LAYOUTS} layouts that a batch may have"
+            )
         return cls(known, refused, are_all)
 
     def without(self, references: Collection[str], problem: str) -> "Schemas":
-        """The same, but that records of some references cannot be taken, and why."""
+        """A copy in which the records of some references are quarantined for a problem."""
         known = {one: several for one, several in self.known.items() if one not in references}
         return replace(self, known=known, problems={**self.problems, **dict.fromkeys(references, problem)})
 
 
 def _beyond_layouts(known: Mapping[str, Sequence[WriterSchema]]) -> list[str]:
-    """References that would bring more layouts than a batch may have: each is a column of the plan."""
+    """The references beyond the maximum number of layouts, each of which is a column of the plan."""
     if len({schema for schemas in known.values() for schema in schemas}) <= MAX_LAYOUTS:
         return []
     found, beyond = set[tuple[str, str, str]](), []
@@ -148,8 +152,8 @@ def _beyond_layouts(known: Mapping[str, Sequence[WriterSchema]]) -> list[str]:
     return beyond
 
 
-def said(reference: str) -> str:
-    """A reference in words."""
+def describe_reference(reference: str) -> str:
+    """A reference in words, for messages."""
     kind = reference.partition(":")[0]
     words = {"id4": "schema id", "id8": "schema id", "contentId": "content id", "globalId": "global id", "id": "id"}
     return f"{words.get(kind, kind)} {framing.id_of(reference)}"
@@ -157,12 +161,12 @@ def said(reference: str) -> str:
 
 @dataclass(frozen=True)
 class LastRecord:
-    """The last record of a partition that is in bronze already, before those that are landed.
+    """The last record of a partition in bronze before the records of a batch.
 
     Attributes:
-        log_ts: the running maximum of Kafka's timestamp up to it, ms; null when there is no such record.
-        offset, key, op, status: its own; null when only `log_ts` is known.
-        next_log_ts: that of the first record behind those that are landed, if they are read again.
+        log_ts: the running maximum of Kafka's timestamps up to it, ms; None if there is no such record.
+        offset, key, op, status: those of the record; None if only `log_ts` is known.
+        next_log_ts: that of the first record after the batch, if the batch is read again.
     """
 
     log_ts: int | None
@@ -181,23 +185,24 @@ def with_frames(
     max_bytes: int,
     of_files: bool = False,
 ) -> DataFrame:
-    """Tell the frames of keys and values.
+    """Detect the frames of keys and values.
 
     Args:
-        key_framing, value_framing: the frame that the settings name, or `auto`; none for keys that are not looked at.
-        max_bytes: a key, a value or headers that are larger become null here, before anything holds them.
-        of_files: whether the records came out of files.
+        records: Kafka's columns.
+        key_framing, value_framing: the frame in the settings, or `auto`; None for keys that are not decoded.
+        max_bytes: keys, values and headers that are larger become null.
+        of_files: whether the records come from files.
 
-    Columns in: `key`, `value`, `headers`. Columns out: all, and `too_large` string, which is about what became null;
+    Columns in: `key`, `value`, `headers`. Columns out: all, and `too_large` string, the reason if one became null;
     `header_bytes` bigint; `key_framing`, `value_framing` string.
     """
     settings: tuple[tuple[framing.Side, str | None], ...] = (("key", key_framing), ("value", value_framing))
     headers = F.col("headers")
-    said = F.lit(f"%d bytes are more than max_record_bytes: {max_bytes}, and are not kept")
+    message = F.lit(f"%d bytes are more than max_record_bytes: {max_bytes}, and are not kept")
     records = records.withColumn("header_bytes", _bytes_of(headers))
     sizes = {"value": F.length("value"), "key": F.length("key"), "headers": F.col("header_bytes")}
     too_large = (
-        F.when(size > max_bytes, _named(part, F.call_function("format_string", said, size)))
+        F.when(size > max_bytes, _named(part, F.call_function("format_string", message, size)))
         for part, size in sizes.items()
     )
     records = records.withColumn("too_large", F.coalesce(*too_large)).withColumns(
@@ -224,16 +229,16 @@ def _bytes_of(headers: Column) -> Column:
 
 
 def with_unpacked_bytes(records: DataFrame, max_bytes: int) -> DataFrame:
-    """Count what compressed bodies unpack to. One of more than `max_bytes` becomes null, as any large one.
+    """Count the bytes that compressed bodies unpack to. Bodies of more than `max_bytes` become null.
 
-    Spark hands a hundred bodies to Python at once, and takes back as many, so their sum has to be known before.
+    Spark passes a hundred bodies to Python at once, and gets as many back, so their total size must be known before.
 
     Columns in: `with_frames`'. Columns out: all, and `unpacked_bytes` bigint.
     """
     sizes = {side: F.col(f"__unpacked_{side}") for side in ("value", "key")}
     is_large = {side: F.coalesce(size > max_bytes, F.lit(False)) for side, size in sizes.items()}
-    said = f"it unpacks to more bytes than max_record_bytes: {max_bytes}, and is not kept"
-    too_large = (F.when(is_large[side], _named(side, F.lit(said))) for side in sizes)
+    message = f"it unpacks to more bytes than max_record_bytes: {max_bytes}, and is not kept"
+    too_large = (F.when(is_large[side], _named(side, F.lit(message))) for side in sizes)
     counted = (F.when(~is_large[side], size).otherwise(0) for side, size in sizes.items())
     return (
         records.withColumns(
@@ -260,12 +265,12 @@ def with_references(
     key_framing: str | None = "auto",
     value_framing: str = "auto",
 ) -> DataFrame:
-    """Read off how keys and values name their schemas.
+    """Extract the references by which keys and values name their schemas.
 
     Args:
-        records: `with_frames`' columns.
-        frames: the names of those that are to be read; nothing is planned for others, and records in them get nothing.
-        key_framing, value_framing: as `with_frames` was given them.
+        records: the columns of `with_frames`.
+        frames: the frames to read; other frames are not planned for, and their records get no reference.
+        key_framing, value_framing: as passed to `with_frames`.
 
     Columns out: all, and `key_reference`, `value_reference`, `frame_problem` string, `is_tombstone` boolean.
     """
@@ -285,7 +290,7 @@ def with_references(
         references[f"{side}_reference"] = found
         most = F.when(frame == framing.JSON, _MAX_JSON_REFERENCE).otherwise(_MAX_REFERENCE)
         is_short = F.length(reference) <= most
-        too_long = F.when(~is_short, F.format_string("what names its schema has more than %d characters", most))
+        too_long = F.when(~is_short, F.format_string("the reference to its schema has more than %d characters", most))
         problem = F.coalesce(too_long, framing.frame_problem(data, frame, reference, frames))
         problems.append(_named(side, problem))
         short[f"{side}_reference"] = F.when(is_short, reference)
@@ -313,15 +318,15 @@ def with_decision(
     key_columns: Sequence[str] | None = (),
     sequence_by: str | None = None,
 ) -> DataFrame:
-    """Decide what each record is, by decoding it and seeing that every byte is accounted for.
+    """Decide the status of each record, by decoding it and checking that the schema consumes every byte.
 
     Args:
-        records: `with_references`' columns.
-        keys, values: what their references mean.
-        frames: the names of the frames among them.
-        typed: the fields of `before` and `after`, if they are wanted.
-        key_columns: those of the row that make the key; empty where Kafka's key does, none where rows have no key.
-        sequence_by: the row's column that takes the place of the source's log position.
+        records: the columns of `with_references`.
+        keys, values: the schemas of their references.
+        frames: the frames of the records.
+        typed: the fields of `before` and `after`, if bronze stores them.
+        key_columns: the row's columns that form the key; empty if Kafka's key does, None if rows have no key.
+        sequence_by: the row's column that replaces the source's log position.
 
     Columns out: all, and `status`, `error`, `op`, `source_ts_ms`, `source_position`, `position_domain`, `snapshot`,
     `transaction_id`, `canonical_key`, `key_schema`, `value_schema`; `before`, `after` struct, if `typed`.
@@ -336,26 +341,26 @@ def with_decision(
         before=typed is not None or bool(key_columns or sequence_by),
     )
 
-    def said_by_key_in(value: Decoded) -> Column | None:
+    def key_result_in(value: Decoded) -> Column | None:
         found = key_in(value, key_columns) if key_columns else None
         if not (found and key_columns):
             return None
         is_null = reduce(or_, (found.value[name].isNull() for name in key_columns))
-        return _said_by_key(found, F.when(is_null, "a column that `keys` names is null"))
+        return _key_result(found, F.when(is_null, "a column that `keys` names is null"))
 
-    said_by_key = key_layouts.chosen(_said_by_key) if key_columns == () else value_layouts.chosen(said_by_key_in)
+    key_result = key_layouts.chosen(_key_result) if key_columns == () else value_layouts.chosen(key_result_in)
     records = records.withColumns(
         {
             "key_schema": key_layouts.schema,
             "value_schema": value_layouts.schema,
             "is_control": _is_control(key_layouts, value_layouts),
-            "__key_said": said_by_key.cast(_KEY_SAID_TYPE),
-            "__value_said": value_layouts.chosen(partial(_said_by_value, sequence_by=sequence_by)).cast(
-                _VALUE_SAID_TYPE
+            "__key_result": key_result.cast(_KEY_RESULT_TYPE),
+            "__value_result": value_layouts.chosen(partial(_value_result, sequence_by=sequence_by)).cast(
+                _VALUE_RESULT_TYPE
             ),
         }
     )
-    key, value = F.col("__key_said"), F.col("__value_said")
+    key, value = F.col("__key_result"), F.col("__value_result")
     records = records.withColumn("sent_op", F.when(F.col("is_tombstone"), TOMBSTONE).otherwise(value["op"]))
     records = records.withColumn("problem", _problem(keys, values, key_columns)).withColumn(
         "status",
@@ -377,14 +382,14 @@ def with_decision(
 
 
 def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> DataFrame:
-    """Place each record in the log.
+    """Add the log position of each record.
 
-    A tombstone right behind the delete of its key says nothing new: `tombstone_of` is that delete's offset. Kafka's own
-    timestamps may step back; `log_ts` never does inside a partition.
+    A tombstone right after the delete of its key is redundant: `tombstone_of` is the offset of that delete. Kafka's
+    timestamps may go back; `log_ts` never does within a partition.
 
     Args:
-        records: one topic's records, `with_decision`'s columns; where they are read again, with `known_log_ts`, that of
-            those which are in bronze already.
+        records: the columns of `with_decision`, of one topic; for records that are read again, also `known_log_ts`, the
+            `log_ts` of those that are already in bronze.
         before: by partition, the last record before these.
 
     Columns out: all, and `log_ts`, `tombstone_of` bigint; `status` and `error` of a tombstone follow its delete's.
@@ -394,7 +399,7 @@ def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> Data
     last = F.lag(F.struct("offset", "key", "op", "status")).over(in_partition)
     last = F.coalesce(last, seed["last"])
     follows = F.col("is_tombstone") & F.col("key").eqNullSafe(last["key"])
-    # What was dropped from quarantine meanwhile takes its tombstone with it.
+    # A delete that was dropped from quarantine takes its tombstone with it.
     after_quarantined = follows & last["status"].isin("quarantined", "dropped") & last["op"].isNull()
     written = F.coalesce(F.unix_millis("timestamp"), F.lit(NO_TIMESTAMP_MS))
     is_again = KNOWN_LOG_TS in records.columns
@@ -407,27 +412,29 @@ def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> Data
         PAIR_STAGE, "delete_quarantined", F.lit("the record before it, with the same key, is quarantined")
     )
     is_paired = F.coalesce(follows & (last["op"] == "d"), F.lit(False))
-    # Whose key is in the values (`keys`) does not say it itself; its delete has.
-    is_said = is_paired & F.coalesce(F.col("error.code") == NO_KEY, F.lit(False))
+    # With `keys`, a tombstone has no key columns of its own, but its delete has.
+    has_key_of_delete = is_paired & F.coalesce(F.col("error.code") == NO_KEY, F.lit(False))
     return records.withColumns(
         {
             "log_ts": log_ts,
             "tombstone_of": F.when(is_paired, last["offset"]),
-            "status": F.when(after_quarantined, last["status"]).when(is_said, "ok").otherwise(F.col("status")),
-            "error": F.when(after_quarantined, paired_error).when(~is_said, F.col("error")),
+            "status": F.when(after_quarantined, last["status"])
+            .when(has_key_of_delete, "ok")
+            .otherwise(F.col("status")),
+            "error": F.when(after_quarantined, paired_error).when(~has_key_of_delete, F.col("error")),
         }
     )
 
 
 def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date: date, late: bool = False) -> DataFrame:
-    """Records as bronze holds them: `columns.BRONZE`, in its order and types.
+    """Records as bronze stores them: `columns.BRONZE`, in its order and types.
 
     Args:
-        records: `with_log_order`'s columns.
-        batch: the commit that brings them.
-        generation: of the topic.
+        records: the columns of `with_log_order`.
+        batch: the commit that lands them.
+        generation: that of the topic.
         ingest_date: the day of the commit, UTC.
-        late: whether they are replayed: records behind them came before.
+        late: whether they are replayed, that is, landed after later records.
     """
     own = {
         "batch": of_batch(batch, F.col("partition")),
@@ -447,8 +454,8 @@ def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date:
     )
 
 
-class _Wanted(NamedTuple):
-    """What a schema has to have."""
+class _Requirements(NamedTuple):
+    """What a schema must have to be usable."""
 
     is_key: bool
     key_columns: Sequence[str] | None
@@ -458,20 +465,20 @@ class _Wanted(NamedTuple):
     in_hudi: bool
 
 
-def _refusal(schema: WriterSchema, wanted: _Wanted) -> str | None:
-    """Why a schema cannot be used, found out now and not in the middle of a plan."""
-    is_key = wanted.is_key
+def _refusal(schema: WriterSchema, requirements: _Requirements) -> str | None:
+    """Why a schema cannot be used, so that it does not fail a Spark plan later; None if it can."""
+    is_key = requirements.is_key
     try:
         if is_key or schema.shape != "control":
             columns = key_fields(schema.tree) if is_key else row_fields(schema.tree)
-            wanted.placing.check(columns, in_hudi=wanted.in_hudi)
+            requirements.placing.check(columns, in_hudi=requirements.in_hudi)
             for tree in columns.values():
                 mapping(tree)
-            if wanted.key_columns and not is_key:
-                key_tree_in(schema.tree, wanted.key_columns)
-            if wanted.sequence_by and not is_key:
-                check_sequence(schema.tree, wanted.sequence_by)
-        return refusal(schema, wanted.spark) if wanted.spark else None
+            if requirements.key_columns and not is_key:
+                key_tree_in(schema.tree, requirements.key_columns)
+            if requirements.sequence_by and not is_key:
+                check_sequence(schema.tree, requirements.sequence_by)
+        return refusal(schema, requirements.spark) if requirements.spark else None
     except SchemaError as exc:
         return str(exc)
 
@@ -498,34 +505,35 @@ def _typed_rows(layouts: Layouts, typed: TypedRow) -> Iterator[Column]:
 
 
 def _is_control(keys: Layouts, values: Layouts) -> Column:
-    """Whether a record concerns no table; a tombstone has only its key to tell. Never null."""
+    """Whether a record belongs to no table; for a tombstone, by its key. Never null."""
     return values.among(lambda tree: shape_of(tree) == "control") | (
         F.col("is_tombstone") & keys.among(is_of_signal_table)
     )
 
 
-def _said_by_key(one: Decoded, problem: Column | None = None) -> Column:
-    """What a key says, as `_KEY_SAID_TYPE`.
+def _key_result(one: Decoded, problem: Column | None = None) -> Column:
+    """The result of decoding a key, as `_KEY_RESULT_TYPE`.
 
     Args:
-        problem: what is known to be wrong with it.
+        one: the decoded record.
+        problem: a problem found before.
     """
     lost = key_problem(one.tree, one.value)
     lost = lost if problem is None else F.coalesce(problem, lost)
     garbled = _is_garbled(one)
     canonical = F.when(one.is_whole & ~garbled & lost.isNull(), canonical_key(one.tree, one.value))
-    return F.struct(one.is_whole, garbled, lost, canonical).cast(_KEY_SAID_TYPE)
+    return F.struct(one.is_whole, garbled, lost, canonical).cast(_KEY_RESULT_TYPE)
 
 
-def _said_by_value(one: Decoded, sequence_by: str | None) -> Column:
-    """What a value says, as `_VALUE_SAID_TYPE`."""
-    said = metadata(one.tree, one.value, F.col("topic"))
+def _value_result(one: Decoded, sequence_by: str | None) -> Column:
+    """The result of decoding a value, as `_VALUE_RESULT_TYPE`."""
+    facts = metadata(one.tree, one.value, F.col("topic"))
     problem = row_problem(one.tree, one.value)
     if sequence_by and shape_of(one.tree) != "control":
-        said, missing = in_sequence(said, one, sequence_by)
+        facts, missing = in_sequence(facts, one, sequence_by)
         problem = F.coalesce(problem, missing)
-    told = problem, _long_number(one), *vars(said).values()
-    return F.struct(one.is_whole, _is_garbled(one), *told).cast(_VALUE_SAID_TYPE)
+    rest = problem, _long_number(one), *vars(facts).values()
+    return F.struct(one.is_whole, _is_garbled(one), *rest).cast(_VALUE_RESULT_TYPE)
 
 
 def _is_garbled(one: Decoded) -> Column:
@@ -534,7 +542,7 @@ def _is_garbled(one: Decoded) -> Column:
 
 
 def _long_number(one: Decoded) -> Column:
-    """Why a row that a value holds has a number that is not written out, string; null if it has none."""
+    """Which number in a value's row is too long to be written out, string; null if none is."""
     if shape_of(one.tree) == "control":
         return F.lit(None).cast("string")
     rows = [row_of(one.tree, one.value)]
@@ -545,11 +553,12 @@ def _long_number(one: Decoded) -> Column:
 
 
 def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) -> Column:
-    """The first that is wrong with a record, as an error; null when nothing is.
+    """The first problem of a record, as an error; null if it has none.
 
-    Columns in: `with_references`', `key_schema`, `value_schema`, `__key_said`, `__value_said`, `is_control`, `sent_op`.
+    Columns in: those of `with_references`, `key_schema`, `value_schema`, `__key_result`, `__value_result`,
+    `is_control`, `sent_op`.
     """
-    key, value, op = F.col("__key_said"), F.col("__value_said"), F.col("sent_op")
+    key, value, op = F.col("__key_result"), F.col("__value_result"), F.col("sent_op")
     is_row = ~F.col("is_control")
     unknown = is_row & ~F.coalesce(op.isin(*ROW_OPS, TRUNCATE, TOMBSTONE), F.lit(False))
     is_keyed = is_row & (op != TRUNCATE)
@@ -558,15 +567,15 @@ def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) 
     if key_columns == ():
         how = "the record has no key; set message.key.columns on the connector, or `keys`"
     elif key_columns is None:
-        how = "the record has no value, of which `mode: append` makes its row; it follows no delete of the same key"
+        how = "the record has no value, which `mode: append` needs, and does not follow a delete of the same key"
     else:
-        how = "the record has no value, from which `keys` takes the key; it follows no delete of the same Kafka key"
-    other_op = f"op is none of {', '.join((*ROW_OPS, TRUNCATE))}"
+        how = "the record has no value, which `keys` needs, and does not follow a delete of the same Kafka key"
+    other_op = f"op is not one of {', '.join((*ROW_OPS, TRUNCATE))}"
     undecodable = "not every byte is consumed by the schema, or the bytes do not fit it"
     not_utf8 = "one of its texts is not UTF-8"
     no_timestamp = (
-        "its Kafka timestamp is beyond what Spark can hold, such as nanoseconds in the place of milliseconds; "
-        "`cdc-lake quarantine replay` lands the record without one"
+        "its Kafka timestamp is out of Spark's range, for example nanoseconds instead of milliseconds; "
+        "`cdc-lake quarantine replay` lands the record without a timestamp"
     )
     return F.coalesce(
         _error("frame", "no_timestamp", F.when(F.col("timestamp").isNull(), no_timestamp)),
@@ -595,14 +604,14 @@ def _id_problem(side: str, schemas: Schemas) -> Column:
     if schemas.are_all:
         return found
     is_other = named.isNotNull() & ~named.isin(*schemas.known, *schemas.problems)
-    too_many = f"its batch names more schemas than the {MAX_IDS} ids, or {MAX_LAYOUTS} in JSON, that it may have"
+    too_many = f"its batch has more than {MAX_IDS} schema ids, or more than {MAX_LAYOUTS} schemas in JSON"
     return F.when(is_other, too_many).otherwise(found)
 
 
 def _ambiguity(side: str) -> Column:
-    """That none, or several, of the schemas that a reference has meant fit the record."""
+    """The problem that none, or several, of the possible schemas of a reference fit the record."""
     is_unknown = F.col(f"{side}_reference").isNotNull() & F.col(f"{side}_schema").isNull()
-    return F.when(is_unknown, "the reference has meant several schemas, and not exactly one of them fits the bytes")
+    return F.when(is_unknown, "the reference has had several schemas, and not exactly one of them fits the bytes")
 
 
 def _error(stage: str, code: str, message: Column) -> Column:

@@ -1,4 +1,4 @@
-"""Why a record does not decode, in words: the slow reader goes through the few records that the fast one refused."""
+"""Explain why a record fails to decode: fastavro re-reads records that Spark rejected."""
 
 import io
 import json
@@ -12,7 +12,7 @@ from cdc_lake.decode.schemas import Tree, compact, fields
 
 
 def reason(schema: WriterSchema, body: bytes) -> str:
-    """Why `body` is not a record of `schema`. Never the record's values."""
+    """Why `body` is not a record of `schema`, without its values."""
     if schema.format != "avro":
         return f"the text is not one {schema.format.upper()} value that fits its schema"
     parsed, stream = _parsed(schema.tree), io.BytesIO(body)
@@ -23,14 +23,14 @@ def reason(schema: WriterSchema, body: bytes) -> str:
             return "the bytes end in the middle of the record"
         return f"the bytes do not fit the schema ({type(exc).__name__} at byte {stream.tell()} of {len(body)})"
     left = len(body) - stream.tell()
-    return f"{left} bytes are left over behind the record" if left else "a value does not fit its column's type"
+    return f"{left} bytes are left over after the record" if left else "a value does not fit its column's type"
 
 
 def fields_read(schema: WriterSchema, body: bytes) -> tuple[dict[str, Any], str | None]:
-    """The values of a body that an Avro schema reads, up to the first that it does not.
+    """The values that an Avro schema reads from a body, up to the first failure.
 
     Returns:
-        The values as Avro has them, by the path of their field; and the path at which it stops, null if it reads all.
+        The Avro values by field path, and the path of the failure; None if it reads all.
     """
     stream, found = io.BytesIO(body), dict[str, Any]()
     try:
@@ -50,7 +50,7 @@ class _Stopped(Exception):
 
 
 def _leaves(tree: Tree, stream: io.BytesIO, path: str) -> Iterator[tuple[str, Any]]:
-    """The values that are no records, in their order."""
+    """The values of fields that are not records, in order."""
     if tree["type"] == "record":
         for name, inner in fields(tree).items():
             yield from _leaves(inner, stream, f"{path}.{name}" if path else name)
@@ -72,7 +72,7 @@ def _read(tree: Tree, stream: io.BytesIO, path: str) -> Any:
 
 
 def reads(schema: WriterSchema, body: bytes) -> bool:
-    """Whether a schema consumes a body to its last byte; of a format that is no Avro, whether the body is text."""
+    """Whether a schema consumes all bytes of a body; for other formats than Avro, whether the body is text."""
     stream = io.BytesIO(body)
     try:
         if schema.format != "avro":
@@ -84,7 +84,7 @@ def reads(schema: WriterSchema, body: bytes) -> bool:
 
 
 def _parsed(tree: Tree) -> Any:
-    # Linted when it was read: no recursion, no items without size, so this reader cannot be brought down.
+    # Checked when it was loaded: no recursion and no items of size 0, so this reader cannot loop or overflow.
     return fastavro.parse_schema(_without_logical_types(json.loads(compact(tree))))
 
 

@@ -1,4 +1,4 @@
-"""Whether topics still hold what bronze read of them.
+"""Detects logs that no longer have the records that bronze read.
 
 An unclean leader election, or a disk that was rolled back, removes records from the end of a log, and new records get
 their offsets.
@@ -20,10 +20,10 @@ from cdc_lake.sources.logs import Span, TopicLog, TopicSource, has_no_room_for_a
 from cdc_lake.tables.progress import BronzeProgress
 
 _NEAR_OFFSETS = 100_000
-"""The last record that is still the same is looked for in so many offsets first, then in 16 times as many."""
+"""The last common record is searched in this many offsets first, then in 16 times as many."""
 
 
-def replaced(
+def rewritten_offsets(
     spark: SparkSession,
     table: BronzeTable,
     progress: BronzeProgress,
@@ -31,14 +31,17 @@ def replaced(
     source: TopicSource,
     partitions: Collection[int],
 ) -> dict[int, int]:
-    """Partitions whose log lost records that bronze read: the first offset that another record, or none, has now.
+    """By partition that lost records which bronze read: the first offset that now has another record, or none.
 
-    Costs a fetch per partition. A record that is gone from the middle of the log (compaction, retention) says nothing.
+    Takes one fetch per partition. Records missing in the middle of the log (compaction, retention) are ignored.
 
     Args:
-        spark: reads the log of a partition that did.
-        progress: bronze's.
-        partitions: those to look at.
+        spark: reads the logs of such partitions.
+        table: the bronze table.
+        progress: that of bronze.
+        log: the topic.
+        source: where the records are.
+        partitions: those to check.
 
     Raises:
         ConfigError, InfrastructureError: see `TopicSource`.
@@ -50,10 +53,10 @@ def replaced(
     there = source.first_records(log.name, asked) if asked else {}
     suspect = cut | {p for p, one in there.items() if one.offset == asked[p] and one != last[p]}
     spans = {p: Span(span.start, min(span.end, reached[p])) for p, span in log.partitions.items() if p in suspect}
-    return _ends_of_the_same(spark, table, list(progress.offsets).index(log.id), log.name, source, spans)
+    return _common_ends(spark, table, list(progress.offsets).index(log.id), log.name, source, spans)
 
 
-def _ends_of_the_same(
+def _common_ends(
     spark: SparkSession,
     table: BronzeTable,
     generation: int,
@@ -61,7 +64,7 @@ def _ends_of_the_same(
     source: TopicSource,
     spans: Mapping[int, Span],
 ) -> dict[int, int]:
-    """The offset behind the last record of each span that is the same on both sides; its end if all later ones are."""
+    """The offset after the last record of each span that bronze and the log have in common; else the end."""
     found = {partition: span.end for partition, span in spans.items()}
     left = {partition: span for partition, span in spans.items() if span.start < span.end}
     width = _NEAR_OFFSETS
@@ -88,8 +91,8 @@ def _ends_of_the_same(
 
 
 def _compared(known: DataFrame, records: DataFrame) -> Sequence[Row]:
-    """By partition: the last offset whose record is the `same` in bronze and in the log, the last one whose is not
-    (`other`), and how many bronze has (`known`).
+    """By partition: the last offset with the `same` record in bronze and in the log, the last one with an `other`
+    record, and the number of records in bronze (`known`).
     """
     of_bronze = identity("kafka_timestamp", "raw_key", "raw_value").alias("was")
     of_log = identity("timestamp", "key", "value").alias("now")

@@ -1,7 +1,7 @@
-"""Which primary key a topic's records have, where records say it themselves.
+"""Determines the primary key of a topic's records.
 
-A registry or the settings speak for the connector. In JSON each record brings the columns of its key along, so one
-record could give its table another primary key, which stops silver. Only many records can.
+A registry or the settings define the key reliably. In JSON, each record contains the columns of its key, so one bad
+record could change the table's primary key, which stops silver. Therefore only many records can change it.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from cdc_lake.decode.types import same_key
 
 MIN_RECORDS = 10
-"""Of a batch: so many JSON records change the primary key, if fewer have the one before."""
+"""This many JSON records of a batch change the primary key, if fewer have the previous key."""
 
 
 @dataclass
@@ -22,31 +22,31 @@ class _Key:
 def primary_key(
     known: Mapping[str, str],
     given: Mapping[str, Mapping[str, str]],
-    said: Mapping[str, Mapping[str, str]],
+    embedded: Mapping[str, Mapping[str, str]],
     count: Callable[[Collection[str]], Mapping[str, int]],
     *,
     takes_any: bool = False,
 ) -> tuple[Mapping[str, str], set[str]]:
-    """The primary key of a topic behind a batch of its records.
+    """The primary key of a topic after a batch of its records.
 
     Args:
-        known: the columns of the key before, name to Spark type; empty if that is not known.
-        given: the same by reference, of those whose schemas a registry or the settings give.
-        said: the same of those whose records say it themselves.
-        count: from references to the number of their records; asked only if some say another key.
-        takes_any: whether one record is enough.
+        known: the key's columns before, name to Spark type; empty if not known.
+        given: the key's columns by reference, for schemas from a registry or the settings.
+        embedded: the key's columns by reference, for records that contain them.
+        count: from references to the number of their records; called only if some have another key.
+        takes_any: whether one record is enough to change the key.
 
     Returns:
-        The key's columns, as wide as all need them, and the references whose records have another key.
+        The key's columns, with types wide enough for all records, and the references whose records have another key.
     """
     keys = [_Key(known)] if known else []
     for reference in sorted(given):
         _add(keys, reference, given[reference])
     now = next((key for key in reversed(keys) if key.references), keys[0] if keys else None)
     others: list[_Key] = []
-    for reference in sorted(said):
-        if not _is_added(keys, reference, said[reference]):
-            _add(others, reference, said[reference])
+    for reference in sorted(embedded):
+        if not _is_added(keys, reference, embedded[reference]):
+            _add(others, reference, embedded[reference])
     if others:
         numbers = count([one for key in (*keys, *others) for one in key.references])
 
@@ -67,7 +67,7 @@ def _add(keys: list[_Key], reference: str, columns: Mapping[str, str]) -> None:
 
 
 def _is_added(keys: list[_Key], reference: str, columns: Mapping[str, str]) -> bool:
-    """Add a reference to the key that it has, if that is among these."""
+    """Add a reference to the key that it has. Returns false if that is not among these."""
     for key in keys:
         if (both := same_key(key.columns, columns)) is not None:
             key.columns = both

@@ -1,9 +1,9 @@
-"""What the references of one topic mean: which kind of id its numbers are, and whether a schema is this topic's at all.
+"""Resolves the references of one topic: which kind of id its numbers are, and which schemas belong to the topic.
 
-Apicurio counts contents and versions apart, and a number looked up as the wrong kind of id is often another table's
-schema, which may even read the bytes. So the kind is settled on samples: the schema's record is named after the topic,
-and it consumes the bytes to the last. Once settled it stays (bronze's progress holds it); and a schema that belongs to
-another table never decodes a record of this one. docs/explanation/bronze.md "Which schema".
+Apicurio numbers contents and versions separately, and a number of the wrong kind is often the id of another table's
+schema, which may even read the bytes. So samples decide the kind: the schema's record must be named after the topic,
+and it must consume every byte. The kind is then stored in bronze's progress. A schema of another table never decodes a
+record of this one. See docs/explanation/bronze.md, "Which schema".
 """
 
 import re
@@ -11,28 +11,28 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from cdc_lake.bronze.decide import said
+from cdc_lake.bronze.decide import describe_reference
 from cdc_lake.bronze.explain import reads
 from cdc_lake.decode.framing import NUMBERED, id_of
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schemas import SchemaError
 
 LookUp = Callable[[str, str], Sequence[WriterSchema]]
-"""From kind and id to the schemas that they mean or have meant, the newest first."""
+"""From kind and id to the schemas that they have had, the latest first."""
 Samples = Callable[[Collection[str]], Mapping[str, Sequence[bytes]]]
 """From references to a few bodies of each."""
 
-_OWN_NAMES = re.compile(r"(?P<owner>.+)\.(Key|Value|Envelope)")
+_DEBEZIUM_NAMES = re.compile(r"(?P<owner>.+)\.(Key|Value|Envelope)")
 
 
 @dataclass(frozen=True)
 class Names:
-    """Whose schemas a topic's records may be written with.
+    """The owners of schemas that a topic's records may be written with.
 
     Attributes:
-        topic: its own name, which Debezium names records after.
-        accepted: the owners that were found in it first; empty before that.
-        allowed: globs from the settings.
+        topic: the topic's name, after which Debezium names records.
+        accepted: the owners of the topic's first schemas; empty before.
+        allowed: globs from `record_names`.
     """
 
     topic: str
@@ -40,7 +40,7 @@ class Names:
     allowed: Sequence[str] = ()
 
     def fit(self, schema: WriterSchema) -> bool:
-        """Whether the schema is one of the topic's own; a schema that is named after nothing is anyone's."""
+        """Whether the schema may belong to the topic; a schema without an owner may belong to any topic."""
         owner = owner_of(schema)
         if owner is None or owner in self.accepted or _plain(owner) == _plain(self.topic):
             return True
@@ -48,14 +48,14 @@ class Names:
 
 
 @dataclass
-class Resolved:
-    """What was found out.
+class Resolution:
+    """The resolved references.
 
     Attributes:
-        meanings: reference -> the schemas that it may mean.
-        problems: reference -> why its records cannot be read, for the others.
-        kinds: frame -> the kind of id that its numbers are, as far as that is settled.
-        owners: what the topic's records are named after; empty as long as no schema says it.
+        meanings: reference -> its possible schemas.
+        problems: reference -> why its records are quarantined, for all other references.
+        kinds: frame -> the kind of its ids, if it is known.
+        owners: what the topic's records are named after; empty as long as no schema has an owner.
     """
 
     meanings: dict[str, Sequence[WriterSchema]] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Resolved:
 
 
 def owner_of(schema: WriterSchema) -> str | None:
-    """What a schema's record is named after: of Debezium's, the table; none of control records and unnamed ones."""
+    """What a schema's record is named after; for Debezium, the table. None for control records and unnamed ones."""
     try:
         tree = schema.tree
         if tree["type"] != "record" or schema.format not in ("avro", "connect", "json-schema"):
@@ -73,8 +73,8 @@ def owner_of(schema: WriterSchema) -> str | None:
         if schema.shape == "control":
             return None
     except SchemaError:
-        return None  # refused; its records are told so
-    named = _OWN_NAMES.fullmatch(tree["name"])
+        return None  # refused, so its records are quarantined
+    named = _DEBEZIUM_NAMES.fullmatch(tree["name"])
     return named["owner"] if named else tree["name"]
 
 
@@ -83,21 +83,21 @@ def resolve(
     *,
     names: Names,
     kinds: Sequence[str],
-    settled: Mapping[str, str],
+    known_kinds: Mapping[str, str],
     look_up: LookUp,
     samples: Samples,
-) -> Resolved:
-    """Find out what references mean.
+) -> Resolution:
+    """Resolve references to schemas.
 
     Args:
-        references: of the keys, or of the values, of one topic.
-        names: whose schemas they may be.
-        kinds: the kinds of id that a bare number may be in this registry, the likelier first.
-        settled: frame -> the kind of id that its numbers are, as found before.
-        look_up: the registry and the lake's own memory of it.
-        samples: asked only while a kind is not settled.
+        references: those of the keys, or of the values, of one topic.
+        names: the owners of possible schemas.
+        kinds: the kinds of ids in this registry, the likeliest first.
+        known_kinds: frame -> the kind of its ids, found before.
+        look_up: looks in the registry and in the lake's schema files.
+        samples: called only if a kind is not known.
     """
-    found = Resolved(kinds=dict(settled))
+    found = Resolution(kinds=dict(known_kinds))
     by_kind: dict[str, list[str]] = {}
     for reference in sorted(set(references)):
         by_kind.setdefault(reference.partition(":")[0], []).append(reference)
@@ -105,35 +105,36 @@ def resolve(
     for kind, several in by_kind.items():
         if kind not in NUMBERED:
             chosen |= {one: look_up(kind, id_of(one)) for one in several}
-        elif kind in settled or len(kinds) == 1:
-            real = settled.get(kind, kinds[0])
+        elif kind in known_kinds or len(kinds) == 1:
+            real = known_kinds.get(kind, kinds[0])
             found.kinds[kind] = real
             chosen |= {one: look_up(real, id_of(one)) for one in several}
         else:
             answers = {one: {kind: look_up(kind, id_of(one)) for kind in kinds} for one in several}
-            settled_as, read, found_problems = _settle(answers, names, samples(several) if kinds else {})
-            found.kinds |= {kind: settled_as} if settled_as else {}
+            id_kind, read, found_problems = _choose_id_kind(answers, names, samples(several) if kinds else {})
+            found.kinds |= {kind: id_kind} if id_kind else {}
             chosen |= read
             found.problems |= found_problems
-    _keep_own(chosen, names, found)
+    _reject_foreign_schemas(chosen, names, found)
     return found
 
 
-def _settle(
+def _choose_id_kind(
     answers: Mapping[str, Mapping[str, Sequence[WriterSchema]]], names: Names, bodies: Mapping[str, Sequence[bytes]]
 ) -> tuple[str | None, dict[str, Sequence[WriterSchema]], dict[str, str]]:
-    """Find out as what kind of id references give a schema that reads the samples.
+    """Choose the kind of ids with which references lead to schemas that read the samples.
 
     Args:
-        answers: reference -> kind -> the schemas that it would mean.
-        names: whose schemas they may be.
+        answers: reference -> kind -> its schemas.
+        names: the owners of possible schemas.
         bodies: reference -> samples.
 
     Returns:
-        The kind, if all that can tell agree; reference -> its schemas; reference -> why its records cannot be read.
+        The kind, if all decisive references agree; reference -> its schemas; reference -> why its records are
+        quarantined.
     """
     every = [schema for by_kind in answers.values() for several in by_kind.values() for schema in several]
-    # Where nothing is named after the topic, names say nothing.
+    # If no schema is named after the topic, names do not decide.
     is_named = any(owner_of(schema) is not None and names.fit(schema) for schema in every)
     fitting = {
         one: {
@@ -153,21 +154,22 @@ def _settle(
         if len(by_kind) > 1 and len({tuple(several) for several in by_kind.values()}) > 1:
             if voted is None:
                 problems[one] = (
-                    f"{said(one)} is a schema of this topic both as {' and as '.join(by_kind)}: set registry.ids"
+                    f"{describe_reference(one)} is a schema of this topic as {' and as '.join(by_kind)}: "
+                    "set registry.ids"
                 )
                 continue
             by_kind = {voted: by_kind[voted]} if voted in by_kind else {}
-        # None fits: the likeliest is taken, and the records are told that it does not.
+        # None fits: take the likeliest, which quarantines the records with a reason.
         exists = {kind: several for kind, several in answers[one].items() if several}
         chosen[one] = next(iter((by_kind or exists).values()), ())
     return voted, chosen, problems
 
 
-def _keep_own(chosen: Mapping[str, Sequence[WriterSchema]], names: Names, found: Resolved) -> None:
-    """Leave out schemas of other tables."""
+def _reject_foreign_schemas(chosen: Mapping[str, Sequence[WriterSchema]], names: Names, found: Resolution) -> None:
+    """Reject schemas of other tables."""
     owned = {owner: one for several in chosen.values() for one in several if (owner := owner_of(one)) is not None}
     if not names.accepted:
-        # The first schemas say how the topic's records are named: after the topic, or after something else.
+        # The first schemas decide the owners: the topic, or something else.
         first = {owner for owner, one in owned.items() if names.fit(one)} or owned.keys()
         names = Names(names.topic, tuple(sorted(first)), names.allowed)
     found.owners = tuple(names.accepted)
@@ -177,13 +179,13 @@ def _keep_own(chosen: Mapping[str, Sequence[WriterSchema]], names: Names, found:
             found.meanings[reference] = own
         elif several:
             found.problems[reference] = (
-                f"{said(reference)} is the schema `{several[0].tree['name']}`, which is not this topic's: registry.ids "
-                "may be wrong, or the table's record_names have to allow it"
+                f"{describe_reference(reference)} is the schema `{several[0].tree['name']}`, which belongs to another "
+                "topic: check registry.ids, or allow its name in the table's record_names"
             )
         else:
-            found.problems[reference] = f"{said(reference)} is not in the registry"
+            found.problems[reference] = f"{describe_reference(reference)} is not in the registry"
 
 
 def _plain(name: str) -> str:
-    """A name as far as it survives Debezium's adjustment to what Avro allows."""
+    """A name in the form to which Debezium adjusts it for Avro."""
     return re.sub(r"[^A-Za-z0-9.]", "_", name).replace("._", ".").strip("_")

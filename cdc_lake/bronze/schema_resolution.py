@@ -1,4 +1,4 @@
-"""What a batch's records were written with: references looked up, settled per topic, and kept in the lake."""
+"""Resolves the schemas of a batch, and stores them in the lake."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -40,21 +40,22 @@ from cdc_lake.tables.progress import BronzeProgress
 
 SIDES: tuple[Side, ...] = ("key", "value")
 _SAMPLES_BYTES = 64 << 20
-"""Of the bodies that the driver looks at, two of each schema id, together."""
+"""Total size of the bodies that the driver reads, two per schema id."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a range of records holds, before anything is decoded.
+class ScanSummary:
+    """Summary of a range of records, made without decoding them.
 
     Attributes:
-        bytes: of keys and values.
-        header_bytes: of headers.
-        unpacked_bytes: of those that are compressed, once they are not.
-        references: how keys, and how values, name their schemas.
-        frames: the frames among them.
+        total: number of records.
+        bytes: size of keys and values.
+        header_bytes: size of headers.
+        unpacked_bytes: size of compressed bodies after they are unpacked.
+        references: the references to schemas, by side.
+        frames: the frames of the records.
         first_is_tombstone: the partitions whose first record has no value.
-        last: by partition, its last record; none where that is too large.
+        last: the last record of each partition, unless it is too large.
     """
 
     total: int
@@ -67,49 +68,49 @@ class Seen:
     last: Mapping[int, Identity]
 
     @property
-    def held_bytes(self) -> int:
-        """What a batch of them takes in memory."""
+    def memory_bytes(self) -> int:
+        """Memory that a batch of them needs."""
         return self.bytes + self.header_bytes + self.unpacked_bytes
 
 
-def look_over(records: DataFrame, settings: TableConfig, *, of_files: bool = False) -> tuple[DataFrame, Seen]:
-    """Tell the frames of records, and read off the references for the frames that are among them.
+def scan_records(records: DataFrame, settings: TableConfig, *, of_files: bool = False) -> tuple[DataFrame, ScanSummary]:
+    """Detect the frames and references of records, and summarize them.
 
-    Nearly all topics have frames with a number. To plan for all there are costs each batch as much again as its
-    decoding, so what else there is, is planned for when it has been seen.
+    Nearly all topics have only frames with a number. Planning for all frames costs as much as decoding, so others are
+    planned for only if the records have them.
 
     Args:
         records: Kafka's columns.
-        settings: the table's.
-        of_files: whether the records came out of files.
+        settings: those of the table.
+        of_files: whether the records come from files.
 
     Returns:
-        The records with `with_references`' columns, persisted, and what they hold.
+        The records with the columns of `with_references`, persisted, and their summary.
     """
     framings: dict[str, Any] = {
         "key_framing": settings.key_framing if settings.key_of_rows == () else None,
         "value_framing": settings.value_framing,
     }
     framed = with_frames(records, **framings, max_bytes=settings.max_record_bytes, of_files=of_files)
-    records, seen = _persisted(with_references(framed, NUMBERED, **framings))
-    if not seen.frames <= set(NUMBERED):
+    records, summary = _persist(with_references(framed, NUMBERED, **framings))
+    if not summary.frames <= set(NUMBERED):
         records.unpersist()
-        if GLUE_ZLIB in seen.frames:
+        if GLUE_ZLIB in summary.frames:
             framed = with_unpacked_bytes(framed, settings.max_record_bytes)
-        records, seen = _persisted(with_references(framed, seen.frames, **framings))
-    return records, seen
+        records, summary = _persist(with_references(framed, summary.frames, **framings))
+    return records, summary
 
 
-def _persisted(records: DataFrame) -> tuple[DataFrame, Seen]:
+def _persist(records: DataFrame) -> tuple[DataFrame, ScanSummary]:
     records.persist()
     try:
-        return records, _seen(records)
+        return records, _summarize(records)
     except BaseException:
         records.unpersist()
         raise
 
 
-def _seen(records: DataFrame) -> Seen:
+def _summarize(records: DataFrame) -> ScanSummary:
     sets = {f"{side}_{what}": F.collect_set(f"{side}_{what}") for side in SIDES for what in ("reference", "framing")}
     found = (
         records.groupBy("partition")
@@ -126,7 +127,7 @@ def _seen(records: DataFrame) -> Seen:
         )
         .collect()
     )
-    return Seen(
+    return ScanSummary(
         total=sum(row["total"] for row in found),
         bytes=sum(row["bytes"] for row in found),
         header_bytes=sum(row["header_bytes"] for row in found),
@@ -139,11 +140,11 @@ def _seen(records: DataFrame) -> Seen:
 
 
 @dataclass(frozen=True)
-class Written:
-    """What keys and values were written with.
+class ResolvedSchemas:
+    """The schemas that keys and values were written with.
 
     Attributes:
-        kinds, owners, key: as bronze's progress holds them.
+        kinds, owners, key: see `BronzeProgress`.
     """
 
     keys: Schemas
@@ -153,9 +154,9 @@ class Written:
     key: Mapping[str, str]
 
 
-def written_with(
+def resolve_schemas(
     records: DataFrame,
-    seen: Seen,
+    summary: ScanSummary,
     *,
     topic: str,
     files: SchemaFiles,
@@ -163,30 +164,33 @@ def written_with(
     before: BronzeProgress,
     quarantine_unknown_ids: bool,
     takes_any_key: bool = False,
-) -> Written:
-    """Look up the schemas of a batch.
+) -> ResolvedSchemas:
+    """Resolve the schemas of a batch.
 
     Args:
-        records: `with_references`' columns.
+        records: the columns of `with_references`.
+        summary: their summary.
+        topic: the name of the topic.
         files: the lake's schemas and the registry.
-        before: bronze's progress: what is settled.
-        quarantine_unknown_ids: quarantine records of unknown ids even where the registry knows none of them.
+        settings: those of the table.
+        before: bronze's progress, with what earlier batches resolved.
+        quarantine_unknown_ids: quarantine unknown schema ids even if the registry knows none of them.
         takes_any_key: whether one JSON record may change the primary key.
 
     Raises:
-        InfrastructureError: the registry does not answer, or has lost its content.
+        InfrastructureError: the registry does not respond, or has lost its content.
     """
     kinds, owners = dict(before.kinds), dict(before.owners)
     schemas: dict[Side, Schemas] = {}
     for side in SIDES:
-        source = _Source(records, seen.frames, files, settings, side)
-        references = _limited(seen.references[side], files)
-        settled = {frame: kind for of, kind in kinds.items() for s, _, frame in [of.partition(".")] if s == side}
+        source = _SchemaSource(records, summary.frames, files, settings, side)
+        references = _limited(summary.references[side], files)
+        known_kinds = {frame: kind for of, kind in kinds.items() for s, _, frame in [of.partition(".")] if s == side}
         found = resolve(
             references,
             names=Names(topic, owners.get(side, ()), settings.record_names),
             kinds=files.kinds,
-            settled=settled,
+            known_kinds=known_kinds,
             look_up=source.look_up,
             samples=source.samples,
         )
@@ -204,14 +208,14 @@ def written_with(
             spark=records.sparkSession,
             placing=ColumnMapping(settings.except_columns, settings.rename),
             in_hudi=any(one.format == "hudi" for one in settings.silver),
-            are_all=len(references) == len(seen.references[side]),
+            are_all=len(references) == len(summary.references[side]),
         )
     key: Mapping[str, str] = before.key
     if settings.key_of_rows is not None:
-        told_by: Side = "value" if settings.key_of_rows else "key"
-        key, others = _primary_key(records, schemas[told_by], told_by, settings, key, takes_any=takes_any_key)
-        schemas[told_by] = schemas[told_by].without(others, _other_key(key))
-    return Written(schemas["key"], schemas["value"], kinds, owners, key)
+        key_side: Side = "value" if settings.key_of_rows else "key"
+        key, others = _primary_key(records, schemas[key_side], key_side, settings, key, takes_any=takes_any_key)
+        schemas[key_side] = schemas[key_side].without(others, _other_key(key))
+    return ResolvedSchemas(schemas["key"], schemas["value"], kinds, owners, key)
 
 
 def _primary_key(
@@ -226,36 +230,36 @@ def _primary_key(
     """See `primary_key`.
 
     Args:
-        schemas: of the side that tells the key.
+        schemas: those of the side that has the key.
     """
     mapping = ColumnMapping(settings.except_columns, settings.rename, settings.cast)
-    given, said = dict[str, Mapping[str, str]](), dict[str, Mapping[str, str]]()
+    given, embedded = dict[str, Mapping[str, str]](), dict[str, Mapping[str, str]]()
     for reference, several in schemas.known.items():
         tree = several[0].tree
         if is_of_signal_table(tree) if side == "key" else shape_of(tree) == "control":
             continue
         tree = key_tree_in(tree, settings.keys) if side == "value" else tree
-        is_said = reference.partition(":")[0] in json_format.REFERENCES
-        (said if is_said else given)[reference] = mapping.key(held_types(key_fields(tree)))
+        is_embedded = reference.partition(":")[0] in json_format.REFERENCES
+        (embedded if is_embedded else given)[reference] = mapping.key(held_types(key_fields(tree)))
 
     def count(references: Collection[str]) -> Mapping[str, int]:
         reference = F.col(f"{side}_reference")
         found = records.where(reference.isin(*references)).groupBy(reference.alias("reference")).count()
         return {row["reference"]: row["count"] for row in found.collect()}
 
-    return primary_key(known, given, said, count, takes_any=takes_any)
+    return primary_key(known, given, embedded, count, takes_any=takes_any)
 
 
 def _other_key(key: Mapping[str, str]) -> str:
     columns = ", ".join(f"{name} {kind}" for name, kind in sorted(key.items()))
     return (
-        f"its primary key has other columns or types than the table's ({columns}), which few JSON records cannot "
-        "change; if it has changed, `cdc-lake quarantine replay --offset` lands the records that it is given"
+        f"its primary key has other columns or types than the table's ({columns}), and too few JSON records have it; "
+        "if the key has changed, `cdc-lake quarantine replay --offset` lands the records that you select"
     )
 
 
 def _limited(references: Collection[str], files: SchemaFiles) -> set[str]:
-    """Those that are looked up: first what the lake knows; then the lowest ids, as ids that are made up are high."""
+    """The references to look up: first known ones, then the lowest ids, because invented ids are high."""
     in_records = {one for one in references if one.partition(":")[0] in json_format.REFERENCES}
     found = set[str]()
     for several, most in ((in_records, MAX_LAYOUTS), (set(references) - in_records, MAX_IDS)):
@@ -267,32 +271,32 @@ def _limited(references: Collection[str], files: SchemaFiles) -> set[str]:
 
 
 def decide(
-    records: DataFrame, seen: Seen, written: Written, typed: TypedRow | None, settings: TableConfig
+    records: DataFrame, summary: ScanSummary, resolved: ResolvedSchemas, typed: TypedRow | None, settings: TableConfig
 ) -> DataFrame:
-    """What each record is: see `arrival.with_decision`."""
+    """Decide the status of each record; see `with_decision`."""
     return with_decision(
         records,
-        written.keys,
-        written.values,
-        seen.frames,
+        resolved.keys,
+        resolved.values,
+        summary.frames,
         typed,
         key_columns=settings.key_of_rows,
         sequence_by=settings.sequence_by,
     )
 
 
-def typed_row(table: BronzeTable, settings: TableConfig, written: Written) -> TypedRow | None:
-    """The fields of bronze's `before` and `after`, with those that a batch adds; none when they are not wanted."""
+def typed_row(table: BronzeTable, settings: TableConfig, resolved: ResolvedSchemas) -> TypedRow | None:
+    """The fields of bronze's `before` and `after`, with those that a batch adds; None without `decoded: true`."""
     if not settings.decoded:
         return None
     found = TypedRow.stored(table.read().schema) if table.exists() else TypedRow({})
-    for schema in (one for several in written.values.known.values() for one in several if one.shape != "control"):
+    for schema in (one for several in resolved.values.known.values() for one in several if one.shape != "control"):
         found = found.with_columns(row_fields(schema.tree))
     return found if found.fields else None
 
 
-class _Source:
-    """Where the schemas of one side's references come from."""
+class _SchemaSource:
+    """Finds the schemas of one side's references."""
 
     def __init__(
         self, records: DataFrame, frames: Collection[str], files: SchemaFiles, settings: TableConfig, side: Side
@@ -308,22 +312,22 @@ class _Source:
         """See `references.LookUp`."""
         match kind:
             case "declared":
-                return self._kept(self._declared())
+                return self._keep(self._declared())
             case "crc":
-                return self._kept(one for one in self._declared() if _crc(one) == schema_id)
+                return self._keep(one for one in self._declared() if _crc(one) == schema_id)
             case "file":
-                return [self._named(self._files.by_fingerprint(schema_id))]
+                return [self._of_table(self._files.by_fingerprint(schema_id))]
             case json_format.PLAIN_REFERENCE:
-                return self._kept([self._plain(schema_id)])
+                return self._keep([self._plain(schema_id)])
             case json_format.CONNECT_REFERENCE:
                 found = self._files.embedded(schema_id) or self._embedded(schema_id)
-                return (self._named(found),)
+                return (self._of_table(found),)
         if is_id(kind, schema_id):
             self.asked.append((kind, schema_id))
-        return [self._named(one) for one in self._files.look_up(kind, schema_id)]
+        return [self._of_table(one) for one in self._files.look_up(kind, schema_id)]
 
     def samples(self, references: Collection[str]) -> Mapping[str, Sequence[bytes]]:
-        """See `references.Samples`: the first and the last body of each, of those that are not too large for it."""
+        """See `references.Samples`; the first and the last body of each reference that are not too large."""
         reference = F.col(f"{self._side}_reference")
         found = (
             self._records.where(reference.isin(*references))
@@ -339,10 +343,10 @@ class _Source:
         )
         return {row["reference"]: [bytes(row["first"]), bytes(row["last"])] for row in found}
 
-    def _kept(self, schemas: Iterable[WriterSchema]) -> Sequence[WriterSchema]:
-        return tuple(self._named(self._files.keep(schema)) for schema in schemas)
+    def _keep(self, schemas: Iterable[WriterSchema]) -> Sequence[WriterSchema]:
+        return tuple(self._of_table(self._files.keep(schema)) for schema in schemas)
 
-    def _named(self, schema: WriterSchema) -> WriterSchema:
+    def _of_table(self, schema: WriterSchema) -> WriterSchema:
         return schema.of_table(self._settings) if self._side == "value" else schema
 
     def _declared(self) -> list[WriterSchema]:
@@ -364,7 +368,7 @@ class _Source:
         return WriterSchema(schema_text("json", shape=shape, names=listed, columns=declared))
 
     def _embedded(self, name: str) -> WriterSchema:
-        """The schema beside the payload of the records that name it so."""
+        """The schema that records with this reference embed next to their payload."""
         is_of = F.col(f"{self._side}_reference") == f"{json_format.CONNECT_REFERENCE}:{name}"
         text = body(F.col(self._side), F.col(f"{self._side}_framing"), self._frames).cast("string")
         row = self._records.where(is_of).select(json_format.embedded_schema(text).alias("schema")).head()
@@ -378,7 +382,7 @@ def _read(file: str) -> str:
         return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(
-            file, f"the schema file cannot be read ({type(exc).__name__})", "see key_schemas and value_schemas"
+            file, f"cannot read the schema file ({type(exc).__name__})", "check key_schemas and value_schemas"
         ) from exc
 
 

@@ -1,4 +1,4 @@
-"""Which of two events is newer, by a column of the row (`sequence_by`), where no source's log says it."""
+"""Orders events by a column of the row (`sequence_by`) if they have no log position of the source."""
 
 from dataclasses import replace
 
@@ -14,30 +14,32 @@ _NUMBERS = ("smallint", "int", "bigint")
 
 
 def check_sequence(tree: Tree, column: str) -> None:
-    """See that a value's schema has the column, of a type that goes up.
+    """Check that a value's schema has the column, with a type that can order events.
 
     Raises:
-        SchemaError: it has not.
+        SchemaError: it does not.
     """
     row = row_fields(tree)
     if column not in row:
-        raise SchemaError(f"the row has no column {column}, which `sequence_by` names")
+        raise SchemaError(f"the row does not have the column {column} of `sequence_by`")
     kind = mapping(row[column]).type
     if kind not in (*_NUMBERS, "date", "timestamp"):
         raise SchemaError(
-            f"`sequence_by` names {column}, a {kind}: it has to be a whole number, a date or a timestamp; JSON without "
-            "a schema says no types, declare it in `columns`"
+            f"`sequence_by` is {column}, a {kind}, but must be an integer, a date or a timestamp; for JSON without a "
+            "schema, declare its type in `columns`"
         )
 
 
-def in_sequence(said: Metadata, value: Decoded, column: str) -> tuple[Metadata, Column]:
-    """What a value says of itself with the column in the place of the source's log, and what is wrong with it.
+def in_sequence(facts: Metadata, value: Decoded, column: str) -> tuple[Metadata, Column]:
+    """A value's metadata with the column as log position, and its problem, if any.
 
-    Of two events with the same number the later one in Kafka is the newer. A timestamp is the source's time, too.
+    Of two events with the same value in the column, the later one in Kafka is newer. A timestamp is also the
+    source time.
 
     Args:
-        said: by its own fields.
-        value: with Kafka's `topic`, `timestamp` and `offset` beside it.
+        facts: the metadata from the value's own fields.
+        value: the decoded value; its rows also have Kafka's `topic`, `timestamp` and `offset`.
+        column: the name of the column.
     """
     held = mapping(row_fields(value.tree)[column])
     sent = held.convert(known_of(value.tree, value.value, [column])[column])
@@ -49,9 +51,9 @@ def in_sequence(said: Metadata, value: Decoded, column: str) -> tuple[Metadata, 
     else:
         number = sent
     position = F.array(number.cast("bigint"), F.unix_millis("timestamp"), F.col("offset"))
-    missing = F.when(number.isNull() & (said.op != TRUNCATE), f"`{column}` is null, which `sequence_by` names")
+    missing = F.when(number.isNull() & (facts.op != TRUNCATE), f"`{column}`, the column of `sequence_by`, is null")
     placed = replace(
-        said,
+        facts,
         source_ts_ms=time_ms,
         source_position=F.when(number.isNotNull(), position),
         position_domain=F.col("topic"),

@@ -1,7 +1,7 @@
-"""Typed `before` and `after` beside bronze's bytes, for people who read bronze by SQL. The toolkit never reads them.
+"""Typed `before` and `after` columns in bronze, for users who query bronze with SQL. cdc_lake never reads them.
 
-A column whose type changed has a second field, `<name>__<type>`; a name that no table can have is written with `_`.
-Which source column a field holds stands in the field's own metadata, under `SOURCE_COLUMN`.
+A column whose type changed has a second field, `<name>__<type>`. Characters that column names cannot have become
+`_`. The metadata of each field names its source column, under `SOURCE_COLUMN`.
 """
 
 import re
@@ -32,13 +32,13 @@ class TypedRow:
 
     @classmethod
     def stored(cls, bronze: StructType) -> "TypedRow":
-        """Those that bronze has."""
+        """The fields that bronze has."""
         struct = next((field.dataType for field in bronze.fields if field.name == "after"), None)
         inner = struct.fields if isinstance(struct, StructType) else []
         return cls({f.name: (f.metadata.get(SOURCE_COLUMN, f.name), f.dataType.simpleString()) for f in inner})
 
     def with_columns(self, columns: Mapping[str, Tree]) -> "TypedRow":
-        """These and what a schema's columns add."""
+        """These fields and those that a schema's columns add."""
         found = dict(self.fields)
         for name, tree in columns.items():
             kind = mapping(tree).type
@@ -49,11 +49,11 @@ class TypedRow:
         return TypedRow(found)
 
     def of(self, columns: Mapping[str, Tree], row: Column) -> Column:
-        """A row as these fields, a struct; null when there is no row.
+        """A row as a struct of these fields; null if there is no row.
 
         Args:
-            columns: of the row's schema.
-            row: the struct with them, as `from_avro` gives it.
+            columns: those of the row's schema.
+            row: the struct with these columns, from `from_avro`.
         """
         values = {}
         for name, tree in columns.items():

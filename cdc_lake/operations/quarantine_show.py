@@ -7,9 +7,9 @@ from pydantic import BaseModel
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.bronze.decide import said
+from cdc_lake.bronze.decide import describe_reference
 from cdc_lake.bronze.explain import fields_read, reads, reason
-from cdc_lake.bronze.schema_resolution import SIDES, look_over
+from cdc_lake.bronze.schema_resolution import SIDES, scan_records
 from cdc_lake.columns import BRONZE, KAFKA
 from cdc_lake.config import Config, TableConfig
 from cdc_lake.decode import json as json_format
@@ -128,7 +128,7 @@ def _read_records(
     typed = _typed_rows(config, topic, spark, rows.where(F.col("error.stage") == REJECTED_STAGE))
     of_kafka = {"timestamp": "kafka_timestamp", "key": "raw_key", "value": "raw_value"}
     records = rows.withColumns({name: F.col(column) for name, column in of_kafka.items()})
-    records, seen = look_over(records, settings, of_files=bool(config.files.root))
+    records, summary = scan_records(records, settings, of_files=bool(config.files.root))
     try:
         collected = records.select(
             *(*COORDINATES, "status", "error", "first_batch", "headers", "key_schema", "value_schema"),
@@ -137,7 +137,7 @@ def _read_records(
             F.unix_millis("kafka_timestamp").alias("written_ms"),
             *(F.length(side).alias(f"{side}_size") for side in SIDES),
             *(F.substring(side, 1, _SHOWN_BYTES).alias(f"{side}_head") for side in SIDES),
-            *(_body(side, seen.frames, settings).alias(f"{side}_body") for side in SIDES),
+            *(_body(side, summary.frames, settings).alias(f"{side}_body") for side in SIDES),
         ).collect()
     finally:
         records.unpersist()
@@ -185,7 +185,7 @@ def _key_or_value(row: Row, side: Side, files: SchemaFiles) -> KeyOrValue:
         size=row[f"{side}_size"],
         head=bytes(row[f"{side}_head"] or b"").hex(),
         frame=row[f"{side}_framing"],
-        reference=None if reference is None else said(reference),
+        reference=None if reference is None else describe_reference(reference),
         text=None if data is None else _text(bytes(data)),
         tried=[] if data is None else [_attempt(one, bytes(data)) for one in _schemas(row, side, files)],
     )

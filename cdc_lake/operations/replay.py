@@ -8,8 +8,8 @@ from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.decide import PAIR_STAGE, TOO_LARGE
-from cdc_lake.bronze.run import answering_registry
-from cdc_lake.bronze.schema_resolution import decide, look_over, typed_row, written_with
+from cdc_lake.bronze.run import checked_registry
+from cdc_lake.bronze.schema_resolution import decide, resolve_schemas, scan_records, typed_row
 from cdc_lake.columns import DELETE, KEEP, TYPED
 from cdc_lake.config import Config
 from cdc_lake.lake.lake import BronzeTable
@@ -63,7 +63,7 @@ def replay_quarantined(
         InstallationError: Spark cannot start with the installed packages.
     """
     report = Report(layer="bronze")
-    registry = registry or answering_registry(config)
+    registry = registry or checked_registry(config)
     scheduler = scheduler or TableScheduler(spark=spark)
 
     def work(storage: Storage, leases: Leases) -> _Replay:
@@ -83,13 +83,13 @@ class _Replay(QuarantineWork):
         settings = self.config.table(done.table)
         waiting = selected(self.config, done.table, spark, self.selection)
         is_rejected = F.col("error.stage") == REJECTED_STAGE
-        records, seen = look_over(
+        records, summary = scan_records(
             _records(waiting.where(~is_rejected)), settings, of_files=bool(self.config.files.root)
         )
         try:
-            written = written_with(
+            resolved = resolve_schemas(
                 records,
-                seen,
+                summary,
                 topic=done.table,
                 files=self.schemas,
                 settings=settings,
@@ -97,8 +97,8 @@ class _Replay(QuarantineWork):
                 quarantine_unknown_ids=True,
                 takes_any_key=bool(self.selection.places),
             )
-            typed = typed_row(table, settings, written)
-            decided = _with_outcome(decide(records, seen, written, typed, settings))
+            typed = typed_row(table, settings, resolved)
+            decided = _with_outcome(decide(records, summary, resolved, typed, settings))
             batch = progress.commit + 1
             late = _replayed_rows(decided, batch)
             again = _rejudged_rows(waiting.where(is_rejected), late.columns, batch)
@@ -107,10 +107,10 @@ class _Replay(QuarantineWork):
                 with done.phase("decode"):
                     replayed, judged = late.agg(F.count("*"), F.count_if(F.size(KEEP) > 0)).collect()[0]
                 if replayed:
-                    self.commit(table, late, progress, done, rows=replayed, key=dict(written.key))
+                    self.commit(table, late, progress, done, rows=replayed, key=dict(resolved.key))
             finally:
                 late.unpersist()
-            stay = seen.total - (replayed - judged)
+            stay = summary.total - (replayed - judged)
             if stay:
                 _warn_remaining(done, decided)
         finally:

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.adjacent_records import records_there
 from cdc_lake.bronze.dead_letters import dead_letter_topic, sent_by
-from cdc_lake.bronze.log_ends import replaced
+from cdc_lake.bronze.log_ends import rewritten_offsets
 from cdc_lake.config import Config, StartPosition
 from cdc_lake.errors import ConfigError, DataLossError
 from cdc_lake.lake.lake import BronzeTable
@@ -66,7 +66,7 @@ def offset_changes(
         if problem := logs[topic].problem:
             raise problem
         log = logs[topic]
-        if log.id not in progress.offsets or replaced(spark, table, progress, log, source, log.partitions):
+        if log.id not in progress.offsets or rewritten_offsets(spark, table, progress, log, source, log.partitions):
             raise DataLossError(
                 topic,
                 "the topic was re-created, or lost the end of its log, since bronze read it",

@@ -70,7 +70,7 @@ def test_each_record_in_quarantine_is_sent_wherever_runs_die(
     down = source.land(4, servers=DOWN)
     assert (down.status, down.error, down.rows["quarantined"]) == ("ok", None, 1)
     (told,) = down.warnings
-    assert told.startswith("dead letters wait for the next run: ") and DOWN in told
+    assert told.startswith("dead letters were not sent; the next run tries again: ") and DOWN in told
     monkeypatch.setenv(VARIABLE, "bronze.after_send:raise")
     assert source.land().status == "failed"
     monkeypatch.delenv(VARIABLE)
@@ -98,7 +98,7 @@ def test_each_record_in_quarantine_is_sent_wherever_runs_die(
         ("__connect.errors.stage", b"VALUE_CONVERTER"),
         ("__connect.errors.class.name", b"cdc_lake.layers.bronze"),
         ("__connect.errors.exception.class.name", b"cdc_lake.decode.undecodable"),
-        ("__connect.errors.exception.message", b"value: 1 bytes are left over behind the record"),
+        ("__connect.errors.exception.message", b"value: 1 bytes are left over after the record"),
     ]
 
 

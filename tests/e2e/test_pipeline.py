@@ -222,7 +222,7 @@ def garbage(key: bytes, value: bytes) -> list[Garbage]:
         (key, b"\0", "frame", "value: 1 bytes are too few for the frame id4"),
         (key, b"\0\0\x0f\x42\x3f" + value[5:], "lookup", "value: schema id 999999 is not in the registry"),
         (key, value[:-3], "decode", "value: the bytes end in the middle of the record"),
-        (key, value + b"\0\0", "decode", "value: 2 bytes are left over behind the record"),
+        (key, value + b"\0\0", "decode", "value: 2 bytes are left over after the record"),
         (
             b"garbage",
             value,

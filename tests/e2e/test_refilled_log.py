@@ -73,7 +73,7 @@ def test_rolled_back_disk_stops_bronze_then_nothing_is_lost(spark: SparkSession,
             send(server, [topic.change("c", key)])
         stopped, accepted, after = land(), land(accept_loss=True), land()
 
-    said = f"{topic.table}[0]: the log lost its end and was filled again: offsets 3 to 5 hold other records"
+    said = f"{topic.table}[0]: the log lost its end, and offsets 3 to 5 now have other records"
     assert (same.error, same.warnings, same.rows["read"]) == (None, [], 1)
     assert stopped.error is not None and (stopped.error.exit_code, said in stopped.error.message) == (20, True)
     assert (accepted.error, accepted.rows["read"], after.status) == (None, 2, "unchanged")

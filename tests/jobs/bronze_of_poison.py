@@ -129,7 +129,7 @@ def _kinds() -> dict[str, tuple[Sent, str]]:
         "a frame cut short": ((key, value[:1], []), "value: 1 bytes are too few for the frame id4"),
         "a frame without a body": ((key, value[:5], []), "value: 5 bytes are too few for the frame id4"),
         "a body cut short": ((key, value[:-1], []), "value: the bytes end in the middle of the record"),
-        "a byte too many": ((key, value + b"\0", []), "value: 1 bytes are left over behind the record"),
+        "a byte too many": ((key, value + b"\0", []), "value: 1 bytes are left over after the record"),
         "garbage": ((key, of(2, b"\xff" * 40), []), "value: the bytes end in the middle"),
         "zeros": ((key, of(2, bytes(60)), []), "value: "),
         "the length of a text that is not there": (
@@ -149,13 +149,16 @@ def _kinds() -> dict[str, tuple[Sent, str]]:
         "Protobuf": ((key, of(16), []), "schema id 16 is refused: it is Protobuf"),
         "an older schema's bytes": ((key, of(2, narrow), []), "value: "),
         "a newer schema's bytes": ((key, of(3, body), []), "value: "),
-        "another table's schema": ((key, of(4, body), []), "`pagila.public.other.Envelope`, which is not this topic's"),
-        "another table's key": ((of(5), value, []), "`pagila.public.other.Key`, which is not this topic's"),
+        "another table's schema": (
+            (key, of(4, body), []),
+            "`pagila.public.other.Envelope`, which belongs to another topic",
+        ),
+        "another table's key": ((of(5), value, []), "`pagila.public.other.Key`, which belongs to another topic"),
         "a key with a byte too many": ((key + b"\0", value, []), "key: 1 bytes are left over"),
         "a key that is text": ((b"one", value, []), "key: its first byte is 0x6f"),
         "no key": ((None, value, []), "the record has no key"),
         "nothing at all": ((None, None, []), "key and value are both null"),
-        "an op nobody knows": ((key, with_op("x"), []), "op is none of c, u, r, d, t"),
+        "an op nobody knows": ((key, with_op("x"), []), "op is not one of c, u, r, d, t"),
         "a number too large for its column": (
             (key, of(2, wire.avro(VALUE_TEXT, wide)), []),
             "a value does not fit its column",

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from cdc_lake.bronze.decide import Schemas, with_decision
 from cdc_lake.bronze.references import Names, resolve
 from cdc_lake.bronze.run import run_bronze
-from cdc_lake.bronze.schema_resolution import SIDES, look_over
+from cdc_lake.bronze.schema_resolution import SIDES, scan_records
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.runs.report import Report, TableReport
@@ -26,7 +26,7 @@ Sends = TypeVar("Sends", bound=Callable[..., list[Record]])
 
 def decided(spark: SparkSession, registry: FakeRegistry, records: Sequence[Record], **framings: Any) -> DataFrame:
     """What bronze decides of each record; a schema of any table is taken."""
-    rows, seen = look_over(kafka(spark, records), TableConfig(**framings))
+    rows, seen = scan_records(kafka(spark, records), TableConfig(**framings))
     schemas = {side: Schemas.of(*_meanings(registry, seen.references[side]), side=side) for side in SIDES}
     return with_decision(rows, schemas["key"], schemas["value"], seen.frames)
 

@@ -144,9 +144,9 @@ def test_what_cannot_be_read_may_be_logged_and_wait_for_nobody(here: Bronze, cap
 
     assert (done.error, done.rows) == (None, {"read": 4, "ok": 2, "quarantined": 0, "control": 0, "dropped": 2})
     (warned,) = done.warnings
-    assert warned.startswith("2 records of batch 1 could not be read and were logged, as on_error is log")
+    assert warned.startswith("2 records of batch 1 were dropped (`on_error: log`)")
     first, second = (record.getMessage() for record in caplog.records if record.name == "cdc_lake.bronze.run")
-    assert first.startswith(f"{here.name}[0]@1: value: ") and "left over behind the record" in first
+    assert first.startswith(f"{here.name}[0]@1: value: ") and "left over after the record" in first
     assert second == f"{here.name}[0]@2: the record before it, with the same key, is quarantined"
     rows = here.rows()
     assert [row["status"] for row in rows] == ["ok", "dropped", "dropped", "ok"]
@@ -193,8 +193,8 @@ def test_a_topic_created_again_stops_and_the_command_told_goes_on(
     )
 
     assert stopped.error is not None and (stopped.error.exit_code, stopped.error.code) == (20, "CDC-400")
-    assert f"{landed.name}[0]: the topic was deleted and created again" in stopped.error.message
-    assert f"{landed.name}[1]: the topic was deleted and created again" in stopped.error.message
+    assert f"{landed.name}[0]: the topic was re-created" in stopped.error.message
+    assert f"{landed.name}[1]: the topic was re-created" in stopped.error.message
     assert "from offset 3 on" in stopped.error.message
     assert f"`cdc-lake run bronze --table {landed.name} --accept-loss`" in stopped.error.message
     assert landed.table.version() == 0
@@ -205,7 +205,7 @@ def test_a_topic_created_again_stops_and_the_command_told_goes_on(
 
     ended = CliRunner().invoke(app, command[1].split())
 
-    assert (ended.exit_code, "went on over a loss" in ended.output) == (0, True)
+    assert (ended.exit_code, "continued past a loss" in ended.output) == (0, True)
     ends = {0: 3, 1: 1}
     assert landed.progress.gaps == tuple(
         Gap(topic_id=f"{landed.name}#0", partition=partition, start=end, end=None) for partition, end in ends.items()
@@ -243,7 +243,7 @@ def test_records_removed_before_they_were_read_stop_the_run(landed: Bronze) -> N
     stopped = landed.land()
     accepted = landed.land(accept_loss=True)
 
-    said = f"{landed.name}[0]: offsets 3 to 4 were removed before they were read"
+    said = f"{landed.name}[0]: Kafka deleted offsets 3 to 4 before bronze read them"
     assert stopped.error is not None and stopped.error.exit_code == 20
     assert said in stopped.error.message and "--accept-loss" in stopped.error.message
     assert accepted.error is None and said in accepted.warnings[0]
@@ -259,7 +259,7 @@ def test_log_that_lost_its_end_goes_on_as_another_generation(landed: Bronze) -> 
     landed.land(landed.change("u", 1, partition=0, offset=1), landed.change("u", 1, partition=1))
 
     assert stopped.error is not None and stopped.error.exit_code == 20
-    assert f"{landed.name}[0]: offset 3 is next, and the log now ends at 1" in stopped.error.message
+    assert f"{landed.name}[0]: the next offset is 3, but the log now ends at 1" in stopped.error.message
     assert (accepted.error, len(accepted.warnings)) == (None, 1)
     assert coordinates(landed.rows()) == [*LANDED, (1, 0, 1), (1, 1, 1)]
 
@@ -277,7 +277,7 @@ def test_refilled_log_stops_then_lands_what_it_now_holds(
     accepted = landed.land(accept_loss=True)
     following = landed.land(landed.change("u", 1, partition=1))
 
-    said = f"{landed.name}[0]: the log lost its end and was filled again: offsets 1 to 2"
+    said = f"{landed.name}[0]: the log lost its end, and offsets 1 to 2 now have other records"
     assert stopped.error is not None and stopped.error.exit_code == 20
     assert said in stopped.error.message and "--accept-loss" in stopped.error.message
     assert accepted.error is None and said in accepted.warnings[0]
@@ -313,7 +313,7 @@ def test_refilled_log_is_searched_around_impossible_timestamps(landed: Bronze, m
     stopped = landed.land()
     accepted = landed.land(accept_loss=True)
 
-    said = f"{landed.name}[0]: the log lost its end and was filled again: offsets 1 to 2"
+    said = f"{landed.name}[0]: the log lost its end, and offsets 1 to 2 now have other records"
     assert stopped.error is not None and (stopped.error.exit_code, said in stopped.error.message) == (20, True)
     assert (accepted.error, accepted.rows["quarantined"], landed.land().status) == (None, 1, "unchanged")
     assert coordinates(landed.rows()) == [*LANDED, *((1, 0, offset) for offset in (1, 2, 3, 4))]

@@ -131,7 +131,7 @@ def test_what_lacks_its_key_or_its_place_is_quarantined_with_the_reason(taken: t
     reasons = {row["offset"]: row["error"]["message"] for row in shop.read("bronze") if row["status"] != "ok"}
     assert reasons[1].endswith("is refused: the row has no column orderId, which `keys` names")
     assert reasons[2] == "a column that `keys` names is null"
-    assert reasons[3] == "`updatedAt` is null, which `sequence_by` names"
+    assert reasons[3] == "`updatedAt`, the column of `sequence_by`, is null"
     assert reasons[4].startswith("value: ")
     assert reasons[5].startswith("the record has no value, from which `keys` takes the key")
     assert reasons[6] == "key and value are both null"
@@ -181,9 +181,9 @@ def test_a_delete_by_predicate_goes_and_comes_back(spark: SparkSession, tmp_path
 @pytest.mark.parametrize(
     ("settings", "where"),
     [
-        ({"sequence_by": "status"}, "`sequence_by` names status, a string: it has to be a whole number"),
+        ({"sequence_by": "status"}, "`sequence_by` is status, a string, but must be an integer"),
         pytest.param(
-            {"sequence_by": "rank"}, "the row has no column rank, which `sequence_by` names", marks=pytest.mark.deep
+            {"sequence_by": "rank"}, "the row does not have the column rank of `sequence_by`", marks=pytest.mark.deep
         ),
     ],
 )

@@ -169,7 +169,7 @@ def test_glue_is_told_the_same_as_the_metastore(
         for name, listing in ours.items():
             assert differences(theirs[name], listing) == []
             assert listing.serde == theirs[name].serde
-            assert said(listing.parameters) == said(theirs[name].parameters)
+            assert describe_reference(listing.parameters) == describe_reference(theirs[name].parameters)
     client = boto3.client("glue", region_name="eu-central-1", endpoint_url=aws)
     listed = client.get_partitions(DatabaseName="pagila_silver_hudi_mor", TableName="thing_rt")["Partitions"]
     values = {f"partition_kind={one['Values'][0]}" for one in listed}
@@ -229,10 +229,10 @@ def test_a_hudi_table_is_listed_as_hudis_own_sync_lists_it(
             wanted.output_format,
             wanted.serialization_library,
         )
-        assert said(there.parameters) == said(wanted.parameters)
+        assert describe_reference(there.parameters) == describe_reference(wanted.parameters)
 
 
-def said(parameters: Mapping[str, str]) -> dict[str, Any]:
+def describe_reference(parameters: Mapping[str, str]) -> dict[str, Any]:
     """What a table's parameters say, but for the clock and the time of the commit, with JSON read."""
     parts = sorted((name for name in parameters if ".schema.part." in name), key=lambda name: int(name.split(".")[-1]))
     kept = {name: value for name, value in parameters.items() if name.startswith(("spark.", "cdc_lake.", "EXTERNAL"))}

@@ -104,8 +104,11 @@ def test_ids_and_layouts_beyond_the_limits_are_quarantined(
     assert len({name for _, name in shelf.asked}) <= 11
     problems = list(lake.problems().values())
     assert sum("of a layout beyond the 3 that a batch may have" in one for one in problems) == 2
-    assert sum("its batch names more schemas than the 10 ids, or 3 in JSON" in one for one in problems) == 18 + 2
-    assert problems[-1] == "value: what names its schema has more than 1024 characters"
+    assert (
+        sum("its batch has more than 10 schema ids, or more than 3 schemas in JSON" in one for one in problems)
+        == 18 + 2
+    )
+    assert problems[-1] == "value: the reference to its schema has more than 1024 characters"
 
 
 def test_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Path) -> None:

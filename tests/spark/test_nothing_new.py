@@ -89,7 +89,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "build_session", refuse)
 
 
-def said(report: Report) -> list[dict[str, Any]]:
+def describe_reference(report: Report) -> list[dict[str, Any]]:
     return [done.model_dump(exclude={"seconds"}) for done in report.tables]
 
 
@@ -104,7 +104,7 @@ def test_run_with_nothing_new_makes_no_session(
     written = Path(lake.config.lake.root, "_runs", report.file_name)
     assert Report.model_validate_json(written.read_text()) == report
     monkeypatch.setattr(TableScheduler, "finds_nothing_new", lambda *arguments: False)
-    assert said(lake.run(layer)) == said(report)  # as the JVM tells it
+    assert describe_reference(lake.run(layer)) == describe_reference(report)  # as the JVM tells it
 
 
 def test_first_runs_of_small_tables_are_short(

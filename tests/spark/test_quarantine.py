@@ -141,7 +141,7 @@ def test_an_operator_s_way_from_the_list_to_the_end_of_it_on_eighty_columns(
     topic = here.topic
     monkeypatch.setenv("CDC_LAKE__LAKE__ROOT", str(here.root))
     monkeypatch.setenv("CDC_LAKE__DEFAULTS__EXPECTATIONS", json.dumps([POSITIVE]))
-    monkeypatch.setattr(replay_module, "answering_registry", lambda config: topic.registry)
+    monkeypatch.setattr(replay_module, "checked_registry", lambda config: topic.registry)
     first, cut = here.change(1, 1, 1, op="c"), here.change(2, 2, 22, "secret words", headers=[("trace", b"\xff\x01")])
     here.land(
         first,  # 0
@@ -151,19 +151,19 @@ def test_an_operator_s_way_from_the_list_to_the_end_of_it_on_eighty_columns(
     )
     here.fold()
 
-    def said(*words: str) -> str:
+    def describe_reference(*words: str) -> str:
         ended = CliRunner().invoke(app, ["quarantine", *words])
         assert ended.exit_code == 0, (ended.output, ended.exception)
         assert max(map(len, ended.output.splitlines()), default=0) <= 80 or "--json" in words
         return ended.output
 
     table = ["--table", topic.table]
-    listed = said("list", *table)
+    listed = describe_reference("list", *table)
     assert all(words in listed for words in ("0@1", "decode", "0@2", "positive", "0@3", "lookup"))
-    each = said("list", "--json", "--each", "--reason", "decode", "--since", "2020-01-01T00:00:00Z")
+    each = describe_reference("list", "--json", "--each", "--reason", "decode", "--since", "2020-01-01T00:00:00Z")
     (waits,) = json.loads(each)["records"]
     assert (waits["place"], waits["code"], "secret" in listed + each) == ("0@1", "undecodable", False)
-    shown = said("show", *table, "--offset", "0:1-9", "--limit", "9")
+    shown = describe_reference("show", *table, "--offset", "0:1-9", "--limit", "9")
     for words in (
         "header trace: ff01",
         "0000  00 00 00 00 02 ",
@@ -175,14 +175,14 @@ def test_an_operator_s_way_from_the_list_to_the_end_of_it_on_eighty_columns(
         assert words in shown
 
     given = ["--reason", "decode", "--reason", "expectation", "--because", "tests"]
-    dropped = json.loads(said("drop", *table, *given, "--json"))
+    dropped = json.loads(describe_reference("drop", *table, *given, "--json"))
     assert (dropped["tables"][0]["rows"], dropped["because"][-7:]) == ({"dropped": 2, "stay": 0}, ": tests")
-    gone = said("list", *table, "--dropped", "--each")
+    gone = describe_reference("list", *table, "--dropped", "--each")
     assert ["0@1" in gone, "0@2" in gone, "tests" in gone, "0@3" in gone] == [True, True, True, False]
     assert [here.statuses()[offset][0] for offset in range(4)] == ["ok", "dropped", "dropped", "quarantined"]
     assert status(here.config(), ["*"], here.spark, source=here.broker).tables[0].quarantined == 1
 
-    said("replay", *table, "--dropped", "--reason", "expectation")
+    describe_reference("replay", *table, "--dropped", "--reason", "expectation")
     monkeypatch.delenv("CDC_LAKE__DEFAULTS__EXPECTATIONS")
     here.fold(expectations=())
     assert (here.rows()[1][:2], here.statuses()[2]) == ((-3, "secret too"), ("ok", True))

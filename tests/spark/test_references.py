@@ -152,7 +152,7 @@ def test_once_settled_an_id_of_another_table_s_schema_is_quarantined_though_it_r
 def test_an_id_whose_two_meanings_both_fit_is_quarantined(changed: Changed) -> None:
     problems, rows = changed
 
-    assert problems[3] == "value: the reference has meant several schemas, and not exactly one of them fits the bytes"
+    assert problems[3] == "value: the reference has had several schemas, and not exactly one of them fits the bytes"
     assert 5 not in rows
 
 
@@ -181,7 +181,7 @@ def test_a_topic_that_no_schema_is_named_after_takes_the_names_it_begins_with_an
     send(lake, 3, 4, 2)
 
     assert lake.land().rows["quarantined"] == 1
-    assert "`pagila.routed.later.Key`, which is not this topic's" in lake.problems()[1]
+    assert "`pagila.routed.later.Key`, which belongs to another topic" in lake.problems()[1]
     assert set(lake.fold()) == {1, 3}
 
 
@@ -216,7 +216,7 @@ def test_a_registry_that_was_wiped_and_filled_in_another_order_is_noticed_and_no
     wiped.land()
 
     assert set(wiped.problems()) == {3}
-    assert "`pagila.public.other.Envelope`, which is not this topic's" in wiped.problems()[3]
+    assert "`pagila.public.other.Envelope`, which belongs to another topic" in wiped.problems()[3]
     assert {(r["id"], r["name"], r["note"]) for r in wiped.fold().values()} == {
         (1, "row 1", None),
         (2, "row 2", None),

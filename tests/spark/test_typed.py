@@ -94,7 +94,7 @@ def test_a_record_that_cannot_be_read_stops_the_run_where_that_is_wanted(
     assert done.error is not None
     assert done.error.exit_code == 30
     assert done.error.message.startswith("pagila.public.thing[0]@1: value: schema id 9 is not in the registry (1 such")
-    assert "nothing of the batch was committed" in done.error.message
+    assert "the batch was not committed (`on_error: stop`)" in done.error.message
     assert not lake.table("bronze").exists()
 
 

@@ -28,7 +28,7 @@ def test_a_record_that_ends_too_early_is_said_to(length: int) -> None:
 
 
 def test_bytes_left_over_are_counted() -> None:
-    assert reason(WriterSchema(TEXT), WHOLE + b"abc") == "3 bytes are left over behind the record"
+    assert reason(WriterSchema(TEXT), WHOLE + b"abc") == "3 bytes are left over after the record"
 
 
 def test_a_branch_that_the_union_does_not_have_is_found_with_its_place() -> None:
