@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.bronze.decide import LastRecord
+from cdc_lake.bronze.log_order import LastRecord
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.sources.logs import Span
 from cdc_lake.tables.progress import BronzeProgress

@@ -3,23 +3,20 @@
 No record is lost or changed: a record that does not decode becomes a quarantined row with its bytes and the reason.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import date
 from functools import partial, reduce
-from operator import add, or_
-from typing import NamedTuple
+from operator import or_
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import Window as W
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lake.bronze.sequence import check_sequence, in_sequence
+from cdc_lake.bronze.frames import about
+from cdc_lake.bronze.sequence import in_sequence
 from cdc_lake.bronze.typed_rows import TypedRow
+from cdc_lake.bronze.usable_schemas import MAX_IDS, MAX_LAYOUTS, Schemas
 from cdc_lake.columns import BRONZE, TYPED
 from cdc_lake.decode import framing
-from cdc_lake.decode import json as json_format
-from cdc_lake.decode.column_mapping import ColumnMapping
 from cdc_lake.decode.envelope import (
     ROW_OPS,
     TOMBSTONE,
@@ -33,279 +30,31 @@ from cdc_lake.decode.envelope import (
     shape_of,
 )
 from cdc_lake.decode.identity import NO_TIMESTAMP_MS
-from cdc_lake.decode.key import canonical_key, key_fields, key_in, key_problem, key_tree_in
+from cdc_lake.decode.key import canonical_key, key_in, key_problem
 from cdc_lake.decode.records import (
     Decoded,
     Layouts,
-    WriterSchema,
     by_name,
-    layout,
-    refusal,
     with_decoded_keys,
     with_decoded_values,
 )
-from cdc_lake.decode.schemas import SchemaError, Tree, fields
-from cdc_lake.decode.types import is_garbled, mapping, number_problem
+from cdc_lake.decode.schemas import Tree, fields
+from cdc_lake.decode.types import is_garbled, number_problem
 from cdc_lake.spark.literals import of_batch
 
 _ERROR_TYPE = "struct<stage: string, code: string, message: string>"
-_SEED_TYPE = (
-    "struct<log_ts: bigint, last: struct<offset: bigint, key: binary, op: string, status: string>, next_log_ts: bigint>"
-)
 _KEY_RESULT_TYPE = "struct<is_whole: boolean, is_garbled: boolean, problem: string, canonical: string>"
 _VALUE_RESULT_TYPE = (
     "struct<is_whole: boolean, is_garbled: boolean, problem: string, long_number: string, op: string, "
     "source_ts_ms: bigint, source_position: array<bigint>, position_domain: string, snapshot: string, "
     "transaction_id: string>"
 )
-_MAX_REASON = 500
-"""Maximum length of a reason. Names in schemas have any length, and each record of the schema stores the reason."""
-MAX_IDS, MAX_LAYOUTS = 1000, 64
-"""Limits per batch, for keys and for values: references that are looked up, and layouts that are decoded."""
-_MAX_REFERENCE, _MAX_JSON_REFERENCE = 1 << 10, 64 << 10
-"""Maximum length of a reference. References of JSON without a schema list its fields."""
 DECODE_STAGE = "decode"
 NO_KEY = "no_key"
-KNOWN_LOG_TS = "known_log_ts"
-"""Column of records that are read again: `log_ts` of those that are already in bronze."""
 TOO_LARGE = "too_large"
 """Code of records whose bytes bronze does not keep."""
 PAIR_STAGE = "pair"
 """Stage of a tombstone that is quarantined with its delete."""
-
-
-@dataclass(frozen=True)
-class Schemas:
-    """The schemas of a batch's references.
-
-    Attributes:
-        known: reference -> its possible schemas, the likeliest first; each record shows which one it was written with.
-        problems: reference -> why its records are quarantined, for all other references.
-        are_all: false if the batch has more references than it may have.
-    """
-
-    known: Mapping[str, Sequence[WriterSchema]]
-    problems: Mapping[str, str]
-    are_all: bool = True
-
-    @classmethod
-    def of(
-        cls,
-        meanings: Mapping[str, Sequence[WriterSchema]],
-        problems: Mapping[str, str] | None = None,
-        *,
-        side: framing.Side,
-        key_columns: Sequence[str] | None = (),
-        sequence_by: str | None = None,
-        spark: SparkSession | None = None,
-        placing: ColumnMapping | None = None,
-        in_hudi: bool = False,
-        are_all: bool = True,
-    ) -> "Schemas":
-        """Keep usable schemas. If all schemas of a reference are refused, its records are quarantined.
-
-        Args:
-            meanings: reference -> its possible schemas.
-            problems: problems of references found before.
-            side: key or value.
-            key_columns, sequence_by: columns that each value's row must have; see `with_decision`.
-            spark: if set, must accept the schemas, too.
-            placing, in_hudi: how silver maps the columns, see `ColumnMapping.check`.
-            are_all: see `Schemas`.
-        """
-        requirements = _Requirements(
-            side == "key", key_columns, sequence_by, spark, placing or ColumnMapping(), in_hudi
-        )
-        known: dict[str, Sequence[WriterSchema]] = {}
-        refused = dict(problems or {})
-        for reference, schemas in meanings.items():
-            reasons = {schema: _refusal(schema, requirements) for schema in schemas}
-            known[reference] = tuple(schema for schema, reason in reasons.items() if reason is None)
-            if not known[reference]:
-                del known[reference]
-                reason = str(next(iter(reasons.values())))[:_MAX_REASON]
-                refused[reference] = f"the schema of {describe_reference(reference)} is refused: {reason}"
-        for reference in _beyond_layouts(known):
-            del known[reference]
-            refused[reference] = (
-                f"{describe_reference(reference)} exceeds the {MAX_LAYOUTS} layouts that a batch may have"
-            )
-        return cls(known, refused, are_all)
-
-    def without(self, references: Collection[str], problem: str) -> "Schemas":
-        """A copy in which the records of some references are quarantined for a problem."""
-        known = {one: several for one, several in self.known.items() if one not in references}
-        return replace(self, known=known, problems={**self.problems, **dict.fromkeys(references, problem)})
-
-
-def _beyond_layouts(known: Mapping[str, Sequence[WriterSchema]]) -> list[str]:
-    """The references beyond the maximum number of layouts, each of which is a column of the plan."""
-    if len({schema for schemas in known.values() for schema in schemas}) <= MAX_LAYOUTS:
-        return []
-    found, beyond = set[tuple[str, str, str]](), []
-    for reference, schemas in known.items():
-        more = found | {layout(schema.format, schema.tree, schema.tree) for schema in schemas}
-        if len(more) > MAX_LAYOUTS:
-            beyond.append(reference)
-        else:
-            found = more
-    return beyond
-
-
-def describe_reference(reference: str) -> str:
-    """A reference in words, for messages."""
-    kind = reference.partition(":")[0]
-    words = {"id4": "schema id", "id8": "schema id", "contentId": "content id", "globalId": "global id", "id": "id"}
-    return f"{words.get(kind, kind)} {framing.id_of(reference)}"
-
-
-@dataclass(frozen=True)
-class LastRecord:
-    """The last record of a partition in bronze before the records of a batch.
-
-    Attributes:
-        log_ts: the running maximum of Kafka's timestamps up to it, ms; None if there is no such record.
-        offset, key, op, status: those of the record; None if only `log_ts` is known.
-        next_log_ts: that of the first record after the batch, if the batch is read again.
-    """
-
-    log_ts: int | None
-    offset: int | None = None
-    key: bytes | None = None
-    op: str | None = None
-    status: str | None = None
-    next_log_ts: int | None = None
-
-
-def with_frames(
-    records: DataFrame,
-    *,
-    key_framing: str | None = "auto",
-    value_framing: str = "auto",
-    max_bytes: int,
-    of_files: bool = False,
-) -> DataFrame:
-    """Detect the frames of keys and values.
-
-    Args:
-        records: Kafka's columns.
-        key_framing, value_framing: the frame in the settings, or `auto`; None for keys that are not decoded.
-        max_bytes: keys, values and headers that are larger become null.
-        of_files: whether the records come from files.
-
-    Columns in: `key`, `value`, `headers`. Columns out: all, and `too_large` string, the reason if one became null;
-    `header_bytes` bigint; `key_framing`, `value_framing` string.
-    """
-    settings: tuple[tuple[framing.Side, str | None], ...] = (("key", key_framing), ("value", value_framing))
-    headers = F.col("headers")
-    message = F.lit(f"%d bytes are more than max_record_bytes: {max_bytes}, and are not kept")
-    records = records.withColumn("header_bytes", _bytes_of(headers))
-    sizes = {"value": F.length("value"), "key": F.length("key"), "headers": F.col("header_bytes")}
-    too_large = (
-        F.when(size > max_bytes, _named(part, F.call_function("format_string", message, size)))
-        for part, size in sizes.items()
-    )
-    records = records.withColumn("too_large", F.coalesce(*too_large)).withColumns(
-        {part: F.when(size <= max_bytes, F.col(part)) for part, size in sizes.items()}
-        | {"header_bytes": F.when(sizes["headers"] <= max_bytes, sizes["headers"]).otherwise(0)}
-    )
-    return records.withColumns(
-        {
-            f"{side}_framing": F.lit(None).cast("string")
-            if fixed is None
-            else framing.framing(F.col(side), headers, side, fixed, of_files=of_files)
-            for side, fixed in settings
-        }
-    )
-
-
-def _bytes_of(headers: Column) -> Column:
-    """The bytes of a record's headers, bigint; never null."""
-
-    def more(so_far: Column, one: Column) -> Column:
-        return so_far + F.octet_length(one["key"]) + F.coalesce(F.length(one["value"]), F.lit(0))
-
-    return F.coalesce(F.aggregate(headers, F.lit(0).cast("bigint"), more), F.lit(0).cast("bigint"))
-
-
-def with_unpacked_bytes(records: DataFrame, max_bytes: int) -> DataFrame:
-    """Count the bytes that compressed bodies unpack to. Bodies of more than `max_bytes` become null.
-
-    Spark passes a hundred bodies to Python at once, and gets as many back, so their total size must be known before.
-
-    Columns in: `with_frames`'. Columns out: all, and `unpacked_bytes` bigint.
-    """
-    sizes = {side: F.col(f"__unpacked_{side}") for side in ("value", "key")}
-    is_large = {side: F.coalesce(size > max_bytes, F.lit(False)) for side, size in sizes.items()}
-    message = f"it unpacks to more bytes than max_record_bytes: {max_bytes}, and is not kept"
-    too_large = (F.when(is_large[side], _named(side, F.lit(message))) for side in sizes)
-    counted = (F.when(~is_large[side], size).otherwise(0) for side, size in sizes.items())
-    return (
-        records.withColumns(
-            {
-                f"__unpacked_{side}": framing.unpacked_bytes(F.col(side), F.col(f"{side}_framing"), max_bytes)
-                for side in sizes
-            }
-        )
-        .withColumns(
-            {
-                "too_large": F.coalesce("too_large", *too_large),
-                "unpacked_bytes": reduce(add, (F.coalesce(size, F.lit(0)) for size in counted)),
-                **{side: F.when(~is_large[side], F.col(side)) for side in sizes},
-            }
-        )
-        .drop(*(f"__unpacked_{side}" for side in sizes))
-    )
-
-
-def with_references(
-    records: DataFrame,
-    frames: Collection[str],
-    *,
-    key_framing: str | None = "auto",
-    value_framing: str = "auto",
-) -> DataFrame:
-    """Extract the references by which keys and values name their schemas.
-
-    Args:
-        records: the columns of `with_frames`.
-        frames: the frames to read; other frames are not planned for, and their records get no reference.
-        key_framing, value_framing: as passed to `with_frames`.
-
-    Columns out: all, and `key_reference`, `value_reference`, `frame_problem` string, `is_tombstone` boolean.
-    """
-    fixed = {"key": key_framing, "value": value_framing}
-    sides: tuple[framing.Side, ...] = ("value", "key")
-    references, short, problems = {}, {}, []
-    for side in sides:
-        if fixed[side] is None:
-            references[f"{side}_reference"] = F.lit(None).cast("string")
-            continue
-        data, frame, reference = F.col(side), F.col(f"{side}_framing"), F.col(f"{side}_reference")
-        found = framing.reference(data, F.col("headers"), side, frame, frames)
-        if framing.JSON in frames:
-            plain = fixed[side] == framing.JSON
-            text = json_format.reference(data.cast("string"), side, plain=plain)
-            found = F.when(frame == framing.JSON, text).otherwise(found)
-        references[f"{side}_reference"] = found
-        most = F.when(frame == framing.JSON, _MAX_JSON_REFERENCE).otherwise(_MAX_REFERENCE)
-        is_short = F.length(reference) <= most
-        too_long = F.when(~is_short, F.format_string("the reference to its schema has more than %d characters", most))
-        problem = F.coalesce(too_long, framing.frame_problem(data, frame, reference, frames))
-        problems.append(_named(side, problem))
-        short[f"{side}_reference"] = F.when(is_short, reference)
-    is_tombstone = F.col("value").isNull() & F.col("too_large").isNull()
-    if framing.JSON in frames:
-        is_null = json_format.is_null(F.col("value").cast("string"))
-        is_tombstone = is_tombstone | ((F.col("value_framing") == framing.JSON) & is_null)
-        references["value_reference"] = F.when(~F.col("is_tombstone"), references["value_reference"])
-        problems[0] = F.when(~F.col("is_tombstone"), problems[0])
-    return (
-        records.withColumn("is_tombstone", F.coalesce(is_tombstone, F.lit(False)))
-        .withColumns(references)
-        .withColumn("frame_problem", F.coalesce(*problems))
-        .withColumns(short)
-    )
 
 
 def with_decision(
@@ -340,90 +89,53 @@ def with_decision(
         named=F.col("value_reference"),
         before=typed is not None or bool(key_columns or sequence_by),
     )
-
-    def key_result_in(value: Decoded) -> Column | None:
-        found = key_in(value, key_columns) if key_columns else None
-        if not (found and key_columns):
-            return None
-        is_null = reduce(or_, (found.value[name].isNull() for name in key_columns))
-        return _key_result(found, F.when(is_null, "a column that `keys` names is null"))
-
-    key_result = key_layouts.chosen(_key_result) if key_columns == () else value_layouts.chosen(key_result_in)
+    value_result = value_layouts.chosen(partial(_value_result, sequence_by=sequence_by))
     records = records.withColumns(
         {
             "key_schema": key_layouts.schema,
             "value_schema": value_layouts.schema,
             "is_control": _is_control(key_layouts, value_layouts),
-            "__key_result": key_result.cast(_KEY_RESULT_TYPE),
-            "__value_result": value_layouts.chosen(partial(_value_result, sequence_by=sequence_by)).cast(
-                _VALUE_RESULT_TYPE
-            ),
+            "__key_result": _chosen_key_result(key_layouts, value_layouts, key_columns).cast(_KEY_RESULT_TYPE),
+            "__value_result": value_result.cast(_VALUE_RESULT_TYPE),
         }
     )
-    key, value = F.col("__key_result"), F.col("__value_result")
-    records = records.withColumn("sent_op", F.when(F.col("is_tombstone"), TOMBSTONE).otherwise(value["op"]))
+    op = F.when(F.col("is_tombstone"), TOMBSTONE).otherwise(F.col("__value_result")["op"])
+    records = records.withColumn("sent_op", op)
     records = records.withColumn("problem", _problem(keys, values, key_columns)).withColumn(
         "status",
         F.when(F.col("problem").isNotNull(), "quarantined").when(F.col("is_control"), "control").otherwise("ok"),
     )
-    is_ok = F.col("status") == "ok"
     return records.select(
         *(name for name in records.columns if not name.startswith(("__key_", "__value_")) and name != "sent_op"),
-        F.col("problem").alias("error"),
-        F.when(F.col("problem").isNull() | (F.col("problem")["stage"] == "type"), F.col("sent_op")).alias("op"),
-        key["canonical"].alias("canonical_key"),
-        F.when(is_ok, value["source_ts_ms"]).alias("source_ts_ms"),
-        F.when(is_ok, value["source_position"]).alias("source_position"),
-        F.when(is_ok & ~F.col("is_tombstone"), value["position_domain"]).alias("position_domain"),
-        F.when(is_ok, value["snapshot"]).alias("snapshot"),
-        F.when(is_ok, value["transaction_id"]).alias("transaction_id"),
+        *_decided_columns(),
         *(_typed_rows(value_layouts, typed) if typed else ()),
     ).drop("problem", "is_control")
 
 
-def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> DataFrame:
-    """Add the log position of each record.
+def _chosen_key_result(keys: Layouts, values: Layouts, key_columns: Sequence[str] | None) -> Column:
+    """See `_key_result`; the key is Kafka's, or in the columns of the value's row."""
+    if key_columns == ():
+        return keys.chosen(_key_result)
 
-    A tombstone right after the delete of its key is redundant: `tombstone_of` is the offset of that delete. Kafka's
-    timestamps may go back; `log_ts` never does within a partition.
+    def in_value(value: Decoded) -> Column | None:
+        found = key_in(value, key_columns) if key_columns else None
+        if not (found and key_columns):
+            return None
+        is_null = reduce(or_, (found.value[name].isNull() for name in key_columns))
+        return _key_result(found, F.when(is_null, "a column of `keys` is null"))
 
-    Args:
-        records: the columns of `with_decision`, of one topic; for records that are read again, also `known_log_ts`, the
-            `log_ts` of those that are already in bronze.
-        before: by partition, the last record before these.
+    return values.chosen(in_value)
 
-    Columns out: all, and `log_ts`, `tombstone_of` bigint; `status` and `error` of a tombstone follow its delete's.
-    """
-    seed = _seed(before)
-    in_partition = W.partitionBy("partition").orderBy("offset")
-    last = F.lag(F.struct("offset", "key", "op", "status")).over(in_partition)
-    last = F.coalesce(last, seed["last"])
-    follows = F.col("is_tombstone") & F.col("key").eqNullSafe(last["key"])
-    # A delete that was dropped from quarantine takes its tombstone with it.
-    after_quarantined = follows & last["status"].isin("quarantined", "dropped") & last["op"].isNull()
-    written = F.coalesce(F.unix_millis("timestamp"), F.lit(NO_TIMESTAMP_MS))
-    is_again = KNOWN_LOG_TS in records.columns
-    own = F.coalesce(KNOWN_LOG_TS, written) if is_again else written
-    log_ts = F.greatest(F.max(own).over(in_partition.rowsBetween(W.unboundedPreceding, W.currentRow)), seed["log_ts"])
-    if is_again:
-        behind = F.min(KNOWN_LOG_TS).over(in_partition.rowsBetween(W.currentRow, W.unboundedFollowing))
-        log_ts = F.least(log_ts, behind, seed["next_log_ts"])
-    paired_error = _error(
-        PAIR_STAGE, "delete_quarantined", F.lit("the record before it, with the same key, is quarantined")
-    )
-    is_paired = F.coalesce(follows & (last["op"] == "d"), F.lit(False))
-    # With `keys`, a tombstone has no key columns of its own, but its delete has.
-    has_key_of_delete = is_paired & F.coalesce(F.col("error.code") == NO_KEY, F.lit(False))
-    return records.withColumns(
-        {
-            "log_ts": log_ts,
-            "tombstone_of": F.when(is_paired, last["offset"]),
-            "status": F.when(after_quarantined, last["status"])
-            .when(has_key_of_delete, "ok")
-            .otherwise(F.col("status")),
-            "error": F.when(after_quarantined, paired_error).when(~has_key_of_delete, F.col("error")),
-        }
-    )
+
+def _decided_columns() -> Iterator[Column]:
+    """The columns of `with_decision` that depend on a record's status and problem."""
+    key, value, is_ok = F.col("__key_result"), F.col("__value_result"), F.col("status") == "ok"
+    yield F.col("problem").alias("error")
+    yield F.when(F.col("problem").isNull() | (F.col("problem")["stage"] == "type"), F.col("sent_op")).alias("op")
+    yield key["canonical"].alias("canonical_key")
+    for name in ("source_ts_ms", "source_position", "snapshot", "transaction_id"):
+        yield F.when(is_ok, value[name]).alias(name)
+    yield F.when(is_ok & ~F.col("is_tombstone"), value["position_domain"]).alias("position_domain")
 
 
 def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date: date, late: bool = False) -> DataFrame:
@@ -452,39 +164,6 @@ def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date:
         *(own.get(name, F.col(name)).cast(kind).alias(name) for name, kind in BRONZE.items()),
         *(name for name in TYPED if name in records.columns),
     )
-
-
-class _Requirements(NamedTuple):
-    """What a schema must have to be usable."""
-
-    is_key: bool
-    key_columns: Sequence[str] | None
-    sequence_by: str | None
-    spark: SparkSession | None
-    placing: ColumnMapping
-    in_hudi: bool
-
-
-def _refusal(schema: WriterSchema, requirements: _Requirements) -> str | None:
-    """Why a schema cannot be used, so that it does not fail a Spark plan later; None if it can."""
-    is_key = requirements.is_key
-    try:
-        if is_key or schema.shape != "control":
-            columns = key_fields(schema.tree) if is_key else row_fields(schema.tree)
-            requirements.placing.check(columns, in_hudi=requirements.in_hudi)
-            for tree in columns.values():
-                mapping(tree)
-            if requirements.key_columns and not is_key:
-                key_tree_in(schema.tree, requirements.key_columns)
-            if requirements.sequence_by and not is_key:
-                check_sequence(schema.tree, requirements.sequence_by)
-        return refusal(schema, requirements.spark) if requirements.spark else None
-    except SchemaError as exc:
-        return str(exc)
-
-
-def _named(side: str, problem: Column) -> Column:
-    return F.concat(F.lit(f"{side}: "), problem)
 
 
 def _typed_rows(layouts: Layouts, typed: TypedRow) -> Iterator[Column]:
@@ -578,23 +257,23 @@ def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) 
         "`cdc-lake quarantine replay` lands the record without a timestamp"
     )
     return F.coalesce(
-        _error("frame", "no_timestamp", F.when(F.col("timestamp").isNull(), no_timestamp)),
-        _error("frame", TOO_LARGE, F.col("too_large")),
-        _error("frame", "unreadable_frame", F.col("frame_problem")),
-        _error("lookup", "unusable_schema", _named("value", _id_problem("value", values))),
-        _error("lookup", "unusable_schema", _named("key", _id_problem("key", keys))),
-        _error("lookup", "ambiguous_schema", _named("value", _ambiguity("value"))),
-        _error("lookup", "ambiguous_schema", F.when(is_row, _named("key", _ambiguity("key")))),
-        _error(DECODE_STAGE, "undecodable", F.when(~value["is_whole"], f"value: {undecodable}")),
-        _error(DECODE_STAGE, "undecodable", F.when(is_row & ~key["is_whole"], f"key: {undecodable}")),
-        _error(DECODE_STAGE, "not_utf8", F.when(value["is_garbled"], f"value: {not_utf8}")),
-        _error(DECODE_STAGE, "not_utf8", F.when(is_row & key["is_garbled"], f"key: {not_utf8}")),
-        _error("type", "unknown_op", F.when(unknown, F.when(op.isNull(), "op is null").otherwise(other_op))),
-        _error("type", "null_record", F.when(nothing, "key and value are both null")),
-        _error("type", NO_KEY, F.when(no_key, how)),
-        _error("type", "key_out_of_range", F.when(is_keyed, key["problem"])),
-        _error("type", "no_row", F.when(is_row, value["problem"])),
-        _error("type", "number_too_long", F.when(is_row, value["long_number"])),
+        error_of("frame", "no_timestamp", F.when(F.col("timestamp").isNull(), no_timestamp)),
+        error_of("frame", TOO_LARGE, F.col("too_large")),
+        error_of("frame", "unreadable_frame", F.col("frame_problem")),
+        error_of("lookup", "unusable_schema", about("value", _id_problem("value", values))),
+        error_of("lookup", "unusable_schema", about("key", _id_problem("key", keys))),
+        error_of("lookup", "ambiguous_schema", about("value", _ambiguity("value"))),
+        error_of("lookup", "ambiguous_schema", F.when(is_row, about("key", _ambiguity("key")))),
+        error_of(DECODE_STAGE, "undecodable", F.when(~value["is_whole"], f"value: {undecodable}")),
+        error_of(DECODE_STAGE, "undecodable", F.when(is_row & ~key["is_whole"], f"key: {undecodable}")),
+        error_of(DECODE_STAGE, "not_utf8", F.when(value["is_garbled"], f"value: {not_utf8}")),
+        error_of(DECODE_STAGE, "not_utf8", F.when(is_row & key["is_garbled"], f"key: {not_utf8}")),
+        error_of("type", "unknown_op", F.when(unknown, F.when(op.isNull(), "op is null").otherwise(other_op))),
+        error_of("type", "null_record", F.when(nothing, "key and value are both null")),
+        error_of("type", NO_KEY, F.when(no_key, how)),
+        error_of("type", "key_out_of_range", F.when(is_keyed, key["problem"])),
+        error_of("type", "no_row", F.when(is_row, value["problem"])),
+        error_of("type", "number_too_long", F.when(is_row, value["long_number"])),
     )
 
 
@@ -614,17 +293,7 @@ def _ambiguity(side: str) -> Column:
     return F.when(is_unknown, "the reference has had several schemas, and not exactly one of them fits the bytes")
 
 
-def _error(stage: str, code: str, message: Column) -> Column:
+def error_of(stage: str, code: str, message: Column) -> Column:
+    """An error as bronze stores it; null if the message is null."""
     error = F.struct(F.lit(stage).alias("stage"), F.lit(code).alias("code"), message.alias("message"))
     return F.when(message.isNotNull(), error.cast(_ERROR_TYPE))
-
-
-def _seed(before: Mapping[int, LastRecord]) -> Column:
-    known = [F.when(F.col("partition") == partition, _seed_of(one)) for partition, one in before.items()]
-    return F.coalesce(*known, F.lit(None).cast(_SEED_TYPE))
-
-
-def _seed_of(one: LastRecord) -> Column:
-    last = F.struct(F.lit(one.offset), F.lit(one.key), F.lit(one.op), F.lit(one.status))
-    last = last if one.offset is not None else F.lit(None)
-    return F.struct(F.lit(one.log_ts), last, F.lit(one.next_log_ts)).cast(_SEED_TYPE)

@@ -2,13 +2,50 @@
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import fastavro
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
+from cdc_lake.bronze.decide import DECODE_STAGE
+from cdc_lake.decode.framing import body
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schemas import Tree, compact, fields
+from cdc_lake.lake.schema_files import SchemaFiles
+
+_EXPLAINED_ROWS, _EXPLAINED_BYTES = 100, 256 << 10
+"""The driver reads this many undecodable records of a batch again, up to this size, to find the exact reason."""
+
+
+def with_reasons(rows: DataFrame, schemas: SchemaFiles, frames: Collection[str]) -> DataFrame:
+    """Replace the error message of the first rows that did not decode by the exact reason.
+
+    Args:
+        rows: the columns of `bronze_rows`.
+        schemas: the schemas that they were decoded with.
+        frames: the frames of the records.
+    """
+    failed = rows.where(F.col("error.stage") == DECODE_STAGE)
+    sides = ("value", "key")
+    bodies = (body(F.col(f"raw_{side}"), F.col("framing")[side], frames).alias(side) for side in sides)
+    sample = failed.select("partition", "offset", "error", "key_schema", "value_schema", *bodies)
+    is_small = reduce(and_, (F.coalesce(F.length(side), F.lit(0)) <= _EXPLAINED_BYTES for side in sides))
+    reasons = []
+    for row in sample.where(is_small).limit(_EXPLAINED_ROWS).collect():
+        side = next(side for side in sides if row["error"]["message"].startswith(side))
+        schema = schemas.by_fingerprint(row[f"{side}_schema"])
+        reasons.append((row["partition"], row["offset"], f"{side}: {reason(schema, bytes(row[side]))}"))
+    if not reasons:
+        return rows
+    known = rows.sparkSession.createDataFrame(reasons, "partition int, offset bigint, reason string")
+    message = F.coalesce("reason", F.col("error.message"))
+    error = F.when(F.col("error").isNotNull(), F.col("error").withField("message", message))
+    joined = rows.join(F.broadcast(known), ["partition", "offset"], how="left")
+    return joined.withColumn("error", error).select(*rows.columns)
 
 
 def reason(schema: WriterSchema, body: bytes) -> str:

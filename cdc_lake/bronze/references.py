@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from cdc_lake.bronze.decide import describe_reference
 from cdc_lake.bronze.explain import reads
+from cdc_lake.bronze.usable_schemas import describe_reference
 from cdc_lake.decode.framing import NUMBERED, id_of
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schemas import SchemaError

@@ -8,21 +8,15 @@ from typing import Any
 
 from fastavro.schema import fingerprint as avro_fingerprint
 from fastavro.schema import to_parsing_canonical_form
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.bronze.decide import (
-    MAX_IDS,
-    MAX_LAYOUTS,
-    Schemas,
-    with_decision,
-    with_frames,
-    with_references,
-    with_unpacked_bytes,
-)
+from cdc_lake.bronze.decide import with_decision
+from cdc_lake.bronze.frames import with_frames, with_references, with_unpacked_bytes
 from cdc_lake.bronze.primary_key import primary_key
-from cdc_lake.bronze.references import Names, resolve
+from cdc_lake.bronze.references import Names, Resolution, resolve
 from cdc_lake.bronze.typed_rows import TypedRow
+from cdc_lake.bronze.usable_schemas import MAX_IDS, MAX_LAYOUTS, Schemas
 from cdc_lake.config import TableConfig
 from cdc_lake.decode import json as json_format
 from cdc_lake.decode.column_mapping import ColumnMapping
@@ -199,23 +193,29 @@ def resolve_schemas(
             files.check_has_content(source.asked)
         kinds |= {f"{side}.{frame}": kind for frame, kind in found.kinds.items()}
         owners |= {side: found.owners} if found.owners else {}
-        schemas[side] = Schemas.of(
-            found.meanings,
-            found.problems,
-            side=side,
-            key_columns=settings.key_of_rows,
-            sequence_by=settings.sequence_by,
-            spark=records.sparkSession,
-            placing=ColumnMapping(settings.except_columns, settings.rename),
-            in_hudi=any(one.format == "hudi" for one in settings.silver),
-            are_all=len(references) == len(summary.references[side]),
-        )
+        are_all = len(references) == len(summary.references[side])
+        schemas[side] = _usable(found, side, settings, records.sparkSession, are_all)
     key: Mapping[str, str] = before.key
     if settings.key_of_rows is not None:
         key_side: Side = "value" if settings.key_of_rows else "key"
         key, others = _primary_key(records, schemas[key_side], key_side, settings, key, takes_any=takes_any_key)
         schemas[key_side] = schemas[key_side].without(others, _other_key(key))
     return ResolvedSchemas(schemas["key"], schemas["value"], kinds, owners, key)
+
+
+def _usable(found: Resolution, side: Side, settings: TableConfig, spark: SparkSession, are_all: bool) -> Schemas:
+    """The resolved schemas that the table can use; see `Schemas.of`."""
+    return Schemas.of(
+        found.meanings,
+        found.problems,
+        side=side,
+        key_columns=settings.key_of_rows,
+        sequence_by=settings.sequence_by,
+        spark=spark,
+        placing=ColumnMapping(settings.except_columns, settings.rename),
+        in_hudi=any(one.format == "hudi" for one in settings.silver),
+        are_all=are_all,
+    )
 
 
 def _primary_key(

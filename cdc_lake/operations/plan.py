@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.bronze.run import unread
+from cdc_lake.bronze.offsets import unread
 from cdc_lake.columns import BRONZE
 from cdc_lake.config import Config
 from cdc_lake.decode.records import avro_schema

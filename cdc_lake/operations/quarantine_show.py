@@ -7,9 +7,9 @@ from pydantic import BaseModel
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.bronze.decide import describe_reference
 from cdc_lake.bronze.explain import fields_read, reads, reason
 from cdc_lake.bronze.schema_resolution import SIDES, scan_records
+from cdc_lake.bronze.usable_schemas import describe_reference
 from cdc_lake.columns import BRONZE, KAFKA
 from cdc_lake.config import Config, TableConfig
 from cdc_lake.decode import json as json_format

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from cdc_lake.bronze.run import unread
+from cdc_lake.bronze.offsets import unread
 from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, DamagedFileError, IncompleteWriteError, InfrastructureError
 from cdc_lake.lake.lake import SilverTarget

@@ -10,10 +10,11 @@ from events import FakeRegistry, Record, Topic
 from fakes import FakeBroker, kafka
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from cdc_lake.bronze.decide import Schemas, with_decision
+from cdc_lake.bronze.decide import with_decision
 from cdc_lake.bronze.references import Names, resolve
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.bronze.schema_resolution import SIDES, scan_records
+from cdc_lake.bronze.usable_schemas import Schemas
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.runs.report import Report, TableReport

@@ -145,7 +145,7 @@ def test_what_cannot_be_read_may_be_logged_and_wait_for_nobody(here: Bronze, cap
     assert (done.error, done.rows) == (None, {"read": 4, "ok": 2, "quarantined": 0, "control": 0, "dropped": 2})
     (warned,) = done.warnings
     assert warned.startswith("2 records of batch 1 were dropped (`on_error: log`)")
-    first, second = (record.getMessage() for record in caplog.records if record.name == "cdc_lake.bronze.run")
+    first, second = (record.getMessage() for record in caplog.records if record.name == "cdc_lake.bronze.land")
     assert first.startswith(f"{here.name}[0]@1: value: ") and "left over after the record" in first
     assert second == f"{here.name}[0]@2: the record before it, with the same key, is quarantined"
     rows = here.rows()

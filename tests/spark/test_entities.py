@@ -130,7 +130,7 @@ def test_what_lacks_its_key_or_its_place_is_quarantined_with_the_reason(taken: t
     assert landed.rows["quarantined"] == 7
     reasons = {row["offset"]: row["error"]["message"] for row in shop.read("bronze") if row["status"] != "ok"}
     assert reasons[1].endswith("is refused: the row has no column orderId, which `keys` names")
-    assert reasons[2] == "a column that `keys` names is null"
+    assert reasons[2] == "a column of `keys` is null"
     assert reasons[3] == "`updatedAt`, the column of `sequence_by`, is null"
     assert reasons[4].startswith("value: ")
     assert reasons[5].startswith("the record has no value, from which `keys` takes the key")

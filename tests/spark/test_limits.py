@@ -12,8 +12,7 @@ from events import Record
 from pyspark.sql import SparkSession
 from sent import ENVELOPE, KEY_TEXT, TABLE, TEXTS, VALUE_TEXT, Lake, Shelf, event, row
 
-from cdc_lake.bronze import decide as arrival
-from cdc_lake.bronze import schema_resolution as written
+from cdc_lake.bronze import decide, schema_resolution, usable_schemas
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.registries.registry import RegisteredSchema
@@ -68,7 +67,7 @@ def test_large_record_is_quarantined_without_its_bytes(spark: SparkSession, tmp_
 def test_ids_and_layouts_beyond_the_limits_are_quarantined(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (arrival, written):
+    for module in (decide, schema_resolution, usable_schemas):
         monkeypatch.setattr(module, "MAX_IDS", 10)
         monkeypatch.setattr(module, "MAX_LAYOUTS", 3)
     shelf, bodies = Counted(), dict[int, bytes]()

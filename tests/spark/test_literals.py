@@ -10,7 +10,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from cdc_lake.bronze.decide import bronze_rows, with_log_order
+from cdc_lake.bronze.decide import bronze_rows
+from cdc_lake.bronze.log_order import with_log_order
 from cdc_lake.fold.arrow import PIECES
 from cdc_lake.silver.rows import INHERITED, Shape, changes
 from cdc_lake.spark.literals import of_batch

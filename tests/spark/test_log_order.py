@@ -9,7 +9,7 @@ from events import START_MS, FakeRegistry, Record, Topic, framed
 from lake import by_offset, decided
 from pyspark.sql import Row, SparkSession
 
-from cdc_lake.bronze.decide import LastRecord, with_log_order
+from cdc_lake.bronze.log_order import LastRecord, with_log_order
 
 COLUMNS = {"name": ["null", "string"]}
 

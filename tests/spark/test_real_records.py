@@ -11,7 +11,8 @@ from lake import by_offset, decided
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.bronze.decide import bronze_rows, with_log_order
+from cdc_lake.bronze.decide import bronze_rows
+from cdc_lake.bronze.log_order import with_log_order
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.silver.events import events, sent_by
 from cdc_lake.silver.evolution import evolved

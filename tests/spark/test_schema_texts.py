@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from cdc_lake.bronze.decide import Schemas
 from cdc_lake.bronze.references import Names, resolve
+from cdc_lake.bronze.usable_schemas import Schemas
 from cdc_lake.decode import avro
 from cdc_lake.decode.framing import Side
 from cdc_lake.decode.records import WriterSchema, schema_text

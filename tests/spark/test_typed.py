@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Lake, Shelf, event, row
 
-from cdc_lake.bronze import run as bronze
+from cdc_lake.bronze import land
 from cdc_lake.bronze.typed_rows import SOURCE_COLUMN
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import QualityGateError
@@ -116,7 +116,7 @@ def test_the_quarantine_s_limit_is_a_number_or_a_share(limit: str, fails: bool) 
     done = TableReport(table=TABLE.name, status="ok", rows={"read": 2, "ok": 1, "quarantined": 1})
 
     with pytest.raises(QualityGateError) if fails else nullcontext():
-        bronze._gate(done, TableConfig(max_quarantined=limit))
+        land._check_quarantine_limit(done, TableConfig(max_quarantined=limit))
 
 
 def test_ids_of_which_the_registry_knows_none_are_its_fault_unless_told_otherwise(

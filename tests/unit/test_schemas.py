@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from events import FLAT_METADATA, body, decimal, envelope_schema, flat_schema
 
-from cdc_lake.bronze.decide import Schemas
+from cdc_lake.bronze.usable_schemas import Schemas
 from cdc_lake.decode import schemas as schemas_module
 from cdc_lake.decode.envelope import row_fields, shape_of
 from cdc_lake.decode.records import WriterSchema

@@ -1,0 +1,150 @@
+"""Detects the frames of keys and values, and extracts the references by which they name their schemas."""
+
+from collections.abc import Collection
+from functools import reduce
+from operator import add
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from cdc_lake.decode import framing
+from cdc_lake.decode import json as json_format
+
+_MAX_REFERENCE, _MAX_JSON_REFERENCE = 1 << 10, 64 << 10
+"""Maximum length of a reference. References of JSON without a schema list its fields."""
+
+
+def with_frames(
+    records: DataFrame,
+    *,
+    key_framing: str | None = "auto",
+    value_framing: str = "auto",
+    max_bytes: int,
+    of_files: bool = False,
+) -> DataFrame:
+    """Detect the frames of keys and values.
+
+    Args:
+        records: Kafka's columns.
+        key_framing, value_framing: the frame in the settings, or `auto`; None for keys that are not decoded.
+        max_bytes: keys, values and headers that are larger become null.
+        of_files: whether the records come from files.
+
+    Columns in: `key`, `value`, `headers`. Columns out: all, and `too_large` string, the reason if one became null;
+    `header_bytes` bigint; `key_framing`, `value_framing` string.
+    """
+    settings: tuple[tuple[framing.Side, str | None], ...] = (("key", key_framing), ("value", value_framing))
+    headers = F.col("headers")
+    message = F.lit(f"%d bytes are more than max_record_bytes: {max_bytes}, and are not kept")
+    records = records.withColumn("header_bytes", _bytes_of(headers))
+    sizes = {"value": F.length("value"), "key": F.length("key"), "headers": F.col("header_bytes")}
+    too_large = (
+        F.when(size > max_bytes, about(part, F.call_function("format_string", message, size)))
+        for part, size in sizes.items()
+    )
+    records = records.withColumn("too_large", F.coalesce(*too_large)).withColumns(
+        {part: F.when(size <= max_bytes, F.col(part)) for part, size in sizes.items()}
+        | {"header_bytes": F.when(sizes["headers"] <= max_bytes, sizes["headers"]).otherwise(0)}
+    )
+    return records.withColumns(
+        {
+            f"{side}_framing": F.lit(None).cast("string")
+            if fixed is None
+            else framing.framing(F.col(side), headers, side, fixed, of_files=of_files)
+            for side, fixed in settings
+        }
+    )
+
+
+def _bytes_of(headers: Column) -> Column:
+    """The bytes of a record's headers, bigint; never null."""
+
+    def more(so_far: Column, one: Column) -> Column:
+        return so_far + F.octet_length(one["key"]) + F.coalesce(F.length(one["value"]), F.lit(0))
+
+    return F.coalesce(F.aggregate(headers, F.lit(0).cast("bigint"), more), F.lit(0).cast("bigint"))
+
+
+def with_unpacked_bytes(records: DataFrame, max_bytes: int) -> DataFrame:
+    """Count the bytes that compressed bodies unpack to. Bodies of more than `max_bytes` become null.
+
+    Spark passes a hundred bodies to Python at once, and gets as many back, so their total size must be known before.
+
+    Columns in: `with_frames`'. Columns out: all, and `unpacked_bytes` bigint.
+    """
+    sizes = {side: F.col(f"__unpacked_{side}") for side in ("value", "key")}
+    is_large = {side: F.coalesce(size > max_bytes, F.lit(False)) for side, size in sizes.items()}
+    message = f"it unpacks to more bytes than max_record_bytes: {max_bytes}, and is not kept"
+    too_large = (F.when(is_large[side], about(side, F.lit(message))) for side in sizes)
+    counted = (F.when(~is_large[side], size).otherwise(0) for side, size in sizes.items())
+    return (
+        records.withColumns(
+            {
+                f"__unpacked_{side}": framing.unpacked_bytes(F.col(side), F.col(f"{side}_framing"), max_bytes)
+                for side in sizes
+            }
+        )
+        .withColumns(
+            {
+                "too_large": F.coalesce("too_large", *too_large),
+                "unpacked_bytes": reduce(add, (F.coalesce(size, F.lit(0)) for size in counted)),
+                **{side: F.when(~is_large[side], F.col(side)) for side in sizes},
+            }
+        )
+        .drop(*(f"__unpacked_{side}" for side in sizes))
+    )
+
+
+def with_references(
+    records: DataFrame,
+    frames: Collection[str],
+    *,
+    key_framing: str | None = "auto",
+    value_framing: str = "auto",
+) -> DataFrame:
+    """Extract the references by which keys and values name their schemas.
+
+    Args:
+        records: the columns of `with_frames`.
+        frames: the frames to read; other frames are not planned for, and their records get no reference.
+        key_framing, value_framing: as passed to `with_frames`.
+
+    Columns out: all, and `key_reference`, `value_reference`, `frame_problem` string, `is_tombstone` boolean.
+    """
+    fixed = {"key": key_framing, "value": value_framing}
+    sides: tuple[framing.Side, ...] = ("value", "key")
+    references, short, problems = {}, {}, []
+    for side in sides:
+        if fixed[side] is None:
+            references[f"{side}_reference"] = F.lit(None).cast("string")
+            continue
+        data, frame, reference = F.col(side), F.col(f"{side}_framing"), F.col(f"{side}_reference")
+        found = framing.reference(data, F.col("headers"), side, frame, frames)
+        if framing.JSON in frames:
+            plain = fixed[side] == framing.JSON
+            text = json_format.reference(data.cast("string"), side, plain=plain)
+            found = F.when(frame == framing.JSON, text).otherwise(found)
+        references[f"{side}_reference"] = found
+        most = F.when(frame == framing.JSON, _MAX_JSON_REFERENCE).otherwise(_MAX_REFERENCE)
+        is_short = F.length(reference) <= most
+        too_long = F.when(~is_short, F.format_string("the reference to its schema has more than %d characters", most))
+        problem = F.coalesce(too_long, framing.frame_problem(data, frame, reference, frames))
+        problems.append(about(side, problem))
+        short[f"{side}_reference"] = F.when(is_short, reference)
+    is_tombstone = F.col("value").isNull() & F.col("too_large").isNull()
+    if framing.JSON in frames:
+        is_null = json_format.is_null(F.col("value").cast("string"))
+        is_tombstone = is_tombstone | ((F.col("value_framing") == framing.JSON) & is_null)
+        references["value_reference"] = F.when(~F.col("is_tombstone"), references["value_reference"])
+        problems[0] = F.when(~F.col("is_tombstone"), problems[0])
+    return (
+        records.withColumn("is_tombstone", F.coalesce(is_tombstone, F.lit(False)))
+        .withColumns(references)
+        .withColumn("frame_problem", F.coalesce(*problems))
+        .withColumns(short)
+    )
+
+
+def about(part: str, problem: Column) -> Column:
+    """A problem with the part of the record that it is about: key, value or headers."""
+    return F.concat(F.lit(f"{part}: "), problem)

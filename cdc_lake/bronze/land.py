@@ -1,0 +1,312 @@
+"""Landing: reads the next batch of a topic, decides the status of its records, and commits them to bronze."""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from cdc_lake.bronze.adjacent_records import last_records, records_around, records_there
+from cdc_lake.bronze.dead_letters import send_due, sent_by
+from cdc_lake.bronze.decide import bronze_rows
+from cdc_lake.bronze.explain import with_reasons
+from cdc_lake.bronze.landing import Landing, rewritten, starting_progress, stored_progress
+from cdc_lake.bronze.log_order import KNOWN_LOG_TS, with_log_order
+from cdc_lake.bronze.offsets import batch_spans, continue_from, lag_by_partition, unread
+from cdc_lake.bronze.schema_resolution import (
+    ResolvedSchemas,
+    ScanSummary,
+    decide,
+    resolve_schemas,
+    scan_records,
+    typed_row,
+)
+from cdc_lake.config import TableConfig
+from cdc_lake.errors import ConfigError, InfrastructureError, QualityGateError
+from cdc_lake.failpoints import reach
+from cdc_lake.lake.lake import check_holds_no_tables
+from cdc_lake.runs.catalog_sync import check_catalog_name
+from cdc_lake.runs.context import lake_of
+from cdc_lake.runs.report import TableReport, check_totals
+from cdc_lake.sources.logs import Span, has_no_room_for_a_timestamp
+from cdc_lake.spark.session import planned_for
+from cdc_lake.storage.files import Storage
+from cdc_lake.tables.progress import BronzeProgress
+
+logger = logging.getLogger(__name__)
+_LOGGED_ROWS = 20
+
+_LEFT_OUT_WARNING = (
+    "`left_out`: offsets that are in no file, because sink connectors skip tombstones. If deletes are only tombstones, "
+    "silver misses them: have the transform send deletes as rows (delete.tombstone.handling.mode: rewrite)"
+)
+
+
+def land_next(run: Landing) -> bool:
+    """Land the next batch of the topic in one commit. Returns whether there are more records."""
+    done, storage = run.done, Storage(run.spark)
+    if not done.batches:
+        lake_of(run.bronze.config).check_is_in_no_table(storage, "bronze", done.table)
+    progress = stored_progress(run)
+    if progress is None:
+        check_holds_no_tables(storage, run.table.path, done.table)
+        others = run.bronze.collisions.get(done.table, {})
+        check_catalog_name(run.bronze.config, storage, "bronze", done.table, others)
+    if progress and continue_from(run.log, progress.offsets)[1]:
+        # Not a loss if another run has read more since the logs were listed.
+        run = replace(run, log=run.bronze.source.logs([run.log.name])[run.log.name])
+    before = starting_progress(run, progress, {} if done.batches else rewritten(run, progress))
+    position = before.offsets[run.log.id]
+    if not done.batches:
+        done.lag_before = lag_by_partition(run.log, position)
+        done.version_before = run.table.version() if progress else None
+        done.consumed_from = {str(p): offset for p, offset in position.items()}
+    spans = batch_spans(run.log, position, before.again, _rows_of_batch(run, before))
+    if not spans and (progress is None or before.gaps):
+        # An empty topic gets a table, so that silver finds one; and an accepted loss is recorded once.
+        spans = {p: Span(offset, offset) for p, offset in position.items()}
+    if spans:
+        with planned_for(run.spark, rows=sum(span.end - span.start for span in spans.values())):
+            before = starting_progress(run, _land_batch(run, spans, before))
+        position = before.offsets[run.log.id]
+        done.status, done.batches = "ok", done.batches + 1
+    done.consumed_to = {str(p): offset for p, offset in position.items()}
+    done.lag_after = lag_by_partition(run.log, position)
+    _send_dead_letters(run)
+    done.version_after = run.table.version()
+    _check_quarantine_limit(done, run.settings)
+    return bool(unread(run.log, position))
+
+
+def _land_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress) -> BronzeProgress:
+    """Land a range of offsets in one commit. Returns the committed progress."""
+    done, batch = run.done, before.commit + 1
+    with done.phase("read"):
+        spans, records, summary = _scan_batch(run, spans, before)
+    try:
+        with done.phase("schemas"):
+            resolved = resolve_schemas(
+                records,
+                summary,
+                topic=run.log.name,
+                files=run.bronze.schemas,
+                settings=run.settings,
+                before=before,
+                quarantine_unknown_ids=run.bronze.quarantine_unknown_ids,
+            )
+        with done.phase("decode"):
+            typed = typed_row(run.table, run.settings, resolved)
+            decided = decide(records, summary, resolved, typed, run.settings)
+            # Not persisted: decoding twice is cheaper than caching the bytes again.
+            rows = _bronze_rows(run, decided, spans, before, summary.first_is_tombstone)
+            landed = _summarize_rows(rows)
+        counts = {name: landed.counts[name] for name in ("ok", "quarantined", "control")}
+        if _is_again(spans, before):
+            counts["already_there"] = records_there(run.table, _generation(run, before), spans).count()
+        counts |= {name: number for name, number in landed.counts.items() if name == "dropped"}
+        check_totals(run.log.name, summary.total, **counts)
+        _stop_on_error(run, rows, counts["quarantined"])
+        following = _next_progress(run, spans, before, summary, landed, resolved)
+        reach("bronze.after_plan", batch=batch)
+        run.bronze.leases.check(done.table)
+        with done.phase("write"):
+            commit = run.table.append(
+                with_reasons(rows, run.bronze.schemas, summary.frames) if landed.has_errors else rows,
+                following,
+                adds_columns=typed is not None,
+            )
+        reach("bronze.after_append", batch=batch)
+    finally:
+        records.unpersist()
+    done.count(read=summary.total, **counts)
+    if left_out := run.bronze.source.left_out(spans, summary.total):
+        done.count(left_out=left_out)
+        done.warn(_LEFT_OUT_WARNING)
+    if counts.get("dropped"):
+        _log_dropped(run, batch, counts["dropped"])
+    done.read_bytes += summary.bytes
+    return commit.progress
+
+
+def _bronze_rows(
+    run: Landing, decided: DataFrame, spans: Mapping[int, Span], before: BronzeProgress, first_is_tombstone: set[int]
+) -> DataFrame:
+    """The rows of a batch, without records that are already in bronze.
+
+    Args:
+        run: the batch to land.
+        decided: the columns of `with_decision`.
+        spans: the offsets of the records.
+        before: bronze's progress.
+        first_is_tombstone: see `ScanSummary`.
+    """
+    generation, is_again = _generation(run, before), _is_again(spans, before)
+    if is_again:
+        there = records_there(run.table, generation, spans)
+        known = there.select("partition", "offset", F.col("log_ts").alias(KNOWN_LOG_TS))
+        decided = decided.join(known, ["partition", "offset"], how="left")
+        ordered = with_log_order(decided, records_around(run.table, generation, spans))
+        ordered = ordered.where(F.col(KNOWN_LOG_TS).isNull())
+    else:
+        ordered = with_log_order(decided, last_records(run.table, before, generation, first_is_tombstone))
+    today = datetime.now(UTC).date()
+    rows = bronze_rows(ordered, batch=before.commit + 1, generation=generation, ingest_date=today, late=is_again)
+    if run.settings.on_error == "log":
+        is_bad = F.col("status") == "quarantined"
+        rows = rows.withColumn("status", F.when(is_bad, "dropped").otherwise(F.col("status")))
+    return rows
+
+
+def _generation(run: Landing, before: BronzeProgress) -> int:
+    return list(before.offsets).index(run.log.id)
+
+
+def _is_again(spans: Mapping[int, Span], before: BronzeProgress) -> bool:
+    """Whether the records are read again, after a `seek` back."""
+    return any(span.start < before.again.get(partition, 0) for partition, span in spans.items())
+
+
+def _rows_of_batch(run: Landing, before: BronzeProgress) -> int:
+    """How many records to read, if they are as large as those of the last batch; a quarter less, as sizes vary."""
+    if not before.record_bytes:
+        return run.settings.max_rows
+    return min(run.settings.max_rows, max(run.max_bytes * 3 // 4 // before.record_bytes, 1))
+
+
+def _scan_batch(
+    run: Landing, spans: Mapping[int, Span], before: BronzeProgress
+) -> tuple[Mapping[int, Span], DataFrame, ScanSummary]:
+    """Read and scan records; see `scan_records`. Shortens the spans until they fit into `max_bytes`."""
+    spans, records, summary = _read_and_scan(run, spans)
+    while summary.memory_bytes > run.max_bytes:
+        number = sum(span.end - span.start for span in spans.values())
+        fewer = max(number * run.max_bytes // (2 * summary.memory_bytes), 1)
+        shorter = batch_spans(run.log, before.offsets[run.log.id], before.again, fewer)
+        if shorter == spans:
+            break
+        records.unpersist()
+        spans, records, summary = _read_and_scan(run, shorter)
+    return spans, records, summary
+
+
+def _read_and_scan(run: Landing, spans: Mapping[int, Span]) -> tuple[Mapping[int, Span], DataFrame, ScanSummary]:
+    """Read and scan records; see `scan_records`. Shortens the spans before records on which Spark's reader fails."""
+    source, topic = run.bronze.source, run.log.name
+    look = partial(scan_records, settings=run.settings, of_files=bool(run.bronze.config.files.root))
+    try:
+        return (spans, *look(source.read(run.spark, topic, spans)))
+    except (PySparkException, Py4JJavaError) as exc:
+        if not has_no_room_for_a_timestamp(exc):
+            raise
+    spans, records = source.read_around(run.spark, topic, spans)
+    return (spans, *look(records))
+
+
+def _send_dead_letters(run: Landing) -> None:
+    """Send quarantined records that were not sent yet. If that fails, the next run sends them."""
+    if run.dead_letters is None:
+        return
+    try:
+        with run.done.phase("dead letters"):
+            run.bronze.leases.check(run.done.table)
+            send_due(run.bronze.config, run.table, run.dead_letters, run.bronze.run_id, run.done)
+    except (ConfigError, InfrastructureError) as error:
+        run.done.warn(f"dead letters were not sent; the next run tries again: {error}")
+
+
+@dataclass(frozen=True)
+class _RowSummary:
+    """The rows of a batch.
+
+    Attributes:
+        counts: rows by status.
+        log_ts: the latest by partition.
+    """
+
+    counts: Counter[str]
+    log_ts: dict[int, int]
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether any record was quarantined or dropped."""
+        return bool(self.counts["quarantined"] or self.counts["dropped"])
+
+
+def _summarize_rows(rows: DataFrame) -> _RowSummary:
+    landed = _RowSummary(Counter(), {})
+    for row in rows.groupBy("partition", "status").agg(F.count("*").alias("n"), F.max("log_ts").alias("ts")).collect():
+        landed.counts[row["status"]] += row["n"]
+        landed.log_ts[row["partition"]] = max(row["ts"], landed.log_ts.get(row["partition"], row["ts"]))
+    return landed
+
+
+def _next_progress(
+    run: Landing,
+    spans: Mapping[int, Span],
+    before: BronzeProgress,
+    summary: ScanSummary,
+    landed: _RowSummary,
+    resolved: ResolvedSchemas,
+) -> BronzeProgress:
+    """The progress after these spans."""
+    reached = before.offsets[run.log.id] | {partition: span.end for partition, span in spans.items()}
+    return BronzeProgress(
+        run_id=run.bronze.run_id,
+        follows=before.nonce,
+        epoch=before.epoch,
+        commit=before.commit + 1,
+        offsets={**before.offsets, run.log.id: reached},
+        last={**before.last, **summary.last},
+        log_ts={p: max(before.log_ts.get(p, ts), ts) for p, ts in {**before.log_ts, **landed.log_ts}.items()},
+        kinds=dict(resolved.kinds),
+        owners=dict(resolved.owners),
+        key=dict(resolved.key),
+        rows=landed.counts.total(),
+        record_bytes=summary.memory_bytes // summary.total if summary.total else before.record_bytes,
+        bytes=before.bytes + summary.memory_bytes,
+        gaps=before.gaps,
+        sent=sent_by(run.dead_letters, before, quarantined=landed.counts["quarantined"]),
+        again={partition: end for partition, end in before.again.items() if reached[partition] < end},
+    )
+
+
+def _stop_on_error(run: Landing, rows: DataFrame, quarantined: int) -> None:
+    """Raise if records are quarantined and `on_error` is `stop`."""
+    if not quarantined or run.settings.on_error != "stop":
+        return
+    first = rows.where(F.col("status") == "quarantined").orderBy("partition", "offset").first()
+    assert first is not None
+    raise QualityGateError(
+        f"{run.log.name}[{first['partition']}]@{first['offset']}",
+        f"{first['error']['message']} ({quarantined} such records in this batch)",
+        "the batch was not committed (`on_error: stop`); fix the cause, or set `on_error: quarantine`",
+    )
+
+
+def _log_dropped(run: Landing, batch: int, number: int) -> None:
+    """Log the first records of a batch that were dropped, and warn about them."""
+    rows = run.table.read().where((F.col("batch") == batch) & (F.col("status") == "dropped"))
+    first = rows.select("partition", "offset", "error.message").orderBy("partition", "offset").limit(_LOGGED_ROWS)
+    for row in first.collect():
+        logger.warning("%s[%d]@%d: %s", run.log.name, row["partition"], row["offset"], row["message"])
+    run.done.warn(
+        f"{number} records of batch {batch} were dropped (`on_error: log`); list them with "
+        f"`cdc-lake quarantine list --dropped --each`, and land them with `replay --dropped`"
+    )
+
+
+def _check_quarantine_limit(done: TableReport, settings: TableConfig) -> None:
+    read, quarantined, limit = done.rows.get("read", 0), done.rows.get("quarantined", 0), settings.max_quarantined
+    allowed = float(limit[:-1]) / 100 * read if limit.endswith("%") else int(limit)
+    if quarantined > allowed:
+        raise QualityGateError(
+            done.table,
+            f"{quarantined} of {read} records were quarantined, more than max_quarantined: {limit}",
+            f"the records are committed; run `cdc-lake quarantine list --table {done.table}` for the reasons",
+        )

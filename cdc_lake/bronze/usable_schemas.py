@@ -1,0 +1,141 @@
+"""Which schemas of a batch's references are usable, within limits that keep Spark's plans small."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pyspark.sql import SparkSession
+
+from cdc_lake.bronze.sequence import check_sequence
+from cdc_lake.decode import framing
+from cdc_lake.decode.column_mapping import ColumnMapping
+from cdc_lake.decode.envelope import (
+    row_fields,
+)
+from cdc_lake.decode.key import key_fields, key_tree_in
+from cdc_lake.decode.records import (
+    WriterSchema,
+    layout,
+    refusal,
+)
+from cdc_lake.decode.schemas import SchemaError
+from cdc_lake.decode.types import mapping
+
+_MAX_REASON = 500
+"""Maximum length of a reason. Names in schemas have any length, and each record of the schema stores the reason."""
+MAX_IDS, MAX_LAYOUTS = 1000, 64
+"""Limits per batch, for keys and for values: references that are looked up, and layouts that are decoded."""
+
+
+@dataclass(frozen=True)
+class Schemas:
+    """The schemas of a batch's references.
+
+    Attributes:
+        known: reference -> its possible schemas, the likeliest first; each record shows which one it was written with.
+        problems: reference -> why its records are quarantined, for all other references.
+        are_all: false if the batch has more references than it may have.
+    """
+
+    known: Mapping[str, Sequence[WriterSchema]]
+    problems: Mapping[str, str]
+    are_all: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        meanings: Mapping[str, Sequence[WriterSchema]],
+        problems: Mapping[str, str] | None = None,
+        *,
+        side: framing.Side,
+        key_columns: Sequence[str] | None = (),
+        sequence_by: str | None = None,
+        spark: SparkSession | None = None,
+        placing: ColumnMapping | None = None,
+        in_hudi: bool = False,
+        are_all: bool = True,
+    ) -> "Schemas":
+        """Keep usable schemas. If all schemas of a reference are refused, its records are quarantined.
+
+        Args:
+            meanings: reference -> its possible schemas.
+            problems: problems of references found before.
+            side: key or value.
+            key_columns, sequence_by: columns that each value's row must have; see `with_decision`.
+            spark: if set, must accept the schemas, too.
+            placing, in_hudi: how silver maps the columns, see `ColumnMapping.check`.
+            are_all: see `Schemas`.
+        """
+        requirements = _Requirements(
+            side == "key", key_columns, sequence_by, spark, placing or ColumnMapping(), in_hudi
+        )
+        known: dict[str, Sequence[WriterSchema]] = {}
+        refused = dict(problems or {})
+        for reference, schemas in meanings.items():
+            reasons = {schema: _refusal(schema, requirements) for schema in schemas}
+            known[reference] = tuple(schema for schema, reason in reasons.items() if reason is None)
+            if not known[reference]:
+                del known[reference]
+                reason = str(next(iter(reasons.values())))[:_MAX_REASON]
+                refused[reference] = f"the schema of {describe_reference(reference)} is refused: {reason}"
+        for reference in _beyond_layouts(known):
+            del known[reference]
+            refused[reference] = (
+                f"{describe_reference(reference)} exceeds the {MAX_LAYOUTS} layouts that a batch may have"
+            )
+        return cls(known, refused, are_all)
+
+    def without(self, references: Collection[str], problem: str) -> "Schemas":
+        """A copy in which the records of some references are quarantined for a problem."""
+        known = {one: several for one, several in self.known.items() if one not in references}
+        return replace(self, known=known, problems={**self.problems, **dict.fromkeys(references, problem)})
+
+
+def _beyond_layouts(known: Mapping[str, Sequence[WriterSchema]]) -> list[str]:
+    """The references beyond the maximum number of layouts, each of which is a column of the plan."""
+    if len({schema for schemas in known.values() for schema in schemas}) <= MAX_LAYOUTS:
+        return []
+    found, beyond = set[tuple[str, str, str]](), []
+    for reference, schemas in known.items():
+        more = found | {layout(schema.format, schema.tree, schema.tree) for schema in schemas}
+        if len(more) > MAX_LAYOUTS:
+            beyond.append(reference)
+        else:
+            found = more
+    return beyond
+
+
+def describe_reference(reference: str) -> str:
+    """A reference in words, for messages."""
+    kind = reference.partition(":")[0]
+    words = {"id4": "schema id", "id8": "schema id", "contentId": "content id", "globalId": "global id", "id": "id"}
+    return f"{words.get(kind, kind)} {framing.id_of(reference)}"
+
+
+class _Requirements(NamedTuple):
+    """What a schema must have to be usable."""
+
+    is_key: bool
+    key_columns: Sequence[str] | None
+    sequence_by: str | None
+    spark: SparkSession | None
+    placing: ColumnMapping
+    in_hudi: bool
+
+
+def _refusal(schema: WriterSchema, requirements: _Requirements) -> str | None:
+    """Why a schema cannot be used, so that it does not fail a Spark plan later; None if it can."""
+    is_key = requirements.is_key
+    try:
+        if is_key or schema.shape != "control":
+            columns = key_fields(schema.tree) if is_key else row_fields(schema.tree)
+            requirements.placing.check(columns, in_hudi=requirements.in_hudi)
+            for tree in columns.values():
+                mapping(tree)
+            if requirements.key_columns and not is_key:
+                key_tree_in(schema.tree, requirements.key_columns)
+            if requirements.sequence_by and not is_key:
+                check_sequence(schema.tree, requirements.sequence_by)
+        return refusal(schema, requirements.spark) if requirements.spark else None
+    except SchemaError as exc:
+        return str(exc)
