@@ -41,12 +41,12 @@ def in_sequence(facts: Metadata, value: Decoded, column: str) -> tuple[Metadata,
         value: the decoded value; its rows also have Kafka's `topic`, `timestamp` and `offset`.
         column: the name of the column.
     """
-    held = mapping(row_fields(value.tree)[column])
-    sent = held.convert(known_of(value.tree, value.value, [column])[column])
+    rule = mapping(row_fields(value.tree)[column])
+    sent = rule.convert(known_of(value.tree, value.value, [column])[column])
     time_ms = F.lit(None).cast("bigint")
-    if held.type == "timestamp":
+    if rule.type == "timestamp":
         number, time_ms = F.unix_micros(sent), F.unix_millis(sent)
-    elif held.type == "date":
+    elif rule.type == "date":
         number = F.unix_date(sent)
     else:
         number = sent

@@ -81,8 +81,8 @@ def _print_entries(report: "CatalogReport", as_json: bool, *, unchanged: str, ch
     for heading in ("entry", "layer", "table", "state"):
         shown.add_column(heading, overflow="fold")
     for one in report.entries:
-        said = f"{changed}{'; '.join(one.differences)}" if one.differences else unchanged
-        shown.add_row(one.entry, one.layer, one.table, f"error {one.error.code}" if one.error else said)
+        state = f"{changed}{'; '.join(one.differences)}" if one.differences else unchanged
+        shown.add_row(one.entry, one.layer, one.table, f"error {one.error.code}" if one.error else state)
     Output().print(shown)
 
 

@@ -73,13 +73,13 @@ def story(
 ) -> None:
     """Show every event of one key: its changes, and why it won, lost or was rejected."""
     settings = load_config(config)
-    from cdc_lake.operations.story import story as tell
+    from cdc_lake.operations.story import story as read_story
 
-    told = tell(settings, table, key)
+    found = read_story(settings, table, key)
     if as_json:
-        answer(told.model_dump_json())
+        answer(found.model_dump_json())
     else:
-        _print_story(told, Output())
+        _print_story(found, Output())
 
 
 def _print_status(found: "Status", console: Console) -> None:
@@ -100,8 +100,8 @@ def _print_status(found: "Status", console: Console) -> None:
         if one.last_run and one.last_run.error:
             console.print(f"{one.layer} {one.last_run.error}", style="red")
         if one.last_reconcile:
-            told = Text(f"{one.table} reconciled ").append(_last_run(one.last_reconcile))
-            console.print(told.append(f" {one.last_reconcile.error or ''}"))
+            line = Text(f"{one.table} reconciled ").append(_last_run(one.last_reconcile))
+            console.print(line.append(f" {one.last_reconcile.error or ''}"))
     if found.broker_error:
         console.print(f"Bronze lag is unknown: {found.broker_error}", style="yellow")
 
@@ -145,16 +145,16 @@ def _last_run(last: "LastRun | None") -> Text:
     return Text(f"{last.started_at:%m-%d %H:%M} {last.status}", style="red" if last.status == "failed" else "")
 
 
-def _print_story(told: "Story", console: Console) -> None:
-    console.print(Text(f"{told.table} {told.key}", style="bold"))
-    for event in told.events:
+def _print_story(found: "Story", console: Console) -> None:
+    console.print(Text(f"{found.table} {found.key}", style="bold"))
+    for event in found.events:
         console.print(_headline(event))
         for name, (before, after) in event.changes.items():
             now = Text(f"    {name}: ")
             now.append(f"{short(before)} -> " if before is not None else "", style="dim")
             console.print(now.append(short(after)), overflow="ellipsis", no_wrap=True)
-    if told.left_out:
-        console.print(f"{told.left_out} more events are not shown.", style="yellow")
+    if found.left_out:
+        console.print(f"{found.left_out} more events are not shown.", style="yellow")
 
 
 def _headline(event: "StoryEvent") -> Text:

@@ -140,7 +140,7 @@ def quarantined_rows(config: Config, topic: str, spark: SparkSession, *, dropped
 
 
 def _rejected(config: Config, topic: str, spark: SparkSession, bronze: BronzeTable) -> DataFrame | None:
-    """The events that a silver table of the topic rejected and nobody brought back since; none if there are none.
+    """The events that silver rejected and that were not replayed since; None if there are none.
 
     Columns out: `quarantined_rows`'s.
     """

@@ -83,18 +83,18 @@ class _Snapshot:
     def at(cls, config: Config, target: SilverTarget, spark: SparkSession) -> Iterator["_Snapshot"]:
         """Open a snapshot of the source table, and read a fixed version of silver."""
         check_has_keys(config.table(target.topic), target.topic, "reconcile other tables: rows are compared by key")
-        held = target.open(spark)
-        progress = held.progress()
+        stored = target.open(spark)
+        progress = stored.progress()
         if progress is None:
             raise UnknownTableError(target.name, "the silver table does not exist yet", "run the silver job first")
         prefix = _prefix(config, target.topic)
         url = database_url(config, prefix)
         with postgres.open_snapshot(url, f"databases.{prefix}") as connection:
             source_lsn = postgres.lsn(connection)
-            version = held.version()
-            rows = held.read(as_of=version)
+            version = stored.version()
+            rows = stored.read(as_of=version)
             table = _table_of(read_tables(connection), target.topic, prefix)
-            layout = replace(layout_of(rows.schema, progress), placing=placing(config.table(target.topic), held))
+            layout = replace(layout_of(rows.schema, progress), placing=placing(config.table(target.topic), stored))
             shared, columns = shared_columns(table, rows.schema, progress.keys, layout.of_source)
             sides = postgres.SourceRows(connection, shared), silver.SilverRows(rows, shared)
             yield cls(shared, columns, *sides, rows, version, source_lsn)

@@ -116,10 +116,10 @@ def _find_key(table: str, rows: DataFrame, key: str) -> str:
     names = sorted(json.loads(first["key"])) if first else []
     if isinstance(wanted, str):
         wanted = {names[0]: wanted} if len(names) == 1 else {}
-    said = F.from_json("key", "map<string, string>")
+    columns = F.from_json("key", "map<string, string>")
     same = F.lit(sorted(wanted) == names)
     for name, value in wanted.items():
-        same = same & said[name].eqNullSafe(F.lit(value))
+        same = same & columns[name].eqNullSafe(F.lit(value))
     found = with_key.where(same).select("key").first()
     if found is None:
         raise ConfigError(
@@ -147,11 +147,11 @@ def _story_events(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEve
     """The events, and how many more follow."""
     own = F.col("key") == key
     happened, more = _key_events(run, own)
-    told = _fold_events(happened, reached, more)
+    listed = _fold_events(happened, reached, more)
     is_aside = F.col("status").isin("quarantined", "dropped") | F.col("tombstone_of").isNotNull()
     aside, more_aside = _first(run.bronze.where(own & is_aside).withColumn(KAFKA, place()))
-    told += [(tuple(row[KAFKA]), _unfolded_event(row)) for row in aside]
-    return [event for _, event in sorted(told, key=lambda one: one[0])], more + more_aside
+    listed += [(tuple(row[KAFKA]), _unfolded_event(row)) for row in aside]
+    return [event for _, event in sorted(listed, key=lambda one: one[0])], more + more_aside
 
 
 def _key_events(run: SilverRun, own: Column) -> tuple[list[tuple[Event, StoryEvent]], int]:
@@ -189,7 +189,7 @@ def _fold_events(
         reached: silver's last bronze batch.
         more: how many events follow, any of which may decide.
     """
-    told = []
+    listed = []
     state, row = State(), dict[str, str | None]()
     newest, winner = None, None
     for event, one in happened:
@@ -207,13 +207,13 @@ def _fold_events(
             continue
         else:
             one.verdict, one.why = "lost", _why_lost(event, newest)
-        told.append((event.place, one))
+        listed.append((event.place, one))
     if winner is not None and winner.verdict == "counts" and state.has_row:
         if more:
             winner.why = "an event that is not shown may decide"
         else:
             winner.verdict = "decides"
-    return told
+    return listed
 
 
 def _why_lost(event: Event, newest: Event | None) -> str:
@@ -228,10 +228,10 @@ def _why_lost(event: Event, newest: Event | None) -> str:
 def _row_event(row: Row) -> tuple[Event, StoryEvent]:
     is_streaming = row["op"] in STREAMING_OPS and row["snapshot"] is None
     order = Order(row["source_position"], row["position_domain"], row["source_ts_ms"]) if is_streaming else None
-    told = _base_event(row)
+    shown = _base_event(row)
     if row[UNMET]:
-        told.verdict, told.why = "rejected", f"does not meet {', '.join(row[UNMET])}"
-    return Event(tuple(row[KAFKA]), row["op"], order, sent_values(row)), told
+        shown.verdict, shown.why = "rejected", f"does not meet {', '.join(row[UNMET])}"
+    return Event(tuple(row[KAFKA]), row["op"], order, sent_values(row)), shown
 
 
 def _whole_table_event(event: Event) -> tuple[Event, StoryEvent]:
@@ -242,12 +242,12 @@ def _whole_table_event(event: Event) -> tuple[Event, StoryEvent]:
 
 def _unfolded_event(row: Row) -> StoryEvent:
     """An event of the key that silver does not merge."""
-    told = _base_event(row)
+    shown = _base_event(row)
     if row["status"] == "ok":
-        told.verdict, told.why = "paired", f"belongs to the delete at offset {row['tombstone_of']}"
+        shown.verdict, shown.why = "paired", f"belongs to the delete at offset {row['tombstone_of']}"
     else:
-        told.verdict, told.why = row["status"], row["error"]["message"]
-    return told
+        shown.verdict, shown.why = row["status"], row["error"]["message"]
+    return shown
 
 
 def _base_event(row: Row) -> StoryEvent:

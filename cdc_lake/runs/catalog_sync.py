@@ -378,8 +378,8 @@ def _table_names(config: Config, storage: Storage | LocalFiles, layer: str) -> l
     return [target.name for topic in topics for target in silver_targets(config, topic)]
 
 
-def _entry_report(entry: Entry, name: str, said: list[str]) -> EntryReport:
-    return EntryReport(layer=entry.layer, table=entry.table, entry=f"{entry.database}.{name}", differences=said)
+def _entry_report(entry: Entry, name: str, found: list[str]) -> EntryReport:
+    return EntryReport(layer=entry.layer, table=entry.table, entry=f"{entry.database}.{name}", differences=found)
 
 
 def _mark_path(config: Config, layer: str, table: str = "") -> str:

@@ -39,33 +39,33 @@ def translate_error(table: str, error: Exception, disk_paths: Sequence[str]) -> 
 
 
 def _translate_spark_error(table: str, error: Exception) -> CdcLakeError:
-    said = str(error)
-    if "OffsetOutOfRangeException" in said or "failOnDataLoss" in said:
+    message = str(error)
+    if "OffsetOutOfRangeException" in message or "failOnDataLoss" in message:
         return DataLossError(
             table,
             "Kafka deleted records while they were being read",
             "run again to see the offsets of the gap; the batch was not committed",
         )
-    if "org.apache.kafka.common.errors" in said:
-        return refused(table, said) or InfrastructureError(
+    if "org.apache.kafka.common.errors" in message:
+        return refused(table, message) or InfrastructureError(
             table,
             "the broker stopped responding during the run",
             "run again; the batch was not committed",
         )
-    if any(sign in said for sign in ACCESS_DENIED):
+    if any(sign in message for sign in ACCESS_DENIED):
         return ConfigError(
             table,
             f"the store denied access: {first_line(error)}",
             "allow the job's user to list, read, write and delete below lake.root; the batch was not committed",
         )
-    if overlap := re.search(rf"\S+: {OVERLAP}", said):
+    if overlap := re.search(rf"\S+: {OVERLAP}", message):
         return ConfigError(
             table,
             overlap[0],
             "remove the file with the repeated records, and have the sink write each partition's records in offset "
             "order; the batch was not committed",
         )
-    if any(sign in said for sign in _LOST_NODE_SIGNS):
+    if any(sign in message for sign in _LOST_NODE_SIGNS):
         return InfrastructureError(
             table,
             f"the cluster lost a node during a batch: {first_line(error)}",
@@ -78,5 +78,5 @@ def _translate_spark_error(table: str, error: Exception) -> CdcLakeError:
 
 def first_line(error: Exception) -> str:
     """The first line of Spark's message, without the line that py4j adds."""
-    said = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
-    return ((said or "").strip() or type(error).__name__).splitlines()[0][:300]
+    message = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
+    return ((message or "").strip() or type(error).__name__).splitlines()[0][:300]

@@ -388,7 +388,7 @@ def test_progress_that_is_lost_is_read_off_the_rows(here: Bronze, tmp_path: Path
 
     done = here.land(here.change("u", 3, partition=0, timestamp_ms=START_MS))
 
-    assert done.error is None and "read off the rows" in done.warnings[0]
+    assert done.error is None and "derived from the rows" in done.warnings[0]
     assert coordinates(here.rows()) == [(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 0, 1)]
     new = here.rows()[-1]
     assert (new["batch"], new["log_ts"]) == (3, START_MS + 900)

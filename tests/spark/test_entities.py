@@ -133,7 +133,7 @@ def test_what_lacks_its_key_or_its_place_is_quarantined_with_the_reason(taken: t
     assert reasons[2] == "a column of `keys` is null"
     assert reasons[3] == "`updatedAt`, the column of `sequence_by`, is null"
     assert reasons[4].startswith("value: ")
-    assert reasons[5].startswith("the record has no value, from which `keys` takes the key")
+    assert reasons[5].startswith("the record has no value, which `keys` needs")
     assert reasons[6] == "key and value are both null"
     assert reasons[7].startswith("value: ")
     assert shop.rows().keys() == {1, 2}

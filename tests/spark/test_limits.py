@@ -102,7 +102,7 @@ def test_ids_and_layouts_beyond_the_limits_are_quarantined(
     assert done.rows["ok"] == 3, lake.problems()
     assert len({name for _, name in shelf.asked}) <= 11
     problems = list(lake.problems().values())
-    assert sum("of a layout beyond the 3 that a batch may have" in one for one in problems) == 2
+    assert sum("exceeds the 3 layouts that a batch may have" in one for one in problems) == 2
     assert (
         sum("its batch has more than 10 schema ids, or more than 3 schemas in JSON" in one for one in problems)
         == 18 + 2

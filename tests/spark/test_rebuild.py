@@ -263,7 +263,7 @@ def test_what_bronze_cannot_tell_any_more_is_refused_or_stays(place: Place, spar
     assert refused.error is not None
     assert (refused.error.code, refused.error.exit_code) == ("CDC-400", 20)
     number = len([key for key in rows if key < 100])
-    assert f"of {number} rows in silver it has none that tells all" in refused.error.message
+    assert f"the complete history of {number} silver rows" in refused.error.message
     before = place.rows()
     seeded = place.rebuild(RebuildOptions(is_seeded=True))
     assert (seeded.error, seeded.rows["changed"], seeded.rows["only_before"]) == (None, 0, 0)

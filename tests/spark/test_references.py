@@ -145,7 +145,9 @@ def test_once_settled_an_id_of_another_table_s_schema_is_quarantined_though_it_r
 ) -> None:
     problems, rows = changed
 
-    assert problems[5].startswith("key: schema id 9 is the schema `pagila.public.other.Key`, which is not this")
+    assert problems[5].startswith(
+        "key: schema id 9 is the schema `pagila.public.other.Key`, which belongs to another topic"
+    )
     assert 7 not in rows
 
 

@@ -237,7 +237,7 @@ def test_the_command_shows_what_it_means_and_does_nothing_before_it_may(
     refused = runner.invoke(app, [*flags, "0:20"])
     assert isinstance(refused.exception, ConfigError) and refused.exception.exit_code == 2
     shown = " ".join(refused.output.split())
-    assert "130 offsets are read" in shown and "10 records" in shown
+    assert "130 offsets are read" in shown and "10 of" in shown
     assert here.table("bronze").version() == before
 
     done = runner.invoke(app, [*flags, "0:20", "--yes", "--json"])

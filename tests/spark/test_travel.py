@@ -234,7 +234,7 @@ def test_what_no_version_held_is_folded_from_bronze(
     untold: list[tuple[SourceTime | Offset, str]] = [
         (second(0.999), r"it is complete from 2023-11-14T22:13:21.000Z on"),
         (Offset({0: 0}), "bronze has no row event up to"),
-        (Offset({0: 11}), r"has reached: \{0: 10\}"),
+        (Offset({0: 11}), r"bronze's in each partition: \{0: 10\}"),
         (Offset({}), "name the next offset of every partition"),
         (Offset({0: 1, 1: 0}), "name the next offset of every partition"),
     ]
@@ -284,7 +284,7 @@ def test_bronze_and_gold_are_read_as_they_were(
     for name, layer, what in (
         ("pagila.public.thin", "bronze", f"similar names: {TABLE}"),
         ("pagila.public.thin", "silver", f"similar names: {TABLE}"),
-        (TABLE, "silver", "silver has not yet"),
+        (TABLE, "silver", "the silver table does not exist yet"),
         (f"{TABLE}@hudi_mor", "silver", f"its silver tables in the settings are {TABLE}"),
     ):
         with pytest.raises(UnknownTableError, match=what):
