@@ -27,7 +27,7 @@ def is_due(target: str | None, progress: BronzeProgress) -> bool:
     return target is not None and progress.sent.get(target) != _sent(progress.commit) and progress.commit > 0
 
 
-def sent_by(target: str | None, before: BronzeProgress, *, quarantined: int = 0) -> dict[str, Sent]:
+def sent_after(target: str | None, before: BronzeProgress, *, quarantined: int = 0) -> dict[str, Sent]:
     """`sent` of the commit after `before`, which quarantines this many records."""
     if target is None or quarantined or is_due(target, before):
         return before.sent

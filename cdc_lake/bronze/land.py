@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.adjacent_records import last_records, records_around, records_there
-from cdc_lake.bronze.dead_letters import send_due, sent_by
+from cdc_lake.bronze.dead_letters import send_due, sent_after
 from cdc_lake.bronze.decide import bronze_rows
 from cdc_lake.bronze.explain import with_reasons
 from cdc_lake.bronze.landing import Landing, rewritten, starting_progress, stored_progress
@@ -271,7 +271,7 @@ def _next_progress(
         record_bytes=summary.memory_bytes // summary.total if summary.total else before.record_bytes,
         bytes=before.bytes + summary.memory_bytes,
         gaps=before.gaps,
-        sent=sent_by(run.dead_letters, before, quarantined=landed.counts["quarantined"]),
+        sent=sent_after(run.dead_letters, before, quarantined=landed.counts["quarantined"]),
         again={partition: end for partition, end in before.again.items() if reached[partition] < end},
     )
 

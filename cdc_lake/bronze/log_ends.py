@@ -72,11 +72,11 @@ def _common_ends(
         near = {p: replace(span, start=max(span.start, span.end - width)) for p, span in left.items()}
         known = records_there(table, generation, near)
         try:
-            ends = _compared(known, source.read(spark, topic, near))
+            ends = _compare(known, source.read(spark, topic, near))
         except (PySparkException, Py4JJavaError) as exc:
             if not has_no_room_for_a_timestamp(exc):
                 raise
-            ends = _compared(known, _read_around(spark, topic, source, near))
+            ends = _compare(known, _read_around(spark, topic, source, near))
         for row in ends:
             partition, same = row["partition"], row["same"]
             if same is not None and (row["other"] or 0) > same:
@@ -90,7 +90,7 @@ def _common_ends(
     return found
 
 
-def _compared(known: DataFrame, records: DataFrame) -> Sequence[Row]:
+def _compare(known: DataFrame, records: DataFrame) -> Sequence[Row]:
     """By partition: the last offset with the `same` record in bronze and in the log, the last one with an `other`
     record, and the number of records in bronze (`known`).
     """

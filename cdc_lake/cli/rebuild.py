@@ -43,14 +43,7 @@ def rebuild(
     json_file: JsonFile = None,
 ) -> None:
     """Rebuild silver from bronze; show the differences and ask before writing."""
-    if until and until_offset:
-        raise typer.BadParameter("pass --until or --until-offset, not both")
-    if key_from and seed_from_silver:
-        raise typer.BadParameter("pass --key-from or --seed-from-silver, not both")
-    if accept_loss and not key_from:
-        raise typer.BadParameter("--accept-loss requires --key-from")
-    if dry_run and yes:
-        raise typer.BadParameter("pass --dry-run or --yes, not both")
+    _check_combination(until, until_offset, key_from, seed_from_silver, accept_loss, dry_run and yes)
     key = tuple(key_from.split(",")) if key_from else ()
     point = SourceTime(until) if until else Offset(parse_offsets(until_offset)) if until_offset else None
 
@@ -83,3 +76,21 @@ def rebuild(
     report = run(replace(rebuild_options, shown=shown))
     show_report(report, options)
     raise typer.Exit(worst_exit_code((preview.exit_code, report.exit_code)))
+
+
+def _check_combination(
+    until: str | None,
+    until_offset: str | None,
+    key_from: str | None,
+    seed_from_silver: bool,
+    accept_loss: bool,
+    both_dry_run_and_yes: bool,
+) -> None:
+    if until and until_offset:
+        raise typer.BadParameter("pass --until or --until-offset, not both")
+    if key_from and seed_from_silver:
+        raise typer.BadParameter("pass --key-from or --seed-from-silver, not both")
+    if accept_loss and not key_from:
+        raise typer.BadParameter("--accept-loss requires --key-from")
+    if both_dry_run_and_yes:
+        raise typer.BadParameter("pass --dry-run or --yes, not both")

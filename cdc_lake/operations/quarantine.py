@@ -289,7 +289,7 @@ def _listed_record(topic: str, row: Row) -> ListedRecord:
     return ListedRecord(
         table=topic,
         place=position_text(row["at"]),
-        written_at=moment(row["written_ms"]),
+        written_at=utc_time(row["written_ms"]),
         batch=row["first_batch"],
         stage=row["stage"],
         code=row["code"],
@@ -304,12 +304,12 @@ def _reason_group(topic: str, row: Row) -> ReasonGroup:
         code=row["code"],
         reason=row["reason"],
         records=row["records"],
-        first=moment(row["first"]),
-        last=moment(row["last"]),
+        first=utc_time(row["first"]),
+        last=utc_time(row["last"]),
         example=position_text(row["at"]),
     )
 
 
-def moment(ms: int) -> datetime:
+def utc_time(ms: int) -> datetime:
     """A Kafka timestamp as UTC time."""
     return datetime.fromtimestamp(ms / 1000, UTC)

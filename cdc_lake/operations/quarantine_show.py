@@ -17,7 +17,7 @@ from cdc_lake.decode.framing import Side, body, id_of
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schemas import SchemaError
 from cdc_lake.lake.schema_files import SchemaFiles
-from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, ListedRecord, Selection, moment, selected
+from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, ListedRecord, Selection, selected, utc_time
 from cdc_lake.operations.story import position_text, sent_values, value_text
 from cdc_lake.runs.context import lake_of, select_landed, silver_targets
 from cdc_lake.silver.batch import Reading, looking
@@ -145,7 +145,7 @@ def _read_records(
         QuarantinedRecord(
             table=topic,
             place=position_text(row[KAFKA]),
-            written_at=moment(row["written_ms"]),
+            written_at=utc_time(row["written_ms"]),
             batch=row["first_batch"],
             stage=row["error"]["stage"],
             code=row["error"]["code"],

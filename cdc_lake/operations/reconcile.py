@@ -16,7 +16,7 @@ from cdc_lake.reconcile.columns import Shared, shared_columns
 from cdc_lake.reconcile.ranges import Places, differing_ranges
 from cdc_lake.reconcile.rows import Differences
 from cdc_lake.runs.context import end_report, select_landed, silver_targets
-from cdc_lake.runs.report import DifferentRow, Reconciled, Report, TableReport, check_totals
+from cdc_lake.runs.report import DifferentRow, ReconcileResult, Report, TableReport, check_totals
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.batch import layout_of, placing
@@ -67,7 +67,7 @@ class _Snapshot:
     Attributes:
         columns: by name, why a column is not compared.
         rows, version: those of silver.
-        source_lsn: `Reconciled.source_lsn` as a number.
+        source_lsn: `ReconcileResult.source_lsn` as a number.
     """
 
     shared: Shared
@@ -139,7 +139,7 @@ class _Reconcile:
                 found = self._recheck(target, spark, found, done)
         done.version_before = done.version_after = look.version
         done.count(**found.counts)
-        done.reconciled = Reconciled(
+        done.reconciled = ReconcileResult(
             source_lsn=_lsn_text(look.source_lsn),
             silver_lsn=None if silver_lsn is None else _lsn_text(silver_lsn),
             columns=dict(look.columns),

@@ -101,7 +101,7 @@ class _Replay(QuarantineWork):
             decided = _with_outcome(decide(records, summary, resolved, typed, settings))
             batch = progress.commit + 1
             late = _replayed_rows(decided, batch)
-            again = _rejudged_rows(waiting.where(is_rejected), late.columns, batch)
+            again = _rechecked_rows(waiting.where(is_rejected), late.columns, batch)
             late = late.unionByName(again, allowMissingColumns=True).persist()
             try:
                 with done.phase("decode"):
@@ -167,7 +167,7 @@ def _replayed_rows(records: DataFrame, batch: int) -> DataFrame:
     )
 
 
-def _rejudged_rows(rejected: DataFrame, columns: Sequence[str], batch: int) -> DataFrame:
+def _rechecked_rows(rejected: DataFrame, columns: Sequence[str], batch: int) -> DataFrame:
     """Events that silver rejected, as changes of bronze that make silver check them again.
 
     Args:

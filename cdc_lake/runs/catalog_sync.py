@@ -280,7 +280,7 @@ def _entry(config: Config, reader: Reader, files: LocalFiles | Storage, table: _
         name=name,
         kind=table.stored_in.kind,
         path=table.path,
-        schema=_commented(found.schema, comments),
+        schema=_with_comments(found.schema, comments),
         partition_by=table.partition_by,
         partitions=tuple(found.partitions),
         former=former_name(config.catalog, table.layer, table.table),
@@ -292,7 +292,7 @@ def _latest_value_schema(reader: Reader, topic: str) -> str | None:
     return bronze.rows.latest_value_schema(bronze.progress.commit)
 
 
-def _commented(schema: StructType, comments: Mapping[str, str]) -> StructType:
+def _with_comments(schema: StructType, comments: Mapping[str, str]) -> StructType:
     """The columns with their comments, and without other metadata of the table's engine."""
 
     def commented(field: StructField) -> StructField:

@@ -40,7 +40,7 @@ class DifferentRow(BaseModel):
     columns: tuple[str, ...] = ()
 
 
-class Reconciled(BaseModel):
+class ReconcileResult(BaseModel):
     """The result of a comparison of silver with the source, besides its counts.
 
     Attributes:
@@ -115,7 +115,7 @@ class TableReport(Timed, BaseModel):
     unmet: dict[str, int] = {}
     seconds: dict[str, float] = {}
     warnings: list[str] = []
-    reconciled: Reconciled | None = None
+    reconciled: ReconcileResult | None = None
     error: Failure | None = None
 
     def count(self, **rows: int) -> None:
