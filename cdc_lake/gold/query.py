@@ -18,8 +18,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import DELETED, SILVER_META, quoted
+from cdc_lake.config.gold_models import GoldModel
 from cdc_lake.errors import CdcLakeError, ModelError
-from cdc_lake.models import GoldModel
 from cdc_lake.runs.scheduler import first_line
 from cdc_lake.spark.user_sql import parser, starts_a_program
 from cdc_lake.tables.contract import Table

@@ -24,10 +24,10 @@ from cdc_lake.catalogs import open_catalog
 from cdc_lake.catalogs.catalog import PATH, Catalog, Entry, check_is_ours, differences, is_below
 from cdc_lake.catalogs.naming import former_name, names_of
 from cdc_lake.config import Config, SilverTable
+from cdc_lake.config.gold_models import model_names, read_model
 from cdc_lake.decode.declared import column_comments
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.lake.open import TABLE_FOLDERS, gold_table
-from cdc_lake.models import model_names, read_model
 from cdc_lake.partitioning import joint_name
 from cdc_lake.runs.context import LOOKS, is_elsewhere, lake_of, select, silver_targets
 from cdc_lake.runs.report import Failure, Report

@@ -13,10 +13,10 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config
+from cdc_lake.config.gold_models import read_model
 from cdc_lake.errors import CdcLakeError, InfrastructureError, UnknownTableError
 from cdc_lake.lake.lake import Lake, SilverTarget, is_table_name
 from cdc_lake.lake.lease import Holder, Lease
-from cdc_lake.models import read_model
 from cdc_lake.runs.metrics import export
 from cdc_lake.runs.report import Failure, Report, TableReport, time_in_name
 from cdc_lake.storage.exhausted import exhausted

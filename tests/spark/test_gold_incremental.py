@@ -16,10 +16,10 @@ from silver_by_hand import Change, SilverByHand
 
 from cdc_lake.columns import SILVER_META
 from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, SilverTable, TableConfig, TableType
+from cdc_lake.config.gold_models import read_model
 from cdc_lake.gold import run as gold_run
 from cdc_lake.gold.run import run_gold
 from cdc_lake.lake.open import gold_table
-from cdc_lake.models import read_model
 from cdc_lake.runs.context import silver_targets
 from cdc_lake.runs.report import TableReport
 

@@ -20,7 +20,9 @@ from typing import Annotated, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from cdc_lake.config import Expectation, Model, Name, SilverTable, in_words
+from cdc_lake.config.base import Model, Name, in_words
+from cdc_lake.config.storage import SilverTable
+from cdc_lake.config.table import Expectation
 from cdc_lake.errors import ModelError
 
 _MARK = "--"

@@ -1,0 +1,63 @@
+"""References to secrets, and the secrets they stand for."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, SecretStr
+
+from cdc_lake import aws
+from cdc_lake.errors import ConfigError
+
+SSM = "ssm:"
+
+
+_REFERENCES = ("env:", "file:", SSM, "secretsmanager:")
+
+
+def is_reference(value: str) -> bool:
+    """Whether a setting says where a secret is, and is not the value itself."""
+    return value.startswith(_REFERENCES)
+
+
+def reference(value: str) -> str:
+    if not is_reference(value) or value in _REFERENCES:
+        raise ValueError(
+            "write where the secret is, not the secret: `env:NAME` for a variable, `file:PATH` for a file, `ssm:NAME` "
+            "or `secretsmanager:NAME` for one that AWS keeps"
+        )
+    return value
+
+
+SecretReference = Annotated[str, AfterValidator(reference)]
+"""Where a secret is: `env:NAME`, `file:PATH`, `ssm:NAME` or `secretsmanager:NAME`; `secret` looks it up."""
+
+
+_LOOK_UP: Mapping[str, Callable[[str], str]] = {
+    "env": lambda name: os.environ[name],
+    "file": lambda path: Path(path).read_text(encoding="utf-8"),
+    "ssm": aws.parameter,
+    "secretsmanager": aws.managed_secret,
+}
+
+
+def secret(reference: str) -> SecretStr:
+    """What a reference stands for, looked up now.
+
+    Raises:
+        ConfigError: there is nothing.
+        InstallationError: it is AWS' to keep, and boto3 is not installed.
+        InfrastructureError: AWS does not answer.
+    """
+    kind, _, place = reference.partition(":")
+    try:
+        value = _LOOK_UP[kind](place)
+    except KeyError as exc:
+        raise ConfigError(reference, "the environment has no such variable", "set it for this run") from exc
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(reference, f"it cannot be read ({type(exc).__name__})", "see that it is there") from exc
+    value = value.rstrip("\r\n")
+    if not value:
+        raise ConfigError(reference, "it is empty", "put the secret there")
+    return SecretStr(value)
