@@ -11,9 +11,18 @@ Name = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")]
 
 
 class Model(BaseModel):
-    """Settings are read once and never changed; a key that is not known is an error."""
+    """Settings are read once and never changed. An unknown key is an error.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    Defaults are validated like values, because some of them are relative paths (`secrets.ConfigPath`).
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        validate_default=True,
+        revalidate_instances="always",
+    )
 
 
 def in_words(exc: ValidationError, model: type[BaseModel]) -> str:

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from cdc_lake.config.base import Model
 from cdc_lake.config.login import OAuth, TlsConfig
-from cdc_lake.config.secrets import SecretReference
+from cdc_lake.config.secrets import ConfigPath, SecretReference
 from cdc_lake.config.urls import EMBEDDED
 
 JAVA_PRODUCER_SETTINGS = frozenset(
@@ -46,7 +46,9 @@ class KerberosConfig(Model):
     """A Kerberos principal."""
 
     principal: str = Field(min_length=1)
-    keytab: str = Field(min_length=1, description="Its file, at the same path on the driver and on every executor.")
+    keytab: ConfigPath = Field(
+        min_length=1, description="Path of its file, the same on the driver and on every executor."
+    )
     service: str = Field(default="kafka", min_length=1, description="The name the brokers run under.")
 
 

@@ -6,26 +6,23 @@ from. Relative paths in it start at the folder that holds the file. Instead of a
 Parameter Store, `ssm:NAME`; then they start at `conf` in the working directory, where a job has the package's conf/.
 """
 
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
 from cdc_lake import aws
-from cdc_lake.config.base import Model, in_words
-from cdc_lake.config.kafka import KafkaConfig
-from cdc_lake.config.registry import RegistryConfig
-from cdc_lake.config.secrets import SSM, is_reference
+from cdc_lake.config.base import in_words
+from cdc_lake.config.secrets import SSM
 from cdc_lake.config.settings import Config
-from cdc_lake.config.table import TableConfig
 from cdc_lake.errors import ConfigError
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-
-
-Settings = TypeVar("Settings", bound=Model)
+_PREFIX, _BETWEEN = "CDC_LAKE__", "__"
 
 
 def config_path(path: str | Path | None = None) -> Path:
@@ -65,98 +62,49 @@ def load_config(path: str | Path | None = None) -> Config:
     try:
         content = yaml.safe_load(text) or {}
     except yaml.YAMLError as exc:
-        raise ConfigError(where, f"this is not YAML: {exc}", "mend the file") from exc
+        raise ConfigError(where, f"this is not YAML: {exc}", "correct the file") from exc
     if not isinstance(content, dict):
         raise ConfigError(where, "the file must hold keys and values", "see docs/settings.md")
+    settings = _merged(content, _from_environment())
     try:
-        config = Config(**content)
+        config = Config.model_validate(settings, context={"folder": folder})
     except ValidationError as exc:
         raise ConfigError(
-            where, in_words(exc, Config), "mend the file, or the CDC_LAKE__ variable of that name"
+            where, in_words(exc, Config), "correct the file, or the CDC_LAKE__ variable of that name"
         ) from exc
     if asked.startswith(SSM) and "://" not in config.lake.root:
-        what = "`lake.root` is a local folder, and the machine that reads these settings will be gone"
-        raise ConfigError(where, what, "write an address, such as s3://bucket/lake")
-    return _resolved(config, folder)
+        what = "settings from Parameter Store cannot use a local `lake.root`"
+        raise ConfigError(where, what, "set a URL such as s3://bucket/lake")
+    return config
 
 
-def _resolved(config: Config, folder: Path) -> Config:
-    lake = config.lake.model_copy(update={"root": _absolute(config.lake.root, folder)})
-    gold = config.gold.model_copy(
-        update={name: _absolute(getattr(config.gold, name), folder) for name in ("models", "schemas")}
-    )
-    stack = config.stack.model_copy(update={"folder": _absolute(config.stack.folder, folder)})
-    kafka, registry = _kafka_resolved(config.kafka, folder), _registry_resolved(config.registry, folder)
-    databases = {
-        prefix: own.model_copy(update={"url": _reference_resolved(own.url, folder)})
-        for prefix, own in config.databases.items()
-    }
-    tables = {
-        "defaults": _with_files(config.defaults, folder),
-        "tables": {glob: _with_files(own, folder) for glob, own in config.tables.items()},
-    }
-    files = config.files
-    if files.root:
-        files = files.model_copy(update={"root": _absolute(files.root, folder)})
-    servers = {"files": files, "stack": stack, "kafka": kafka, "registry": registry, "databases": databases}
-    metrics = config.metrics
-    if metrics.prometheus_folder:
-        metrics = metrics.model_copy(update={"prometheus_folder": _absolute(metrics.prometheus_folder, folder)})
-    return config.model_copy(update={"lake": lake, "gold": gold, "metrics": metrics} | servers | tables)
+def _from_environment() -> dict[str, Any]:
+    """The settings in variables, nested; a variable of an inner key wins over one of the mapping around it."""
+    found: dict[str, Any] = {}
+    for name, text in sorted(os.environ.items(), key=lambda variable: variable[0].count(_BETWEEN)):
+        if name.upper().startswith(_PREFIX):
+            value = _value(text)
+            for key in reversed(name[len(_PREFIX) :].lower().split(_BETWEEN)):
+                value = {key: value}
+            found = _merged(found, value)
+    return found
 
 
-def _with_files(settings: TableConfig, folder: Path) -> TableConfig:
-    """The settings with the paths of schema files made absolute."""
-    found = {name: getattr(settings, name) for name in ("key_schemas", "value_schemas")}
-    return settings.model_copy(
-        update={name: tuple(_absolute(file, folder) for file in files) for name, files in found.items() if files}
-    )
+def _value(text: str) -> Any:
+    """Lists and mappings are JSON; other texts are taken as they are."""
+    if text.lstrip().startswith(("[", "{")):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            return text  # such as `{prefix}_{layer}`
+    return text
 
 
-def _kafka_resolved(kafka: KafkaConfig, folder: Path) -> KafkaConfig:
-    update: dict[str, Any] = {}
-    if kafka.tls:
-        update["tls"] = _tls_resolved(kafka.tls, folder)
-    if kafka.oauth:
-        update["oauth"] = _secrets_resolved(kafka.oauth, folder)
-    if kafka.kerberos:
-        update["kerberos"] = kafka.kerberos.model_copy(update={"keytab": _absolute(kafka.kerberos.keytab, folder)})
-    return _secrets_resolved(kafka, folder).model_copy(update=update)
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, mapping by mapping; `above` wins."""
+    both = {key: _merged(below[key], value) for key, value in above.items() if _are_mappings(below.get(key), value)}
+    return {**below, **above, **both}
 
 
-def _registry_resolved(registry: RegistryConfig, folder: Path) -> RegistryConfig:
-    update: dict[str, Any] = {"tls": _tls_resolved(registry.tls, folder)}
-    if registry.proxy:
-        update["proxy"] = _reference_resolved(registry.proxy, folder)
-    if registry.auth:
-        (name,) = registry.auth.model_dump(exclude_none=True)
-        way = _secrets_resolved(getattr(registry.auth, name), folder)
-        update["auth"] = registry.auth.model_copy(update={name: way})
-    return registry.model_copy(update=update)
-
-
-def _tls_resolved(tls: Settings, folder: Path) -> Settings:
-    """The settings with the paths of certificates made absolute."""
-    given = {name: value for name in ("ca", "cert", "key") if (value := getattr(tls, name))}
-    return tls.model_copy(
-        update={
-            name: _reference_resolved(value, folder) if is_reference(value) else _absolute(value, folder)
-            for name, value in given.items()
-        }
-    )
-
-
-def _secrets_resolved(login: Settings, folder: Path) -> Settings:
-    """The settings with the paths of files that hold their secrets made absolute."""
-    names = ("password", "token", "client_secret", "connection_string")
-    given = {name: reference for name in names if (reference := getattr(login, name, None))}
-    return login.model_copy(update={name: _reference_resolved(value, folder) for name, value in given.items()})
-
-
-def _reference_resolved(reference: str, folder: Path) -> str:
-    kind, _, place = reference.partition(":")
-    return f"file:{_absolute(place, folder)}" if kind == "file" else reference
-
-
-def _absolute(path: str, folder: Path) -> str:
-    return path if "://" in path else str((folder / path).resolve())
+def _are_mappings(*values: Any) -> bool:
+    return all(isinstance(value, Mapping) for value in values)

@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from cdc_lake.config.base import Model
-from cdc_lake.config.secrets import SecretReference
+from cdc_lake.config.secrets import FileOrReference, SecretReference
 from cdc_lake.config.urls import HttpUrl
 
 
@@ -34,9 +34,13 @@ class OAuth(Model):
 class TlsConfig(Model):
     """Certificates, as PEM files."""
 
-    ca: str | None = Field(default=None, description="Who signed the server's certificate, if no public authority did.")
-    cert: str | None = Field(default=None, description="The client's own, for a server that asks for one.")
-    key: str | None = Field(default=None, description="Its private key, without a password; may be in `cert` instead.")
+    ca: FileOrReference | None = Field(
+        default=None, description="Authority that signed the server's certificate, if it is not a public one."
+    )
+    cert: FileOrReference | None = Field(default=None, description="The client's own, for a server that asks for one.")
+    key: FileOrReference | None = Field(
+        default=None, description="Private key of `cert`, without a password; `cert` may hold it instead."
+    )
 
     @model_validator(mode="after")
     def _key_has_certificate(self) -> Self:

@@ -3,11 +3,11 @@
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from cdc_lake.config.base import Model
 from cdc_lake.config.login import BasicAuth, BearerAuth, OAuth, TlsConfig
-from cdc_lake.config.secrets import is_reference, reference
+from cdc_lake.config.secrets import check_reference, is_reference
 from cdc_lake.config.urls import EMBEDDED, http_url
 
 
@@ -29,9 +29,9 @@ def _header_name(value: str) -> str:
     return _header(value)
 
 
-def _proxy(value: str) -> str:
+def _proxy(value: str, info: ValidationInfo) -> str:
     if is_reference(value):
-        return reference(value)
+        return check_reference(value, info)
     if "@" in urlsplit(value).netloc:
         raise ValueError("a proxy's address with a password is a secret: write `env:NAME` or `file:PATH`")
     return http_url(value)

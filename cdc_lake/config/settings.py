@@ -4,8 +4,7 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from cdc_lake import aws
 from cdc_lake.config.base import Model
@@ -13,19 +12,19 @@ from cdc_lake.config.catalog import CatalogConfig
 from cdc_lake.config.emr import EmrConfig
 from cdc_lake.config.kafka import KafkaConfig
 from cdc_lake.config.registry import RegistryConfig
-from cdc_lake.config.secrets import reference
+from cdc_lake.config.secrets import ConfigPath, OptionalPath, check_reference
 from cdc_lake.config.table import TableConfig
 from cdc_lake.config.urls import EMBEDDED
 
 
-def _database(value: str) -> str:
-    return value if value == EMBEDDED else reference(value)
+def _database(value: str, info: ValidationInfo) -> str:
+    return value if value == EMBEDDED else check_reference(value, info)
 
 
 class FilesConfig(Model):
     """Files that a sink connector wrote, where the records of topics are read in place of Kafka (docs/files.md)."""
 
-    root: str | None = Field(
+    root: OptionalPath = Field(
         default=None, description="Folder or URL of the topics' folders; if nothing is said, Kafka is read."
     )
 
@@ -33,7 +32,7 @@ class FilesConfig(Model):
 class LakeConfig(Model):
     """Where the tables are."""
 
-    root: str = Field(
+    root: ConfigPath = Field(
         default="../.cdc_lake/lake", description="Folder or URL; tables are <root>/<layer>/<prefix>/<schema>/<table>."
     )
 
@@ -41,8 +40,8 @@ class LakeConfig(Model):
 class GoldConfig(Model):
     """The tables that are made from silver by SQL."""
 
-    models: str = Field(default="gold", description="Folder of their models, a file <name>.sql for each.")
-    schemas: str = Field(
+    models: ConfigPath = Field(default="gold", description="Folder of their models, a file <name>.sql for each.")
+    schemas: ConfigPath = Field(
         default="schemas", description="Folder of the topics' schemas that are written by hand: <subject>.avsc."
     )
 
@@ -60,7 +59,7 @@ class DatabaseConfig(Model):
 class StackConfig(Model):
     """The embedded servers of `cdc-lake stack` and `cdc-lake demo`."""
 
-    folder: str = Field(default="../.cdc_lake/stack", description="Their data, logs and addresses.")
+    folder: ConfigPath = Field(default="../.cdc_lake/stack", description="Their data, logs and addresses.")
 
 
 class LeaseConfig(Model):
@@ -91,7 +90,7 @@ class RunConfig(Model):
 class MetricsConfig(Model):
     """Who is told the numbers of each run (docs/monitoring.md)."""
 
-    prometheus_folder: str | None = Field(
+    prometheus_folder: OptionalPath = Field(
         default=None, description="Folder for a file per table, which Prometheus' node exporter collects."
     )
     statsd: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$")] | None = Field(
@@ -99,16 +98,8 @@ class MetricsConfig(Model):
     )
 
 
-class Config(BaseSettings):
+class Config(Model):
     """Everything a run is told. Built by `load_config`."""
-
-    model_config = SettingsConfigDict(
-        env_prefix="CDC_LAKE__",
-        env_nested_delimiter="__",
-        extra="forbid",
-        frozen=True,
-        hide_input_in_errors=True,
-    )
 
     kafka: KafkaConfig = KafkaConfig()
     files: FilesConfig = FilesConfig()
@@ -129,18 +120,6 @@ class Config(BaseSettings):
         default_factory=dict,
         description="By topic name or glob; later entries win, and what is left out comes from `defaults`.",
     )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment wins over what `load_config` read from the file; there is no .env file."""
-        return env_settings, init_settings
 
     @model_validator(mode="after")
     def _has_leases_on_s3(self) -> Self:

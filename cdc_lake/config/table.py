@@ -1,10 +1,12 @@
 """The settings of a table."""
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BeforeValidator, Field, model_validator
 
 from cdc_lake.config.base import Model, Name
+from cdc_lake.config.secrets import ConfigPath
 from cdc_lake.config.storage import SilverTable
 from cdc_lake.errors import ConfigError
 
@@ -27,7 +29,7 @@ class Expectation(Model):
 
 
 def _start(value: Any) -> Any:
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) or re.fullmatch(r"[-+]?[\d.]+", str(value)):
         raise ValueError("a number alone says no partition: write `0: 1200`, or a time as in 2026-11-23T12:00:00Z")
     return value
 
@@ -112,10 +114,10 @@ class TableConfig(Model):
         default="auto", description="How keys name their schema; auto: told by headers and first bytes."
     )
     value_framing: Framing = Field(default="auto", description="The same of values.")
-    key_schemas: tuple[str, ...] = Field(
+    key_schemas: tuple[ConfigPath, ...] = Field(
         default=(), description="Files of Avro schemas of keys that name none (bare), or name a fingerprint."
     )
-    value_schemas: tuple[str, ...] = Field(default=(), description="The same of values.")
+    value_schemas: tuple[ConfigPath, ...] = Field(default=(), description="The same of values.")
     key_columns: tuple[str, ...] = Field(
         default=(), description="The key's column where keys are text (key_framing: string, csv), its types in columns."
     )

@@ -235,6 +235,39 @@ def test_a_wrong_value_in_the_environment_is_a_configuration_error(
     assert "`registry.attempts`" in refused(tmp_path, "")
 
 
+def test_an_unknown_section_in_the_environment_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_LAKE__KAFK__TIMEOUT_SECONDS", "3")
+
+    assert "`kafk` is not a known key (did you mean `kafka`?)" in refused(tmp_path, "")
+
+
+def test_environment_json_merges_into_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path, "registry: {headers: {a: file, b: file}, attempts: 2}")
+    monkeypatch.setenv("CDC_LAKE__REGISTRY__ATTEMPTS", "4")
+    monkeypatch.setenv("CDC_LAKE__REGISTRY", '{"headers": {"b": "env"}, "attempts": 3}')
+    monkeypatch.setenv("CDC_LAKE__CATALOG__DATABASE", "{prefix}_{layer}")
+
+    config = load_config(file)
+
+    assert config.registry.headers == {"a": "file", "b": "env"}
+    assert config.registry.attempts == 4, "the variable of the inner key wins"
+    assert config.catalog.database == "{prefix}_{layer}"
+
+
+def test_empty_variables_unset_optional_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_LAKE__FILES__ROOT", "")
+
+    assert load_config(written(tmp_path, "files: {root: topics}")).files.root is None
+
+
+def test_a_start_offset_in_the_environment_needs_a_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_LAKE__DEFAULTS__START", "1200")
+    assert "a number alone says no partition" in refused(tmp_path, "")
+
+    monkeypatch.setenv("CDC_LAKE__DEFAULTS__START", '{"0": 1200}')
+    assert load_config(written(tmp_path, "")).defaults.start == {0: 1200}
+
+
 def test_a_file_that_is_not_yaml_is_refused(tmp_path: Path) -> None:
     assert "this is not YAML" in refused(tmp_path, "kafka: [")
 
