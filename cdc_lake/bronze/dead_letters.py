@@ -18,8 +18,8 @@ from cdc_lake.tables.progress import BronzeProgress, Sent
 
 def dead_letter_topic(config: Config, topic: str) -> str | None:
     """Where a topic's dead letters go. Those of a topic that takes dead letters go nowhere, or they would go round."""
-    taking = {settings.dead_letter_topic for settings in (config.defaults, *config.tables.values())}
-    return None if topic in taking else config.table(topic).dead_letter_topic
+    taking = {settings.quality.dead_letter_topic for settings in (config.defaults, *config.tables.values())}
+    return None if topic in taking else config.table(topic).quality.dead_letter_topic
 
 
 def is_due(letters: str | None, progress: BronzeProgress) -> bool:
@@ -47,7 +47,9 @@ def send_due(config: Config, bronze: BronzeTable, letters: str, run_id: str, don
     sent = progress.sent.get(letters, _sent(0))
     rows = bronze.read().where((F.col("status") == "quarantined") & (F.col("first_batch") > sent.commit))
     login = broker_login(config.kafka)
-    topic = KafkaTopic(letters, kafka_address(config), config.kafka.timeout_seconds, login, "`dead_letter_topic`")
+    topic = KafkaTopic(
+        letters, kafka_address(config), config.kafka.timeout_seconds, login, "`quality.dead_letter_topic`"
+    )
     number, warning = send_dead_letters(topic, rows)
     done.count(dead_letters=number)
     if warning:

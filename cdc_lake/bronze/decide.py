@@ -341,7 +341,7 @@ def with_decision(
         if not (found and key_columns):
             return None
         is_null = reduce(or_, (found.value[name].isNull() for name in key_columns))
-        return _said_by_key(found, F.when(is_null, "a column that `keys` names is null"))
+        return _said_by_key(found, F.when(is_null, "a column that `merge.keys` names is null"))
 
     said_by_key = key_layouts.chosen(_said_by_key) if key_columns == () else value_layouts.chosen(said_by_key_in)
     records = records.withColumns(
@@ -407,7 +407,7 @@ def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> Data
         PAIR_STAGE, "delete_quarantined", F.lit("the record before it, with the same key, is quarantined")
     )
     is_paired = F.coalesce(follows & (last["op"] == "d"), F.lit(False))
-    # Whose key is in the values (`keys`) does not say it itself; its delete has.
+    # Whose key is in the values (`merge.keys`) does not say it itself; its delete has.
     is_said = is_paired & F.coalesce(F.col("error.code") == NO_KEY, F.lit(False))
     return records.withColumns(
         {
@@ -556,11 +556,15 @@ def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) 
     no_key = is_keyed & (F.col("key").isNull() if key_columns == () else op == TOMBSTONE)
     nothing = no_key & (op == TOMBSTONE) & F.col("key").isNull()
     if key_columns == ():
-        how = "the record has no key; set message.key.columns on the connector, or `keys`"
+        how = "the record has no key; set message.key.columns on the connector, or `merge.keys`"
     elif key_columns is None:
-        how = "the record has no value, of which `mode: append` makes its row; it follows no delete of the same key"
+        how = (
+            "the record has no value, of which `merge.mode: append` makes its row; it follows no delete of the same key"
+        )
     else:
-        how = "the record has no value, from which `keys` takes the key; it follows no delete of the same Kafka key"
+        how = (
+            "the record has no value, from which `merge.keys` takes the key; it follows no delete of the same Kafka key"
+        )
     other_op = f"op is none of {', '.join((*ROW_OPS, TRUNCATE))}"
     undecodable = "not every byte is consumed by the schema, or the bytes do not fit it"
     not_utf8 = "one of its texts is not UTF-8"

@@ -182,15 +182,15 @@ class _Look:
 
     def _may_wait(self, log: TopicLog, left: Mapping[int, Span], progress: BronzeProgress) -> bool:
         """Whether what is new is little yet, and none of it old."""
-        settings = self.config.table(log.name)
+        read = self.config.table(log.name).read
         number = sum(span.end - span.start for span in left.values())
-        if not (self.is_continuous and settings.min_batch_bytes and number and progress.record_bytes):
+        if not (self.is_continuous and read.min_batch_bytes and number and progress.record_bytes):
             return False
-        if number * progress.record_bytes >= settings.min_batch_bytes or number >= settings.max_rows:
+        if number * progress.record_bytes >= read.min_batch_bytes or number >= read.max_records_per_batch:
             return False
         first_ms = self.source.timestamps_ms(log.name, {partition: span.start for partition, span in left.items()})
         oldest_ms = min(first_ms.values(), default=0)
-        return time.time() * 1000 - oldest_ms < settings.max_latency_seconds * 1000
+        return time.time() * 1000 - oldest_ms < read.max_latency_seconds * 1000
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class _Run:
     @cached_property
     def max_bytes(self) -> int:
         """Of a batch; see the setting."""
-        return batch_bytes(self.spark, self.settings.max_batch_bytes, self.bronze.parallel)
+        return batch_bytes(self.spark, self.settings.read.max_batch_bytes, self.bronze.parallel)
 
     @property
     def letters(self) -> str | None:
@@ -317,7 +317,7 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: BronzeProgress) ->
             today = datetime.now(UTC).date()
             # Not persisted: to decode twice, once without the bytes, costs less than to hold them a second time.
             rows = bronze_rows(ordered, batch=batch, generation=generation, ingest_date=today, late=is_again)
-            if run.settings.on_error == "log":
+            if run.settings.quality.on_error == "log":
                 is_bad = F.col("status") == "quarantined"
                 rows = rows.withColumn("status", F.when(is_bad, "dropped").otherwise(F.col("status")))
             landed = _landed(rows)
@@ -352,8 +352,8 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: BronzeProgress) ->
 def _rows_of_batch(run: _Run, before: BronzeProgress) -> int:
     """How many records to read, if they are as large as those of the last batch; a few less, as sizes vary."""
     if not before.record_bytes:
-        return run.settings.max_rows
-    return min(run.settings.max_rows, max(run.max_bytes * 3 // 4 // before.record_bytes, 1))
+        return run.settings.read.max_records_per_batch
+    return min(run.settings.read.max_records_per_batch, max(run.max_bytes * 3 // 4 // before.record_bytes, 1))
 
 
 def _looked_over(
@@ -450,15 +450,15 @@ def _following(
 
 def _stop_on_error(run: _Run, rows: DataFrame, quarantined: int) -> None:
     """Raise when records that cannot be read shall stop the run."""
-    if not quarantined or run.settings.on_error != "stop":
+    if not quarantined or run.settings.quality.on_error != "stop":
         return
     first = rows.where(F.col("status") == "quarantined").orderBy("partition", "offset").first()
     assert first is not None
     raise QualityGateError(
         f"{run.log.name}[{first['partition']}]@{first['offset']}",
         f"{first['error']['message']} ({quarantined} such records in this batch)",
-        "nothing of the batch was committed, as on_error is stop; mend the cause, or set on_error: quarantine to have "
-        "these records set aside",
+        "the batch was not committed (`quality.on_error: stop`); fix the cause, or set `quality.on_error: quarantine` "
+        "to have these records quarantined",
     )
 
 
@@ -469,7 +469,7 @@ def _log_dropped(run: _Run, batch: int, number: int) -> None:
     for row in first.collect():
         logger.warning("%s[%d]@%d: %s", run.log.name, row["partition"], row["offset"], row["message"])
     run.done.warn(
-        f"{number} records of batch {batch} could not be read and were logged, as on_error is log; "
+        f"{number} records of batch {batch} could not be read and were logged, as quality.on_error is log; "
         f"`cdc-lake quarantine list --dropped --each` shows them, and `replay --dropped` brings them back"
     )
 
@@ -537,10 +537,10 @@ def _reading_on(
     """
     log = run.log
     if progress is None:
-        begin = offsets_of(run.settings.start, log, run.bronze.source)
+        begin = offsets_of(run.settings.read.start, log, run.bronze.source)
         if skipped := sum(offset - log.partitions[partition].start for partition, offset in begin.items()):
             run.done.warn(
-                f"bronze begins where `start: {run.settings.start}` says: {skipped} offsets before that are not read; "
+                f"bronze starts at `read.start: {run.settings.read.start}`: it skips {skipped} offsets before that; "
                 f"`cdc-lake seek --table {log.name} --to earliest` brings them"
             )
         return BronzeProgress(run_id=run.bronze.run_id, commit=0, offsets={log.id: begin})
@@ -645,7 +645,8 @@ def unread(log: TopicLog, position: Mapping[int, int]) -> Mapping[int, Span]:
 
 
 def _gate(done: TableReport, settings: TableConfig) -> None:
-    read, quarantined, limit = done.rows.get("read", 0), done.rows.get("quarantined", 0), settings.max_quarantined
+    read, quarantined = done.rows.get("read", 0), done.rows.get("quarantined", 0)
+    limit = settings.quality.max_quarantined
     allowed = float(limit[:-1]) / 100 * read if limit.endswith("%") else int(limit)
     if quarantined > allowed:
         raise QualityGateError(

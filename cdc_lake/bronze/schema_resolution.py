@@ -87,15 +87,15 @@ def look_over(records: DataFrame, settings: TableConfig, *, of_files: bool = Fal
         The records with `with_references`' columns, persisted, and what they hold.
     """
     framings: dict[str, Any] = {
-        "key_framing": settings.key_framing if settings.key_of_rows == () else None,
-        "value_framing": settings.value_framing,
+        "key_framing": settings.key.wire_format if settings.key_of_rows == () else None,
+        "value_framing": settings.value.wire_format,
     }
-    framed = with_frames(records, **framings, max_bytes=settings.max_record_bytes, of_files=of_files)
+    framed = with_frames(records, **framings, max_bytes=settings.read.max_record_bytes, of_files=of_files)
     records, seen = _persisted(with_references(framed, NUMBERED, **framings))
     if not seen.frames <= set(NUMBERED):
         records.unpersist()
         if GLUE_ZLIB in seen.frames:
-            framed = with_unpacked_bytes(framed, settings.max_record_bytes)
+            framed = with_unpacked_bytes(framed, settings.read.max_record_bytes)
         records, seen = _persisted(with_references(framed, seen.frames, **framings))
     return records, seen
 
@@ -184,13 +184,13 @@ def written_with(
         settled = {frame: kind for of, kind in kinds.items() for s, _, frame in [of.partition(".")] if s == side}
         found = resolve(
             references,
-            names=Names(topic, owners.get(side, ()), settings.record_names),
+            names=Names(topic, owners.get(side, ()), settings.envelope.record_names),
             kinds=files.kinds,
             settled=settled,
             look_up=source.look_up,
             samples=source.samples,
         )
-        is_declared = getattr(settings, f"{side}_framing") in (*DECLARED, JSON)
+        is_declared = settings.wire(side).wire_format in (*DECLARED, JSON)
         if not (quarantine_unknown_ids or is_declared):
             files.check_has_content(source.asked)
         kinds |= {f"{side}.{frame}": kind for frame, kind in found.kinds.items()}
@@ -200,10 +200,10 @@ def written_with(
             found.problems,
             side=side,
             key_columns=settings.key_of_rows,
-            sequence_by=settings.sequence_by,
+            sequence_by=settings.merge.sequence_by,
             spark=records.sparkSession,
-            placing=ColumnMapping(settings.except_columns, settings.rename),
-            in_hudi=any(one.format == "hudi" for one in settings.silver),
+            placing=ColumnMapping(settings.schema_.exclude, settings.schema_.rename),
+            in_hudi=any(one.format == "hudi" for one in settings.storage),
             are_all=len(references) == len(seen.references[side]),
         )
     key: Mapping[str, str] = before.key
@@ -228,13 +228,13 @@ def _primary_key(
     Args:
         schemas: of the side that tells the key.
     """
-    mapping = ColumnMapping(settings.except_columns, settings.rename, settings.cast)
+    mapping = ColumnMapping(settings.schema_.exclude, settings.schema_.rename, settings.schema_.cast)
     given, said = dict[str, Mapping[str, str]](), dict[str, Mapping[str, str]]()
     for reference, several in schemas.known.items():
         tree = several[0].tree
         if is_of_signal_table(tree) if side == "key" else shape_of(tree) == "control":
             continue
-        tree = key_tree_in(tree, settings.keys) if side == "value" else tree
+        tree = key_tree_in(tree, settings.merge.keys) if side == "value" else tree
         is_said = reference.partition(":")[0] in json_format.REFERENCES
         (said if is_said else given)[reference] = mapping.key(held_types(key_fields(tree)))
 
@@ -277,13 +277,13 @@ def decide(
         seen.frames,
         typed,
         key_columns=settings.key_of_rows,
-        sequence_by=settings.sequence_by,
+        sequence_by=settings.merge.sequence_by,
     )
 
 
 def typed_row(table: BronzeTable, settings: TableConfig, written: Written) -> TypedRow | None:
     """The fields of bronze's `before` and `after`, with those that a batch adds; none when they are not wanted."""
-    if not settings.decoded:
+    if not settings.value.decoded:
         return None
     found = TypedRow.stored(table.read().schema) if table.exists() else TypedRow({})
     for schema in (one for several in written.values.known.values() for one in several if one.shape != "control"):
@@ -346,13 +346,13 @@ class _Source:
         return schema.of_table(self._settings) if self._side == "value" else schema
 
     def _declared(self) -> list[WriterSchema]:
-        settings, frame = self._settings, getattr(self._settings, f"{self._side}_framing")
-        if frame in (CSV, STRING):
-            return [WriterSchema(schema_text(frame, columns=self._columns()))]
-        return [avro_schema(_read(file)) for file in getattr(settings, f"{self._side}_schemas")]
+        wire = self._settings.wire(self._side)
+        if wire.wire_format in (CSV, STRING):
+            return [WriterSchema(schema_text(wire.wire_format, columns=self._columns()))]
+        return [avro_schema(_read(file)) for file in wire.schemas]
 
     def _columns(self) -> dict[str, str]:
-        columns, keys = self._settings.columns, self._settings.key_columns
+        columns, keys = self._settings.value.columns, self._settings.key.columns
         if self._side == "value":
             return columns
         return {name: columns.get(name, "string") for name in keys or ("key",)}
@@ -360,7 +360,7 @@ class _Source:
     def _plain(self, schema_id: str) -> WriterSchema:
         shape, _, names = schema_id.partition(":")
         listed = json.loads(names)
-        declared = {name: kind for name, kind in self._settings.columns.items() if name in listed}
+        declared = {name: kind for name, kind in self._settings.value.columns.items() if name in listed}
         return WriterSchema(schema_text("json", shape=shape, names=listed, columns=declared))
 
     def _embedded(self, name: str) -> WriterSchema:
@@ -378,7 +378,7 @@ def _read(file: str) -> str:
         return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(
-            file, f"the schema file cannot be read ({type(exc).__name__})", "see key_schemas and value_schemas"
+            file, f"the schema file cannot be read ({type(exc).__name__})", "see `key.schemas` and `value.schemas`"
         ) from exc
 
 

@@ -1,4 +1,4 @@
-"""Which of two events is newer, by a column of the row (`sequence_by`), where no source's log says it."""
+"""Which of two events is newer, by a column of the row (`merge.sequence_by`), where no source's log says it."""
 
 from dataclasses import replace
 
@@ -21,12 +21,12 @@ def check_sequence(tree: Tree, column: str) -> None:
     """
     row = row_fields(tree)
     if column not in row:
-        raise SchemaError(f"the row has no column {column}, which `sequence_by` names")
+        raise SchemaError(f"the row has no column {column}, which `merge.sequence_by` names")
     kind = mapping(row[column]).type
     if kind not in (*_NUMBERS, "date", "timestamp"):
         raise SchemaError(
-            f"`sequence_by` names {column}, a {kind}: it has to be a whole number, a date or a timestamp; JSON without "
-            "a schema says no types, declare it in `columns`"
+            f"`merge.sequence_by` names {column}, a {kind}: it has to be a whole number, a date or a timestamp; JSON "
+            "without a schema says no types, declare it in `value.columns`"
         )
 
 
@@ -49,7 +49,7 @@ def in_sequence(said: Metadata, value: Decoded, column: str) -> tuple[Metadata, 
     else:
         number = sent
     position = F.array(number.cast("bigint"), F.unix_millis("timestamp"), F.col("offset"))
-    missing = F.when(number.isNull() & (said.op != TRUNCATE), f"`{column}` is null, which `sequence_by` names")
+    missing = F.when(number.isNull() & (said.op != TRUNCATE), f"`{column}` is null, which `merge.sequence_by` names")
     placed = replace(
         said,
         source_ts_ms=time_ms,

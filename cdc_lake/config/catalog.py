@@ -36,35 +36,38 @@ Layer = Literal["bronze", "silver", "gold"]
 
 
 class CatalogConfig(Model):
-    """Where other engines find the tables by name."""
+    """The catalog that lists the tables by name for other engines (docs/how-to/catalogs.md)."""
 
     type: Literal["none", "hive", "glue"] = Field(
-        default="none", description="hive: a Hive metastore, or what a cluster has in its place; glue: AWS Glue."
+        default="none", description="Sets the catalog. `hive`: a Hive metastore or the cluster's own; `glue`: AWS Glue."
     )
     uri: Annotated[str, AfterValidator(_metastore)] | None = Field(
         default=None,
-        description="Of hive: `thrift://host:port`, several separated by commas, or `embedded`; if nothing is said, "
-        "what the cluster's hive-site.xml says.",
+        description="With hive, sets `thrift://host:port`, several separated by commas, or `embedded`. Without it: the "
+        "cluster's hive-site.xml.",
     )
-    region: str | None = Field(default=None, description="Of glue; AWS' usual places when there is none.")
-    endpoint: HttpUrl | None = Field(default=None, description="Of glue, where it is not AWS' own.")
-    timeout_seconds: float = Field(default=10.0, gt=0, description="For one question.")
+    region: str | None = Field(
+        default=None, description="With glue, names the AWS region. Without it: boto3's default region."
+    )
+    endpoint: HttpUrl | None = Field(default=None, description="With glue, sets an endpoint other than AWS' own.")
+    timeout_seconds: float = Field(default=10.0, gt=0, description="Waits this number of seconds for one answer.")
     layers: tuple[Layer, ...] = Field(
-        default=("bronze", "silver", "gold"), description="Whose tables the catalog is told of."
+        default=("bronze", "silver", "gold"), description="Lists the layers whose tables are registered."
     )
     database: Annotated[str, _template("prefix", "schema", "layer")] = Field(
-        default="{prefix}_{layer}", description="Of a topic's tables: {prefix}, {schema}, {layer}."
+        default="{prefix}_{layer}",
+        description="Names the database of a topic's tables, from `{prefix}`, `{schema}` and `{layer}`.",
     )
     table: Annotated[str, _template("prefix", "schema", "table", "layer")] = Field(
         default="{schema}_{table}",
-        description="The name of a topic's table there: {prefix}, {schema}, {table}, {layer}. If nothing is said, "
-        "tables that the catalog lists as {table}, the default of version 0.1, keep that name.",
+        description="Names a topic's table, from `{prefix}`, `{schema}`, `{table}` and `{layer}`. Without it, tables "
+        "that the catalog lists as `{table}`, the default of version 0.1, keep that name.",
     )
-    gold_database: str = Field(default="gold", min_length=1, description="Of the gold tables, named as their models.")
+    gold_database: str = Field(default="gold", min_length=1, description="Names the database of the gold tables.")
     delta_columns: bool = Field(
         default=True,
-        description="Of glue: list the columns of Delta tables, as Lake Formation and views need it; without, one "
-        "column that stands for all, and readers look into the table's log.",
+        description="With glue, lists the columns of Delta tables, for Lake Formation and views. If false, one column "
+        "represents all, and readers use the table's log.",
     )
 
     @model_validator(mode="after")

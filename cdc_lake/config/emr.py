@@ -1,7 +1,8 @@
 """Amazon EMR."""
 
 import re
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -40,59 +41,76 @@ _EMR_SETS = frozenset(
 
 
 class EmrSize(Model):
-    """How large a driver is."""
+    """Size of the driver."""
 
-    cores: int = Field(default=2, ge=1, description="Of EMR Serverless: 1, 2, 4, 8 or 16.")
+    cores: int = Field(default=2, ge=1, description="Sets the number of cores; with EMR Serverless 1, 2, 4, 8 or 16.")
     memory: str = Field(
-        default="6g", pattern=r"^\d+g$", description="Of the JVM; a tenth is added for what is beside it."
+        default="6g", pattern=r"^\d+g$", description="Sets the JVM's memory. EMR adds a tenth for other processes."
     )
 
 
 class EmrExecutors(EmrSize):
-    """How large an executor is, and how many there are."""
+    """Size of an executor, and their number."""
 
-    cores: int = Field(default=4, ge=1, description="Of EMR Serverless: 1, 2, 4, 8 or 16.")
+    cores: int = Field(default=4, ge=1, description="Sets the number of cores; with EMR Serverless 1, 2, 4, 8 or 16.")
     memory: str = Field(
-        default="8g", pattern=r"^\d+g$", description="Of the JVM; a tenth is added for what is beside it."
+        default="8g", pattern=r"^\d+g$", description="Sets the JVM's memory. EMR adds a tenth for other processes."
     )
-    most: int = Field(default=4, ge=1, description="So many at most; Spark asks for as many as there is work for.")
+    most: int = Field(default=4, ge=1, description="Limits the number of executors; Spark requests what it needs.")
+
+
+class EmrResources(Model):
+    """Sizes of the driver and of the executors."""
+
+    driver: EmrSize = EmrSize()
+    executor: EmrExecutors = EmrExecutors()
+
+
+class EmrNewCluster(Model):
+    """A cluster to create with `cdc-lake emr create-cluster`."""
+
+    service_role: str | None = Field(default=None, description="Names EMR's own role.")
+    instance_profile: str | None = Field(default=None, description="Names the instance profile of the machines.")
+    subnet: str | None = Field(default=None, pattern=r"^subnet-\w+$", description="Names the subnet.")
+    security_configuration: str | None = Field(default=None, description="Names the security configuration.")
+    primary: str = Field(
+        default="m6i.xlarge", description="Sets the instance type of the primary node, with x86-64 processors."
+    )
+    core: str = Field(default="m6i.xlarge", description="Sets the instance type of the core nodes.")
+    core_count: int = Field(default=2, ge=1, description="Sets the number of core nodes.")
+    parallel_steps: int = Field(default=1, ge=1, le=256, description="Runs this number of steps in parallel.")
+    idle_seconds: int = Field(
+        default=3600, ge=60, le=604800, description="Terminates the cluster after this number of idle seconds."
+    )
+    bootstrap: tuple[S3Url, ...] = Field(
+        default=(), description="Lists more scripts that each machine runs when it starts."
+    )
+    classifications: dict[str, dict[str, str]] = Field(
+        default_factory=dict, description="Adds EMR's configuration classifications to those of cdc_lake."
+    )
 
 
 class EmrCluster(Model):
-    """EMR on EC2: a cluster that is there, or what a new one is to be."""
+    """EMR on EC2: an existing cluster, or the settings of a new one."""
 
-    id: str | None = Field(default=None, pattern=r"^j-[A-Z0-9]+$", description="The cluster that steps are sent to.")
+    former_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {key: ("new", key) for key in EmrNewCluster.model_fields}
+
+    id: str | None = Field(default=None, pattern=r"^j-[A-Z0-9]+$", description="Sends steps to this cluster.")
     runtime_roles: bool = Field(
         default=True,
-        description="Each step has its layer's role, which the cluster's security configuration has to allow; without, "
-        "all have the instance profile.",
+        description="Runs each step with its layer's role, which the cluster's security configuration must allow. If "
+        "false, all steps use the instance profile.",
     )
     on_failure: Literal["CONTINUE", "CANCEL_AND_WAIT", "TERMINATE_CLUSTER"] = Field(
-        default="CONTINUE", description="What the cluster does with the other steps when one fails."
+        default="CONTINUE", description="Sets what the cluster does with other steps when one fails."
     )
-    service_role: str | None = Field(default=None, description="Of a new cluster: EMR's own role.")
-    instance_profile: str | None = Field(default=None, description="Of a new cluster: its machines' instance profile.")
-    subnet: str | None = Field(default=None, pattern=r"^subnet-\w+$", description="Of a new cluster.")
-    security_configuration: str | None = Field(default=None, description="Of a new cluster: its name.")
-    primary: str = Field(default="m6i.xlarge", description="Of a new cluster: an instance type with x86-64 processors.")
-    core: str = Field(default="m6i.xlarge", description="The same of the machines that work.")
-    core_count: int = Field(default=2, ge=1, description="How many of them.")
-    parallel_steps: int = Field(default=1, ge=1, le=256, description="Of a new cluster: steps side by side.")
-    idle_seconds: int = Field(
-        default=3600, ge=60, le=604800, description="A new cluster without work for so long ends."
-    )
-    bootstrap: tuple[S3Url, ...] = Field(
-        default=(), description="Of a new cluster: more scripts that each machine runs when it starts."
-    )
-    classifications: dict[str, dict[str, str]] = Field(
-        default_factory=dict, description="Of a new cluster: EMR's configuration classifications, on top of ours."
-    )
+    new: EmrNewCluster = EmrNewCluster()
 
 
 class EmrServerless(Model):
-    """EMR Serverless: an application that is there, with x86-64 processors."""
+    """EMR Serverless: an existing application, with x86-64 processors."""
 
-    application: str = Field(pattern=r"^[0-9a-z]{1,64}$", description="Its id.")
+    application: str = Field(pattern=r"^[0-9a-z]{1,64}$", description="Sets the application's id.")
 
 
 class EmrRoles(Model):
@@ -105,34 +123,46 @@ class EmrRoles(Model):
 
 
 class EmrConfig(Model):
-    """Where and how the jobs run on Amazon EMR; read by `cdc-lake emr` only, not by the jobs."""
+    """How jobs run on Amazon EMR. Only `cdc-lake emr` reads this, not the jobs."""
 
-    name: str = Field(default="cdc-lake", pattern=r"^[a-zA-Z0-9-]+$", description="What steps and job runs begin with.")
-    region: str = Field(pattern=r"^[a-z0-9-]+$")
-    release: Annotated[str, AfterValidator(_release)] = Field(default="emr-7.13.0", description="EMR's release label.")
-    artifacts: S3Url = Field(description="Where packages are: the files of one are below <artifacts>/<version>.")
-    logs: S3Url | None = Field(default=None, description="Where EMR writes the logs of clusters and job runs.")
+    former_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "driver": ("resources", "driver"),
+        "executor": ("resources", "executor"),
+    }
+
+    name: str = Field(
+        default="cdc-lake", pattern=r"^[a-zA-Z0-9-]+$", description="Sets how names of steps and job runs begin."
+    )
+    region: str = Field(pattern=r"^[a-z0-9-]+$", description="Sets the AWS region.")
+    release: Annotated[str, AfterValidator(_release)] = Field(
+        default="emr-7.13.0", description="Sets EMR's release label."
+    )
+    artifacts: S3Url = Field(
+        description="Sets where packages are. The files of a package are in `<artifacts>/<version>`."
+    )
+    logs: S3Url | None = Field(default=None, description="Sets where EMR writes the logs of clusters and job runs.")
     config: Annotated[str, Field(pattern=r"^ssm:.+$")] | None = Field(
-        default=None, description="Where the jobs find their settings; `ssm:/<name>/config` if nothing is said."
+        default=None, description="Sets where jobs read their settings. Without it: `ssm:/<name>/config`."
     )
     cluster: EmrCluster | None = None
     serverless: EmrServerless | None = None
     roles: EmrRoles = EmrRoles()
-    driver: EmrSize = EmrSize()
-    executor: EmrExecutors = EmrExecutors()
-    spark: dict[str, str] = Field(default_factory=dict, description="More of Spark's settings. Anybody can read them.")
-    tags: dict[str, str] = Field(default_factory=dict, description="Of clusters and job runs.")
+    resources: EmrResources = EmrResources()
+    spark: dict[str, str] = Field(
+        default_factory=dict, description="Sets further Spark settings. They are readable by anyone; no secrets."
+    )
+    tags: dict[str, str] = Field(default_factory=dict, description="Tags clusters and job runs.")
 
     @field_validator("spark")
     @classmethod
     def _no_secrets(cls, spark: dict[str, str]) -> dict[str, str]:
         for key in spark:
             if not key.startswith("spark."):
-                raise ValueError(f"`{key}` is no setting of Spark's: they begin with `spark.`")
+                raise ValueError(f"`{key}` is not a Spark setting: they begin with `spark.`")
             if key in _EMR_SETS:
                 raise ValueError(f"`{key}` is set by cdc_lake")
             if re.search(r"(?i)password|secret|token|credential|jaas|access.?key", key):
-                raise ValueError(f"`{key}` would be for everyone to read: secrets are references in the jobs' settings")
+                raise ValueError(f"anyone could read `{key}`: put a reference to the secret into the jobs' settings")
         return spark
 
     @model_validator(mode="after")

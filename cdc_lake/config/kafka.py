@@ -43,21 +43,25 @@ asks (CVE-2023-25194, CVE-2025-27817), nor what bronze's order and completeness 
 
 
 class KerberosConfig(Model):
-    """A Kerberos principal."""
+    """Login with a Kerberos principal."""
 
-    principal: str = Field(min_length=1)
+    principal: str = Field(min_length=1, description="Names the principal.")
     keytab: ConfigPath = Field(
-        min_length=1, description="Path of its file, the same on the driver and on every executor."
+        min_length=1, description="Sets the path of the keytab, the same on the driver and on every executor."
     )
-    service: str = Field(default="kafka", min_length=1, description="The name the brokers run under.")
+    service: str = Field(default="kafka", min_length=1, description="Names the service principal of the brokers.")
 
 
 class KafkaTls(TlsConfig):
-    """TLS to the brokers. A certificate is a PEM file, or a reference to its text, `env:KAFKA_CA`; a key is PKCS #8."""
+    """TLS to the brokers. Certificates and PKCS #8 keys are PEM files, or references to their text (`env:KAFKA_CA`)."""
 
-    enabled: bool = Field(default=True, description="false: a login goes over an open line, which each report says.")
+    enabled: bool = Field(
+        default=True,
+        description="Encrypts the connection. If false, the login is sent in the clear; each report warns.",
+    )
     verify_hostname: bool = Field(
-        default=True, description="false: any host with a certificate of `ca` is believed, which each report says."
+        default=True,
+        description="Checks the broker's name. If false, any host with a certificate of `ca` passes; each run warns.",
     )
 
     @model_validator(mode="after")
@@ -89,28 +93,35 @@ ClientSettings = dict[str, str | int | float | bool]
 
 
 class KafkaConfig(Model):
-    """The brokers, and how they know who asks (docs/brokers.md)."""
+    """The Kafka brokers, and how to log in (docs/how-to/brokers.md)."""
 
-    bootstrap_servers: str = Field(default=EMBEDDED, description="host:port, comma separated, or `embedded`.")
-    auth: KafkaAuth = Field(default="none", description="The kind of login.")
-    user: str | None = Field(default=None, min_length=1, description="Of plain and scram.")
-    password: SecretReference | None = Field(default=None, description="Of plain and scram: a reference.")
-    oauth: OAuth | None = Field(default=None, description="Of oauthbearer.")
-    kerberos: KerberosConfig | None = Field(default=None, description="Of gssapi.")
-    connection_string: SecretReference | None = Field(default=None, description="Of azure_event_hubs: a reference.")
+    bootstrap_servers: str = Field(
+        default=EMBEDDED,
+        description="Lists brokers as `host:port`, separated by commas. `embedded`: the broker of `cdc-lake stack up`.",
+    )
+    auth: KafkaAuth = Field(default="none", description="Sets the kind of login.")
+    user: str | None = Field(default=None, min_length=1, description="With plain and scram, names the user.")
+    password: SecretReference | None = Field(default=None, description="With plain and scram, references the password.")
+    oauth: OAuth | None = Field(default=None, description="With oauthbearer, sets where to get tokens.")
+    kerberos: KerberosConfig | None = Field(default=None, description="With gssapi, sets the Kerberos principal.")
+    connection_string: SecretReference | None = Field(
+        default=None, description="With azure_event_hubs, references the connection string."
+    )
     region: str | None = Field(
-        default=None, description="Of aws_msk_iam, where it is not in the name of the first broker."
+        default=None, description="With aws_msk_iam, names the AWS region if the first broker's name does not."
     )
     tls: KafkaTls | None = Field(
-        default=None, description="Every login is over TLS; without one, brokers that want TLS."
+        default=None, description="Configures TLS. Every login uses TLS; without a login, set this if brokers need TLS."
     )
     java: ClientSettings = Field(
-        default_factory=dict, description="More settings of Java's client, inside Spark; the allowed ones only."
+        default_factory=dict, description="Sets more options of Java's client, inside Spark; allowed ones only."
     )
     librdkafka: ClientSettings = Field(
-        default_factory=dict, description="More settings of librdkafka, in the driver; the allowed ones only."
+        default_factory=dict, description="Sets more options of librdkafka, in the driver; allowed ones only."
     )
-    timeout_seconds: float = Field(default=10.0, gt=0, description="How long a broker may take to answer one question.")
+    timeout_seconds: float = Field(
+        default=10.0, gt=0, description="Waits this number of seconds for one answer from a broker."
+    )
 
     @model_validator(mode="after")
     def _login_is_whole(self) -> Self:
@@ -135,7 +146,7 @@ class KafkaConfig(Model):
         for name in given:
             if name not in allowed:
                 near = difflib.get_close_matches(name, allowed, n=1)
-                hint = f"did you mean `{near[0]}`?" if near else "those that may are listed in docs/brokers.md"
+                hint = f"did you mean `{near[0]}`?" if near else "those that may are listed in docs/how-to/brokers.md"
                 raise ValueError(f"`{name}` is not among the settings that may be set here; {hint}")
         return given
 

@@ -8,7 +8,6 @@ Parameter Store, `ssm:NAME`; then they start at `conf` in the working directory,
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from cdc_lake import aws
-from cdc_lake.config.base import in_words
+from cdc_lake.config.base import Key, in_words, merged, warn_of_former_keys, with_new_keys
 from cdc_lake.config.secrets import SSM
 from cdc_lake.config.settings import Config
 from cdc_lake.errors import ConfigError
@@ -64,30 +63,48 @@ def load_config(path: str | Path | None = None) -> Config:
     except yaml.YAMLError as exc:
         raise ConfigError(where, f"this is not YAML: {exc}", "correct the file") from exc
     if not isinstance(content, dict):
-        raise ConfigError(where, "the file must hold keys and values", "see docs/settings.md")
-    settings = _merged(content, _from_environment())
+        raise ConfigError(where, "the file must hold keys and values", "see docs/reference/settings.md")
     try:
-        config = Config.model_validate(settings, context={"folder": folder})
+        settings, written = with_new_keys(content, Config)
+        warn_of_former_keys(where, written)
+        of_environment, by_variables = _from_environment()
+        config = Config.model_validate(merged(settings, of_environment), context={"folder": folder})
     except ValidationError as exc:
-        raise ConfigError(
-            where, in_words(exc, Config), "correct the file, or the CDC_LAKE__ variable of that name"
-        ) from exc
+        what = in_words(exc, Config, written | by_variables)
+        raise ConfigError(where, what, "correct the file, or the CDC_LAKE__ variable of that name") from exc
+    except ValueError as exc:
+        raise ConfigError(where, str(exc), "set each setting once") from exc
     if asked.startswith(SSM) and "://" not in config.lake.root:
         what = "settings from Parameter Store cannot use a local `lake.root`"
         raise ConfigError(where, what, "set a URL such as s3://bucket/lake")
     return config
 
 
-def _from_environment() -> dict[str, Any]:
-    """The settings in variables, nested; a variable of an inner key wins over one of the mapping around it."""
+def _from_environment() -> tuple[dict[str, Any], dict[Key, Key]]:
+    """The settings in variables; and the former keys among them, as `with_new_keys` returns them.
+
+    Raises:
+        ValueError: a setting is given under both keys.
+    """
     found: dict[str, Any] = {}
+    names: dict[Key, str] = {}
+    written: dict[Key, Key] = {}
     for name, text in sorted(os.environ.items(), key=lambda variable: variable[0].count(_BETWEEN)):
-        if name.upper().startswith(_PREFIX):
-            value = _value(text)
-            for key in reversed(name[len(_PREFIX) :].lower().split(_BETWEEN)):
-                value = {key: value}
-            found = _merged(found, value)
-    return found
+        if not name.upper().startswith(_PREFIX):
+            continue
+        key = tuple(name[len(_PREFIX) :].lower().split(_BETWEEN))
+        value = _value(text)
+        for step in reversed(key):
+            value = {step: value}
+        settings, former = with_new_keys(value, Config)
+        warn_of_former_keys(name, former)
+        today = next((new + key[len(old) :] for new, old in former.items() if key[: len(old)] == old), key)
+        if other := names.get(today):
+            raise ValueError(f"{other} and {name} are the same setting; remove the one under the former key")
+        names[today] = name
+        written |= former
+        found = merged(found, settings)  # a variable of an inner key wins over one of the mapping around it
+    return found, written
 
 
 def _value(text: str) -> Any:
@@ -98,13 +115,3 @@ def _value(text: str) -> Any:
         except json.JSONDecodeError:
             return text  # such as `{prefix}_{layer}`
     return text
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, mapping by mapping; `above` wins."""
-    both = {key: _merged(below[key], value) for key, value in above.items() if _are_mappings(below.get(key), value)}
-    return {**below, **above, **both}
-
-
-def _are_mappings(*values: Any) -> bool:
-    return all(isinstance(value, Mapping) for value in values)

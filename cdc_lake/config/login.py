@@ -1,4 +1,4 @@
-"""Logins and certificates that several servers take."""
+"""Logins and certificates of several servers."""
 
 from typing import Self
 
@@ -12,34 +12,36 @@ from cdc_lake.config.urls import HttpUrl
 class BasicAuth(Model):
     """A user and a password, or an API key and its secret."""
 
-    user: str = Field(description="Or the API key.")
-    password: SecretReference = Field(description="A reference.")
+    user: str = Field(description="Sets the user or the API key.")
+    password: SecretReference = Field(description="References the password or the API secret.")
 
 
 class BearerAuth(Model):
-    """A token that someone else keeps fresh."""
+    """A token that another process renews."""
 
-    token: SecretReference = Field(description="A reference; read again when the registry refuses it.")
+    token: SecretReference = Field(description="References the token. It is read again when the registry refuses it.")
 
 
 class OAuth(Model):
-    """Client credentials: tokens from an identity provider, renewed before they expire."""
+    """OAuth client credentials: tokens from an identity provider, renewed before they expire."""
 
-    token_url: HttpUrl = Field(description="The provider's token endpoint.")
-    client_id: str
-    client_secret: SecretReference = Field(description="A reference.")
-    scope: str | None = Field(default=None, description="Several are separated by spaces.")
+    token_url: HttpUrl = Field(description="Sets the provider's token endpoint.")
+    client_id: str = Field(description="Sets the client's id.")
+    client_secret: SecretReference = Field(description="References the client's secret.")
+    scope: str | None = Field(default=None, description="Sets the scopes, separated by spaces.")
 
 
 class TlsConfig(Model):
     """Certificates, as PEM files."""
 
     ca: FileOrReference | None = Field(
-        default=None, description="Authority that signed the server's certificate, if it is not a public one."
+        default=None, description="Names the CA of the server's certificate, if it is not public."
     )
-    cert: FileOrReference | None = Field(default=None, description="The client's own, for a server that asks for one.")
+    cert: FileOrReference | None = Field(
+        default=None, description="Names the client's certificate, if the server requires one."
+    )
     key: FileOrReference | None = Field(
-        default=None, description="Private key of `cert`, without a password; `cert` may hold it instead."
+        default=None, description="Names the private key of `cert`, unencrypted. `cert` may contain it."
     )
 
     @model_validator(mode="after")

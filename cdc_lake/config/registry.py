@@ -38,7 +38,7 @@ def _proxy(value: str, info: ValidationInfo) -> str:
 
 
 class RegistryAuth(Model):
-    """How the registry knows who asks: one of these."""
+    """Login at the registry: set one of these."""
 
     basic: BasicAuth | None = None
     bearer: BearerAuth | None = None
@@ -52,33 +52,38 @@ class RegistryAuth(Model):
 
 
 class RegistryConfig(Model):
-    """The schema registry that framed records point to."""
+    """The schema registry."""
 
     type: Literal["apicurio", "confluent", "ccompat", "glue"] = Field(
-        default="apicurio", description="ccompat: another registry that answers as Confluent's does."
+        default="apicurio", description="Sets the kind of registry. `ccompat`: any registry with Confluent's API."
     )
     url: Annotated[str, AfterValidator(_registry_url)] = Field(
         default=EMBEDDED,
-        description="Of apicurio without `/apis`, or up to `/apis/registry/v2` or `v3`; of ccompat up to "
-        "`/apis/ccompat/v6` or `v7`; `embedded`: the embedded stack's, and for glue AWS' own.",
+        description="Sets the URL: for apicurio without `/apis` or up to `/apis/registry/v2` or `v3`, for ccompat up "
+        "to `/apis/ccompat/v6` or `v7`. `embedded`: the registry of `cdc-lake stack up`; with glue, AWS' own endpoint.",
     )
     ids: Literal["auto", "content", "global"] = Field(
-        default="auto", description="What a bare number in a frame is in Apicurio. Others have one kind of id."
+        default="auto", description="Sets what ids in Apicurio's frames mean. Other registries have one kind of id."
     )
     context: str | None = Field(
-        default=None, pattern=r"^[\w-][\w.-]*$", description="Confluent's schema context that the ids are of."
+        default=None, pattern=r"^[\w-][\w.-]*$", description="Names the schema context, with confluent."
     )
     auth: RegistryAuth | None = None
     tls: TlsConfig = TlsConfig()
     headers: dict[Annotated[str, AfterValidator(_header_name)], Annotated[str, AfterValidator(_header)]] = Field(
-        default_factory=dict, description="Sent along, such as Confluent Cloud's `target-sr-cluster`. No secrets."
+        default_factory=dict,
+        description="Sends these headers too, such as Confluent Cloud's `target-sr-cluster`. No secrets.",
     )
     proxy: Annotated[str, AfterValidator(_proxy)] | None = Field(
-        default=None, description="Its address, or a reference to it if it holds a password."
+        default=None, description="Sets the proxy's URL, or a reference to it if it contains a password."
     )
-    region: str | None = Field(default=None, description="Of glue; AWS' usual places when there is none.")
-    timeout_seconds: float = Field(default=10.0, gt=0, description="For one request.")
-    attempts: int = Field(default=4, ge=1, description="Requests in all before the registry counts as down.")
+    region: str | None = Field(
+        default=None, description="With glue, names the AWS region. Without it: boto3's default region."
+    )
+    timeout_seconds: float = Field(default=10.0, gt=0, description="Waits this number of seconds for one response.")
+    attempts: int = Field(
+        default=4, ge=1, description="Limits the number of requests before the registry counts as down."
+    )
 
     @model_validator(mode="after")
     def _fits_its_type(self) -> Self:

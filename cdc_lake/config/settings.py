@@ -1,7 +1,8 @@
-"""All settings of a run."""
+"""All settings of a run, by section."""
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
@@ -22,10 +23,24 @@ def _database(value: str, info: ValidationInfo) -> str:
 
 
 class FilesConfig(Model):
-    """Files that a sink connector wrote, where the records of topics are read in place of Kafka (docs/files.md)."""
+    """Files of a sink connector, to read instead of Kafka (docs/how-to/files.md)."""
 
     root: OptionalPath = Field(
-        default=None, description="Folder or URL of the topics' folders; if nothing is said, Kafka is read."
+        default=None,
+        description="Reads topics from this folder or URL, a folder each, instead of Kafka.",
+    )
+
+
+class LeaseConfig(Model):
+    """One run at a time writes a table. Other runs find its lease and end before they start work (exit 40)."""
+
+    enabled: bool = Field(
+        default=True,
+        description="Lets one run at a time write a table. Without it, a second run fails when it commits. Required "
+        "for a lake on S3.",
+    )
+    seconds: float = Field(
+        default=60.0, gt=0, description="Frees a lease that was not renewed for this number of seconds."
     )
 
 
@@ -33,16 +48,27 @@ class LakeConfig(Model):
     """Where the tables are."""
 
     root: ConfigPath = Field(
-        default="../.cdc_lake/lake", description="Folder or URL; tables are <root>/<layer>/<prefix>/<schema>/<table>."
+        default="../.cdc_lake/lake",
+        description="Sets the folder or URL of the lake. Tables are in `<root>/<layer>/<prefix>/<schema>/<table>`.",
     )
+    lease: LeaseConfig = LeaseConfig()
+
+    @model_validator(mode="after")
+    def _has_leases_on_s3(self) -> Self:
+        if not self.lease.enabled and urlsplit(self.root).scheme in aws.S3_SCHEMES:
+            raise ValueError(
+                "`lake.lease.enabled`: on S3, two commits of Delta at once would overwrite each other; leave it on"
+            )
+        return self
 
 
 class GoldConfig(Model):
-    """The tables that are made from silver by SQL."""
+    """Tables that SQL makes from silver."""
 
-    models: ConfigPath = Field(default="gold", description="Folder of their models, a file <name>.sql for each.")
+    models: ConfigPath = Field(default="gold", description="Sets the folder of the models, a file `<name>.sql` each.")
     schemas: ConfigPath = Field(
-        default="schemas", description="Folder of the topics' schemas that are written by hand: <subject>.avsc."
+        default="schemas",
+        description="Sets the folder of handwritten Avro schemas for gold's topics, `<subject>.avsc`.",
     )
 
 
@@ -51,55 +77,52 @@ class DatabaseConfig(Model):
 
     url: Annotated[str, AfterValidator(_database)] = Field(
         default=EMBEDDED,
-        description="A reference to its address, `postgresql://user:password@host/database`; `embedded`: the database "
-        "of the prefix's name in the embedded stack's Postgres.",
+        description="References the URL, `postgresql://user:password@host/database`. `embedded`: the database named as "
+        "the prefix in the Postgres of `cdc-lake stack up`.",
     )
 
 
 class StackConfig(Model):
     """The embedded servers of `cdc-lake stack` and `cdc-lake demo`."""
 
-    folder: ConfigPath = Field(default="../.cdc_lake/stack", description="Their data, logs and addresses.")
-
-
-class LeaseConfig(Model):
-    """A table is written by one run at a time; the others find its lease and end before they work."""
-
-    enabled: bool = Field(
-        default=True,
-        description="Without it a second run is noticed when it commits, not before. A lake on S3 has to have it.",
-    )
-    seconds: float = Field(default=60.0, gt=0, description="A lease not renewed for so long is free to take.")
-
-
-class RunConfig(Model):
-    """How a run goes about its tables."""
-
-    parallel: int = Field(default=4, ge=1, description="Tables worked on side by side in one application.")
-    retry_seconds: float = Field(
-        default=0.0,
-        ge=0,
-        description="How long what fails because a server does not answer is tried again, with growing waits; then the "
-        "run ends with exit code 10, as it does at once without.",
-    )
-    report_days: int = Field(
-        default=30, ge=1, description="How many days to keep the reports of runs in `<lake.root>/_runs`."
+    folder: ConfigPath = Field(
+        default="../.cdc_lake/stack", description="Sets the folder of their data, logs and addresses."
     )
 
 
 class MetricsConfig(Model):
-    """Who is told the numbers of each run (docs/monitoring.md)."""
+    """Where to send the metrics of each run (docs/how-to/monitoring.md)."""
 
     prometheus_folder: OptionalPath = Field(
-        default=None, description="Folder for a file per table, which Prometheus' node exporter collects."
+        default=None, description="Writes a file per table to this folder, for Prometheus' node exporter."
     )
     statsd: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$")] | None = Field(
-        default=None, description="host:port of a StatsD server."
+        default=None, description="Sends metrics to this StatsD server, `host:port`."
     )
+
+
+class RunConfig(Model):
+    """How a run processes its tables, and what it reports."""
+
+    parallel: int = Field(
+        default=4, ge=1, description="Processes this number of tables in parallel. The flag is `--parallel`."
+    )
+    retry_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        description="Retries for this number of seconds, with growing waits, when a server does not respond. Then the "
+        "run exits with 10.",
+    )
+    report_days: int = Field(
+        default=30, ge=1, description="Keeps the reports of runs in `<lake.root>/_runs` for this number of days."
+    )
+    metrics: MetricsConfig = MetricsConfig()
 
 
 class Config(Model):
-    """Everything a run is told. Built by `load_config`."""
+    """All settings of a run. `load_config` reads them from a file and the environment."""
+
+    former_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {"lease": ("lake", "lease"), "metrics": ("run", "metrics")}
 
     kafka: KafkaConfig = KafkaConfig()
     files: FilesConfig = FilesConfig()
@@ -108,37 +131,32 @@ class Config(Model):
     gold: GoldConfig = GoldConfig()
     catalog: CatalogConfig = CatalogConfig()
     databases: dict[str, DatabaseConfig] = Field(
-        default_factory=dict, description="The source databases, by their topics' prefix."
+        default_factory=dict, description="Lists the source databases by the prefix of their topics."
     )
     stack: StackConfig = StackConfig()
-    lease: LeaseConfig = LeaseConfig()
     run: RunConfig = RunConfig()
-    metrics: MetricsConfig = MetricsConfig()
-    emr: EmrConfig | None = Field(default=None, description="Amazon EMR; see docs/emr.md.")
+    emr: EmrConfig | None = Field(default=None, description="Runs jobs on Amazon EMR; see docs/how-to/emr.md.")
     defaults: TableConfig = TableConfig()
     tables: dict[str, TableConfig] = Field(
         default_factory=dict,
-        description="By topic name or glob; later entries win, and what is left out comes from `defaults`.",
+        description="Overrides `defaults` by topic name or glob. Later entries win.",
     )
-
-    @model_validator(mode="after")
-    def _has_leases_on_s3(self) -> Self:
-        if not self.lease.enabled and urlsplit(self.lake.root).scheme in aws.S3_SCHEMES:
-            raise ValueError(
-                "`lease.enabled`: on S3 two commits of Delta at once would overwrite each other; leave it on"
-            )
-        return self
 
     @property
     def max_record_bytes(self) -> int:
-        """The largest `max_record_bytes` of any table."""
-        own = [table.max_record_bytes for table in self.tables.values() if "max_record_bytes" in table.model_fields_set]
-        return max([self.defaults.max_record_bytes, *own])
+        """The largest `read.max_record_bytes` of any table."""
+        own = [
+            table.read.max_record_bytes
+            for table in self.tables.values()
+            if "max_record_bytes" in table.read.model_fields_set
+        ]
+        return max([self.defaults.read.max_record_bytes, *own])
 
     def table(self, name: str) -> TableConfig:
         """The settings of the table of topic `name`: the defaults, then each glob that fits, in the file's order."""
         settings = self.defaults.model_dump()
         for glob, own in self.tables.items():
             if fnmatchcase(name, glob):
-                settings |= own.model_dump(exclude_unset=True)
+                for key, value in own.model_dump(exclude_unset=True).items():
+                    settings[key] = settings[key] | value if isinstance(value, dict) else value
         return TableConfig(**settings)

@@ -1,4 +1,4 @@
-"""What a table is stored in."""
+"""Table formats."""
 
 import difflib
 from collections.abc import Mapping
@@ -26,38 +26,39 @@ _PROPERTIES: Mapping[str, frozenset[str]] = {
         }
     ),
 }
-"""What of an engine's own settings a table may have otherwise: nothing that decides which rows are right, as Hudi's
-index does once there are any."""
+"""Table properties that users may set: none that decides which rows are right, as Hudi's index does."""
 
 
 Kind = Literal["delta", "hudi_cow", "hudi_mor"]
 
 
-class SilverTable(Model):
-    """What a silver table is held in."""
+class StorageConfig(Model):
+    """The table format that a table is stored in."""
 
-    format: Literal["delta", "hudi"] = "delta"
+    format: Literal["delta", "hudi"] = Field(default="delta", description="Sets the table format: `delta` or `hudi`.")
     type: Literal["cow", "mor"] | None = Field(
-        default=None, description="Of hudi: copy-on-write, if nothing is said, or merge-on-read."
+        default=None,
+        description="Of Hudi: `cow` (copy-on-write, used without this setting) or `mor` (merge-on-read).",
     )
     partition_by: tuple[str, ...] = Field(
         default=(),
-        description="What to partition by: a column, year, month, day or hour of one, bucket(n, column). Cannot be "
-        "changed once there is a table.",
+        description='Partitions the table, as in `[month(payment_date), "bucket(16, id)"]`: by a column, by its year, '
+        "month, day or hour, or by a bucket. Cannot be changed later.",
     )
     buckets: int | None = Field(
         default=None,
         gt=0,
-        description="Of hudi: so many file groups a partition, a row's told by its key (Hudi's bucket index), where no "
-        "row can change its partition. Cannot be changed once there is a table.",
+        description="Of Hudi: stores each partition in this many file groups (Hudi's bucket index), for large tables "
+        "whose rows never change their partition. Cannot be changed later.",
     )
     table_version: Literal[6] | None = Field(
         default=None,
-        description="Of hudi: 6 for readers from before Hudi 1.0, such as Athena's; if nothing is said, the newest "
-        "that the Hudi in use writes. Cannot be changed once there is a table.",
+        description="Of Hudi: 6 for readers older than Hudi 1.0, such as Athena's. Without it: the newest version that "
+        "the Hudi release writes. Cannot be changed later.",
     )
     properties: dict[str, str] = Field(
-        default_factory=dict, description="The engine's own settings of the table, from a list."
+        default_factory=dict,
+        description="Sets the format's own table properties, such as `delta.enableDeletionVectors`; allowed ones only.",
     )
 
     @model_validator(mode="after")
@@ -67,21 +68,21 @@ class SilverTable(Model):
         if self.format == "delta" and (self.buckets, self.table_version) != (None, None):
             raise ValueError("only tables of format hudi have `buckets` and a `table_version`")
         if len({field.name for field in self.partitions}) < len(self.partition_by):
-            raise ValueError("`partition_by` says the same twice")
+            raise ValueError("`partition_by` names the same field twice")
         for name in self.properties.keys() - _PROPERTIES[self.format]:
             near = difflib.get_close_matches(name, sorted(_PROPERTIES[self.format]), n=1, cutoff=0.5)
             meant = f" (did you mean `{near[0]}`?)" if near else ""
-            raise ValueError(f"`{name}` is no property that a table of format {self.format} may have{meant}")
+            raise ValueError(f"`{name}` is not a property that you can set for a {self.format} table{meant}")
         return self
 
     @property
     def partitions(self) -> tuple[PartitionField, ...]:
-        """What `partition_by` says."""
+        """`partition_by`, parsed."""
         return tuple(map(PartitionField.parse, self.partition_by))
 
     @property
     def kind(self) -> Kind:
-        """Its format and type in a word."""
+        """Format and type as one word."""
         if self.format == "delta":
             return "delta"
         return "hudi_mor" if self.type == "mor" else "hudi_cow"
@@ -90,9 +91,9 @@ class SilverTable(Model):
 TableType = Literal["delta", "hudi-cow", "hudi-mor"]
 
 
-TABLE_TYPES: Mapping[TableType, SilverTable] = {
-    "delta": SilverTable(),
-    "hudi-cow": SilverTable(format="hudi", type="cow"),
-    "hudi-mor": SilverTable(format="hudi", type="mor"),
+TABLE_TYPES: Mapping[TableType, StorageConfig] = {
+    "delta": StorageConfig(),
+    "hudi-cow": StorageConfig(format="hudi", type="cow"),
+    "hudi-mor": StorageConfig(format="hudi", type="mor"),
 }
-"""All there are, by a short name."""
+"""All types of tables, by a short name."""

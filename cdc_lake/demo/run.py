@@ -379,7 +379,7 @@ class Jobs:
             **where.variables,
             "CDC_LAKE__STACK__FOLDER": str(stack.folder),
             "CDC_LAKE__LAKE__ROOT": lake,
-            "CDC_LAKE__DEFAULTS__SILVER": held_in(table_type),
+            "CDC_LAKE__DEFAULTS__STORAGE": held_in(table_type),
         }
         self.seconds: dict[str, float] = {}
 

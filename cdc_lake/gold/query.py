@@ -63,7 +63,7 @@ class Source:
 
 def seen(rows: DataFrame) -> DataFrame:
     """Of silver's rows those that are not deleted, in the source's columns."""
-    if DELETED in rows.columns:  # a table of `mode: append` has no such row
+    if DELETED in rows.columns:  # a table of `merge.mode: append` has no such row
         rows = rows.where(~F.col(DELETED).eqNullSafe(True))
     return rows.drop(*SILVER_META)
 

@@ -166,7 +166,7 @@ class _Look:
                 raise log.problem
             settings = self.config.table(self.topic)
             settings.check(self.topic)
-            before = before if progress else offsets_of(settings.start, log, source)
+            before = before if progress else offsets_of(settings.read.start, log, source)
         except CdcLakeError as error:
             found.refused.append(str(error))
         left = unread(log, progress.offsets.get(log.id, {}) if progress else before)
@@ -179,9 +179,10 @@ class _Look:
             found.what = "appends" if found.records else "nothing"
             if log.id not in progress.offsets:
                 found.why.append("the topic was made anew: its records go on in a new generation")
-        batches = -(-found.records // self.config.table(self.topic).max_rows)
+        most = self.config.table(self.topic).read.max_records_per_batch
+        batches = -(-found.records // most)
         if batches > 1:
-            found.why.append(f"in {batches} batches of at most {self.config.table(self.topic).max_rows} records")
+            found.why.append(f"in {batches} batches of at most {most} records")
         return found
 
     def silver(self, target: SilverTarget) -> TablePlan:
@@ -219,11 +220,11 @@ class _Look:
             if found.records and batch.schemas is not None:
                 after = batch.schemas.evolved
                 found.steps = _told(run, after)
-                check_steps(target.name, after.steps, settings.evolution)
+                check_steps(target.name, after.steps, settings.schema_.evolution)
             if after is not None:
                 announced = self._announced(run, after)
                 found.announced = _told(run, announced)
-                check_steps(f"{self.topic}{VALUE_SUFFIX} in the registry", announced.steps, settings.evolution)
+                check_steps(f"{self.topic}{VALUE_SUFFIX} in the registry", announced.steps, settings.schema_.evolution)
         except CdcLakeError as error:
             found.refused.append(str(error))
         return found
@@ -260,7 +261,7 @@ def _way(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:
         return "moves on", ["bronze's new batches hold no event"]
     if batch.progress is None:
         return "creates the table", []
-    if run.settings.mode == "append":
+    if run.settings.merge.mode == "append":
         return "appends", []
     if is_compared:
         return "compares all of bronze with silver, key by key", [
@@ -273,7 +274,7 @@ def _way(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:
         why.append(f"{counts.late} records were replayed: their keys are folded again from all of bronze")
     if counts.truncates:
         why.append(f"{counts.truncates} truncates: every row of the table is looked at")
-    if counts.marks and run.settings.remove_missing_after_snapshot:
+    if counts.marks and run.settings.deletes.missing_after_snapshot:
         why.append("a snapshot began or ended: rows that it did not have are deleted")
     if run.partitions > 1:
         why.append(f"{run.partitions} partitions: keys that changed theirs are folded again from all of bronze")

@@ -159,7 +159,7 @@ def _shown(config: Config, topic: str, spark: SparkSession, files: SchemaFiles, 
 
 def _body(side: Side, frames: set[str], settings: TableConfig) -> Column:
     """What a schema would read; null for what bronze did not look at."""
-    return F.when(F.length(side) <= settings.max_record_bytes, body(F.col(side), F.col(f"{side}_framing"), frames))
+    return F.when(F.length(side) <= settings.read.max_record_bytes, body(F.col(side), F.col(f"{side}_framing"), frames))
 
 
 def _typed(

@@ -162,7 +162,7 @@ def _happened(run: SilverRun, own: Column) -> tuple[list[tuple[Event, StoryEvent
     schemas, sent, more = reading.schemas_in(rows), list[Row](), 0
     if schemas is not None:
         events = reading.events(rows.where(own), schemas, has_moves=True)
-        rejecting = [one for one in run.settings.expectations if one.on_fail == "reject"]
+        rejecting = [one for one in run.settings.quality.expectations if one.on_fail == "reject"]
         unmet = with_unmet(events, rejecting, run.done.table).drop("key")
         sent, more = _first(events.join(unmet, KAFKA, "left"))
     found = [

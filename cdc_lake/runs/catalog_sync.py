@@ -23,7 +23,7 @@ from pyspark.sql.types import StructField, StructType
 from cdc_lake.catalogs import open_catalog
 from cdc_lake.catalogs.catalog import PATH, Catalog, Entry, check_is_ours, differences, is_below
 from cdc_lake.catalogs.naming import former_name, names_of
-from cdc_lake.config import Config, SilverTable
+from cdc_lake.config import Config, StorageConfig
 from cdc_lake.config.gold_models import model_names, read_model
 from cdc_lake.decode.declared import column_comments
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
@@ -182,7 +182,7 @@ class _Held:
     layer: str
     table: str
     path: str
-    held_in: SilverTable
+    held_in: StorageConfig
     open: Callable[[SparkSession], Table[Any]]
 
     @property
@@ -200,7 +200,7 @@ def _held(config: Config, layer: str, name: str) -> _Held:
     if layer == "gold":
         wanted = read_model(Path(config.gold.models) / f"{name}.sql").header.table
         return _Held(layer, name, path, wanted, lambda spark: gold_table(spark, path, wanted))
-    return _Held(layer, name, path, SilverTable(), lambda spark: DeltaLakeTable(spark, path))
+    return _Held(layer, name, path, StorageConfig(), lambda spark: DeltaLakeTable(spark, path))
 
 
 def check_catalog_name(config: Config, storage: Storage, layer: str, table: str, others: Mapping[str, str]) -> None:

@@ -172,7 +172,7 @@ class Workers:
             self._is_short = not self.is_continuous and _is_little(found)
             return False
         failpoints.check()
-        check_exporters(config.metrics)
+        check_exporters(config.run.metrics)
         self._note_start(report)
         report.tables = looked_at
         if self._watch:
@@ -195,7 +195,7 @@ class Workers:
             storage = Storage(spark)
         self._written_to = [config.lake.root, *scratch_folders(spark.conf.get(LOCAL_DIR, None))]
         self._heap_bytes = heap_bytes(spark)
-        check_exporters(config.metrics)
+        check_exporters(config.run.metrics)
         if not self._seen_lake:
             storage.check_access(config.lake.root)
             self._seen_lake = True
@@ -332,8 +332,9 @@ class Workers:
         return DriverDiedError(
             table,
             f"{why}{f' ({sign[0]})' if sign else ''}; the driver's heap is {self._heap_bytes >> 20} MiB",
-            "set a larger spark.driver.memory (on a cluster also spark.executor.memory), or a smaller max_batch_bytes, "
-            "max_rows or run.parallel, then run again; nothing of this batch was committed",
+            "set a larger spark.driver.memory (on a cluster also spark.executor.memory), or a smaller "
+            "read.max_batch_bytes, read.max_records_per_batch or run.parallel, then run again; nothing of this batch "
+            "was committed",
         )
 
     def _serve(self, tables: Sequence[TableReport], do: Callable[[SparkSession, TableReport], bool]) -> None:
