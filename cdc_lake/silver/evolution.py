@@ -2,7 +2,7 @@
 
 A column of the source has its *place*: the column of silver that is called as it is, or as `schema.rename` says. Values
 whose type does not go with the place's stand beside it, in `<place>__<type>`. What was placed once stays so: a table
-that is made anew from the same events has the same columns. docs/reference/evolution.md says what becomes of each change.
+that is made anew from the same events has the same columns. docs/reference/evolution.md lists each change.
 """
 
 import shlex
