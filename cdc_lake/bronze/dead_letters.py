@@ -16,12 +16,6 @@ from cdc_lake.sinks.topic import KafkaTopic
 from cdc_lake.tables.progress import BronzeProgress, Sent
 
 
-def dead_letter_topic(config: Config, topic: str) -> str | None:
-    """Where a topic's dead letters go. Those of a topic that takes dead letters go nowhere, or they would go round."""
-    taking = {settings.quality.dead_letter_topic for settings in (config.defaults, *config.tables.values())}
-    return None if topic in taking else config.table(topic).quality.dead_letter_topic
-
-
 def is_due(letters: str | None, progress: BronzeProgress) -> bool:
     """Whether there is anything that may not have been sent to the topic `letters`."""
     return letters is not None and progress.sent.get(letters) != _sent(progress.commit) and progress.commit > 0

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.adjacent_records import last_records, records_around, records_there
-from cdc_lake.bronze.dead_letters import dead_letter_topic, is_due, send_due, sent_by
+from cdc_lake.bronze.dead_letters import is_due, send_due, sent_by
 from cdc_lake.bronze.decide import (
     DECODE_STAGE,
     KNOWN_LOG_TS,
@@ -172,7 +172,7 @@ class _Look:
             return None
         if progress is None or log.id not in progress.offsets or _read_on(log, progress.offsets)[1]:
             return None
-        if is_due(dead_letter_topic(self.config, done.table), progress):
+        if is_due(self.config.dead_letter_topic(done.table), progress):
             return None
         position = progress.offsets[log.id]
         done.lag_before = done.lag_after = _lag(log, position)
@@ -244,7 +244,7 @@ class _Run:
     @property
     def letters(self) -> str | None:
         """The topic that dead letters go to."""
-        return dead_letter_topic(self.bronze.config, self.log.name)
+        return self.bronze.config.dead_letter_topic(self.log.name)
 
 
 def _land(run: _Run) -> bool:

@@ -152,6 +152,11 @@ class Config(Model):
         ]
         return max([self.defaults.read.max_record_bytes, *own])
 
+    def dead_letter_topic(self, topic: str) -> str | None:
+        """The topic for a topic's dead letters. Topics that take dead letters have none, or letters would circle."""
+        taking = {table.quality.dead_letter_topic for table in (self.defaults, *self.tables.values())}
+        return None if topic in taking else self.table(topic).quality.dead_letter_topic
+
     def table(self, name: str) -> TableConfig:
         """The settings of the table of topic `name`: the defaults, then each glob that fits, in the file's order."""
         settings = self.defaults.model_dump()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.bronze.dead_letters import dead_letter_topic, sent_by
+from cdc_lake.bronze.dead_letters import sent_by
 from cdc_lake.columns import DELETE, KEEP
 from cdc_lake.config import Config
 from cdc_lake.errors import ConfigError
@@ -93,7 +93,7 @@ class _Drop:
                 counts = {row[STAYS]: row["count"] for row in rows.groupBy(STAYS).count().collect()}
             dropped = counts.pop(None, 0)
             if dropped:
-                sent = sent_by(dead_letter_topic(self.config, done.table), progress)
+                sent = sent_by(self.config.dead_letter_topic(done.table), progress)
                 self.leases.check(done.table)
                 changes = rows.where(F.col(STAYS).isNull()).drop(STAYS)
                 with done.phase("write"):

@@ -191,7 +191,7 @@ class _Look:
         landed, settings = bronze.progress(), self.config.table(self.topic)
         assert landed is not None, "a bronze table is created with progress"
         run = looking(
-            self.config,
+            lake_of(self.config),
             target,
             self.spark,
             bronze=bronze.read(as_of=bronze.version()).select(*BRONZE),

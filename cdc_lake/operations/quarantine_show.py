@@ -169,7 +169,7 @@ def _typed(
     if rows.isEmpty():
         return {}
     target, rows = silver_targets(config, topic)[0], rows.select(*BRONZE)
-    reading = Reading(looking(config, target, spark, bronze=rows, partitions=1, settings=config.table(topic)))
+    reading = Reading(looking(lake_of(config), target, spark, bronze=rows, partitions=1, settings=config.table(topic)))
     schemas = reading.schemas_in(rows)
     assert schemas is not None, "what was rejected has a key"
     sent = reading.events(rows, schemas, has_moves=True).select(KAFKA, "row", "unavailable").collect()

@@ -138,7 +138,7 @@ class _Rebuild:
                 "stop the runs that write the table, then run the same command again",
             )
         looked = looking(
-            self.config,
+            lake_of(self.config),
             target,
             spark,
             bronze=bronze.read(as_of=version).select(*BRONZE),

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
-from cdc_lake.bronze.dead_letters import dead_letter_topic, sent_by
+from cdc_lake.bronze.dead_letters import sent_by
 from cdc_lake.bronze.decide import PAIR_STAGE, TOO_LARGE
 from cdc_lake.bronze.run import answering_registry
 from cdc_lake.bronze.schema_resolution import decide, look_over, typed_row, written_with
@@ -119,7 +119,7 @@ class _Replay:
                 with done.phase("decode"):
                     replayed, judged = late.agg(F.count("*"), F.count_if(F.size(KEEP) > 0)).collect()[0]
                 if replayed:
-                    sent = sent_by(dead_letter_topic(self.config, done.table), progress)
+                    sent = sent_by(self.config.dead_letter_topic(done.table), progress)
                     following = progress.next(self.run_id, rows=replayed, sent=sent, key=dict(written.key))
                     self.leases.check(done.table)
                     with done.phase("write"):

@@ -99,7 +99,7 @@ def _story(config: Config, topic: str, bronze: BronzeTable, key: str, spark: Spa
     check_has_keys(config.table(topic), topic, "look for the row in silver")
     landed, target = bronze.progress(), silver_targets(config, topic)[0]
     assert landed is not None, "a bronze table is created with progress"
-    run = looking(config, target, spark, bronze=rows, partitions=1, settings=config.table(topic))
+    run = looking(lake_of(config), target, spark, bronze=rows, partitions=1, settings=config.table(topic))
     progress = run.silver.progress()
     run = run.of_key(landed, progress.key_from if progress else None)
     text = _known_key(topic, run.bronze, key)

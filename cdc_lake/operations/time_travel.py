@@ -141,7 +141,7 @@ class _Silver:
         topic, bronze = self.target.topic, _bronze(self.config, self.target.topic, self.spark)
         landed = progress_of(bronze)
         run = looking(
-            self.config,
+            lake_of(self.config),
             self.target,
             self.spark,
             bronze=bronze.read(as_of=bronze.version()).select(*BRONZE).where(F.col("status") == "ok"),

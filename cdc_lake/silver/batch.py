@@ -22,7 +22,7 @@ from cdc_lake.columns import (
     quoted,
     type_text,
 )
-from cdc_lake.config import Config, StorageConfig, TableConfig
+from cdc_lake.config import StorageConfig, TableConfig
 from cdc_lake.decode.column_mapping import ColumnMapping
 from cdc_lake.decode.declared import columns_that_lose_nulls
 from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_edge
@@ -32,10 +32,9 @@ from cdc_lake.decode.schemas import Tree
 from cdc_lake.errors import ConfigError, ExpectationError, RefusedError
 from cdc_lake.fold.rules import Order
 from cdc_lake.fold.whole_table import Mark, Place, Truncate, WholeTable, whole_table
-from cdc_lake.lake.lake import SilverTarget
+from cdc_lake.lake.lake import Lake, SilverTarget
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.lake.side import SideTable
-from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.expectations import UNMET, judge, with_unmet
 from cdc_lake.runs.report import TableReport
 from cdc_lake.silver import side_entries as memory
@@ -102,7 +101,7 @@ class SilverRun:
 
 
 def looking(
-    config: Config,
+    lake: Lake,
     target: SilverTarget,
     spark: SparkSession,
     *,
@@ -120,7 +119,7 @@ def looking(
     progress = silver.progress()
     return SilverRun(
         spark=spark,
-        schemas=lake_of(config).schema_files(Storage(spark)),
+        schemas=lake.schema_files(Storage(spark)),
         bronze=bronze,
         partitions=partitions,
         silver=silver,

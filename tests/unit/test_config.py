@@ -12,6 +12,7 @@ from cdc_lake.config import (
     Config,
     DeletesConfig,
     KeyConfig,
+    QualityConfig,
     ReadConfig,
     RegistryAuth,
     StorageConfig,
@@ -337,6 +338,13 @@ def test_tables_are_patched_by_each_glob_that_fits_in_the_file_s_order(tmp_path:
     assert found(actor) == ("hard", "gone", 7)
     assert found(film) == ("soft", "gone", 7)
     assert found(other) == ("soft", "__debezium_unavailable_value", 7)
+
+
+def test_topics_that_take_dead_letters_have_none() -> None:
+    config = Config(defaults=TableConfig(quality=QualityConfig(dead_letter_topic="letters")))
+
+    assert config.dead_letter_topic("a.b.c") == "letters"
+    assert config.dead_letter_topic("letters") is None
 
 
 def test_a_patch_back_to_the_default_s_value_counts(tmp_path: Path) -> None:
