@@ -36,8 +36,8 @@ def cdc_lake(
         kafka=KafkaConfig(bootstrap_servers=os.environ["BENCH_KAFKA"]),
         registry=RegistryConfig(url=os.environ["BENCH_REGISTRY"]),
         lake=LakeConfig(root=str(folder)),
-        defaults=TableConfig(silver=(TABLE_TYPES[table_type],)),
-        tables={ORDERS: TableConfig(silver=(TABLE_TYPES[table_type].model_copy(update={"buckets": buckets}),))},
+        defaults=TableConfig(storage=(TABLE_TYPES[table_type],)),
+        tables={ORDERS: TableConfig(storage=(TABLE_TYPES[table_type].model_copy(update={"buckets": buckets}),))},
     )
     scheduler = TableScheduler(config.run.parallel)
     scheduler.spark(config, "benchmark")

@@ -34,7 +34,7 @@ BRONZE = {
 }
 """Bronze's columns and their types: no change of a source ever alters them."""
 TYPED = ("before", "after")
-"""Behind them, of tables with `decoded: true`, the rows as structs; their fields follow the source."""
+"""Behind them, of tables with `value.decoded: true`, the rows as structs; their fields follow the source."""
 BRONZE_STATISTICS = ("batch", "partition", "offset", "log_ts", "status", "key", "source_ts_ms")
 
 KAFKA = "__kafka"

@@ -20,7 +20,7 @@
     │   └── DamagedFileError                  a file of the lake is missing, cut short or damaged
     ├── QualityGateError             exit 30  too much was quarantined, or `on_error: stop` met a bad record
     │   ├── KeyConstraintError                a gold model's result has a null or a repeated key
-    │   ├── ExpectationError                  rows do not meet an expectation, or values do not fit a `cast`
+    │   ├── ExpectationError                  rows do not meet an expectation, or values do not fit a `schema.cast`
     │   ├── CatalogDriftError                 the catalog says other than the tables
     │   └── SourceDifferenceError             silver holds other rows than the source
     └── TableLockedError             exit 40  another run is writing this table, or has written it
@@ -126,7 +126,7 @@ class IncompatibleSchemaError(ConfigError):
 
 
 class SchemaChangeError(ConfigError):
-    """The source's columns changed, and the table's `evolution` does not allow what that brings."""
+    """The source's columns changed, and the table's `schema.evolution` does not allow what that brings."""
 
     code = "CDC-210"
 
@@ -175,8 +175,8 @@ class DamagedFileError(DataLossError):
 
 
 class QualityGateError(CdcLakeError):
-    """More records were quarantined than `max_quarantined` allows: the batch is committed. Or a record cannot be read
-    and `on_error` is `stop`: the batch is not committed.
+    """More records were quarantined than `quality.max_quarantined` allows: the batch is committed. Or a record cannot
+    be read and `quality.on_error` is `stop`: the batch is not committed.
     """
 
     code = "CDC-500"
@@ -190,8 +190,8 @@ class KeyConstraintError(QualityGateError):
 
 
 class ExpectationError(QualityGateError):
-    """Rows do not meet an expectation with `on_fail: stop`, or values do not fit a `cast`. The batch was not committed;
-    earlier batches stay.
+    """Rows do not meet an expectation with `on_fail: stop`, or values do not fit a `schema.cast`. The batch was not
+    committed; earlier batches stay.
     """
 
     code = "CDC-502"

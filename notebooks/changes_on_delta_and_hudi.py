@@ -10,7 +10,7 @@ import altair as alt
 from pyspark.sql import functions as F
 
 import cdc_lake
-from cdc_lake.config import TABLE_TYPES
+from cdc_lake.config import TABLE_TYPES, ReadConfig
 from cdc_lake.runs.context import silver_targets
 from cdc_lake.silver.run import run_silver
 from cdc_lake.spark.session import build_session
@@ -20,13 +20,16 @@ CUSTOMER = "pagila.public.customer"
 spark = build_session("changes")
 
 # %% [markdown]
-# `silver` of a table's settings may name several formats. The Hudi table beside the demo's Delta table is folded from bronze, here
+# `storage` of a table's settings may name several formats. The Hudi table beside the demo's Delta table is folded from bronze, here
 # and now; neither Kafka nor the registry is needed for that. Small batches make it more than one commit.
 
 # %%
 settings = cdc_lake.load_config()
 of_customer = settings.table(CUSTOMER).model_copy(
-    update={"silver": (TABLE_TYPES["delta"], TABLE_TYPES["hudi-mor"]), "max_rows": 1000}
+    update={
+        "storage": (TABLE_TYPES["delta"], TABLE_TYPES["hudi-mor"]),
+        "read": ReadConfig(max_records_per_batch=1000),
+    }
 )
 config = settings.model_copy(update={"tables": {CUSTOMER: of_customer}})
 for done in run_silver(config, [CUSTOMER], spark).tables:

@@ -18,7 +18,7 @@ from rich.console import Console
 import cdc_lake
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.cli.quarantine import print_record
-from cdc_lake.config import Config, KafkaConfig, LakeConfig, RegistryConfig
+from cdc_lake.config import Config, EnvelopeConfig, KafkaConfig, LakeConfig, RegistryConfig
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.operations.quarantine import Selection
 from cdc_lake.operations.quarantine_show import show_quarantined
@@ -104,12 +104,12 @@ for event in cdc_lake.story(spark, TOPIC, "1", config=config).events:
 # %% [markdown]
 # ## The cause is mended, the record comes back
 #
-# The record that was written by hand is wanted after all. `record_names` says that its schema's name may stand in this topic, and a
+# The record that was written by hand is wanted after all. `envelope.record_names` says that its schema's name may stand in this topic, and a
 # replay decodes again what failed for that reason; no broker is needed for that. Silver puts it at its place in the log, however late it is.
 # The record that was cut short stays where it is.
 
 # %%
-names = config.table(TOPIC).model_copy(update={"record_names": ("legacy.toys",)})
+names = config.table(TOPIC).model_copy(update={"envelope": EnvelopeConfig(record_names=("legacy.toys",))})
 mended = config.model_copy(update={"tables": {TOPIC: names}})
 (done,) = replay_quarantined(mended, [TOPIC], spark, selection=Selection(reasons=["lookup"])).tables
 print(done.status, done.rows)

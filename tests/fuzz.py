@@ -42,15 +42,16 @@ REGISTRIES: dict[str, tuple[tuple[str, ...], Sequence[tuple[wire.Frame, str]]]] 
 }
 """By the kind of registry: the kinds of its bare numbers, and the frames of its converters with their kinds of id."""
 DECLARED = {
-    "bare": {"key_framing": "bare", "value_framing": "bare"},
+    "bare": {"key": {"wire_format": "bare"}, "value": {"wire_format": "bare"}},
     "csv": {
-        "key_framing": "string",
-        "value_framing": "csv",
-        "key_columns": ("id",),
-        "columns": {"id": "int", "name": "string"},
+        "key": {"wire_format": "string", "columns": ("id",)},
+        "value": {"wire_format": "csv", "columns": {"id": "int", "name": "string"}},
     },
-    "string": {"key_framing": "string", "value_framing": "string", "columns": {"name": "string"}},
-    "json": {"key_framing": "json", "value_framing": "json", "columns": {"id": "int", "tags": "array<string>"}},
+    "string": {"key": {"wire_format": "string"}, "value": {"wire_format": "string", "columns": {"name": "string"}}},
+    "json": {
+        "key": {"wire_format": "json"},
+        "value": {"wire_format": "json", "columns": {"id": "int", "tags": "array<string>"}},
+    },
 }
 """By frame, the settings of topics whose records name no schema."""
 HOSTILE_SCHEMAS = 24

@@ -12,8 +12,8 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from cdc_lake.config import Config, RegistryConfig
+from cdc_lake.config.gold_models import TopicSink
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.models import TopicSink
 from cdc_lake.registries import open_subjects
 from cdc_lake.sinks.kafka import KafkaSink
 

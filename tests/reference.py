@@ -144,6 +144,25 @@ class Story:
     place: Place = _NOWHERE
 
 
+_TABLE_KEYS = {
+    "deletes": ("deletes", "mode"),
+    "soft_delete_values": ("deletes", "keep_values"),
+    "truncates": ("deletes", "truncates"),
+    "truncates_across_partitions": ("deletes", "across_partitions"),
+    "remove_missing_after_snapshot": ("deletes", "missing_after_snapshot"),
+    "null_means_keep": ("envelope", "null_means_unchanged"),
+}
+
+
+def table_settings(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The settings of a table, by group, that ask of silver what these arguments and log settings ask of `fold`."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in arguments.items():
+        group, key = _TABLE_KEYS[name]
+        found.setdefault(group, {})[key] = value == "last" if name == "soft_delete_values" else value
+    return found
+
+
 def fold(
     log: Iterable[Event],
     columns: Sequence[str],

@@ -189,7 +189,7 @@ def outcome(change: Change, policy: Evolution) -> str:
 
 _HEAD = """# Schema evolution
 
-Bronze holds bytes and never changes its shape. What silver does is the table's `evolution`:
+Bronze holds bytes and never changes its shape. What silver does is the table's `schema.evolution`:
 
 | setting | meaning |
 |---|---|
@@ -214,10 +214,10 @@ This table is computed by the code, and real tables in Delta and in both types o
 - **Variant columns** hold values of any other type. If `price` changes from text to integer, silver has `price` and
   `price__int`. A row has its value in one of them, null in the other: `coalesce(price__int, try_cast(price AS int))`
   reads both. Silver's commits store which column belongs to which, so a rebuild gives the same names. To have
-  one column instead, name its type: `cast: {price: string}`.
+  one column instead, name its type: `schema.cast: {price: string}`.
 - **Dropped** columns stay. Rows written from then on have null there; the report names them once.
-- **Renamed** columns are a dropped and a new one: nothing in the events links them. `rename: {new_name: old_name}`
-  goes on with the old column.
+- **Renamed** columns are a dropped and a new one: nothing in the events links them.
+  `schema.rename: {new_name: old_name}` goes on with the old column.
 - **A default** of a new column is not in the rows that were there before: the source changes them without an event.
   Silver has null, `cdc-lake reconcile` finds them, and an incremental snapshot of the table brings them.
 - **Another primary key** needs a new snapshot and a rebuild by the new key
@@ -226,22 +226,22 @@ This table is computed by the code, and real tables in Delta and in both types o
   code 2 and says how to undo that. So it does if a constraint or `delta.appendOnly`, set by hand, refuses its rows.
 - **Names** that no table can have (the empty one; with spaces, control characters or `,;{}()=`; those of cdc_lake's own
   columns and of Hudi's) are found when bronze lands a record. A table with silver in Hudi also needs names of letters,
-  digits and `_`. Such records are quarantined, and the table's other records go on. Set `rename` or `except_columns`,
-  then [replay them](../how-to/quarantine.md). In Avro such names cannot occur: Debezium writes `_` with
-  `field.name.adjustment.mode=avro`. They come as JSON.
+  digits and `_`. Such records are quarantined, and the table's other records go on. Set `schema.rename` or
+  `schema.exclude`, then [replay them](../how-to/quarantine.md). In Avro such names cannot occur: Debezium writes
+  `_` with `field.name.adjustment.mode=avro`. They come as JSON.
 - **Enums** are texts; a value that the schema does not list is taken like the others.
 
 ## Choosing columns
 
 | setting | meaning |
 |---|---|
-| `except_columns: [secret]` | the source's column is not in silver; bronze has it |
-| `rename: {full_name: name}` | silver's column is called `name`; several may become one, but no two of one schema |
-| `cast: {code: string}` | silver's column, by its name there, always has this type |
+| `schema.exclude: [secret]` | the source's column is not in silver; bronze has it |
+| `schema.rename: {full_name: name}` | silver's column is called `name`; several may become one, not two of one schema |
+| `schema.cast: {code: string}` | silver's column, by its name there, always has this type |
 
-A value that does not go into the type that `cast` names stops the run (exit 30) and says how many there are. Its batch
-is not committed; earlier batches stay. What is already in silver stays as it is: run `cdc-lake rebuild` to apply these
-settings to all rows.
+A value that does not go into the type that `schema.cast` names stops the run (exit 30) and says how many there are. Its
+batch is not committed; earlier batches stay. What is already in silver stays as it is: run `cdc-lake rebuild` to apply
+these settings to all rows.
 
 ## Nulls that arrive as defaults
 

@@ -48,7 +48,7 @@ _POLICIES = """
 - **Values that were not sent** keep the column's value
   ([placeholders](../explanation/ordering-and-deletes.md#placeholders)). Postgres' arrays of numbers
   with a fraction, of times, of ranges and the like have no placeholder: left alone by an update when they are
-  large, they arrive as null. Name such columns in `null_means_keep`, or set REPLICA IDENTITY FULL.
+  large, they arrive as null. Name such columns in `envelope.null_means_unchanged`, or set REPLICA IDENTITY FULL.
 - **A value that equals the placeholder** (`__debezium_unavailable_value` in a text, for example) cannot be told from
   one that was not sent. Silver keeps what it had, or null.
 - **Postgres' `timetz` in a zone with seconds** (`10:00:00+01:00:30`) arrives as null in a snapshot. In the stream it

@@ -16,12 +16,6 @@ from cdc_lake.sinks.topic import KafkaTopic
 from cdc_lake.tables.progress import BronzeProgress, Sent
 
 
-def dead_letter_topic(config: Config, topic: str) -> str | None:
-    """The dead-letter topic of a topic; None for dead-letter topics themselves, to avoid a loop."""
-    taking = {settings.dead_letter_topic for settings in (config.defaults, *config.tables.values())}
-    return None if topic in taking else config.table(topic).dead_letter_topic
-
-
 def is_due(target: str | None, progress: BronzeProgress) -> bool:
     """Whether records may not have been sent to the dead-letter topic `target`."""
     return target is not None and progress.sent.get(target) != _sent(progress.commit) and progress.commit > 0
@@ -47,7 +41,9 @@ def send_due(config: Config, bronze: BronzeTable, target: str, run_id: str, done
     sent = progress.sent.get(target, _sent(0))
     rows = bronze.read().where((F.col("status") == "quarantined") & (F.col("first_batch") > sent.commit))
     login = broker_login(config.kafka)
-    topic = KafkaTopic(target, kafka_address(config), config.kafka.timeout_seconds, login, "`dead_letter_topic`")
+    topic = KafkaTopic(
+        target, kafka_address(config), config.kafka.timeout_seconds, login, "`quality.dead_letter_topic`"
+    )
     number, warning = send_dead_letters(topic, rows)
     done.count(dead_letters=number)
     if warning:

@@ -122,7 +122,7 @@ def _chosen_key_result(keys: Layouts, values: Layouts, key_columns: Sequence[str
         if not (found and key_columns):
             return None
         is_null = reduce(or_, (found.value[name].isNull() for name in key_columns))
-        return _key_result(found, F.when(is_null, "a column of `keys` is null"))
+        return _key_result(found, F.when(is_null, "a column of `merge.keys` is null"))
 
     return values.chosen(in_value)
 
@@ -244,11 +244,11 @@ def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) 
     no_key = is_keyed & (F.col("key").isNull() if key_columns == () else op == TOMBSTONE)
     nothing = no_key & (op == TOMBSTONE) & F.col("key").isNull()
     if key_columns == ():
-        how = "the record has no key; set message.key.columns on the connector, or `keys`"
+        how = "the record has no key; set message.key.columns on the connector, or `merge.keys`"
     elif key_columns is None:
-        how = "the record has no value, which `mode: append` needs, and does not follow a delete of the same key"
+        how = "the record has no value, which `merge.mode: append` needs, and does not follow a delete of the same key"
     else:
-        how = "the record has no value, which `keys` needs, and does not follow a delete of the same Kafka key"
+        how = "the record has no value, which `merge.keys` needs, and does not follow a delete of the same Kafka key"
     other_op = f"op is not one of {', '.join((*ROW_OPS, TRUNCATE))}"
     undecodable = "not every byte is consumed by the schema, or the bytes do not fit it"
     not_utf8 = "one of its texts is not UTF-8"

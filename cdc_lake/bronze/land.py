@@ -157,7 +157,7 @@ def _bronze_rows(
         ordered = with_log_order(decided, last_records(run.table, before, generation, first_is_tombstone))
     today = datetime.now(UTC).date()
     rows = bronze_rows(ordered, batch=before.commit + 1, generation=generation, ingest_date=today, late=is_again)
-    if run.settings.on_error == "log":
+    if run.settings.quality.on_error == "log":
         is_bad = F.col("status") == "quarantined"
         rows = rows.withColumn("status", F.when(is_bad, "dropped").otherwise(F.col("status")))
     return rows
@@ -175,8 +175,8 @@ def _is_again(spans: Mapping[int, Span], before: BronzeProgress) -> bool:
 def _rows_of_batch(run: Landing, before: BronzeProgress) -> int:
     """How many records to read, if they are as large as those of the last batch; a quarter less, as sizes vary."""
     if not before.record_bytes:
-        return run.settings.max_rows
-    return min(run.settings.max_rows, max(run.max_bytes * 3 // 4 // before.record_bytes, 1))
+        return run.settings.read.max_records_per_batch
+    return min(run.settings.read.max_records_per_batch, max(run.max_bytes * 3 // 4 // before.record_bytes, 1))
 
 
 def _scan_batch(
@@ -277,15 +277,15 @@ def _next_progress(
 
 
 def _stop_on_error(run: Landing, rows: DataFrame, quarantined: int) -> None:
-    """Raise if records are quarantined and `on_error` is `stop`."""
-    if not quarantined or run.settings.on_error != "stop":
+    """Raise if records are quarantined and `quality.on_error` is `stop`."""
+    if not quarantined or run.settings.quality.on_error != "stop":
         return
     first = rows.where(F.col("status") == "quarantined").orderBy("partition", "offset").first()
     assert first is not None
     raise QualityGateError(
         f"{run.log.name}[{first['partition']}]@{first['offset']}",
         f"{first['error']['message']} ({quarantined} such records in this batch)",
-        "the batch was not committed (`on_error: stop`); fix the cause, or set `on_error: quarantine`",
+        "the batch was not committed (`quality.on_error: stop`); fix the cause, or set `quality.on_error: quarantine`",
     )
 
 
@@ -296,13 +296,14 @@ def _log_dropped(run: Landing, batch: int, number: int) -> None:
     for row in first.collect():
         logger.warning("%s[%d]@%d: %s", run.log.name, row["partition"], row["offset"], row["message"])
     run.done.warn(
-        f"{number} records of batch {batch} were dropped (`on_error: log`); list them with "
+        f"{number} records of batch {batch} were dropped (`quality.on_error: log`); list them with "
         f"`cdc-lake quarantine list --dropped --each`, and land them with `replay --dropped`"
     )
 
 
 def _check_quarantine_limit(done: TableReport, settings: TableConfig) -> None:
-    read, quarantined, limit = done.rows.get("read", 0), done.rows.get("quarantined", 0), settings.max_quarantined
+    read, quarantined = done.rows.get("read", 0), done.rows.get("quarantined", 0)
+    limit = settings.quality.max_quarantined
     allowed = float(limit[:-1]) / 100 * read if limit.endswith("%") else int(limit)
     if quarantined > allowed:
         raise QualityGateError(

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.bronze.dead_letters import dead_letter_topic
 from cdc_lake.bronze.log_ends import rewritten_offsets
 from cdc_lake.bronze.offsets import continue_from, describe_loss
 from cdc_lake.config import Config, TableConfig
@@ -58,12 +57,12 @@ class Landing:
     @cached_property
     def max_bytes(self) -> int:
         """The bytes of a batch; see `max_batch_bytes`."""
-        return batch_bytes(self.spark, self.settings.max_batch_bytes, self.bronze.parallel)
+        return batch_bytes(self.spark, self.settings.read.max_batch_bytes, self.bronze.parallel)
 
     @property
     def dead_letters(self) -> str | None:
         """The topic for dead letters."""
-        return dead_letter_topic(self.bronze.config, self.log.name)
+        return self.bronze.config.dead_letter_topic(self.log.name)
 
 
 def stored_progress(run: Landing) -> BronzeProgress | None:
@@ -112,11 +111,11 @@ def starting_progress(
     """
     log = run.log
     if progress is None:
-        begin = offsets_of(run.settings.start, log, run.bronze.source)
+        begin = offsets_of(run.settings.read.start, log, run.bronze.source)
         if skipped := sum(offset - log.partitions[partition].start for partition, offset in begin.items()):
             run.done.warn(
-                f"bronze starts at `start: {run.settings.start}` and skips {skipped} offsets before it; to read them, "
-                f"run `cdc-lake seek --table {log.name} --to earliest`"
+                f"bronze starts at `read.start: {run.settings.read.start}` and skips {skipped} offsets before it; "
+                f"to read them, run `cdc-lake seek --table {log.name} --to earliest`"
             )
         return BronzeProgress(run_id=run.bronze.run_id, commit=0, offsets={log.id: begin})
     offsets, gaps = continue_from(log, progress.offsets, replaced)

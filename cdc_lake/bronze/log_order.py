@@ -66,7 +66,7 @@ def with_log_order(records: DataFrame, before: Mapping[int, LastRecord]) -> Data
         PAIR_STAGE, "delete_quarantined", F.lit("the record before it, with the same key, is quarantined")
     )
     is_paired = F.coalesce(follows & (last["op"] == "d"), F.lit(False))
-    # With `keys`, a tombstone has no key columns of its own, but its delete has.
+    # With `merge.keys`, a tombstone has no key columns of its own, but its delete has.
     has_key_of_delete = is_paired & F.coalesce(F.col("error.code") == NO_KEY, F.lit(False))
     return records.withColumns(
         {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from cdc_lake.bronze.dead_letters import dead_letter_topic, is_due
+from cdc_lake.bronze.dead_letters import is_due
 from cdc_lake.bronze.land import land_next
 from cdc_lake.bronze.landing import BronzeRun, Landing
 from cdc_lake.bronze.offsets import continue_from, lag_by_partition, unread
@@ -136,7 +136,7 @@ class _TopicLag:
             return None
         if progress is None or log.id not in progress.offsets or continue_from(log, progress.offsets)[1]:
             return None
-        if is_due(dead_letter_topic(self.config, done.table), progress):
+        if is_due(self.config.dead_letter_topic(done.table), progress):
             return None
         position = progress.offsets[log.id]
         done.lag_before = done.lag_after = lag_by_partition(log, position)
@@ -146,15 +146,15 @@ class _TopicLag:
 
     def _can_wait(self, log: TopicLog, left: Mapping[int, Span], progress: BronzeProgress) -> bool:
         """Whether the new records are few, and none is older than `max_latency_seconds`."""
-        settings = self.config.table(log.name)
+        read = self.config.table(log.name).read
         number = sum(span.end - span.start for span in left.values())
-        if not (self.is_continuous and settings.min_batch_bytes and number and progress.record_bytes):
+        if not (self.is_continuous and read.min_batch_bytes and number and progress.record_bytes):
             return False
-        if number * progress.record_bytes >= settings.min_batch_bytes or number >= settings.max_rows:
+        if number * progress.record_bytes >= read.min_batch_bytes or number >= read.max_records_per_batch:
             return False
         first_ms = self.source.timestamps_ms(log.name, {partition: span.start for partition, span in left.items()})
         oldest_ms = min(first_ms.values(), default=0)
-        return time.time() * 1000 - oldest_ms < settings.max_latency_seconds * 1000
+        return time.time() * 1000 - oldest_ms < read.max_latency_seconds * 1000
 
 
 @dataclass(frozen=True)

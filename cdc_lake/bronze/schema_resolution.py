@@ -82,15 +82,15 @@ def scan_records(records: DataFrame, settings: TableConfig, *, of_files: bool = 
         The records with the columns of `with_references`, persisted, and their summary.
     """
     framings: dict[str, Any] = {
-        "key_framing": settings.key_framing if settings.key_of_rows == () else None,
-        "value_framing": settings.value_framing,
+        "key_framing": settings.key.wire_format if settings.key_of_rows == () else None,
+        "value_framing": settings.value.wire_format,
     }
-    framed = with_frames(records, **framings, max_bytes=settings.max_record_bytes, of_files=of_files)
+    framed = with_frames(records, **framings, max_bytes=settings.read.max_record_bytes, of_files=of_files)
     records, summary = _persist(with_references(framed, NUMBERED, **framings))
     if not summary.frames <= set(NUMBERED):
         records.unpersist()
         if GLUE_ZLIB in summary.frames:
-            framed = with_unpacked_bytes(framed, settings.max_record_bytes)
+            framed = with_unpacked_bytes(framed, settings.read.max_record_bytes)
         records, summary = _persist(with_references(framed, summary.frames, **framings))
     return records, summary
 
@@ -182,13 +182,13 @@ def resolve_schemas(
         known_kinds = {frame: kind for of, kind in kinds.items() for s, _, frame in [of.partition(".")] if s == side}
         found = resolve(
             references,
-            names=Names(topic, owners.get(side, ()), settings.record_names),
+            names=Names(topic, owners.get(side, ()), settings.envelope.record_names),
             kinds=files.kinds,
             known_kinds=known_kinds,
             look_up=source.look_up,
             samples=source.samples,
         )
-        is_declared = getattr(settings, f"{side}_framing") in (*DECLARED, JSON)
+        is_declared = settings.wire(side).wire_format in (*DECLARED, JSON)
         if not (quarantine_unknown_ids or is_declared):
             files.check_has_content(source.asked)
         kinds |= {f"{side}.{frame}": kind for frame, kind in found.kinds.items()}
@@ -210,10 +210,10 @@ def _usable(found: Resolution, side: Side, settings: TableConfig, spark: SparkSe
         found.problems,
         side=side,
         key_columns=settings.key_of_rows,
-        sequence_by=settings.sequence_by,
+        sequence_by=settings.merge.sequence_by,
         spark=spark,
-        placing=ColumnMapping(settings.except_columns, settings.rename),
-        in_hudi=any(one.format == "hudi" for one in settings.silver),
+        placing=ColumnMapping(settings.schema_.exclude, settings.schema_.rename),
+        in_hudi=any(one.format == "hudi" for one in settings.storage),
         are_all=are_all,
     )
 
@@ -232,13 +232,13 @@ def _primary_key(
     Args:
         schemas: those of the side that has the key.
     """
-    mapping = ColumnMapping(settings.except_columns, settings.rename, settings.cast)
+    mapping = ColumnMapping(settings.schema_.exclude, settings.schema_.rename, settings.schema_.cast)
     given, embedded = dict[str, Mapping[str, str]](), dict[str, Mapping[str, str]]()
     for reference, several in schemas.known.items():
         tree = several[0].tree
         if is_of_signal_table(tree) if side == "key" else shape_of(tree) == "control":
             continue
-        tree = key_tree_in(tree, settings.keys) if side == "value" else tree
+        tree = key_tree_in(tree, settings.merge.keys) if side == "value" else tree
         is_embedded = reference.partition(":")[0] in json_format.REFERENCES
         (embedded if is_embedded else given)[reference] = mapping.key(held_types(key_fields(tree)))
 
@@ -281,13 +281,13 @@ def decide(
         summary.frames,
         typed,
         key_columns=settings.key_of_rows,
-        sequence_by=settings.sequence_by,
+        sequence_by=settings.merge.sequence_by,
     )
 
 
 def typed_row(table: BronzeTable, settings: TableConfig, resolved: ResolvedSchemas) -> TypedRow | None:
-    """The fields of bronze's `before` and `after`, with those that a batch adds; None without `decoded: true`."""
-    if not settings.decoded:
+    """The fields of bronze's `before` and `after`, with those that a batch adds; None without `value.decoded: true`."""
+    if not settings.value.decoded:
         return None
     found = TypedRow.stored(table.read().schema) if table.exists() else TypedRow({})
     for schema in (one for several in resolved.values.known.values() for one in several if one.shape != "control"):
@@ -350,13 +350,13 @@ class _SchemaSource:
         return schema.of_table(self._settings) if self._side == "value" else schema
 
     def _declared(self) -> list[WriterSchema]:
-        settings, frame = self._settings, getattr(self._settings, f"{self._side}_framing")
-        if frame in (CSV, STRING):
-            return [WriterSchema(schema_text(frame, columns=self._columns()))]
-        return [avro_schema(_read(file)) for file in getattr(settings, f"{self._side}_schemas")]
+        wire = self._settings.wire(self._side)
+        if wire.wire_format in (CSV, STRING):
+            return [WriterSchema(schema_text(wire.wire_format, columns=self._columns()))]
+        return [avro_schema(_read(file)) for file in wire.schemas]
 
     def _columns(self) -> dict[str, str]:
-        columns, keys = self._settings.columns, self._settings.key_columns
+        columns, keys = self._settings.value.columns, self._settings.key.columns
         if self._side == "value":
             return columns
         return {name: columns.get(name, "string") for name in keys or ("key",)}
@@ -364,7 +364,7 @@ class _SchemaSource:
     def _plain(self, schema_id: str) -> WriterSchema:
         shape, _, names = schema_id.partition(":")
         listed = json.loads(names)
-        declared = {name: kind for name, kind in self._settings.columns.items() if name in listed}
+        declared = {name: kind for name, kind in self._settings.value.columns.items() if name in listed}
         return WriterSchema(schema_text("json", shape=shape, names=listed, columns=declared))
 
     def _embedded(self, name: str) -> WriterSchema:
@@ -382,7 +382,7 @@ def _read(file: str) -> str:
         return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(
-            file, f"cannot read the schema file ({type(exc).__name__})", "check key_schemas and value_schemas"
+            file, f"cannot read the schema file ({type(exc).__name__})", "check `key.schemas` and `value.schemas`"
         ) from exc
 
 

@@ -1,4 +1,4 @@
-"""Orders events by a column of the row (`sequence_by`) if they have no log position of the source."""
+"""Orders events by a column of the row (`merge.sequence_by`) if they have no log position of the source."""
 
 from dataclasses import replace
 
@@ -21,12 +21,12 @@ def check_sequence(tree: Tree, column: str) -> None:
     """
     row = row_fields(tree)
     if column not in row:
-        raise SchemaError(f"the row does not have the column {column} of `sequence_by`")
+        raise SchemaError(f"the row does not have the column {column} of `merge.sequence_by`")
     kind = mapping(row[column]).type
     if kind not in (*_NUMBERS, "date", "timestamp"):
         raise SchemaError(
-            f"`sequence_by` is {column}, a {kind}, but must be an integer, a date or a timestamp; for JSON without a "
-            "schema, declare its type in `columns`"
+            f"`merge.sequence_by` is {column}, a {kind}, but must be an integer, a date or a timestamp; for JSON "
+            "without a schema, declare its type in `value.columns`"
         )
 
 
@@ -51,7 +51,9 @@ def in_sequence(facts: Metadata, value: Decoded, column: str) -> tuple[Metadata,
     else:
         number = sent
     position = F.array(number.cast("bigint"), F.unix_millis("timestamp"), F.col("offset"))
-    missing = F.when(number.isNull() & (facts.op != TRUNCATE), f"`{column}`, the column of `sequence_by`, is null")
+    missing = F.when(
+        number.isNull() & (facts.op != TRUNCATE), f"`{column}`, the column of `merge.sequence_by`, is null"
+    )
     placed = replace(
         facts,
         source_ts_ms=time_ms,

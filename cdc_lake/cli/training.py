@@ -5,7 +5,7 @@ from pathlib import Path
 import fastavro
 
 from cdc_lake.bronze.run import run_bronze
-from cdc_lake.config import Config, FilesConfig, LakeConfig, TableConfig
+from cdc_lake.config import Config, FilesConfig, LakeConfig, MergeConfig, TableConfig
 from cdc_lake.errors import CdcLakeError
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
@@ -51,7 +51,7 @@ def train(folder: Path) -> None:
     config = Config(
         lake=LakeConfig(root=str(folder / "lake")),
         files=FilesConfig(root=str(folder / "files")),
-        tables={_TABLE: TableConfig(keys=("id",))},
+        tables={_TABLE: TableConfig(merge=MergeConfig(keys=("id",)))},
     )
     (folder / "files" / _TABLE).mkdir(parents=True)
     scheduler = TableScheduler()

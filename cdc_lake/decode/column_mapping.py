@@ -1,4 +1,4 @@
-"""Which silver column takes a source column (`except_columns`, `rename`, `cast`), and names that no table can have."""
+"""Which silver column takes a source column (`schema.exclude`, `rename`, `cast`), and names that no table can have."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -8,7 +8,7 @@ from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, SILVER_META, name_p
 from cdc_lake.decode.schemas import SchemaError, Tree, field_names
 from cdc_lake.errors import ConfigError
 
-OTHER_NAME = "give it another name by `rename`, or leave it out by `except_columns`"
+OTHER_NAME = "give it another name by `schema.rename`, or leave it out by `schema.exclude`"
 _RESERVED = frozenset((*SILVER_META, KEY, KEEP, DELETE))
 
 
@@ -63,7 +63,9 @@ class ColumnMapping:
             place = self.place(source)
             if place in found:
                 raise ConfigError(
-                    f"{table}.{place}", f"`rename` makes two columns one, `{source}` is the second", "see `rename`"
+                    f"{table}.{place}",
+                    f"`schema.rename` makes two columns one, `{source}` is the second",
+                    "see `schema.rename`",
                 )
             if place is not None:
                 found[place] = self.type_of(place, kind)
@@ -85,12 +87,14 @@ class ColumnMapping:
             if place is None:
                 continue
             if place in sources:
-                raise SchemaError(f"`rename` makes `{sources[place]}` and {source!r} one column, `{place}`")
+                raise SchemaError(f"`schema.rename` makes `{sources[place]}` and {source!r} one column, `{place}`")
             sources[place] = source
             if problem := column_problem(place, in_hudi=in_hudi):
                 raise SchemaError(f"{problem}; {OTHER_NAME}")
             if problem := next(filter(None, (name_problem(one, in_hudi=in_hudi) for one in field_names(tree))), None):
-                raise SchemaError(f"{problem}; leave the column {source!r} out by `except_columns`, not by `rename`")
+                raise SchemaError(
+                    f"{problem}; leave the column {source!r} out by `schema.exclude`, not by `schema.rename`"
+                )
 
     def key(self, columns: Mapping[str, str]) -> dict[str, str]:
         """The places of a key's columns, and the types that they bring."""

@@ -76,7 +76,9 @@ class MetadataNames:
             ours = own.get(part["name"]) or (rest if is_added and _is_flat_metadata(_PREFIX + rest) else None)
             found.append({**part, "name": _PREFIX + ours, "sent": part["name"]} if ours else part)
         if both := twins(part["name"] for part in found):
-            raise SchemaError(f"two fields are {' and '.join(both)}: see metadata_prefix and metadata_fields")
+            raise SchemaError(
+                f"two fields are {' and '.join(both)}: see envelope.add_fields_prefix and envelope.add_fields_renamed"
+            )
         return {**tree, "fields": found}
 
 

@@ -43,7 +43,7 @@ def key_tree_in(tree: Tree, columns: Sequence[str]) -> Tree:
     """
     row = row_fields(tree)
     if missing := [name for name in columns if name not in row]:
-        raise SchemaError(f"the row has no column {', '.join(missing)}, which `keys` names")
+        raise SchemaError(f"the row has no column {', '.join(missing)}, which `merge.keys` names")
     return record("Key", {name: row[name] for name in columns})
 
 

@@ -54,8 +54,8 @@ class WriterSchema:
 
     def of_table(self, settings: TableConfig) -> "WriterSchema":
         """A value's schema with the metadata field names of a table, which its transform may have changed."""
-        renamed = tuple(sorted(settings.metadata_fields.items()))
-        return replace(self, names=MetadataNames(settings.metadata_prefix, renamed))
+        renamed = tuple(sorted(settings.envelope.add_fields_renamed.items()))
+        return replace(self, names=MetadataNames(settings.envelope.add_fields_prefix, renamed))
 
     @property
     def format(self) -> str:

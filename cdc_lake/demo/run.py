@@ -26,6 +26,7 @@ import psycopg
 from deltalake import DeltaTable
 
 from cdc_lake.config import CHECKOUT, TABLE_TYPES, TableType
+from cdc_lake.config.gold_models import read_model
 from cdc_lake.demo import sample
 from cdc_lake.demo.any_changes import AnyChanges
 from cdc_lake.demo.comparer import Comparison, compare
@@ -36,7 +37,6 @@ from cdc_lake.demo.workload import ChangesTo, changing
 from cdc_lake.embedded.connectors import check_connector, postgres_connector_config, put_connector
 from cdc_lake.embedded.stack import Stack, rss_bytes
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
-from cdc_lake.models import read_model
 from cdc_lake.reconcile.catalogue import Table, in_the_lake, read_tables
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock, require
 from cdc_lake.spark.java import SHORT_JVM
@@ -379,7 +379,7 @@ class Jobs:
             **where.variables,
             "CDC_LAKE__STACK__FOLDER": str(stack.folder),
             "CDC_LAKE__LAKE__ROOT": lake,
-            "CDC_LAKE__DEFAULTS__SILVER": held_in(table_type),
+            "CDC_LAKE__DEFAULTS__STORAGE": held_in(table_type),
         }
         self.seconds: dict[str, float] = {}
 

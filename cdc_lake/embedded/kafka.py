@@ -8,7 +8,7 @@ from cdc_lake.embedded.server import HOST, Server, properties
 
 _HEAP = "384m"
 MAX_RECORD_BYTES = 32 << 20
-"""Kafka's own 1 MiB is less than a row with a document in it; bronze quarantines what is above `max_record_bytes`."""
+"""Kafka's own 1 MiB is less than a row with a document in it; bronze quarantines above `read.max_record_bytes`."""
 _CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 _API_VERSIONS_REQUEST = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 """Length, api key, api version, correlation id, no client id."""

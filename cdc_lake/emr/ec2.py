@@ -99,38 +99,38 @@ def cluster_request(config: Config) -> dict[str, Any]:
         raise ConfigError(
             "emr.cluster", "the settings are of EMR Serverless", "write `cluster` instead of `serverless`"
         )
-    shape = "say what a new cluster is to be, see docs/how-to/emr.md"
+    new, shape = cluster.new, "say what a new cluster is to be, see docs/how-to/emr.md"
     request = {
         "Name": emr.name,
         "ReleaseLabel": emr.release,
         "Applications": [{"Name": "Spark"}],
         "Instances": {
-            "InstanceGroups": [_group("MASTER", cluster.primary, 1), _group("CORE", cluster.core, cluster.core_count)],
-            "Ec2SubnetId": required(cluster.subnet, "cluster.subnet", shape),
+            "InstanceGroups": [_group("MASTER", new.primary, 1), _group("CORE", new.core, new.core_count)],
+            "Ec2SubnetId": required(new.subnet, "cluster.new.subnet", shape),
             "KeepJobFlowAliveWhenNoSteps": True,
         },
         "BootstrapActions": [
             {"Name": path.rpartition("/")[2], "ScriptBootstrapAction": {"Path": path}}
-            for path in (f"{package_url(emr)}/emr/bootstrap.sh", *cluster.bootstrap)
+            for path in (f"{package_url(emr)}/emr/bootstrap.sh", *new.bootstrap)
         ],
         "Configurations": [
             {"Classification": name, "Properties": properties}
             for name, properties in _classifications(config, cluster).items()
         ],
-        "ServiceRole": required(cluster.service_role, "cluster.service_role", shape),
-        "JobFlowRole": required(cluster.instance_profile, "cluster.instance_profile", shape),
-        "StepConcurrencyLevel": cluster.parallel_steps,
-        "AutoTerminationPolicy": {"IdleTimeout": cluster.idle_seconds},
+        "ServiceRole": required(new.service_role, "cluster.new.service_role", shape),
+        "JobFlowRole": required(new.instance_profile, "cluster.new.instance_profile", shape),
+        "StepConcurrencyLevel": new.parallel_steps,
+        "AutoTerminationPolicy": {"IdleTimeout": new.idle_seconds},
         "VisibleToAllUsers": True,
         "Tags": [{"Key": key, "Value": value} for key, value in (_MANAGED | emr.tags).items()],
     }
     if cluster.runtime_roles:
         todo = "name one that allows runtime roles, or set emr.cluster.runtime_roles to false"
         request["SecurityConfiguration"] = required(
-            cluster.security_configuration, "cluster.security_configuration", todo
+            new.security_configuration, "cluster.new.security_configuration", todo
         )
-    elif cluster.security_configuration:
-        request["SecurityConfiguration"] = cluster.security_configuration
+    elif new.security_configuration:
+        request["SecurityConfiguration"] = new.security_configuration
     return request | ({"LogUri": f"{emr.logs}/"} if emr.logs else {})
 
 
@@ -208,7 +208,7 @@ def _classifications(config: Config, cluster: EmrCluster) -> dict[str, dict[str,
     ours = {"delta-defaults": {"delta.enabled": "true"}}
     if config.catalog.type == "hive" and config.catalog.uri is None:
         ours["spark-hive-site"] = GLUE_CLIENT
-    more = cluster.classifications
+    more = cluster.new.classifications
     return {name: ours.get(name, {}) | more.get(name, {}) for name in dict.fromkeys((*ours, *more))}
 
 

@@ -187,7 +187,7 @@ def _connectors(config: Config) -> list[str]:
 
 
 def _settings(config: Config, emr: EmrConfig) -> dict[str, str]:
-    driver, executor = emr.driver, emr.executor
+    driver, executor = emr.resources.driver, emr.resources.executor
     settings = {name: SPARK_DEFAULTS[name] for name in _SUBMITTED} | {
         # A session whose catalog is a metastore asks it whatever is done; the layers' own catalog does not need it.
         "spark.sql.catalogImplementation": "in-memory",

@@ -11,9 +11,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import quoted
+from cdc_lake.config.gold_models import Window
 from cdc_lake.errors import ModelError
 from cdc_lake.gold.query import Query, Source, in_our_words, seen
-from cdc_lake.models import Window
 from cdc_lake.tables.images import AFTER, BEFORE, IMAGE, images
 from cdc_lake.tables.joins import joined
 

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 
 from cdc_lake import failpoints
 from cdc_lake.columns import GONE, quoted
+from cdc_lake.config.gold_models import Header
 from cdc_lake.errors import ExpiredError
-from cdc_lake.models import Header
 from cdc_lake.runs.report import TableReport
 from cdc_lake.sinks.kafka import KafkaSink
 from cdc_lake.tables.contract import Commit, Table

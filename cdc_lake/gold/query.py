@@ -18,8 +18,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import DELETED, SILVER_META, quoted
+from cdc_lake.config.gold_models import GoldModel
 from cdc_lake.errors import CdcLakeError, ModelError
-from cdc_lake.models import GoldModel
 from cdc_lake.runs.errors import first_line
 from cdc_lake.spark.user_sql import parser, starts_a_program
 from cdc_lake.tables.contract import Table
@@ -63,7 +63,7 @@ class Source:
 
 def seen(rows: DataFrame) -> DataFrame:
     """Of silver's rows those that are not deleted, in the source's columns."""
-    if DELETED in rows.columns:  # a table of `mode: append` has no such row
+    if DELETED in rows.columns:  # a table of `merge.mode: append` has no such row
         rows = rows.where(~F.col(DELETED).eqNullSafe(True))
     return rows.drop(*SILVER_META)
 

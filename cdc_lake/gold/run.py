@@ -17,12 +17,12 @@ from pyspark.sql import functions as F
 from cdc_lake import failpoints
 from cdc_lake.columns import DELETE, KEEP, KEY, name_problem, quoted
 from cdc_lake.config import Config
+from cdc_lake.config.gold_models import EVERYTHING, WATERMARK, GoldModel, model_names, read_model
 from cdc_lake.errors import ExpiredError, KeyConstraintError, ModelError, NoProgressError
 from cdc_lake.gold.groups import Groups, touched, watermark
 from cdc_lake.gold.outbox import is_due, send_due
 from cdc_lake.gold.query import Query, Source, in_our_words
 from cdc_lake.gold.topic_schemas import kafka_sink
-from cdc_lake.models import EVERYTHING, WATERMARK, GoldModel, model_names, read_model
 from cdc_lake.runs.catalog_sync import sync_catalog_after_run
 from cdc_lake.runs.context import Leases, lake_of, select, silver_targets
 from cdc_lake.runs.expectations import check_expectations, is_met

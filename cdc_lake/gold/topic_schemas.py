@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cdc_lake.brokers import broker_login
 from cdc_lake.config import Config, kafka_address
-from cdc_lake.models import GoldModel, TopicSink, model_names, read_model
+from cdc_lake.config.gold_models import GoldModel, TopicSink, model_names, read_model
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import KEY_SUFFIX, VALUE_SUFFIX
 from cdc_lake.runs.context import open_gold, select, select_landed

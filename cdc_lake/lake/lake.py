@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from cdc_lake.columns import BRONZE_STATISTICS
-from cdc_lake.config import SilverTable
+from cdc_lake.config import StorageConfig
 from cdc_lake.errors import ConfigError
 from cdc_lake.lake.lease import Lease
 from cdc_lake.lake.open import TABLE_FOLDERS, gold_table, silver_table
@@ -44,7 +44,7 @@ class SilverTarget:
 
     name: str
     topic: str
-    held_in: SilverTable
+    held_in: StorageConfig
     path: str
     side: str
 
@@ -104,7 +104,7 @@ class Lake:
         """The newest commit of a topic's bronze table, read without Spark; see `newest_commit`."""
         return newest_commit(files, self.path("bronze", topic), "delta", BronzeProgress)
 
-    def silver(self, topic: str, stored_in: Sequence[SilverTable]) -> list[SilverTarget]:
+    def silver(self, topic: str, stored_in: Sequence[StorageConfig]) -> list[SilverTarget]:
         """The tables that a topic's silver is stored in, in the order of the settings."""
         found = []
         for number, one in enumerate(stored_in):
@@ -112,12 +112,12 @@ class Lake:
             found.append(SilverTarget(name, topic, one, self.path("silver", name), self.path("side", name)))
         return found
 
-    def gold(self, spark: SparkSession, model: str, stored_in: SilverTable) -> Table[GoldProgress]:
+    def gold(self, spark: SparkSession, model: str, stored_in: StorageConfig) -> Table[GoldProgress]:
         """A model's table, which may not exist yet."""
         return gold_table(spark, self.path("gold", model), stored_in)
 
     def newest_gold(
-        self, files: LocalFiles | Storage, model: str, stored_in: SilverTable
+        self, files: LocalFiles | Storage, model: str, stored_in: StorageConfig
     ) -> Newest[GoldProgress] | None:
         """The newest commit of a model's table, read without Spark; see `newest_commit`."""
         return newest_commit(files, self.path("gold", model), stored_in.format, GoldProgress)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyspark.sql import SparkSession
 
 from cdc_lake.columns import BATCH
-from cdc_lake.config import SilverTable
+from cdc_lake.config import StorageConfig
 from cdc_lake.errors import ConfigError, InstallationError
 from cdc_lake.spark.versions import has_hudi
 from cdc_lake.storage.files import Storage
@@ -20,7 +20,7 @@ TABLE_FOLDERS = tuple(_MARKS.values())
 """What a table's folder holds; one of these."""
 
 
-def silver_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table[SilverProgress]:
+def silver_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table[SilverProgress]:
     """A silver table by path.
 
     Args:
@@ -32,13 +32,13 @@ def silver_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table[S
         UnsupportedError: a newer Hudi has written it.
     """
     todo = (
-        "set `silver` of the table back, or move the folder and its side table away: silver is then made anew from "
+        "set `storage` of the table back, or move the folder and its side table away: silver is then made anew from "
         "bronze"
     )
     return _table(spark, path, wanted, todo, statistics=(BATCH, "__source_ts_ms"))
 
 
-def gold_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table[GoldProgress]:
+def gold_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table[GoldProgress]:
     """A gold table by path; see `silver_table`.
 
     Args:
@@ -48,7 +48,7 @@ def gold_table(spark: SparkSession, path: str, wanted: SilverTable) -> Table[Gol
 
 
 def _table(
-    spark: SparkSession, path: str, wanted: SilverTable, todo: str, *, statistics: Sequence[str] = ()
+    spark: SparkSession, path: str, wanted: StorageConfig, todo: str, *, statistics: Sequence[str] = ()
 ) -> Table[P]:
     other = next(format for format in _MARKS if format != wanted.format)
     if Storage(spark).exists(f"{path}/{_MARKS[other]}"):
@@ -79,7 +79,7 @@ def _table(
     return hudi
 
 
-def _another(path: str, found: str, wanted: SilverTable, todo: str) -> ConfigError:
+def _another(path: str, found: str, wanted: StorageConfig, todo: str) -> ConfigError:
     by = f"partitioned by ({', '.join(wanted.partition_by)})" if wanted.partition_by else None
     name = " ".join(filter(None, (wanted.format, wanted.type, by)))
     return ConfigError(path, f"there is {found}, and the settings say {name}", todo)

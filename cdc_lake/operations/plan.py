@@ -169,7 +169,7 @@ class _TopicPlanner:
                 raise log.problem
             settings = self.config.table(self.topic)
             settings.check(self.topic)
-            before = before if progress else offsets_of(settings.start, log, source)
+            before = before if progress else offsets_of(settings.read.start, log, source)
         except CdcLakeError as error:
             found.refused.append(str(error))
         left = unread(log, progress.offsets.get(log.id, {}) if progress else before)
@@ -182,9 +182,10 @@ class _TopicPlanner:
             found.what = "appends" if found.records else "nothing"
             if log.id not in progress.offsets:
                 found.why.append("the topic was re-created: its records are landed as a new generation")
-        batches = -(-found.records // self.config.table(self.topic).max_rows)
+        most = self.config.table(self.topic).read.max_records_per_batch
+        batches = -(-found.records // most)
         if batches > 1:
-            found.why.append(f"in {batches} batches of at most {self.config.table(self.topic).max_rows} records")
+            found.why.append(f"in {batches} batches of at most {most} records")
         return found
 
     def silver(self, target: SilverTarget) -> TablePlan:
@@ -193,7 +194,7 @@ class _TopicPlanner:
         landed, settings = bronze.progress(), self.config.table(self.topic)
         assert landed is not None, "a bronze table is created with progress"
         run = looking(
-            self.config,
+            lake_of(self.config),
             target,
             self.spark,
             bronze=bronze.read(as_of=bronze.version()).select(*BRONZE),
@@ -222,11 +223,11 @@ class _TopicPlanner:
             if found.records and batch.schemas is not None:
                 after = batch.schemas.evolved
                 found.steps = _planned_steps(run, after)
-                check_steps(target.name, after.steps, settings.evolution)
+                check_steps(target.name, after.steps, settings.schema_.evolution)
             if after is not None:
                 announced = self._announced(run, after)
                 found.announced = _planned_steps(run, announced)
-                check_steps(f"{self.topic}{VALUE_SUFFIX} in the registry", announced.steps, settings.evolution)
+                check_steps(f"{self.topic}{VALUE_SUFFIX} in the registry", announced.steps, settings.schema_.evolution)
         except CdcLakeError as error:
             found.refused.append(str(error))
         return found
@@ -263,7 +264,7 @@ def _describe_merge(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:
         return "advances", ["bronze's new batches contain no events"]
     if batch.progress is None:
         return "creates the table", []
-    if run.settings.mode == "append":
+    if run.settings.merge.mode == "append":
         return "appends", []
     if is_compared:
         return "compares all of bronze with silver, key by key", [
@@ -276,7 +277,7 @@ def _describe_merge(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:
         why.append(f"{counts.late} records were replayed: their keys are refolded from all of bronze")
     if counts.truncates:
         why.append(f"{counts.truncates} truncates: every row of the table is read")
-    if counts.marks and run.settings.remove_missing_after_snapshot:
+    if counts.marks and run.settings.deletes.missing_after_snapshot:
         why.append("a snapshot began or ended: rows that it lacks are deleted")
     if run.partitions > 1:
         why.append(f"{run.partitions} partitions: keys that changed partition are refolded from all of bronze")

@@ -162,7 +162,7 @@ def _read_records(
 
 def _body(side: Side, frames: set[str], settings: TableConfig) -> Column:
     """The bytes without their frame; null if they are larger than `max_record_bytes`."""
-    return F.when(F.length(side) <= settings.max_record_bytes, body(F.col(side), F.col(f"{side}_framing"), frames))
+    return F.when(F.length(side) <= settings.read.max_record_bytes, body(F.col(side), F.col(f"{side}_framing"), frames))
 
 
 def _typed_rows(
@@ -172,7 +172,7 @@ def _typed_rows(
     if rows.isEmpty():
         return {}
     target, rows = silver_targets(config, topic)[0], rows.select(*BRONZE)
-    reading = Reading(looking(config, target, spark, bronze=rows, partitions=1, settings=config.table(topic)))
+    reading = Reading(looking(lake_of(config), target, spark, bronze=rows, partitions=1, settings=config.table(topic)))
     schemas = reading.schemas_in(rows)
     assert schemas is not None, "rejected events have a key"
     sent = reading.events(rows, schemas, has_moves=True).select(KAFKA, "row", "unavailable").collect()

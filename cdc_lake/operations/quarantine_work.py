@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_lake.bronze.dead_letters import dead_letter_topic, sent_after
+from cdc_lake.bronze.dead_letters import sent_after
 from cdc_lake.config import Config
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.operations.quarantine import COORDINATES, Selection
@@ -78,7 +78,7 @@ class QuarantineWork(ABC):
             done: the table's report.
             following: fields of the progress that change.
         """
-        sent = sent_after(dead_letter_topic(self.config, done.table), progress)
+        sent = sent_after(self.config.dead_letter_topic(done.table), progress)
         self.leases.check(done.table)
         with done.phase("write"):
             table.merge(changes, COORDINATES, progress.next(self.report.run_id, sent=sent, **following))

@@ -138,7 +138,7 @@ class _Rebuild:
                 "stop the runs that write the table, then run the command again",
             )
         looked = looking(
-            self.config,
+            lake_of(self.config),
             target,
             spark,
             bronze=bronze.read(as_of=version).select(*BRONZE),
@@ -357,7 +357,7 @@ def _keys(run: SilverRun, bronze: DataFrame) -> tuple[str, dict[str, dict[str, s
     Raises:
         UnsupportedError: no event has a key.
     """
-    columns = run.settings.keys
+    columns = run.settings.merge.keys
     side = "value_schema" if columns else "key_schema"
     events = bronze.where((F.col("status") == "ok") & F.col("key").isNotNull() & F.col(side).isNotNull())
     trees = {}

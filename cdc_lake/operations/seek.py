@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.adjacent_records import records_there
-from cdc_lake.bronze.dead_letters import dead_letter_topic, sent_after
+from cdc_lake.bronze.dead_letters import sent_after
 from cdc_lake.bronze.log_ends import rewritten_offsets
 from cdc_lake.config import Config, StartPosition
 from cdc_lake.errors import ConfigError, DataLossError
@@ -148,7 +148,7 @@ class _Seek:
             ),
             last={partition: one for partition, one in progress.last.items() if partition not in to},
             again={partition: end for partition, end in again.items() if to.get(partition, -1) < end},
-            sent=sent_after(dead_letter_topic(self.config, done.table), progress),
+            sent=sent_after(self.config.dead_letter_topic(done.table), progress),
         )
         self.leases.check(done.table)
         table.advance(following)

@@ -99,7 +99,7 @@ def _story(config: Config, topic: str, bronze: BronzeTable, key: str, spark: Spa
     check_has_keys(config.table(topic), topic, "look for the row in silver")
     landed, target = bronze.progress(), silver_targets(config, topic)[0]
     assert landed is not None, "a bronze table is created with progress"
-    run = looking(config, target, spark, bronze=rows, partitions=1, settings=config.table(topic))
+    run = looking(lake_of(config), target, spark, bronze=rows, partitions=1, settings=config.table(topic))
     progress = run.silver.progress()
     run = run.of_key(landed, progress.key_from if progress else None)
     text = _find_key(topic, run.bronze, key)
@@ -162,7 +162,7 @@ def _key_events(run: SilverRun, own: Column) -> tuple[list[tuple[Event, StoryEve
     schemas, sent, more = reading.schemas_in(rows), list[Row](), 0
     if schemas is not None:
         events = reading.events(rows.where(own), schemas, has_moves=True)
-        rejecting = [one for one in run.settings.expectations if one.on_fail == "reject"]
+        rejecting = [one for one in run.settings.quality.expectations if one.on_fail == "reject"]
         unmet = with_unmet(events, rejecting, run.done.table).drop("key")
         sent, more = _first(events.join(unmet, KAFKA, "left"))
     found = [

@@ -19,10 +19,10 @@ from pyspark.sql.types import MapType, StructField, StructType
 
 from cdc_lake.columns import BATCH, BRONZE, DELETE, DELETED, KAFKA_TYPE, KEEP, KEY, SILVER_META, quoted
 from cdc_lake.config import Config
+from cdc_lake.config.gold_models import model_names
 from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_end
 from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownTableError
 from cdc_lake.lake.lake import BronzeTable, SilverTarget
-from cdc_lake.models import model_names
 from cdc_lake.points import Offset, Point, SourceTime, iso, milliseconds
 from cdc_lake.runs.context import lake_of, only_one, open_gold, select, select_landed, silver_targets
 from cdc_lake.silver.append import check_has_keys
@@ -141,7 +141,7 @@ class _Silver:
         topic, bronze = self.target.topic, _bronze(self.config, self.target.topic, self.spark)
         landed = progress_of(bronze)
         run = looking(
-            self.config,
+            lake_of(self.config),
             self.target,
             self.spark,
             bronze=bronze.read(as_of=bronze.version()).select(*BRONZE).where(F.col("status") == "ok"),

@@ -19,12 +19,12 @@ from pyspark.sql.types import StructField, StructType
 from cdc_lake.catalogs import open_catalog
 from cdc_lake.catalogs.catalog import PATH, Catalog, Entry, check_is_ours, differences, is_below
 from cdc_lake.catalogs.naming import former_name, names_of
-from cdc_lake.config import Config, SilverTable
+from cdc_lake.config import Config, StorageConfig
+from cdc_lake.config.gold_models import model_names, read_model
 from cdc_lake.decode.declared import column_comments
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.lake.open import TABLE_FOLDERS, gold_table
 from cdc_lake.lake.readers import FilesReader, Reader, SparkReader, without_spark
-from cdc_lake.models import model_names, read_model
 from cdc_lake.partitioning import joint_name
 from cdc_lake.runs.context import PARALLEL_READS, lake_of, needs_hadoop, select, silver_targets
 from cdc_lake.runs.report import Failure, Report
@@ -184,7 +184,7 @@ class _LakeTable:
     layer: str
     table: str
     path: str
-    stored_in: SilverTable
+    stored_in: StorageConfig
     open: Callable[[SparkSession], Table[Any]]
 
     @property
@@ -202,7 +202,7 @@ def _lake_table(config: Config, layer: str, name: str) -> _LakeTable:
     if layer == "gold":
         storage = read_model(Path(config.gold.models) / f"{name}.sql").header.table
         return _LakeTable(layer, name, path, storage, lambda spark: gold_table(spark, path, storage))
-    return _LakeTable(layer, name, path, SilverTable(), lambda spark: DeltaLakeTable(spark, path))
+    return _LakeTable(layer, name, path, StorageConfig(), lambda spark: DeltaLakeTable(spark, path))
 
 
 def check_catalog_name(config: Config, storage: Storage, layer: str, table: str, others: Mapping[str, str]) -> None:

@@ -13,10 +13,10 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config
+from cdc_lake.config.gold_models import read_model
 from cdc_lake.errors import CdcLakeError, InfrastructureError, UnknownTableError
 from cdc_lake.lake.lake import Lake, SilverTarget, is_table_name
 from cdc_lake.lake.lease import Holder, Lease
-from cdc_lake.models import read_model
 from cdc_lake.runs.metrics import export
 from cdc_lake.runs.report import Failure, Report, TableReport, time_in_name
 from cdc_lake.storage.exhausted import exhausted
@@ -37,7 +37,7 @@ def lake_of(config: Config) -> Lake:
 
 def silver_targets(config: Config, topic: str) -> list[SilverTarget]:
     """The tables that a topic's silver is stored in, in the order of the settings."""
-    return lake_of(config).silver(topic, config.table(topic).silver)
+    return lake_of(config).silver(topic, config.table(topic).storage)
 
 
 def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) -> list[str]:
@@ -127,7 +127,7 @@ class Leases:
         Raises:
             TableLockedError: another run holds it.
         """
-        if not self._config.lease.enabled:
+        if not self._config.lake.lease.enabled:
             yield
             return
         with self._lease(table) as lease:
@@ -139,7 +139,7 @@ class Leases:
 
     def holder(self, table: str) -> Holder | None:
         """The holder of a table's lease; None if it is free."""
-        return self._lease(table).holder() if self._config.lease.enabled else None
+        return self._lease(table).holder() if self._config.lake.lease.enabled else None
 
     def check(self, table: str) -> None:
         """Check right before a commit that this run still holds the table's lease.
@@ -158,12 +158,12 @@ class Leases:
         Raises:
             DamagedFileError: a commit is incomplete, and later ones build on it.
         """
-        quiet_seconds = 0 if done.table in self._held else self._config.lease.seconds
+        quiet_seconds = 0 if done.table in self._held else self._config.lake.lease.seconds
         for what in table.recover(quiet_seconds):
             done.warn(what)
 
     def _lease(self, table: str) -> Lease:
-        seconds = self._config.lease.seconds
+        seconds = self._config.lake.lease.seconds
         return lake_of(self._config).lease(self._storage, self._layer, table, self._run_id, seconds)
 
 
@@ -173,7 +173,7 @@ def end_report(storage: Storage | LocalFiles, config: Config, report: Report) ->
     A report that cannot be written is logged instead.
     """
     report.end()
-    export(config.metrics, report)
+    export(config.run.metrics, report)
     if not report.is_news:
         return
     folder = lake_of(config).reports
@@ -192,7 +192,7 @@ def remove_expired_reports(storage: Storage, config: Config) -> None:
     """Remove reports older than `run.report_days`, and unfinished files of killed runs."""
     now = datetime.now(UTC)
     oldest = time_in_name(now - timedelta(days=config.run.report_days))
-    folder, writing_ms = lake_of(config).reports, 1000 * (now.timestamp() - config.lease.seconds)
+    folder, writing_ms = lake_of(config).reports, 1000 * (now.timestamp() - config.lake.lease.seconds)
     for name in storage.names_with_drafts(folder):
         path = f"{folder}/{name}"
         if is_draft(name):

@@ -65,7 +65,7 @@ def _met_or_unknown(rows: DataFrame, one: Expectation, table: str) -> Column:
         refuse_query(rows, one.holds, f"{table}: {one.name}")
         plan = rows.where(one.holds)._jdf.queryExecution().analyzed()
     except PySparkException as exc:
-        todo = "fix `expectations` in this table's settings"
+        todo = "fix `quality.expectations` in this table's settings"
         raise ConfigError(f"{table}: {one.name}", f"Spark says: {first_line(exc)}", todo) from exc
     read = plan.condition().references().toSeq()
     names = F.array(*(F.lit(read.apply(number).name()) for number in range(read.size())))

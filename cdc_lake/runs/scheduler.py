@@ -163,7 +163,7 @@ class TableScheduler:
             self._is_short = not self.is_continuous and _is_small(found)
             return False
         failpoints.check()
-        check_exporters(config.metrics)
+        check_exporters(config.run.metrics)
         self._record_startup(report)
         report.tables = looked_at
         if self._watch:
@@ -185,7 +185,7 @@ class TableScheduler:
             storage = Storage(spark)
         self._disk_paths = [config.lake.root, *scratch_folders(spark.conf.get(LOCAL_DIR, None))]
         self._heap_bytes = heap_bytes(spark)
-        check_exporters(config.metrics)
+        check_exporters(config.run.metrics)
         if not self._has_checked_access:
             storage.check_access(config.lake.root)
             self._has_checked_access = True
@@ -328,8 +328,9 @@ class TableScheduler:
         return DriverDiedError(
             table,
             f"{why}{f' ({sign[0]})' if sign else ''}; the driver's heap is {self._heap_bytes >> 20} MiB",
-            "increase spark.driver.memory (on a cluster also spark.executor.memory), or lower max_batch_bytes, "
-            "max_rows or run.parallel, then run again; the batch was not committed",
+            "increase spark.driver.memory (on a cluster also spark.executor.memory), or lower "
+            "read.max_batch_bytes, read.max_records_per_batch or run.parallel, then run again; the batch was not "
+            "committed",
         )
 
     def _run_queue(self, tables: Sequence[TableReport], do: Callable[[SparkSession, TableReport], bool]) -> None:

@@ -1,4 +1,4 @@
-"""Silver of `mode: append`: a row for each event, as it came. Nothing is folded, so nothing is known of keys."""
+"""Silver of `merge.mode: append`: a row for each event, as it came. Nothing is folded, so nothing is known of keys."""
 
 from collections.abc import Mapping
 
@@ -29,7 +29,7 @@ def check_has_keys(settings: TableConfig, topic: str, todo: str) -> None:
         ConfigError: they have none.
     """
     if settings.key_of_rows is None:
-        raise ConfigError(topic, "its rows have no key: `mode` is append", todo)
+        raise ConfigError(topic, "its rows have no key: `merge.mode` is append", todo)
 
 
 def appended(batch: Batch, schemas: Schemas, commit: int) -> DataFrame:
@@ -56,9 +56,9 @@ def appended(batch: Batch, schemas: Schemas, commit: int) -> DataFrame:
     )
     if may_repeat(batch):
         rows = rows.join(run.silver.read().select(META), META, "left_anti").select(*map(quoted, rows.columns))
-    rows = _derived(rows, run.settings.derive, run.done.table)
+    rows = _derived(rows, run.settings.merge.derive, run.done.table)
     if batch.progress is not None:
-        _check_types(rows.schema, run.silver.schema(), run.settings.derive, run.done.table)
+        _check_types(rows.schema, run.silver.schema(), run.settings.merge.derive, run.done.table)
     columns = {field.name: type_text(field.dataType) for field in rows.schema}
     check_partitions(run.done.table, run.held_in, columns, ())
     return rows

@@ -22,7 +22,7 @@ from cdc_lake.columns import (
     quoted,
     type_text,
 )
-from cdc_lake.config import Config, SilverTable, TableConfig
+from cdc_lake.config import StorageConfig, TableConfig
 from cdc_lake.decode.column_mapping import ColumnMapping
 from cdc_lake.decode.declared import columns_that_lose_nulls
 from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_edge
@@ -32,10 +32,9 @@ from cdc_lake.decode.schemas import Tree
 from cdc_lake.errors import ConfigError, ExpectationError, RefusedError
 from cdc_lake.fold.rules import Order
 from cdc_lake.fold.whole_table import Mark, Place, Truncate, WholeTable, whole_table
-from cdc_lake.lake.lake import SilverTarget
+from cdc_lake.lake.lake import Lake, SilverTarget
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.lake.side import SideTable
-from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.expectations import UNMET, check_expectations, with_unmet
 from cdc_lake.runs.report import TableReport
 from cdc_lake.silver import side_entries as memory
@@ -76,7 +75,7 @@ class SilverRun:
     bronze: DataFrame
     partitions: int
     silver: Table[SilverProgress]
-    held_in: SilverTable
+    held_in: StorageConfig
     side: SideTable
     settings: TableConfig
     run_id: str
@@ -97,12 +96,12 @@ class SilverRun:
     @property
     def truncates(self) -> Literal["soft", "hard"]:
         """What a truncate does to rows."""
-        chosen = self.settings.truncates
-        return chosen if chosen in ("soft", "hard") else self.settings.deletes
+        chosen = self.settings.deletes.truncates
+        return chosen if chosen in ("soft", "hard") else self.settings.deletes.mode
 
 
 def looking(
-    config: Config,
+    lake: Lake,
     target: SilverTarget,
     spark: SparkSession,
     *,
@@ -120,7 +119,7 @@ def looking(
     progress = silver.progress()
     return SilverRun(
         spark=spark,
-        schemas=lake_of(config).schema_files(Storage(spark)),
+        schemas=lake.schema_files(Storage(spark)),
         bronze=bronze,
         partitions=partitions,
         silver=silver,
@@ -143,7 +142,7 @@ def check_columns(run: SilverRun) -> None:
     """
     settings, table, path = run.settings, run.done.table, run.silver.path
     for name, now in run.silver.lost_columns().items():
-        if name in settings.rename or name in settings.except_columns:
+        if name in settings.schema_.rename or name in settings.schema_.exclude:
             continue
         if now is None:
             todo = f"nothing was written. To have it again: `cdc-lake rebuild --table {table}`"
@@ -152,7 +151,7 @@ def check_columns(run: SilverRun) -> None:
             f"{table}.{name}",
             f"another program renamed the column to `{now}` in silver",
             f"nothing was written. Rename it back: ALTER TABLE delta.{quoted(path)} RENAME COLUMN {quoted(now)} TO "
-            f"{quoted(name)}; or set `rename: {{{name}: {now}}}` for this table",
+            f"{quoted(name)}; or set `schema.rename: {{{name}: {now}}}` for this table",
         )
 
 
@@ -182,12 +181,12 @@ def is_before(offsets: Mapping[int, int], generation: int) -> Column:
 
 def placing(settings: TableConfig, silver: Table[SilverProgress]) -> ColumnMapping:
     """Where the values of the source's columns go in a table."""
-    return ColumnMapping(settings.except_columns, settings.rename, settings.cast, silver.held_as)
+    return ColumnMapping(settings.schema_.exclude, settings.schema_.rename, settings.schema_.cast, silver.held_as)
 
 
 def added_columns(settings: TableConfig) -> tuple[str, ...]:
     """Columns of silver that are neither the source's nor the toolkit's own in every table."""
-    return (META, *settings.derive) if settings.mode == "append" else ()
+    return (META, *settings.merge.derive) if settings.merge.mode == "append" else ()
 
 
 def layout_of(
@@ -320,7 +319,7 @@ class Reading:
         key_names, newest_key = _in_order(rows, "key_schema", key_schemas)
         keys = [run.schemas.by_fingerprint(name) for name in _newest_last(key_names, newest_key)]
         values = {name: run.schemas.by_fingerprint(name).of_table(run.settings) for name in first_came}
-        columns = run.settings.keys
+        columns = run.settings.merge.keys
         trees = [one.tree for one in keys]
         if columns:
             trees = [key_tree_in(values[name].tree, columns) for name in _newest_last(first_came, newest)]
@@ -338,7 +337,7 @@ class Reading:
         )
         if found.layout.keys:  # else it may go by a column that is derived
             check_partitions(run.done.table, run.held_in, found.layout.columns, found.layout.keys)
-        large = large_columns(values.values(), found.layout, run.settings.null_means_keep)
+        large = large_columns(values.values(), found.layout, run.settings.envelope.null_means_unchanged)
         return Schemas(keys, trees, list(values.values()), frames, found, large)
 
     def events(
@@ -352,22 +351,21 @@ class Reading:
             keys=schemas.keys,
             values=schemas.values,
             frames=schemas.frames,
-            unavailable_value=settings.unavailable_value,
+            unavailable_value=settings.envelope.unavailable_value_placeholder,
             key_columns=settings.key_of_rows,
-            null_means_keep=settings.null_means_keep,
+            null_means_unchanged=settings.envelope.null_means_unchanged,
             has_moves=has_moves,
-            is_narrow=is_narrow and not settings.apply_as_deletes,
+            is_narrow=is_narrow and not settings.merge.apply_as_deletes,
             more=more,
         )
-        return (
-            with_deletes(found, settings.apply_as_deletes, self.run.done.table) if settings.apply_as_deletes else found
-        )
+        condition = settings.merge.apply_as_deletes
+        return with_deletes(found, condition, self.run.done.table) if condition else found
 
     def of_all(self, rows: DataFrame) -> tuple[list[Truncate], list[Mark]]:
         """The truncates among bronze's rows, and the markers, if the settings make anything of them."""
         settings = self.run.settings
         is_truncate = F.col("op") == TRUNCATE
-        is_wanted = is_truncate | (is_snapshot_edge(F.col("snapshot")) & F.lit(settings.remove_missing_after_snapshot))
+        is_wanted = is_truncate | (is_snapshot_edge(F.col("snapshot")) & F.lit(settings.deletes.missing_after_snapshot))
         order = F.struct("source_position", "position_domain", "source_ts_ms")
         found = rows.where(is_wanted).select(place().alias("place"), "snapshot", order.alias("o"), "op").collect()
         truncates = [Truncate(Place(*r["place"]), Order(*r["o"])) for r in found if r["op"] == TRUNCATE]
@@ -395,7 +393,7 @@ class Batch(Reading):
         """One look over the rows, without decoding any."""
         is_half = has_move_headers(F.col("headers")) & F.col("tombstone_of").isNull()
         is_untimed = F.col("op").isin("c", "u", "d") & F.col("source_ts_ms").isNull()
-        if self.run.settings.sequence_by:
+        if self.run.settings.merge.sequence_by:
             is_untimed = F.lit(False)
         found = self.rows.agg(
             F.count("*"),
@@ -457,19 +455,19 @@ class Batch(Reading):
 
     def _check_truncates(self, number: int) -> None:
         settings, table = self.run.settings, self.run.done.table
-        if settings.truncates == "refuse":
+        if settings.deletes.truncates == "refuse":
             raise RefusedError(
                 table,
-                f"{number} TRUNCATE events, and `truncates` is refuse",
-                "set `truncates` to hard or soft for this table and run again, or leave them off at the connector "
-                "(skipped.operations=t)",
+                f"{number} TRUNCATE events, and `deletes.truncates` is refuse",
+                "set `deletes.truncates` to hard or soft for this table and run again, or leave them off at the "
+                "connector (skipped.operations=t)",
             )
-        if self.run.partitions > 1 and not settings.truncates_across_partitions:
+        if self.run.partitions > 1 and not settings.deletes.across_partitions:
             raise RefusedError(
                 table,
                 f"{number} TRUNCATE events in a topic of {self.run.partitions} partitions, where nothing but Kafka's "
                 "time says which rows came before",
-                "set `truncates_across_partitions: true` for this table if that is good enough, or let the topic have "
+                "set `deletes.across_partitions: true` for this table if that is good enough, or let the topic have "
                 "one partition",
             )
 
@@ -500,7 +498,7 @@ class Batch(Reading):
             ConfigError: a condition is none.
             ExpectationError: some do not meet one that is to stop the run.
         """
-        expectations, done = self.run.settings.expectations, self.run.done
+        expectations, done = self.run.settings.quality.expectations, self.run.done
         if not expectations or self.schemas is None:
             return None
         sent = self.events(self.rows, self.schemas, has_moves=self.counts.moves > 0)
@@ -516,7 +514,7 @@ class Batch(Reading):
         """Those of them that do not count, `unmet`'s columns; none if all count."""
         if self.unmet is None:
             return None
-        rejecting = [one.name for one in self.run.settings.expectations if one.on_fail == "reject"]
+        rejecting = [one.name for one in self.run.settings.quality.expectations if one.on_fail == "reject"]
         found = self.unmet.where(F.arrays_overlap(UNMET, F.array(*map(F.lit, rejecting)).cast("array<string>")))
         return None if found.isEmpty() else found
 
@@ -569,7 +567,8 @@ class Batch(Reading):
             return self.pin
         now_ms = time.time_ns() // 1_000_000
         entries = memory.side_rows(parts, batch=commit, at_ms=now_ms)
-        return self.run.side.write(self.pin, entries, at_ms=now_ms, memory_days=self.run.settings.delete_memory_days)
+        retention_days = self.run.settings.deletes.retention_days
+        return self.run.side.write(self.pin, entries, at_ms=now_ms, memory_days=retention_days)
 
     def check_casts(self) -> None:
         """See that the new events' values go into the types that the settings give to columns.
@@ -577,19 +576,19 @@ class Batch(Reading):
         Raises:
             ExpectationError: some do not.
         """
-        if self.schemas is None or not self.run.settings.cast:
+        if self.schemas is None or not self.run.settings.schema_.cast:
             return
         unfit = F.array_except("unfit", "unavailable")
         sent = self.events(self.accepted, self.schemas, has_moves=self.counts.moves > 0)
         numbers = sent.select(F.explode(unfit).alias("name")).groupBy("name").count().orderBy("name").collect()
         if numbers:
             said = ", ".join(
-                f"{number} values of `{name}` as {self.run.settings.cast[name]}" for name, number in numbers
+                f"{number} values of `{name}` as {self.run.settings.schema_.cast[name]}" for name, number in numbers
             )
             raise ExpectationError(
                 self.run.done.table,
-                f"`cast` cannot hold {said}",
-                "the commit was aborted; set a type that holds them, or remove the columns from `cast`, and run again",
+                f"`schema.cast` cannot hold {said}",
+                "the commit was aborted; set a type that holds them, or remove the columns from it, and run again",
             )
 
     def warnings(self, happened: WholeTable) -> list[str]:

@@ -1,4 +1,4 @@
-"""Events that say by a column of their row that it is gone (`apply_as_deletes`)."""
+"""Events that say by a column of their row that it is gone (`merge.apply_as_deletes`)."""
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame

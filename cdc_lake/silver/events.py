@@ -43,7 +43,7 @@ def events(
     frames: Collection[str],
     unavailable_value: str,
     key_columns: Sequence[str] | None = (),
-    null_means_keep: Sequence[str] = (),
+    null_means_unchanged: Sequence[str] = (),
     has_moves: bool = True,
     is_narrow: bool = False,
     more: Sequence[str] = (),
@@ -59,7 +59,7 @@ def events(
         unavailable_value: the connector's placeholder for what it did not send.
         key_columns: those of the row that make the key; empty where Kafka's key does, none where rows have no key: then
             `pk` is null, and a delete's `row` is the row as it was.
-        null_means_keep: the columns whose null in an update says the same.
+        null_means_unchanged: the columns whose null in an update says the same.
         has_moves: whether there may be halves of key changes among the rows.
         is_narrow: whether `row` is left out, and of values no more is decoded than what tells `unavailable`.
         more: columns of bronze that come along.
@@ -79,9 +79,9 @@ def events(
     )
     wanted = None
     if is_narrow:
-        wanted = {name for one in values for name in _large(one, null_means_keep)}.union(key_columns or ())
+        wanted = {name for one in values for name in _large(one, null_means_unchanged)}.union(key_columns or ())
         values = [one for one in values if not wanted.isdisjoint(row_fields(one.tree))]
-        if not (key_columns or null_means_keep) and all(one.format == "avro" for one in values):
+        if not (key_columns or null_means_unchanged) and all(one.format == "avro" for one in values):
             bodies["value"] = F.when(may_hold(bodies["value"], unavailable_value), bodies["value"])
     rows, value_layouts = with_decoded_values(
         rows,
@@ -108,9 +108,9 @@ def events(
     def missing(one: Decoded) -> Column:
         of_row = row_fields(one.tree), row_of(one.tree, one.value), unavailable_value
         sent = unavailable(*of_row, held_in=layout.of_source)
-        if not null_means_keep:
+        if not null_means_unchanged:
             return sent
-        return F.when(is_whole, sent).otherwise(unavailable(*of_row, null_means_keep, held_in=layout.of_source))
+        return F.when(is_whole, sent).otherwise(unavailable(*of_row, null_means_unchanged, held_in=layout.of_source))
 
     of_row = [F.when(has_row, row).cast(struct_type(layout.columns)).alias("row")]
     unfit = [F.when(has_row, value_layouts.chosen(lambda one: _unfit(layout, one))).alias("unfit")]
@@ -152,20 +152,23 @@ def place() -> Column:
 
 
 def large_columns(
-    values: Iterable[WriterSchema], layout: Layout, null_means_keep: Collection[str] = ()
+    values: Iterable[WriterSchema], layout: Layout, null_means_unchanged: Collection[str] = ()
 ) -> dict[str, str]:
     """The columns that may not have been sent, name to type: by their type in any of the schemas, or because they are
     named.
     """
     found = {
-        name for schema in values for source in _large(schema, null_means_keep) for name in layout.of_source(source)
+        name
+        for schema in values
+        for source in _large(schema, null_means_unchanged)
+        for name in layout.of_source(source)
     }
     return {name: kind for name, kind in layout.columns.items() if name in found - layout.keys.keys()}
 
 
-def _large(schema: WriterSchema, null_means_keep: Collection[str]) -> list[str]:
+def _large(schema: WriterSchema, null_means_unchanged: Collection[str]) -> list[str]:
     columns = row_fields(schema.tree).items()
-    return [source for source, tree in columns if source in null_means_keep or can_be_unavailable(tree)]
+    return [source for source, tree in columns if source in null_means_unchanged or can_be_unavailable(tree)]
 
 
 def struct_type(columns: Mapping[str, str]) -> str:

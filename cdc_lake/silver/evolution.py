@@ -1,8 +1,8 @@
 """Silver's columns, and how they follow the source's.
 
-A column of the source has its *place*: the column of silver that is called as it is, or as `rename` says. Values whose
-type does not go with the place's stand beside it, in `<place>__<type>`. What was placed once stays so: a table that is
-made anew from the same events has the same columns. docs/reference/evolution.md says what becomes of each change.
+A column of the source has its *place*: the column of silver that is called as it is, or as `schema.rename` says. Values
+whose type does not go with the place's stand beside it, in `<place>__<type>`. What was placed once stays so: a table
+that is made anew from the same events has the same columns. docs/reference/evolution.md lists each change.
 """
 
 import shlex
@@ -114,9 +114,9 @@ def check_steps(table: str, steps: Sequence[SchemaStep], policy: Evolution) -> N
     if refused:
         raise SchemaChangeError(
             table,
-            f"`evolution: {policy}` does not allow what its events bring: {'; '.join(refused)}",
-            "set `evolution: evolve` for this table and run again (`cdc-lake plan` shows what that does), or name the "
-            "columns in `except_columns`, `rename` or `cast`",
+            f"`schema.evolution: {policy}` does not allow what its events bring: {'; '.join(refused)}",
+            "set `schema.evolution: evolve` for this table and run again (`cdc-lake plan` shows what that does), or "
+            "name the columns in `schema.exclude`, `schema.rename` or `schema.cast`",
         )
 
 
@@ -257,7 +257,7 @@ def _keys(
     found = dict(stored.keys) if stored else None
     for columns in schemas:
         if left_out := [name for name in columns if placing.place(name) is None]:
-            raise ConfigError(f"{table}.{left_out[0]}", "it is a column of the primary key", "see `except_columns`")
+            raise ConfigError(f"{table}.{left_out[0]}", "it is a column of the primary key", "see `schema.exclude`")
     every_sent = [placing.places(table, columns) for columns in schemas]
     for sent in every_sent:
         known, found = found or sent, same_key(found or sent, sent)

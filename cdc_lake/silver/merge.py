@@ -102,7 +102,7 @@ def _folded(
     run, progress = batch.run, batch.progress
     rules = arrow.Rules(
         large=list(schemas.large),
-        hard=run.settings.deletes == "hard",
+        hard=run.settings.deletes.mode == "hard",
         truncates_hard=run.truncates == "hard",
         of_all=batch.happened_to_all.events,
         ever_of_all=() if again is None else batch.ever_happened_to_all.events,
@@ -318,7 +318,7 @@ class Folded:
             list(layout.columns),
             batch.stored_columns,
             list(self.schemas.large),
-            batch.run.settings.soft_delete_values,
+            batch.run.settings.deletes.keep_values,
         )
 
     @cached_property
@@ -417,12 +417,12 @@ class Folded:
             f"the source's log positions went back on {totals.reset} of {totals.compared} keys while its clock went "
             "on, as after a restore or a move to another server: rows that it lost then are still in silver"
         )
-        if run.settings.on_log_reset == "stop":
+        if run.settings.read.on_log_reset == "stop":
             raise DataLossError(
                 run.done.table,
                 what,
-                "set `on_log_reset: warn` for this table and run again, then have the connector take a new snapshot "
-                "(with `remove_missing_after_snapshot: true` for the rows that are gone)",
+                "set `read.on_log_reset: warn` for this table and run again, then have the connector take a new "
+                "snapshot (with `deletes.missing_after_snapshot: true` for the rows that are gone)",
             )
         run.done.warn(what)
 

@@ -6,7 +6,6 @@ those without one: they are null, and named in `__unavailable`.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -28,18 +27,18 @@ class Shape:
         columns: all columns of the source table, keys first.
         stored: those of them that the table has already.
         large: the columns that may not have been sent.
-        soft_delete_values: what a deleted row that stays holds outside its key.
+        keep_values: a soft-deleted row keeps its values outside the key; else they are null.
     """
 
     keys: Sequence[str]
     columns: Sequence[str]
     stored: Collection[str]
     large: Sequence[str]
-    soft_delete_values: Literal["last", "null"]
+    keep_values: bool
 
     def is_emptied(self) -> Column:
         """Whether a piece's row is deleted, and deleted rows hold nulls."""
-        return is_deleted() & F.lit(self.soft_delete_values == "null")
+        return is_deleted() & F.lit(not self.keep_values)
 
 
 def is_deleted() -> Column:

@@ -172,7 +172,7 @@ class _Silver:
         )
         check_columns(run)
         run = run.of_key(landed, progress.key_from if progress else None)
-        max_bytes = batch_bytes(spark, run.settings.max_batch_bytes, self.parallel)
+        max_bytes = batch_bytes(spark, run.settings.read.max_batch_bytes, self.parallel)
         return _follow(run, progress, _Bronze(bronze, bronze.id(), landed), reached or 0, max_bytes)
 
 
@@ -196,8 +196,8 @@ class _Bronze:
 
 
 def _follow(run: SilverRun, progress: SilverProgress | None, bronze: _Bronze, reached: int, max_bytes: int) -> bool:
-    """Fold in what bronze has beyond silver's progress: whole bronze batches, of at most `max_rows` and `max_bytes`
-    together, but at least one.
+    """Fold in what bronze has beyond silver's progress: whole bronze batches, of at most
+    `read.max_records_per_batch` records and `max_bytes` together, but at least one.
 
     Args:
         run: the table's.
@@ -259,7 +259,7 @@ def _fold_batch(
     else:
         following = progress.next(run.run_id, **consumed)
         is_at_end = last == bronze.landed.commit
-        if run.settings.mode == "append" and (run.is_comparison or (progress.again and is_at_end)):
+        if run.settings.merge.mode == "append" and (run.is_comparison or (progress.again and is_at_end)):
             following = following.model_copy(update={"again": ahead(run, bronze.landed)})
     with run.done.phase("read"):
         rows = run.bronze.where(F.col("batch").between(first, last) & (F.col("status") == "ok")).persist()
@@ -276,12 +276,12 @@ def _commit(batch: Batch, following: SilverProgress) -> SilverProgress | None:
     run = batch.run
     with run.done.phase("plan"):
         # Nothing happens to rows that are there.
-        happened = WholeTable() if run.settings.mode == "append" else batch.happened_to_all
+        happened = WholeTable() if run.settings.merge.mode == "append" else batch.happened_to_all
         if batch.schemas is None:
             return _move_on(run, batch.progress, following)
-        check_steps(run.done.table, batch.schemas.evolved.steps, run.settings.evolution)
+        check_steps(run.done.table, batch.schemas.evolved.steps, run.settings.schema_.evolution)
         batch.check_casts()
-    if run.settings.mode == "append":
+    if run.settings.merge.mode == "append":
         return _append(batch, batch.schemas, following)
     with run.done.phase("fold"):
         outcome = folded(batch)
@@ -390,7 +390,7 @@ def _next_batch(run: SilverRun, first: int, bronze: _Bronze, max_bytes: int) -> 
     """Up to which bronze batch to take, and how many rows that is: at most `max_rows` and `max_bytes` together, but at
     least one batch.
     """
-    newest, max_rows = bronze.landed.commit, run.settings.max_rows
+    newest, max_rows = bronze.landed.commit, run.settings.read.max_records_per_batch
     if first == newest:
         return newest, bronze.landed.rows
     new = run.bronze.where(F.col("batch") >= first)

@@ -21,7 +21,7 @@ def unavailable(
     fields: Mapping[str, Tree],
     row: Column,
     placeholder: str,
-    null_means_keep: Collection[str] = (),
+    null_means_unchanged: Collection[str] = (),
     *,
     held_in: Callable[[str], Collection[str]] = lambda name: (name,),
 ) -> Column:
@@ -31,14 +31,14 @@ def unavailable(
         fields: the row's columns as in the value's schema.
         row: the struct with the columns as `from_avro` gives them.
         placeholder: the connector's `unavailable.value.placeholder`.
-        null_means_keep: the columns for which the connector sends null instead, because it has no placeholder of
+        null_means_unchanged: the columns for which the connector sends null instead, because it has no placeholder of
             their type.
         held_in: the columns that hold a column's values; what was not sent is named by these.
     """
     found: list[Column] = []
     for name, tree in fields.items():
         missing = _is_placeholder(non_null(tree), row[name], placeholder)
-        if name in null_means_keep:
+        if name in null_means_unchanged:
             missing = row[name].isNull() if missing is None else row[name].isNull() | missing
         if missing is not None:
             found.extend(F.when(missing, held) for held in held_in(name))

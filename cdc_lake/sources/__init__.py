@@ -39,7 +39,7 @@ def _key_schemas(config: Config) -> Callable[[str], str | None]:
     def key_schema(topic: str) -> str | None:
         if config.table(topic).key_of_rows != ():
             return None
-        todo = "name its columns in `keys` of the table"
+        todo = "name its columns in `merge.keys` of the table"
         try:
             found = subjects().version(f"{topic}{KEY_SUFFIX}")
         except ConfigError as error:

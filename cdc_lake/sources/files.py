@@ -433,7 +433,7 @@ def _key_of(spark: SparkSession, topic: str, key: str, columns: StructType | Non
         raise ConfigError(
             topic,
             f"the registry's `{topic}-key` has the column {missing[0]}, which the rows of the files do not have",
-            "name the columns of the key in `keys` of the table",
+            "name the columns of the key in `merge.keys` of the table",
         )
     found = {name: F.coalesce(*(place[name] for place in places)) for name in names}
     is_whole = [found[name].isNotNull() for name, kind in names.items() if not is_nullable(kind)]

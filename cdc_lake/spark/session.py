@@ -43,7 +43,7 @@ EXECUTOR_OPTIONS: Final = "spark.executor.extraJavaOptions"
 LOCAL_DIR: Final = "spark.local.dir"
 _AVRO_LIMITS: Final = "org.apache.avro.limits."
 _LARGEST_JAVA_ARRAY: Final = (1 << 31) - 9
-_MAX_RECORD_BYTES: Final = TableConfig().max_record_bytes
+_MAX_RECORD_BYTES: Final = TableConfig().read.max_record_bytes
 
 
 def avro_limits(max_record_bytes: int) -> dict[str, int]:
@@ -212,7 +212,7 @@ def _limit_avro_here(limits: Mapping[str, int]) -> None:
             raise InstallationError(
                 name,
                 f"it cannot be set to {most}, because this process used Avro with another limit",
-                "start a new process, and build its session with the largest `max_record_bytes`",
+                "start a new process, and build its session with the largest `read.max_record_bytes`",
             )
 
 

@@ -548,7 +548,7 @@ class HudiTable(Generic[P]):
             raise ConfigError(
                 self.path,
                 f"the table has {known.buckets or 'no'} buckets, and the settings say {self._buckets or 'none'}",
-                "set `buckets` of the table's `silver` back, or move the folder and its side table away: silver is "
+                "set `buckets` of the table's `storage` back, or move the folder and its side table away: silver is "
                 "then made anew from bronze",
             )
         return known

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import quoted
-from cdc_lake.config import SilverTable
+from cdc_lake.config import StorageConfig
 from cdc_lake.errors import ConfigError
 from cdc_lake.partitioning import PartitionField, joint_name
 
@@ -23,10 +23,10 @@ _LONGEST = 64
 
 def check_partitions(
     table: str,
-    held_in: SilverTable,
+    held_in: StorageConfig,
     columns: Mapping[str, str],
     keys: Collection[str],
-    todo: str = "mend `partition_by` in the `silver` of this table's settings",
+    todo: str = "mend `partition_by` in the `storage` of this table's settings",
 ) -> None:
     """See that a table can be partitioned as the settings say.
 

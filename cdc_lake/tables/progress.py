@@ -225,7 +225,7 @@ class SilverProgress(DerivedProgress):
         gone: the columns that the source no longer sends.
         defaulted: the columns whose nulls arrive as their defaults, of which the user was warned.
         side: the side table that belongs to this commit; none before the first entry.
-        again: with `mode: append`, partition -> the offset up to which silver has records that bronze reads again.
+        again: with `merge.mode: append`, partition -> the offset to which silver has records that bronze reads again.
     """
 
     layer: Literal["silver"] = "silver"

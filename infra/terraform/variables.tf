@@ -107,7 +107,7 @@ variable "hudi" {
 }
 
 variable "settings" {
-  description = "More of cdc_lake's settings, as YAML with other keys than those of config.yml: `defaults: {deletes: hard}`."
+  description = "More of cdc_lake's settings, as YAML with other keys than those of config.yml: `defaults: {deletes: {mode: hard}}`."
   type        = string
   default     = ""
 }

@@ -10,6 +10,7 @@ from events import FakeRegistry
 from fakes import FakeBroker
 from hudi import HudiReadOptions, HudiTableBuilder
 from pyspark.sql import SparkSession
+from reference import table_settings
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
@@ -62,8 +63,10 @@ def results_by_lake(
     copies = list(copies_of([log for log in logs if shape in log.shapes], split))
     config = Config(
         lake=LakeConfig(root=str(root)),
-        defaults=TableConfig(silver=(TABLE_TYPES[table_type],), deletes=deletes, on_log_reset="warn"),
-        tables={copy.topic: TableConfig(**copy.log.settings) for copy in copies if copy.log.settings},
+        defaults=TableConfig(
+            storage=(TABLE_TYPES[table_type],), deletes={"mode": deletes}, read={"on_log_reset": "warn"}
+        ),
+        tables={copy.topic: TableConfig(**table_settings(copy.log.settings)) for copy in copies if copy.log.settings},
     )
     lake = Lake(spark, config, copies, shape)
     for number in range(max((len(copy.batches) for copy in copies), default=0)):

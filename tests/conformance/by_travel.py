@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from reference import Event, Place, in_log_order
+from reference import Event, Place, in_log_order, table_settings
 
 import cdc_lake
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
@@ -48,8 +48,14 @@ class Told:
         self.copies = list(copies_of(logs, "each" if is_each else "none"))
         self._config = Config(
             lake=LakeConfig(root=str(root)),
-            defaults=TableConfig(silver=(TABLE_TYPES[table_type],), deletes=deletes, on_log_reset="warn"),
-            tables={copy.topic: TableConfig(**copy.log.settings) for copy in self.copies if copy.log.settings},
+            defaults=TableConfig(
+                storage=(TABLE_TYPES[table_type],), deletes={"mode": deletes}, read={"on_log_reset": "warn"}
+            ),
+            tables={
+                copy.topic: TableConfig(**table_settings(copy.log.settings))
+                for copy in self.copies
+                if copy.log.settings
+            },
         )
         self._versions: dict[str, list[int]] = {copy.topic: [] for copy in self.copies}
         lake = Lake(spark, self._config, self.copies, shape)

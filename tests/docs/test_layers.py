@@ -20,7 +20,7 @@ ROWS = (
     ("lake",),
     ("tables", "reconcile"),
     ("spark", "registries"),
-    ("storage", "brokers", "decode", "models"),
+    ("storage", "brokers", "decode"),
     ("config", "fold"),
     ("aws", "failpoints", "points", "privacy", "partitioning"),
     ("columns", "errors"),

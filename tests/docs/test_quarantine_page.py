@@ -35,4 +35,4 @@ def test_examples_are_accepted(example: str, tmp_path: Path) -> None:
     file = tmp_path / "cdc-lake.yml"
     file.write_text(example, encoding="utf-8")
 
-    assert load_config(file).table("any").dead_letter_topic == "pagila.dlq"
+    assert load_config(file).table("any").quality.dead_letter_topic == "pagila.dlq"

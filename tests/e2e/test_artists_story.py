@@ -61,7 +61,7 @@ def test_artists_landed_as_avro_files(spark: SparkSession, stack: Stack, tmp_pat
         "lake": {"root": "lake"},
         "stack": {"folder": str(stack.folder)},
         "files": {"root": "landing"},
-        "tables": {TOPIC: {"silver": held_in, "deletes": "hard"}},
+        "tables": {TOPIC: {"storage": held_in, "deletes": {"mode": "hard"}}},
     }
     (tmp_path / "cdc-lake.yml").write_text(yaml.safe_dump(content))
     config = load_config(tmp_path / "cdc-lake.yml")

@@ -35,7 +35,7 @@ def test_timestamps_beyond_spark_are_quarantined(spark: SparkSession, stack: Sta
         kafka=KafkaConfig(bootstrap_servers=servers, timeout_seconds=30),
         registry=RegistryConfig(url=stack.endpoints["registry"]),
         lake=LakeConfig(root=str(tmp_path)),
-        defaults=TableConfig(key_framing="json", value_framing="json"),
+        defaults=TableConfig(key={"wire_format": "json"}, value={"wire_format": "json"}),
     )
 
     (done,) = run_bronze(config, [topic], spark).tables

@@ -61,7 +61,7 @@ def test_a_connect_worker_that_is_killed_repeats_itself_and_silver_still_equals_
     content = {
         "lake": {"root": "lake"},
         "stack": {"folder": str(stack.folder)},
-        "tables": {TOPICS[1]: {"deletes": "hard"}},
+        "tables": {TOPICS[1]: {"deletes": {"mode": "hard"}}},
     }
     (tmp_path / "cdc-lake.yml").write_text(yaml.safe_dump(content))
     config = load_config(tmp_path / "cdc-lake.yml")

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from deltalake import DeltaTable
+from groups import patched
 from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
@@ -51,7 +52,7 @@ AFTER = (
     "VALUES (7, 'y', 1::bigint << 40, 0.1, 123.456, 8, 'happy', 'own')"
 )
 HELD_IN = {"new_name": ("old_name",), "to_number": ("to_number__int", "to_number")}
-"""Where silver has values of the source's columns, the first that is not null; `rename` and a changed type say so."""
+"""Where silver has values of the source's columns, the first that is not null, after a rename and a changed type."""
 
 
 @dataclass
@@ -67,7 +68,9 @@ class Story:
         return Config(
             lake=LakeConfig(root=str(self.root)),
             stack=StackConfig(folder=str(self.stack.folder)),
-            defaults=TableConfig(rename={"new_name": "old_name"}, deletes="hard", **settings),
+            defaults=TableConfig(
+                **patched({"schema": {"rename": {"new_name": "old_name"}}, "deletes": {"mode": "hard"}}, settings)
+            ),
         )
 
     def run(self, *statements: str) -> None:
@@ -167,7 +170,7 @@ def test_a_table_that_is_altered_under_load_stays_the_source(story: Story) -> No
         story.run("ALTER TYPE mood ADD VALUE 'happy'", f"INSERT INTO thing {AFTER}")
     finally:
         end()
-    stopped = story.follow(evolution="add_only")
+    stopped = story.follow(schema={"evolution": "add_only"})
 
     assert stopped.error is not None
     assert (stopped.error.code, stopped.error.exit_code) == ("CDC-210", 2)

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 import cdc_lake
 from cdc_lake.bronze.run import run_bronze
-from cdc_lake.config import Config, load_config
+from cdc_lake.config import Config, ReadConfig, load_config
 from cdc_lake.demo import sample, tap
 from cdc_lake.demo.comparer import compare
 from cdc_lake.demo.hard_changes import HardChanges
@@ -165,7 +165,7 @@ def story(stack: Stack, spark: SparkSession, tmp_path_factory: pytest.TempPathFa
         (folder / "cdc-lake.yml").write_text(yaml.safe_dump(content))
         return Lake(load_config(folder / "cdc-lake.yml"), spark)
 
-    lake = new_lake("story", tables={topic(CUSTOMER): {"deletes": "hard"}})
+    lake = new_lake("story", tables={topic(CUSTOMER): {"deletes": {"mode": "hard"}}})
     story = Story(stack.endpoints, dsn, new_lake, lake)
     connector = postgres_connector_config(
         stack.endpoints,
@@ -312,9 +312,9 @@ NOT_COMPARED = {"batch", "first_batch", "ingest_date"}
 
 @pytest.mark.deep
 def test_many_small_batches_make_the_same_tables_as_one_big_batch(both: Story) -> None:
-    deletes = {topic(FILM): {"deletes": "hard"}, topic(CUSTOMER): {"deletes": "soft"}}
+    deletes = {topic(FILM): {"deletes": {"mode": "hard"}}, topic(CUSTOMER): {"deletes": {"mode": "soft"}}}
     big = both.new_lake("big", tables=deletes)
-    small = both.new_lake("small", tables=deletes, defaults={"max_rows": 450})
+    small = both.new_lake("small", tables=deletes, defaults={"read": {"max_records_per_batch": 450}})
 
     assert {done.batches for done in big.land().values()} == {1}
     assert min(done.batches for done in small.land().values()) >= 3
@@ -376,7 +376,11 @@ def test_a_silver_run_that_dies_between_two_batches_is_made_good_by_the_next(
         both.lake.land()
     before = both.lake.versions()[2]
     batch_by_batch = Lake(
-        both.lake.config.model_copy(update={"defaults": both.lake.config.defaults.model_copy(update={"max_rows": 1})}),
+        both.lake.config.model_copy(
+            update={
+                "defaults": both.lake.config.defaults.model_copy(update={"read": ReadConfig(max_records_per_batch=1)})
+            }
+        ),
         both.lake.spark,
     )
     with monkeypatch.context() as patch, pytest.raises(KilledError):

@@ -261,7 +261,7 @@ def changed(given: list[Row]) -> set[tuple[str, str, tuple[str, ...]]]:
 def test_each_row_of_many_types_that_differs_is_named_and_no_other(
     stack: Stack, spark: SparkSession, tmp_path: Path, dsn: str, small_ranges: None, held_in: dict[str, str]
 ) -> None:
-    lake = Lake(spark, tmp_path, stack, silver=[held_in])
+    lake = Lake(spark, tmp_path, stack, storage=[held_in])
     other = rows()
     expected = changed(other)
     if held_in["format"] == "hudi":
@@ -321,7 +321,7 @@ def test_changes_under_way_are_no_difference_once_silver_has_them(
 ) -> None:
     held = {"id": "int", "note": "string", "gone": "string", "price": "string", "price__int": "int"}
     beside = {"price__int": "price"}
-    lake = Lake(spark, tmp_path, stack, rename={"amount": "price"})
+    lake = Lake(spark, tmp_path, stack, schema={"rename": {"amount": "price"}})
     with psycopg.connect(dsn) as source:
         source.execute("CREATE TABLE late (id int PRIMARY KEY, note text, added int, amount int)")
         source.execute("INSERT INTO late VALUES (1, 'new', 0, 1), (2, 'b', 0, 2), (3, 'never', 0, 3)")

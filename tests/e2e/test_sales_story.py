@@ -54,9 +54,8 @@ def test_sales_over_sliding_windows(spark: SparkSession, stack: Stack, tmp_path:
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(source, 2, 1)])[source].result()
     own = {
-        "mode": "append",
-        "value_framing": "json",
-        "columns": {"sold_at": "timestamp", "amount": "decimal(10,2)"},
+        "merge": {"mode": "append"},
+        "value": {"wire_format": "json", "columns": {"sold_at": "timestamp", "amount": "decimal(10,2)"}},
     }
     content = {
         "lake": {"root": "lake"},

@@ -38,7 +38,7 @@ def test_a_time_is_an_offset_of_each_partition(spark: SparkSession, stack: Stack
             kafka=KafkaConfig(bootstrap_servers=servers, timeout_seconds=30),
             registry=RegistryConfig(url=stack.endpoints["registry"]),
             lake=LakeConfig(root=str(tmp_path)),
-            defaults=TableConfig(start=start, key_framing="json", value_framing="json"),
+            defaults=TableConfig(read={"start": start}, key={"wire_format": "json"}, value={"wire_format": "json"}),
         )
 
     def places() -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from deltalake import DeltaTable
+from groups import patched
 from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.run import run_bronze
@@ -22,32 +23,31 @@ from cdc_lake.silver.run import run_silver
 PARTITIONS = 3
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "customers": {
-        "keys": ["customerId"],
-        "sequence_by": "version",
-        "apply_as_deletes": "deleted",
-        "deletes": "hard",
-        "columns": {
-            "customerId": "string",
-            "version": "bigint",
-            "deleted": "boolean",
-            "address": "struct<city:string,country:struct<code:string>>",
-            "tags": "array<string>",
+        "merge": {"keys": ["customerId"], "sequence_by": "version", "apply_as_deletes": "deleted"},
+        "deletes": {"mode": "hard"},
+        "value": {
+            "columns": {
+                "customerId": "string",
+                "version": "bigint",
+                "deleted": "boolean",
+                "address": "struct<city:string,country:struct<code:string>>",
+                "tags": "array<string>",
+            }
         },
     },
     "orders": {
-        "keys": ["orderId"],
-        "sequence_by": "updatedAt",
-        "columns": {
-            "orderId": "bigint",
-            "updatedAt": "timestamp",
-            "lines": "array<struct<sku:string,qty:int,price:decimal(10,2)>>",
+        "merge": {"keys": ["orderId"], "sequence_by": "updatedAt"},
+        "value": {
+            "columns": {
+                "orderId": "bigint",
+                "updatedAt": "timestamp",
+                "lines": "array<struct<sku:string,qty:int,price:decimal(10,2)>>",
+            }
         },
     },
     "fulfilment": {
-        "keys": ["orderId", "parcel"],
-        "sequence_by": "day",
-        "apply_as_deletes": "state = 'VOID'",
-        "columns": {"orderId": "bigint", "parcel": "int", "day": "date", "events": "map<string,timestamp>"},
+        "merge": {"keys": ["orderId", "parcel"], "sequence_by": "day", "apply_as_deletes": "state = 'VOID'"},
+        "value": {"columns": {"orderId": "bigint", "parcel": "int", "day": "date", "events": "map<string,timestamp>"}},
     },
 }
 
@@ -103,7 +103,7 @@ def test_the_newest_state_of_every_entity_is_there_however_its_events_came(
     admin = AdminClient({"bootstrap.servers": servers})
     for future in admin.create_topics([NewTopic(one, PARTITIONS, 1) for one in topics.values()]).values():
         future.result()
-    tables = {topics[name]: {"value_framing": "json", **own} for name, own in SETTINGS.items()}
+    tables = {topics[name]: patched({"value": {"wire_format": "json"}}, own) for name, own in SETTINGS.items()}
     content = {"lake": {"root": "lake"}, "stack": {"folder": str(stack.folder)}, "tables": tables}
     (tmp_path / "cdc-lake.yml").write_text(yaml.safe_dump(content))
     config = load_config(tmp_path / "cdc-lake.yml")

@@ -37,11 +37,12 @@ def test_a_web_server_s_log(spark: SparkSession, stack: Stack, tmp_path: Path) -
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result()
     own = {
-        "mode": "append",
-        "value_framing": "json",
-        "columns": {"status": "int", "meta_producer": "struct<timestamp:string>"},
-        "derive": {"date": "substr(meta_producer.timestamp, 1, 10)", "kafka_offset": "meta.kafka.offset"},
-        "silver": [{"format": "delta", "partition_by": ["date"]}],
+        "merge": {
+            "mode": "append",
+            "derive": {"date": "substr(meta_producer.timestamp, 1, 10)", "kafka_offset": "meta.kafka.offset"},
+        },
+        "value": {"wire_format": "json", "columns": {"status": "int", "meta_producer": "struct<timestamp:string>"}},
+        "storage": [{"format": "delta", "partition_by": ["date"]}],
     }
     content = {"lake": {"root": "lake"}, "stack": {"folder": str(stack.folder)}, "tables": {topic: own}}
     (tmp_path / "cdc-lake.yml").write_text(yaml.safe_dump(content))

@@ -30,7 +30,7 @@ GIVEN = {
     "SubnetIds": ["subnet-1", "subnet-2"],
     "KafkaBootstrapServers": "b-1.acme:9092,b-2.acme:9092",
     "RegistryUrl": "https://registry.acme.example",
-    "Settings": "defaults: {deletes: hard}",
+    "Settings": "defaults: {deletes: {mode: hard}}",
 }
 """Parameters without a default."""
 

@@ -21,7 +21,7 @@ from deployments import (
 )
 from policy_lint import complaints, wildcards
 
-from cdc_lake.config import Config, LakeConfig, SilverTable, TableConfig
+from cdc_lake.config import Config, LakeConfig, StorageConfig, TableConfig
 from cdc_lake.runs.context import lake_of, silver_targets
 from cdc_lake.runs.report import Report
 
@@ -36,7 +36,7 @@ REASONS = {
 TOPIC = f"{PREFIX}.public.film"
 CONFIG = Config(
     lake=LakeConfig(root=f"arn:aws:s3:::{LAKE}"),
-    defaults=TableConfig(silver=(SilverTable(), SilverTable(format="hudi", type="mor"))),
+    defaults=TableConfig(storage=(StorageConfig(), StorageConfig(format="hudi", type="mor"))),
 )
 DELTA, HUDI = silver_targets(CONFIG, TOPIC)
 BRONZE, GOLD = lake_of(CONFIG).path("bronze", TOPIC), lake_of(CONFIG).path("gold", "film_revenue")

@@ -228,7 +228,7 @@ def test_the_settings_in_the_parameter_store_are_settings(tmp_path: Path) -> Non
     assert terraform.kafka.bootstrap_servers == GIVEN["KafkaBootstrapServers"]
     assert terraform.kafka.auth == "aws_msk_iam"
     assert Config(**yaml.safe_load(Stack().resources["Config"]["Value"])).kafka.auth == "none"
-    assert terraform.defaults.deletes == "hard"
+    assert terraform.defaults.deletes.mode == "hard"
     known = yaml.safe_load((CHECKOUT / "conf" / "cdc-lake.yml").read_text(encoding="utf-8"))
     assert known.keys() - yaml.safe_load(config_texts()[0]).keys() == {"gold", "stack", "tables"}
 
@@ -238,7 +238,7 @@ def test_the_databases_are_those_that_tables_are_listed_in() -> None:
     held = [{"format": "delta"}, {"format": "hudi"}, {"format": "hudi", "type": "mor"}]
     wanted = {names_of(config.catalog, "bronze", "pagila.public.film")[0], names_of(config.catalog, "gold", "x")[0]}
     for silver in (held, held[::-1]):
-        several = config.model_copy(update={"defaults": config.defaults.model_validate({"silver": silver})})
+        several = config.model_copy(update={"defaults": config.defaults.model_validate({"storage": silver})})
         targets = silver_targets(several, "pagila.public.film")
         wanted |= {names_of(config.catalog, "silver", target.name)[0] for target in targets}
     databases = stack(hudi=True).of_type("AWS::Glue::Database").values()

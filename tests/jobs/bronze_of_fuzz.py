@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
 import fuzz
 from events import Record
 from fakes import FakeBroker
+from groups import patched
 from pyspark.sql import functions as F
 from sent import Shelf
 
@@ -55,7 +56,7 @@ def land(
 ) -> dict[str, Any]:
     """Land the records of one topic, in a lake of its own, and fold them; what went wrong."""
     root = f"{config.lake.root}/{name}"
-    table = TableConfig(**settings, max_rows=BATCH, max_record_bytes=1_000_000)
+    table = TableConfig(**settings, read={"max_records_per_batch": BATCH, "max_record_bytes": 1_000_000})
     config = config.model_copy(update={"lake": LakeConfig(root=root), "defaults": table})
     broker, good, total = FakeBroker(), {}, 0
     for offset, one in enumerate(sent):
@@ -101,11 +102,11 @@ if __name__ == "__main__":
     for side in ("key", "value"):
         file = Path(f"{side}.avsc").absolute()
         file.write_text(fuzz.TEXTS[side])
-        schemas[f"{side}_schemas"] = (str(file),)
+        schemas[side] = {"schemas": (str(file),)}
     for name, settings in fuzz.DECLARED.items():
         sent = list(fuzz.declared_records(rng, share, name))
         if name in only or only == [""]:
-            found[name] = land(name, sent, Library(), config, {**settings, **(schemas if name == "bare" else {})})
+            found[name] = land(name, sent, Library(), config, patched(settings, schemas if name == "bare" else {}))
     root = f"{config.lake.root}/"
     outside = [path for path in asked if not path.startswith(root) or {"..", "."} & set(path.split("/"))]
     print(json.dumps({"topics": found, "outside": outside[:20]}))

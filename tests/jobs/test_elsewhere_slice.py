@@ -114,7 +114,7 @@ def test_all_layers_and_a_sink_s_files_on_s3(
     for file in write_files(tmp_path / "landing", records, in_files.registry):
         bucket.client.upload_file(str(file), "lake", str(file.relative_to(tmp_path)))
     of_files = tmp_path / "of-files.yml"
-    of_files.write_text("files: {root: s3a://lake/landing}\ndefaults: {keys: [id]}\n", encoding="utf-8")
+    of_files.write_text("files: {root: s3a://lake/landing}\ndefaults: {merge: {keys: [id]}}\n", encoding="utf-8")
     jobs = (
         ("bronze", "--table", topic),
         ("silver", "--table", topic),
@@ -126,7 +126,7 @@ def test_all_layers_and_a_sink_s_files_on_s3(
         "CDC_LAKE__STACK__FOLDER": str(stack.folder),
         "CDC_LAKE__LAKE__ROOT": LAKE,
         "CDC_LAKE__GOLD__MODELS": models,
-        "CDC_LAKE__DEFAULTS__SILVER": ALL_TYPES,
+        "CDC_LAKE__DEFAULTS__STORAGE": ALL_TYPES,
     }
 
     ended = submit("-", *in_turn(jobs), job=IN_TURN, before=bucket.flags, **settings)

@@ -32,7 +32,7 @@ from submitting import CHECKOUT, PROGRAMS, Ended
 from cdc_lake import failpoints
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.columns import BATCH
-from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, LeaseConfig, SilverTable, TableConfig
+from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, LeaseConfig, StorageConfig, TableConfig
 from cdc_lake.demo.run import SMALL_JVM
 from cdc_lake.gold.run import run_gold
 from cdc_lake.lake.lease import Lease
@@ -63,11 +63,12 @@ Run = Callable[..., TableReport]
 def run(spark: SparkSession) -> Run:
     """Run a layer of a lake in this process."""
 
-    def of(layer: str, root: Path, *, held_in: SilverTable = TABLE_TYPES["delta"], **lease: Any) -> TableReport:
+    def of(layer: str, root: Path, *, held_in: StorageConfig = TABLE_TYPES["delta"], **lease: Any) -> TableReport:
         config = Config(
-            lake=LakeConfig(root=str(root)),
-            lease=LeaseConfig(**lease),
-            defaults=TableConfig(silver=(held_in,), deletes="hard", max_rows=MAX_ROWS),
+            lake=LakeConfig(root=str(root), lease=LeaseConfig(**lease)),
+            defaults=TableConfig(
+                storage=(held_in,), deletes={"mode": "hard"}, read={"max_records_per_batch": MAX_ROWS}
+            ),
         )
         if layer == "rebuild":
             return run_rebuild(config, [TABLE], spark).tables[0]
@@ -141,8 +142,8 @@ class Driver:
                     **inherited,
                     "PATH": f"{PROGRAMS}{os.pathsep}{inherited['PATH']}",
                     "CDC_LAKE__LAKE__ROOT": str(root),
-                    "CDC_LAKE__DEFAULTS__DELETES": "hard",
-                    "CDC_LAKE__DEFAULTS__MAX_ROWS": str(MAX_ROWS),
+                    "CDC_LAKE__DEFAULTS__DELETES__MODE": "hard",
+                    "CDC_LAKE__DEFAULTS__READ__MAX_RECORDS_PER_BATCH": str(MAX_ROWS),
                     failpoints.VARIABLE: failpoint,
                     "PYSPARK_SUBMIT_ARGS": f"--conf 'spark.driver.extraJavaOptions={SMALL_JVM}' pyspark-shell",
                     **variables,
@@ -278,14 +279,14 @@ OFTEN = {"hoodie.compact.inline.max.delta.commits": "1"}
 """A compaction after each commit."""
 
 
-def in_hudi(kind: Literal["cow", "mor"]) -> SilverTable:
-    return SilverTable(format="hudi", type=kind, properties=OFTEN if kind == "mor" else {})
+def in_hudi(kind: Literal["cow", "mor"]) -> StorageConfig:
+    return StorageConfig(format="hudi", type=kind, properties=OFTEN if kind == "mor" else {})
 
 
-def driver_on(held_in: SilverTable, root: Path, failpoint: str = "") -> Driver:
+def driver_on(held_in: StorageConfig, root: Path, failpoint: str = "") -> Driver:
     variable = f"[{held_in.model_dump_json(exclude_none=True)}]"
     lease = str(LEASE_SECONDS)
-    return Driver("silver", root, failpoint, CDC_LAKE__DEFAULTS__SILVER=variable, CDC_LAKE__LEASE__SECONDS=lease)
+    return Driver("silver", root, failpoint, CDC_LAKE__DEFAULTS__STORAGE=variable, CDC_LAKE__LAKE__LEASE__SECONDS=lease)
 
 
 def is_under_way(timeline: Path, at: str) -> bool:
@@ -326,7 +327,7 @@ def copying(root: Path, left: Path, is_so: Callable[[], bool]) -> Iterator[None]
     assert left.exists(), "it was never so"
 
 
-def killed_on_hudi(run: Run, root: Path, held_in: SilverTable, failpoint: str, is_so: Callable[[], bool]) -> Path:
+def killed_on_hudi(run: Run, root: Path, held_in: StorageConfig, failpoint: str, is_so: Callable[[], bool]) -> Path:
     """The lake as a driver leaves it that is killed at a failpoint, or, without one, when something is so."""
     with driver_on(held_in, root, failpoint and f"{failpoint}:batch=2:kill9") as driver:
         if not failpoint:
@@ -337,7 +338,7 @@ def killed_on_hudi(run: Run, root: Path, held_in: SilverTable, failpoint: str, i
     return root
 
 
-def copied_on_hudi(run: Run, root: Path, held_in: SilverTable, failpoint: str, is_so: Callable[[], bool]) -> Path:
+def copied_on_hudi(run: Run, root: Path, held_in: StorageConfig, failpoint: str, is_so: Callable[[], bool]) -> Path:
     """The lake as a run of this process would leave it if it were killed when something is so."""
     left = root.parent / "left"
     with copying(root, left, is_so):
@@ -396,7 +397,7 @@ def land_updates(spark: SparkSession, root: Path, batches: int) -> None:
     topic, broker = Topic({"name": ["null", "string"]}), FakeBroker()
     for number, key in product(range(batches), KEYS):
         broker.append(topic.change("u", key, {"name": str(number)}, lsn=number, ts_ms=number))
-    config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(max_rows=len(KEYS)))
+    config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(read={"max_records_per_batch": len(KEYS)}))
     done = run_bronze(config, [TABLE], spark, source=broker, registry=topic.registry).tables[0]
     assert (done.error, done.batches) == (None, batches)
 
@@ -539,7 +540,7 @@ def test_a_rebuild_that_is_killed_leaves_the_table_whole_and_can_be_run_again(
     wrong, right = rows(DeltaTable(str(folder))), without_batches(undisturbed["silver"].rows)
     files = set(folder.glob("*.parquet"))
     failpoint = "" if at == IN_THE_OVERWRITE else f"{at}:kill9"
-    with Driver("rebuild", root, failpoint, CDC_LAKE__LEASE__SECONDS=str(LEASE_SECONDS)) as driver:
+    with Driver("rebuild", root, failpoint, CDC_LAKE__LAKE__LEASE__SECONDS=str(LEASE_SECONDS)) as driver:
         if not failpoint:
             wait_until(driver, lambda: set(folder.glob("*.parquet")) > files)
             driver.kill()
@@ -587,7 +588,7 @@ def meet(request: pytest.FixtureRequest, run: Run, monkeypatch: pytest.MonkeyPat
     """A driver that has planned a batch, another one that comes then, and how both end."""
 
     def two_processes(layer: str, root: Path, batch: int, then: Run, **lease: Any) -> tuple[Ended, TableReport]:
-        variables = {f"CDC_LAKE__LEASE__{name.upper()}": str(value) for name, value in lease.items()}
+        variables = {f"CDC_LAKE__LAKE__LEASE__{name.upper()}": str(value) for name, value in lease.items()}
         with stopped(layer, root, batch, **variables) as first:
             second = then()
             first.go_on()
@@ -635,7 +636,7 @@ def test_a_driver_past_its_lease_is_followed_and_ends_with_40(
     assert content(lake, layer) == undisturbed[layer]
 
 
-APPEND = {"CDC_LAKE__DEFAULTS__MODE": "append", "CDC_LAKE__DEFAULTS__DELETES": "soft"}
+APPEND = {"CDC_LAKE__DEFAULTS__MERGE__MODE": "append", "CDC_LAKE__DEFAULTS__DELETES__MODE": "soft"}
 
 
 @pytest.fixture
@@ -646,9 +647,8 @@ def appended(landed: Path, tmp_path: Path) -> Path:
 
 def append(root: Path, spark: SparkSession, **lease: Any) -> TableReport:
     config = Config(
-        lake=LakeConfig(root=str(root)),
-        lease=LeaseConfig(**lease),
-        defaults=TableConfig(mode="append", max_rows=MAX_ROWS),
+        lake=LakeConfig(root=str(root), lease=LeaseConfig(**lease)),
+        defaults=TableConfig(merge={"mode": "append"}, read={"max_records_per_batch": MAX_ROWS}),
     )
     return run_silver(config, [TABLE], spark).tables[0]
 
@@ -670,7 +670,7 @@ def test_each_record_is_appended_once_where_a_run_is_killed(spark: SparkSession,
 
 @pytest.mark.deep
 def test_each_record_is_appended_once_by_two_drivers(spark: SparkSession, appended: Path) -> None:
-    with stopped("silver", appended, 2, CDC_LAKE__LEASE__ENABLED="false", **APPEND) as first:
+    with stopped("silver", appended, 2, CDC_LAKE__LAKE__LEASE__ENABLED="false", **APPEND) as first:
         second = append(appended, spark, enabled=False)
         first.go_on()
         code = first.ended()

@@ -50,9 +50,9 @@ def test_full_disk_exits_10_and_the_next_run_is_right(disk: Path) -> None:
     done = submitted(
         Path(__file__).parent / "lake_on_a_full_disk.py",
         *(disk, NO_BYTES, SOME),
-        CDC_LAKE__DEFAULTS__DELETES="hard",
-        CDC_LAKE__DEFAULTS__MAX_ROWS=str(MAX_ROWS),
-        CDC_LAKE__DEFAULTS__SILVER=json.dumps([{"format": "delta"}, {"format": "hudi", "type": "cow"}]),
+        CDC_LAKE__DEFAULTS__DELETES__MODE="hard",
+        CDC_LAKE__DEFAULTS__READ__MAX_RECORDS_PER_BATCH=str(MAX_ROWS),
+        CDC_LAKE__DEFAULTS__STORAGE=json.dumps([{"format": "delta"}, {"format": "hudi", "type": "cow"}]),
     )
 
     assert done.returncode == 0, done.stderr

@@ -18,7 +18,7 @@ def test_poison_is_quarantined_for_its_own_reason_and_the_rest_lands(
     limited.chmod(0o755)
     flags = ("--conf", f"spark.pyspark.python={limited}", "--driver-memory", "640m")
 
-    ended = submit("bronze", before=flags, job=POISON, CDC_LAKE__DEFAULTS__MAX_RECORD_BYTES="1000000")
+    ended = submit("bronze", before=flags, job=POISON, CDC_LAKE__DEFAULTS__READ__MAX_RECORD_BYTES="1000000")
 
     assert ended.code == 0, ended.said
     done, healthy = ended.report["tables"]

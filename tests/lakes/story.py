@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from events import OPTIONAL_INT, OPTIONAL_STRING, PLACEHOLDER, START_MS, FakeRegistry, Record, Topic
 from fakes import FakeBroker
+from groups import patched
 
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig
 
@@ -76,7 +77,7 @@ class Stock(Table):
     """Its rows were truncated, another was deleted, and a snapshot has begun that will lack one."""
 
     kind = "stock"
-    settings: Mapping[str, Any] = {"remove_missing_after_snapshot": True}
+    settings: Mapping[str, Any] = {"deletes": {"missing_after_snapshot": True}}
 
     def batches(self) -> list[list[Record]]:
         """See `Table`."""
@@ -106,7 +107,7 @@ class Parts(Table):
 
     kind = "parts"
     partitions = 2
-    settings: Mapping[str, Any] = {"expectations": (POSITIVE,)}
+    settings: Mapping[str, Any] = {"quality": {"expectations": (POSITIVE,)}}
 
     def batches(self) -> list[list[Record]]:
         """See `Table`."""
@@ -153,10 +154,10 @@ class Tables:
         both = (TABLE_TYPES["delta"], TABLE_TYPES["hudi-cow"])
         tables = {
             table.name: TableConfig(
-                deletes=table.deletes,
-                silver=both if with_hudi and table.deletes == "hard" else both[:1],
-                delete_memory_days=_DAYS,
-                **{**table.settings, **changed},
+                storage=both if with_hudi and table.deletes == "hard" else both[:1],
+                **patched(
+                    {"deletes": {"mode": table.deletes, "retention_days": _DAYS}}, patched(table.settings, changed)
+                ),
             )
             for table in self.all
         }

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.catalogs.catalog import Entry
-from cdc_lake.config import CatalogConfig, Config, GoldConfig, LakeConfig, SilverTable, TableConfig
+from cdc_lake.config import CatalogConfig, Config, GoldConfig, LakeConfig, StorageConfig, TableConfig
 from cdc_lake.gold.run import run_gold
 from cdc_lake.runs.catalog_sync import _Look
 from cdc_lake.runs.report import Report, TableReport
@@ -18,9 +18,9 @@ from cdc_lake.silver.run import run_silver
 
 COMMENTED = ["null", {"type": "string", "connect.doc": "what it is"}]
 SILVER = {
-    "delta": SilverTable(partition_by=("kind",)),
-    "hudi_cow": SilverTable(format="hudi", type="cow"),
-    "hudi_mor": SilverTable(format="hudi", type="mor", partition_by=("kind",)),
+    "delta": StorageConfig(partition_by=("kind",)),
+    "hudi_cow": StorageConfig(format="hudi", type="cow"),
+    "hudi_mor": StorageConfig(format="hudi", type="mor", partition_by=("kind",)),
 }
 DATABASES = {kind: "pagila_silver" if kind == "delta" else f"pagila_silver_{kind}" for kind in SILVER}
 """The catalog's, by what silver is held in."""
@@ -47,7 +47,7 @@ class CataloguedLake:
             lake=LakeConfig(root=str(self.root)),
             gold=GoldConfig(models=str(self._models)),
             catalog=catalog,
-            defaults=TableConfig(**{"silver": tuple(SILVER.values()), **settings}),
+            defaults=TableConfig(**{"storage": tuple(SILVER.values()), **settings}),
         )
 
     @property

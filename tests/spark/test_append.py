@@ -13,10 +13,11 @@ import pytest
 from deltalake import DeltaTable
 from events import OPTIONAL_STRING, START_MS, FakeRegistry, Record, Topic
 from fakes import FakeBroker
+from groups import patched
 from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.run import run_bronze
-from cdc_lake.config import Config, LakeConfig, SilverTable, TableConfig
+from cdc_lake.config import Config, LakeConfig, StorageConfig, TableConfig
 from cdc_lake.errors import ConfigError
 from cdc_lake.failpoints import VARIABLE
 from cdc_lake.operations.rebuild import run_rebuild
@@ -28,15 +29,19 @@ from cdc_lake.silver.run import run_silver
 
 TOPIC = "web.logs"
 LOGS: dict[str, Any] = {
-    "mode": "append",
-    "value_framing": "json",
-    "columns": {"status": "int", "bytes": "bigint", "client": "struct<ip:string,agent:string>"},
-    "derive": {
-        "date": "to_date(timestamp)",
-        "is_error": "status >= 500",
-        "offset": "meta.kafka.offset",
+    "merge": {
+        "mode": "append",
+        "derive": {
+            "date": "to_date(timestamp)",
+            "is_error": "status >= 500",
+            "offset": "meta.kafka.offset",
+        },
     },
-    "silver": (SilverTable(partition_by=("date",)),),
+    "value": {
+        "wire_format": "json",
+        "columns": {"status": "int", "bytes": "bigint", "client": "struct<ip:string,agent:string>"},
+    },
+    "storage": (StorageConfig(partition_by=("date",)),),
 }
 
 
@@ -45,7 +50,7 @@ class Logs:
 
     def __init__(self, spark: SparkSession, root: Path, topic: str = TOPIC, **settings: Any) -> None:
         self.spark, self.root, self.topic = spark, root, topic
-        self.settings: dict[str, Any] = {**LOGS, **settings}
+        self.settings = patched(LOGS, settings)
         self.broker, self.registry = FakeBroker(), FakeRegistry()
         self.broker.add_partitions(topic, 2)
         self._offsets = Counter[int]()
@@ -187,7 +192,7 @@ def test_records_that_a_restored_bronze_reads_again_stay_once(logs: Logs, silver
         restored = logs.fold()
         assert (restored.rows["appended"], restored.rows["already_there"]) == (0, 3)
     logs.send(line(7))
-    logs.settings["max_rows"] = 2  # the last of several batches brings what is new
+    logs.settings["read"] = {"max_records_per_batch": 2}  # the last of several batches brings what is new
     logs.land()
     done = logs.fold()
 
@@ -198,12 +203,12 @@ def test_records_that_a_restored_bronze_reads_again_stay_once(logs: Logs, silver
 
 
 def test_what_comes_back_from_quarantine_and_what_was_rejected_is_appended_then(logs: Logs) -> None:
-    logs.settings["expectations"] = ({"name": "real", "holds": "status < 600", "on_fail": "reject"},)
+    logs.settings["quality"] = {"expectations": ({"name": "real", "holds": "status < 600", "on_fail": "reject"},)}
     logs.send(line(1), line(2, 999))
     assert logs.take().rows["rejected"] == 1
     assert logs.places() == [(0, 0)]
 
-    logs.settings["expectations"] = ({"name": "real", "holds": "status < 1000", "on_fail": "reject"},)
+    logs.settings["quality"] = {"expectations": ({"name": "real", "holds": "status < 1000", "on_fail": "reject"},)}
     (done,) = replay_quarantined(logs.config, [TOPIC], logs.spark, registry=logs.registry).tables
     assert done.rows["replayed"] == 1, done
     logs.take()
@@ -218,10 +223,9 @@ def test_the_changes_of_a_table_are_a_history(spark: SparkSession, tmp_path: Pat
         spark,
         tmp_path,
         topic.table,
-        value_framing="auto",
-        columns={},
-        derive={"as_of": "__source_ts_ms"},
-        silver=(SilverTable(),),
+        value={"wire_format": "auto", "columns": {}},
+        merge={"derive": {"as_of": "__source_ts_ms"}},
+        storage=(StorageConfig(),),
     )
     place.registry = topic.registry
     for record in (
@@ -242,11 +246,11 @@ def test_the_changes_of_a_table_are_a_history(spark: SparkSession, tmp_path: Pat
 
 
 def test_columns_follow_what_is_sent(logs: Logs) -> None:
-    logs.settings["columns"] = {"status": "int"}
-    logs.settings["derive"], logs.settings["silver"] = {}, (SilverTable(),)
+    logs.settings["value"] = {"wire_format": "json", "columns": {"status": "int"}}
+    logs.settings["merge"], logs.settings["storage"] = {"mode": "append"}, (StorageConfig(),)
     logs.send(line(1))
     logs.take()
-    logs.settings["columns"] = {"status": "bigint", "took": "double"}
+    logs.settings["value"] = {"wire_format": "json", "columns": {"status": "bigint", "took": "double"}}
     logs.send(line(2, 2**40, took=0.5))
     logs.take()
 
@@ -264,7 +268,8 @@ def test_columns_follow_what_is_sent(logs: Logs) -> None:
 def test_what_cannot_be_derived_is_told_and_nothing_is_written(
     half_folded: Logs, monkeypatch: pytest.MonkeyPatch, derive: dict[str, str], said: str
 ) -> None:
-    monkeypatch.setitem(half_folded.settings, "derive", {**LOGS["derive"], **derive})
+    own = LOGS["merge"]["derive"]
+    monkeypatch.setitem(half_folded.settings, "merge", {"mode": "append", "derive": {**own, **derive}})
 
     done = half_folded.fold()
 
@@ -277,15 +282,18 @@ def test_what_cannot_be_derived_is_told_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"keys": ("id",)}, "keys: it says nothing with `mode: append`"),
-        ({"silver": (SilverTable(format="hudi", type="mor"),)}, "mode: append: such tables are held in delta"),
-        ({"mode": "merge"}, "derive: it says nothing with `mode: merge`"),
+        ({"merge": {"keys": ("id",)}}, "merge.keys: it has no effect with `merge.mode: append`"),
+        (
+            {"storage": (StorageConfig(format="hudi", type="mor"),)},
+            "merge.mode: append: such tables are stored in Delta",
+        ),
+        ({"merge": {"mode": "merge"}}, "merge.derive: it has no effect with `merge.mode: merge`"),
     ],
 )
 def test_settings_that_do_not_go_with_it_are_refused_before_anything_is_read(
     logs: Logs, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], said: str
 ) -> None:
-    logs.settings |= settings
+    logs.settings = patched(logs.settings, settings)
     monkeypatch.setattr(logs.broker, "read", None)
 
     with pytest.raises(ConfigError, match=said):
@@ -301,7 +309,7 @@ def test_what_needs_keys_says_that_there_are_none(half_folded: Logs) -> None:
 
 
 def test_records_wait_for_others_but_not_too_long(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    logs.settings["min_batch_bytes"] = 3 * len(line(1))
+    logs.settings["read"] = {"min_batch_bytes": 3 * len(line(1))}
     clock = (START_MS + 60_000) / 1000
     monkeypatch.setattr("cdc_lake.bronze.run.time.time", lambda: clock)
 

@@ -8,7 +8,7 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from cdc_lake.brokers import BrokerLogin
-from cdc_lake.models import TopicSink
+from cdc_lake.config.gold_models import TopicSink
 from cdc_lake.sinks.kafka import KafkaSink
 from cdc_lake.sources.kafka import Broker
 from cdc_lake.sources.logs import Span

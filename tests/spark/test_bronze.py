@@ -122,7 +122,7 @@ def test_a_run_lands_what_is_new_in_batches_and_says_how_far_it_is(
     records = [here.change("c", 1, partition=0), here.change("c", 2, partition=1), here.change("u", 1, partition=0)]
     records.append(here.corrupt(here.change("u", 2, partition=1, offset=3)))
 
-    done = here.land(*records, max_rows=4)
+    done = here.land(*records, read={"max_records_per_batch": 4})
 
     assert (done.error, done.status, done.batches) == (None, "ok", 2)
     assert (done.rows, done.consumed_to) == ({"read": 4, "ok": 3, "quarantined": 1, "control": 0}, {"0": 2, "1": 4})
@@ -140,11 +140,11 @@ def test_a_run_lands_what_is_new_in_batches_and_says_how_far_it_is(
 def test_what_cannot_be_read_may_be_logged_and_wait_for_nobody(here: Bronze, caplog: pytest.LogCaptureFixture) -> None:
     records = [here.change("c", 1), here.corrupt(here.change("d", 1)), here.topic.tombstone(1), here.change("c", 2)]
 
-    done = here.land(*records, on_error="log", max_quarantined="0")
+    done = here.land(*records, quality={"on_error": "log", "max_quarantined": "0"})
 
     assert (done.error, done.rows) == (None, {"read": 4, "ok": 2, "quarantined": 0, "control": 0, "dropped": 2})
     (warned,) = done.warnings
-    assert warned.startswith("2 records of batch 1 were dropped (`on_error: log`)")
+    assert warned.startswith("2 records of batch 1 were dropped (`quality.on_error: log`)")
     first, second = (record.getMessage() for record in caplog.records if record.name == "cdc_lake.bronze.land")
     assert first.startswith(f"{here.name}[0]@1: value: ") and "left over after the record" in first
     assert second == f"{here.name}[0]@2: the record before it, with the same key, is quarantined"
@@ -161,7 +161,7 @@ def test_a_setting_that_lacks_another_one_ends_the_run_before_anything_is_read(
     monkeypatch.setattr(here.broker, "read", None)
 
     with pytest.raises(ConfigError, match=r"value_framing: bare: .*name the files of their Avro schemas") as refused:
-        here.land(here.change("c", 1), value_framing="bare")
+        here.land(here.change("c", 1), value={"wire_format": "bare"})
 
     assert refused.value.exit_code == 2 and not here.table.exists()
 
@@ -468,7 +468,7 @@ def test_a_run_that_fails_at_any_point_is_finished_by_the_next(here: Bronze, mon
         here.broker.append(here.change("u", key))
     for committed, point in enumerate(("after_plan", "after_append"), 1):
         monkeypatch.setenv(VARIABLE, f"bronze.{point}:batch=2:raise")
-        assert (here.land(max_rows=1).status, here.progress.commit) == ("failed", committed)
+        assert (here.land(read={"max_records_per_batch": 1}).status, here.progress.commit) == ("failed", committed)
     monkeypatch.setenv(VARIABLE, "bronze.before_report:raise")
 
     with pytest.raises(CdcLakeError, match=r"bronze\.before_report"):

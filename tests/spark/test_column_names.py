@@ -9,7 +9,7 @@ import wire
 from pyspark.sql import SparkSession
 from sent import TABLE, Lake, Shelf
 
-from cdc_lake.config import SilverTable
+from cdc_lake.config import StorageConfig
 
 NAMES = ["", "a\0", " ,;{}()\n\t=", "two words", "\ud800", "a=b", "__key", "_hoodie_file_name"]
 FORMATS = {"delta": ["a-b", "größe", "a.b", "a`b"], "hudi": ["größe"]}
@@ -30,8 +30,12 @@ def record(key: int, **columns: Any) -> bytes:
 
 @pytest.mark.parametrize("kind", [pytest.param("delta"), pytest.param("hudi", marks=pytest.mark.hudi)])
 def test_unusable_column_names_quarantine_their_records(spark: SparkSession, tmp_path: Path, kind: Any) -> None:
-    settings: dict[str, Any] = {"rename": {"Unit Price": "price", "Old Note": "note"}, "except_columns": ["left out"]}
-    lake = Lake(spark, tmp_path, Shelf(), silver=(SilverTable(format=kind),), decoded=kind == "delta", **settings)
+    settings: dict[str, Any] = {
+        "schema": {"rename": {"Unit Price": "price", "Old Note": "note"}, "exclude": ["left out"]}
+    }
+    lake = Lake(
+        spark, tmp_path, Shelf(), storage=(StorageConfig(format=kind),), value={"decoded": kind == "delta"}, **settings
+    )
     bad = [{name: "x"} for name in NAMES] + [{"inner": {"two words": "x"}}, {"note": "x", "Old Note": "y"}]
     bad += [{name: "x"} for name in FORMATS["delta"] if name not in FORMATS[kind]]
     good = [{"note": "n"}, {"Unit Price": "5", "left out": "x"}, *({name: "x"} for name in FORMATS[kind])]
@@ -45,7 +49,9 @@ def test_unusable_column_names_quarantine_their_records(spark: SparkSession, tmp
     assert done.error is None
     problems = lake.problems()
     assert {key for key, columns in enumerate(sent) if columns in bad} == problems.keys()
-    assert {key: said for key, said in problems.items() if "`rename`" not in said and "surrogate" not in said} == {}
+    assert {
+        key: said for key, said in problems.items() if "`schema.rename`" not in said and "surrogate" not in said
+    } == {}
     rows = lake.fold()
     assert rows.keys() == set(range(len(sent))) - problems.keys()
     assert rows[sent.index(good[1])]["price"] == "5"

@@ -10,14 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 from three_layers import Lake
 
-from cdc_lake.config import SilverTable
+from cdc_lake.config import StorageConfig
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.operations.rebuild import run_rebuild
 from cdc_lake.operations.status import status
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.storage.files import LocalFiles
 
-DELTA, HUDI = SilverTable(), SilverTable(format="hudi", type="mor")
+DELTA, HUDI = StorageConfig(), StorageConfig(format="hudi", type="mor")
 
 
 def gone(file: Path) -> None:
@@ -66,9 +66,9 @@ class Built:
         self._spark, self._folder = spark, folder
         self._lakes: dict[str, tuple[Lake, Callable[[], None]]] = {}
 
-    def __call__(self, held_in: SilverTable) -> Lake:
+    def __call__(self, held_in: StorageConfig) -> Lake:
         if held_in.kind not in self._lakes:
-            lake = Lake(self._spark, self._folder(held_in.kind), held_in, deletes="hard")
+            lake = Lake(self._spark, self._folder(held_in.kind), held_in, deletes={"mode": "hard"})
             lake.take(1, 2, 3, 4)
             lake.take(1, 5)
             lake.delete(2)
@@ -163,7 +163,7 @@ def test_damaged_file_is_named_and_the_cure_works(
     layer: str,
     which: Callable[[Lake, str], Path],
     damage: Callable[[Path], None],
-    held_in: SilverTable,
+    held_in: StorageConfig,
 ) -> None:
     lake = built(held_in)
     file = which(lake, layer)

@@ -27,7 +27,7 @@ def found(spark: SparkSession) -> Found:
     return CASES.decided(spark)
 
 
-def describe_reference(rows: list[Row]) -> list[tuple[str, str | None]]:
+def said(rows: list[Row]) -> list[tuple[str, str | None]]:
     """Status and stage of each record."""
     return [(row["status"], row["error"] and row["error"]["stage"]) for row in rows]
 
@@ -62,7 +62,7 @@ def test_body_with_bytes_left_over_is_quarantined_alone(found: Found, flat: bool
     rows = found(a_broken_body_behind_each_whole_one, flat)
     bad = broken_bodies(FakeRegistry(), flat)
 
-    assert dict(zip(bad, describe_reference(rows[1::2]), strict=True)) == dict.fromkeys(bad, UNDECODABLE)
+    assert dict(zip(bad, said(rows[1::2]), strict=True)) == dict.fromkeys(bad, UNDECODABLE)
     assert {r["op"] for r in rows[1::2]} == {None}
     assert {r["source_position"] for r in rows[1::2]} == {None}
     assert {(r["status"], r["op"], r["canonical_key"]) for r in rows[::2]} == {("ok", "u", '{"id":1}')}
@@ -78,7 +78,7 @@ def a_wrong_schema(registry: FakeRegistry) -> list[Record]:
 
 
 def test_wrong_schema_that_fits_by_chance_is_found_by_bytes_left_over(found: Found) -> None:
-    assert describe_reference(found(a_wrong_schema)) == [OK, UNDECODABLE]
+    assert said(found(a_wrong_schema)) == [OK, UNDECODABLE]
 
 
 @CASES.of()
@@ -92,7 +92,7 @@ def broken_keys(registry: FakeRegistry) -> list[Record]:
 def test_a_key_that_does_not_decode_quarantines_its_record(found: Found) -> None:
     rows = found(broken_keys)
 
-    assert describe_reference(rows) == [OK] + [UNDECODABLE] * 3
+    assert said(rows) == [OK] + [UNDECODABLE] * 3
     assert all(r["error"]["message"].startswith("key: ") for r in rows[1:])
     assert [r["canonical_key"] for r in rows] == ['{"id":1}', None, None, None]
 
@@ -115,7 +115,7 @@ def unknown_schemas(registry: FakeRegistry) -> list[Record]:
 def test_record_with_unknown_or_refused_schema_is_quarantined(found: Found) -> None:
     rows = found(unknown_schemas)
 
-    assert describe_reference(rows) == [OK] + [UNKNOWN] * 5
+    assert said(rows) == [OK] + [UNKNOWN] * 5
     assert "4711" in rows[1]["error"]["message"]
     assert "4294967295" in rows[2]["error"]["message"]
     assert "contains itself" in rows[3]["error"]["message"]
@@ -136,7 +136,7 @@ def headers_that_name_the_schema(registry: FakeRegistry) -> list[Record]:
 
 def test_what_the_headers_say_comes_before_the_first_bytes(found: Found) -> None:
     """A bare envelope begins like a frame: with the zero byte of `before`'s null."""
-    assert describe_reference(found(headers_that_name_the_schema)) == [OK, UNDECODABLE, OK]
+    assert said(found(headers_that_name_the_schema)) == [OK, UNDECODABLE, OK]
 
 
 @CASES.of()
@@ -159,7 +159,7 @@ def strange_ops(registry: FakeRegistry) -> list[Record]:
 def test_an_op_that_is_not_known_is_kept_as_sent_and_quarantined(found: Found) -> None:
     rows = found(strange_ops)
 
-    assert describe_reference(rows) == [UNTYPED, UNTYPED, UNTYPED, OK]
+    assert said(rows) == [UNTYPED, UNTYPED, UNTYPED, OK]
     assert [row["op"] for row in rows] == ["x", "U", "", "c"]
 
 
@@ -175,7 +175,7 @@ def an_event_without_op(registry: FakeRegistry) -> list[Record]:
 
 
 def test_a_change_that_says_no_op_is_quarantined(found: Found) -> None:
-    assert describe_reference(found(an_event_without_op)) == [UNTYPED]
+    assert said(found(an_event_without_op)) == [UNTYPED]
 
 
 @CASES.of()
@@ -186,7 +186,7 @@ def neither_key_nor_value(registry: FakeRegistry) -> list[Record]:
 
 def test_a_record_without_key_and_value_is_quarantined(found: Found) -> None:
     """Case F4."""
-    assert describe_reference(found(neither_key_nor_value)) == [UNTYPED, OK]
+    assert said(found(neither_key_nor_value)) == [UNTYPED, OK]
 
 
 @CASES.of()
@@ -248,7 +248,7 @@ def broken_controls(registry: FakeRegistry) -> list[Record]:
 
 
 def test_control_record_with_bytes_left_over_is_quarantined(found: Found) -> None:
-    assert describe_reference(found(broken_controls)) == [UNDECODABLE] * len(CONTROLS)
+    assert said(found(broken_controls)) == [UNDECODABLE] * len(CONTROLS)
 
 
 @CASES.of(False, True)
@@ -275,7 +275,7 @@ def a_schema_called_like_signals(registry: FakeRegistry) -> list[Record]:
 
 
 def test_a_table_in_a_schema_named_like_the_signal_table_is_a_table(found: Found) -> None:
-    assert describe_reference(found(a_schema_called_like_signals)) == [OK, OK]
+    assert said(found(a_schema_called_like_signals)) == [OK, OK]
 
 
 MARKERS = ("true", "last", "first", "first_in_data_collection", "last_in_data_collection", "incremental", "invented")

@@ -41,7 +41,8 @@ def repeat_row(spark: SparkSession, target: SilverTarget, key: int) -> None:
 def test_duplicate_key_stops_silver_until_rebuilt(spark: SparkSession, tmp_path: Path) -> None:
     topic, broker = Topic({"text": OPTIONAL_STRING}), FakeBroker()
     config = Config(
-        lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(silver=tuple(TABLE_TYPES.values()), deletes="hard")
+        lake=LakeConfig(root=str(tmp_path)),
+        defaults=TableConfig(storage=tuple(TABLE_TYPES.values()), deletes={"mode": "hard"}),
     )
     targets = silver_targets(config, topic.table)
 

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from events import START_MS, FakeRegistry, Record
 from fakes import FakeBroker
+from groups import patched
 from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
@@ -22,17 +23,17 @@ from cdc_lake.silver.run import run_silver
 
 TOPIC = "shop.sales.orders"
 ORDERS: Mapping[str, Any] = {
-    "value_framing": "json",
-    "keys": ["orderId"],
-    "sequence_by": "updatedAt",
-    "apply_as_deletes": "status = 'CANCELLED'",
-    "columns": {
-        "orderId": "bigint",
-        "updatedAt": "timestamp",
-        "status": "string",
-        "customer": "struct<name:string,shipTo:struct<city:string,zip:string>>",
-        "lines": "array<struct<sku:string,qty:int,unitPrice:decimal(10,2)>>",
+    "value": {
+        "wire_format": "json",
+        "columns": {
+            "orderId": "bigint",
+            "updatedAt": "timestamp",
+            "status": "string",
+            "customer": "struct<name:string,shipTo:struct<city:string,zip:string>>",
+            "lines": "array<struct<sku:string,qty:int,unitPrice:decimal(10,2)>>",
+        },
     },
+    "merge": {"keys": ["orderId"], "sequence_by": "updatedAt", "apply_as_deletes": "status = 'CANCELLED'"},
 }
 
 
@@ -40,7 +41,7 @@ class Shop:
     """One topic of entity events, and its tables."""
 
     def __init__(self, spark: SparkSession, root: Path, **settings: Any) -> None:
-        self.spark, self.root, self.settings = spark, root, {**ORDERS, **settings}
+        self.spark, self.root, self.settings = spark, root, patched(ORDERS, settings)
         self.broker = FakeBroker()
         self.broker.add_partitions(TOPIC, 3)
         self._offsets = [0, 0, 0]
@@ -129,11 +130,11 @@ def test_what_lacks_its_key_or_its_place_is_quarantined_with_the_reason(taken: t
 
     assert landed.rows["quarantined"] == 7
     reasons = {row["offset"]: row["error"]["message"] for row in shop.read("bronze") if row["status"] != "ok"}
-    assert reasons[1].endswith("is refused: the row has no column orderId, which `keys` names")
-    assert reasons[2] == "a column of `keys` is null"
-    assert reasons[3] == "`updatedAt`, the column of `sequence_by`, is null"
+    assert reasons[1].endswith("is refused: the row has no column orderId, which `merge.keys` names")
+    assert reasons[2] == "a column of `merge.keys` is null"
+    assert reasons[3] == "`updatedAt`, the column of `merge.sequence_by`, is null"
     assert reasons[4].startswith("value: ")
-    assert reasons[5].startswith("the record has no value, which `keys` needs")
+    assert reasons[5].startswith("the record has no value, which `merge.keys` needs")
     assert reasons[6] == "key and value are both null"
     assert reasons[7].startswith("value: ")
     assert shop.rows().keys() == {1, 2}
@@ -146,7 +147,7 @@ def test_whatever_the_order_of_arrival_the_newest_state_is_there(
     rng = random.Random(seed)
     sent = [order(rng.randrange(6), second, rng.choice(["NEW", "PAID", "SENT", "CANCELLED"])) for second in range(30)]
     newest = {one["orderId"]: one for one in sent}
-    shop = Shop(spark, tmp_path, deletes="soft")
+    shop = Shop(spark, tmp_path, deletes={"mode": "soft"})
     shuffled = rng.sample(sent, len(sent))
     for batch in (shuffled[:15], [*shuffled[15:], *rng.sample(sent, 8)]):  # at last some once more
         for one in batch:
@@ -163,7 +164,10 @@ def test_whatever_the_order_of_arrival_the_newest_state_is_there(
 
 def test_a_delete_by_predicate_goes_and_comes_back(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(
-        spark, tmp_path, deletes="hard", apply_as_deletes="status = 'CANCELLED' AND customer.shipTo.zip LIKE '9%'"
+        spark,
+        tmp_path,
+        deletes={"mode": "hard"},
+        merge={"apply_as_deletes": "status = 'CANCELLED' AND customer.shipTo.zip LIKE '9%'"},
     )
     shop.send(order(1, 1))
     shop.send(order(2, 2, "CANCELLED", customer=None))
@@ -181,9 +185,14 @@ def test_a_delete_by_predicate_goes_and_comes_back(spark: SparkSession, tmp_path
 @pytest.mark.parametrize(
     ("settings", "where"),
     [
-        ({"sequence_by": "status"}, "`sequence_by` is status, a string, but must be an integer"),
+        (
+            {"merge": {"sequence_by": "status"}},
+            "`merge.sequence_by` is status, a string, but must be an integer",
+        ),
         pytest.param(
-            {"sequence_by": "rank"}, "the row does not have the column rank of `sequence_by`", marks=pytest.mark.deep
+            {"merge": {"sequence_by": "rank"}},
+            "the row does not have the column rank of `merge.sequence_by`",
+            marks=pytest.mark.deep,
         ),
     ],
 )
@@ -205,7 +214,10 @@ def test_numbers_and_dates_say_an_order_and_the_log_decides_between_equals(
         return number if kind == "bigint" else f"2026-11-{number:02}"
 
     shop = Shop(
-        spark, tmp_path, sequence_by="rank", columns={"id": "int", "rank": kind}, keys=["id"], apply_as_deletes=None
+        spark,
+        tmp_path,
+        merge={"sequence_by": "rank", "keys": ["id"], "apply_as_deletes": None},
+        value={"columns": {"id": "int", "rank": kind}},
     )
     for batch in ([(5, "a"), (7, "b")], [(7, "c"), (6, "d")]):
         for number, text in batch:
@@ -217,7 +229,7 @@ def test_numbers_and_dates_say_an_order_and_the_log_decides_between_equals(
 
 
 def test_a_condition_on_what_is_no_column_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    shop = Shop(spark, tmp_path, apply_as_deletes="stat = 'CANCELLED'")
+    shop = Shop(spark, tmp_path, merge={"apply_as_deletes": "stat = 'CANCELLED'"})
     shop.send(order(1, 1))
 
     with pytest.raises(AssertionError, match=r"shop.sales.orders: apply_as_deletes: Spark says: .*stat.*mend it"):
@@ -225,5 +237,5 @@ def test_a_condition_on_what_is_no_column_is_told(spark: SparkSession, tmp_path:
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(ValidationError, match="`keys` takes the key from the row, so that `key_columns`"):
-        TableConfig(keys=("id",), key_columns=("id",))
+    with pytest.raises(ValidationError, match=r"`merge\.keys` takes the key from the row; remove `key\.columns`"):
+        TableConfig(merge={"keys": ("id",)}, key={"columns": ("id",)})

@@ -51,7 +51,7 @@ class Place:
     def fold(self, **settings: Any) -> list[TableReport]:
         """One run of silver, as a new process would do it."""
         assert self.lake.land().rows.get("quarantined", 0) == 0, self.lake.problems()
-        held = {"silver": self._silver, **settings}
+        held = {"storage": self._silver, **settings}
         config = Config(lake=LakeConfig(root=str(self._root)), defaults=TableConfig(**held))
         return run_silver(config, [TABLE], self._spark).tables
 
@@ -101,7 +101,7 @@ def test_all_changes_at_once_stop_if_frozen_else_old_and_new_mix(spark: SparkSes
     wanted = played(place, TOGETHER)
     before = list(place.rows())
 
-    check_stopped(place.fold(evolution="freeze"), "freeze")
+    check_stopped(place.fold(schema={"evolution": "freeze"}), "freeze")
     assert list(place.rows()) == before
     reports = place.fold()
 
@@ -124,7 +124,7 @@ def test_add_only_stops_the_table_with_all_that_it_refuses(spark: SparkSession, 
     wanted = played(place, TOGETHER)
     (before,) = place.rows()
 
-    check_stopped(place.fold(evolution="add_only"), "add_only")
+    check_stopped(place.fold(schema={"evolution": "add_only"}), "add_only")
 
     assert next(place.rows()) == before
     assert place.fold()[0].error is None
@@ -142,7 +142,7 @@ def test_a_change_has_the_outcome_that_the_page_says(
     wanted = played(place, [change])
     (before,) = place.rows()
 
-    (done,) = place.fold(evolution=policy)
+    (done,) = place.fold(schema={"evolution": policy})
 
     said = outcome(change, policy)
     if said.startswith("stops"):
@@ -159,7 +159,7 @@ def test_a_change_has_the_outcome_that_the_page_says(
 
 def test_settings_leave_out_rename_and_cast(spark: SparkSession, tmp_path: Path) -> None:
     changes = [change for change in CHANGES if change.name in ("a column is renamed", "integer to text")]
-    settings = {"except_columns": ["old_name"], "rename": {"new_name": "label"}, "cast": {"to_text": "string"}}
+    settings = {"schema": {"exclude": ["old_name"], "rename": {"new_name": "label"}, "cast": {"to_text": "string"}}}
     place = Place(spark, tmp_path, changes, "delta")
     place.send(False, 1, {"old_name": "x", "to_text": 7})
     place.send(True, 2, {"new_name": "y", "to_text": "z"})
@@ -180,11 +180,11 @@ def test_a_value_that_does_not_go_into_its_type_stops_the_run(spark: SparkSessio
     place.send(False, 1, {"to_number": "12"})
     place.send(False, 2, {"to_number": "twelve"})
 
-    (done,) = place.fold(cast={"to_number": "int"})
+    (done,) = place.fold(schema={"cast": {"to_number": "int"}})
 
     assert done.error is not None
     assert done.error.exit_code == 30
-    assert "`cast` cannot hold 1 values of `to_number` as int" in done.error.message
+    assert "`schema.cast` cannot hold 1 values of `to_number` as int" in done.error.message
     assert not list(tmp_path.glob("silver/**/_delta_log"))
 
 

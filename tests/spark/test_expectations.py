@@ -52,7 +52,7 @@ def test_a_rejected_event_never_was_however_the_log_is_cut(
         topic.change("d", 1, None, lsn=8, ts_ms=START_MS + 8),  # of a delete nothing is expected
         change(topic, 9, 1, 1, "again", op="c"),
     ]
-    lake = Lake(spark, tmp_path, topic, expectations=(POSITIVE, WITH_BODY), deletes="hard")
+    lake = Lake(spark, tmp_path, topic, quality={"expectations": (POSITIVE, WITH_BODY)}, deletes={"mode": "hard"})
 
     rows = lake.take(*(records[start:end] for start, end in pairwise(cuts)))
 
@@ -61,7 +61,7 @@ def test_a_rejected_event_never_was_however_the_log_is_cut(
 
 
 def test_the_report_says_how_many_and_its_sum_closes(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
-    lake = Lake(spark, tmp_path, topic, expectations=(POSITIVE, {"name": "small", "holds": "n < 100"}))
+    lake = Lake(spark, tmp_path, topic, quality={"expectations": (POSITIVE, {"name": "small", "holds": "n < 100"})})
     lake.land([change(topic, 1, 1, 1000, op="c"), change(topic, 2, 1, -1), change(topic, 3, 2, 5, op="c")])
 
     done = lake.fold()
@@ -78,7 +78,7 @@ def test_the_report_says_how_many_and_its_sum_closes(spark: SparkSession, tmp_pa
 def test_a_key_that_is_folded_again_is_folded_without_what_was_rejected(
     spark: SparkSession, tmp_path: Path, topic: Topic
 ) -> None:
-    lake = Lake(spark, tmp_path, topic, expectations=(POSITIVE,))
+    lake = Lake(spark, tmp_path, topic, quality={"expectations": (POSITIVE,)})
     at = [{"timestamp_ms": START_MS + number} for number in range(9)]
     lake.take(
         [
@@ -93,7 +93,7 @@ def test_a_key_that_is_folded_again_is_folded_without_what_was_rejected(
 
     assert done.rows["refolded"] == 1
     assert (lake.rows()[1]["n"], lake.rows()[1]["body"]) == (50, "late")
-    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(expectations=(POSITIVE,)))
+    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(quality={"expectations": (POSITIVE,)}))
     told = {event.source_ts_ms: event for event in story(config, topic.table, "1", spark).events}
     assert (told[START_MS + 4].verdict, told[START_MS + 4].why) == ("rejected", "does not meet positive")
     assert [told[START_MS + lsn].verdict for lsn in (1, 3, 5)] == ["counts", "counts", "decides"]
@@ -114,7 +114,7 @@ def test_what_stops_the_run_leaves_the_table_as_it_was(
 ) -> None:
     lake, root = waiting
     stopping = {"name": "positive", "holds": "n > 0", "on_fail": "stop"}
-    config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(expectations=(stopping,)))
+    config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(quality={"expectations": (stopping,)}))
 
     (done,) = run_silver(config, [topic.table], spark).tables
 
@@ -133,7 +133,7 @@ def test_a_condition_on_what_is_no_column_is_told(
 ) -> None:
     _, root = waiting
     wrong = {"name": "big", "holds": "nn > 0"}
-    config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(expectations=(wrong,)))
+    config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(quality={"expectations": (wrong,)}))
 
     (done,) = run_silver(config, [topic.table], spark).tables
 

@@ -105,11 +105,11 @@ def test_what_is_in_files_is_as_if_it_had_come_from_kafka(
     topic = Topic(COLUMNS, flat=flat)
     records = history(topic, 1, 60)
     more = AS_JSON if ending.startswith("json") else {}
-    here = Landing(spark, tmp_path, topic, deletes="soft", **more)
+    here = Landing(spark, tmp_path, topic, deletes={"mode": "soft"}, **more)
     here.write(*records, ending=ending)
     landed = here.take()
 
-    broker, kafka = FakeBroker(), Landing(spark, tmp_path / "kafka", topic, deletes="soft")
+    broker, kafka = FakeBroker(), Landing(spark, tmp_path / "kafka", topic, deletes={"mode": "soft"})
     for record in records:
         broker.append(record)
     assert run_bronze(kafka.config, ["*"], spark, source=broker, registry=topic.registry).exit_code == 0
@@ -177,7 +177,7 @@ def test_names_may_say_the_last_offset_and_folders_are_whatever_they_are(landing
 
 
 def test_a_batch_ends_where_a_file_does(spark: SparkSession, tmp_path: Path) -> None:
-    here = Landing(spark, tmp_path, Topic(COLUMNS), max_rows=15)
+    here = Landing(spark, tmp_path, Topic(COLUMNS), read={"max_records_per_batch": 15})
     here.write(*(here.topic.change("c", number) for number in range(24)), flush=6)
     here.write(*(here.topic.change("c", number) for number in range(24, 54)), flush=100)
 
@@ -256,7 +256,7 @@ def test_a_folder_that_cannot_be_listed_is_said(landing: Landing) -> None:
 
 def test_keys_of_the_settings_need_no_registry(spark: SparkSession, tmp_path: Path) -> None:
     topic = Topic(COLUMNS)
-    here = Landing(spark, tmp_path, topic, keys=["id"])
+    here = Landing(spark, tmp_path, topic, merge={"keys": ["id"]})
     here.write(topic.change("c", 1, {"n": 1}), topic.change("d", 2))
 
     report = run_bronze(here.config, ["*"], spark)

@@ -56,7 +56,7 @@ def schema_files(tmp_path: Path) -> dict[str, Any]:
     for side, text in TEXTS.items():
         file = tmp_path / f"{side}.avsc"
         file.write_text(text)
-        found[f"{side}_schemas"] = (str(file),)
+        found[side] = {"schemas": (str(file),)}
     return found
 
 
@@ -100,7 +100,9 @@ def test_a_frame_that_the_settings_name_is_not_guessed(
     spark: SparkSession, tmp_path: Path, shelf: Shelf, schema_files: dict[str, Any], frame: wire.Frame
 ) -> None:
     kind = {"bare": None, "single-object": "crc", "id8": "contentId"}[frame]
-    lake = Lake(spark, tmp_path, shelf, **schema_files, key_framing=frame, value_framing=frame)
+    lake = Lake(
+        spark, tmp_path, shelf, **{side: {**files, "wire_format": frame} for side, files in schema_files.items()}
+    )
     for key, change in life(0):  # a bare envelope begins with a zero byte, and so does the key 0
         value = None if change is None else wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, change))
         lake.send(
@@ -117,7 +119,9 @@ def test_a_frame_that_the_settings_name_is_not_guessed(
 def test_an_unknown_id_in_a_header_does_not_stop_a_bare_topic(
     spark: SparkSession, tmp_path: Path, schema_files: dict[str, Any]
 ) -> None:
-    lake = Lake(spark, tmp_path, Shelf(), **schema_files, key_framing="bare", value_framing="bare")
+    lake = Lake(
+        spark, tmp_path, Shelf(), **{side: {**files, "wire_format": "bare"} for side, files in schema_files.items()}
+    )
     key = wire.framed("bare", None, wire.avro(KEY_TEXT, {"id": 1}), "key")
     for headers in ([], [("__key_schema_id", b"\0\0\0\0\x09")]):
         for _, change in life(1):

@@ -15,11 +15,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from silver_by_hand import Change, SilverByHand
 
 from cdc_lake.columns import SILVER_META
-from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, SilverTable, TableConfig, TableType
+from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, StorageConfig, TableConfig, TableType
+from cdc_lake.config.gold_models import read_model
 from cdc_lake.gold import run as gold_run
 from cdc_lake.gold.run import run_gold
 from cdc_lake.lake.open import gold_table
-from cdc_lake.models import read_model
 from cdc_lake.runs.context import silver_targets
 from cdc_lake.runs.report import TableReport
 
@@ -116,7 +116,7 @@ class Lake:
         self.config = Config(
             lake=LakeConfig(root=str(root / "lake")),
             gold=GoldConfig(models=str(self.models)),
-            defaults=TableConfig(silver=(held_in,)),
+            defaults=TableConfig(storage=(held_in,)),
         )
 
     def change(self, topic: str, rows: Change, *, soft: bool = False) -> None:
@@ -140,7 +140,7 @@ class Lake:
 
     def _gold(self, name: str) -> DataFrame:
         path = f"{self.config.lake.root}/gold/{name}"
-        return self._in_order(name, gold_table(self._spark, path, self.config.defaults.silver[0]).read())
+        return self._in_order(name, gold_table(self._spark, path, self.config.defaults.storage[0]).read())
 
     def _expected(self, name: str) -> DataFrame:
         session = self._spark.newSession()
@@ -269,7 +269,7 @@ def test_what_a_refresh_reads_and_writes_is_of_the_size_of_the_change(spark: Spa
     lake = Lake(spark, tmp_path, "delta", ["per_day"])
     model = lake.models / "per_day.sql"
     model.write_text(model.read_text().replace("{format: delta}", "{partition_by: [month(day)]}"))
-    by_month = TableConfig(silver=(SilverTable(partition_by=("month(sold_at)",)),))
+    by_month = TableConfig(storage=(StorageConfig(partition_by=("month(sold_at)",)),))
     lake.config = lake.config.model_copy(update={"defaults": by_month})
     every_36_minutes = (
         "CAST(id AS int) AS id",

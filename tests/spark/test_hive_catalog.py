@@ -345,7 +345,7 @@ def test_the_command_line_ends_with_30_on_drift(
     file = tmp_path / "cdc-lake.yml"
     file.write_text(
         f"lake: {{root: {lake.root}}}\ngold: {{models: {lake.config.gold.models}}}\n"
-        f"catalog: {{type: hive, uri: '{server.address}'}}\ndefaults:\n  silver:\n"
+        f"catalog: {{type: hive, uri: '{server.address}'}}\ndefaults:\n  storage:\n"
         "    - {format: delta, partition_by: [kind]}\n    - {format: hudi, type: cow}\n"
         "    - {format: hudi, type: mor, partition_by: [kind]}\n"
     )
@@ -374,7 +374,7 @@ def test_check_of_delta_tables_makes_no_session(
         raise AssertionError("a session is made")
 
     monkeypatch.setattr(catalog_module, "build_session", refuse)
-    silver = lake.config.defaults.model_copy(update={"silver": (SILVER["delta"],)})
+    silver = lake.config.defaults.model_copy(update={"storage": (SILVER["delta"],)})
     config = lake.config.model_copy(update={"defaults": silver})
     lake.add_column("newest")
     lake.send(1, n=1, newest=1)

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import DELETE, KEEP
-from cdc_lake.config import Config, LakeConfig, SilverTable, TableConfig
+from cdc_lake.config import Config, LakeConfig, StorageConfig, TableConfig
 from cdc_lake.demo import comparer
 from cdc_lake.errors import (
     ConfigError,
@@ -380,11 +380,11 @@ def test_a_table_of_another_format_or_type_is_refused(
     is_held, other = ("COPY_ON_WRITE", "mor") if kind == "cow" else ("MERGE_ON_READ", "cow")
 
     with pytest.raises(ConfigError, match="there is a hudi table, and the settings say delta"):
-        silver_table(spark, hudi, SilverTable())
+        silver_table(spark, hudi, StorageConfig())
     with pytest.raises(ConfigError, match="there is a delta table, and the settings say hudi"):
-        silver_table(spark, delta, SilverTable(format="hudi"))
+        silver_table(spark, delta, StorageConfig(format="hudi"))
     with pytest.raises(ConfigError, match=rf"hoodie.table.type is {is_held}, and the settings say hudi {other}"):
-        silver_table(spark, hudi, SilverTable(format="hudi", type=other))
+        silver_table(spark, hudi, StorageConfig(format="hudi", type=other))
 
 
 def test_a_table_that_a_newer_hudi_has_written_is_refused_before_this_one_reads_it(
@@ -397,24 +397,24 @@ def test_a_table_that_a_newer_hudi_has_written_is_refused_before_this_one_reads_
     properties.with_name(f".{properties.name}.crc").unlink(missing_ok=True)
 
     with pytest.raises(UnsupportedError, match=r"made it a table of version 99, and this Hudi knows none above [89];"):
-        silver_table(spark, copied.path, SilverTable(format="hudi", type=kind))
+        silver_table(spark, copied.path, StorageConfig(format="hudi", type=kind))
 
 
 def test_a_hudi_table_of_somebody_else_is_refused(spark: SparkSession, tmp_path: Path, foreign: Path) -> None:
     path = shutil.copytree(foreign, tmp_path / "theirs")
 
     with pytest.raises(ConfigError, match=r"whose hoodie\.\S+ is \w+, and the settings say hudi"):
-        silver_table(spark, str(path), SilverTable(format="hudi"))
+        silver_table(spark, str(path), StorageConfig(format="hudi"))
     properties = path / ".hoodie" / "hoodie.properties"
     properties.write_text(re.sub(r"(?m)^hoodie\.table\.checksum=.*\n", "", properties.read_text()))  # as before 0.11
     properties.with_name(f".{properties.name}.crc").unlink()
     with pytest.raises(ConfigError, match=r"whose hoodie\.table\.type is None, and the settings say hudi"):
-        silver_table(spark, str(path), SilverTable(format="hudi"))
+        silver_table(spark, str(path), StorageConfig(format="hudi"))
 
 
 def test_a_table_for_old_readers_holds_the_same_rows(spark: SparkSession, tmp_path: Path, kind: HudiType) -> None:
     path = str(tmp_path / "table")
-    wanted = SilverTable(format="hudi", type=kind, table_version=6, properties=OFTEN)
+    wanted = StorageConfig(format="hudi", type=kind, table_version=6, properties=OFTEN)
     table = silver_table(spark, path, wanted)
     assert isinstance(table, HudiTable)
     table.merge(changes(spark, row(1, 10, "a"), row(2), row(3)), ["id"], step(1))
@@ -511,7 +511,7 @@ def test_clustering_keeps_rows_and_progress(spark: SparkSession, tmp_path: Path,
 
 @pytest.mark.parametrize("kind", ["mor"], indirect=True)
 def test_properties_win_over_our_defaults(spark: SparkSession, copied: HudiTable) -> None:
-    wanted = SilverTable(format="hudi", type="mor", properties={**OFTEN, "hoodie.parquet.compression.codec": "zstd"})
+    wanted = StorageConfig(format="hudi", type="mor", properties={**OFTEN, "hoodie.parquet.compression.codec": "zstd"})
     rows = held(copied)
     assert not list(timeline(copied).glob("*.compaction.requested"))
 
@@ -559,9 +559,9 @@ def test_killed_compaction_plan_is_removed_by_next_run(
     spark: SparkSession, tmp_path: Path, left: float, version: Any
 ) -> None:
     topic = Topic({"text": OPTIONAL_STRING})
-    wanted = SilverTable(format="hudi", type="mor", table_version=version, properties=EACH_TIME)
-    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(silver=(wanted,)))
-    lake = Lake(spark, tmp_path, topic, silver=(wanted,))
+    wanted = StorageConfig(format="hudi", type="mor", table_version=version, properties=EACH_TIME)
+    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(storage=(wanted,)))
+    lake = Lake(spark, tmp_path, topic, storage=(wanted,))
     for lsn, text in enumerate(("first", "second")):
         lake.land([topic.change("u", key, {"text": text}, lsn=lsn) for key in (1, 2, 3)])
         lake.fold()

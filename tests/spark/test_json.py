@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import wire
+from groups import patched
 from pyspark.sql import Row, SparkSession
 from sent import ENVELOPE, TABLE, Lake, Shelf, check_life, event, life, row
 
 from cdc_lake.registries.registry import RegisteredSchema
 
-PLAIN = {"key_framing": "json", "value_framing": "json"}
+PLAIN = {"key": {"wire_format": "json"}, "value": {"wire_format": "json"}}
 FLAT = wire.Unwrap(("op", "source.ts_ms", "lsn"))
 STARTS = {0: ENVELOPE, 10: FLAT.schema(ENVELOPE)}
 """By the first key of a life, its values' schema."""
@@ -59,7 +60,7 @@ class Declared(NamedTuple):
 @pytest.fixture(scope="module")
 def declared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Declared:
     columns = {"id": "bigint", "price": "decimal(6,2)", "at": "timestamp"}
-    lake = Lake(spark, tmp_path_factory.mktemp("declared"), Shelf(), columns=columns, **PLAIN)
+    lake = Lake(spark, tmp_path_factory.mktemp("declared"), Shelf(), **patched(PLAIN, {"value": {"columns": columns}}))
     source = {"lsn": 7, "ts_ms": 9, "name": "p", "db": "p"}
     for key, price in ((1, "12.50"), (1, "much")):
         row = {"id": key, **SENT, "price": price}
@@ -169,10 +170,8 @@ def test_csv_and_text_are_read_by_the_declared_columns(spark: SparkSession, tmp_
         spark,
         tmp_path,
         Shelf(),
-        key_framing="string",
-        value_framing="csv",
-        key_columns=("id",),
-        columns={"id": "bigint", "name": "string", "price": "decimal(6,2)"},
+        key={"wire_format": "string", "columns": ("id",)},
+        value={"wire_format": "csv", "columns": {"id": "bigint", "name": "string", "price": "decimal(6,2)"}},
     )
     lake.send((b"1", []), (b'1,"a, b",12.5', []))
     lake.send((b"2", []), (b"2,b,cheap", []))
@@ -205,8 +204,10 @@ def test_the_fields_that_the_transform_adds_may_have_any_prefix_and_name(
         spark,
         tmp_path,
         Shelf(),
-        metadata_prefix=prefix,
-        metadata_fields={ours: prefix + sent for ours, sent in renamed.items()},
+        envelope={
+            "add_fields_prefix": prefix,
+            "add_fields_renamed": {ours: prefix + sent for ours, sent in renamed.items()},
+        },
     )
     fields = [
         f"{path}:{renamed[name]}" if (name := path.replace(".", "_")) in renamed else path

@@ -97,7 +97,7 @@ def test_replay_by_offset_lands_another_json_key(spark: SparkSession, tmp_path: 
 
 
 def test_key_of_row_with_another_type_is_quarantined(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(spark, tmp_path, Shelf(), keys=("id",))
+    lake = Lake(spark, tmp_path, Shelf(), merge={"keys": ("id",)})
     other = wire.envelope(wire.Table(TABLE.name, {**TABLE.columns, "id": wire.STRING}, ["id"]))
     for number, schema in enumerate((ENVELOPE, other, ENVELOPE)):
         sent = event("c", row(number if schema is ENVELOPE else "x", "name"), number + 1)  # type: ignore[arg-type]

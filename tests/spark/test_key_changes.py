@@ -88,7 +88,7 @@ def run_command(error: str, config: Config, tmp_path: Path, *flags: str) -> int:
 def test_error_names_command_that_rebuilds_by_new_key(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = Place(spark, tmp_path / "lake", silver=(TABLE_TYPES["delta"], TABLE_TYPES["hudi-mor"]))
+    place = Place(spark, tmp_path / "lake", storage=(TABLE_TYPES["delta"], TABLE_TYPES["hudi-mor"]))
     for key in (1, 2, 3, 4):
         place.send("c", key, "north", f"old {key}")
     assert [done.error for done in place.fold()] == [None] * 2
@@ -162,7 +162,7 @@ def test_key_change_before_silver_makes_table_of_new_key(spark: SparkSession, tm
 
 
 def test_new_key_that_silver_lacks_is_found_by_old_one(spark: SparkSession, tmp_path: Path) -> None:
-    place = Place(spark, tmp_path / "lake", deletes="hard")
+    place = Place(spark, tmp_path / "lake", deletes={"mode": "hard"})
     uid = Topic({"id": "int", "text": OPTIONAL_STRING}, keys={"uid": "string"}, registry=place.by_id.registry)
     for key in (1, 2):
         place.send("c", key, "north", "old")

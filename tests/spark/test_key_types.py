@@ -75,7 +75,7 @@ ALONE = ["boolean", "bytes", {"type": "array", "items": ["null", "int"]}]
 def check_keys(spark: SparkSession, root: Path, kinds: tuple[str, ...], keys: list[dict[str, Any]]) -> None:
     """Two rows by each key are created, then one is changed and one deleted."""
     silver = tuple(TABLE_TYPES[kind] for kind in kinds)
-    config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(silver=silver, deletes="hard"))
+    config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(storage=silver, deletes={"mode": "hard"}))
     broker, topics = FakeBroker(), []
     for number, columns in enumerate(keys):
         registry = topics[0].registry if topics else None

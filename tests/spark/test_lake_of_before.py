@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from conformance.by_lake import silver_rows
 from events import Record
+from groups import patched
 from lakes.story import UNSENT, Deletes, Parts, Stock, Tables
 from pyspark.sql import SparkSession
 
@@ -120,7 +121,7 @@ class Kept:
             replay: topics whose rejected events are brought back in between.
             changed: settings that are others from now on.
         """
-        self._settings |= changed
+        self._settings = patched(self._settings, changed)
         config = self.tables.config(self._root, with_hudi=self._with_hudi, **self._settings)
         names = sorted({record.topic for batch in batches for record in batch})
         for batch in batches:
@@ -180,7 +181,7 @@ def carry_on(
     look()
     kept.take(sent_again(stock), other_halves(parts))
     look()
-    kept.take(end_of_snapshot(stock), first_half(parts), replay=[parts.name], expectations=(LENIENT,))
+    kept.take(end_of_snapshot(stock), first_half(parts), replay=[parts.name], quality={"expectations": (LENIENT,)})
     look()
     kept.take(delete_and_replay(stock), second_half(parts))
     look()

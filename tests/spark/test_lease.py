@@ -302,7 +302,7 @@ def run_over(
     storage: Storage, root: Path, work: Callable[[TableReport, Leases], None], *, enabled: bool = True
 ) -> Report:
     """A run of silver over two tables, the second's name beginning with the first's."""
-    config = Config(lake=LakeConfig(root=str(root)), lease=LeaseConfig(enabled=enabled))
+    config = Config(lake=LakeConfig(root=str(root), lease=LeaseConfig(enabled=enabled)))
     report = Report(layer="silver")
     leases = Leases(config, storage, report.run_id, report.layer)
     TableScheduler(spark=SparkSession.active()).each_table(report, ["a.b", "a.b.c"], Doing(work, leases), leases=leases)

@@ -43,7 +43,7 @@ def test_large_record_is_quarantined_without_its_bytes(spark: SparkSession, tmp_
     shelf = Shelf()
     shelf.put("contentId:1", KEY_TEXT)
     shelf.put("contentId:2", VALUE_TEXT)
-    lake = Lake(spark, tmp_path, shelf, max_record_bytes=LIMIT)
+    lake = Lake(spark, tmp_path, shelf, read={"max_record_bytes": LIMIT})
     lake.send_numbered(1, of(1), 2)
     lake.send_numbered(2, of(2, "x" * LIMIT), 2)
 
@@ -114,7 +114,7 @@ def test_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Pat
     shelf = Shelf()
     shelf.put("contentId:1", KEY_TEXT)
     shelf.put("contentId:2", VALUE_TEXT)
-    lake = Lake(spark, tmp_path, shelf, max_batch_bytes=2000)
+    lake = Lake(spark, tmp_path, shelf, read={"max_batch_bytes": 2000})
     for number, size in enumerate((1, 1, 1, 600, 600, 2500)):
         lake.send_numbered(number, of(number, "x" * size), 2)
     first = lake.broker.read(spark, TABLE.name, {0: Span(3, 4)}).first()
@@ -137,7 +137,7 @@ def test_headers_count_in_batches_and_large_ones_are_not_kept(spark: SparkSessio
     shelf = Shelf()
     shelf.put("contentId:1", KEY_TEXT)
     shelf.put("contentId:2", VALUE_TEXT)
-    lake = Lake(spark, tmp_path, shelf, max_batch_bytes=2000, max_record_bytes=LIMIT)
+    lake = Lake(spark, tmp_path, shelf, read={"max_batch_bytes": 2000, "max_record_bytes": LIMIT})
     key = wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": 1}), "key")
     value, _ = wire.framed("id4", "id:2", of(1), "value")
     for size in (900, 900, 900, LIMIT + 1, 0):
@@ -156,11 +156,11 @@ def test_silver_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_pa
     shelf = Shelf()
     shelf.put("contentId:1", KEY_TEXT)
     shelf.put("contentId:2", VALUE_TEXT)
-    lake = Lake(spark, tmp_path, shelf, max_rows=1)
+    lake = Lake(spark, tmp_path, shelf, read={"max_records_per_batch": 1})
     for number, size in enumerate((600, 600, 600, 2500, 1)):
         lake.send_numbered(number, of(number, "x" * size), 2)
     assert lake.land().batches == 5
-    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(max_batch_bytes=2000))
+    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(read={"max_batch_bytes": 2000}))
 
     (done,) = run_silver(config, [TABLE.name], spark).tables
 
@@ -171,7 +171,7 @@ def test_compressed_bodies_count_by_what_they_unpack_to(spark: SparkSession, tmp
     shelf, glue = Shelf(), {side: f"glue:{uuid.UUID(int=number)}" for number, side in enumerate(TEXTS)}
     for side, text in TEXTS.items():
         shelf.put(glue[side], text)
-    lake = Lake(spark, tmp_path, shelf, max_batch_bytes=200_000, max_record_bytes=100_000)
+    lake = Lake(spark, tmp_path, shelf, read={"max_batch_bytes": 200_000, "max_record_bytes": 100_000})
     bodies = [of(number, "x" * 80_000) for number in range(5)]
     bodies.append(of(5, "x" * 100_001))
     garbage = wire.framed("glue-zlib", glue["value"], b"", "value")[0][:-4] + b"\xff" * 40

@@ -44,7 +44,7 @@ def in_bronze(spark: SparkSession, batch: int) -> DataFrame:
 
 
 def in_the_fold(spark: SparkSession, batch: int) -> DataFrame:
-    shape = Shape(keys=["id"], columns=["id", "n"], stored=["id", "n"], large=[], soft_delete_values="last")
+    shape = Shape(keys=["id"], columns=["id", "n"], stored=["id", "n"], large=[], keep_values=True)
     given = {
         "has_row": F.lit(True),
         "is_changed": F.lit(True),

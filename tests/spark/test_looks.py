@@ -136,8 +136,8 @@ def test_what_counts_in_a_story_is_what_counts_by_the_rules(spark: SparkSession,
             )
     for offset, marker in enumerate(("first", "last", "first", "last"), 9):
         records.append(topic.change("r", 8, {"n": 1}, lsn=20, ts_ms=START_MS, offset=offset, snapshot=marker))
-    settings = TableConfig(remove_missing_after_snapshot=True)
-    Lake(spark, tmp_path, topic, remove_missing_after_snapshot=True).take(records)
+    settings = TableConfig(deletes={"missing_after_snapshot": True})
+    Lake(spark, tmp_path, topic, deletes={"missing_after_snapshot": True}).take(records)
 
     found = story(config(tmp_path).model_copy(update={"defaults": settings}), topic.table, "7", spark).events
 

@@ -9,7 +9,7 @@ from events import OPTIONAL_STRING, START_MS, Record, Topic
 from lake import Lake
 from pyspark.sql import SparkSession
 
-from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, SilverTable, TableConfig
+from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, StorageConfig, TableConfig
 from cdc_lake.errors import UnknownTableError
 from cdc_lake.lake.side import SideTable
 from cdc_lake.operations.maintain import Layer, run_maintain
@@ -23,8 +23,8 @@ AT_ONCE = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
 NEVER = {"hoodie.compact.inline": "false"}
 
 
-def config(root: Path, *silver: SilverTable) -> Config:
-    return Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(silver=silver, deletes="hard"))
+def config(root: Path, *silver: StorageConfig) -> Config:
+    return Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(storage=silver, deletes={"mode": "hard"}))
 
 
 def maintained(spark: SparkSession, settings: Config, layer: Layer = "silver") -> dict[str, TableReport]:
@@ -99,7 +99,7 @@ def test_bronze_is_folded_on_after_its_files_were_put_together(
     spark: SparkSession, tmp_path: Path, topic: Topic
 ) -> None:
     lake = Lake(spark, tmp_path, topic)
-    settings = config(tmp_path, SilverTable())
+    settings = config(tmp_path, StorageConfig())
     for number in range(1, 5):
         lake.land([change(topic, number, "c", number, "landed")])
         if number == 2:
@@ -117,7 +117,7 @@ def test_bronze_is_folded_on_after_its_files_were_put_together(
 def test_a_side_table_keeps_what_silver_names_where_a_run_died_beyond_it(
     spark: SparkSession, tmp_path: Path, topic: Topic
 ) -> None:
-    lake = Lake(spark, tmp_path, topic, deletes="hard")
+    lake = Lake(spark, tmp_path, topic, deletes={"mode": "hard"})
     lake.take([change(topic, 1, "c", 1), change(topic, 2, "c", 2), change(topic, 3, "d", 1)])
     progress = lake.silver.progress()
     assert progress is not None
@@ -144,8 +144,8 @@ def test_a_table_that_is_being_written_is_left_alone_and_an_unknown_one_named(
     lease.write_text('{"run_id": "another", "host": "elsewhere", "pid": 1, "since_ms": 0, "until_ms": 99999999999999}')
     before = lake.bronze.version()
 
-    report = run_maintain(config(tmp_path, SilverTable()), ["*"], spark, layer="bronze")
+    report = run_maintain(config(tmp_path, StorageConfig()), ["*"], spark, layer="bronze")
 
     assert (report.exit_code, lake.bronze.version()) == (40, before)
     with pytest.raises(UnknownTableError, match=r"there is no such table in .*gold"):
-        run_maintain(config(tmp_path, SilverTable()), ["revenue"], spark, layer="gold")
+        run_maintain(config(tmp_path, StorageConfig()), ["revenue"], spark, layer="gold")

@@ -58,8 +58,8 @@ def test_many_tables_are_right_and_a_broken_one_is_named(spark: SparkSession, tm
     registry, broker = FakeRegistry(), FakeBroker()
     tables = [Table(number, registry, broker) for number in range(count)]
     before, after = (Topic({"n": kind}, registry=registry, table=BROKEN) for kind in (OPTIONAL_INT, OPTIONAL_STRING))
-    patches = {table.name: TableConfig(deletes=table.deletes) for table in tables}  # type: ignore[arg-type]
-    patches[BROKEN] = TableConfig(evolution="freeze")
+    patches = {table.name: TableConfig(deletes={"mode": table.deletes}) for table in tables}  # type: ignore[arg-type]
+    patches[BROKEN] = TableConfig(schema={"evolution": "freeze"})
     config = Config(lake=LakeConfig(root=str(tmp_path)), tables=patches)
     scheduler = TableScheduler(2, spark)
     for table in tables:

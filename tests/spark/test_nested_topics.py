@@ -12,7 +12,7 @@ from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.run import run_bronze
-from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, SilverTable, TableConfig, TableType
+from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, StorageConfig, TableConfig, TableType
 from cdc_lake.errors import ConfigError
 from cdc_lake.operations.maintain import Layer, run_maintain
 from cdc_lake.operations.plan import plan
@@ -28,14 +28,14 @@ AT_ONCE = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
 class Lake:
     """A lake below `root` for topics of one broker and one registry."""
 
-    def __init__(self, spark: SparkSession, root: Path, *silver: SilverTable) -> None:
+    def __init__(self, spark: SparkSession, root: Path, *silver: StorageConfig) -> None:
         self.root = root
         self.spark = spark
         self.broker, self.registry = FakeBroker(), FakeRegistry()
         self.topics: dict[str, Topic] = {}
         self.config = Config(
             lake=LakeConfig(root=str(root)),
-            defaults=TableConfig(silver=silver or (SilverTable(properties=AT_ONCE),), deletes="hard"),
+            defaults=TableConfig(storage=silver or (StorageConfig(properties=AT_ONCE),), deletes={"mode": "hard"}),
         )
 
     def copied(self, root: Path) -> "Lake":

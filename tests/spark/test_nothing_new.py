@@ -13,7 +13,7 @@ from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.run import run_bronze
-from cdc_lake.config import CatalogConfig, Config, GoldConfig, LakeConfig, SilverTable, TableConfig
+from cdc_lake.config import CatalogConfig, Config, GoldConfig, LakeConfig, StorageConfig, TableConfig
 from cdc_lake.gold.run import run_gold
 from cdc_lake.operations import status as status_module
 from cdc_lake.operations.status import status
@@ -35,9 +35,9 @@ MODEL = """\
 SELECT 1 AS one, (SELECT sum(n) FROM thing) + (SELECT count(*) FROM twin) AS n
 """
 FORMATS = (
-    SilverTable(properties={"delta.checkpointInterval": "2"}),
-    SilverTable(format="hudi", type="cow", table_version=6),
-    SilverTable(format="hudi", type="mor", properties={"hoodie.compact.inline.max.delta.commits": "1"}),
+    StorageConfig(properties={"delta.checkpointInterval": "2"}),
+    StorageConfig(format="hudi", type="cow", table_version=6),
+    StorageConfig(format="hudi", type="mor", properties={"hoodie.compact.inline.max.delta.commits": "1"}),
 )
 LAYERS = ("bronze", "silver", "gold")
 
@@ -54,7 +54,7 @@ class Lake:
         self.config = Config(
             lake=LakeConfig(root=str(root / "lake")),
             gold=GoldConfig(models=str(root / "models")),
-            defaults=TableConfig(silver=FORMATS),
+            defaults=TableConfig(storage=FORMATS),
         )
         self._spark = spark
 

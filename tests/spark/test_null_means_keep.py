@@ -31,7 +31,7 @@ EXPECTED: dict[str, tuple[tuple[str, ...], list[list[str]]]] = {
 @pytest.fixture(scope="module")
 def not_sent(spark: SparkSession) -> dict[str, list[list[str]]]:
     rules = {
-        name: partial(unavailable, FIELDS, placeholder=PLACEHOLDER, null_means_keep=keep)
+        name: partial(unavailable, FIELDS, placeholder=PLACEHOLDER, null_means_unchanged=keep)
         for name, (keep, _) in EXPECTED.items()
     }
     return evaluated(spark, {name: Case(ROW, rule, ROWS) for name, rule in rules.items()})

@@ -11,7 +11,7 @@ from events import OPTIONAL_STRING, PLACEHOLDER, START_MS, Record, Topic
 from lake import Lake, step
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, SilverTable, TableConfig, TableType
+from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, StorageConfig, TableConfig, TableType
 from cdc_lake.errors import ConfigError
 from cdc_lake.lake.open import silver_table
 from cdc_lake.runs.context import silver_targets
@@ -44,7 +44,7 @@ def table_type(request: pytest.FixtureRequest) -> TableType:
     return found
 
 
-def partitioned(table_type: TableType, *expressions: str) -> SilverTable:
+def partitioned(table_type: TableType, *expressions: str) -> StorageConfig:
     return TABLE_TYPES[table_type].model_copy(update={"partition_by": expressions})
 
 
@@ -78,7 +78,7 @@ def test_a_row_is_there_once_and_where_its_values_say(
 @pytest.mark.hudi
 @pytest.mark.parametrize("kind", ["cow", "mor"])
 def test_rows_may_be_placed_by_their_keys_alone(spark: SparkSession, path: str, kind: Any) -> None:
-    wanted = SilverTable(format="hudi", type=kind, buckets=2)
+    wanted = StorageConfig(format="hudi", type=kind, buckets=2)
     table = silver_table(spark, path, wanted)
     table.merge(changes(spark, *((number, "a", JANUARY) for number in range(8))), ["id"], step(1))
     table.merge(changes(spark, (0, "b", JANUARY), (8, "c", None)), ["id"], step(2))
@@ -162,10 +162,10 @@ OTHER = ("Zao", "Chinese", "another")
 @pytest.mark.parametrize(
     ("settings", "at_last"),
     [
-        pytest.param({"deletes": "hard"}, None, id="hard", marks=pytest.mark.deep),
-        pytest.param({"deletes": "soft"}, LIVES[-1], id="soft", marks=pytest.mark.deep),
+        pytest.param({"deletes": {"mode": "hard"}}, None, id="hard", marks=pytest.mark.deep),
+        pytest.param({"deletes": {"mode": "soft"}}, LIVES[-1], id="soft", marks=pytest.mark.deep),
         pytest.param(
-            {"deletes": "soft", "soft_delete_values": "null"},
+            {"deletes": {"mode": "soft", "keep_values": False}},
             (None, None, None),
             id="soft-null",
             marks=pytest.mark.deep,
@@ -177,7 +177,7 @@ def test_one_artist_at_six_instants(
 ) -> None:
     topic = Topic(dict.fromkeys(("name", "nationality", "bio"), OPTIONAL_STRING))
     tables = tuple(partitioned(table_type, "nationality") for table_type in TABLE_TYPES)
-    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(silver=tables, **settings))
+    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(storage=tables, **settings))
     targets = dict(zip(TABLE_TYPES, silver_targets(config, topic.table), strict=True))
     lake = Lake(spark, tmp_path, topic)
     versions: dict[str, list[int]] = {table_type: [] for table_type in TABLE_TYPES}

@@ -201,7 +201,7 @@ def silver_of(
 ) -> dict[str, Row]:
     """The row of each case, folded in a copy of the lake: batch by batch, or all in one."""
     topic, root = landed
-    settings |= {"max_rows": 1} if batches > 1 else {}
+    settings |= {"read": {"max_records_per_batch": 1}} if batches > 1 else {}
     lake = Lake(spark, shutil.copytree(root, root.parent / name), topic, **settings)
     assert lake.fold().batches == batches
     rows = lake.rows()
@@ -221,7 +221,7 @@ def test_what_was_not_sent_stays_and_a_soft_delete_keeps_it_too(
 def test_a_soft_delete_may_empty_the_row_but_for_its_key(
     spark: SparkSession, landed: tuple[Topic, Path], batches: int
 ) -> None:
-    rows = silver_of(spark, landed, f"emptied in {batches}", batches=batches, soft_delete_values="null")
+    rows = silver_of(spark, landed, f"emptied in {batches}", batches=batches, deletes={"keep_values": False})
 
     held = {name: (r["n"], r["body"], r["__unavailable"]) for name, r in rows.items()}
     assert held == {name: case.emptied for name, case in CASES.items()}
@@ -231,7 +231,7 @@ def test_a_soft_delete_may_empty_the_row_but_for_its_key(
 
 @pytest.mark.deep
 def test_a_hard_delete_leaves_nothing_to_take_a_value_from(spark: SparkSession, landed: tuple[Topic, Path]) -> None:
-    rows = silver_of(spark, landed, "hard", deletes="hard")
+    rows = silver_of(spark, landed, "hard", deletes={"mode": "hard"})
 
     held = {name: (r["n"], r["body"], r["__unavailable"]) for name, r in rows.items()}
     assert held == {name: case.hard for name, case in CASES.items() if case.hard is not GONE}

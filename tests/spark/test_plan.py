@@ -78,9 +78,9 @@ def test_a_plan_is_what_the_run_then_does(spark: SparkSession, tmp_path: Path) -
     assert set(rewritten) == {"`whole` int becomes bigint"}
     assert f"ALTER TABLE {TABLE} ALTER COLUMN `whole` TYPE bigint" in [step.ddl for step in silver.steps]
 
-    frozen = planned(spark, place, tmp_path, among, evolution="freeze")
+    frozen = planned(spark, place, tmp_path, among, schema={"evolution": "freeze"})
     (refused,) = frozen.refused
-    assert refused.startswith(f"{TABLE}: `evolution: freeze` does not allow what its events bring: ")
+    assert refused.startswith(f"{TABLE}: `schema.evolution: freeze` does not allow what its events bring: ")
     assert "; ".join(words) in refused
 
     (done,) = place.fold()
@@ -106,11 +106,11 @@ def folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tup
 def test_a_subject_that_the_policy_will_refuse_is_named_before_any_record_comes(
     spark: SparkSession, folded: tuple[Place, Path]
 ) -> None:
-    found = planned(spark, *folded, SOON, evolution="add_only")
+    found = planned(spark, *folded, SOON, schema={"evolution": "add_only"})
 
     assert [table.what for table in found.tables] == ["nothing", "nothing"]
     (refused,) = found.refused
-    assert refused.startswith(f"{TABLE}-value in the registry: `evolution: add_only` does not allow")
+    assert refused.startswith(f"{TABLE}-value in the registry: `schema.evolution: add_only` does not allow")
     console = Console(width=80, record=True, highlight=False)
     _print_plan(found, console)
     text = console.export_text()

@@ -6,12 +6,12 @@ import pytest
 from pyspark.sql import SparkSession
 from three_layers import Lake
 
-from cdc_lake.config import SilverTable
+from cdc_lake.config import StorageConfig
 from cdc_lake.runs.report import TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.tables.delta import DeltaLakeTable
 
-DELTA, HUDI = SilverTable(), SilverTable(format="hudi", type="mor")
+DELTA, HUDI = StorageConfig(), StorageConfig(format="hudi", type="mor")
 
 
 def is_catalog_current(done: TableReport) -> bool:

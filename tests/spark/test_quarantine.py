@@ -14,7 +14,9 @@ from conformance.rows import Found
 from deltalake import DeltaTable
 from events import OPTIONAL_INT, OPTIONAL_STRING, PLACEHOLDER, START_MS, Record, Topic
 from fakes import FakeBroker
+from groups import patched
 from pyspark.sql import SparkSession
+from reference import table_settings
 from test_silver_property import COLUMNS as LARGE_COLUMNS
 from test_silver_property import Run, differences, succeed
 from typer.testing import CliRunner
@@ -45,7 +47,7 @@ class Place:
         self._settings = settings
 
     def config(self, **settings: Any) -> Config:
-        return Config(lake=LakeConfig(root=str(self.root)), defaults=TableConfig(**(self._settings | settings)))
+        return Config(lake=LakeConfig(root=str(self.root)), defaults=TableConfig(**patched(self._settings, settings)))
 
     def change(self, lsn: int, key: int, n: int | None, body: str | None = "x", op: str = "u", **more: Any) -> Record:
         return self.topic.change(op, key, {"n": n, "body": body}, lsn=lsn, ts_ms=START_MS + lsn, **more)
@@ -96,7 +98,7 @@ def at(*texts: str, **more: Any) -> Selection:
 
 @pytest.fixture
 def here(spark: SparkSession, tmp_path: Path) -> Place:
-    return Place(spark, tmp_path, expectations=(POSITIVE,), deletes="hard")
+    return Place(spark, tmp_path, quality={"expectations": (POSITIVE,)}, deletes={"mode": "hard"})
 
 
 def test_what_is_selected_comes_back_and_what_is_not_waits(here: Place) -> None:
@@ -120,7 +122,7 @@ def test_what_is_selected_comes_back_and_what_is_not_waits(here: Place) -> None:
 
     topic.registry.show(topic.late_id)
     done = here.replay(at("0@2", "0@5-8"))  # 5 brings 4 along
-    (folded,) = here.fold(expectations=({**POSITIVE, "holds": "n > -10"},))
+    (folded,) = here.fold(quality={"expectations": ({**POSITIVE, "holds": "n > -10"},)})
 
     assert done.rows == {"replayed": 5, "still_quarantined": 1}
     (why,) = done.warnings
@@ -140,7 +142,7 @@ def test_an_operator_s_way_from_the_list_to_the_end_of_it_on_eighty_columns(
 ) -> None:
     topic = here.topic
     monkeypatch.setenv("CDC_LAKE__LAKE__ROOT", str(here.root))
-    monkeypatch.setenv("CDC_LAKE__DEFAULTS__EXPECTATIONS", json.dumps([POSITIVE]))
+    monkeypatch.setenv("CDC_LAKE__DEFAULTS__QUALITY__EXPECTATIONS", json.dumps([POSITIVE]))
     monkeypatch.setattr(replay_module, "checked_registry", lambda config: topic.registry)
     first, cut = here.change(1, 1, 1, op="c"), here.change(2, 2, 22, "secret words", headers=[("trace", b"\xff\x01")])
     here.land(
@@ -151,19 +153,19 @@ def test_an_operator_s_way_from_the_list_to_the_end_of_it_on_eighty_columns(
     )
     here.fold()
 
-    def describe_reference(*words: str) -> str:
+    def said(*words: str) -> str:
         ended = CliRunner().invoke(app, ["quarantine", *words])
         assert ended.exit_code == 0, (ended.output, ended.exception)
         assert max(map(len, ended.output.splitlines()), default=0) <= 80 or "--json" in words
         return ended.output
 
     table = ["--table", topic.table]
-    listed = describe_reference("list", *table)
+    listed = said("list", *table)
     assert all(words in listed for words in ("0@1", "decode", "0@2", "positive", "0@3", "lookup"))
-    each = describe_reference("list", "--json", "--each", "--reason", "decode", "--since", "2020-01-01T00:00:00Z")
+    each = said("list", "--json", "--each", "--reason", "decode", "--since", "2020-01-01T00:00:00Z")
     (waits,) = json.loads(each)["records"]
     assert (waits["place"], waits["code"], "secret" in listed + each) == ("0@1", "undecodable", False)
-    shown = describe_reference("show", *table, "--offset", "0:1-9", "--limit", "9")
+    shown = said("show", *table, "--offset", "0:1-9", "--limit", "9")
     for words in (
         "header trace: ff01",
         "0000  00 00 00 00 02 ",
@@ -175,16 +177,16 @@ def test_an_operator_s_way_from_the_list_to_the_end_of_it_on_eighty_columns(
         assert words in shown
 
     given = ["--reason", "decode", "--reason", "expectation", "--because", "tests"]
-    dropped = json.loads(describe_reference("drop", *table, *given, "--json"))
+    dropped = json.loads(said("drop", *table, *given, "--json"))
     assert (dropped["tables"][0]["rows"], dropped["because"][-7:]) == ({"dropped": 2, "stay": 0}, ": tests")
-    gone = describe_reference("list", *table, "--dropped", "--each")
+    gone = said("list", *table, "--dropped", "--each")
     assert ["0@1" in gone, "0@2" in gone, "tests" in gone, "0@3" in gone] == [True, True, True, False]
     assert [here.statuses()[offset][0] for offset in range(4)] == ["ok", "dropped", "dropped", "quarantined"]
     assert status(here.config(), ["*"], here.spark, source=here.broker).tables[0].quarantined == 1
 
-    describe_reference("replay", *table, "--dropped", "--reason", "expectation")
-    monkeypatch.delenv("CDC_LAKE__DEFAULTS__EXPECTATIONS")
-    here.fold(expectations=())
+    said("replay", *table, "--dropped", "--reason", "expectation")
+    monkeypatch.delenv("CDC_LAKE__DEFAULTS__QUALITY__EXPECTATIONS")
+    here.fold(quality={"expectations": ()})
     assert (here.rows()[1][:2], here.statuses()[2]) == ((-3, "secret too"), ("ok", True))
     for wrong in (["drop", *table, "--because", " "], ["list", "--offset", "120"], ["list", "--since", "2026-11-23"]):
         assert isinstance(CliRunner().invoke(app, ["quarantine", *wrong]).exception, ConfigError)
@@ -197,7 +199,7 @@ def test_what_was_rejected_comes_back_in_every_table_whatever_dies_between_its_t
 ) -> None:
     """The rows are those that there would be had nothing been rejected; what still is not as expected stays away."""
     kinds = (TABLE_TYPES["delta"], TABLE_TYPES["hudi-mor"])
-    here = Place(spark, tmp_path, silver=kinds, expectations=(POSITIVE,), deletes="hard")
+    here = Place(spark, tmp_path, storage=kinds, quality={"expectations": (POSITIVE,)}, deletes={"mode": "hard"})
     here.land(
         here.change(1, 1, 1, "one", op="c"),
         here.change(2, 1, -2, "two"),  # 1: rejected
@@ -207,7 +209,7 @@ def test_what_was_rejected_comes_back_in_every_table_whatever_dies_between_its_t
     here.land(here.change(4, 1, 4, PLACEHOLDER))
     here.fold()
     assert here.rows() == here.rows("silver_hudi_mor") == {1: (4, "one", "u", [])}
-    lenient = {"expectations": ({**POSITIVE, "holds": "n > -10"},)}
+    lenient = {"quality": {"expectations": ({**POSITIVE, "holds": "n > -10"},)}}
 
     assert here.replay().rows == {"replayed": 2, "still_quarantined": 0}
     assert here.waiting() == {}  # they wait for silver
@@ -258,9 +260,13 @@ class Portions(Run):
         rng = random.Random(len(self.log.events))
         topic, broker = Topic(LARGE_COLUMNS, flat=self.is_flat), FakeBroker()
         broker.add_partitions(topic.table, 2)
-        settings = {"silver": (TABLE_TYPES[table_type],), **self.settings, "on_log_reset": "warn"}
+        settings = {
+            "storage": (TABLE_TYPES[table_type],),
+            **table_settings(self.settings),
+            "read": {"on_log_reset": "warn"},
+        }
         strict, config = (
-            Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(**settings, expectations=those))
+            Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(**settings, quality={"expectations": those}))
             for those in (self.ODD, ())
         )
         most = max(event.offset for event in self.log.events)

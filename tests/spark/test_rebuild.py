@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 import wire
 from deltalake import DeltaTable, write_deltalake
+from groups import patched
 from pyspark.sql import SparkSession
 from schema_changes import text_of
 from sent import TABLE, Lake, Shelf, event, life, row
@@ -62,7 +63,7 @@ class Place:
         self.lake.send_numbered(key, body, value_id, key_id=10)
 
     def config(self, **more: Any) -> Config:
-        return Config(lake=LakeConfig(root=str(self.root)), defaults=TableConfig(**{**self._settings, **more}))
+        return Config(lake=LakeConfig(root=str(self.root)), defaults=TableConfig(**patched(self._settings, more)))
 
     def fold(self, **more: Any) -> None:
         """Land and fold what is new."""
@@ -90,7 +91,7 @@ class Place:
 @pytest.fixture(scope="module")
 def lived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """With two lives of five keys each, folded one after the other; hard deletes."""
-    place = Place(spark, tmp_path_factory.mktemp("lived"), deletes="hard")
+    place = Place(spark, tmp_path_factory.mktemp("lived"), deletes={"mode": "hard"})
     place.knows(20)
     for start in (0, 100):
         for key, value in life(start):
@@ -288,6 +289,6 @@ def test_a_column_first_seen_in_another_order_keeps_its_name(spark: SparkSession
 
     assert done.rows == {"same": 2, "changed": 0, "only_before": 0, "only_after": 0}
     assert place.rows() == rows
-    left_out = place.rebuild(except_columns=["n"])
+    left_out = place.rebuild(schema={"exclude": ["n"]})
     assert left_out.rows["changed"] == 2
     assert not {"n", "n__string"} & place.rows()[1].keys()

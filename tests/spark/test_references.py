@@ -168,7 +168,7 @@ def test_an_id_that_differs_in_documentation_only_after_a_rebuild_is_read(change
 def test_a_topic_that_no_schema_is_named_after_takes_the_names_it_begins_with_and_no_others(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    lake = Lake(spark, tmp_path, Shelf(), record_names=("pagila.public.thi*",))
+    lake = Lake(spark, tmp_path, Shelf(), envelope={"record_names": ("pagila.public.thi*",)})
     lake.shelf.put("contentId:1", KEY_TEXT.replace("public.thing", "routed.from"))
     lake.shelf.put("contentId:2", VALUE_TEXT.replace("public.thing", "routed.from"))
     lake.shelf.put("contentId:3", KEY_TEXT.replace("public.thing", "routed.later"))

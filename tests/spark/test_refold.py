@@ -103,7 +103,7 @@ def test_bronze_restored_and_landed_again_changes_nothing(spark: SparkSession, t
 def test_silver_restored_goes_on_from_there_and_no_batch_number_comes_twice(
     spark: SparkSession, tmp_path: Path, topic: Topic
 ) -> None:
-    lake = Lake(spark, tmp_path, topic, deletes="hard")
+    lake = Lake(spark, tmp_path, topic, deletes={"mode": "hard"})
     lake.take([change(topic, 1, 1, 0, op="c"), change(topic, 2, 2, 0, op="c")], [change(topic, 3, 1, 0, op="d")])
     version = lake.silver.version()
     lake.take([change(topic, 4, 2, 0, op="d")])

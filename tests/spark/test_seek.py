@@ -126,13 +126,13 @@ def test_what_was_skipped_and_is_read_after_all_is_there_once_and_silver_is_as_i
     whole.land()
     whole.fold()
 
-    here.land(start={p: rng.randrange(3, end) for p, end in ends.items()}, max_rows=20)
+    here.land(read={"start": {p: rng.randrange(3, end) for p, end in ends.items()}, "max_records_per_batch": 20})
     here.fold()
     first = {row["offset"]: row["log_ts"] for row in here.table("bronze").read().where("partition = 0").collect()}
     here.seek({p: rng.randrange(3) for p in ends})
     with monkeypatch.context() as patch:
         patch.setenv("CDC_LAKE_FAILPOINT", f"bronze.after_append:batch={here.progress.commit + 1}:raise")
-        assert here.land(max_rows=6).status == "failed"
+        assert here.land(read={"max_records_per_batch": 6}).status == "failed"
     here.fold()
     here.seek("earliest")  # while it is still reading again
     done = here.land()
@@ -156,11 +156,11 @@ def test_places_to_begin_at(spark: SparkSession, tmp_path: Path, topic: Topic) -
     found = dict[str, list[tuple[int, int]]]()
     for name, start in {"latest": "latest", "time": at_3, "offsets": {0: 2}}.items():
         here, _ = places(spark, tmp_path / name, records, topic)
-        done = here.land(start=start)
+        done = here.land(read={"start": start})
         found[name] = here.places()
         assert done.error is None
         assert ["read" in one and "--to earliest" in one for one in done.warnings] == [True]
-        assert here.land(start="earliest").status == "unchanged"  # only its own progress counts from then on
+        assert here.land(read={"start": "earliest"}).status == "unchanged"  # only its own progress counts from then on
 
     assert found == {
         "latest": [],
@@ -185,9 +185,13 @@ def test_a_place_that_is_not_there_is_named_before_anything_is_read(
 ) -> None:
     here, landed = four_records
 
-    done = here.land(start=start)
+    done = here.land(read={"start": start})
     (planned,) = plan(
-        here.config(start=start), [here.topic.table], here.spark, source=here.broker, subjects=here.topic.registry
+        here.config(read={"start": start}),
+        [here.topic.table],
+        here.spark,
+        source=here.broker,
+        subjects=here.topic.registry,
     ).tables
 
     assert done.error is not None and done.error.exit_code == 2
@@ -207,7 +211,7 @@ def test_what_is_skipped_is_a_gap_once_and_what_was_read_before_is_none(
     spark: SparkSession, tmp_path: Path, topic: Topic
 ) -> None:
     here, _ = places(spark, tmp_path, [topic.change("c", n) for n in range(6)], topic)
-    here.land(start={0: 3}, max_rows=2)
+    here.land(read={"start": {0: 3}, "max_records_per_batch": 2})
 
     assert here.progress.gaps == ()  # what was never to be read
     here.seek({0: 2})
@@ -227,7 +231,7 @@ def test_the_command_shows_what_it_means_and_does_nothing_before_it_may(
     spark: SparkSession, tmp_path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, _ = places(spark, tmp_path, [topic.change("c", n) for n in range(150)], topic)
-    here.land(start={0: 140})
+    here.land(read={"start": {0: 140}})
     monkeypatch.setenv("CDC_LAKE__LAKE__ROOT", str(here.root))
     monkeypatch.setenv("CDC_LAKE__KAFKA__BOOTSTRAP_SERVERS", "localhost:1")
     monkeypatch.setattr(layer, "open_source", lambda *_: here.broker)
@@ -266,7 +270,7 @@ def test_offsets_of_another_topic_are_no_places(four_records: tuple[Place, Place
 @pytest.mark.deep
 def test_nothing_is_done_once_bronze_has_read_on(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     here, _ = places(spark, tmp_path, [topic.change("c", n) for n in range(4)], topic)
-    here.land(max_rows=1, start={0: 2})
+    here.land(read={"max_records_per_batch": 1, "start": {0: 2}})
     agreed = [move.model_copy(update={"offset": 3}) for move in here.offset_changes("earliest")]
 
     (done,) = seek(here.config(), agreed, scheduler=TableScheduler(spark=spark)).tables

@@ -24,7 +24,8 @@ LAYERS = {"": "silver", "@hudi_cow": "silver_hudi_cow", "@hudi_mor": "silver_hud
 
 def config(root: Path) -> Config:
     return Config(
-        lake=LakeConfig(root=str(root)), defaults=TableConfig(silver=tuple(TABLE_TYPES.values()), deletes="hard")
+        lake=LakeConfig(root=str(root)),
+        defaults=TableConfig(storage=tuple(TABLE_TYPES.values()), deletes={"mode": "hard"}),
     )
 
 

@@ -18,7 +18,7 @@ from histories import Log, batches, random_log, story
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from reference import UNSENT, Event, fold
+from reference import UNSENT, Event, fold, table_settings
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
@@ -93,7 +93,7 @@ class Run:
         if table_type == "hudi-mor":
             properties = {"hoodie.compact.inline.max.delta.commits": self.compaction}
             held_in = held_in.model_copy(update={"properties": properties})
-        table = TableConfig(silver=(held_in,), **self.settings, on_log_reset="warn")
+        table = TableConfig(storage=(held_in,), **table_settings(self.settings), read={"on_log_reset": "warn"})
         config = Config(lake=LakeConfig(root=str(root)), defaults=table)
         for number, batch in enumerate(self.batches):
             for index in batch:

@@ -16,7 +16,7 @@ from pyspark.sql import Row, SparkSession
 
 import cdc_lake
 from cdc_lake import Offset, SourceTime
-from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, SilverTable, TableConfig, TableType
+from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, StorageConfig, TableConfig, TableType
 from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownTableError
 from cdc_lake.lake.lake import SilverTarget
 from cdc_lake.points import Point, milliseconds
@@ -37,8 +37,8 @@ STATES: list[Rows] = [
 """The rows after each commit."""
 
 
-def config(root: Path, *silver: SilverTable, **settings: Any) -> Config:
-    tables = {"silver": silver} if silver else {}
+def config(root: Path, *silver: StorageConfig, **settings: Any) -> Config:
+    tables = {"storage": silver} if silver else {}
     return Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(**tables, **settings))
 
 
@@ -215,7 +215,7 @@ def test_what_no_version_held_is_folded_from_bronze(
 ) -> None:
     landed_in, topic, _ = landed
     root = shutil.copytree(landed_in, tmp_path / "lake")
-    lake, settings = Lake(spark, root, topic), config(root, deletes="hard")
+    lake, settings = Lake(spark, root, topic), config(root, deletes={"mode": "hard"})
     wanted = {
         "the snapshot's first row": (Offset({0: 1}), {1: STATES[0][1]}),
         "the delete, and not its tombstone": (Offset({0: 6}), {key: row for key, row in STATES[1].items() if key != 2}),
@@ -247,7 +247,7 @@ def test_what_no_version_held_is_folded_from_bronze(
 def test_changes_between_points_that_no_version_held(spark: SparkSession, tmp_path: Path) -> None:
     """Soft deletes are deletes; what was written again as it was, maps included, is no change."""
     topic = Topic(COLUMNS | {"extra": ["null", {"type": "map", "values": "string"}]})
-    lake, settings = Lake(spark, tmp_path, topic), config(tmp_path, deletes="soft")
+    lake, settings = Lake(spark, tmp_path, topic), config(tmp_path, deletes={"mode": "soft"})
     records = [record for records in life(topic) for record in records]
     again = {"n": 4, "body": "four", "extra": {"a": "1", "b": "2"}}
     turned = again | {"extra": {"b": "2", "a": "1"}}
@@ -295,7 +295,7 @@ def test_bronze_and_gold_are_read_as_they_were(
 @pytest.mark.deep
 def test_every_commit_of_three_tables_side_by_side(spark: SparkSession, tmp_path: Path) -> None:
     topic = Topic(COLUMNS)
-    settings = config(tmp_path, *TABLE_TYPES.values(), deletes="hard")
+    settings = config(tmp_path, *TABLE_TYPES.values(), deletes={"mode": "hard"})
     lake, targets = Lake(spark, tmp_path, topic), silver_targets(settings, topic.table)
     versions: dict[str, list[int]] = {target.name: [] for target in targets}
     for records in life(topic):

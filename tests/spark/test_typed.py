@@ -37,7 +37,7 @@ def send(lake: Lake, schema_id: int, value: dict[str, Any], schema: wire.Schema 
 def test_bronze_can_hold_typed_rows_and_a_column_that_changed_its_type_has_two_fields(
     spark: SparkSession, tmp_path: Path, shelf: Shelf
 ) -> None:
-    lake = Lake(spark, tmp_path, shelf, decoded=True)
+    lake = Lake(spark, tmp_path, shelf, value={"decoded": True})
     send(lake, 2, event("c", row(1, "one"), 1))
     lake.land()
     send(lake, 3, event("u", row(1, "two") | {"rate": wire.unscaled(1250)}, 2), wire.envelope(WIDER))
@@ -69,7 +69,7 @@ def test_bronze_can_hold_typed_rows_and_a_column_that_changed_its_type_has_two_f
 def test_typed_rows_are_nothing_to_silver_and_can_be_left_off_again(
     spark: SparkSession, tmp_path: Path, shelf: Shelf
 ) -> None:
-    lake = Lake(spark, tmp_path, shelf, decoded=True)
+    lake = Lake(spark, tmp_path, shelf, value={"decoded": True})
     send(lake, 2, event("c", row(1, "one"), 1))
     lake.land()
     assert lake.fold()[1]["name"] == "one"
@@ -85,7 +85,7 @@ def test_typed_rows_are_nothing_to_silver_and_can_be_left_off_again(
 def test_a_record_that_cannot_be_read_stops_the_run_where_that_is_wanted(
     spark: SparkSession, tmp_path: Path, shelf: Shelf
 ) -> None:
-    lake = Lake(spark, tmp_path, shelf, on_error="stop")
+    lake = Lake(spark, tmp_path, shelf, quality={"on_error": "stop"})
     send(lake, 2, event("c", row(1, "one"), 1))
     send(lake, 9, event("c", row(1, "one"), 1))
 
@@ -94,14 +94,14 @@ def test_a_record_that_cannot_be_read_stops_the_run_where_that_is_wanted(
     assert done.error is not None
     assert done.error.exit_code == 30
     assert done.error.message.startswith("pagila.public.thing[0]@1: value: schema id 9 is not in the registry (1 such")
-    assert "the batch was not committed (`on_error: stop`)" in done.error.message
+    assert "the batch was not committed (`quality.on_error: stop`)" in done.error.message
     assert not lake.table("bronze").exists()
 
 
 def test_more_in_quarantine_than_is_allowed_ends_the_run_with_30_after_the_commit(
     spark: SparkSession, tmp_path: Path, shelf: Shelf
 ) -> None:
-    lake = Lake(spark, tmp_path, shelf, max_quarantined="0")
+    lake = Lake(spark, tmp_path, shelf, quality={"max_quarantined": "0"})
     send(lake, 2, event("c", row(1, "one"), 1))
     send(lake, 9, event("c", row(1, "one"), 1))
 
@@ -116,7 +116,7 @@ def test_the_quarantine_s_limit_is_a_number_or_a_share(limit: str, fails: bool) 
     done = TableReport(table=TABLE.name, status="ok", rows={"read": 2, "ok": 1, "quarantined": 1})
 
     with pytest.raises(QualityGateError) if fails else nullcontext():
-        land._check_quarantine_limit(done, TableConfig(max_quarantined=limit))
+        land._check_quarantine_limit(done, TableConfig(quality={"max_quarantined": limit}))
 
 
 def test_ids_of_which_the_registry_knows_none_are_its_fault_unless_told_otherwise(

@@ -10,7 +10,7 @@ from fakes import FakeBroker
 from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.run import run_bronze
-from cdc_lake.config import Config, GoldConfig, LakeConfig, SilverTable, TableConfig
+from cdc_lake.config import Config, GoldConfig, LakeConfig, StorageConfig, TableConfig
 from cdc_lake.gold.run import run_gold
 from cdc_lake.runs.context import open_gold, silver_targets
 from cdc_lake.runs.report import Report, TableReport
@@ -35,7 +35,7 @@ class Lake:
         settings: more of `TableConfig`'s.
     """
 
-    def __init__(self, spark: SparkSession, root: Path, *silver: SilverTable, **settings: Any) -> None:
+    def __init__(self, spark: SparkSession, root: Path, *silver: StorageConfig, **settings: Any) -> None:
         self.spark, self.root = spark, root / "lake"
         self.topic, self.broker, self.source = Topic({"n": OPTIONAL_INT}), FakeBroker(), dict[int, int]()
         (root / "models").mkdir()
@@ -43,7 +43,7 @@ class Lake:
         self.config = Config(
             lake=LakeConfig(root=str(self.root)),
             gold=GoldConfig(models=str(root / "models")),
-            defaults=TableConfig(silver=silver, **settings),
+            defaults=TableConfig(storage=silver, **settings),
         )
         self.targets = silver_targets(self.config, self.topic.table)
         self._lsn = 0

@@ -58,8 +58,8 @@ def test_the_environment_may_name_the_parameter(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("lake: {root: here}", "`lake.root` is a local folder"),
-        ("run: {parallel: 2}", "`lake.root` is a local folder"),
+        ("lake: {root: here}", "cannot use a local `lake.root`"),
+        ("run: {parallel: 2}", "cannot use a local `lake.root`"),
         ("lake: {roots: 's3://b'}", "`lake.roots` is not a known key (did you mean `root`?)"),
         ("- a", "must hold keys and values"),
         ("a: [", "this is not YAML"),

@@ -10,10 +10,15 @@ from pydantic import ValidationError
 from cdc_lake.config import (
     BearerAuth,
     Config,
+    DeletesConfig,
+    KeyConfig,
+    QualityConfig,
+    ReadConfig,
     RegistryAuth,
-    SilverTable,
+    StorageConfig,
     TableConfig,
     TlsConfig,
+    ValueConfig,
     config_path,
     database_url,
     kafka_address,
@@ -48,7 +53,7 @@ def refused(folder: Path, text: str) -> str:
 def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, ""))
 
-    assert config.table("any.table.at_all").deletes == "soft"
+    assert config.table("any.table.at_all").deletes.mode == "soft"
     assert config.registry.ids == "auto"
 
 
@@ -106,7 +111,7 @@ def test_an_unknown_key_of_the_first_level_is_named(tmp_path: Path) -> None:
 
 
 def test_an_unknown_key_of_a_table_is_named(tmp_path: Path) -> None:
-    said = refused(tmp_path, "tables: {'a.b.c': {delete: hard}}")
+    said = refused(tmp_path, "tables: {'a.b.c': {delete: {mode: hard}}}")
 
     assert "`tables.a.b.c.delete` is not a known key (did you mean `deletes`?)" in said
 
@@ -138,18 +143,18 @@ def test_other_hosts_are_taken(tmp_path: Path, host: str) -> None:
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("defaults: {deletes: maybe}", "`defaults.deletes`"),
-        ("defaults: {silver: [{format: iceberg}]}", "`defaults.silver.0.format`"),
-        ("defaults: {silver: [{type: mor}]}", "only tables of format hudi have a `type`"),
-        ("defaults: {silver: [{properties: {delta.appendOnly: 'true'}}]}", "`delta.appendOnly` is no property"),
+        ("defaults: {deletes: {mode: maybe}}", "`defaults.deletes.mode`"),
+        ("defaults: {storage: [{format: iceberg}]}", "`defaults.storage.0.format`"),
+        ("defaults: {storage: [{type: mor}]}", "only tables of format hudi have a `type`"),
+        ("defaults: {storage: [{properties: {delta.appendOnly: 'true'}}]}", "`delta.appendOnly` is not a property"),
         (
-            "defaults: {silver: [{format: hudi, properties: {hoodie.compact.inlin: 'true'}}]}",
+            "defaults: {storage: [{format: hudi, properties: {hoodie.compact.inlin: 'true'}}]}",
             "did you mean `hoodie.compact.inline`?",
         ),
-        ("defaults: {silver: []}", "`defaults.silver`"),
-        ("defaults: {silver: [{format: hudi}, {format: hudi, type: cow}]}", "the same format and type twice"),
-        ("defaults: {max_rows: 0}", "`defaults.max_rows`"),
-        ("defaults: {max_quarantined: 101%}", "`defaults.max_quarantined`"),
+        ("defaults: {storage: []}", "`defaults.storage`"),
+        ("defaults: {storage: [{format: hudi}, {format: hudi, type: cow}]}", "the same format and type twice"),
+        ("defaults: {read: {max_records_per_batch: 0}}", "`defaults.read.max_records_per_batch`"),
+        ("defaults: {quality: {max_quarantined: 101%}}", "`defaults.quality.max_quarantined`"),
         ("registry: {ids: global_id}", "`registry.ids`"),
         ("registry: {attempts: many}", "`registry.attempts`"),
         ("registry: {type: kafka}", "`registry.type`"),
@@ -235,6 +240,39 @@ def test_a_wrong_value_in_the_environment_is_a_configuration_error(
     assert "`registry.attempts`" in refused(tmp_path, "")
 
 
+def test_an_unknown_section_in_the_environment_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_LAKE__KAFK__TIMEOUT_SECONDS", "3")
+
+    assert "`kafk` is not a known key (did you mean `kafka`?)" in refused(tmp_path, "")
+
+
+def test_environment_json_merges_into_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path, "registry: {headers: {a: file, b: file}, attempts: 2}")
+    monkeypatch.setenv("CDC_LAKE__REGISTRY__ATTEMPTS", "4")
+    monkeypatch.setenv("CDC_LAKE__REGISTRY", '{"headers": {"b": "env"}, "attempts": 3}')
+    monkeypatch.setenv("CDC_LAKE__CATALOG__DATABASE", "{prefix}_{layer}")
+
+    config = load_config(file)
+
+    assert config.registry.headers == {"a": "file", "b": "env"}
+    assert config.registry.attempts == 4, "the variable of the inner key wins"
+    assert config.catalog.database == "{prefix}_{layer}"
+
+
+def test_empty_variables_unset_optional_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_LAKE__FILES__ROOT", "")
+
+    assert load_config(written(tmp_path, "files: {root: topics}")).files.root is None
+
+
+def test_a_start_offset_in_the_environment_needs_a_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_LAKE__DEFAULTS__READ__START", "1200")
+    assert "a number alone says no partition" in refused(tmp_path, "")
+
+    monkeypatch.setenv("CDC_LAKE__DEFAULTS__READ__START", '{"0": 1200}')
+    assert load_config(written(tmp_path, "")).defaults.read.start == {0: 1200}
+
+
 def test_a_file_that_is_not_yaml_is_refused(tmp_path: Path) -> None:
     assert "this is not YAML" in refused(tmp_path, "kafka: [")
 
@@ -285,52 +323,67 @@ def test_tables_are_patched_by_each_glob_that_fits_in_the_file_s_order(tmp_path:
     config = load_config(
         written(
             tmp_path,
-            "defaults: {max_rows: 7}\n"
+            "defaults: {read: {max_records_per_batch: 7}}\n"
             "tables:\n"
-            "  'pagila.public.*': {deletes: hard, unavailable_value: gone}\n"
-            "  'pagila.public.film*': {deletes: soft}\n",
+            "  'pagila.public.*': {deletes: {mode: hard}, envelope: {unavailable_value_placeholder: gone}}\n"
+            "  'pagila.public.film*': {deletes: {mode: soft}}\n",
         )
     )
 
     actor, film, other = (config.table(f"{name}") for name in ("pagila.public.actor", "pagila.public.film", "x.y.z"))
 
-    assert (actor.deletes, actor.unavailable_value, actor.max_rows) == ("hard", "gone", 7)
-    assert (film.deletes, film.unavailable_value, film.max_rows) == ("soft", "gone", 7)
-    assert (other.deletes, other.unavailable_value) == ("soft", "__debezium_unavailable_value")
+    def found(table: TableConfig) -> tuple[str, str, int]:
+        return table.deletes.mode, table.envelope.unavailable_value_placeholder, table.read.max_records_per_batch
+
+    assert found(actor) == ("hard", "gone", 7)
+    assert found(film) == ("soft", "gone", 7)
+    assert found(other) == ("soft", "__debezium_unavailable_value", 7)
+
+
+def test_topics_that_take_dead_letters_have_none() -> None:
+    config = Config(defaults=TableConfig(quality=QualityConfig(dead_letter_topic="letters")))
+
+    assert config.dead_letter_topic("a.b.c") == "letters"
+    assert config.dead_letter_topic("letters") is None
 
 
 def test_a_patch_back_to_the_default_s_value_counts(tmp_path: Path) -> None:
-    config = load_config(written(tmp_path, "defaults: {deletes: hard}\ntables: {'a.b.c': {deletes: soft}}"))
+    config = load_config(
+        written(tmp_path, "defaults: {deletes: {mode: hard}}\ntables: {'a.b.c': {deletes: {mode: soft}}}")
+    )
 
-    assert config.table("a.b.c").deletes == "soft"
+    assert config.table("a.b.c").deletes.mode == "soft"
 
 
 def test_of_a_table_s_own_settings_only_those_that_are_set_count() -> None:
-    config = Config(defaults=TableConfig(deletes="hard"), tables={"a.*": TableConfig(max_rows=7)})
+    config = Config(
+        defaults=TableConfig(deletes=DeletesConfig(mode="hard")),
+        tables={"a.*": TableConfig(read=ReadConfig(max_records_per_batch=7))},
+    )
 
-    assert (config.table("a.b").deletes, config.table("a.b").max_rows) == ("hard", 7)
+    assert (config.table("a.b").deletes.mode, config.table("a.b").read.max_records_per_batch) == ("hard", 7)
 
 
 def test_what_a_table_is_held_in_comes_from_the_file_or_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = written(tmp_path, "tables: {'a.*': {silver: [{format: hudi, type: mor}]}}")
-    monkeypatch.setenv("CDC_LAKE__DEFAULTS__SILVER", '[{"format": "hudi"}]')
+    file = written(tmp_path, "tables: {'a.*': {storage: [{format: hudi, type: mor}]}}")
+    monkeypatch.setenv("CDC_LAKE__DEFAULTS__STORAGE", '[{"format": "hudi"}]')
 
     config = load_config(file)
 
-    assert config.table("a.b").silver == (SilverTable(format="hudi", type="mor"),)
-    assert config.table("b.c").silver == (SilverTable(format="hudi"),)
+    assert config.table("a.b").storage == (StorageConfig(format="hudi", type="mor"),)
+    assert config.table("b.c").storage == (StorageConfig(format="hudi"),)
 
 
 def test_schema_files_start_at_the_configuration_file_s_folder(tmp_path: Path) -> None:
     file = tmp_path / "cdc-lake.yml"
-    file.write_text("defaults: {key_schemas: [key.avsc]}\ntables: {'a.*': {value_schemas: [sub/value.avsc]}}\n")
+    file.write_text("defaults: {key: {schemas: [key.avsc]}}\ntables: {'a.*': {value: {schemas: [sub/value.avsc]}}}\n")
 
     found = load_config(file).table("a.b")
 
-    assert found.key_schemas == (str(tmp_path / "key.avsc"),)
-    assert found.value_schemas == (str(tmp_path / "sub" / "value.avsc"),)
+    assert found.key.schemas == (str(tmp_path / "key.avsc"),)
+    assert found.value.schemas == (str(tmp_path / "sub" / "value.avsc"),)
 
 
 def test_a_source_database_is_where_its_prefix_says_and_else_in_the_embedded_stack(
@@ -373,14 +426,19 @@ def test_an_address_in_the_file_itself_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"value_framing": "bare"}, "t: value_framing: bare: such records do not carry their schema.*`value_schemas`"),
-        ({"key_framing": "single-object"}, "t: key_framing: single-object: .*`key_schemas`"),
-        ({"value_framing": "csv"}, "t: value_framing: csv: such records do not say their columns.*`columns`"),
-        ({"keys": ("id",), "except_columns": ("id",)}, "t: except_columns: id: `keys` or `sequence_by` needs"),
-        ({"sequence_by": "at", "except_columns": ("at",)}, "t: except_columns: at: "),
+        ({"value": {"wire_format": "bare"}}, "t: value.wire_format: bare: such records do not carry.*`value.schemas`"),
+        ({"key": {"wire_format": "single-object"}}, "t: key.wire_format: single-object: .*`key.schemas`"),
+        ({"value": {"wire_format": "csv"}}, "t: value.wire_format: csv: such records do not name.*`value.columns`"),
+        (
+            {"merge": {"keys": ("id",)}, "schema": {"exclude": ("id",)}},
+            "t: schema.exclude: id: `merge.keys` or `merge.sequence_by` needs",
+        ),
+        ({"merge": {"sequence_by": "at"}, "schema": {"exclude": ("at",)}}, "t: schema.exclude: at: "),
     ],
 )
 def test_a_setting_that_lacks_another_one_is_named(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         TableConfig(**settings).check("t")
-    TableConfig(value_framing="bare", value_schemas=("a.avsc",), key_framing="string").check("t")
+    TableConfig(value=ValueConfig(wire_format="bare", schemas=("a.avsc",)), key=KeyConfig(wire_format="string")).check(
+        "t"
+    )

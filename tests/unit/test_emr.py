@@ -291,11 +291,11 @@ def test_why_a_step_failed_is_told() -> None:
         (SERVERLESS, ("submit", "maintain", "--table", "a"), "emr.roles.maintain: it is not set"),
         (f"{COMMON}  cluster: {{}}", ("render", "bronze", "--table", "a"), "emr.cluster.id: it is not set"),
         (f"{COMMON}  cluster: {{}}", ("status",), "emr.cluster.id: it is not set"),
-        (f"{COMMON}  cluster: {{}}", ("render", "cluster"), "emr.cluster.subnet: it is not set"),
+        (f"{COMMON}  cluster: {{}}", ("render", "cluster"), "emr.cluster.new.subnet: it is not set"),
         (
-            f"{COMMON}  cluster: {{{NEW.replace(', security_configuration: lake', '')}}}",
+            f"{COMMON}  cluster: {{new: {{{NEW.replace(', security_configuration: lake', '')}}}}}",
             ("render", "cluster"),
-            "emr.cluster.security_configuration: it is not set; name one that allows runtime roles",
+            "emr.cluster.new.security_configuration: it is not set; name one that allows runtime roles",
         ),
         (SERVERLESS, ("render", "cluster"), "emr.cluster: the settings are of EMR Serverless"),
         (EC2, ("render", "cluster", "--table", "a"), "emr cluster --table: `cluster` takes no flags"),
@@ -312,7 +312,7 @@ def test_why_a_step_failed_is_told() -> None:
         (
             f"{EC2}  spark: {{spark.x.password: hunter2}}",
             ("status",),
-            "`spark.x.password` would be for everyone",
+            "anyone could read `spark.x.password`",
         ),
     ],
 )

@@ -53,7 +53,7 @@ def test_directory_as_report_file_is_refused(tmp_path: Path) -> None:
 def test_failed_start_leaves_no_older_report(name: str, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text("of an earlier run")
-    (tmp_path / "conf.yml").write_text("lake: {root: lake}\ndefaults: {deletes: maybe}\n")
+    (tmp_path / "conf.yml").write_text("lake: {root: lake}\ndefaults: {deletes: {mode: maybe}}\n")
 
     ended = CliRunner().invoke(app, [*COMMANDS[name], "--json-file", str(file), "--config", str(tmp_path / "conf.yml")])
 

@@ -143,7 +143,9 @@ def test_columns_are_left_out_renamed_and_cast_as_the_settings_say() -> None:
     assert found.layout.column_for("full_name", "string") == found.layout.column_for("name", "string") == "name"
     assert found.layout.column_for("code", "int") == "code"
     assert found.layout.column_for("secret", "string") is None
-    with pytest.raises(ConfigError, match=r"thing\.name: `rename` makes two columns one, `full_name` is the second"):
+    with pytest.raises(
+        ConfigError, match=r"thing\.name: `schema.rename` makes two columns one, `full_name` is the second"
+    ):
         follow([{"name": "string", "full_name": "string"}], placing=placing)
     with pytest.raises(ConfigError, match=r"thing\.id: it is a column of the primary key"):
         follow([{}], placing=ColumnMapping(left_out=["id"]))
@@ -164,7 +166,9 @@ def test_a_policy_names_every_step_that_it_does_not_allow(policy: Any, allowed: 
     with pytest.raises(SchemaChangeError) as caught:
         check_steps(TABLE, steps, policy)
     assert caught.value.exit_code == 2
-    assert f"`evolution: {policy}` does not allow what its events bring: {'; '.join(refused)};" in str(caught.value)
+    assert f"`schema.evolution: {policy}` does not allow what its events bring: {'; '.join(refused)};" in str(
+        caught.value
+    )
 
 
 def test_map_in_primary_key_is_refused() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from cdc_lake.config import CHECKOUT
+from cdc_lake.config.gold_models import model_names, read_model
 from cdc_lake.errors import ModelError
-from cdc_lake.models import model_names, read_model
 
 HEADER = """\
 -- name: per_kind

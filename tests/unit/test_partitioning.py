@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdc_lake.config import SilverTable
+from cdc_lake.config import StorageConfig
 from cdc_lake.errors import ConfigError
 from cdc_lake.partitioning import PartitionField, joint_name
 from cdc_lake.tables.partitions import check_partitions
@@ -28,11 +28,11 @@ def test_an_expression_names_a_column_and_a_part_of_it(expression: str, field: P
 @pytest.mark.parametrize("expression", ["", "week(paid)", "bucket(0, id)", "bucket(id)", "month()", "month(paid"])
 def test_another_expression_is_refused_in_words(expression: str) -> None:
     with pytest.raises(ValueError, match=r"is none of: a column, year\(column\)"):
-        SilverTable(partition_by=(expression,))
+        StorageConfig(partition_by=(expression,))
 
 
 def test_several_levels_have_a_name_together() -> None:
-    fields = SilverTable(partition_by=("text", "month(paid)")).partitions
+    fields = StorageConfig(partition_by=("text", "month(paid)")).partitions
 
     assert joint_name(fields) == "partition_text_paid_month"
 
@@ -40,36 +40,36 @@ def test_several_levels_have_a_name_together() -> None:
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ({"partition_by": ("text", "text")}, "says the same twice"),
+        ({"partition_by": ("text", "text")}, "names the same field twice"),
         ({"buckets": 4}, "only tables of format hudi have `buckets` and"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(settings: dict[str, object], what: str) -> None:
     with pytest.raises(ValueError, match=what):
-        SilverTable(**settings)  # type: ignore[arg-type]
+        StorageConfig(**settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("held_in", "more", "what"),
     [
-        (SilverTable(partition_by=("txt",)), {}, "names `txt`, and there is no such column"),
-        (SilverTable(partition_by=("month(text)",)), {}, "has month of `text`, which is string"),
-        (SilverTable(partition_by=("tags",)), {}, "has `tags`, which is array<string>"),
-        (SilverTable(partition_by=("bucket(2, raw)",)), {}, "has bucket of `raw`, which is binary"),
-        (SilverTable(partition_by=("text",)), {"partition_text": "int"}, "there is a column partition_text"),
-        (SilverTable(format="hudi", buckets=4, partition_by=("text",)), {}, "`text`, which partitions go by, is not"),
+        (StorageConfig(partition_by=("txt",)), {}, "names `txt`, and there is no such column"),
+        (StorageConfig(partition_by=("month(text)",)), {}, "has month of `text`, which is string"),
+        (StorageConfig(partition_by=("tags",)), {}, "has `tags`, which is array<string>"),
+        (StorageConfig(partition_by=("bucket(2, raw)",)), {}, "has bucket of `raw`, which is binary"),
+        (StorageConfig(partition_by=("text",)), {"partition_text": "int"}, "there is a column partition_text"),
+        (StorageConfig(format="hudi", buckets=4, partition_by=("text",)), {}, "`text`, which partitions go by, is not"),
     ],
 )
 def test_a_table_that_cannot_be_partitioned_so_is_refused(
-    held_in: SilverTable, more: dict[str, str], what: str
+    held_in: StorageConfig, more: dict[str, str], what: str
 ) -> None:
     with pytest.raises(ConfigError, match=what):
         check_partitions("a.table", held_in, COLUMNS | more, ["id"])
 
 
 def test_what_can_be_is_taken_and_so_is_a_table_of_which_only_the_keys_are_known() -> None:
-    wanted = SilverTable(partition_by=("text", "year(born)", "hour(paid)", "bucket(3, id)"))
+    wanted = StorageConfig(partition_by=("text", "year(born)", "hour(paid)", "bucket(3, id)"))
 
     check_partitions("a.table", wanted, COLUMNS, ["id"])
     check_partitions("a.table", wanted, {"id": "int"}, ["id"])
-    check_partitions("a.table", SilverTable(), COLUMNS | {"partition_": "int", "partition_text": "int"}, ["id"])
+    check_partitions("a.table", StorageConfig(), COLUMNS | {"partition_": "int", "partition_text": "int"}, ["id"])

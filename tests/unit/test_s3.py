@@ -6,7 +6,7 @@ from typing import Any
 import boto3
 import pytest
 
-from cdc_lake.config import Config, LakeConfig, LeaseConfig
+from cdc_lake.config import LakeConfig, LeaseConfig
 from cdc_lake.errors import InfrastructureError, InstallationError
 from cdc_lake.storage.s3 import ConditionalPuts
 
@@ -70,7 +70,7 @@ def test_without_boto3_it_says_what_to_install(without_boto3: None) -> None:
 @pytest.mark.parametrize("root", ["s3://bucket/lake", "s3a://bucket/lake"])
 def test_a_lake_on_s3_has_leases(root: str) -> None:
     with pytest.raises(ValueError, match=r"lease\.enabled.*on S3"):
-        Config(lake=LakeConfig(root=root), lease=LeaseConfig(enabled=False))
+        LakeConfig(root=root, lease=LeaseConfig(enabled=False))
 
-    assert Config(lake=LakeConfig(root=root)).lease.enabled
-    assert not Config(lake=LakeConfig(root="/lake"), lease=LeaseConfig(enabled=False)).lease.enabled
+    assert LakeConfig(root=root).lease.enabled
+    assert not LakeConfig(root="/lake", lease=LeaseConfig(enabled=False)).lease.enabled

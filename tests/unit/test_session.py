@@ -47,8 +47,8 @@ def test_default_java_options_have_avro_limits(name: str) -> None:
 
 def test_largest_max_record_bytes_counts() -> None:
     def of(size: int) -> TableConfig:
-        return TableConfig(max_record_bytes=size)
+        return TableConfig(read={"max_record_bytes": size})
 
     assert Config().max_record_bytes == 16 << 20
-    assert Config(defaults=of(5), tables={"a.*": TableConfig(deletes="hard")}).max_record_bytes == 5
+    assert Config(defaults=of(5), tables={"a.*": TableConfig(deletes={"mode": "hard"})}).max_record_bytes == 5
     assert Config(defaults=of(5), tables={"a.*": of(9), "a.b.c": of(7)}).max_record_bytes == 9

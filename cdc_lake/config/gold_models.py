@@ -20,7 +20,9 @@ from typing import Annotated, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from cdc_lake.config import Expectation, Model, Name, SilverTable, in_words
+from cdc_lake.config.base import Model, Name, in_words
+from cdc_lake.config.storage import StorageConfig
+from cdc_lake.config.table import Expectation
 from cdc_lake.errors import ModelError
 
 _MARK = "--"
@@ -95,7 +97,7 @@ class Header(Model):
     )
     window: Window | None = None
     expectations: tuple[Expectation, ...] = Field(default=(), description="What rows of the result are to be.")
-    table: SilverTable = Field(default=SilverTable(), description="What the table is held in, as silver's.")
+    table: StorageConfig = Field(default=StorageConfig(), description="What the table is held in, as silver's.")
     topic: TopicSink | None = Field(default=None, description="A topic that the table is sent to, too.")
 
     @field_validator("keys", "sources", "groups")

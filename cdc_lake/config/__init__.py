@@ -1,0 +1,93 @@
+"""The settings: their models, `load_config`, and the lookup of secrets and of the embedded stack's addresses."""
+
+from cdc_lake.config.base import Model, Name, in_words
+from cdc_lake.config.catalog import CatalogConfig, Layer
+from cdc_lake.config.emr import EmrCluster, EmrConfig
+from cdc_lake.config.kafka import ALLOWED_CLIENT_SETTINGS, JAVA_PRODUCER_SETTINGS, KafkaAuth, KafkaConfig, KafkaTls
+from cdc_lake.config.load import CHECKOUT, config_path, load_config
+from cdc_lake.config.login import BearerAuth, TlsConfig
+from cdc_lake.config.registry import RegistryAuth, RegistryConfig
+from cdc_lake.config.secrets import is_reference, secret
+from cdc_lake.config.servers import database_url, endpoints_file, kafka_address, metastore_address, registry_address
+from cdc_lake.config.settings import (
+    Config,
+    DatabaseConfig,
+    FilesConfig,
+    GoldConfig,
+    LakeConfig,
+    LeaseConfig,
+    MetricsConfig,
+    RunConfig,
+    StackConfig,
+)
+from cdc_lake.config.storage import TABLE_TYPES, Kind, StorageConfig, TableType
+from cdc_lake.config.table import (
+    DeletesConfig,
+    EnvelopeConfig,
+    Evolution,
+    Expectation,
+    KeyConfig,
+    MergeConfig,
+    QualityConfig,
+    ReadConfig,
+    SchemaConfig,
+    StartPosition,
+    TableConfig,
+    ValueConfig,
+)
+from cdc_lake.config.urls import EMBEDDED
+
+__all__ = [
+    "ALLOWED_CLIENT_SETTINGS",
+    "CHECKOUT",
+    "EMBEDDED",
+    "JAVA_PRODUCER_SETTINGS",
+    "TABLE_TYPES",
+    "BearerAuth",
+    "CatalogConfig",
+    "Config",
+    "DatabaseConfig",
+    "DeletesConfig",
+    "EmrCluster",
+    "EmrConfig",
+    "EnvelopeConfig",
+    "Evolution",
+    "Expectation",
+    "FilesConfig",
+    "GoldConfig",
+    "KafkaAuth",
+    "KafkaConfig",
+    "KafkaTls",
+    "KeyConfig",
+    "Kind",
+    "LakeConfig",
+    "Layer",
+    "LeaseConfig",
+    "MergeConfig",
+    "MetricsConfig",
+    "Model",
+    "Name",
+    "QualityConfig",
+    "ReadConfig",
+    "RegistryAuth",
+    "RegistryConfig",
+    "RunConfig",
+    "SchemaConfig",
+    "StackConfig",
+    "StartPosition",
+    "StorageConfig",
+    "TableConfig",
+    "TableType",
+    "TlsConfig",
+    "ValueConfig",
+    "config_path",
+    "database_url",
+    "endpoints_file",
+    "in_words",
+    "is_reference",
+    "kafka_address",
+    "load_config",
+    "metastore_address",
+    "registry_address",
+    "secret",
+]

@@ -1,0 +1,174 @@
+"""The Kafka brokers."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from cdc_lake.config.base import Model
+from cdc_lake.config.login import OAuth, TlsConfig
+from cdc_lake.config.secrets import ConfigPath, SecretReference
+from cdc_lake.config.urls import EMBEDDED
+
+JAVA_PRODUCER_SETTINGS = frozenset(
+    {"batch.size", "buffer.memory", "compression.type", "delivery.timeout.ms", "linger.ms", "max.request.size"}
+)
+"""Of those, what only a producer knows."""
+
+
+ALLOWED_CLIENT_SETTINGS: Mapping[str, frozenset[str]] = {
+    "java": JAVA_PRODUCER_SETTINGS
+    | {
+        *("check.crcs", "client.dns.lookup", "client.id", "client.rack", "connections.max.idle.ms"),
+        *("default.api.timeout.ms", "fetch.max.bytes", "fetch.max.wait.ms", "fetch.min.bytes"),
+        *("max.partition.fetch.bytes", "max.poll.records", "metadata.max.age.ms", "receive.buffer.bytes"),
+        *("reconnect.backoff.max.ms", "reconnect.backoff.ms", "request.timeout.ms", "retry.backoff.ms"),
+        *("send.buffer.bytes", "socket.connection.setup.timeout.max.ms", "socket.connection.setup.timeout.ms"),
+        *("ssl.cipher.suites", "ssl.enabled.protocols", "ssl.protocol"),
+    },
+    "librdkafka": frozenset(
+        {
+            *("broker.address.family", "broker.address.ttl", "client.dns.lookup", "client.id", "client.rack"),
+            *("connections.max.idle.ms", "metadata.max.age.ms", "reconnect.backoff.max.ms", "reconnect.backoff.ms"),
+            *("socket.connection.setup.timeout.ms", "socket.keepalive.enable", "socket.max.fails"),
+            *("socket.nagle.disable", "socket.receive.buffer.bytes", "socket.send.buffer.bytes", "socket.timeout.ms"),
+            *("ssl.cipher.suites", "ssl.curves.list", "ssl.sigalgs.list"),
+        }
+    ),
+}
+"""What a user may set of each Kafka client: tuning. Not what reads files, calls addresses, loads classes or says who
+asks (CVE-2023-25194, CVE-2025-27817), nor what bronze's order and completeness rest on."""
+
+
+class KerberosConfig(Model):
+    """Login with a Kerberos principal."""
+
+    principal: str = Field(min_length=1, description="Names the principal.")
+    keytab: ConfigPath = Field(
+        min_length=1, description="Sets the path of the keytab, the same on the driver and on every executor."
+    )
+    service: str = Field(default="kafka", min_length=1, description="Names the service principal of the brokers.")
+
+
+class KafkaTls(TlsConfig):
+    """TLS to the brokers. Certificates and PKCS #8 keys are PEM files, or references to their text (`env:KAFKA_CA`)."""
+
+    enabled: bool = Field(
+        default=True,
+        description="Encrypts the connection. If false, the login is sent in the clear; each report warns.",
+    )
+    verify_hostname: bool = Field(
+        default=True,
+        description="Checks the broker's name. If false, any host with a certificate of `ca` passes; each run warns.",
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not self.enabled and (self.ca or self.cert or not self.verify_hostname):
+            raise ValueError("without TLS there are no certificates: leave all else out, or `enabled`")
+        return self
+
+
+KafkaAuth = Literal[
+    "none", "plain", "scram_sha_256", "scram_sha_512", "oauthbearer", "gssapi", "aws_msk_iam", "azure_event_hubs"
+]
+
+
+_LOGIN_SETTINGS: Mapping[KafkaAuth, tuple[str, ...]] = {
+    "none": (),
+    "plain": ("user", "password"),
+    "scram_sha_256": ("user", "password"),
+    "scram_sha_512": ("user", "password"),
+    "oauthbearer": ("oauth",),
+    "gssapi": ("kerberos",),
+    "aws_msk_iam": (),
+    "azure_event_hubs": ("connection_string",),
+}
+"""What each login needs; another has no use for it."""
+
+
+ClientSettings = dict[str, str | int | float | bool]
+
+
+class KafkaConfig(Model):
+    """The Kafka brokers, and how to log in (docs/how-to/brokers.md)."""
+
+    bootstrap_servers: str = Field(
+        default=EMBEDDED,
+        description="Lists brokers as `host:port`, separated by commas. `embedded`: the broker of `cdc-lake stack up`.",
+    )
+    auth: KafkaAuth = Field(default="none", description="Sets the kind of login.")
+    user: str | None = Field(default=None, min_length=1, description="With plain and scram, names the user.")
+    password: SecretReference | None = Field(default=None, description="With plain and scram, references the password.")
+    oauth: OAuth | None = Field(default=None, description="With oauthbearer, sets where to get tokens.")
+    kerberos: KerberosConfig | None = Field(default=None, description="With gssapi, sets the Kerberos principal.")
+    connection_string: SecretReference | None = Field(
+        default=None, description="With azure_event_hubs, references the connection string."
+    )
+    region: str | None = Field(
+        default=None, description="With aws_msk_iam, names the AWS region if the first broker's name does not."
+    )
+    tls: KafkaTls | None = Field(
+        default=None, description="Configures TLS. Every login uses TLS; without a login, set this if brokers need TLS."
+    )
+    java: ClientSettings = Field(
+        default_factory=dict, description="Sets more options of Java's client, inside Spark; allowed ones only."
+    )
+    librdkafka: ClientSettings = Field(
+        default_factory=dict, description="Sets more options of librdkafka, in the driver; allowed ones only."
+    )
+    timeout_seconds: float = Field(
+        default=10.0, gt=0, description="Waits this number of seconds for one answer from a broker."
+    )
+
+    @model_validator(mode="after")
+    def _login_is_whole(self) -> Self:
+        needed = _LOGIN_SETTINGS[self.auth]
+        if missing := [f"`kafka.{name}`" for name in needed if getattr(self, name) is None]:
+            raise ValueError(f"`auth: {self.auth}` needs {' and '.join(missing)}")
+        others = {name for names in _LOGIN_SETTINGS.values() for name in names if name not in needed}
+        if useless := sorted(name for name in others if getattr(self, name) is not None):
+            raise ValueError(f"`auth: {self.auth}` has no use for `kafka.{useless[0]}`")
+        if self.auth == "aws_msk_iam" and self.msk_region is None:
+            raise ValueError("no name of a broker of Amazon MSK says its region: set `region`")
+        if self.auth in ("aws_msk_iam", "azure_event_hubs") and self.tls and not self.tls.enabled:
+            raise ValueError(f"`auth: {self.auth}` is over TLS only: leave `kafka.tls.enabled` out")
+        if self.auth == "none" and self.tls and not self.tls.enabled:
+            raise ValueError("without a login there is no TLS unless `kafka.tls` asks for it: leave it out")
+        return self
+
+    @field_validator("java", "librdkafka")
+    @classmethod
+    def _may_be_set(cls, given: ClientSettings, about: ValidationInfo) -> ClientSettings:
+        allowed = ALLOWED_CLIENT_SETTINGS[str(about.field_name)]
+        for name in given:
+            if name not in allowed:
+                near = difflib.get_close_matches(name, allowed, n=1)
+                hint = f"did you mean `{near[0]}`?" if near else "those that may are listed in docs/how-to/brokers.md"
+                raise ValueError(f"`{name}` is not among the settings that may be set here; {hint}")
+        return given
+
+    @property
+    def msk_region(self) -> str | None:
+        """The region of the brokers, where they are Amazon's."""
+        found = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", self.bootstrap_servers)
+        return self.region or (found and found[1])
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the line to the brokers is."""
+        return self.tls.enabled if self.tls else self.auth != "none"
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is switched off that protects the line, for each report."""
+        found = []
+        if self.tls and not self.tls.enabled:
+            found.append("kafka.tls.enabled: false: the login and all records go over an open line")
+        if self.tls and not self.tls.verify_hostname:
+            found.append(
+                "kafka.tls.verify_hostname: false: whoever has a certificate of kafka.tls.ca can be the broker"
+            )
+        return found

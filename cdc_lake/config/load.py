@@ -1,0 +1,117 @@
+"""The settings of a run: one YAML file, checked before anything starts.
+
+Precedence: flag > environment (`CDC_LAKE__KAFKA__BOOTSTRAP_SERVERS=…`) > file > default. The file is `--config`, else
+`CDC_LAKE_CONFIG`, else `conf/cdc-lake.yml` in the working directory, else the one of the checkout this package runs
+from. Relative paths in it start at the folder that holds the file. Instead of a file it may be a parameter of AWS'
+Parameter Store, `ssm:NAME`; then they start at `conf` in the working directory, where a job has the package's conf/.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from cdc_lake import aws
+from cdc_lake.config.base import Key, in_words, merged, warn_of_former_keys, with_new_keys
+from cdc_lake.config.secrets import SSM
+from cdc_lake.config.settings import Config
+from cdc_lake.errors import ConfigError
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+_PREFIX, _BETWEEN = "CDC_LAKE__", "__"
+
+
+def config_path(path: str | Path | None = None) -> Path:
+    """The configuration file in effect.
+
+    Raises:
+        ConfigError: it does not exist.
+    """
+    asked = path or os.environ.get("CDC_LAKE_CONFIG")
+    candidates = [Path(asked)] if asked else [Path("conf/cdc-lake.yml"), CHECKOUT / "conf/cdc-lake.yml"]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.resolve()
+    raise ConfigError(
+        str(candidates[0]), "there is no such configuration file", "give one with --config or CDC_LAKE_CONFIG"
+    )
+
+
+def load_config(path: str | Path | None = None) -> Config:
+    """Read and check the configuration file; make its paths absolute and its `embedded` addresses real.
+
+    Args:
+        path: of the file, or `ssm:NAME`, a parameter of AWS' Parameter Store.
+
+    Raises:
+        ConfigError: the file is missing, is not YAML, or holds an unknown key or a wrong value; or the lake of a
+            parameter's settings is a local folder.
+        InstallationError: boto3 is not installed.
+        InfrastructureError: AWS does not answer.
+    """
+    asked = str(path or os.environ.get("CDC_LAKE_CONFIG", ""))
+    if asked.startswith(SSM):
+        where, folder, text = asked, Path("conf").resolve(), aws.parameter(asked.removeprefix(SSM))
+    else:
+        file = config_path(path)
+        where, folder, text = str(file), file.parent, file.read_text(encoding="utf-8")
+    try:
+        content = yaml.safe_load(text) or {}
+    except yaml.YAMLError as exc:
+        raise ConfigError(where, f"this is not YAML: {exc}", "correct the file") from exc
+    if not isinstance(content, dict):
+        raise ConfigError(where, "the file must hold keys and values", "see docs/reference/settings.md")
+    try:
+        settings, written = with_new_keys(content, Config)
+        warn_of_former_keys(where, written)
+        of_environment, by_variables = _from_environment()
+        config = Config.model_validate(merged(settings, of_environment), context={"folder": folder})
+    except ValidationError as exc:
+        what = in_words(exc, Config, written | by_variables)
+        raise ConfigError(where, what, "correct the file, or the CDC_LAKE__ variable of that name") from exc
+    except ValueError as exc:
+        raise ConfigError(where, str(exc), "set each setting once") from exc
+    if asked.startswith(SSM) and "://" not in config.lake.root:
+        what = "settings from Parameter Store cannot use a local `lake.root`"
+        raise ConfigError(where, what, "set a URL such as s3://bucket/lake")
+    return config
+
+
+def _from_environment() -> tuple[dict[str, Any], dict[Key, Key]]:
+    """The settings in variables; and the former keys among them, as `with_new_keys` returns them.
+
+    Raises:
+        ValueError: a setting is given under both keys.
+    """
+    found: dict[str, Any] = {}
+    names: dict[Key, str] = {}
+    written: dict[Key, Key] = {}
+    for name, text in sorted(os.environ.items(), key=lambda variable: variable[0].count(_BETWEEN)):
+        if not name.upper().startswith(_PREFIX):
+            continue
+        key = tuple(name[len(_PREFIX) :].lower().split(_BETWEEN))
+        value = _value(text)
+        for step in reversed(key):
+            value = {step: value}
+        settings, former = with_new_keys(value, Config)
+        warn_of_former_keys(name, former)
+        today = next((new + key[len(old) :] for new, old in former.items() if key[: len(old)] == old), key)
+        if other := names.get(today):
+            raise ValueError(f"{other} and {name} are the same setting; remove the one under the former key")
+        names[today] = name
+        written |= former
+        found = merged(found, settings)  # a variable of an inner key wins over one of the mapping around it
+    return found, written
+
+
+def _value(text: str) -> Any:
+    """Lists and mappings are JSON; other texts are taken as they are."""
+    if text.lstrip().startswith(("[", "{")):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            return text  # such as `{prefix}_{layer}`
+    return text

@@ -1,0 +1,94 @@
+"""The schema registry."""
+
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+
+from cdc_lake.config.base import Model
+from cdc_lake.config.login import BasicAuth, BearerAuth, OAuth, TlsConfig
+from cdc_lake.config.secrets import check_reference, is_reference
+from cdc_lake.config.urls import EMBEDDED, http_url
+
+
+def _registry_url(value: str) -> str:
+    return value if value == EMBEDDED else http_url(value)
+
+
+def _header(value: str) -> str:
+    if not value.isascii() or not value.isprintable():
+        raise ValueError("a header holds printable ASCII only")
+    return value
+
+
+def _header_name(value: str) -> str:
+    if not value.replace("-", "").isalnum():
+        raise ValueError("a header's name holds letters, digits and hyphens only")
+    if value.lower() in ("authorization", "proxy-authorization", "cookie"):
+        raise ValueError("credentials are no headers of yours: see `registry.auth` and `registry.proxy`")
+    return _header(value)
+
+
+def _proxy(value: str, info: ValidationInfo) -> str:
+    if is_reference(value):
+        return check_reference(value, info)
+    if "@" in urlsplit(value).netloc:
+        raise ValueError("a proxy's address with a password is a secret: write `env:NAME` or `file:PATH`")
+    return http_url(value)
+
+
+class RegistryAuth(Model):
+    """Login at the registry: set one of these."""
+
+    basic: BasicAuth | None = None
+    bearer: BearerAuth | None = None
+    oauth: OAuth | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if len(self.model_dump(exclude_none=True)) != 1:
+            raise ValueError("write one of `basic`, `bearer` and `oauth`")
+        return self
+
+
+class RegistryConfig(Model):
+    """The schema registry."""
+
+    type: Literal["apicurio", "confluent", "ccompat", "glue"] = Field(
+        default="apicurio", description="Sets the kind of registry. `ccompat`: any registry with Confluent's API."
+    )
+    url: Annotated[str, AfterValidator(_registry_url)] = Field(
+        default=EMBEDDED,
+        description="Sets the URL: for apicurio without `/apis` or up to `/apis/registry/v2` or `v3`, for ccompat up "
+        "to `/apis/ccompat/v6` or `v7`. `embedded`: the registry of `cdc-lake stack up`; with glue, AWS' own endpoint.",
+    )
+    ids: Literal["auto", "content", "global"] = Field(
+        default="auto", description="Sets what ids in Apicurio's frames mean. Other registries have one kind of id."
+    )
+    context: str | None = Field(
+        default=None, pattern=r"^[\w-][\w.-]*$", description="Names the schema context, with confluent."
+    )
+    auth: RegistryAuth | None = None
+    tls: TlsConfig = TlsConfig()
+    headers: dict[Annotated[str, AfterValidator(_header_name)], Annotated[str, AfterValidator(_header)]] = Field(
+        default_factory=dict,
+        description="Sends these headers too, such as Confluent Cloud's `target-sr-cluster`. No secrets.",
+    )
+    proxy: Annotated[str, AfterValidator(_proxy)] | None = Field(
+        default=None, description="Sets the proxy's URL, or a reference to it if it contains a password."
+    )
+    region: str | None = Field(
+        default=None, description="With glue, names the AWS region. Without it: boto3's default region."
+    )
+    timeout_seconds: float = Field(default=10.0, gt=0, description="Waits this number of seconds for one response.")
+    attempts: int = Field(
+        default=4, ge=1, description="Limits the number of requests before the registry counts as down."
+    )
+
+    @model_validator(mode="after")
+    def _fits_its_type(self) -> Self:
+        if self.context and self.type != "confluent":
+            raise ValueError("only registries of type `confluent` have a `context`")
+        if self.auth and self.type == "glue":
+            raise ValueError("glue takes its credentials from AWS' usual places: leave `auth` out")
+        return self

@@ -1,0 +1,167 @@
+"""All settings of a run, by section."""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, ClassVar, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+
+from cdc_lake import aws
+from cdc_lake.config.base import Model
+from cdc_lake.config.catalog import CatalogConfig
+from cdc_lake.config.emr import EmrConfig
+from cdc_lake.config.kafka import KafkaConfig
+from cdc_lake.config.registry import RegistryConfig
+from cdc_lake.config.secrets import ConfigPath, OptionalPath, check_reference
+from cdc_lake.config.table import TableConfig
+from cdc_lake.config.urls import EMBEDDED
+
+
+def _database(value: str, info: ValidationInfo) -> str:
+    return value if value == EMBEDDED else check_reference(value, info)
+
+
+class FilesConfig(Model):
+    """Files of a sink connector, to read instead of Kafka (docs/how-to/files.md)."""
+
+    root: OptionalPath = Field(
+        default=None,
+        description="Reads topics from this folder or URL, a folder each, instead of Kafka.",
+    )
+
+
+class LeaseConfig(Model):
+    """One run at a time writes a table. Other runs find its lease and end before they start work (exit 40)."""
+
+    enabled: bool = Field(
+        default=True,
+        description="Lets one run at a time write a table. Without it, a second run fails when it commits. Required "
+        "for a lake on S3; keep it on for Hudi tables.",
+    )
+    seconds: float = Field(
+        default=60.0, gt=0, description="Frees a lease that was not renewed for this number of seconds."
+    )
+
+
+class LakeConfig(Model):
+    """Where the tables are."""
+
+    root: ConfigPath = Field(
+        default="../.cdc_lake/lake",
+        description="Sets the folder or URL of the lake. Tables are in `<root>/<layer>/<prefix>/<schema>/<table>`.",
+    )
+    lease: LeaseConfig = LeaseConfig()
+
+    @model_validator(mode="after")
+    def _has_leases_on_s3(self) -> Self:
+        if not self.lease.enabled and urlsplit(self.root).scheme in aws.S3_SCHEMES:
+            raise ValueError(
+                "`lake.lease.enabled`: on S3, two commits of Delta at once would overwrite each other; leave it on"
+            )
+        return self
+
+
+class GoldConfig(Model):
+    """Tables that SQL makes from silver."""
+
+    models: ConfigPath = Field(default="gold", description="Sets the folder of the models, a file `<name>.sql` each.")
+    schemas: ConfigPath = Field(
+        default="schemas",
+        description="Sets the folder of handwritten Avro schemas for gold's topics, `<subject>.avsc`.",
+    )
+
+
+class DatabaseConfig(Model):
+    """A source database, which `cdc-lake reconcile` reads."""
+
+    url: Annotated[str, AfterValidator(_database)] = Field(
+        default=EMBEDDED,
+        description="References the URL, `postgresql://user:password@host/database`. `embedded`: the database named as "
+        "the prefix in the Postgres of `cdc-lake stack up`.",
+    )
+
+
+class StackConfig(Model):
+    """The embedded servers of `cdc-lake stack` and `cdc-lake demo`."""
+
+    folder: ConfigPath = Field(
+        default="../.cdc_lake/stack", description="Sets the folder of their data, logs and addresses."
+    )
+
+
+class MetricsConfig(Model):
+    """Where to send the metrics of each run (docs/how-to/monitoring.md)."""
+
+    prometheus_folder: OptionalPath = Field(
+        default=None, description="Writes a file per table to this folder, for Prometheus' node exporter."
+    )
+    statsd: Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$")] | None = Field(
+        default=None, description="Sends metrics to this StatsD server, `host:port`."
+    )
+
+
+class RunConfig(Model):
+    """How a run processes its tables, and what it reports."""
+
+    parallel: int = Field(
+        default=4, ge=1, description="Processes this number of tables in parallel. The flag is `--parallel`."
+    )
+    retry_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        description="Retries for this number of seconds, with growing waits, when a server does not respond. Then the "
+        "run exits with 10.",
+    )
+    report_days: int = Field(
+        default=30, ge=1, description="Keeps the reports of runs in `<lake.root>/_runs` for this number of days."
+    )
+    metrics: MetricsConfig = MetricsConfig()
+
+
+class Config(Model):
+    """All settings of a run. `load_config` reads them from a file and the environment."""
+
+    former_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {"lease": ("lake", "lease"), "metrics": ("run", "metrics")}
+
+    kafka: KafkaConfig = KafkaConfig()
+    files: FilesConfig = FilesConfig()
+    registry: RegistryConfig = RegistryConfig()
+    lake: LakeConfig = LakeConfig()
+    gold: GoldConfig = GoldConfig()
+    catalog: CatalogConfig = CatalogConfig()
+    databases: dict[str, DatabaseConfig] = Field(
+        default_factory=dict, description="Lists the source databases by the prefix of their topics."
+    )
+    stack: StackConfig = StackConfig()
+    run: RunConfig = RunConfig()
+    emr: EmrConfig | None = Field(default=None, description="Runs jobs on Amazon EMR; see docs/how-to/emr.md.")
+    defaults: TableConfig = TableConfig()
+    tables: dict[str, TableConfig] = Field(
+        default_factory=dict,
+        description="Overrides `defaults` by topic name or glob. Later entries win.",
+    )
+
+    @property
+    def max_record_bytes(self) -> int:
+        """The largest `read.max_record_bytes` of any table."""
+        own = [
+            table.read.max_record_bytes
+            for table in self.tables.values()
+            if "max_record_bytes" in table.read.model_fields_set
+        ]
+        return max([self.defaults.read.max_record_bytes, *own])
+
+    def dead_letter_topic(self, topic: str) -> str | None:
+        """The topic for a topic's dead letters. Topics that take dead letters have none, or letters would circle."""
+        taking = {table.quality.dead_letter_topic for table in (self.defaults, *self.tables.values())}
+        return None if topic in taking else self.table(topic).quality.dead_letter_topic
+
+    def table(self, name: str) -> TableConfig:
+        """The settings of the table of topic `name`: the defaults, then each glob that fits, in the file's order."""
+        settings = self.defaults.model_dump()
+        for glob, own in self.tables.items():
+            if fnmatchcase(name, glob):
+                for key, value in own.model_dump(exclude_unset=True).items():
+                    settings[key] = settings[key] | value if isinstance(value, dict) else value
+        return TableConfig(**settings)

@@ -1,0 +1,99 @@
+"""Table formats."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from cdc_lake.config.base import Model
+from cdc_lake.partitioning import PartitionField
+
+_PROPERTIES: Mapping[str, frozenset[str]] = {
+    "delta": frozenset(
+        {
+            *("delta.checkpointInterval", "delta.dataSkippingNumIndexedCols", "delta.deletedFileRetentionDuration"),
+            *("delta.enableChangeDataFeed", "delta.enableDeletionVectors", "delta.logRetentionDuration"),
+            *("delta.autoOptimize.autoCompact", "delta.autoOptimize.optimizeWrite", "delta.targetFileSize"),
+        }
+    ),
+    "hudi": frozenset(
+        {
+            *("hoodie.clean.commits.retained", "hoodie.keep.max.commits", "hoodie.keep.min.commits"),
+            *("hoodie.clustering.inline", "hoodie.clustering.inline.max.commits"),
+            *("hoodie.compact.inline", "hoodie.compact.inline.max.delta.commits"),
+            *("hoodie.parquet.compression.codec", "hoodie.parquet.max.file.size", "hoodie.parquet.small.file.limit"),
+        }
+    ),
+}
+"""Table properties that users may set: none that decides which rows are right, as Hudi's index does."""
+
+
+Kind = Literal["delta", "hudi_cow", "hudi_mor"]
+
+
+class StorageConfig(Model):
+    """The table format that a table is stored in."""
+
+    format: Literal["delta", "hudi"] = Field(default="delta", description="Sets the table format: `delta` or `hudi`.")
+    type: Literal["cow", "mor"] | None = Field(
+        default=None,
+        description="Of Hudi: `cow` (copy-on-write, used without this setting) or `mor` (merge-on-read).",
+    )
+    partition_by: tuple[str, ...] = Field(
+        default=(),
+        description='Partitions the table, as in `[month(payment_date), "bucket(16, id)"]`: by a column, by its year, '
+        "month, day or hour, or by a bucket. Cannot be changed later.",
+    )
+    buckets: int | None = Field(
+        default=None,
+        gt=0,
+        description="Of Hudi: stores each partition in this many file groups (Hudi's bucket index), for large tables "
+        "whose rows never change their partition. Cannot be changed later.",
+    )
+    table_version: Literal[6] | None = Field(
+        default=None,
+        description="Of Hudi: 6 for readers older than Hudi 1.0, such as Athena's. Without it: the newest version that "
+        "the Hudi release writes. Cannot be changed later.",
+    )
+    properties: dict[str, str] = Field(
+        default_factory=dict,
+        description="Sets the format's own table properties, such as `delta.enableDeletionVectors`; allowed ones only.",
+    )
+
+    @model_validator(mode="after")
+    def _fits_its_format(self) -> Self:
+        if self.format == "delta" and self.type is not None:
+            raise ValueError("only tables of format hudi have a `type`")
+        if self.format == "delta" and (self.buckets, self.table_version) != (None, None):
+            raise ValueError("only tables of format hudi have `buckets` and a `table_version`")
+        if len({field.name for field in self.partitions}) < len(self.partition_by):
+            raise ValueError("`partition_by` names the same field twice")
+        for name in self.properties.keys() - _PROPERTIES[self.format]:
+            near = difflib.get_close_matches(name, sorted(_PROPERTIES[self.format]), n=1, cutoff=0.5)
+            meant = f" (did you mean `{near[0]}`?)" if near else ""
+            raise ValueError(f"`{name}` is not a property that you can set for a {self.format} table{meant}")
+        return self
+
+    @property
+    def partitions(self) -> tuple[PartitionField, ...]:
+        """`partition_by`, parsed."""
+        return tuple(map(PartitionField.parse, self.partition_by))
+
+    @property
+    def kind(self) -> Kind:
+        """Format and type as one word."""
+        if self.format == "delta":
+            return "delta"
+        return "hudi_mor" if self.type == "mor" else "hudi_cow"
+
+
+TableType = Literal["delta", "hudi-cow", "hudi-mor"]
+
+
+TABLE_TYPES: Mapping[TableType, StorageConfig] = {
+    "delta": StorageConfig(),
+    "hudi-cow": StorageConfig(format="hudi", type="cow"),
+    "hudi-mor": StorageConfig(format="hudi", type="mor"),
+}
+"""All types of tables, by a short name."""
