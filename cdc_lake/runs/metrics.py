@@ -78,7 +78,7 @@ def check_exporters(settings: MetricsConfig) -> None:
         if settings.statsd:
             import statsd  # noqa: F401
     except ModuleNotFoundError as exc:
-        todo = "run pip install 'cdc-lake[metrics]', or remove `metrics` from the settings"
+        todo = "run `pip install 'cdc-lake[metrics]'`, or remove `run.metrics` from the settings"
         raise InstallationError("metrics", f"{exc.name} is not installed", todo) from exc
 
 

@@ -113,6 +113,6 @@ def test_what_is_not_installed_is_told_before_the_run(
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
 
-    with pytest.raises(InstallationError, match=rf"{name} is not installed; pip install 'cdc-lake\[metrics\]'"):
+    with pytest.raises(InstallationError, match=rf"{name} is not installed; run `pip install 'cdc-lake\[metrics\]'"):
         check_exporters(MetricsConfig(**to))
     check_exporters(MetricsConfig())
