@@ -67,7 +67,7 @@ class Selection:
     Attributes:
         reasons: stages, codes and parts of messages; any of them matches.
         since, until: when the record was written to Kafka, ISO text with a zone; `until` is excluded.
-        places: offset ranges; any of them matches.
+        offsets: offset ranges; any of them matches.
         dropped: select dropped records instead of quarantined ones.
 
     Raises:
@@ -77,7 +77,7 @@ class Selection:
     reasons: Sequence[str] = ()
     since: str | None = None
     until: str | None = None
-    places: Sequence[OffsetRange] = ()
+    offsets: Sequence[OffsetRange] = ()
     dropped: bool = False
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Selection:
             (F.col("generation") == one.generation)
             & (F.col("partition") == one.partition)
             & F.col("offset").between(one.first, one.last)
-            for one in self.places
+            for one in self.offsets
         ]
         parts = [reduce(or_, several) for several in (named, within) if several]
         written_ms = F.unix_millis("kafka_timestamp")

@@ -95,7 +95,7 @@ class _Replay(QuarantineWork):
                 settings=settings,
                 before=progress,
                 quarantine_unknown_ids=True,
-                takes_any_key=bool(self.selection.places),
+                takes_any_key=bool(self.selection.offsets),
             )
             typed = typed_row(table, settings, resolved)
             decided = _with_outcome(decide(records, summary, resolved, typed, settings))

@@ -90,7 +90,7 @@ def test_replay_by_offset_lands_another_json_key(spark: SparkSession, tmp_path: 
     assert lake.replay() == {"replayed": 0, "still_quarantined": 1}
     assert len(lake.fold()) == 1
 
-    assert lake.replay(places=[OffsetRange(0, 0, 1, 1)]) == {"replayed": 1, "still_quarantined": 0}
+    assert lake.replay(offsets=[OffsetRange(0, 0, 1, 1)]) == {"replayed": 1, "still_quarantined": 0}
     assert lake.silver_error() == "CDC-203"
     lake.append("another key", *OTHERS["other columns"])
     assert lake.land().rows["ok"] == 1

@@ -93,7 +93,7 @@ class Place:
 
 
 def at(*texts: str, **more: Any) -> Selection:
-    return Selection(places=[OffsetRange.parse(text) for text in texts], **more)
+    return Selection(offsets=[OffsetRange.parse(text) for text in texts], **more)
 
 
 @pytest.fixture
@@ -276,7 +276,7 @@ class Portions(Run):
 
         def some() -> Selection:
             first, last = sorted(rng.randint(0, most) for _ in range(2))
-            return Selection(places=[OffsetRange(0, rng.randrange(2), first, last)])
+            return Selection(offsets=[OffsetRange(0, rng.randrange(2), first, last)])
 
         for number, batch in enumerate(self.batches):
             for index in batch:
