@@ -39,9 +39,9 @@ def status(
 ) -> None:
     """Show each table's position, lag, quarantine, last run and last reconciliation."""
     settings = load_config(config)
-    from cdc_lake.operations.status import status as look
+    from cdc_lake.operations.status import status as read_status
 
-    found = look(settings, table or ["*"])
+    found = read_status(settings, table or ["*"])
     if as_json:
         answer(found.model_dump_json())
     else:
@@ -55,9 +55,9 @@ def plan(
 ) -> None:
     """Preview the next runs without writing; exit with 2 if a change would be refused."""
     settings = load_config(config)
-    from cdc_lake.operations.plan import plan as look
+    from cdc_lake.operations.plan import plan as preview
 
-    found = look(settings, table or ["*"])
+    found = preview(settings, table or ["*"])
     if as_json:
         answer(found.model_dump_json())
     else:
