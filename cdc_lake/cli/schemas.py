@@ -77,13 +77,15 @@ def show(
 @app.command()
 def diff(subject: Wanteds = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Say what the schemas of our topics have otherwise than the registry's newest versions."""
-    from cdc_lake.registries.subjects import changes
+    from cdc_lake.registries.subjects import layout_changes
 
     settings = load_config(config)
     subjects, rows = _subjects(settings), []
     for one in _wanted(settings, subject):
         before = subjects.version(one.subject)
-        found = ["the registry has no such subject"] if before is None else changes(one.subject, before, one.text)
+        found = (
+            ["the registry has no such subject"] if before is None else layout_changes(one.subject, before, one.text)
+        )
         rows.append({"subject": one.subject, "origin": one.origin, "changes": found})
     if as_json:
         answer(json.dumps(rows))
@@ -114,14 +116,14 @@ def check(subject: Wanteds = None, config: ConfigFile = None, as_json: Json = Fa
 @app.command()
 def register(subject: Wanteds = None, level: Levels = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Register the schemas of our topics, once all of them are seen to be compatible."""
-    from cdc_lake.registries.subjects import check_compatible, registered
+    from cdc_lake.registries.subjects import check_compatible, register_compatible
 
     settings, named = load_config(config), _level(level)
     subjects, ours, rows = _subjects(settings), _wanted(settings, subject), []
     for one in ours:
         check_compatible(subjects, one.subject, one.text)
     for one in ours:
-        rows.append(_told(one.subject, registered(subjects, one.subject, one.text)))
+        rows.append(_told(one.subject, register_compatible(subjects, one.subject, one.text)))
         if named:
             subjects.set_level(one.subject, named)
     if as_json:
