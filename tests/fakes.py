@@ -82,7 +82,7 @@ class FakeBroker:
         log = self._partitions[topic][partition]
         log.records = [record for record in log.records if record.offset != offset]
 
-    def doubts(self, topic: str) -> list[str]:
+    def warnings(self, topic: str) -> list[str]:
         """See `TopicSource`."""
         return []
 
@@ -137,6 +137,6 @@ class FakeBroker:
                 found[partition] = Identity.of(r.offset, round(r.timestamp.timestamp() * 1000), r.key, r.value)
         return found
 
-    def left_out(self, spans: Mapping[int, Span], records: int) -> int:
+    def skipped_records(self, spans: Mapping[int, Span], records: int) -> int:
         """See `TopicSource`."""
         return 0

@@ -215,8 +215,8 @@ class _Bronze:
 
     def turn(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
-        for doubt in self.source.doubts(done.table):
-            done.warn(doubt)
+        for warning in self.source.warnings(done.table):
+            done.warn(warning)
         table, log = lake_of(self.config).bronze(spark, done.table), self.logs[done.table]
         if log.problem:
             log = self.source.logs([log.name])[log.name]  # what is being written may be whole by now
@@ -340,7 +340,7 @@ def _land_batch(run: _Run, spans: Mapping[int, Span], before: BronzeProgress) ->
     finally:
         records.unpersist()
     done.count(read=seen.total, **counts)
-    if left_out := run.bronze.source.left_out(spans, seen.total):
+    if left_out := run.bronze.source.skipped_records(spans, seen.total):
         done.count(left_out=left_out)
         done.warn(_LEFT_OUT)
     if counts.get("dropped"):

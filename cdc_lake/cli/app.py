@@ -24,7 +24,7 @@ from cdc_lake.cli import (
 )
 from cdc_lake.cli.output import say
 from cdc_lake.errors import CdcLakeError
-from cdc_lake.storage.exhausted import exhausted
+from cdc_lake.storage.exhaustion import exhaustion_error
 
 app = typer.Typer(
     help="Debezium change events from Kafka into bronze, silver and gold lakehouse tables.",
@@ -98,13 +98,13 @@ def _known(error: Exception) -> CdcLakeError | None:
     """What an error means for the reader; none if that is not known."""
     if isinstance(error, CdcLakeError):
         return error
-    if found := exhausted("cdc-lake", error):
+    if found := exhaustion_error("cdc-lake", error):
         return found
     if "pyspark" not in sys.modules:
         return None
-    from cdc_lake.tables.damage import damage  # imports pyspark, which some commands do without
+    from cdc_lake.tables.damage import damage_error  # imports pyspark, which some commands do without
 
-    return damage(error, "cdc-lake")
+    return damage_error(error, "cdc-lake")
 
 
 def _end_output() -> None:

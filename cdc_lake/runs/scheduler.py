@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_before_delay, wait_exponential_jitter
 
 from cdc_lake import failpoints
-from cdc_lake.brokers import refused
+from cdc_lake.brokers import permanent_error
 from cdc_lake.config import Config
 from cdc_lake.errors import (
     CdcLakeError,
@@ -50,9 +50,9 @@ from cdc_lake.spark.session import (
     sibling,
 )
 from cdc_lake.spark.versions import session_class
-from cdc_lake.storage.exhausted import exhausted
+from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.files import ACCESS_DENIED, LocalFiles, Storage
-from cdc_lake.tables.damage import damage, with_cure
+from cdc_lake.tables.damage import damage_error, with_cure
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -400,7 +400,7 @@ def _named(table: str, error: Exception, written_to: Sequence[str]) -> CdcLakeEr
         written_to: the lake's root, and Spark's folders for temporary files.
     """
     if not isinstance(error, CdcLakeError):
-        error = exhausted(table, error, *written_to) or error
+        error = exhaustion_error(table, error, *written_to) or error
     if isinstance(error, (PySparkException, Py4JError)):
         error = _in_our_words(table, error)
     if isinstance(error, DamagedFileError):
@@ -423,7 +423,7 @@ def _in_our_words(table: str, error: Exception) -> CdcLakeError:
             "run again: the gap is then named with its offsets; nothing of this batch was committed",
         )
     if "org.apache.kafka.common.errors" in said:
-        return refused(table, said) or InfrastructureError(
+        return permanent_error(table, said) or InfrastructureError(
             table,
             "the broker stopped answering in the middle of the run",
             "run again; nothing of this batch was committed",
@@ -447,7 +447,7 @@ def _in_our_words(table: str, error: Exception) -> CdcLakeError:
             f"the cluster lost a node in the middle of a batch: {first_line(error)}",
             "run again; nothing of this batch was committed",
         )
-    return damage(error, table) or CdcLakeError(
+    return damage_error(error, table) or CdcLakeError(
         table, f"Spark failed: {first_line(error)}", "run again with --debug to see where"
     )
 

@@ -32,7 +32,7 @@ if __name__ == "__main__":
         return {**logs(topics), FAILING: TopicLog(FAILING, "failing", {}, error)}
 
     broker.logs = with_an_error  # type: ignore[method-assign]
-    broker.doubts = lambda topic: [WARNING] if topic == TABLE else []  # type: ignore[method-assign]
+    broker.warnings = lambda topic: [WARNING] if topic == TABLE else []  # type: ignore[method-assign]
     bronze.run_bronze = partial(bronze.run_bronze, source=broker, registry=registry)
     atexit.register(says_goodbye)
     main("run", "bronze", "--table", TABLE, "--table", FAILING)
