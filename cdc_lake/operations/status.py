@@ -27,7 +27,7 @@ from cdc_lake.sources.logs import TopicLog, TopicSource
 from cdc_lake.spark.session import build_session, lake_files
 from cdc_lake.storage.files import LocalFiles, Storage
 from cdc_lake.tables.contract import progress_of
-from cdc_lake.tables.damage import damage, with_cure
+from cdc_lake.tables.damage import damage_error, with_cure
 from cdc_lake.tables.newest import DataFile, newest_rows, rows_where
 from cdc_lake.tables.progress import BronzeProgress, SilverProgress
 
@@ -282,7 +282,7 @@ def _looked_at(config: Config, reader: _Reader, topic: str) -> _Topic:
 
 def _unreadable(table: str, layer: str, error: Exception, config: Config) -> TableStatus:
     """What is said of a table of which a file is incomplete or damaged; other errors are raised again."""
-    known = error if isinstance(error, CdcLakeError) else damage(error, table)
+    known = error if isinstance(error, CdcLakeError) else damage_error(error, table)
     if known is None:
         raise error
     if isinstance(known, DamagedFileError):
