@@ -24,7 +24,7 @@ from cdc_lake.silver.run import run_silver
 from cdc_lake.sources.files import TopicFiles
 
 COLUMNS = {"n": OPTIONAL_INT, "text": OPTIONAL_STRING}
-AS_JSON = {"value_framing": "json", "columns": {"id": "int", "n": "int", "text": "string"}}
+AS_JSON = {"value": {"wire_format": "json", "columns": {"id": "int", "n": "int", "text": "string"}}}
 
 
 class Landing:
