@@ -1,4 +1,4 @@
-"""AWS by boto3, which the extra `aws` brings: its clients, its errors in our words, and what stands in its stores."""
+"""AWS through boto3 (extra `aws`): clients, translated errors, parameters and secrets."""
 
 import json
 import re
@@ -9,35 +9,35 @@ from typing import Any
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, InstallationError
 
 S3_SCHEMES = ("s3", "s3a", "s3n")
-"""Of paths that lead into S3: Hadoop's, and EMR's own."""
-_REFUSALS = re.compile(r"AccessDenied|UnrecognizedClient|Signature|Token|Unauthorized|OptInRequired")
-"""Codes by which AWS' services refuse credentials."""
-_REFUSAL_STATUSES = (401, 403)
+"""URL schemes of S3: Hadoop's and EMR's."""
+_CREDENTIALS_REJECTED = re.compile(r"AccessDenied|UnrecognizedClient|Signature|Token|Unauthorized|OptInRequired")
+"""Error codes with which AWS services reject credentials."""
+_CREDENTIALS_REJECTED_STATUSES = (401, 403)
 _MISSING = re.compile(r"ParameterNotFound|ParameterVersionNotFound|ResourceNotFound")
-_WRONG = re.compile(r"Invalid|Validation")
+_INVALID = re.compile(r"Invalid|Validation")
 _ATTEMPTS = 4
 _TIMEOUT_SECONDS = 10.0
 
 
 def client(service: str, region: str | None = None, *, path_style: bool = False, **settings: str | None) -> Any:
-    """A client of one of AWS' services. Credentials come from where AWS' own tools look for them.
+    """A boto3 client of an AWS service, with credentials from boto3's default chain.
 
     Args:
-        service: as boto3 names it.
-        region: where; AWS' usual places if nothing is said.
-        path_style: of S3: a bucket's name is part of the path, not of the host.
-        settings: more of boto3's own, such as `endpoint_url`.
+        service: boto3's name of the service.
+        region: default: boto3's own sources.
+        path_style: for S3: the bucket's name is part of the path instead of the host.
+        settings: further arguments of boto3, such as `endpoint_url`.
 
     Raises:
         InstallationError: boto3 is not installed.
-        ConfigError: nothing says which region.
+        ConfigError: no region is set.
     """
     try:
         import boto3
         from botocore.config import Config as ClientConfig
     except ModuleNotFoundError as exc:
         raise InstallationError(f"AWS {service}", "boto3 is not installed", "pip install 'cdc-lake[aws]'") from exc
-    with in_our_words(f"AWS {service}"):
+    with translated(f"AWS {service}"):
         return boto3.Session().client(
             service,
             region_name=region,
@@ -52,16 +52,16 @@ def client(service: str, region: str | None = None, *, path_style: bool = False,
 
 
 @contextmanager
-def in_our_words(where: str) -> Iterator[None]:
-    """Tell what boto3 raises as errors of ours.
+def translated(where: str) -> Iterator[None]:
+    """Translate boto3's errors to cdc_lake's.
 
     Args:
-        where: what is asked for, for the message.
+        where: the requested resource, for the message.
 
     Raises:
-        ConfigError: there is no such thing, or the credentials are missing or do not allow it.
-        InfrastructureError: AWS does not answer.
-        CdcLakeError: AWS does not take the request.
+        ConfigError: the resource does not exist, or the credentials are missing or lack a permission.
+        InfrastructureError: AWS does not respond.
+        CdcLakeError: boto3 rejects the request.
     """
     from botocore.exceptions import (
         BotoCoreError,
@@ -72,79 +72,82 @@ def in_our_words(where: str) -> Iterator[None]:
         PartialCredentialsError,
     )
 
-    credentials = "see that AWS' tools find credentials here, and that they allow it"
+    credentials = "provide AWS credentials that allow this request"
     try:
         yield
     except ClientError as exc:
         error = exc.response.get("Error", {})
-        code, said = error.get("Code", "no code"), error.get("Message", "")
+        code, message = error.get("Code", "no code"), error.get("Message", "")
         if _MISSING.search(code):
-            raise ConfigError(where, "there is no such thing", "see its name, and the region") from exc
-        if is_refusal(exc):
-            raise ConfigError(where, f"AWS refuses the credentials ({said or code})", credentials) from exc
-        if _WRONG.search(code):
-            raise ConfigError(where, f"AWS does not take it ({code}: {said})", "see the settings") from exc
-        raise InfrastructureError(where, f"AWS answered {code}", "run again") from exc
+            raise ConfigError(where, "it does not exist", "check its name and the region") from exc
+        if rejects_credentials(exc):
+            raise ConfigError(where, f"AWS rejects the credentials ({message or code})", credentials) from exc
+        if _INVALID.search(code):
+            raise ConfigError(where, f"AWS rejects the request ({code}: {message})", "check the settings") from exc
+        raise InfrastructureError(where, f"AWS responded with {code}", "run again") from exc
     except (NoCredentialsError, PartialCredentialsError) as exc:
         raise ConfigError(where, f"there are no credentials ({type(exc).__name__})", credentials) from exc
     except NoRegionError as exc:
-        raise ConfigError(where, "nothing says which region", "set AWS_DEFAULT_REGION") from exc
+        raise ConfigError(where, "no AWS region is set", "set AWS_DEFAULT_REGION") from exc
     except ParamValidationError as exc:
-        todo = "this is a defect of cdc_lake: please report it"
-        raise CdcLakeError(where, f"the request is not one ({exc})", todo) from exc
+        todo = "this is a bug in cdc_lake: please report it"
+        raise CdcLakeError(where, f"the request is invalid ({exc})", todo) from exc
     except BotoCoreError as exc:
-        todo = "see the region, and that it can be reached from here; then run again"
-        raise InfrastructureError(where, f"AWS does not answer ({type(exc).__name__})", todo) from exc
+        todo = "check the region and the network connection, then run again"
+        raise InfrastructureError(where, f"AWS does not respond ({type(exc).__name__})", todo) from exc
 
 
-def is_refusal(error: Any) -> bool:
-    """Whether AWS refuses the credentials, or what they may do, which it does however often it is asked.
+def rejects_credentials(error: Any) -> bool:
+    """Whether AWS rejects the credentials or their permissions, so that retries do not help.
 
     Args:
         error: a `ClientError` of botocore.
     """
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    return status in _REFUSAL_STATUSES or bool(_REFUSALS.search(error.response.get("Error", {}).get("Code", "")))
+    code = error.response.get("Error", {}).get("Code", "")
+    return status in _CREDENTIALS_REJECTED_STATUSES or bool(_CREDENTIALS_REJECTED.search(code))
 
 
 def parameter(name: str) -> str:
-    """The value of a parameter in Systems Manager's Parameter Store, decrypted.
+    """The decrypted value of a parameter in Systems Manager's Parameter Store.
 
     Args:
-        name: with its path, or its ARN.
+        name: its full name or ARN.
 
     Raises:
-        ConfigError: there is none, or it cannot be read.
-        InfrastructureError: AWS does not answer.
+        ConfigError: it does not exist, or cannot be read.
+        InfrastructureError: AWS does not respond.
     """
     store = client("ssm")
-    with in_our_words(f"ssm:{name}"):
+    with translated(f"ssm:{name}"):
         value: str = store.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"]
     return value
 
 
 def managed_secret(place: str) -> str:
-    """A secret of Secrets Manager.
+    """A secret from Secrets Manager.
 
     Args:
-        place: its name or ARN; of one that is a JSON object with `#` and a key behind it.
+        place: its name or ARN, followed by `#` and a key if the secret is a JSON object.
 
     Raises:
-        ConfigError: there is none, or not that key in it, or it cannot be read.
-        InfrastructureError: AWS does not answer.
+        ConfigError: the secret or the key does not exist, or cannot be read.
+        InfrastructureError: AWS does not respond.
     """
     name, _, key = place.partition("#")
     manager = client("secretsmanager")
-    with in_our_words(f"secretsmanager:{place}"):
+    with translated(f"secretsmanager:{place}"):
         text: str | None = manager.get_secret_value(SecretId=name).get("SecretString")
     if text is None:
-        raise ConfigError(f"secretsmanager:{place}", "it is binary", "store it as text")
+        raise ConfigError(f"secretsmanager:{place}", "the secret is binary", "store it as text")
     if not key:
         return text
     try:
         return str(json.loads(text)[key])
     except (ValueError, KeyError, TypeError):
-        # Without the cause: what json says of a text quotes it.
+        # Without the cause: json's error quotes the secret.
         raise ConfigError(
-            f"secretsmanager:{place}", f"it is no JSON object with `{key}`", "see its keys, or leave `#…` out"
+            f"secretsmanager:{place}",
+            f"the secret is not a JSON object with the key `{key}`",
+            "correct the key, or remove `#…`",
         ) from None

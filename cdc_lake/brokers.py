@@ -1,4 +1,4 @@
-"""How Kafka's brokers know who asks: the settings of both clients in use, Java's inside Spark and librdkafka's."""
+"""Logins at Kafka brokers: client settings for Java's client inside Spark, and for librdkafka."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,20 +14,20 @@ from cdc_lake.privacy import check_privacy
 
 _OAUTHBEARER = "org.apache.kafka.common.security.oauthbearer"
 _EVENT_HUBS_KEEP_ALIVE = "180000"
-"""Milliseconds. Azure closes a connection that was idle for 240 seconds, and tells nobody."""
+"""Milliseconds. Azure silently closes connections that were idle for 240 seconds."""
 
 
 @dataclass(frozen=True)
 class BrokerLogin:
-    """A login at the brokers; none at all, if nothing is said.
+    """Client settings of a login at the brokers; by default no login.
 
-    The settings hold passwords and keys: they are passed on to the clients, and shown nowhere.
+    The settings contain passwords and keys, so they are excluded from `repr`.
 
     Attributes:
-        name: what the settings call it.
-        java: settings of Java's client, without Spark's `kafka.` in front.
-        java_producer: more of them that only a producer knows.
-        client: settings of librdkafka's.
+        name: the login's name in the settings (`kafka.auth`).
+        java: settings of Java's client, without Spark's prefix `kafka.`.
+        java_producer: further settings of Java's producer.
+        client: settings of librdkafka.
     """
 
     name: str = "none"
@@ -37,143 +37,143 @@ class BrokerLogin:
 
     @property
     def options(self) -> dict[str, str]:
-        """`java`, as Spark's Kafka source takes it."""
+        """`java` as options of Spark's Kafka source."""
         return {f"kafka.{name}": value for name, value in self.java.items()}
 
     @property
     def producer_options(self) -> dict[str, str]:
-        """The same for Spark's Kafka sink."""
+        """`java` and `java_producer` as options of Spark's Kafka sink."""
         return self.options | {f"kafka.{name}": value for name, value in self.java_producer.items()}
 
 
 class Admin:
-    """librdkafka's admin client, and whether a login that is refused is why nobody answers.
+    """librdkafka's admin client. It tells a rejected login from brokers that do not respond.
 
     Args:
         bootstrap_servers: host:port, comma separated.
-        login: how the brokers know who asks.
+        login: client settings.
 
     Raises:
-        ConfigError: it cannot work with these settings.
-        InstallationError: this build of it has no such login.
+        ConfigError: librdkafka rejects these settings.
+        InstallationError: this build of librdkafka does not support the login.
     """
 
     def __init__(self, bootstrap_servers: str, login: BrokerLogin) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._login = login
-        self._refusal: KafkaError | None = None
-        settings = {"bootstrap.servers": bootstrap_servers, "log_level": 0, "error_cb": self._hear, **login.client}
+        self._rejection: KafkaError | None = None
+        settings = {"bootstrap.servers": bootstrap_servers, "log_level": 0, "error_cb": self._on_error, **login.client}
         try:
             self.client = AdminClient(settings)
         except KafkaException as exc:
-            raise self._unfit(exc.args[0].str()) from exc
+            raise self._settings_error(exc.args[0].str()) from exc
 
-    def down(self, why: object, todo: str) -> CdcLakeError:
-        """The error of brokers that do not answer.
+    def unavailable_error(self, why: object, todo: str) -> CdcLakeError:
+        """The error of brokers that do not respond.
 
         Args:
-            why: what the client says.
-            todo: what helps if they are down.
+            why: the client's message.
+            todo: what to do if the brokers are down.
         """
-        self.client.poll(0)  # or what it has heard is not told
-        kafka, refusal = f"Kafka at {self._bootstrap_servers}", self._refusal
-        if refusal is None:
-            return InfrastructureError(kafka, f"the broker does not answer ({why})", todo)
-        if refusal.code() != KafkaError._AUTHENTICATION:
-            todo = "see the names, dates and signers of the certificates: `ca` is of theirs, `cert` is ours"
-            return ConfigError("kafka.tls", f"{kafka} and this side do not trust each other ({refusal.str()})", todo)
-        where, todo = f"kafka.auth: {self._login.name}", f"see {_SEE[self._login.name]}; nothing was read"
-        return ConfigError(where, f"{kafka} refuses the login ({refusal.str()})", todo)
+        self.client.poll(0)  # delivers pending errors to `_on_error`
+        kafka, rejection = f"Kafka at {self._bootstrap_servers}", self._rejection
+        if rejection is None:
+            return InfrastructureError(kafka, f"the broker does not respond ({why})", todo)
+        if rejection.code() != KafkaError._AUTHENTICATION:
+            todo = "check names, dates and signers of the certificates: `ca` for the broker's, `cert` for the client's"
+            return ConfigError("kafka.tls", f"the TLS handshake with {kafka} failed ({rejection.str()})", todo)
+        where, todo = f"kafka.auth: {self._login.name}", f"check {_CHECK[self._login.name]}; nothing was read"
+        return ConfigError(where, f"{kafka} rejects the login ({rejection.str()})", todo)
 
-    def _hear(self, error: KafkaError) -> None:
-        # In TLS 1.3 a broker that does not like the client's certificate says so when the line is already up.
+    def _on_error(self, error: KafkaError) -> None:
+        # In TLS 1.3 a broker reports an untrusted client certificate only after the connection is open.
         if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL) or "tls alert" in error.str():
-            self._refusal = error
+            self._rejection = error
 
-    def _unfit(self, said: str) -> ConfigError:
-        where, said = f"kafka.auth: {self._login.name}", said.removeprefix("Failed to create admin client: ")
-        if "No provider for SASL mechanism" in said:
+    def _settings_error(self, message: str) -> ConfigError:
+        where, message = f"kafka.auth: {self._login.name}", message.removeprefix("Failed to create admin client: ")
+        if "No provider for SASL mechanism" in message:
             todo = "install one with libsasl2: `pip install --no-binary confluent-kafka confluent-kafka`"
-            return InstallationError(where, f"the installed librdkafka has no such login ({said})", todo)
-        return ConfigError(where, f"librdkafka cannot work with these settings ({said})", "see `kafka` in the settings")
+            return InstallationError(where, f"the installed librdkafka does not support this login ({message})", todo)
+        return ConfigError(where, f"librdkafka rejects these settings ({message})", "correct `kafka` in the settings")
 
 
-def refused(where: str, said: str) -> ConfigError | None:
-    """The error of an answer that a broker gives again however often it is asked; none for what may pass.
+def permanent_error(where: str, message: str) -> ConfigError | None:
+    """The error of a broker's rejection that retries do not fix; none for other errors.
 
     Args:
         where: what was read.
-        said: what Java's client or librdkafka says.
+        message: of Java's client or librdkafka.
     """
-    for java, client, what, todo in _REFUSALS:
-        if f"errors.{java}Exception" in said or f"code={client}," in said:
-            return ConfigError(where, what, f"{todo}; nothing of this batch was committed")
+    for java, client, what, todo in _REJECTIONS:
+        if f"errors.{java}Exception" in message or f"code={client}," in message:
+            return ConfigError(where, what, f"{todo}; this batch was not committed")
     return None
 
 
-_REFUSALS = (
+_REJECTIONS = (
     (
         "TopicAuthorization",
         "TOPIC_AUTHORIZATION_FAILED",
-        "the broker does not let this login read the topic",
-        "give its user the ACLs Describe and Read on the topic",
+        "this login may not read the topic",
+        "grant its user the ACLs Describe and Read on the topic",
     ),
     (
         "GroupAuthorization",
         "GROUP_AUTHORIZATION_FAILED",
-        "the broker does not let this login use a consumer group",
-        "give its user the ACL Read on groups that begin with `spark-kafka-` and `cdc_lake-`",
+        "this login may not use a consumer group",
+        "grant its user the ACL Read on groups that begin with `spark-kafka-` and `cdc_lake-`",
     ),
     (
         "ClusterAuthorization",
         "CLUSTER_AUTHORIZATION_FAILED",
-        "the broker does not let this login see the cluster",
-        "give its user the ACL Describe on the cluster",
+        "this login may not describe the cluster",
+        "grant its user the ACL Describe on the cluster",
     ),
     (
         "RecordTooLarge",
         "MSG_SIZE_TOO_LARGE",
-        "a record is larger than the client may fetch",
+        "a record is larger than the client's fetch limit",
         "raise `max.partition.fetch.bytes` and `fetch.max.bytes` in `kafka.java`",
     ),
     (
         "UnknownTopicOrPartition",
         "UNKNOWN_TOPIC_OR_PART",
-        "the broker does not know the topic, or does not let this login see it",
-        "check that it still exists, and give its user the ACL Describe on it",
+        "the topic does not exist, or this login may not describe it",
+        "check that it exists, and grant the login's user the ACL Describe on it",
     ),
     (
         "SaslAuthentication",
         "SASL_AUTHENTICATION_FAILED",
-        "the broker refuses the login",
+        "the broker rejects the login",
         "check `kafka.auth` and the secrets that it refers to",
     ),
 )
-"""By the names of both clients: what is wrong, and which permission or setting is missing."""
+"""Error names of both clients, what is wrong, and the missing permission or setting."""
 
-_SEE = {
-    "none": "which login the brokers want",
+_CHECK = {
+    "none": "which login the brokers require",
     **dict.fromkeys(
-        ("plain", "scram_sha_256", "scram_sha_512"), "kafka.user, what kafka.password refers to, and its kind"
+        ("plain", "scram_sha_256", "scram_sha_512"), "kafka.user, the secret of kafka.password, and the mechanism"
     ),
     "oauthbearer": "kafka.oauth",
     "gssapi": "kafka.kerberos",
-    "azure_event_hubs": "what kafka.connection_string refers to",
-    "aws_msk_iam": "the role's right to kafka-cluster:Connect",
+    "azure_event_hubs": "the secret of kafka.connection_string",
+    "aws_msk_iam": "that the role allows kafka-cluster:Connect",
 }
 
 
 def broker_login(kafka: KafkaConfig) -> BrokerLogin:
-    """The login that the settings ask for.
+    """The client settings of the login in the settings.
 
     Raises:
-        ConfigError: a secret or a certificate is not there or is none, a secret would travel in the clear, or there are
-            no AWS credentials.
-        InstallationError: what signs for Amazon MSK is not installed.
+        ConfigError: a secret or certificate is missing or invalid, a secret would be sent unencrypted, or there are no
+            AWS credentials.
+        InstallationError: the signer for Amazon MSK is not installed.
         InfrastructureError: see `cdc_lake.config.secret`.
     """
     line = ("" if kafka.auth == "none" else "SASL_") + ("SSL" if kafka.is_encrypted else "PLAINTEXT")
-    protocol = {} if line == "PLAINTEXT" else {"security.protocol": line}  # which both clients take for granted
+    protocol = {} if line == "PLAINTEXT" else {"security.protocol": line}  # PLAINTEXT is both clients' default
     found = _LOGINS[kafka.auth](kafka)
     java_tls, client_tls = _tls(kafka.tls) if kafka.tls and kafka.tls.enabled else ({}, {})
     more, client = ({name: _text(value) for name, value in given.items()} for given in (kafka.java, kafka.librdkafka))
@@ -196,7 +196,7 @@ def _scram(kafka: KafkaConfig) -> BrokerLogin:
 
 
 def _by_password(mechanism: str, module: str, user: str | None, password: str | None) -> BrokerLogin:
-    assert user is not None and password is not None, "the settings see to it"
+    assert user is not None and password is not None, "checked by the settings"
     word = secret(password).get_secret_value()
     jaas = _jaas(f"org.apache.kafka.common.security.{module}", username=user, password=word)
     return BrokerLogin(
@@ -207,7 +207,7 @@ def _by_password(mechanism: str, module: str, user: str | None, password: str | 
 
 def _oauthbearer(kafka: KafkaConfig) -> BrokerLogin:
     oauth = kafka.oauth
-    assert oauth is not None, "the settings see to it"
+    assert oauth is not None, "checked by the settings"
     check_privacy("kafka.oauth.token_url", oauth.token_url)
     word = secret(oauth.client_secret).get_secret_value()
     scope = {"scope": oauth.scope} if oauth.scope else {}
@@ -233,7 +233,7 @@ def _oauthbearer(kafka: KafkaConfig) -> BrokerLogin:
 
 def _gssapi(kafka: KafkaConfig) -> BrokerLogin:
     kerberos = kafka.kerberos
-    assert kerberos is not None, "the settings see to it"
+    assert kerberos is not None, "checked by the settings"
     jaas = _jaas(
         "com.sun.security.auth.module.Krb5LoginModule",
         useKeyTab="true",
@@ -258,20 +258,20 @@ def _gssapi(kafka: KafkaConfig) -> BrokerLogin:
 
 def _aws_msk_iam(kafka: KafkaConfig) -> BrokerLogin:
     region = kafka.msk_region
-    assert region is not None, "the settings see to it"
-    _signed(region)  # or a missing role would look like a broker that does not answer
+    assert region is not None, "checked by the settings"
+    _msk_token(region)  # otherwise a missing role would look like a broker that does not respond
     return BrokerLogin(
         java={
             "sasl.mechanism": "AWS_MSK_IAM",
             "sasl.jaas.config": _jaas("software.amazon.msk.auth.iam.IAMLoginModule"),
             "sasl.client.callback.handler.class": "software.amazon.msk.auth.iam.IAMClientCallbackHandler",
         },
-        client={"sasl.mechanisms": "OAUTHBEARER", "oauth_cb": lambda _: _signed(region)},
+        client={"sasl.mechanisms": "OAUTHBEARER", "oauth_cb": lambda _: _msk_token(region)},
     )
 
 
 def _azure_event_hubs(kafka: KafkaConfig) -> BrokerLogin:
-    """The settings that Microsoft advises for Apache Kafka's clients of Event Hubs."""
+    """The settings that Microsoft recommends for Kafka clients of Event Hubs."""
     by_string = _by_password("PLAIN", "plain.PlainLoginModule", "$ConnectionString", kafka.connection_string)
     idle = {"metadata.max.age.ms": _EVENT_HUBS_KEEP_ALIVE, "connections.max.idle.ms": _EVENT_HUBS_KEEP_ALIVE}
     return BrokerLogin(
@@ -294,7 +294,7 @@ _LOGINS: Mapping[str, Callable[[KafkaConfig], BrokerLogin]] = {
 
 
 def _tls(tls: KafkaTls) -> tuple[dict[str, str], dict[str, str]]:
-    """Java's settings and librdkafka's. Both are given the texts: no file has to be on an executor."""
+    """TLS settings of Java's client and of librdkafka. They contain the PEM texts, so executors need no files."""
     java, client = dict[str, str](), dict[str, str]()
     if tls.ca:
         ca = _pem("ca", tls.ca, "CERTIFICATE")
@@ -316,30 +316,29 @@ def _tls(tls: KafkaTls) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _pem(setting: str, value: str, what: str) -> str:
-    """The blocks of a kind in a PEM text, which is in a file or behind a reference."""
+    """The blocks of one kind in a PEM text from a file or a secret reference."""
     where = f"kafka.tls.{setting}"
     try:
         text = secret(value).get_secret_value() if is_reference(value) else Path(value).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(where, f"{value} cannot be read ({type(exc).__name__})", "see that it is there") from exc
+        todo = "check that it exists and that the job's user may read it"
+        raise ConfigError(where, f"cannot read {value} ({type(exc).__name__})", todo) from exc
     begin, end = f"-----BEGIN {what}-----", f"-----END {what}-----"
     blocks = [f"{begin}{block.partition(end)[0]}{end}\n" for block in text.split(begin)[1:] if end in block]
     if blocks:
         return "".join(blocks)
     if what == "PRIVATE KEY" and "PRIVATE KEY-----" in text:
-        todo = "make it one: `openssl pkcs8 -topk8 -nocrypt -in <key> -out <new key>`"
-        raise ConfigError(
-            where, "the private key is not PKCS #8, or has a password, which Java's client reads not", todo
-        )
-    raise ConfigError(where, f"there is no `{begin}` in it", "give PEM text, or the path of a file that holds it")
+        todo = "convert it: `openssl pkcs8 -topk8 -nocrypt -in <key> -out <new key>`"
+        raise ConfigError(where, "the private key is encrypted or not in PKCS #8 format", todo)
+    raise ConfigError(where, f"it contains no `{begin}`", "set it to the path of a PEM file, or to a secret reference")
 
 
 def _jaas(module: str, **options: str) -> str:
-    """A line of JAAS: a value is read as a quoted string with backslashes."""
+    """A JAAS entry; option values are quoted strings with backslash escapes."""
     given = []
     for name, value in options.items():
         if not value.isprintable():
-            raise ConfigError(f"kafka: {name}", "it holds characters that cannot be printed", "see where it comes from")
+            raise ConfigError(f"kafka: {name}", "it contains unprintable characters", "correct the secret or setting")
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         given.append(f' {name}="{escaped}"')
     return f"{module} required{''.join(given)};"
@@ -349,8 +348,8 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _signed(region: str) -> tuple[str, float]:
-    """A token for the brokers of a region, and until when it is good, in seconds since 1970."""
+def _msk_token(region: str) -> tuple[str, float]:
+    """A token for a region's MSK brokers, and its expiry in seconds since 1970."""
     try:
         from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
     except ModuleNotFoundError as exc:
@@ -360,10 +359,10 @@ def _signed(region: str) -> tuple[str, float]:
 
     try:
         token, until_ms = MSKAuthTokenProvider.generate_auth_token(region)
-    except (AttributeError, ValueError, BotoCoreError) as exc:  # the first is what it makes of no credentials
+    except (AttributeError, ValueError, BotoCoreError) as exc:  # without credentials it raises AttributeError
         raise ConfigError(
             "kafka.auth: aws_msk_iam",
             f"there are no AWS credentials ({type(exc).__name__})",
-            "see that AWS' tools find some here, and that their role may kafka-cluster:Connect",
+            "provide AWS credentials whose role allows kafka-cluster:Connect",
         ) from exc
     return token, until_ms / 1000

@@ -1,4 +1,4 @@
-"""Names and types of the columns that are the toolkit's own. The only place where they are written down."""
+"""Names and types of cdc_lake's own columns in bronze, silver and the side tables."""
 
 import re
 
@@ -32,19 +32,19 @@ BRONZE = {
     "raw_key": "binary",  # Bytes of the key.
     "raw_value": "binary",  # Bytes of the value.
 }
-"""Bronze's columns and their types: no change of a source ever alters them."""
+"""Bronze's columns and their types. Changes of a source do not alter them."""
 TYPED = ("before", "after")
-"""Behind them, of tables with `value.decoded: true`, the rows as structs; their fields follow the source."""
+"""Further columns of tables with `value.decoded: true`: the rows as structs, whose fields follow the source."""
 BRONZE_STATISTICS = ("batch", "partition", "offset", "log_ts", "status", "key", "source_ts_ms")
 
 KAFKA = "__kafka"
 KAFKA_TYPE = "struct<log_ts: bigint, topic: string, generation: int, partition: int, offset: bigint>"
-"""Log order, most significant first: it is total, and inside a partition it is the offset."""
+"""Log order, most significant field first. It is total; inside a partition it equals the order of offsets."""
 ORDER = "__order"
 ORDER_TYPE = "struct<position: array<bigint>, domain: string, ts_ms: bigint>"
-"""What the stale rule needs to know of a key's last accepted streaming event."""
+"""The source order of a key's last accepted streaming event, for the rule of stale events."""
 SEEN = "__seen"
-"""Column of the side table: the last place in a key's log that was considered, whether or not the event counted."""
+"""Column of the side table: the last log position that was processed for a key, even if its event was not applied."""
 DELETED = "__deleted"
 BATCH = "__batch"
 UNAVAILABLE = "__unavailable"
@@ -65,18 +65,18 @@ META = "meta"
 META_TYPE = (
     "struct<kafka: struct<topic: string, generation: int, partition: int, offset: bigint, timestamp: timestamp>>"
 )
-"""Column of a row that was appended: which record it is. `timestamp` is Kafka's."""
+"""Column of an appended row: the record it comes from. `timestamp` is Kafka's."""
 
 KEY = "__key"
 """Column of a change: the key's canonical text, which is the record key of a Hudi table."""
 KEEP = "__keep"
-"""Column of a change: names of the columns in which the stored row's value stays."""
+"""Column of a change: names of the columns that keep the stored row's value."""
 DELETE = "__delete"
-"""Column of a change: whether the row goes."""
+"""Column of a change: whether to delete the row."""
 GONE = "__gone"
-"""Column of a row that is sent to a topic: whether it went, so that only its key counts."""
+"""Column of a row that is sent to a topic: whether the row was deleted, so that only its key is sent."""
 HUDI_PREFIX = "_hoodie_"
-"""How the columns begin that are Hudi's own."""
+"""Prefix of Hudi's own columns."""
 
 SIDE = {
     "kind": "string",  # `key`, `image`, `table` or `rejected`.
@@ -91,14 +91,17 @@ SIDE = {
     BATCH: "bigint",  # Silver commit that wrote the entry.
     "at_ms": "bigint",  # Time of that commit, in ms since 1970.
 }
-"""A silver table's memory: one entry per (kind, id); `kind` is one of `SIDE_KINDS`, the rest depends on it.
+"""A silver table's side table: one entry per (kind, id). `kind` is one of `SIDE_KINDS`; the other columns depend on it.
 
-`key`: of a key whose row is gone, `__kafka` and `__order` as the row would have them; of any key `__seen`, the last
-place that was considered, where it is another; `awaits`, the key change that may leave what the row lacks. `image`:
-what the key change `move` left of `key` at `__kafka`, large values as JSON by column, and what that lifetime `awaits`.
-`table`: of id `start`, the last truncate, `__kafka` and `__order`, and the last whole-table event, `__seen`; of id
-`snapshot`, the start of one that has not ended. `rejected`: the place of an event, and in `image` what it did not meet.
-`__batch` is silver's commit number, `at_ms` when it was made.
+- `key`: for a deleted key, `__kafka` and `__order` as its row would have them. For any key, `__seen` is the last
+  processed log position if it differs, and `awaits` the key change that may provide values the row lacks.
+- `image`: inherited values. The key change `move` left them of `key` at `__kafka`: large values as JSON by column, and
+  what that key lifetime `awaits`.
+- `table`: the id `start` has the last truncate in `__kafka` and `__order`, and the last whole-table event in `__seen`.
+  The id `snapshot` has the start of a snapshot that has not ended.
+- `rejected`: the log position of a rejected event; `image` has the unmet expectation.
+
+`__batch` is silver's commit number, `at_ms` its time.
 """
 KEY_ENTRY, IMAGE_ENTRY, TABLE_ENTRY, REJECTED_ENTRY = SIDE_KINDS = ("key", "image", "table", "rejected")
 START_ID, SNAPSHOT_ID = "start", "snapshot"
@@ -109,31 +112,31 @@ OLD_KINDS = {
     "truncated": TABLE_ENTRY,
     "snapshot": TABLE_ENTRY,
 }
-"""What versions up to 0.1.0 called them."""
+"""Kinds of entries in versions up to 0.1.0."""
 
 
 _NOT_IN_NAMES = re.compile("[ ,;{}()=\\x00-\\x1f\\x7f\\ud800-\\udfff]")
-"""What Delta takes in no column's name, and control characters and halves of a character, which no reader takes."""
+"""Characters that Delta does not allow in names, control characters, and unpaired surrogates."""
 
 
 def name_problem(name: str, *, in_hudi: bool = False) -> str | None:
-    """Why no column or field can have a name in Delta, or in Hudi; none if one can."""
+    """Why a name is not allowed for columns and fields of a Delta or Hudi table; none if it is allowed."""
     if not name:
-        return "a column needs a name"
+        return "a column has an empty name"
     if in_hudi and not name.isidentifier():
-        return f"Hudi cannot have a column or field {name!r}: names have letters, digits and `_` there"
+        return f"Hudi does not allow the column or field name {name!r}: use letters, digits and `_` only"
     if _NOT_IN_NAMES.search(name):
-        return f"no table can have a column or field {name!r}: names have no spaces, control characters or ,;{{}}()="
+        return f"the column or field name {name!r} contains a space, a control character or one of ,;{{}}()="
     return None
 
 
 def quoted(name: str) -> str:
-    """A column name as Spark SQL takes it, whatever characters it holds."""
+    """A column name quoted for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def type_text(kind: DataType) -> str:
-    """A type as Spark SQL takes it, whatever characters the names of its fields hold."""
+    """A type as Spark SQL text, with quoted field names."""
     if isinstance(kind, StructType):
         inner = ", ".join(f"{quoted(field.name)}: {type_text(field.dataType)}" for field in kind)
         return f"struct<{inner}>"

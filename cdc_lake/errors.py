@@ -1,33 +1,33 @@
-"""Every error cdc_lake raises on purpose.
+"""Every error that cdc_lake raises on purpose.
 
     CdcLakeError                     exit 1   unexpected
-    ├── DriverDiedError              exit 1   the driver's memory does not suffice
-    ├── ConfigError                  exit 2   a setting, a flag or the installation is wrong
-    │   ├── UnknownTableError                 no such topic or table; names the nearest
+    ├── DriverDiedError              exit 1   the driver's JVM ended or ran out of memory
+    ├── ConfigError                  exit 2   wrong setting, flag or installation
+    │   ├── UnknownTableError                 no such topic or table; suggests similar names
     │   ├── InstallationError                 jars, Java or Spark missing, damaged or of the wrong version
-    │   ├── UnsupportedError                  legal input this version does not handle yet
-    │   ├── RefusedError                      legal input that the table's settings refuse
-    │   ├── ModelError                        a gold model's file is wrong: its header or its SQL
-    │   ├── ExpiredError                      the table has let go of the version asked for
-    │   ├── ForeignEntryError                 the catalog has an entry of that name that is not ours
-    │   ├── TimeTravelError                   bronze cannot tell a table as of the source time or offset asked for
-    │   ├── IncompatibleSchemaError           an Avro schema does not fit the columns, or the version before it
-    │   └── SchemaChangeError                 the source's columns changed in a way that the table's settings refuse
-    ├── InfrastructureError          exit 10  a server does not answer, or a disk is full; try again later
-    ├── DataLossError                exit 20  records are gone, or the source's log is not the one we knew
-    │   ├── NoProgressError                   no commit that is left says what the table has consumed
-    │   ├── DuplicateKeyError                 silver has several rows of one key
-    │   └── DamagedFileError                  a file of the lake is missing, cut short or damaged
-    ├── QualityGateError             exit 30  too much was quarantined, or `on_error: stop` met a bad record
-    │   ├── KeyConstraintError                a gold model's result has a null or a repeated key
-    │   ├── ExpectationError                  rows do not meet an expectation, or values do not fit a `schema.cast`
-    │   ├── CatalogDriftError                 the catalog says other than the tables
-    │   └── SourceDifferenceError             silver holds other rows than the source
-    └── TableLockedError             exit 40  another run is writing this table, or has written it
-        └── IncompleteWriteError              a file of the table is being written, or its writer was killed
+    │   ├── UnsupportedError                  valid input that this version does not support
+    │   ├── RefusedError                      valid input that the table's settings reject
+    │   ├── ModelError                        invalid header or SQL in a gold model
+    │   ├── ExpiredError                      the table no longer retains the requested version
+    │   ├── ForeignEntryError                 the catalog's entry of that name belongs to another table
+    │   ├── TimeTravelError                   bronze cannot reproduce the requested source time or offset
+    │   ├── IncompatibleSchemaError           an Avro schema does not match the columns or its previous version
+    │   └── SchemaChangeError                 a change of the source's columns that `schema.evolution` does not allow
+    ├── InfrastructureError          exit 10  a server does not respond, or a disk is full; retry later
+    ├── DataLossError                exit 20  records were deleted before they were read, or the log was replaced
+    │   ├── NoProgressError                   no retained commit has the table's progress
+    │   ├── DuplicateKeyError                 silver has several rows with the same key
+    │   └── DamagedFileError                  a file of the lake is missing, truncated or damaged
+    ├── QualityGateError             exit 30  quarantined records exceed a limit, or `on_error: stop` met one
+    │   ├── KeyConstraintError                a gold model's result has null or duplicate keys
+    │   ├── ExpectationError                  rows violate an expectation, or values do not fit a `schema.cast`
+    │   ├── CatalogDriftError                 the catalog differs from the tables
+    │   └── SourceDifferenceError             silver differs from the source database
+    └── TableLockedError             exit 40  another run is writing this table, or has written it meanwhile
+        └── IncompleteWriteError              a file of the table is incomplete: in progress, or its writer was killed
 
-A message reads `where: what; what to do`. A bad *record* is never an error: it becomes a quarantined row.
-Each has a code; docs/reference/errors.md lists them.
+A message reads `where: what; what to do`. A bad *record* never raises an error: it becomes a quarantined row.
+Each error has a code; docs/reference/errors.md lists them.
 """
 
 from collections.abc import Iterable
@@ -38,9 +38,9 @@ class CdcLakeError(Exception):
     """Base of all errors of cdc_lake.
 
     Args:
-        where: what was being worked on (table, file, server).
-        what: what is wrong there.
-        todo: what the reader can do next.
+        where: the table, file, setting or server concerned.
+        what: what is wrong.
+        todo: what the user can do about it.
     """
 
     code: ClassVar[str] = "CDC-100"
@@ -55,14 +55,14 @@ class CdcLakeError(Exception):
 
 
 class DriverDiedError(CdcLakeError):
-    """The driver's JVM has ended, or runs out of memory; nothing of the batch was committed."""
+    """The driver's JVM ended or ran out of memory. The running batches were not committed."""
 
     code = "CDC-101"
 
 
 class ConfigError(CdcLakeError):
     """A setting, a flag or a permission is wrong. Most are found before the run starts; one found later ends the
-    table's run, and the batches committed before stay.
+    table's run, and the batches committed before are kept.
     """
 
     code = "CDC-200"
@@ -70,7 +70,7 @@ class ConfigError(CdcLakeError):
 
 
 class UnknownTableError(ConfigError):
-    """The table asked for does not exist."""
+    """The requested table does not exist."""
 
     code = "CDC-201"
 
@@ -82,57 +82,57 @@ class InstallationError(ConfigError):
 
 
 class UnsupportedError(ConfigError):
-    """What arrived is legal, but this version cannot do it right, so it does not do it at all."""
+    """The input is valid, but this version does not support it. It was not applied."""
 
     code = "CDC-203"
 
 
 class RefusedError(ConfigError):
-    """What arrived is legal, and the table's settings say that it is not to be applied."""
+    """The input is valid, but the table's settings reject it, for example a TRUNCATE with `truncates: error`."""
 
     code = "CDC-204"
 
 
 class ModelError(ConfigError):
-    """A gold model's file is wrong: its header is not one, or Spark does not take its SQL."""
+    """The header of a gold model is invalid, or Spark rejects its SQL."""
 
     code = "CDC-205"
 
 
 class ExpiredError(ConfigError):
-    """The table has let go of the version asked for."""
+    """The table no longer retains the requested version."""
 
     code = "CDC-206"
 
 
 class ForeignEntryError(ConfigError):
-    """The catalog has an entry of that name that is not of this table; it was left as it is."""
+    """The catalog has an entry of that name for another table. The entry was not changed."""
 
     code = "CDC-207"
 
 
 class TimeTravelError(ConfigError):
-    """Bronze cannot tell the table as of the source time or offset asked for."""
+    """Bronze cannot reproduce the table as of the requested source time or offset."""
 
     code = "CDC-208"
 
 
 class IncompatibleSchemaError(ConfigError):
-    """An Avro schema does not fit the columns, or is incompatible with the version registered before it. Nothing was
-    sent, unless the error says that a part may be.
+    """An Avro schema does not match the columns, or is incompatible with the registered version. Nothing was sent,
+    unless the error says that a part may be.
     """
 
     code = "CDC-209"
 
 
 class SchemaChangeError(ConfigError):
-    """The source's columns changed, and the table's `schema.evolution` does not allow what that brings."""
+    """The source's columns changed in a way that the table's `schema.evolution` does not allow."""
 
     code = "CDC-210"
 
 
 class InfrastructureError(CdcLakeError):
-    """A server does not answer, or a disk or limit of the system is exhausted; the same run can be repeated."""
+    """A server does not respond, or a disk or a system limit is exhausted. Run again."""
 
     code = "CDC-300"
     exit_code = 10
@@ -140,8 +140,8 @@ class InfrastructureError(CdcLakeError):
 
 
 class DataLossError(CdcLakeError):
-    """Records were removed before they were read, the log is another one than before, or bronze no longer has the
-    history that a rebuild needs.
+    """Records were deleted before they were read, the log was replaced, or bronze no longer has the history that a
+    rebuild needs.
     """
 
     code = "CDC-400"
@@ -149,19 +149,19 @@ class DataLossError(CdcLakeError):
 
 
 class NoProgressError(DataLossError):
-    """None of the commits that are left says what the table has consumed."""
+    """None of the table's retained commits has its progress."""
 
     code = "CDC-401"
 
 
 class DuplicateKeyError(DataLossError):
-    """Silver has several rows of one key, because another program wrote to it; the batch was not committed."""
+    """Silver has several rows with the same key, because another program wrote to it. The batch was not committed."""
 
     code = "CDC-402"
 
 
 class DamagedFileError(DataLossError):
-    """A file of the lake is missing, cut short or damaged."""
+    """A file of the lake is missing, truncated or damaged."""
 
     code = "CDC-403"
 
@@ -175,7 +175,7 @@ class DamagedFileError(DataLossError):
 
 
 class QualityGateError(CdcLakeError):
-    """More records were quarantined than `quality.max_quarantined` allows: the batch is committed. Or a record cannot
+    """More records are quarantined than `quality.max_quarantined` allows: the batch is committed. Or a record cannot
     be read and `quality.on_error` is `stop`: the batch is not committed.
     """
 
@@ -184,33 +184,33 @@ class QualityGateError(CdcLakeError):
 
 
 class KeyConstraintError(QualityGateError):
-    """The result of a gold model has a null or a repeated key; the table was left as it was."""
+    """The result of a gold model has null or duplicate keys. The table was not changed."""
 
     code = "CDC-501"
 
 
 class ExpectationError(QualityGateError):
-    """Rows do not meet an expectation with `on_fail: stop`, or values do not fit a `schema.cast`. The batch was not
-    committed; earlier batches stay.
+    """Rows violate an expectation with `on_fail: stop`, or values do not fit a `schema.cast`. The batch was not
+    committed; earlier batches are kept.
     """
 
     code = "CDC-502"
 
 
 class CatalogDriftError(QualityGateError):
-    """What the catalog says of the tables is not what they are."""
+    """The catalog's entries differ from the tables."""
 
     code = "CDC-503"
 
 
 class SourceDifferenceError(QualityGateError):
-    """Silver holds other rows than the source database."""
+    """Silver's rows differ from the source database."""
 
     code = "CDC-504"
 
 
 class TableLockedError(CdcLakeError):
-    """Another run is writing the table, or has written it while this one worked."""
+    """Another run is writing the table, or has written it during this run."""
 
     code = "CDC-600"
     exit_code = 40
@@ -218,16 +218,16 @@ class TableLockedError(CdcLakeError):
 
 
 class IncompleteWriteError(TableLockedError):
-    """A file of the table is incomplete: it is being written, or the run that wrote it was killed."""
+    """A file of the table is incomplete: a run is writing it, or was killed while it wrote."""
 
     code = "CDC-601"
 
 
 SEVERITY = (20, 1, 30, 2, 10, 40)
-"""Exit codes of a run over several tables: the first of these that occurred is the run's."""
+"""Precedence of exit codes: a run of several tables ends with the first of these that occurred."""
 
 
 def worst_exit_code(codes: Iterable[int]) -> int:
-    """The exit code of a run whose tables ended with `codes`: 0 only if all of them did."""
+    """The exit code of a run whose tables ended with `codes`; 0 only if all of them are 0."""
     seen = set(codes)
     return next((code for code in SEVERITY if code in seen), 0)

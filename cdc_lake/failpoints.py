@@ -1,9 +1,9 @@
-"""Places where a run can be told to die, to fail or to wait, to show that it survives that.
+"""Failpoints: points at which tests kill, fail or pause a run to check that it recovers.
 
     CDC_LAKE_FAILPOINT=silver.after_side:batch=3:kill9,bronze.after_append:pause=5
 
-Each is `point:action` or `point:batch=N:action`. An action is `kill9` (SIGKILL to this process), `raise` (an error,
-exit code 1) or `pause=SECONDS`. Nothing happens unless the variable is set; then every run says so.
+Each entry is `point:action` or `point:batch=N:action`. An action is `kill9` (SIGKILL to this process), `raise` (an
+error, exit code 1) or `pause=SECONDS`. If the variable is set, every run logs a warning.
 """
 
 import logging
@@ -38,31 +38,31 @@ POINTS: Mapping[str, tuple[str, ...]] = {
     "gold.after_send": ("batch",),
     "gold.before_report": (),
 }
-"""Every point, and what it can be narrowed to: `batch` is the commit number of the table that is written."""
+"""Every point and its conditions; `batch` is the number of the commit that the run is writing."""
 _ACTIONS = "kill9, raise, pause=SECONDS"
 
 
 def check() -> None:
-    """Say loudly which failpoints are set; to be called where a run starts.
+    """Log a warning for each failpoint that is set. Called once when a run starts.
 
     Raises:
         ConfigError: the variable names an unknown point, condition or action.
     """
-    for failpoint in _set():
+    for failpoint in _failpoints():
         logger.warning("%s is set: this run will %s", VARIABLE, failpoint)
 
 
 def reach(point: str, **at: int) -> None:
-    """Do what the failpoints set for this point say, in their order.
+    """Run the actions of the failpoints that are set for this point, in order.
 
     Args:
         point: one of `POINTS`.
-        at: where the run is, by the names of the point's conditions.
+        at: the run's position, by the names of the point's conditions.
 
     Raises:
         CdcLakeError: the action is `raise`.
     """
-    for failpoint in _set():
+    for failpoint in _failpoints():
         if failpoint.point == point and failpoint.conditions.items() <= at.items():
             logger.warning("%s: %s now (%s)", VARIABLE, failpoint, at)
             failpoint.act()
@@ -83,31 +83,33 @@ class _Failpoint:
         if self.action == "kill9":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.action == "raise":
-            raise CdcLakeError(self.point, "the failpoint says to fail here", f"unset {VARIABLE} and run again")
+            raise CdcLakeError(self.point, "a failpoint raised this error", f"unset {VARIABLE} and run again")
         time.sleep(self.seconds)
 
 
-def _set() -> list[_Failpoint]:
+def _failpoints() -> list[_Failpoint]:
     text = os.environ.get(VARIABLE)
-    return [_parsed(one.strip()) for one in text.split(",")] if text else []
+    return [_parse(entry.strip()) for entry in text.split(",")] if text else []
 
 
-def _parsed(text: str) -> _Failpoint:
+def _parse(text: str) -> _Failpoint:
     point, *conditions, action = text.split(":") if ":" in text else (text, "")
     if point not in POINTS:
-        raise _wrong(text, f"there is no failpoint `{point}`", f"the points are {', '.join(POINTS)}")
-    return _Failpoint(point, dict(_condition(text, point, one) for one in conditions), *_action(text, action))
+        raise _invalid(text, f"unknown failpoint `{point}`", f"use one of {', '.join(POINTS)}")
+    return _Failpoint(
+        point, dict(_parse_condition(text, point, one) for one in conditions), *_parse_action(text, action)
+    )
 
 
-def _condition(text: str, point: str, condition: str) -> tuple[str, int]:
+def _parse_condition(text: str, point: str, condition: str) -> tuple[str, int]:
     name, _, number = condition.partition("=")
     if name not in POINTS[point] or not number.isdecimal():
         known = ", ".join(f"{name}=N" for name in POINTS[point]) or "none"
-        raise _wrong(text, f"`{condition}` is no condition of {point}", f"its conditions are: {known}")
+        raise _invalid(text, f"`{condition}` is not a condition of {point}", f"its conditions are: {known}")
     return name, int(number)
 
 
-def _action(text: str, action: str) -> tuple[str, float]:
+def _parse_action(text: str, action: str) -> tuple[str, float]:
     if action in ("kill9", "raise"):
         return action, 0.0
     name, _, seconds = action.partition("=")
@@ -116,8 +118,8 @@ def _action(text: str, action: str) -> tuple[str, float]:
             return name, float(seconds)
     except ValueError:
         pass
-    raise _wrong(text, f"`{action}` is no action", f"the actions are {_ACTIONS}")
+    raise _invalid(text, f"unknown action `{action}`", f"use one of {_ACTIONS}")
 
 
-def _wrong(text: str, what: str, todo: str) -> ConfigError:
+def _invalid(text: str, what: str, todo: str) -> ConfigError:
     return ConfigError(f"{VARIABLE}={text}", what, todo)

@@ -1,7 +1,7 @@
-"""What is sent to a cluster: the jobs with their configuration, their Python packages, their jars, and a plan of it.
+"""Build the package for a cluster: jobs, configuration, Python environment, jars, and an upload plan.
 
-A node needs Spark and Python 3.11, and nothing of this package: the archive `environment.tar.gz` holds it with all that
-it depends on, compiled wheels included, and `environment/bin/python` starts the node's Python with that.
+Nodes need only Spark and Python 3.11. The archive `environment.tar.gz` contains cdc_lake and its dependencies, with
+compiled wheels; `environment/bin/python` starts the node's Python with them.
 """
 
 import gzip
@@ -28,12 +28,12 @@ PLAN = "upload.json"
 ENVIRONMENT = "environment.tar.gz"
 PYTHON = "3.11"
 _PLATFORM = "manylinux_2_28"
-"""Of the wheels: Amazon Linux 2023, Debian 12 and what is newer have its glibc."""
+"""The wheels' platform: Amazon Linux 2023, Debian 12 and newer have its glibc."""
 _BOOTSTRAP = "emr/bootstrap.sh"
-_BELONGS = {"jobs": (".py",), "conf": (".yml", ".yaml", ".sql", ".csv", ".avsc")}
-"""What is packaged, by folder. Anything else may be a secret, such as `.env` or a key."""
-_NEVER_MEANT = (".lock", ".pyc")
-"""Left out without a word: the jars' locks, of which the package has its own, and compiled Python."""
+_PACKAGED = {"jobs": (".py",), "conf": (".yml", ".yaml", ".sql", ".csv", ".avsc")}
+"""Packaged file types by folder. Other files may be secrets, such as `.env` or a key."""
+_IGNORED = (".lock", ".pyc")
+"""Skipped without a warning: lock files of jars (the package has its own) and compiled Python."""
 _START = """#!/bin/sh
 # Starts this node's Python with cdc_lake and the packages it needs.
 lib="$(cd "$(dirname "$0")/../lib" && pwd)"
@@ -42,7 +42,7 @@ for python in python{version} python3; do
     PYTHONPATH="$lib${{PYTHONPATH:+:$PYTHONPATH}}" exec "$python" "$@"
   fi
 done
-echo "cdc_lake: no Python {version} on the PATH of $(hostname); install it on every node" >&2
+echo "cdc_lake: Python {version} is not on the PATH of $(hostname); install it on every node" >&2
 exit 127
 """
 
@@ -51,10 +51,10 @@ class Artifact(BaseModel):
     """One file of a package.
 
     Attributes:
-        path: below the package's folder, and below the place it is uploaded to.
+        path: relative to the package's folder and to the upload's target.
         size: in bytes.
         sha256: in hex.
-        on: where it is needed: a cluster of plain Spark, EMR.
+        on: the targets that need it: a cluster of plain Spark, EMR.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -66,13 +66,13 @@ class Artifact(BaseModel):
 
 
 class Plan(BaseModel):
-    """What a package holds: the content of its `upload.json`.
+    """A package's files: the content of its `upload.json`.
 
     Attributes:
         version: of cdc_lake.
-        profile: whose jars, a file of conf/jars.
-        spark: the line of Spark that they are for.
-        arch: the nodes' processors.
+        profile: the profile of its jars, a file of conf/jars.
+        spark: the Spark release line of the jars.
+        arch: the nodes' processor architecture.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -85,32 +85,32 @@ class Plan(BaseModel):
     files: tuple[Artifact, ...]
 
     def needed_on(self, place: Place) -> list[Artifact]:
-        """The files that one kind of cluster needs."""
+        """The files that a target needs."""
         return [file for file in self.files if place in file.on]
 
 
 def build(
     into: Path, profile: str, *, arch: Arch = "x86_64", s3a: bool = False, progress: Callable[[str], None]
 ) -> Plan:
-    """Make a package of this checkout, in the place of the one that was there.
+    """Build a package from this checkout; it replaces an existing one.
 
     Args:
         into: the package's folder.
         profile: a name of `versions.PROFILES`.
-        arch: the nodes' processors.
-        s3a: bring the jars of s3a:// too, which EMR and many clusters have.
-        progress: is told, in a few words, what is being done.
+        arch: the nodes' processor architecture.
+        s3a: include the jars for s3a://, which EMR and many clusters already have.
+        progress: called with a short description of each step.
 
     Raises:
-        ConfigError: there is no such profile.
-        InstallationError: something cannot be had; or this is no checkout.
+        ConfigError: the profile does not exist.
+        InstallationError: a dependency cannot be downloaded, or this is not a checkout.
     """
     if not (CHECKOUT / "pyproject.toml").is_file():
         raise InstallationError(
-            str(CHECKOUT), "a package is made from a checkout of cdc_lake", "clone it, and run `make package` there"
+            str(CHECKOUT), "it is not a checkout of cdc_lake", "clone it, and run `make package` there"
         )
     if profile not in PROFILES:
-        raise ConfigError(f"profile {profile}", "there is no such profile", f"they are {', '.join(PROFILES)}")
+        raise ConfigError(f"profile {profile}", "unknown profile", f"use one of {', '.join(PROFILES)}")
     spark = PROFILES[profile].line
     jars = read_lock(lock_file(profile))
     for_s3a = read_lock(lock_file(PROFILES[profile].s3a)) if s3a else ()
@@ -127,13 +127,13 @@ def build(
         _run("uv", "build", "--wheel", "--no-build-isolation", "--out-dir", str(made), str(CHECKOUT))
         (made / ".gitignore").unlink(missing_ok=True)
         (wheel,) = made.glob("*.whl")
-        progress(f"installing what it needs, for Python {PYTHON} on {arch}")
+        progress(f"installing its dependencies for Python {PYTHON} on {arch}")
         _environment(made / ENVIRONMENT, wheel, f"cluster-spark{spark.replace('.', '')}.txt", arch, Path(work))
         for jar in jars:
             _copy(jar.path(cache_folder()), made / _name(jar))
-        if left_out := copy_sources(CHECKOUT, made):
-            endings = ", ".join(_BELONGS["conf"])
-            progress(f"warning: left out {', '.join(left_out)}; only {endings} of conf/ and .py of jobs/ are packaged")
+        if skipped := copy_sources(CHECKOUT, made):
+            endings = ", ".join(_PACKAGED["conf"])
+            progress(f"warning: skipped {', '.join(skipped)}; only {endings} in conf/ and .py in jobs/ are packaged")
         lines = "".join(f"{jar.coordinates} {jar.sha256}\n" for jar in jars)
         (made / "jars.lock").write_text(lines, encoding="utf-8")
         _copy(CHECKOUT / "cdc_lake" / _BOOTSTRAP, made / _BOOTSTRAP)
@@ -153,16 +153,20 @@ def build(
 
 
 def copy_sources(checkout: Path, into: Path) -> list[str]:
-    """Copy the jobs and the configuration of a checkout; return the files there that were left out."""
-    left_out = []
-    for folder, endings in _BELONGS.items():
+    """Copy the jobs and configuration of a checkout.
+
+    Returns:
+        The skipped files.
+    """
+    skipped = []
+    for folder, endings in _PACKAGED.items():
         for file in sorted(path for path in (checkout / folder).rglob("*") if path.is_file()):
             name = file.relative_to(checkout)
             if any(part.startswith(".") for part in name.parts) or file.suffix not in endings:
-                left_out += [str(name)] if file.suffix not in _NEVER_MEANT else []
+                skipped += [str(name)] if file.suffix not in _IGNORED else []
             else:
                 _copy(file, into / name)
-    return left_out
+    return skipped
 
 
 def _environment(archive: Path, wheel: Path, lock: str, arch: Arch, work: Path) -> None:
@@ -182,7 +186,7 @@ def _environment(archive: Path, wheel: Path, lock: str, arch: Arch, work: Path) 
 
 
 def _pack(folder: Path, archive: Path) -> None:
-    """Write a tar.gz that is the same, byte for byte, if the files are."""
+    """Write a reproducible tar.gz: equal files give equal bytes."""
 
     def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.uid = entry.gid = entry.mtime = 0
@@ -196,12 +200,12 @@ def _pack(folder: Path, archive: Path) -> None:
         tarfile.open(fileobj=zipped, mode="w") as tar,
     ):
         for path in sorted(folder.rglob("*")):
-            if path.name not in ("direct_url.json", "uv_cache.json", "RECORD"):  # where this machine had it from, when
+            if path.name not in ("direct_url.json", "uv_cache.json", "RECORD"):  # origin and time of the installation
                 tar.add(path, path.relative_to(folder), recursive=False, filter=plain)
 
 
 def _zip(folder: Path, archive: Path) -> None:
-    """Write a zip of a folder's content that is the same, byte for byte, if the files are."""
+    """Write a reproducible zip of a folder's content."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             entry = zipfile.ZipInfo(path.relative_to(folder).as_posix())
@@ -232,5 +236,7 @@ def _run(*command: str) -> None:
     except FileNotFoundError as exc:
         raise InstallationError(command[0], "it is not on PATH", "run `make setup`, and use its environment") from exc
     if done.returncode:
-        said = done.stdout.strip().splitlines() or ["it said nothing"]
-        raise InstallationError(" ".join(command[:3]), f"it failed: {said[-1]}", f"try it by hand: {' '.join(command)}")
+        output = done.stdout.strip().splitlines() or ["no output"]
+        raise InstallationError(
+            " ".join(command[:3]), f"it failed: {output[-1]}", f"run it by hand: {' '.join(command)}"
+        )

@@ -1,4 +1,4 @@
-"""What a table may be partitioned by: an expression of one of its columns."""
+"""Partition expressions, as `partition_by` takes them."""
 
 import re
 from collections.abc import Iterable
@@ -21,8 +21,8 @@ class PartitionField:
     """One level of partitions: `nationality`, `month(payment_date)`, `bucket(16, film_id)`.
 
     Attributes:
-        column: of the source.
-        part: what of its value: all of it, a date's, or one of so many `buckets`.
+        column: the source's column.
+        part: the whole value, a part of its date, or one of `buckets` hash buckets.
     """
 
     column: str
@@ -31,16 +31,16 @@ class PartitionField:
 
     @classmethod
     def parse(cls, expression: str) -> "PartitionField":
-        """Read an expression.
+        """Parse an expression.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the expression is invalid.
         """
         found = _EXPRESSION.fullmatch(expression.strip())
         if found is None:
             raise ValueError(
-                f"`{expression}` is none of: a column, year(column), month(column), day(column), hour(column), "
-                "bucket(number, column)"
+                f"invalid partition expression `{expression}`; write a column, year(column), month(column), "
+                "day(column), hour(column) or bucket(number, column)"
             )
         if found["value"]:
             return cls(found["value"])
@@ -50,11 +50,11 @@ class PartitionField:
 
     @property
     def name(self) -> str:
-        """The column of the table that holds it."""
+        """Name of the table's partition column."""
         parts = {"value": "", "bucket": f"_bucket_{self.buckets}"}
         return f"{_PREFIX}{self.column}{parts.get(self.part, f'_{self.part}')}"
 
 
 def joint_name(fields: Iterable[PartitionField]) -> str:
-    """The column that holds all of them, in tables that have one level only."""
+    """Name of the single partition column that combines `fields`, in tables with one partition level."""
     return _PREFIX + "_".join(field.name.removeprefix(_PREFIX) for field in fields)

@@ -1,4 +1,4 @@
-"""Points in the history of a table: the values of `as_of`, `since` and `until`."""
+"""Points in a table's history, as `as_of`, `since` and `until` take them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class SourceTime:
     """A time of the source: everything that had happened by then, by the source's clock.
 
     Attributes:
-        at: a datetime with a zone, or ISO text with one.
+        at: a datetime with a time zone, or ISO 8601 text with one.
 
     Raises:
         ConfigError: it is not a time, or has no zone.
@@ -27,7 +27,7 @@ class SourceTime:
 
     @property
     def ms(self) -> int:
-        """Milliseconds since 1970."""
+        """The time in milliseconds since 1970."""
         return milliseconds(self.at)
 
 
@@ -51,25 +51,25 @@ class Offset:
 
 
 Point = int | datetime | str | SourceTime | Offset
-"""A version as the engine numbers it, a time of the table's own commits, a source time, or a place in Kafka."""
+"""A version number of the table format, a commit time, a source time, or offsets in Kafka."""
 
 
 def milliseconds(at: datetime | str) -> int:
-    """A time as milliseconds since 1970, what is below cut off.
+    """A time in milliseconds since 1970, rounded down.
 
     Raises:
-        ConfigError: it is no time, or has no zone.
+        ConfigError: `at` is not a time, or has no time zone.
     """
     todo = "write 2026-11-23T12:00:00Z, or a datetime with tzinfo=UTC"
     try:
         moment = at if isinstance(at, datetime) else datetime.fromisoformat(at)
     except (TypeError, ValueError):
-        raise ConfigError(repr(at), "this is no time", todo) from None
+        raise ConfigError(repr(at), "invalid time", todo) from None
     if moment.tzinfo is None:
-        raise ConfigError(str(at), "a time without a zone is another one on every machine", todo)
+        raise ConfigError(str(at), "the time has no time zone", todo)
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def iso(ms: int) -> str:
-    """Milliseconds since 1970 as text that `milliseconds` takes."""
+    """Milliseconds since 1970 as ISO 8601 text in UTC, which `milliseconds` reads."""
     return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Credentials on their way to a server."""
+"""Checks that credentials are not sent unencrypted."""
 
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -10,31 +10,31 @@ from cdc_lake.errors import ConfigError
 
 
 def check_privacy(setting: str, url: str, proxy: SecretStr | None = None) -> None:
-    """See that nobody between here and a server is told the credentials.
+    """Check that credentials for a server are encrypted on their way, or stay on this machine.
 
     Args:
-        setting: where the address stands.
-        url: the server's.
-        proxy: the one of the settings; the environment's count, too.
+        setting: the settings key of `url`, for the message.
+        url: the server's URL.
+        proxy: the proxy from the settings; proxies from the environment are checked, too.
 
     Raises:
-        ConfigError: they would travel in the clear.
+        ConfigError: the credentials would be sent unencrypted.
     """
     if urlsplit(url).scheme == "https":
         return
     if not is_loopback(urlsplit(url).hostname or ""):
-        todo = f"use https, or leave {setting.partition('.')[0]}.auth out"
-        raise ConfigError(setting, f"credentials would go to {url} in the clear", todo)
+        todo = f"use https, or remove {setting.partition('.')[0]}.auth"
+        raise ConfigError(setting, f"credentials would be sent unencrypted to {url}", todo)
     if proxy or get_environ_proxies(url).keys() & {"http", "all"}:
         raise ConfigError(
             setting,
-            f"credentials would go to {url} in the clear, and by way of a proxy",
-            f"{'leave registry.proxy out, and ' if proxy else ''}name the host in NO_PROXY",
+            f"credentials would be sent unencrypted to {url} through a proxy",
+            f"{'remove registry.proxy, and ' if proxy else ''}add the host to NO_PROXY",
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, as far as its name or address tells."""
+    """Whether a host is `localhost` or a loopback address."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

@@ -137,6 +137,6 @@ class FakeBroker:
                 found[partition] = Identity.of(r.offset, round(r.timestamp.timestamp() * 1000), r.key, r.value)
         return found
 
-    def left_out(self, spans: Mapping[int, Span], records: int) -> int:
+    def skipped_records(self, spans: Mapping[int, Span], records: int) -> int:
         """See `TopicSource`."""
         return 0

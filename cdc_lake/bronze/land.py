@@ -125,7 +125,7 @@ def _land_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress)
     finally:
         records.unpersist()
     done.count(read=summary.total, **counts)
-    if left_out := run.bronze.source.left_out(spans, summary.total):
+    if left_out := run.bronze.source.skipped_records(spans, summary.total):
         done.count(left_out=left_out)
         done.warn(_LEFT_OUT_WARNING)
     if counts.get("dropped"):

@@ -1,4 +1,4 @@
-"""The catalogs that list the lake's tables: Hive metastores and Glue."""
+"""Catalogs that list the lake's tables: Hive metastores and AWS Glue."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,25 +9,25 @@ from cdc_lake.errors import ConfigError, InstallationError
 
 
 def open_catalog(config: Config, hadoop: Callable[[], tuple[Any, Any]]) -> Catalog:
-    """The settings' catalog. Nothing is asked of it yet.
+    """The settings' catalog, without a request to it.
 
     Args:
         config: the settings.
-        hadoop: gives the JVM and Hadoop's configuration, which only a metastore needs.
+        hadoop: returns the JVM and Hadoop's configuration, which only a metastore needs.
 
     Raises:
-        ConfigError: there is none, or nothing says how to reach it.
-        InstallationError: the client it takes is not installed.
+        ConfigError: the settings have no catalog, or lack its address.
+        InstallationError: its client is not installed.
     """
     settings = config.catalog
     if settings.type == "none":
-        raise ConfigError("catalog", "the settings name none", "set `catalog.type` to hive or glue")
+        raise ConfigError("catalog", "the settings have no catalog", "set `catalog.type` to hive or glue")
     if settings.type == "hive":
         from cdc_lake.catalogs.hive import HiveCatalog
 
         return HiveCatalog(*hadoop(), settings, metastore_address(config))
     try:
-        from cdc_lake.catalogs.glue import GlueCatalog  # takes its time to import
+        from cdc_lake.catalogs.glue import GlueCatalog  # takes long to import
     except ModuleNotFoundError as exc:
-        raise InstallationError("catalog", f"{exc.name} is not installed", "install cdc-lake[aws]") from exc
+        raise InstallationError("catalog", f"{exc.name} is not installed", "pip install 'cdc-lake[aws]'") from exc
     return GlueCatalog(settings)

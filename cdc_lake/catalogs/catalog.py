@@ -1,7 +1,7 @@
-"""Where other engines find the tables by name: a Hive metastore, AWS Glue. One contract, a client behind it.
+"""The contract of a catalog, by which other engines find tables by name.
 
-A catalog decides nothing: what a table holds stands in the table. An entry is only where it is and what it looks like,
-and can be made again at any time.
+The tables are the source of truth. A catalog entry only has a table's location and columns, and can be recreated at any
+time.
 """
 
 from collections.abc import Collection, Mapping
@@ -14,22 +14,22 @@ from cdc_lake.config import Kind
 from cdc_lake.errors import ForeignEntryError
 
 PATH = "cdc_lake.path"
-"""Property of an entry of ours: the folder of the table that it was made for."""
+"""Property of cdc_lake's entries: the table's folder."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a catalog is to be told of a table of the lake.
+    """A table of the lake, as a catalog shall list it.
 
     Attributes:
-        table: as reports name it.
+        table: its name in reports.
         layer: bronze, silver or gold.
-        kind: what it is held in.
+        kind: its storage type.
         path: its folder.
-        former: the name that an earlier version gave it by default.
-        schema: its columns, the engine's own and those it is partitioned by included; comments in their metadata.
-        partition_by: what it is partitioned by, where readers are told of that: in Hudi one column or none.
-        partitions: the partitions there are, by the names of their folders.
+        former: its default name in an earlier version.
+        schema: all columns, including the table format's and partition columns; comments are in their metadata.
+        partition_by: partition columns, if readers need to know them: one column or none, in Hudi only.
+        partitions: folder names of the partitions.
     """
 
     table: str
@@ -44,10 +44,10 @@ class Entry:
     former: str | None = None
 
     def as_listed(self, found: Mapping[str, "Listing"]) -> "Entry":
-        """The entry by its former name, if the table is listed by that: readers know it.
+        """The entry with its former name, if the catalog lists the table under that name.
 
         Args:
-            found: what its database lists, by name.
+            found: the database's listings by name.
         """
         if self.former is None or self.former not in found or not found[self.former].is_of(self.path):
             return self
@@ -55,23 +55,23 @@ class Entry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it is found by."""
+        """The names under which it is listed."""
         return names(self.name, self.kind)
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """What it is or was found by."""
+        """Its current and former names."""
         return (*self.names, *(names(self.former, self.kind) if self.former else ()))
 
 
 def names(name: str, kind: Kind) -> tuple[str, ...]:
-    """What a table is found by: of merge-on-read, also the rows of the last compaction, and those with all logs."""
+    """The names under which a table is listed: merge-on-read also has `_ro` (as of the last compaction) and `_rt`."""
     return (name, f"{name}_ro", f"{name}_rt") if kind == "hudi_mor" else (name,)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column, with its type in Hive's words."""
+    """A column with its Hive type."""
 
     name: str
     type: str
@@ -80,7 +80,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Listing:
-    """A table as a catalog lists it: Hive's metastore and Glue have the same fields."""
+    """A table as a catalog lists it, with the fields of Hive's metastore and Glue."""
 
     database: str
     name: str
@@ -95,77 +95,78 @@ class Listing:
 
     @property
     def full_name(self) -> str:
-        """With its database."""
+        """`<database>.<name>`."""
         return f"{self.database}.{self.name}"
 
     def is_of(self, path: str) -> bool:
-        """Whether it was made for the table in a folder, by us or by somebody else."""
+        """Whether it lists the table in a folder, whichever program created it."""
         return plain_location(path) in map(plain_location, (self.parameters.get(PATH, ""), self.location))
 
 
 class Catalog(Protocol):
-    """A client of one catalog.
+    """A client of a catalog.
 
-    Each method raises InfrastructureError when it does not answer, and ConfigError when it refuses us.
+    Each method raises InfrastructureError if the catalog does not respond, and ConfigError if it rejects the
+    credentials.
     """
 
     def listings(self, entry: Entry) -> tuple[Listing, ...]:
-        """How it lists a table, one for each of `entry.names`."""
+        """The listings of a table, one for each of `entry.names`."""
 
     def found(self, database: str, names: Collection[str] | None = None) -> dict[str, Listing]:
-        """What a database lists, by name; nothing where there is no such database.
+        """A database's listings by name; empty if the database does not exist.
 
         Args:
-            names: look for these only.
+            names: return only these.
         """
 
     def put(self, entry: Entry) -> None:
-        """List a table as it is now, whatever is listed by its names; its database is made if need be."""
+        """Create or replace the listings of a table; create its database if necessary."""
 
     def drop(self, database: str, name: str) -> None:
-        """Take an entry out. Files stay, and one that is not there is no error."""
+        """Remove a listing, if it exists. The table's files stay."""
 
 
 def differences(wanted: Listing, found: Listing | None) -> list[str]:
-    """What a catalog says otherwise than it should, in words; none if nothing."""
+    """Descriptions of how a catalog's listing differs from the wanted one; empty if it does not."""
     if found is None:
         return ["missing"]
-    said = []
+    result = []
     if plain_location(found.location) != plain_location(wanted.location):
-        said.append(f"location is {found.location}")
+        result.append(f"location is {found.location}")
     if _format(found) != _format(wanted):
-        said.append(f"format is {' '.join(_format(found))}")
-    there = {column.name: column for column in (*found.columns, *found.partition_by)}
+        result.append(f"format is {' '.join(_format(found))}")
+    listed = {column.name: column for column in (*found.columns, *found.partition_by)}
     expected = {column.name: column for column in (*wanted.columns, *wanted.partition_by)}
-    if absent := [name for name in expected if name not in there]:
-        said.append(f"columns missing: {', '.join(absent)}")
-    if extra := [name for name in there if name not in expected]:
-        said.append(f"columns too many: {', '.join(extra)}")
-    both = [(expected[name], there[name]) for name in expected if name in there]
-    said += [f"{one.name} is {other.type}" for one, other in both if one.type != other.type]
-    said += [f"{one.name} has another comment" for one, other in both if one.comment != other.comment]
-    if not said and (wanted.columns, wanted.partition_by) != (found.columns, found.partition_by):
-        said.append("columns in another order")
-    return said
+    if missing := [name for name in expected if name not in listed]:
+        result.append(f"missing columns: {', '.join(missing)}")
+    if extra := [name for name in listed if name not in expected]:
+        result.append(f"extra columns: {', '.join(extra)}")
+    both = [(expected[name], listed[name]) for name in expected if name in listed]
+    result += [f"{one.name} is {other.type}" for one, other in both if one.type != other.type]
+    result += [f"{one.name} has a different comment" for one, other in both if one.comment != other.comment]
+    if not result and (wanted.columns, wanted.partition_by) != (found.columns, found.partition_by):
+        result.append("different order of columns")
+    return result
 
 
 def check_is_ours(entry: Entry, found: Mapping[str, Listing]) -> None:
-    """See that nothing else is listed by the names of a table.
+    """Check that the names of a table do not list another table.
 
     Raises:
-        ForeignEntryError: something is.
+        ForeignEntryError: one of them does.
     """
     for name in entry.names:
         if name in found and not found[name].is_of(entry.path):
             raise ForeignEntryError(
                 found[name].full_name,
-                f"the catalog lists {found[name].location} by this name, which is not {entry.path} of {entry.table}",
-                "give another `catalog.database` or `catalog.table`, or take that entry out of the catalog by hand",
+                f"the catalog lists {found[name].location} under this name, not {entry.path} of {entry.table}",
+                "change `catalog.database` or `catalog.table`, or remove that entry from the catalog by hand",
             )
 
 
 def plain_location(location: str) -> str:
-    """A location in the form that compares: Hadoop has several names for a local folder, and for S3."""
+    """A location in comparable form: Hadoop has several URL forms of local folders and of S3."""
     scheme, separator, rest = location.partition(":/")
     if not separator:
         return location.rstrip("/")

@@ -1,4 +1,4 @@
-"""AWS Glue's data catalog, by boto3, which the extra `aws` brings: from anywhere, without Spark's help."""
+"""AWS Glue's data catalog through boto3 (extra `aws`), without Spark."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -10,15 +10,16 @@ import boto3
 from botocore.config import Config as ClientConfig
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
-from cdc_lake.aws import is_refusal
+from cdc_lake.aws import rejects_credentials
 from cdc_lake.catalogs.catalog import Column, Entry, Listing, differences
 from cdc_lake.catalogs.listings import delta_listing, hudi_listings
 from cdc_lake.config import CatalogConfig
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 
 _MISSING = "EntityNotFoundException"
-_WRONG = re.compile(r"InvalidInput|Validation")
-_CREATED_AT_ONCE, _DELETED_AT_ONCE = 100, 25
+_INVALID = re.compile(r"InvalidInput|Validation")
+_CREATE_LIMIT, _DELETE_LIMIT = 100, 25
+"""Partitions per request, by Glue's API."""
 _ATTEMPTS = 4
 
 
@@ -26,13 +27,13 @@ class GlueCatalog:
     """Glue's databases and tables; see `cdc_lake.catalogs.Catalog`.
 
     Args:
-        settings: those of the catalog. Credentials come from where AWS' own tools look for them.
+        settings: the catalog's. Credentials come from boto3's default chain.
     """
 
     def __init__(self, settings: CatalogConfig) -> None:
         self._where = f"AWS Glue{f' in {settings.region}' if settings.region else ''}"
         self._with_delta_columns = settings.delta_columns
-        with self._translate_spark_error():
+        with self._translated():
             self._glue: Any = boto3.Session().client(
                 "glue",
                 region_name=settings.region,
@@ -45,7 +46,7 @@ class GlueCatalog:
             )
 
     def listings(self, entry: Entry) -> tuple[Listing, ...]:
-        """See `Catalog`. Athena knows S3 by one name only."""
+        """See `Catalog`. Athena accepts only s3:// URLs."""
         entry = replace(entry, path=re.sub(r"^s3[an]://", "s3://", entry.path))
         if entry.kind == "delta":
             return (delta_listing(entry, with_columns=self._with_delta_columns),)
@@ -53,7 +54,7 @@ class GlueCatalog:
 
     def found(self, database: str, names: Collection[str] | None = None) -> dict[str, Listing]:
         """See `Catalog`."""
-        with self._translate_spark_error():
+        with self._translated():
             if names is None:
                 tables = self._all("get_tables", "TableList", DatabaseName=database)
             else:
@@ -62,7 +63,7 @@ class GlueCatalog:
 
     def put(self, entry: Entry) -> None:
         """See `Catalog`."""
-        with self._translate_spark_error():
+        with self._translated():
             if self._or_nothing(self._glue.get_database, Name=entry.database) is None:
                 self._glue.create_database(DatabaseInput={"Name": entry.database})
             found = self.found(entry.database, entry.names)
@@ -73,11 +74,11 @@ class GlueCatalog:
 
     def drop(self, database: str, name: str) -> None:
         """See `Catalog`."""
-        with self._translate_spark_error():
+        with self._translated():
             self._or_nothing(self._glue.delete_table, DatabaseName=database, Name=name)
 
     def _put_table(self, wanted: Listing, found: Listing | None) -> None:
-        """Create or update it, if it says otherwise: each update makes a version. Parameters of others stay."""
+        """Create or update the table, if it differs: each update creates a version. Other parameters stay."""
         if found is None:
             self._glue.create_table(DatabaseName=wanted.database, TableInput=_table_input(wanted))
         elif differences(wanted, found) or wanted.parameters.items() - found.parameters.items():
@@ -85,29 +86,29 @@ class GlueCatalog:
             self._glue.update_table(DatabaseName=wanted.database, TableInput=_table_input(kept))
 
     def _put_partitions(self, listing: Listing, folders: Sequence[str]) -> None:
-        """List these partitions, with the table's columns, and no others."""
+        """List exactly these partitions, with the table's columns."""
         place = {"DatabaseName": listing.database, "TableName": listing.name}
         wanted = {(folder.partition("=")[2],): _partition_input(listing, folder) for folder in folders}
-        there = {tuple(one["Values"]): one for one in self._all("get_partitions", "Partitions", **place)}
-        new = [one for values, one in wanted.items() if values not in there]
-        gone = [list(values) for values in there if values not in wanted]
+        listed = {tuple(one["Values"]): one for one in self._all("get_partitions", "Partitions", **place)}
+        new = [one for values, one in wanted.items() if values not in listed]
+        gone = [list(values) for values in listed if values not in wanted]
         changed = [
             {"PartitionValueList": list(values), "PartitionInput": one}
             for values, one in wanted.items()
-            if values in there and not _is_same(one, there[values])
+            if values in listed and not _is_same(one, listed[values])
         ]
-        for some in _in_parts(new, _CREATED_AT_ONCE):
-            self._complete(self._glue.batch_create_partition(**place, PartitionInputList=some))
-        for some in _in_parts(changed, _CREATED_AT_ONCE):
-            self._complete(self._glue.batch_update_partition(**place, Entries=some))
-        for some in _in_parts(gone, _DELETED_AT_ONCE):
-            found = [{"Values": values} for values in some]
-            self._complete(self._glue.batch_delete_partition(**place, PartitionsToDelete=found))
+        for chunk in _chunks(new, _CREATE_LIMIT):
+            self._check_complete(self._glue.batch_create_partition(**place, PartitionInputList=chunk))
+        for chunk in _chunks(changed, _CREATE_LIMIT):
+            self._check_complete(self._glue.batch_update_partition(**place, Entries=chunk))
+        for chunk in _chunks(gone, _DELETE_LIMIT):
+            found = [{"Values": values} for values in chunk]
+            self._check_complete(self._glue.batch_delete_partition(**place, PartitionsToDelete=found))
 
-    def _complete(self, answer: Mapping[str, Any]) -> None:
+    def _check_complete(self, answer: Mapping[str, Any]) -> None:
         for error in answer.get("Errors", ()):
             code = error.get("ErrorDetail", error).get("ErrorCode", "no code")
-            raise self._failed(code, f"partition {error.get('PartitionValues')}")
+            raise self._request_error(code, f"partition {error.get('PartitionValues')}")
 
     def _table(self, database: str, name: str) -> dict[str, Any] | None:
         found = self._or_nothing(self._glue.get_table, DatabaseName=database, Name=name)
@@ -128,31 +129,30 @@ class GlueCatalog:
             raise
 
     @contextmanager
-    def _translate_spark_error(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
+        """Translate boto3's errors to cdc_lake's."""
         try:
             yield
         except ClientError as exc:
             error = exc.response.get("Error", {})
-            code, said = error.get("Code", "no code"), error.get("Message", "")
-            if is_refusal(exc):
-                raise self._refused(said or code) from exc
-            raise self._failed(code, said) from exc
+            code, message = error.get("Code", "no code"), error.get("Message", "")
+            if rejects_credentials(exc):
+                raise self._rejection_error(message or code) from exc
+            raise self._request_error(code, message) from exc
         except (NoCredentialsError, PartialCredentialsError) as exc:
-            raise self._refused(type(exc).__name__) from exc
+            raise self._rejection_error(type(exc).__name__) from exc
         except BotoCoreError as exc:
-            todo = "see catalog.region and catalog.endpoint, and that it can be reached from here; then run again"
-            raise InfrastructureError(self._where, f"it does not answer ({type(exc).__name__})", todo) from exc
+            todo = "check catalog.region, catalog.endpoint and the network connection, then run again"
+            raise InfrastructureError(self._where, f"it does not respond ({type(exc).__name__})", todo) from exc
 
-    def _refused(self, why: str) -> ConfigError:
-        todo = "see that AWS' tools find credentials here, and that they allow glue:Get…, Create…, Update… and Delete…"
-        return ConfigError(self._where, f"it refuses the credentials ({why})", todo)
+    def _rejection_error(self, why: str) -> ConfigError:
+        todo = "provide AWS credentials that allow glue:Get…, Create…, Update… and Delete…"
+        return ConfigError(self._where, f"it rejects the credentials ({why})", todo)
 
-    def _failed(self, code: str, said: str) -> CdcLakeError:
-        if _WRONG.search(code):
-            return CdcLakeError(
-                self._where, f"it does not take an entry ({code}: {said})", "see docs/how-to/catalogs.md"
-            )
-        return InfrastructureError(self._where, f"it answered {code}", "run again")
+    def _request_error(self, code: str, message: str) -> CdcLakeError:
+        if _INVALID.search(code):
+            return CdcLakeError(self._where, f"it rejects an entry ({code}: {message})", "see docs/how-to/catalogs.md")
+        return InfrastructureError(self._where, f"it responded with {code}", "run again")
 
 
 def _table_input(listing: Listing) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _columns(columns: Sequence[Column]) -> list[dict[str, str]]:
     ]
 
 
-def _in_parts(values: Sequence[Any], size: int) -> Iterator[list[Any]]:
+def _chunks(values: Sequence[Any], size: int) -> Iterator[list[Any]]:
     for at in range(0, len(values), size):
         yield list(values[at : at + size])
 

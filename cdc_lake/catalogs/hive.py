@@ -1,7 +1,7 @@
-"""A Hive metastore, by Hive's own client, which Spark brings along; on EMR with Glue in its place that is Glue's.
+"""A Hive metastore through Hive's client, which Spark includes; on EMR with Glue this is Glue's client.
 
-Not by the session's catalog: a session whose catalog is a metastore asks it whatever is done, and waits for it when it
-is down (docs/explanation/runs.md, "Catalogs").
+The session's catalog is not used: a session with a metastore as its catalog calls it on every action, and waits while
+it is down (docs/explanation/runs.md, "Catalogs").
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -20,21 +20,21 @@ _URIS = "hive.metastore.uris"
 _FACTORY = "hive.metastore.client.factory.class"
 _DOWN = ("TTransportException", "ConnectException", "SocketTimeoutException", "UnknownHostException")
 _OTHER_COLUMNS = "types incompatible with the existing columns"
-"""A metastore takes columns behind those that it knows, and no other types in their places."""
-_ENTRY_ALONE = False, True
-"""Of dropping a table: files stay, and one that is not there is no error."""
+"""Error of a metastore, which accepts additional last columns but no other types for the columns that it has."""
+_KEEP_FILES_IF_EXISTS = False, True
+"""Arguments of dropping a table: keep its files, and ignore a missing one."""
 
 
 class HiveCatalog:
     """A metastore's databases and tables; see `cdc_lake.catalogs.Catalog`.
 
     Args:
-        jvm: in which the client is.
+        jvm: the JVM with the client.
         conf: Hadoop's configuration.
-        uris: of the metastore; what the cluster's settings say, if nothing is given.
+        uris: the metastore's; default: the cluster's configuration.
 
     Raises:
-        ConfigError: nothing says where it is.
+        ConfigError: the metastore's address is not set.
     """
 
     def __init__(self, jvm: Any, conf: Any, settings: CatalogConfig, uris: str | None) -> None:
@@ -47,9 +47,9 @@ class HiveCatalog:
             self._conf.set(_URIS, uris)
         self._where = self._conf.get(_URIS, "") or "the cluster's catalog"
         if not self._conf.get(_URIS, "") and not self._conf.get(_FACTORY, ""):
-            todo = "set `catalog.uri`, or run where hive-site.xml names a metastore"
-            raise ConfigError("catalog", "nothing says where the metastore is", todo)
-        # Hive's own are ten minutes, and three times three attempts a second apart.
+            todo = "set `catalog.uri`, or run on a machine whose hive-site.xml has it"
+            raise ConfigError("catalog", "the metastore's address is not set", todo)
+        # Hive's defaults are ten minutes, and nine attempts a second apart.
         for name, value in (
             ("hive.metastore.client.socket.timeout", f"{settings.timeout_seconds * 1000:.0f}ms"),
             ("hive.metastore.connect.retries", "1"),
@@ -68,11 +68,11 @@ class HiveCatalog:
             if database not in client.getAllDatabases():
                 return {}
             there = client.getAllTables(database)
-            # One by one: to ask for several, Hive's client wants a session of Hive's.
+            # One by one, because Hive's client needs a session of Hive to get several.
             return {name: _listing(client.getTable(database, name)) for name in there if names is None or name in names}
 
     def put(self, entry: Entry) -> None:
-        """See `Catalog`: a Hudi table by Hudi's own sync."""
+        """See `Catalog`. A Hudi table is listed by Hudi's own sync."""
         with self._client() as client:
             if entry.database not in client.getAllDatabases():
                 client.createDatabase(self._api.Database(entry.database, None, None, self._map({})))
@@ -80,8 +80,8 @@ class HiveCatalog:
             self._put_as_listed(entry)
             return
         self._sync_hudi(entry)
-        if any(_is_more_than_comments(*pair) for pair in self._side_by_side(entry)):
-            # What Hudi's sync leaves as it is when somebody has changed it by hand.
+        if any(_differs_beyond_comments(*pair) for pair in self._pairs(entry)):
+            # Hudi's sync does not correct manual changes.
             for name in entry.names:
                 self.drop(entry.database, name)
             self._sync_hudi(entry)
@@ -91,12 +91,12 @@ class HiveCatalog:
         """See `Catalog`."""
         with self._client() as client:
             if database in client.getAllDatabases():
-                client.dropTable(database, name, *_ENTRY_ALONE)
+                client.dropTable(database, name, *_KEEP_FILES_IF_EXISTS)
 
     def _put_as_listed(self, entry: Entry) -> None:
-        """Create what is not there, and alter what says otherwise: of Hudi the comments, which its sync lacks."""
+        """Create missing listings and alter different ones: for Hudi the comments, which its sync does not write."""
         with self._client() as client:
-            for wanted, found in self._side_by_side(entry):
+            for wanted, found in self._pairs(entry):
                 if found is None:
                     client.createTable(self._table(self._api.Table(), wanted))
                 elif differences(wanted, found):
@@ -109,10 +109,11 @@ class HiveCatalog:
         except Py4JJavaError as exc:
             if _OTHER_COLUMNS not in str(exc):
                 raise
-            client.dropTable(wanted.database, wanted.name, *_ENTRY_ALONE)
+            client.dropTable(wanted.database, wanted.name, *_KEEP_FILES_IF_EXISTS)
             client.createTable(self._table(self._api.Table(), wanted))
 
-    def _side_by_side(self, entry: Entry) -> list[tuple[Listing, Listing | None]]:
+    def _pairs(self, entry: Entry) -> list[tuple[Listing, Listing | None]]:
+        """The wanted listings, each with the one in the catalog."""
         found = self.found(entry.database, entry.names)
         return [(wanted, found.get(wanted.name)) for wanted in self.listings(entry)]
 
@@ -133,7 +134,7 @@ class HiveCatalog:
         properties = self._jvm.java.util.Properties()
         for name, value in settings.items():
             properties.setProperty(name, value)
-        with self._translate_spark_error():
+        with self._translated():
             tool = self._jvm.org.apache.hudi.hive.HiveSyncTool(properties, self._conf)
             try:
                 tool.syncHoodieTable()
@@ -141,7 +142,7 @@ class HiveCatalog:
                 tool.close()
 
     def _table(self, table: Any, listing: Listing) -> Any:
-        """A table of Hive's client with what a listing says; what else stands in it stays."""
+        """A table of Hive's client, updated from a listing; its other fields stay."""
         storage = table.getSd() or self._api.StorageDescriptor()
         serde = storage.getSerdeInfo() or self._api.SerDeInfo()
         serde.setSerializationLib(listing.serialization_library)
@@ -176,25 +177,28 @@ class HiveCatalog:
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
-        with self._translate_spark_error():
-            # By way of Hive's session, because a cluster may have put another client in there.
+        with self._translated():
+            # From Hive's session, because a cluster may have configured another client.
             yield self._hive.get(self._conf).getMSC()
 
     @contextmanager
-    def _translate_spark_error(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
+        """Translate the errors of Hive's client to cdc_lake's."""
         try:
             yield
         except Py4JJavaError as exc:
             self._hive.closeCurrent()
-            said = str(exc.java_exception.toString()).splitlines()[0][:300]
+            message = str(exc.java_exception.toString()).splitlines()[0][:300]
             if any(sign in str(exc) for sign in _DOWN):
-                todo = "see that it runs and `catalog.uri` is its address; then run again"
-                raise InfrastructureError(self._where, "the metastore does not answer", todo) from exc
-            raise CdcLakeError(self._where, f"the metastore refuses: {said}", "see docs/how-to/catalogs.md") from exc
+                todo = "check that it runs and that `catalog.uri` is its address, then run again"
+                raise InfrastructureError(self._where, "the metastore does not respond", todo) from exc
+            raise CdcLakeError(
+                self._where, f"the metastore rejects the request: {message}", "see docs/how-to/catalogs.md"
+            ) from exc
 
 
-def _is_more_than_comments(wanted: Listing, found: Listing | None) -> bool:
-    """Whether anything else differs."""
+def _differs_beyond_comments(wanted: Listing, found: Listing | None) -> bool:
+    """Whether the listings differ in more than comments."""
     return bool(differences(_without_comments(wanted), found and _without_comments(found)))
 
 

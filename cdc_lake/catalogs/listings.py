@@ -1,7 +1,7 @@
-"""How a table of the lake is listed, so that Spark, Athena and Trino read it: Hive's metastore and Glue alike.
+"""Listings of tables that Spark, Athena and Trino can read, for Hive's metastore and Glue.
 
-A Delta table is listed as Spark's `CREATE TABLE … USING delta LOCATION …` lists it, a Hudi table as Hudi's own sync
-does (tests/spark/test_hive_catalog.py compares both with what these write).
+A Delta table is listed like Spark's `CREATE TABLE … USING delta LOCATION …`, a Hudi table like Hudi's own sync
+(tests/spark/test_hive_catalog.py compares both).
 """
 
 import json
@@ -11,24 +11,24 @@ from pyspark.sql.types import StructField, StructType
 
 from cdc_lake.catalogs.catalog import PATH, Column, Entry, Listing
 
-_LONGEST_COMMENT = 255
-_LONGEST_PARAMETER = 4000
+_MAX_COMMENT_LENGTH = 255
+_MAX_PARAMETER_LENGTH = 4000
 _HUDI_INPUT = "org.apache.hudi.hadoop.HoodieParquetInputFormat"
 _HUDI_INPUT_WITH_LOGS = "org.apache.hudi.hadoop.realtime.HoodieParquetRealtimeInputFormat"
-_STANDS_FOR_ALL = Column("col", "array<string>")
+_PLACEHOLDER_COLUMN = Column("col", "array<string>")
 
 
 def delta_listing(entry: Entry, *, with_columns: bool = True) -> Listing:
-    """A Delta table's. Where it is partitioned, readers see in its log.
+    """The listing of a Delta table. Readers find its partitions in its log.
 
     Args:
-        with_columns: else one column stands for all.
+        with_columns: false to list one placeholder column, as Spark does.
     """
     return Listing(
         database=entry.database,
         name=entry.name,
         location=entry.path,
-        columns=tuple(map(_column, entry.schema)) if with_columns else (_STANDS_FOR_ALL,),
+        columns=tuple(map(_column, entry.schema)) if with_columns else (_PLACEHOLDER_COLUMN,),
         partition_by=(),
         parameters={"EXTERNAL": "TRUE", PATH: entry.path, "spark.sql.sources.provider": "delta"},
         serde={"path": entry.path, "serialization.format": "1"},
@@ -39,7 +39,7 @@ def delta_listing(entry: Entry, *, with_columns: bool = True) -> Listing:
 
 
 def hudi_listings(entry: Entry) -> tuple[Listing, ...]:
-    """A Hudi table's, one for each of its names."""
+    """The listings of a Hudi table, one for each of its names."""
     return tuple(_hudi_listing(entry, name) for name in entry.names)
 
 
@@ -72,9 +72,9 @@ def _hudi_listing(entry: Entry, name: str) -> Listing:
 
 
 def _spark_schema(fields: list[StructField], partition_by: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """The parameters by which Spark knows a table's columns; a catalog takes so many characters in one."""
+    """The parameters with a table's columns for Spark, split to the length that catalogs accept."""
     text = json.dumps(StructType(fields).jsonValue(), separators=(",", ":"), ensure_ascii=False)
-    parts = [text[at : at + _LONGEST_PARAMETER] for at in range(0, len(text), _LONGEST_PARAMETER)]
+    parts = [text[at : at + _MAX_PARAMETER_LENGTH] for at in range(0, len(text), _MAX_PARAMETER_LENGTH)]
     yield "spark.sql.sources.schema.numParts", str(len(parts))
     yield from ((f"spark.sql.sources.schema.part.{number}", part) for number, part in enumerate(parts))
     if partition_by:
@@ -83,6 +83,6 @@ def _spark_schema(fields: list[StructField], partition_by: tuple[str, ...]) -> I
 
 
 def _column(field: StructField) -> Column:
-    # What Hive calls a timestamp has no zone; Spark's own names are the same otherwise.
+    # Hive's timestamp has no time zone. Other type names are the same as Spark's.
     kind = field.dataType.simpleString().replace("timestamp_ntz", "timestamp")
-    return Column(field.name.lower(), kind, field.metadata.get("comment", "")[:_LONGEST_COMMENT])
+    return Column(field.name.lower(), kind, field.metadata.get("comment", "")[:_MAX_COMMENT_LENGTH])

@@ -1,4 +1,4 @@
-"""What a table is called in a catalog."""
+"""Names of tables in catalogs."""
 
 import re
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ _NOT_IN_NAMES = re.compile(r"[^a-z0-9_]+")
 
 
 def names_of(settings: CatalogConfig, layer: str, table: str) -> tuple[str, str]:
-    """The database and the name of a table.
+    """The database and name of a table in the catalog.
 
     Args:
         layer: bronze, silver or gold.
-        table: a topic; one of several that a topic's silver is held in as `<topic>@<kind>`; of gold a model's name.
+        table: a topic, `<topic>@<kind>` if its silver has several storage types, or a gold model's name.
     """
     if layer == "gold":
         return _plain(settings.gold_database), _plain(table)
@@ -32,20 +32,20 @@ def names_of(settings: CatalogConfig, layer: str, table: str) -> tuple[str, str]
 
 
 def former_name(settings: CatalogConfig, layer: str, table: str) -> str | None:
-    """The name that a table had by the default of version 0.1; none where the settings name the template."""
+    """A table's default name in version 0.1; none if the settings define the template."""
     if layer == "gold" or "table" in settings.model_fields_set:
         return None
     return names_of(settings.model_copy(update={"table": "{table}"}), layer, table)[1]
 
 
 def colliding(settings: CatalogConfig, layer: str, tables: Mapping[str, Kind]) -> dict[str, dict[str, str]]:
-    """The tables whose name in the catalog another one has, too; none if there is no catalog.
+    """Tables with the same name in the catalog; none without a catalog.
 
     Args:
-        tables: by their names in reports, what they are held in.
+        tables: names in reports -> storage types.
 
     Returns:
-        By table, the others and the names, `<database>.<name>`, that they share.
+        table -> other table -> the name, `<database>.<name>`, that they share.
     """
     if settings.type == "none" or layer not in settings.layers:
         return {}
@@ -62,5 +62,5 @@ def colliding(settings: CatalogConfig, layer: str, tables: Mapping[str, Kind]) -
 
 
 def _plain(text: str) -> str:
-    """As Hive and Athena take it: lower case, digits, `_`."""
+    """A name that Hive and Athena accept: lower-case letters, digits, `_`."""
     return _NOT_IN_NAMES.sub("_", text.lower())

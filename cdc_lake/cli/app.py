@@ -24,7 +24,7 @@ from cdc_lake.cli import (
 )
 from cdc_lake.cli.output import say
 from cdc_lake.errors import CdcLakeError
-from cdc_lake.storage.exhausted import exhausted
+from cdc_lake.storage.exhaustion import exhaustion_error
 
 app = typer.Typer(
     help="Load Debezium change events from Kafka into Delta Lake or Hudi tables.",
@@ -98,13 +98,13 @@ def _translate_error(error: Exception) -> CdcLakeError | None:
     """The `CdcLakeError` for an error of the system or of Spark; None if it is unknown."""
     if isinstance(error, CdcLakeError):
         return error
-    if found := exhausted("cdc-lake", error):
+    if found := exhaustion_error("cdc-lake", error):
         return found
     if "pyspark" not in sys.modules:
         return None
-    from cdc_lake.tables.damage import damage  # imported here: it imports pyspark
+    from cdc_lake.tables.damage import damage_error  # imported here: it imports pyspark
 
-    return damage(error, "cdc-lake")
+    return damage_error(error, "cdc-lake")
 
 
 def _end_output() -> None:

@@ -105,7 +105,7 @@ def _print_addresses(place: Path, result: "DemoResult", table_type: TableType) -
     elsewhere = {
         "STACK__FOLDER": (config.stack.folder, stack.folder),
         "LAKE__ROOT": (config.lake.root, place / "lake"),
-        "DEFAULTS__SILVER": (held_in("delta"), held_in(table_type)),
+        "DEFAULTS__STORAGE": (held_in("delta"), held_in(table_type)),
     }
     exports = "".join(
         f"  export CDC_LAKE__{k}={shlex.quote(str(b))}\n" for k, (a, b) in elsewhere.items() if a != str(b)

@@ -74,13 +74,15 @@ def show(
 @app.command()
 def diff(subject: SubjectNames = None, config: ConfigFile = None, as_json: Json = False) -> None:
     """Compare gold topics' schemas with the latest registry versions."""
-    from cdc_lake.registries.subjects import changes
+    from cdc_lake.registries.subjects import layout_changes
 
     settings = load_config(config)
     subjects, rows = _subjects(settings), []
     for one in _subject_schemas(settings, subject):
         before = subjects.version(one.subject)
-        found = ["the registry has no such subject"] if before is None else changes(one.subject, before, one.text)
+        found = (
+            ["the registry has no such subject"] if before is None else layout_changes(one.subject, before, one.text)
+        )
         rows.append({"subject": one.subject, "origin": one.origin, "changes": found})
     if as_json:
         answer(json.dumps(rows))
@@ -113,14 +115,14 @@ def register(
     subject: SubjectNames = None, level: Levels = None, config: ConfigFile = None, as_json: Json = False
 ) -> None:
     """Register gold topics' schemas if all of them are compatible."""
-    from cdc_lake.registries.subjects import check_compatible, registered
+    from cdc_lake.registries.subjects import check_compatible, register_compatible
 
     settings, named = load_config(config), _level(level)
     subjects, ours, rows = _subjects(settings), _subject_schemas(settings, subject), []
     for one in ours:
         check_compatible(subjects, one.subject, one.text)
     for one in ours:
-        rows.append(_version_row(one.subject, registered(subjects, one.subject, one.text)))
+        rows.append(_version_row(one.subject, register_compatible(subjects, one.subject, one.text)))
         if named:
             subjects.set_level(one.subject, named)
     if as_json:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.decode.positions import POSITION_FIELDS, domain_of, position_of
 from cdc_lake.decode.schemas import SchemaError, Tree, fields, non_null, record, twins
-from cdc_lake.fold.whole_table import SNAPSHOT_ENDS, SNAPSHOT_STARTS
+from cdc_lake.fold.table_events import SNAPSHOT_ENDS, SNAPSHOT_STARTS
 
 Shape = Literal["envelope", "flat", "control"]
 

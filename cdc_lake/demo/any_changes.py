@@ -1,4 +1,4 @@
-"""Changes to a database of which nothing is known but its catalogue."""
+"""A workload for any database, which only uses the database's catalog."""
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
@@ -10,20 +10,20 @@ from psycopg import sql
 from cdc_lake.reconcile.catalogue import Column, Table
 
 _KEYS_AT_MOST: Final = 2_000
-"""Rows of a table that the workload knows of; in a large one the others stay as they are."""
+"""Maximum number of rows per table that the workload changes."""
 Key = tuple[str, ...]
 
 
 class AnyChanges:
-    """Transactions of one kind and one table each.
+    """Transactions that each make one kind of change to one table.
 
-    What the database does not allow, by a foreign key, a check or a trigger, is rolled back and counted as `refused`,
-    and so is what would empty a table.
+    Changes that the database rejects by a foreign key, check or trigger are rolled back and counted as `refused`, and
+    so are changes that would empty a table.
 
     Args:
-        tables: those to change.
+        tables: the tables to change.
         source: their database.
-        random: decides everything.
+        random: determines all changes.
     """
 
     def __init__(self, tables: Sequence[Table], source: psycopg.Connection, random: Random) -> None:
@@ -43,7 +43,7 @@ class AnyChanges:
             with self.source.transaction():
                 change(player)
                 self.source.execute("SET CONSTRAINTS ALL IMMEDIATE")
-                self._see_that_none_is_empty()
+                self._check_none_is_empty()
         except psycopg.Error:
             if self.source.broken:
                 raise
@@ -51,15 +51,15 @@ class AnyChanges:
             return "refused"
         return str(change.__name__)
 
-    def _see_that_none_is_empty(self) -> None:
-        """Deletes cascade, and there is nothing to compare in an empty table."""
+    def _check_none_is_empty(self) -> None:
+        """Check that cascading deletes have not emptied a table, which could not be compared."""
         checks = " AND ".join(f"EXISTS (SELECT FROM {player.table.qualified})" for player in self.players)
         if self.source.execute(f"SELECT {checks}".encode()).fetchone() != (True,):
             raise psycopg.DataError("a table would be empty")
 
 
 class _Player:
-    """Changes one table. Keys are held as texts, which Postgres reads as whatever type they are of."""
+    """Changes one table. Keys are texts, which Postgres converts to the columns' types."""
 
     def __init__(self, source: psycopg.Connection, table: Table, random: Random) -> None:
         self.source = source
@@ -75,17 +75,17 @@ class _Player:
         self.keys: list[Key] = source.execute(rows.encode(), ()).fetchall()
 
     def update(self) -> None:
-        """A few columns of one row."""
+        """Update a few columns of a row."""
         self._update(self._any_key())
 
     def update_twice(self) -> None:
-        """Two updates of one row in one transaction."""
+        """Update a row twice in one transaction."""
         key = self._any_key()
         self._update(key)
         self._update(key)
 
     def copy(self) -> None:
-        """A new row, made of one that is there."""
+        """Insert a copy of a row with a new key."""
         columns = [*self.key, *self.others]
         values = [self._new(column) if column.is_unique else _quoted(column) for column in columns]
         names = ", ".join(map(_quoted, columns))
@@ -98,13 +98,13 @@ class _Player:
             self.keys.append(key)
 
     def delete(self) -> None:
-        """A row, for good."""
+        """Delete a row."""
         key = self._any_key()
         self._run(f"DELETE FROM {self.name} WHERE {self._is_key}", *key)
         self.keys.remove(key)
 
     def reinsert(self) -> None:
-        """A row is deleted and comes back, in one transaction."""
+        """Delete and reinsert a row in one transaction."""
         key = self._any_key()
         asked = f"SELECT t::text FROM {self.name} t WHERE {self._is_key}"
         ((row,),) = self.source.execute(asked.encode(), key).fetchall()
@@ -118,7 +118,7 @@ class _Player:
         )
 
     def change_key(self) -> None:
-        """One column of the primary key."""
+        """Change one column of the primary key."""
         key, column = self._any_key(), self.random.choice(self.key)
         new = self._run(f"UPDATE {self.name} SET {_quoted(column)} = {self._new(column)} WHERE {self._is_key}", *key)
         if new:
@@ -129,7 +129,7 @@ class _Player:
         return " AND ".join(f"{_quoted(column)} = %s" for column in self.key)
 
     def _any_key(self) -> Key:
-        """The key of a row that is there; others went with the rows they refer to, or changed with them."""
+        """The key of an existing row; others were deleted or changed by cascading changes."""
         while self.keys:
             key = self.random.choice(self.keys)
             if (
@@ -149,7 +149,7 @@ class _Player:
         self._run(f"UPDATE {self.name} SET {assignments} WHERE {self._is_key}", *key)
 
     def _other(self, column: Column) -> str:
-        """An expression for another value of a column: null, a little different, or that of another row."""
+        """An SQL expression for another value of a column: null, a modified one, or that of another row."""
         dice = self.random.random()
         if column.is_nullable and dice < 0.15:
             return "NULL"
@@ -160,7 +160,7 @@ class _Player:
         return f"(SELECT {_quoted(column)} FROM {self.name} WHERE {same})"
 
     def _new(self, column: Column) -> str:
-        """An expression for a value that no row has yet; for a reference, one that is likely to be there."""
+        """An SQL expression for a value that no row has yet; for a reference, for one that probably exists."""
         self.made += 1
         if column.is_reference:
             return self._other(column) if not column.is_nullable else _quoted(column)
@@ -171,7 +171,7 @@ class _Player:
         return "NULL" if column.is_nullable and not column.is_key else _quoted(column)
 
     def _run(self, statement: str, *values: str) -> Key | None:
-        """Run a statement that changes a row; the key that it then has."""
+        """Run a statement that changes a row, and return the row's new key."""
         returning = ", ".join(f"{_quoted(column)}::text" for column in self.key)
         return self.source.execute(f"{statement} RETURNING {returning}".encode(), values).fetchone()
 
@@ -191,7 +191,7 @@ _CHANGED: Final[Mapping[str, str]] = {
     "time": "{c} + {n} * interval '1000001 microseconds'",
     "bytea": "decode(md5({c}::text || {n}), 'hex')",
 }
-"""By type: an expression for a value a little different from that of the column `c`, by a number `n`."""
+"""Type -> SQL expression that modifies the value of the column `c` by a number `n`."""
 _SHARES: Final[Mapping[Callable[[_Player], None], int]] = {
     _Player.update: 40,
     _Player.update_twice: 15,

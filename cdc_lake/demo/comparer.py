@@ -1,11 +1,11 @@
-"""Compare a Postgres table with its lake table, typed and row by row: the proof.
+"""Compare a Postgres table with its lake table, row by row and by type.
 
-The proof must not share a mistake with what it proves, so nothing of cdc_lake is imported here. The source is read
-by psycopg, the lake by delta-rs or hudi-rs and pyarrow; neither Spark, Kafka nor Avro takes part.
+The comparison must not share errors with the product, so this module imports nothing of cdc_lake. It reads the source
+with psycopg, and the lake with delta-rs or hudi-rs and pyarrow, without Spark, Kafka and Avro.
 
     python -m cdc_lake.demo.comparer --dsn postgresql://… --table public.film --lake lake/silver/film [--json]
 
-exits 0 when both hold the same rows, 1 when they differ.
+exits with 0 if both have the same rows, and with 1 if they differ.
 """
 
 import argparse
@@ -38,15 +38,15 @@ ROWS_AT_ONCE = 5_000
 
 @dataclass(frozen=True)
 class Difference:
-    """One way in which the lake is not the source.
+    """A difference between the lake and the source.
 
     Attributes:
         kind: `missing` (only in the source), `extra` (only in the lake), `duplicate` (once per surplus lake row),
-            `cell` (one column of one row), `column` (absent on one side, or of the wrong type).
+            `cell` (one column of one row), `column` (missing on one side, or of the wrong type).
         key: the primary key's values; none for `column`.
         column: set for `cell` and `column`.
-        source: the source's value, or the type it asks for.
-        lake: the lake's value, or the type found there.
+        source: the source's value, or the expected type.
+        lake: the lake's value, or its type.
     """
 
     kind: Kind
@@ -59,20 +59,20 @@ class Difference:
 Explain = Callable[[Difference], str | None]
 
 
-def _no_excuse(_: Difference) -> None:
+def _no_explanation(_: Difference) -> None:
     return None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison saw.
+    """The result of a comparison.
 
     Attributes:
         source_rows: rows of the source table.
-        lake_rows: rows of the lake table that are not marked deleted.
-        differences: how many there are, the ones not sampled included.
+        lake_rows: live rows of the lake table.
+        differences: total number of unexplained differences.
         samples: the first of them.
-        known: how many more there are that the caller can explain, by the explanation.
+        known: explanation -> number of explained differences.
     """
 
     source_rows: int
@@ -84,7 +84,7 @@ class Comparison:
 
 @dataclass
 class _Findings:
-    """Counts differences and keeps the first ones of those that nobody explains."""
+    """Counts differences, and keeps the first unexplained ones."""
 
     limit: int
     explain: Explain
@@ -109,15 +109,15 @@ def _same(value: Any) -> object:
 
 @dataclass(frozen=True)
 class _Rule:
-    """How the values of one Postgres type are brought to one form on both sides.
+    """Conversion of a Postgres type's values to a common form on both sides.
 
     Attributes:
-        lake_type: the type the lake must hold, in words.
+        lake_type: name of the expected type in the lake.
         accepts: whether an Arrow type is that type.
         select: SQL that reads the column `{c}`.
-        cast: Arrow type to read the lake's column as, when its own would lose or reject values.
-        read: from the lake's value to the form psycopg returns for `select`.
-        show: from that form to what a person reads in a difference.
+        cast: Arrow type with which to read the lake's column, if its own would lose or reject values.
+        read: converts the lake's value to the form that psycopg returns for `select`.
+        show: converts that form for display.
     """
 
     lake_type: str
@@ -149,7 +149,7 @@ def _is_wall_clock(arrow: pa.DataType) -> bool:
 
 
 def _plain_number(text: str | None) -> object:
-    """Return the number a plain decimal text stands for; any other text stays text and so equals no number."""
+    """The number in a decimal text; other texts stay unchanged, so they equal no number."""
     return Decimal(text) if text is not None and re.fullmatch(r"-?\d+(\.\d+)?", text) else text
 
 
@@ -168,12 +168,12 @@ def _instant(micros: Any) -> object:
 
 
 def _bits(data: bytes | None) -> object:
-    """Bits come with the last one first; how many there are is the column's affair."""
+    """Little-endian bits as a number; the column's type determines their count."""
     return None if data is None else int.from_bytes(data, "little")
 
 
 def _time_of_day(text: str | None) -> object:
-    """Microseconds of a time in UTC such as `10:00:00.5Z`, as text."""
+    """A time in UTC such as `10:00:00.5Z` as a text of microseconds."""
     if text is None:
         return None
     hours, minutes, seconds = text.removesuffix("Z").split(":")
@@ -184,7 +184,7 @@ def _point(value: Mapping[str, float] | None) -> object:
     return None if value is None else (value["x"], value["y"])
 
 
-# What a client sees; a cast to text adds a netmask to every address.
+# `format`, because a cast to text adds a netmask to each address.
 _TEXT = _Rule("string", _is_string, "CASE WHEN {c} IS NOT NULL THEN format('%s', {c}) END")
 _NUMBER_TEXT = _Rule("string (plain number)", _is_string, read=_plain_number)
 # Days and microseconds are compared as numbers: infinity, BC and the year 294276 have no Python date.
@@ -198,7 +198,7 @@ _RULES = {
     "int4": _Rule("int", pa.types.is_int32),
     "int8": _Rule("long", pa.types.is_int64),
     "bool": _Rule("boolean", pa.types.is_boolean),
-    # As float8 the float4 keeps its binary value; its text would be read as the nearest double of the short decimal.
+    # float8 keeps the binary value of a float4; its text would be read as the double nearest to the short decimal.
     "float4": _Rule("float", pa.types.is_float32, "{c}::float8"),
     "float8": _Rule("double", pa.types.is_float64),
     "bytea": _Rule("binary", _is_binary),
@@ -206,7 +206,7 @@ _RULES = {
     "time": _Rule("long (microseconds)", pa.types.is_int64, _MICROS),
     "timestamp": _Rule("timestamp (UTC wall clock)", _is_wall_clock, _MICROS, pa.int64(), show=_instant),
     "timestamptz": _Rule("timestamp (UTC)", _is_instant, _MICROS, pa.int64(), show=_instant),
-    # Microseconds, or the source's own text where the zone has seconds: Debezium sends null for it.
+    # Microseconds, or the source's text if the zone has seconds, for which Debezium sends null.
     "timetz": _Rule(
         "string (time in UTC)",
         _is_string,
@@ -214,7 +214,7 @@ _RULES = {
         " THEN trunc(extract(epoch FROM {c} AT TIME ZONE 'UTC') * 1000000)::text ELSE {c}::text END",
         read=_time_of_day,
     ),
-    # Debezium counts a month as the twelfth part of 365.25 days.
+    # Debezium converts a month to a twelfth of 365.25 days.
     "interval": _Rule(
         "long (microseconds)",
         pa.types.is_int64,
@@ -230,13 +230,13 @@ _RULES = {
         read=_point,
     ),
     **dict.fromkeys(("bit", "varbit"), _Rule("binary", _is_binary, _BITS, read=_bits)),
-    # char(n) is what a client sees, padded; a cast to text would drop the padding.
+    # A cast of char(n) to text would drop the padding.
     "bpchar": _Rule("string", _is_string, "textin(bpcharout({c}))"),
 }
 
 
 def _rule(type_name: str, modifier: int) -> _Rule:
-    """Return the rule of a base type; `modifier` is what Postgres keeps of `numeric(4,2)` or `bit(8)` besides."""
+    """The rule of a base type; `modifier` is Postgres's type modifier, such as of `numeric(4,2)` or `bit(8)`."""
     if type_name == "numeric":
         return _decimal_rule(modifier)
     if type_name in ("bit", "varbit") and modifier == 1:
@@ -245,7 +245,7 @@ def _rule(type_name: str, modifier: int) -> _Rule:
 
 
 def _decimal_rule(modifier: int) -> _Rule:
-    """Return the rule of `numeric`, from its packed precision and scale (-1: none)."""
+    """The rule of `numeric` by its packed precision and scale; -1 without them."""
     if modifier < 0:
         return _NUMBER_TEXT
     precision, scale = (modifier - 4) >> 16, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
@@ -253,13 +253,13 @@ def _decimal_rule(modifier: int) -> _Rule:
         return _NUMBER_TEXT
     return _Rule(
         f"decimal({precision},{scale})",
-        # A lake column stays wide when the source's is narrowed, so more digits are right; another scale never is.
+        # A lake column stays wide if the source's is narrowed, so more digits are correct, but not another scale.
         lambda arrow: bool(pa.types.is_decimal128(arrow) and arrow.scale == scale and arrow.precision >= precision),
     )
 
 
 def _array_rule(element: _Rule) -> _Rule:
-    """Return the rule of an array; one of several dimensions is read as an array of one, which holds all its parts."""
+    """The rule of an array; one of several dimensions is read as a nested array with all elements."""
     each = element.select.format(c="element")
     parts = f"ARRAY(SELECT {each} FROM unnest({{c}}) WITH ORDINALITY AS e(element, place) ORDER BY place)"
 
@@ -278,7 +278,7 @@ def _array_rule(element: _Rule) -> _Rule:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column of the source table; `key_place` counts from 1, none outside the primary key."""
+    """A column of the source table; `key_place` is its position in the primary key, from 1, or none."""
 
     name: str
     lake_name: str
@@ -286,7 +286,7 @@ class _Column:
     key_place: int | None
 
 
-# A domain is followed to its base type; its modifier (numeric(4,2)) is the domain's own.
+# Domains are resolved to base types; the modifier, as in numeric(4,2), is the domain's.
 _CATALOGUE = """
 WITH RECURSIVE resolved AS (
     SELECT attnum, attname, atttypid AS type, atttypmod AS modifier
@@ -308,19 +308,19 @@ ORDER BY r.attnum
 def _columns(
     source: psycopg.Connection, table: str, lake_name: Callable[[str], str], *, is_hudi: bool
 ) -> list[_Column]:
-    """Read names, types and primary key of a source table from the catalogue."""
+    """The columns of a source table from Postgres's catalog."""
     columns = []
     for name, type_name, is_array, modifier, place in source.execute(_CATALOGUE, {"table": table}):
-        # Hudi has no whole number smaller than int.
+        # Hudi's smallest integer type is int.
         rule = _rule("int4" if is_hudi and type_name == "int2" else type_name, modifier)
         columns.append(_Column(name, lake_name(name), _array_rule(rule) if is_array else rule, place))
     if not any(column.key_place is not None for column in columns):
-        raise ValueError(f"{table}: has no primary key; rows cannot be told apart")
+        raise ValueError(f"{table}: it has no primary key, so rows cannot be matched")
     return columns
 
 
 def _comparable(columns: Sequence[_Column], lake: pa.Schema, findings: _Findings) -> list[_Column]:
-    """Return the columns that both sides hold in the right type; the others are differences."""
+    """The columns that both sides have with the expected type; others are differences."""
     types = dict(zip(lake.names, lake.types, strict=True))
     comparable = []
     for column in (*columns, _Column(DELETED, DELETED, _RULES["bool"], None)):
@@ -345,7 +345,7 @@ def _source_rows(source: psycopg.Connection, table: str, columns: Sequence[_Colu
 
 
 def _frozen(value: object) -> object:
-    """psycopg returns a list for an array; a tuple can be part of a key."""
+    """Convert psycopg's lists for arrays to tuples, which can be part of a key."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
@@ -361,7 +361,7 @@ def _lake_rows(lake: ds.Dataset, columns: Sequence[_Column]) -> Iterator[Row]:
 
 
 def _matching(values: Iterable[object]) -> Key:
-    """A key that equals another with the same values: NaN is not equal to itself, but the same key all the same."""
+    """A comparable key: replaces NaN, which does not equal itself."""
     return tuple(_matching(v) if isinstance(v, tuple) else v if v == v else "NaN" for v in values)
 
 
@@ -371,7 +371,7 @@ def _compare_rows(
     """Match rows by key and compare them cell by cell.
 
     Returns:
-        How many rows the source and the lake have.
+        The numbers of rows in the source and the lake.
     """
     key_columns = sorted((c.key_place, at) for at, c in enumerate(columns) if c.key_place is not None)
     key_at = [at for _, at in key_columns]
@@ -398,7 +398,7 @@ def _compare_rows(
             findings.add("missing", shown_key(row), None, shown(row), None)
         elif row != other:
             for column, here, there in zip(columns, row, other, strict=True):
-                # NaN is not equal to itself, but the same cell all the same.
+                # NaN does not equal itself.
                 if here != there and repr(here) != repr(there):
                     show = column.rule.show
                     findings.add("cell", shown_key(row), column.name, show(here), show(there))
@@ -415,24 +415,25 @@ def compare(
     *,
     limit: int = 20,
     lake_name: Callable[[str], str] = str,
-    explain: Explain = _no_excuse,
+    explain: Explain = _no_explanation,
 ) -> Comparison:
     """Compare a source table with the live rows of its lake table.
 
-    Equal means: the same keys, each once, and in every column the same type and value: trailing spaces, microseconds,
-    the scale of decimals and null against empty text all count. Columns that begin with `__` are the toolkit's own.
+    Tables are equal if they have the same keys, each once, and the same type and value in every column, including
+    trailing spaces, microseconds, the scale of decimals, and null against empty text. Columns that begin with `__` are
+    cdc_lake's own.
 
     Args:
         dsn: libpq DSN or URL of the source database.
         schema: schema of the source table.
         table: name of the source table; it needs a primary key.
         lake_path: folder of the Delta or Hudi table.
-        limit: how many differences to return as samples; all are counted.
-        lake_name: what a column of that name is called in the lake.
-        explain: says of a difference why it has to be, if so; it is then counted apart.
+        limit: maximum number of samples; all differences are counted.
+        lake_name: maps a column's name to its name in the lake.
+        explain: returns the explanation of a known difference, which is then counted separately.
 
     Returns:
-        The outcome. When a key column or `__deleted` is itself a difference, rows are not compared and count 0.
+        The result. If a key column or `__deleted` differs, rows are not compared and their numbers are 0.
 
     Raises:
         ValueError: the source table has no primary key.
@@ -455,7 +456,7 @@ def compare(
 
 
 def _hudi_rows(path: str) -> ds.Dataset:
-    """All rows of a Hudi table, without Hudi's own columns."""
+    """All rows of a Hudi table, without Hudi's columns."""
     from hudi import HudiTableBuilder
 
     table = HudiTableBuilder.from_base_uri(path).build()
@@ -473,16 +474,16 @@ def _as_json(value: object) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the outcome of one comparison.
+    """Compare two tables from the command line and print the result.
 
     Returns:
-        The exit code: 0 equal, 1 different.
+        The exit code: 0 if they are equal, 1 if they differ.
     """
     parser = argparse.ArgumentParser(prog="comparer", description="Compare a Postgres table with its lake table.")
     parser.add_argument("--dsn", required=True, help="libpq DSN or URL of the source database")
     parser.add_argument("--table", required=True, help="schema.table")
     parser.add_argument("--lake", required=True, help="folder of the Delta or Hudi table")
-    parser.add_argument("--limit", type=int, default=20, help="how many differences to print")
+    parser.add_argument("--limit", type=int, default=20, help="maximum number of differences to print")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     schema, _, table = options.table.rpartition(".")

@@ -1,4 +1,4 @@
-"""A person's own database, from the files that pg_dump or anybody writes."""
+"""Load a user's own database from files of pg_dump or other SQL files."""
 
 import codecs
 import os
@@ -24,35 +24,35 @@ _RESTRICT: Final = re.compile(rb"\\(un)?restrict (\S+)")
 _COPY: Final = re.compile(rb"COPY (.+) FROM stdin(.*);", re.IGNORECASE)
 _ERROR: Final = re.compile(r"psql:.*?: (?:ERROR|FATAL|error): +(.*?)(?: at character \d+)?")
 _OTHERS: Final = frozenset((b"template1", b"postgres", b"-"))
-"""Databases that pg_dumpall connects to besides those of interest, and psql's word for the same one."""
+"""System databases to which pg_dumpall connects, and psql's name for the current one."""
 _ARCHIVES: Final = (b"PGDMP", b"toc.dat")
-"""How files of pg_dump's custom and tar formats begin."""
+"""First bytes of pg_dump's custom and tar formats."""
 
 
-class Loaded(NamedTuple):
-    """What came of a dump.
+class LoadedDump(NamedTuple):
+    """The result of loading dumps.
 
     Attributes:
         dsn: of the new database.
-        skipped: Postgres' errors of the statements that failed, and how often each occurred.
+        skipped: Postgres's errors of failed statements -> their numbers.
     """
 
     dsn: str
     skipped: Mapping[str, int]
 
 
-def load_dump(dsn_admin: str, database: str, files: Sequence[Path]) -> Loaded:
-    """Load dumps, one after another, into a new database, and skip statements that fail.
+def load_dump(dsn_admin: str, database: str, files: Sequence[Path]) -> LoadedDump:
+    """Load dumps into a new database, one after another, and skip statements that fail.
 
-    Everything goes into this database, whichever one the dump creates and connects to.
+    Everything is loaded into this database, even if the dump creates and connects to another one.
 
     Args:
-        dsn_admin: libpq DSN or URL of any database of the server, of a user who may create databases.
+        dsn_admin: libpq DSN or URL of any database of the server, with a user who may create databases.
         database: name of the database to create.
-        files: SQL, or what pg_dump writes in its custom, directory and tar formats.
+        files: SQL, or pg_dump's custom, directory or tar formats.
 
     Raises:
-        ConfigError: a file cannot be read, or holds several databases.
+        ConfigError: a file cannot be read, or contains several databases.
     """
     with psycopg.connect(dsn_admin, autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database)))
@@ -61,26 +61,26 @@ def load_dump(dsn_admin: str, database: str, files: Sequence[Path]) -> Loaded:
     for file in files:
         with TemporaryDirectory() as folder:
             skipped.update(_load(dsn, file, Path(folder)))
-    return Loaded(dsn, skipped)
+    return LoadedDump(dsn, skipped)
 
 
 def _load(dsn: str, file: Path, folder: Path) -> Iterator[str]:
-    """Load one file; the errors of what was skipped."""
+    """Load a file, and return the errors of skipped statements."""
     plain, script = _as_sql(file, folder / "restored.sql"), folder / "script.sql"
     with plain.open("rb") as lines, script.open("wb") as out:
         out.writelines(_adapted(file, lines, folder))
     command = [str(program("psql")), "--no-psqlrc", "--quiet", "--set", "VERBOSITY=terse"]
-    # A transaction goes on behind a statement that fails.
+    # ON_ERROR_ROLLBACK continues a transaction after a failed statement.
     server = conninfo_to_dict(dsn)
-    password = str(server.pop("password", ""))  # by the environment, because all users can see arguments
+    password = str(server.pop("password", ""))  # in the environment, because all users can see arguments
     command += ["--set", "ON_ERROR_ROLLBACK=on", "--file", "-", make_conninfo("", **server)]
     with script.open("rb") as statements:
-        said = _run(file, command, file.parent, statements, PGPASSWORD=password, PGCLIENTENCODING=_encoding(plain))
-    return (found[1] for found in map(_ERROR.fullmatch, said.splitlines()) if found)
+        output = _run(file, command, file.parent, statements, PGPASSWORD=password, PGCLIENTENCODING=_encoding(plain))
+    return (found[1] for found in map(_ERROR.fullmatch, output.splitlines()) if found)
 
 
 def _as_sql(file: Path, restored: Path) -> Path:
-    """The file itself if it is SQL, else the SQL that pg_restore makes of it."""
+    """The file if it is SQL, else the SQL that pg_restore extracts from it."""
     if file.is_file():
         with file.open("rb") as opened:
             if not opened.read(8).startswith(_ARCHIVES):
@@ -91,7 +91,7 @@ def _as_sql(file: Path, restored: Path) -> Path:
 
 
 def _encoding(file: Path) -> str:
-    """What psql takes a file's text for, until the file sets `client_encoding` itself."""
+    """The encoding with which psql reads a file, until the file sets `client_encoding`."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         with file.open("rb") as lines:
@@ -104,9 +104,9 @@ def _encoding(file: Path) -> str:
 
 
 def _adapted(file: Path, lines: Iterator[bytes], folder: Path) -> Iterator[bytes]:
-    """The lines of a script, but for those that create databases and connect to them.
+    """The lines of a script without those that create databases and connect to them.
 
-    The data of COPY go into files: if COPY fails, psql skips these, but takes lines of its script for statements.
+    The data of COPY is moved to files, because psql would run data lines as statements if COPY fails.
     """
     databases, key, starts, number = set(), b"", True, 0
     for line in lines:
@@ -130,14 +130,14 @@ def _adapted(file: Path, lines: Iterator[bytes], folder: Path) -> Iterator[bytes
             starts = text.startswith((b"--", b"\\")) or text.endswith((b";", b"*/"))
     if len(databases - _OTHERS) > 1:
         names = ", ".join(sorted(name.decode(errors="replace") for name in databases - _OTHERS))
-        raise ConfigError(str(file), f"it holds several databases ({names})", "give a dump of one of them")
+        raise ConfigError(str(file), f"it contains several databases ({names})", "use a dump of one of them")
 
 
 def _run(file: Path, command: Sequence[str], folder: Path, stdin: BinaryIO | None = None, **variables: str) -> str:
-    """Run a program of Postgres; what it said on stderr.
+    """Run a program of Postgres, and return its stderr.
 
     Raises:
-        ConfigError: it gave up.
+        ConfigError: it failed.
     """
     done = subprocess.run(
         command,
@@ -151,7 +151,7 @@ def _run(file: Path, command: Sequence[str], folder: Path, stdin: BinaryIO | Non
         check=False,
     )
     if done.returncode:
-        said = "\n".join(done.stderr.strip().splitlines()[-5:])
-        todo = "`pg_dump --format=plain --no-owner --no-privileges` writes a file that loads anywhere"
-        raise ConfigError(str(file), f"{Path(command[0]).name} cannot load it: {said}", todo)
+        output = "\n".join(done.stderr.strip().splitlines()[-5:])
+        todo = "create a portable file with `pg_dump --format=plain --no-owner --no-privileges`"
+        raise ConfigError(str(file), f"{Path(command[0]).name} cannot load it: {output}", todo)
     return done.stderr

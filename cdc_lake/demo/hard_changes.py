@@ -1,4 +1,4 @@
-"""Changes to the sample's film and customer, each of a kind that has confused a consumer of change events."""
+"""Difficult changes to the sample's tables film and customer, which often break consumers of change events."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 QUIET_EVERY: Final = 10
-"""Rows whose key is a multiple of this never change: what the snapshot said of them must stay."""
+"""Rows whose key is a multiple of this never change, so silver must keep their snapshot values."""
 
 Generate = Callable[[Random], object]
 
@@ -40,7 +40,7 @@ def _text(random: Random) -> str:
 
 
 def _wide(random: Random) -> str:
-    """Text that cannot be compressed and is too long for the row itself."""
+    """Incompressible text that Postgres stores outside the row."""
     return " ".join(f"{random.getrandbits(128):032x}" for _ in range(random.randrange(90, 150)))
 
 
@@ -72,7 +72,7 @@ def _or_null(generate: Generate) -> Generate:
 
 @dataclass(frozen=True)
 class Table:
-    """What the workload knows of a table: `narrow` and `wide` columns, and how to make their values."""
+    """A table for the workload: `narrow` and `wide` columns, with generators of their values."""
 
     name: str
     key: str
@@ -124,7 +124,7 @@ CUSTOMER: Final = Table(
 
 
 class Player:
-    """Plays transactions of every kind on one table."""
+    """Makes transactions of every kind on one table."""
 
     def __init__(self, source: psycopg.Connection, table: Table, random: Random) -> None:
         self.source = source
@@ -136,51 +136,51 @@ class Player:
         self.keys = [key for key in self.keys if key % QUIET_EVERY]
 
     def insert(self) -> None:
-        """One new row."""
+        """Insert a row."""
         key = self._new_key()
         self._insert(key)
         self.keys.append(key)
 
     def update(self) -> None:
-        """One to three columns, never a wide one: on a wide row this sends placeholders."""
+        """Update one to three narrow columns; for rows with wide values this sends placeholders."""
         self._update(self.any_key(), self._some(self.table.narrow))
 
     def delete(self) -> None:
-        """One row, for good."""
+        """Delete a row."""
         key = self.any_key()
         self._delete(key)
         self.keys.remove(key)
 
     def reinsert(self) -> None:
-        """A row is deleted and its key comes back with another row, in one transaction."""
+        """Delete a row and insert another one with the same key, in one transaction."""
         key = self.any_key()
         self._delete(key)
         self._insert(key)
 
     def key_change(self) -> None:
-        """The primary key and little else: wide values that stay are not sent under the new key."""
+        """Change the primary key and few other columns; unchanged wide values are not sent under the new key."""
         key, new = self.any_key(), self._new_key()
         self._update(key, {self.table.key: new, **self._some(self.table.narrow)})
         self.keys[self.keys.index(key)] = new
 
     def several(self) -> None:
-        """Two to four updates of one row in one transaction: they share one commit time."""
+        """Update a row two to four times in one transaction, with one commit time."""
         key = self.any_key()
         for _ in range(self.random.randrange(2, 5)):
             self._update(key, self._some(self.table.narrow))
 
     def wide(self) -> None:
-        """A new value in a wide column."""
+        """Update a wide column."""
         self._update(self.any_key(), self._some(self.table.wide))
 
     def wide_then_narrow(self) -> None:
-        """A new wide value, then another column: the placeholder comes after the value it stands for."""
+        """Update a wide column, then a narrow one: the placeholder arrives after the value."""
         key = self.any_key()
         self._update(key, self._some(self.table.wide))
         self._update(key, self._some(self.table.narrow))
 
     def come_and_go(self) -> None:
-        """A row that lives within one transaction."""
+        """Insert, update and delete a row in one transaction."""
         key = self._new_key()
         self._insert(key)
         self._update(key, self._some(self.table.narrow))
@@ -231,11 +231,11 @@ _SHARES: Final = {
 
 
 class HardChanges:
-    """Transactions of one kind and one table each.
+    """Transactions that each make one kind of change to one table.
 
     Args:
         source: the sample database.
-        random: decides everything.
+        random: determines all changes.
     """
 
     def __init__(self, source: psycopg.Connection, random: Random) -> None:

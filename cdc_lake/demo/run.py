@@ -1,7 +1,7 @@
-"""The whole way, for real, and the proof: Postgres -> Debezium -> Kafka -> bronze -> silver -> gold, against Postgres.
+"""The demo: run Postgres -> Debezium -> Kafka -> bronze -> silver -> gold, and compare the result with Postgres.
 
-The source changes all the while. The jobs run as anyone would run them, by spark-submit. What judges them shares no
-code with them: the source is read by psycopg, the tables by delta-rs, the topics by a plain consumer.
+The source changes while the jobs run with spark-submit. The comparison shares no code with the jobs: it reads the
+source with psycopg, tables with delta-rs, and topics with a plain consumer.
 """
 
 import json
@@ -120,7 +120,7 @@ class Where:
 
 
 def here() -> Where:
-    """On this machine, with what is installed beside this Python."""
+    """Jobs on this machine, with the programs of this Python environment."""
     programs = Path(sys.executable).parent
     return Where(
         command=(str(programs / "spark-submit"), "--conf", f"spark.driver.extraJavaOptions={SMALL_JVM}"),
@@ -213,7 +213,7 @@ class DemoResult:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Note how long the body takes."""
+        """Record how long the body takes."""
         started = time.monotonic()
         yield
         self.parts[name] = round(time.monotonic() - started, 1)
@@ -235,13 +235,13 @@ def run_demo(
         folder: servers and lake are made in it.
         dumps: files of `pg_dump`, in any of its formats, to load instead of the sample.
         tables: globs of the topics to follow; all when there are none.
-        table_type: what silver is held in, one of `config.TABLE_TYPES`.
+        table_type: silver's storage type, one of `config.TABLE_TYPES`.
         where: the jobs run; here, if that is not given.
         keep: leave the servers running.
         say: told what is going on.
 
     Raises:
-        ConfigError: the folder holds something that no demo made, a dump cannot be loaded, or there is no such table.
+        ConfigError: the folder has files of others, a dump cannot be loaded, or a table does not exist.
         InstallationError: a jar is missing or damaged.
         InfrastructureError: a server or connector does not start.
         CdcLakeError: a job failed.
@@ -309,8 +309,8 @@ def _dump(dsn_admin: str, files: Sequence[Path]) -> Source:
     if not followed:
         wrong = "no table in it has a usable primary key"
         if skipped:
-            wrong += f". Postgres said: {'; '.join(list(skipped)[:_ERRORS_NAMED])}"
-        raise ConfigError(", ".join(map(str, files)), wrong, "give another dump")
+            wrong += f". Postgres reported: {'; '.join(list(skipped)[:_ERRORS_NAMED])}"
+        raise ConfigError(", ".join(map(str, files)), wrong, "use another dump")
     return Source(
         name="dump",
         dsn=dsn,
@@ -335,7 +335,7 @@ def _chosen(globs: Sequence[str], topics: Sequence[str]) -> list[str]:
     """
     for glob in globs:
         if not any(fnmatchcase(topic, glob) for topic in topics):
-            raise ConfigError(glob, "no table to follow has such a topic", f"see --table: {', '.join(topics)}")
+            raise ConfigError(glob, "it matches no topic", f"the topics are {', '.join(topics)}")
     return [topic for topic in topics if any(fnmatchcase(topic, glob) for glob in globs)]
 
 
@@ -401,7 +401,7 @@ class Jobs:
                 raise CdcLakeError(
                     f"the {layer} job",
                     f"it ended with exit code {done.returncode}",
-                    f"it said:\n{done.stdout}{done.stderr}",
+                    f"its output:\n{done.stdout}{done.stderr}",
                 )
             report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         for table in report["tables"]:
@@ -411,7 +411,7 @@ class Jobs:
 
 
 def _play(source: Source, jobs: Jobs, stack: Stack, result: DemoResult, say: Say) -> None:
-    """Have the jobs follow the source while it changes, and once more when it has come to rest."""
+    """Run the jobs while the source changes, and once more when it has stopped changing."""
     connector = postgres_connector_config(
         stack.endpoints,
         database=source.name,
@@ -478,12 +478,12 @@ def _judge(source: Source, jobs: Jobs, stack: Stack, lake: Path, result: DemoRes
 
 
 def too_few(stream: Mapping[str, int], floor: Mapping[str, int]) -> dict[str, int]:
-    """What a stream holds less of than it has to."""
+    """The counts that are below their minimum."""
     return {name: stream[name] for name, least in floor.items() if stream[name] < least}
 
 
 def _unheard_of(dsn: str, topic: str, table: Table) -> TableResult:
-    """A table that is empty has no topic; any row of one without a topic is missing."""
+    """The result of a table without a topic: an empty table has none; otherwise all its rows are missing."""
     with psycopg.connect(dsn) as source:
         ((rows,),) = source.execute(f"SELECT count(*) FROM {table.qualified}".encode()).fetchall()
     return TableResult(topic, 0, 0, 0, 0, source_rows=rows, differences=rows, losses={}, seconds=0.0)
@@ -511,7 +511,7 @@ def _table_result(topic: str, bronze: Path, stream: StreamStats, compared: Compa
 
 
 def gold_result(dsn: str, model: str, query: str, lake: Path, seconds: float) -> GoldResult:
-    """Compare a model's table with what the source answers to a query."""
+    """Compare a model's table with the result of a query in the source."""
     with psycopg.connect(dsn) as source:
         asked = source.execute(query.encode())
         names = [column.name for column in asked.description or ()]
@@ -523,17 +523,17 @@ def gold_result(dsn: str, model: str, query: str, lake: Path, seconds: float) ->
 
 
 def held_in(table_type: TableType) -> str:
-    """The setting `defaults.silver` for a table type, as a variable's value."""
+    """The setting `defaults.silver` for a table type, as the value of an environment variable."""
     return f"[{TABLE_TYPES[table_type].model_dump_json(exclude_none=True)}]"
 
 
 def _empty(folder: Path, stack: Stack, lake: Path) -> None:
-    """Start from nothing, but never delete what no demo made."""
+    """Empty the folder, unless it has files that the demo did not create."""
     marker = folder / _MARKER
     if not marker.exists():
         if lake.exists() or stack.folder.exists():
             raise ConfigError(
-                str(folder), "it holds servers or tables that no demo made", "give another folder with --folder"
+                str(folder), "it contains servers or tables that the demo did not create", "use another --folder"
             )
         folder.mkdir(parents=True, exist_ok=True)
         marker.touch()
@@ -543,7 +543,7 @@ def _empty(folder: Path, stack: Stack, lake: Path) -> None:
 
 @contextmanager
 def _peak_memory(result: DemoResult) -> Iterator[None]:
-    """Note the most memory that this process and all below it held at once."""
+    """Record the peak memory of this process and its descendants."""
     done = threading.Event()
 
     def watch() -> None:

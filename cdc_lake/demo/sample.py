@@ -1,4 +1,4 @@
-"""The sample source: a DVD rental shop in the shape of Pagila, with hard values."""
+"""The sample database: a DVD rental shop like Pagila, with difficult values."""
 
 import logging
 import time
@@ -22,7 +22,7 @@ TABLES: Final = (
     *("film", "film_actor", "film_category", "customer", "inventory", "rental", "payment"),
 )
 ENVELOPE_TABLES: Final = ("customer", "rental")
-"""Their records are whole change events; the other tables' are flattened to the row."""
+"""Tables whose records are complete change events; those of others are flattened."""
 SIGNAL_TABLE: Final = "debezium_signal"
 GOLD: Final = {
     "film_revenue": """
@@ -50,14 +50,14 @@ GOLD: Final = {
             (date_bin('5 min', payment_date, '2022-01-01 UTC') - interval '5 min')) AS windows (window_start)
         GROUP BY 1, 2""",
 }
-"""What the tables of conf/gold must hold, asked of the source, in words of its own."""
+"""Queries of the source for the expected content of the models in conf/gold."""
 
 
 def create(dsn_admin: str, database: str = "pagila") -> str:
-    """Create the sample database and load it; one that is loaded already is left alone.
+    """Create and load the sample database, unless it exists.
 
     Args:
-        dsn_admin: libpq DSN or URL of any database of the server, of a user who may create databases.
+        dsn_admin: libpq DSN or URL of any database of the server, with a user who may create databases.
         database: name of the database to create.
 
     Returns:
@@ -78,28 +78,26 @@ def create(dsn_admin: str, database: str = "pagila") -> str:
 def wait_until_sent(
     dsn: str, slot: str, seconds: float, *, signal_table: str | None = None, check: Check = lambda: None
 ) -> None:
-    """Return when Kafka has acknowledged every change made so far.
+    """Wait until Kafka has acknowledged all changes made so far.
 
-    Connect confirms a place in the source's log only once all records before it are in Kafka, and it confirms the end
-    of a transaction only when the next one follows; so messages of our own are written into the log behind the
-    changes.
+    Connect confirms a position in the source's log only when all records before it are in Kafka, and the end of a
+    transaction only when another one follows. So this writes messages into the log after the changes.
 
     Args:
         dsn: DSN of the source.
         slot: the connector's replication slot.
         seconds: how long to wait.
-        signal_table: `<schema>.<table>`, where the connector writes the windows of its incremental snapshots; these are
-            waited for, too.
-        check: called once a second meanwhile; what it raises ends the wait.
+        signal_table: `<schema>.<table>`, to wait also for incremental snapshots, whose windows are written there.
+        check: called once per second; its errors end the wait.
 
     Raises:
-        InfrastructureError: the connector does not keep up, or does not run.
+        InfrastructureError: the connector is too slow or not running.
     """
     deadline = time.monotonic() + seconds
     with psycopg.connect(dsn, autocommit=True) as source:
         _wait_for_slot(source, slot, deadline, check)
         windows = -1
-        # A snapshot goes on as long as the connector answers what it has read with windows of its own.
+        # A snapshot continues as long as the connector writes windows.
         while signal_table and windows != (windows := _windows(source, signal_table)):
             _wait_for_slot(source, slot, deadline, check)
 
@@ -110,7 +108,7 @@ def _windows(source: psycopg.Connection, signal_table: str) -> int:
 
 
 def _wait_for_slot(source: psycopg.Connection, slot: str, deadline: float, check: Check) -> None:
-    # Until it is active the connector has not begun to stream: it is still taking its first snapshot.
+    # The slot is inactive until the connector has finished its initial snapshot.
     asked = "SELECT active, confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
     goal, checked = None, time.monotonic()
     while (now := time.monotonic()) < deadline:

@@ -1,4 +1,4 @@
-"""The sample's business: what goes on in a rental shop, and among it every hard change."""
+"""The sample's workload: the business of a rental shop, mixed with difficult changes."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta

@@ -1,6 +1,6 @@
-"""An independent eye on Kafka: what really flowed, read without any code of cdc_lake.
+"""Read Kafka independently, without code of cdc_lake, and count the difficult events.
 
-A proof over an empty or an easy stream proves nothing, so the stream's hard parts are counted here.
+The demo proves something only if the stream has difficult events.
 """
 
 import io
@@ -16,7 +16,7 @@ import requests
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 PLACEHOLDER: Final = "__debezium_unavailable_value"
-# What Debezium's converters make of the placeholder for each column type.
+# Debezium's placeholder for each column type.
 _PLACEHOLDERS: Final = (
     PLACEHOLDER,
     PLACEHOLDER.encode(),
@@ -34,15 +34,15 @@ NEW_KEY: Final = "__debezium.newkey"
 
 @dataclass(frozen=True)
 class StreamStats:
-    """What a stream held.
+    """Counts of a stream.
 
     Attributes:
-        records: records by topic, tombstones included.
+        records: records by topic, including tombstones.
         updates: update events.
-        deletes: delete events, the first half of a key change included.
-        ties: streaming events with the same source time as the streaming event of their key before them.
-        key_changes: deletes that name the key's successor.
-        placeholders: updates with at least one value that was not sent.
+        deletes: delete events, including those of key changes.
+        ties: streaming events with the same source time as their key's previous streaming event.
+        key_changes: deletes with a header that has the new key.
+        placeholders: updates with at least one placeholder.
     """
 
     records: Mapping[str, int]
@@ -55,7 +55,7 @@ class StreamStats:
 
 @dataclass(frozen=True)
 class _Event:
-    """One change, the same for the flattened shape and the envelope."""
+    """A change, from a flattened record or an envelope."""
 
     op: str
     source_ts_ms: int
@@ -63,7 +63,7 @@ class _Event:
 
 
 def observe(bootstrap: str, registry_url: str, topics: Sequence[str]) -> StreamStats:
-    """Read topics from their beginning to their present end and count what they hold.
+    """Read topics from the beginning to the current end, and count their events.
 
     Args:
         bootstrap: the broker's host and port.
@@ -94,7 +94,7 @@ def observe(bootstrap: str, registry_url: str, topics: Sequence[str]) -> StreamS
 
 
 def messages(bootstrap: str, topics: Sequence[str]) -> Iterator[Message]:
-    """Yield the committed records of topics up to their present end, each partition in order."""
+    """Yield the committed records of topics up to the current end, in order per partition."""
     consumer = _consumer(bootstrap)
     try:
         partitions = [partition for topic in topics for partition in _partitions(consumer, topic)]
@@ -131,7 +131,7 @@ def _partitions(consumer: Consumer, topic: str) -> list[TopicPartition]:
 
 
 def _event(value: Any) -> _Event | None:
-    """Return the change a decoded value tells of, none for messages, heartbeats and the like."""
+    """The change in a decoded value; none for messages and heartbeats."""
     if not isinstance(value, dict):
         return None
     if "op" in value and "source" in value:

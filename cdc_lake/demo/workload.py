@@ -1,4 +1,4 @@
-"""Changes to a source while it is being read."""
+"""Change a source database while the jobs read it."""
 
 import logging
 import threading
@@ -14,14 +14,14 @@ import psycopg
 logger = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 0.05
-"""Between two transactions in the background, which leaves the processor to those who read."""
+"""Pause between background transactions, so that the readers get CPU time."""
 
 
 class Changes(Protocol):
-    """Somebody who changes a source; what is done follows from the seed and the rows that were there, never a clock."""
+    """A workload. Its changes depend only on the seed and the initial rows, not on a clock."""
 
     def make(self) -> str:
-        """Make the changes of one transaction, which the caller has begun and commits; their kind."""
+        """Make the changes of a transaction, which the caller begins and commits; return their kind."""
 
 
 ChangesTo = Callable[[psycopg.Connection, Random], Changes]
@@ -32,28 +32,28 @@ def change(dsn: str, changes_to: ChangesTo, *, seed: int, transactions: int) -> 
 
     Args:
         dsn: DSN of the source.
-        changes_to: who makes the changes.
-        seed: decides everything; the same seed on the same rows makes the same changes.
-        transactions: how many to commit.
+        changes_to: creates the workload.
+        seed: the same seed and rows give the same changes.
+        transactions: number of transactions to commit.
 
     Returns:
-        How many transactions of each kind were committed.
+        Number of committed transactions by kind.
     """
     return _change(dsn, changes_to, seed, transactions, done=Counter(), stop=None)
 
 
 @contextmanager
 def changing(dsn: str, changes_to: ChangesTo, *, seed: int, at_least: int) -> Iterator[Counter[str]]:
-    """Commit transactions on a thread of its own while the body runs, and afterwards until there are enough.
+    """Commit transactions on a separate thread while the body runs, and afterwards until there are enough.
 
     Args:
         dsn: DSN of the source.
-        changes_to: who makes the changes.
-        seed: decides everything but how many transactions there are.
-        at_least: how many to commit, however soon the body ends.
+        changes_to: creates the workload.
+        seed: determines everything except the number of transactions.
+        at_least: minimum number of transactions.
 
     Yields:
-        How many transactions of each kind have been committed so far.
+        Number of committed transactions by kind so far.
     """
     done: Counter[str] = Counter()
     stop = threading.Event()
@@ -69,7 +69,7 @@ def changing(dsn: str, changes_to: ChangesTo, *, seed: int, at_least: int) -> It
 def _change(
     dsn: str, changes_to: ChangesTo, seed: int, at_least: int, done: Counter[str], stop: threading.Event | None
 ) -> Counter[str]:
-    """Commit transactions until told to stop, slowly; and `at_least` so many."""
+    """Commit transactions until `stop` is set, with pauses, but at least `at_least`."""
     with psycopg.connect(dsn, autocommit=True) as source:
         changes = changes_to(source, Random(seed))
         while done.total() < at_least or (stop is not None and not stop.is_set()):

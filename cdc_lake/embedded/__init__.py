@@ -1,1 +1,1 @@
-"""Postgres, Kafka, Apicurio Registry and Kafka Connect with Debezium as child processes, for the demo and the tests."""
+"""Run Postgres, Kafka, Apicurio Registry and Kafka Connect with Debezium as child processes, for the demo and tests."""

@@ -1,4 +1,4 @@
-"""Apicurio Registry, with its schemas in a file so that their ids outlive it."""
+"""Apicurio Registry, with its schemas in a file so that ids survive restarts."""
 
 from cdc_lake.embedded.server import HOST, Server, answers
 

@@ -1,4 +1,4 @@
-"""Connectors of the embedded Kafka Connect."""
+"""Create and check connectors of the embedded Kafka Connect."""
 
 import re
 import time
@@ -26,17 +26,17 @@ def postgres_connector_config(
     envelope_tables: Sequence[str] = (),
     signal_table: str | None = None,
 ) -> dict[str, str]:
-    """One Debezium connector for tables of an embedded Postgres, its records in Avro by Apicurio.
+    """Configuration of a Debezium connector for tables of an embedded Postgres, with Apicurio's Avro converter.
 
     Args:
-        endpoints: of the stack.
-        tables: all of them, as `<schema>.<table>`; a partitioned table by its own name, not its partitions'.
-        envelope_tables: those of them whose records stay whole change events; the others' are flattened to the row.
-        signal_table: the one through which it takes orders, such as for an incremental snapshot.
+        endpoints: the stack's.
+        tables: all captured tables, as `<schema>.<table>`; a partitioned table without its partitions.
+        envelope_tables: the tables whose records stay complete change events; others are flattened.
+        signal_table: Debezium's signal table, for example for incremental snapshots.
     """
     server = urlsplit(endpoints["postgres"])
     slot = re.sub(r"[^a-z0-9_]", "_", topic_prefix.lower())
-    # `message` is where pg_logical_emit_message goes, which is no row.
+    # `message` is the topic of pg_logical_emit_message.
     topics = (re.sub(r"[^a-zA-Z0-9._-]", "_", name) for name in (*envelope_tables, "message"))
     whole = "|".join(map(re.escape, topics))
     captured = [*tables, signal_table] if signal_table else tables
@@ -52,12 +52,12 @@ def postgres_connector_config(
         "slot.name": slot,
         "publication.name": slot,
         "publication.autocreate.mode": "filtered",
-        # Else a partitioned table arrives under the names of its partitions, and in a snapshot twice.
+        # Otherwise a partitioned table arrives under its partitions' names, and twice in a snapshot.
         "publish.via.partition.root": "true",
         "topic.prefix": topic_prefix,
-        # A comma separates, whatever stands before it.
+        # Commas are separators, even if they are escaped.
         "table.include.list": ",".join(re.escape(table).replace(",", r"\x2c") for table in captured),
-        # Avro takes fewer names than Postgres.
+        # Avro allows fewer characters in names than Postgres.
         "schema.name.adjustment.mode": "avro",
         "field.name.adjustment.mode": "avro",
         **({"signal.data.collection": signal_table} if signal_table else {}),
@@ -79,50 +79,50 @@ def postgres_connector_config(
 
 
 def check_connector(connect_url: str, name: str) -> None:
-    """See that a connector and its task have not failed.
+    """Check that a connector and its task have not failed.
 
     Raises:
-        InfrastructureError: one has, with the beginning of its trace; or Connect does not answer.
+        InfrastructureError: one has failed, with the first lines of its trace; or Connect does not respond.
     """
-    with _asking(connect_url) as session:
-        _runs(session, connect_url, name)
+    with _session(connect_url) as session:
+        _is_running(session, connect_url, name)
 
 
 def put_connector(connect_url: str, name: str, config: Mapping[str, str]) -> None:
     """Create or change a connector and wait until it and its task run.
 
     Raises:
-        InfrastructureError: Connect refuses the configuration, or the connector fails or does not run in time.
+        InfrastructureError: Connect rejects the configuration, or the connector fails or does not start in time.
     """
     where = f"connector {name}"
     deadline = time.monotonic() + _TIMEOUT_SECONDS
-    with _asking(connect_url) as session:
+    with _session(connect_url) as session:
         answer = session.put(f"{connect_url}/connectors/{name}/config", json=dict(config), timeout=_TIMEOUT_SECONDS)
         if not answer.ok:
-            raise InfrastructureError(where, f"Connect refuses it: {_reason(answer)}", "correct its configuration")
-        while not _runs(session, connect_url, name):
+            raise InfrastructureError(where, f"Connect rejects it: {_reason(answer)}", "correct its configuration")
+        while not _is_running(session, connect_url, name):
             if time.monotonic() > deadline:
                 raise InfrastructureError(
-                    where, f"it does not run after {_TIMEOUT_SECONDS:.0f} s", "see the log of Connect"
+                    where, f"it is not running after {_TIMEOUT_SECONDS:.0f} s", "see Connect's log"
                 )
             time.sleep(_POLL_SECONDS)
 
 
 @contextmanager
-def _asking(connect_url: str) -> Iterator[requests.Session]:
+def _session(connect_url: str) -> Iterator[requests.Session]:
     with requests.Session() as session:
         session.trust_env = False
         try:
             yield session
         except requests.RequestException as exc:
             raise InfrastructureError(
-                "Kafka Connect", f"it does not answer at {connect_url}: {exc}", "start it with `cdc-lake stack up`"
+                "Kafka Connect", f"it does not respond at {connect_url}: {exc}", "start it with `cdc-lake stack up`"
             ) from exc
 
 
-def _runs(session: requests.Session, connect_url: str, name: str) -> bool:
+def _is_running(session: requests.Session, connect_url: str, name: str) -> bool:
     answer = session.get(f"{connect_url}/connectors/{name}/status", timeout=_TIMEOUT_SECONDS)
-    if answer.status_code == requests.codes.not_found:  # the configuration has not been read back yet
+    if answer.status_code == requests.codes.not_found:  # Connect has not read the configuration back yet
         return False
     answer.raise_for_status()
     status: dict[str, Any] = answer.json()
@@ -130,7 +130,7 @@ def _runs(session: requests.Session, connect_url: str, name: str) -> bool:
     for part in parts:
         if part["state"] == "FAILED":
             raise InfrastructureError(
-                f"connector {name}", f"it failed: {_gist(part.get('trace', ''))}", "remove the cause, then put it again"
+                f"connector {name}", f"it failed: {_gist(part.get('trace', ''))}", "fix the cause, then create it again"
             )
     return bool(status["tasks"]) and all(part["state"] == "RUNNING" for part in parts)
 
@@ -153,6 +153,6 @@ def _avro_converter(side: str, registry: str) -> dict[str, str]:
         prefix: "io.apicurio.registry.utils.converter.AvroConverter",
         f"{prefix}.apicurio.registry.url": f"{registry}/apis/registry/v3",
         f"{prefix}.apicurio.registry.auto-register": "true",
-        # Else whole events are written with the row's old schema for up to 30 s after an ALTER TABLE: silent data loss.
+        # Otherwise events use the row's old schema for up to 30 s after an ALTER TABLE, which silently loses data.
         f"{prefix}.apicurio.registry.dereference-schema": "true",
     }

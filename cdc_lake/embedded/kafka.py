@@ -1,4 +1,4 @@
-"""Kafka: one process that is broker and controller."""
+"""Kafka in one process, as broker and controller."""
 
 import socket
 import struct
@@ -8,7 +8,7 @@ from cdc_lake.embedded.server import HOST, Server, properties
 
 _HEAP = "384m"
 MAX_RECORD_BYTES = 32 << 20
-"""Kafka's own 1 MiB is less than a row with a document in it; bronze quarantines above `read.max_record_bytes`."""
+"""Kafka's default of 1 MiB is too small for rows with documents. Bronze has its own limit, `read.max_record_bytes`."""
 _CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 _API_VERSIONS_REQUEST = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 """Length, api key, api version, correlation id, no client id."""
@@ -33,7 +33,7 @@ class Kafka(Server):
         return [*self._jvm(), "kafka.Kafka", str(self._conf)]
 
     def is_ready(self) -> bool:
-        # The port is open well before requests are answered.
+        # The port opens well before Kafka handles requests.
         try:
             with socket.create_connection((HOST, self.site.ports["kafka"]), timeout=1) as connection:
                 connection.sendall(_API_VERSIONS_REQUEST)
@@ -45,7 +45,7 @@ class Kafka(Server):
         return self.site.jvm_of_part("kafka", _HEAP, "kafka.server.KafkaRaftServer")
 
     def _users(self) -> list[str]:
-        """Flags for the users that are there from the start: none, nobody has to log in."""
+        """Flags to create initial users; none, because the broker needs no login."""
         return []
 
     @property

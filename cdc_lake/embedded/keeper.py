@@ -1,7 +1,7 @@
 """The process that owns the servers of one stack: `python -m cdc_lake.embedded.keeper <folder> [metastore]`.
 
-The servers are its children and end with it, however it ends. It ends on SIGTERM, and when its standard input closes,
-which happens when the process that started it ends; a byte there sets it free of that process.
+The servers are its children and end with it, however it ends. It ends on SIGTERM, and when its standard input closes
+because the process that started it has ended. A byte on standard input detaches it from that process.
 """
 
 import ctypes
@@ -29,8 +29,8 @@ from cdc_lake.errors import CdcLakeError, InfrastructureError
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
 from cdc_lake.spark.java import find_java
 
-ANOTHER_KEEPS_IT = 3
-"""Exit code of a keeper that found another one at work."""
+ALREADY_RUNNING = 3
+"""Exit code of a keeper if another one is running."""
 
 _READY_TIMEOUT_SECONDS = 120.0
 _POLL_SECONDS = 0.1
@@ -42,8 +42,8 @@ _LIBC = ctypes.CDLL(None)
 
 
 @dataclass
-class _Kept:
-    """A server and its process, once it has one."""
+class _ManagedServer:
+    """A server and its process, once it has been started."""
 
     server: Server
     process: subprocess.Popen[bytes] | None = None
@@ -68,27 +68,27 @@ class _Kept:
 
 
 class Keeper:
-    """Starts the servers of a stack, watches over them and stops them.
+    """Starts, monitors and stops the servers of a stack.
 
     Args:
-        more: the servers that only some stacks have.
+        more: optional servers.
     """
 
     def __init__(self, site: Site, more: Iterable[Server] = ()) -> None:
         self._site = site
-        # The registry comes first: it takes longest and needs no preparation.
+        # The registry first, because it takes longest and needs no preparation.
         servers = (Apicurio(site), Kafka(site), Postgres(site), Connect(site), *more)
-        self._kept = {server.name: _Kept(server) for server in servers}
+        self._kept = {server.name: _ManagedServer(server) for server in servers}
         self._is_leashed = True
-        self._is_asked_to_stop = False
+        self._stop_requested = False
 
     def run(self) -> Failure | None:
-        """Keep the servers until told to stop.
+        """Run the servers until the keeper is stopped.
 
         Returns:
             Why they could not be started, if so.
         """
-        signal.signal(signal.SIGTERM, self._ask_to_stop)
+        signal.signal(signal.SIGTERM, self._request_stop)
         failure = None
         try:
             self._start()
@@ -108,12 +108,12 @@ class Keeper:
                     self._look_at(kept)
                 elif kept.server.after is None or self._kept[kept.server.after].is_ready:
                     self._spawn(kept)
-            if self._told_to_stop():
+            if self._should_stop():
                 return
         addresses = {name: kept.server.address for name, kept in self._kept.items()}
         write_json(endpoints_file(self._site.folder), addresses)
 
-    def _spawn(self, kept: _Kept) -> None:
+    def _spawn(self, kept: _ManagedServer) -> None:
         server, log = kept.server, self._site.log(kept.server.name)
         log.parent.mkdir(parents=True, exist_ok=True)
         if log.exists():
@@ -121,7 +121,7 @@ class Keeper:
         try:
             server.prepare()
             with log.open("ab") as out:
-                # preexec_fn is safe with one thread; it runs after the change of account, which would undo it.
+                # preexec_fn is safe with one thread; it runs after the change of user, which would reset it.
                 kept.process = subprocess.Popen(
                     server.command(),
                     stdin=subprocess.DEVNULL,
@@ -132,36 +132,36 @@ class Keeper:
                     **server.account,
                 )
         except (OSError, subprocess.SubprocessError) as exc:
-            raise self._failed(server, f"it cannot be started, {exc}") from exc
+            raise self._start_error(server, f"cannot start it: {exc}") from exc
         kept.started = time.monotonic()
         self._record()
 
-    def _look_at(self, kept: _Kept) -> None:
+    def _look_at(self, kept: _ManagedServer) -> None:
         if kept.is_ready:
             return
         if kept.process and not kept.lives:
-            raise self._failed(kept.server, f"it ended with code {kept.process.returncode} before it was ready")
+            raise self._start_error(kept.server, f"it ended with code {kept.process.returncode} before it was ready")
         if kept.server.is_ready():
             kept.is_ready = True
             self._record()
         elif time.monotonic() > kept.started + _READY_TIMEOUT_SECONDS:
-            raise self._failed(kept.server, f"it is not ready after {_READY_TIMEOUT_SECONDS:.0f} s")
+            raise self._start_error(kept.server, f"it is not ready after {_READY_TIMEOUT_SECONDS:.0f} s")
 
     def _watch(self) -> None:
         states: list[ServerState] = []
-        while not self._told_to_stop():
+        while not self._should_stop():
             before, states = states, [kept.state for kept in self._kept.values()]
             if states != before:
                 self._record()
 
     def _stop(self) -> None:
-        """Stop Connect, then what it writes to; whoever does not listen is ended at once."""
+        """Stop Connect, then the servers that it uses; kill those that do not stop in time."""
         connect = self._kept["connect"]
         others = [kept for kept in self._kept.values() if kept is not connect]
-        for group, patience in (([connect], _STOP_CONNECT_SECONDS), (others, _STOP_SECONDS)):
+        for group, seconds in (([connect], _STOP_CONNECT_SECONDS), (others, _STOP_SECONDS)):
             for kept in group:
                 kept.signal(kept.server.stop_signal)
-            _await_end(group, patience)
+            _await_end(group, seconds)
             for kept in group:
                 kept.signal(kept.server.last_signal)
         _await_end(others, _LAST_SECONDS)
@@ -171,20 +171,20 @@ class Keeper:
                 kept.process.wait()
             kept.process, kept.is_ready = None, False
 
-    def _told_to_stop(self) -> bool:
-        """Wait a moment, and see."""
+    def _should_stop(self) -> bool:
+        """Wait a moment, then return whether to stop."""
         if self._is_leashed and select.select([sys.stdin.fileno()], [], [], _POLL_SECONDS)[0]:
             if not os.read(sys.stdin.fileno(), 1):
                 return True
             self._is_leashed = False
         elif not self._is_leashed:
             time.sleep(_POLL_SECONDS)
-        return self._is_asked_to_stop
+        return self._stop_requested
 
-    def _ask_to_stop(self, *_: object) -> None:
-        self._is_asked_to_stop = True
+    def _request_stop(self, *_: object) -> None:
+        self._stop_requested = True
 
-    def _failed(self, server: Server, what: str) -> InfrastructureError:
+    def _start_error(self, server: Server, what: str) -> InfrastructureError:
         log = self._site.log(server.name)
         return InfrastructureError(server.name, what, f"its log {log} ends with\n{tail(log)}")
 
@@ -199,17 +199,17 @@ class Keeper:
 
 
 def main(folder: Path, *more: str) -> int:
-    """Keep the stack of `folder`.
+    """Run the stack of `folder`.
 
     Args:
-        more: `metastore`, to have one.
+        more: `metastore`, to run one, too.
 
     Returns:
         The exit code of the process.
     """
     lock = take_lock(folder)
     if lock is None:
-        return ANOTHER_KEEPS_IT
+        return ALREADY_RUNNING
     with lock:
         try:
             jars = read_lock(lock_file(EMBEDDED_PROFILE))
@@ -218,7 +218,9 @@ def main(folder: Path, *more: str) -> int:
         except Exception as exc:
             traceback.print_exc()
             failure = Failure(
-                "keeper", f"{type(exc).__name__}: {exc}", f"this is a fault of cdc_lake; see {folder}/logs"
+                "keeper",
+                f"{type(exc).__name__}: {exc}",
+                f"this is a bug in cdc_lake; see {folder}/logs",
             )
             StackRecord(os.getpid(), [], failure).write(folder)
     return 1 if failure else 0
@@ -235,7 +237,7 @@ def _end_with_this_process(number: signal.Signals) -> Callable[[], None]:
     return bind
 
 
-def _await_end(group: Iterable[_Kept], seconds: float) -> None:
+def _await_end(group: Iterable[_ManagedServer], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while any(kept.lives for kept in group) and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS / 2)

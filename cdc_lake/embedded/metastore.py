@@ -1,4 +1,4 @@
-"""A Hive metastore, from the jars that PySpark brings along, with its content in a file."""
+"""A Hive metastore from PySpark's jars, with its content in a file."""
 
 import socket
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ _HEAP = "256m"
 
 
 class Metastore(Server):
-    """The catalog; only started if it is asked for."""
+    """The catalog, which is optional."""
 
     name = "metastore"
 
@@ -21,7 +21,7 @@ class Metastore(Server):
 
     @property
     def note(self) -> str:
-        return "Hive's metastore knows no passwords, and listens on every interface of this machine"
+        return "Hive's metastore has no authentication, and listens on all network interfaces"
 
     def prepare(self) -> None:
         self.site.write("metastore/hive-site.xml", _configuration(self._settings()))
@@ -47,7 +47,7 @@ class Metastore(Server):
             "hive.metastore.warehouse.dir": str(folder / "warehouse"),
             "datanucleus.schema.autoCreateAll": "true",
             "hive.metastore.schema.verification": "false",
-            # Needs a class that PySpark leaves out.
+            # It needs a class that PySpark does not include.
             "hive.async.log.enabled": "false",
         }
 

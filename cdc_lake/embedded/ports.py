@@ -1,4 +1,4 @@
-"""Ports of the embedded servers: any that are free, and the same ones again at the next start."""
+"""Choose free ports for the embedded servers, and reuse them at the next start."""
 
 import json
 import random
@@ -13,15 +13,15 @@ from cdc_lake.errors import InfrastructureError
 PORTS = ("postgres", "kafka", "kafka_controller", "registry", "connect", "metastore")
 
 _RANGE = range(20_000, 32_000)
-"""Below what the kernel hands out to outgoing connections, which could take a port while its server is down."""
-_PATIENCE_SECONDS = 5.0
+"""Below the kernel's range for outgoing connections, which could take the port of a stopped server."""
+_WAIT_SECONDS = 5.0
 
 
 def choose_ports(folder: Path) -> dict[str, int]:
-    """Free ports for the servers of a stack; those of its last start if they are still free."""
+    """Free ports for the servers of a stack, if possible those of its last start."""
     file = folder / "ports.json"
     ports: dict[str, int] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    deadline = time.monotonic() + _PATIENCE_SECONDS  # for servers that have been killed a moment ago
+    deadline = time.monotonic() + _WAIT_SECONDS  # servers that were just killed release their ports
     while not all(map(_is_free, ports.values())) and time.monotonic() < deadline:
         time.sleep(0.1)
     chosen: dict[str, int] = {}
@@ -37,7 +37,9 @@ def _any_free(taken: set[int]) -> int:
         if port not in taken and _is_free(port):
             return port
     raise InfrastructureError(
-        HOST, f"no free port was found from {_RANGE.start} on", "end what uses them, then try again"
+        HOST,
+        f"no free port between {_RANGE.start} and {_RANGE.stop - 1}",
+        "stop programs that use them",
     )
 
 

@@ -25,7 +25,7 @@ _DEAD_SERVER_TIMEOUT_SECONDS = 30
 
 
 class Postgres(Server):
-    """The source database. It refuses to run as root, so root has `nobody` run it."""
+    """The source database. Postgres does not run as root, so for root it runs as `nobody`."""
 
     name = "postgres"
     stop_signal = signal.SIGINT  # "fast": clients are disconnected
@@ -77,7 +77,7 @@ class Postgres(Server):
 
     @cached_property
     def _password(self) -> str:
-        """The superuser's, chosen at random when the stack is created; only who started it can read its file."""
+        """The superuser's random password, in a file that only the stack's user can read."""
         file = self.site.folder / "postgres.password"
         if not file.is_file():
             with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as created:
@@ -94,7 +94,7 @@ class Postgres(Server):
             self.site.run(self.name, command, self.account)
 
     def _give(self, path: Path | str) -> None:
-        """Have a path belong to who runs the server."""
+        """Make the server's user the owner of a path."""
         if self.account:
             os.chown(path, self.account["user"], self.account["group"])
 
@@ -113,7 +113,7 @@ class Postgres(Server):
 
     @cached_property
     def _is_elsewhere(self) -> bool:
-        """Whether the account that runs the server cannot reach its programs or this stack's folder."""
+        """Whether the server's user cannot access its programs or the stack's folder."""
         return bool(self.account) and not (
             _can(self.account, "-x", program("postgres")) and _can(self.account, "-x", self.site.folder)
         )
@@ -124,16 +124,16 @@ class Postgres(Server):
         self._home.mkdir(exist_ok=True)
         if not _is_own_folder(self._home):
             raise InstallationError(
-                str(self._home), "this folder of the embedded Postgres belongs to somebody else", "remove it"
+                str(self._home), "the embedded Postgres's folder belongs to another user", "remove it"
             )
-        self._home.chmod(0o711 if self.account else 0o700)  # its account has to reach the data, which are its own
+        self._home.chmod(0o711 if self.account else 0o700)  # the server's user needs access to its data
         if self._is_elsewhere and not self._bin.is_dir():
             self._copy_programs(self._home / "server")
         self._data.mkdir(mode=0o700, exist_ok=True)
         self._give(self._data)
 
     def _point_elsewhere(self) -> None:
-        """Make a home whose name cannot be foreseen: in a folder of all, somebody could be there before us."""
+        """Create a home with a random name, because other users could create a predictable one in a shared folder."""
         pointer = self.site.folder / "postgres"
         pointer.unlink(missing_ok=True)
         pointer.symlink_to(tempfile.mkdtemp(prefix="cdc_lake-postgres-", dir=_SHARED_TEMP))
@@ -142,18 +142,18 @@ class Postgres(Server):
     def _copy_programs(target: Path) -> None:
         draft = target.with_name("server.part")
         shutil.rmtree(draft, ignore_errors=True)
-        for part in (f"{_PACKAGE}/pginstall", f"{_PACKAGE}.libs"):  # the programs look for the libraries beside them
+        for part in (f"{_PACKAGE}/pginstall", f"{_PACKAGE}.libs"):  # the libraries' path is relative to the programs
             shutil.copytree(_site_packages() / part, draft / part)
         draft.rename(target)
 
 
 def program(name: str) -> Path:
-    """One of Postgres' own programs, such as `psql`."""
+    """The path of a program of Postgres, such as `psql`."""
     return _site_packages() / _PACKAGE / "pginstall" / "bin" / name
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Whether a path is a folder of ours, and not a link to one."""
+    """Whether a path is a folder, not a link, that belongs to this user."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -173,7 +173,7 @@ def _can(account: Account, test: str, path: Path) -> bool:
 
 
 def _await_end_of(pid_file: Path) -> None:
-    """Wait for a killed server to be gone: its successor refuses to start while the process exists, even dead."""
+    """Wait until a killed server's process has ended: Postgres does not start while it exists, even as a zombie."""
     try:
         process = Path("/proc", pid_file.read_text(encoding="utf-8").split()[0])
         belongs_to_postgres = (process / "comm").read_text(encoding="utf-8").strip() == "postgres"
@@ -183,6 +183,6 @@ def _await_end_of(pid_file: Path) -> None:
     while belongs_to_postgres and process.exists():
         if time.monotonic() > deadline:
             raise InfrastructureError(
-                str(pid_file.parent), f"process {process.name} still serves this data", "stop it, then start again"
+                str(pid_file.parent), f"process {process.name} still uses this data", "stop it, then start again"
             )
         time.sleep(0.1)

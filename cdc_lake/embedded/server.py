@@ -1,4 +1,4 @@
-"""What the embedded servers have in common."""
+"""The common base of the embedded servers."""
 
 import signal
 import subprocess
@@ -10,7 +10,7 @@ from typing import ClassVar, TypedDict
 
 import requests
 
-from cdc_lake.spark.jars import Jar, unpacked
+from cdc_lake.spark.jars import Jar, unpack
 
 HOST = "127.0.0.1"
 _TAIL_LINES = 20
@@ -18,13 +18,13 @@ _TAIL_LINES = 20
 
 @dataclass(frozen=True)
 class Site:
-    """Where the servers of one stack are.
+    """Folders, ports and programs of a stack's servers.
 
     Args:
         folder: their data, configuration and logs.
         ports: by the names in `PORTS`.
-        java: the program that runs three of them.
-        jars: the embedded profile's, which are in `cache`.
+        java: the java program.
+        jars: the embedded profile's, in `cache`.
     """
 
     folder: Path
@@ -34,29 +34,29 @@ class Site:
     cache: Path
 
     def address(self, port: str) -> str:
-        """host:port of a name in `ports`."""
+        """`host:port` of a name in `ports`."""
         return f"{HOST}:{self.ports[port]}"
 
     def log(self, server: str) -> Path:
-        """What a server has to say."""
+        """A server's log file."""
         return self.folder / "logs" / f"{server}.log"
 
     def jar_files(self, part: str) -> list[Path]:
-        """The jars that a part of the embedded profile consists of."""
+        """The jars of a part of the embedded profile."""
         return [jar.path(self.cache) for jar in self.jars if part in jar.parts]
 
     def archive(self, part: str) -> Path:
-        """The unpacked content of a part that is one archive."""
+        """The unpacked folder of a part that is an archive."""
         (jar,) = (jar for jar in self.jars if part in jar.parts)
-        return unpacked(jar, self.cache)
+        return unpack(jar, self.cache)
 
     def jvm(self, heap: str, *options: str) -> list[str]:
-        """The start of a Java command line; tuned for an early start and little memory, not for throughput."""
+        """The beginning of a Java command, tuned for fast starts and little memory instead of throughput."""
         tuning = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"]
         return [str(self.java), f"-Xmx{heap}", *tuning, *options]
 
     def jvm_of_part(self, part: str, heap: str, *informative: str) -> list[str]:
-        """The same for a part with log4j; `informative` are the loggers that may say more than warnings."""
+        """The beginning of a Java command for a part with log4j; the `informative` loggers log at level INFO."""
         logging = self.write(f"{part}-log4j2.xml", _LOG4J.format("".join(map(_LOGGER.format, informative))))
         classpath = ":".join(map(str, self.jar_files(part)))
         return self.jvm(heap, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath)
@@ -69,7 +69,7 @@ class Site:
         return file
 
     def run(self, server: str, command: Sequence[str], account: "Account | None" = None) -> None:
-        """Run a command that prepares a server; what it says goes to the server's log."""
+        """Run a command that prepares a server, with output to the server's log."""
         with self.log(server).open("ab") as log:
             subprocess.run(
                 command, check=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", **(account or Account())
@@ -77,7 +77,7 @@ class Site:
 
 
 class Account(TypedDict, total=False):
-    """Who runs a process, as `subprocess.Popen` takes it; empty for ourselves."""
+    """The user of a process, as arguments of `subprocess.Popen`; empty for the current user."""
 
     user: int
     group: int
@@ -85,14 +85,14 @@ class Account(TypedDict, total=False):
 
 
 class Server(ABC):
-    """One server of a stack."""
+    """A server of a stack."""
 
     name: ClassVar[str]
     after: ClassVar[str | None] = None
     """The server that must be ready before this one starts."""
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
     last_signal: ClassVar[signal.Signals] = signal.SIGKILL
-    """Ends it at once, leaving nothing that a restart cannot mend; also sent when the keeper is killed."""
+    """Ends it immediately, in a state that a restart can recover; also sent when the keeper is killed."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -100,33 +100,33 @@ class Server(ABC):
     @property
     @abstractmethod
     def address(self) -> str:
-        """What a client is given."""
+        """The address for clients."""
 
     @property
     def account(self) -> Account:
-        """Who runs it."""
+        """The user that runs it."""
         return Account()
 
     @property
     def note(self) -> str:
-        """What a reader of the status should know; mostly nothing."""
+        """A note for its status; usually empty."""
         return ""
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make what the server needs before each start."""
+        """Create files that the server needs, before each start."""
 
     @abstractmethod
     def command(self) -> list[str]:
-        """The command line of a server that stays in the foreground."""
+        """The command that runs the server in the foreground."""
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Whether it serves clients. Asked a few times a second, and answers within about one."""
+        """Whether it serves clients. Called a few times per second; it takes at most about a second."""
 
 
 def answers(url: str) -> bool:
-    """Whether a GET is answered with success, past any proxy."""
+    """Whether a GET succeeds, without a proxy."""
     with requests.Session() as session:
         session.trust_env = False
         try:
@@ -142,7 +142,7 @@ def tail(log: Path) -> str:
 
 
 def properties(values: Mapping[str, object]) -> str:
-    """A Java properties file, which is Latin-1 and escapes by backslash."""
+    """The text of a Java properties file: Latin-1 with backslash escapes."""
     return "".join(f"{key}={_escaped(str(value))}\n" for key, value in values.items())
 
 

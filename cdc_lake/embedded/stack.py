@@ -1,4 +1,4 @@
-"""The embedded servers as one thing to start, ask about and stop."""
+"""Start, inspect and stop the embedded servers."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from cdc_lake.config import endpoints_file
-from cdc_lake.embedded.keeper import ANOTHER_KEEPS_IT
+from cdc_lake.embedded.keeper import ALREADY_RUNNING
 from cdc_lake.embedded.metastore import Metastore
 from cdc_lake.embedded.server import tail
 from cdc_lake.embedded.state import ServerRecord, ServerState, forget_record, is_kept, read_record
@@ -28,17 +28,17 @@ _POLL_SECONDS = 0.05
 
 
 _KEEPERS: list[subprocess.Popen[bytes]] = []
-"""Those this process started. They may outlive every Stack, and Python warns when it loses sight of a child."""
+"""The keepers that this process started. Python warns if references to running child processes are lost."""
 
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """How one server is.
+    """The status of a server.
 
     Args:
-        address: what a client is given.
-        rss_bytes: resident memory of its processes; pages they share count for each.
-        note: what is out of the ordinary.
+        address: the address for clients.
+        rss_bytes: resident memory of its processes; shared pages count for each.
+        note: a note about the server, if any.
     """
 
     name: str
@@ -50,12 +50,12 @@ class ServerStatus:
 
 
 class Stack:
-    """The servers whose data, logs and addresses are in one folder.
+    """The servers whose data, logs and addresses are in a folder.
 
-    They belong to a keeper process, not to this object: any number of these may speak of the same folder.
+    A keeper process owns the servers, so several objects may refer to the same folder.
 
     Args:
-        folder: is made if need be. Data in it outlives a stop and is there again at the next start.
+        folder: created if necessary. Its data is kept when the servers are stopped.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,27 +65,27 @@ class Stack:
     @property
     def endpoints(self) -> dict[str, str]:
         """The addresses of `postgres` (a libpq URL with its password), `kafka` (host:port), `registry` and `connect`
-        (URLs); of `metastore` where there is one.
+        (URLs), and of `metastore` if there is one.
 
         Raises:
             InfrastructureError: the servers are not running.
         """
         file = endpoints_file(self.folder)
         if not file.is_file() or not is_kept(self.folder):
-            raise InfrastructureError(str(self.folder), "no embedded servers run here", "run `cdc-lake stack up`")
+            raise InfrastructureError(str(self.folder), "its servers are not running", "run `cdc-lake stack up`")
         addresses: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
         return addresses
 
     def start(self, *, detach: bool, metastore: bool = False) -> None:
-        """Start the servers and return when all are healthy. If they run already, so be it.
+        """Start the servers, unless they are running, and return when all are ready.
 
         Args:
-            detach: let them go on when this process ends; else they end with it, whatever ends it.
-            metastore: start a Hive metastore, too.
+            detach: keep them running when this process ends; otherwise they end with it.
+            metastore: also start a Hive metastore.
 
         Raises:
             InstallationError: a jar or Java is missing.
-            InfrastructureError: a server does not start; holds the end of its log. Nothing is left running.
+            InfrastructureError: a server does not start; with the end of its log. The other servers are stopped.
         """
         find_java()
         require(read_lock(lock_file(EMBEDDED_PROFILE)), cache_folder())
@@ -106,37 +106,37 @@ class Stack:
             self.detach()
 
     def detach(self) -> None:
-        """Let servers that this object started go on when this process ends."""
+        """Keep the servers that this object started running when this process ends."""
         if self._leash is not None:
             os.write(self._leash, b"d")
-            self._let_go()
+            self._close_leash()
 
     def stop(self) -> None:
-        """Stop the servers, and end what does not stop in time. Their data stays."""
+        """Stop the servers, and kill those that do not stop in time. Their data is kept."""
         record = read_record(self.folder)
         deadline = time.monotonic() + _STOP_SECONDS
-        self._let_go()
+        self._close_leash()
         while is_kept(self.folder):
-            late = time.monotonic() > deadline
+            is_overdue = time.monotonic() > deadline
             record = record or read_record(self.folder)
             if record:
-                _signal(record.keeper, signal.SIGKILL if late else signal.SIGTERM)
-            elif late:
-                raise InfrastructureError(str(self.folder), "its keeper cannot be found", "end the process by hand")
+                _signal(record.keeper, signal.SIGKILL if is_overdue else signal.SIGTERM)
+            elif is_overdue:
+                raise InfrastructureError(str(self.folder), "cannot find its keeper process", "kill it by hand")
             time.sleep(_POLL_SECONDS)
         endpoints_file(self.folder).unlink(missing_ok=True)
         _KEEPERS[:] = [keeper for keeper in _KEEPERS if keeper.poll() is None]
 
     def delete(self) -> None:
-        """Stop the servers and delete all they have."""
+        """Stop the servers and delete their data."""
         self.stop()
         postgres = self.folder / "postgres"
-        if postgres.is_symlink():  # root keeps it where an unprivileged account can reach it
-            shutil.rmtree(postgres.readlink(), ignore_errors=True)  # which follows no link that somebody else put there
+        if postgres.is_symlink():  # for root, in a folder that an unprivileged user can access
+            shutil.rmtree(postgres.readlink(), ignore_errors=True)  # does not follow links that other users created
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def status(self) -> list[ServerStatus]:
-        """How each server is; empty if they have never been started here."""
+        """The status of each server; empty if they have never been started here."""
         record = read_record(self.folder)
         if record is None:
             return []
@@ -151,7 +151,7 @@ class Stack:
                 stdin=leash,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C in a terminal is for the caller, who then stops us
+                start_new_session=True,  # Ctrl-C in a terminal goes to the caller, which then stops the keeper
             )
         os.close(leash)
         _KEEPERS.append(keeper)
@@ -160,12 +160,12 @@ class Stack:
     def _await_start(self, keeper: subprocess.Popen[bytes] | None) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while not endpoints_file(self.folder).is_file():
-            ended = keeper.poll() not in (None, ANOTHER_KEEPS_IT) if keeper else not is_kept(self.folder)
+            ended = keeper.poll() not in (None, ALREADY_RUNNING) if keeper else not is_kept(self.folder)
             if ended:
                 raise self._failure()
             if time.monotonic() > deadline:
                 raise InfrastructureError(
-                    str(self.folder), f"the servers are not up after {_START_SECONDS:.0f} s", "see the logs there"
+                    str(self.folder), f"the servers are not ready after {_START_SECONDS:.0f} s", "see the logs there"
                 )
             time.sleep(_POLL_SECONDS)
 
@@ -175,10 +175,10 @@ class Stack:
             return InfrastructureError(*record.failure)
         log = self.folder / "logs" / "keeper.log"
         return InfrastructureError(
-            str(self.folder), "the servers were stopped while they started", f"{log} ends with\n{tail(log)}"
+            str(self.folder), "the servers were stopped during the start", f"{log} ends with\n{tail(log)}"
         )
 
-    def _let_go(self) -> None:
+    def _close_leash(self) -> None:
         if self._leash is not None:
             os.close(self._leash)
             self._leash = None
@@ -200,7 +200,7 @@ def _process(pid: int | None) -> psutil.Process | None:
 
 
 def rss_bytes(process: psutil.Process | None) -> int:
-    """The resident memory of a process and its descendants; those that have just ended hold nothing."""
+    """The resident memory of a process and its descendants; ended ones count 0."""
     total = 0
     for part in [process, *process.children(recursive=True)] if process else []:
         with suppress(psutil.NoSuchProcess):

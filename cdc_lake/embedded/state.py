@@ -1,4 +1,4 @@
-"""What the keeper of a stack writes down for those who ask about it."""
+"""The state of a stack, which its keeper writes to a file."""
 
 import fcntl
 import json
@@ -12,7 +12,7 @@ ServerState = Literal["stopped", "starting", "running", "died"]
 
 
 class Failure(NamedTuple):
-    """The three parts of an error that happened in the keeper."""
+    """The three parts of an error in the keeper."""
 
     where: str
     what: str
@@ -21,7 +21,7 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True)
 class ServerRecord:
-    """One server, as its keeper knows it."""
+    """The state of a server."""
 
     name: str
     state: ServerState
@@ -32,7 +32,7 @@ class ServerRecord:
 
 @dataclass(frozen=True)
 class StackRecord:
-    """A stack, as its keeper knows it.
+    """The state of a stack.
 
     Args:
         keeper: its process id.
@@ -44,12 +44,12 @@ class StackRecord:
     failure: Failure | None = None
 
     def write(self, folder: Path) -> None:
-        """Replace what was written before."""
+        """Replace the stored state."""
         write_json(_state_file(folder), asdict(self))
 
 
 def read_record(folder: Path) -> StackRecord | None:
-    """What the keeper wrote last, be it alive or not."""
+    """The last state of the keeper, whether it is running or not; none if there is none."""
     try:
         content = json.loads(_state_file(folder).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -60,12 +60,12 @@ def read_record(folder: Path) -> StackRecord | None:
 
 
 def forget_record(folder: Path) -> None:
-    """Remove what an earlier keeper wrote."""
+    """Remove the state of an earlier keeper."""
     _state_file(folder).unlink(missing_ok=True)
 
 
 def take_lock(folder: Path) -> IO[str] | None:
-    """The lock that a keeper holds while it lives, or None if another one has it."""
+    """Take the lock that a keeper holds while it runs; none if another keeper holds it."""
     lock = (folder / "keeper.lock").open("a", encoding="utf-8")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,7 +76,7 @@ def take_lock(folder: Path) -> IO[str] | None:
 
 
 def is_kept(folder: Path) -> bool:
-    """Whether a keeper lives."""
+    """Whether a keeper is running."""
     if not folder.is_dir():
         return False
     lock = take_lock(folder)
@@ -87,9 +87,9 @@ def is_kept(folder: Path) -> bool:
 
 
 def write_json(file: Path, content: object) -> None:
-    """Write a file that a reader sees whole or not at all."""
+    """Write a file atomically."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")
-    draft.touch(mode=0o600)  # addresses hold a password
+    draft.touch(mode=0o600)  # addresses contain a password
     draft.write_text(json.dumps(content, indent=1), encoding="utf-8")
     draft.replace(file)
 

@@ -1,8 +1,7 @@
-"""Amazon EMR: the requests that a job is submitted with, on EC2 and Serverless, from one description of it.
+"""Submit jobs to Amazon EMR on EC2 or EMR Serverless.
 
-job        what either kind of EMR is told: `model.submission`
-request    as boto3 takes it: `Ec2.request`, `Serverless.request`, `ec2.cluster_request`
-line       the same for AWS' command line, to be pasted into a shell
+`model.submission` describes a job for both. `Ec2.request` and `Serverless.request` build boto3's request from it, and
+`line` the equivalent command for the AWS CLI. `ec2.cluster_request` builds the request for a new cluster.
 """
 
 from typing import Any, Protocol
@@ -14,39 +13,42 @@ from cdc_lake.emr.serverless import Serverless
 
 
 class Target(Protocol):
-    """Where jobs run."""
+    """A cluster or application that runs jobs."""
 
     def request(self, job: Submission) -> dict[str, Any]:
-        """What a job is submitted with.
+        """boto3's request to submit a job.
 
         Raises:
-            ConfigError: the settings do not say where to, or which role the job has.
+            ConfigError: the settings lack the target or the job's role.
         """
 
     def line(self, job: Submission) -> str:
-        """The same for AWS' command line."""
+        """The equivalent command for the AWS CLI."""
 
     def submit(self, job: Submission) -> str:
-        """Submit a job; the id of its step or run.
+        """Submit a job.
+
+        Returns:
+            The id of its step or job run.
 
         Raises:
-            ConfigError: see `request`; or AWS does not know the place or the role, or refuses the credentials.
-            InfrastructureError: AWS does not answer.
+            ConfigError: see `request`; or the target or role does not exist, or AWS rejects the credentials.
+            InfrastructureError: AWS does not respond.
         """
 
     def states(self, *ids: str) -> list[RunState]:
-        """How these steps or runs are, or the newest there are if none is named.
+        """The states of these steps or job runs; without ids, of the newest ones.
 
         Raises:
-            ConfigError: there is no such step or run, or AWS refuses the credentials.
-            InfrastructureError: AWS does not answer.
+            ConfigError: a step or job run does not exist, or AWS rejects the credentials.
+            InfrastructureError: AWS does not respond.
         """
 
 
 def open_target(settings: EmrConfig, cluster_id: str | None = None) -> Target:
-    """Where the settings say.
+    """The settings' application or cluster.
 
     Args:
-        cluster_id: another cluster than the settings'.
+        cluster_id: replaces the settings' cluster.
     """
     return Serverless(settings) if settings.serverless else Ec2(settings, cluster_id)

@@ -1,8 +1,8 @@
-"""EMR on EC2: a job is a step of a cluster, `spark-submit` in cluster mode on YARN."""
+"""EMR on EC2: a job runs as a cluster's step, with `spark-submit` in cluster mode on YARN."""
 
 from typing import Any
 
-from cdc_lake.aws import client, in_our_words
+from cdc_lake.aws import client, translated
 from cdc_lake.config import Config, EmrCluster, EmrConfig
 from cdc_lake.emr.model import (
     GLUE_CLIENT,
@@ -13,34 +13,34 @@ from cdc_lake.emr.model import (
     emr_settings,
     in_utc,
     package_url,
-    required,
+    require,
     role_of,
     shell_line,
 )
 from cdc_lake.errors import ConfigError
 
-_AT_ONCE = 10
-"""So many steps can be asked for by id in one request."""
+_STEPS_PER_REQUEST = 10
+"""ListSteps takes at most this many ids."""
 _MANAGED = {"for-use-with-amazon-emr-managed-policies": "true"}
-"""The tag that AWS' own policies for EMR look for."""
+"""The tag that AWS's managed policies for EMR require."""
 
 
 class Ec2:
-    """A cluster that takes steps; see `cdc_lake.emr.Target`.
+    """A cluster that runs steps; see `cdc_lake.emr.Target`.
 
     Args:
-        settings: of EMR, with a `cluster`.
-        cluster_id: another than the settings'.
+        settings: EMR's settings, with a `cluster`.
+        cluster_id: replaces the settings' cluster.
     """
 
     def __init__(self, settings: EmrConfig, cluster_id: str | None = None) -> None:
-        assert settings.cluster is not None, "whoever chooses this target has looked"
+        assert settings.cluster is not None, "checked by open_target"
         self._settings = settings
         self._cluster = settings.cluster
         self._id = cluster_id or settings.cluster.id
 
     def request(self, job: Submission) -> dict[str, Any]:
-        """See `Target`: of AddJobFlowSteps."""
+        """See `Target`. The operation is AddJobFlowSteps."""
         step = {
             "Name": job.name,
             "ActionOnFailure": self._cluster.on_failure,
@@ -65,30 +65,32 @@ class Ec2:
     def submit(self, job: Submission) -> str:
         """See `Target`."""
         request, emr = self.request(job), client("emr", self._settings.region)
-        with in_our_words(f"cluster {self._id}"):
+        with translated(f"cluster {self._id}"):
             (step,) = emr.add_job_flow_steps(**request)["StepIds"]
         return str(step)
 
     def states(self, *ids: str) -> list[RunState]:
         """See `Target`."""
         cluster, emr = self._cluster_id(), client("emr", self._settings.region)
-        with in_our_words(f"cluster {cluster}"):
+        with translated(f"cluster {cluster}"):
             if not ids:
                 return [_state(step) for step in emr.list_steps(ClusterId=cluster)["Steps"][:NEWEST]]
-            some = [ids[at : at + _AT_ONCE] for at in range(0, len(ids), _AT_ONCE)]
-            found = [one for part in some for one in emr.list_steps(ClusterId=cluster, StepIds=list(part))["Steps"]]
+            parts = [ids[at : at + _STEPS_PER_REQUEST] for at in range(0, len(ids), _STEPS_PER_REQUEST)]
+            found = [one for part in parts for one in emr.list_steps(ClusterId=cluster, StepIds=list(part))["Steps"]]
         if missing := set(ids) - {step["Id"] for step in found}:
             raise ConfigError(
-                f"step {min(missing)}", f"cluster {cluster} has no such step", "see `cdc-lake emr status`"
+                f"step {min(missing)}",
+                f"cluster {cluster} does not have this step",
+                "run `cdc-lake emr status` to list steps",
             )
         return [_state(step) for step in found]
 
     def _cluster_id(self) -> str:
-        return required(self._id, "cluster.id", "write the cluster's id, or give it with --cluster-id")
+        return require(self._id, "cluster.id", "set it, or pass --cluster-id")
 
 
 def cluster_request(config: Config) -> dict[str, Any]:
-    """What a cluster is made with, as the settings say; of RunJobFlow. It has no steps, and ends when it is idle.
+    """The RunJobFlow request for a new cluster. It has no steps and terminates when it is idle.
 
     Raises:
         ConfigError: a setting is missing.
@@ -97,16 +99,16 @@ def cluster_request(config: Config) -> dict[str, Any]:
     cluster = emr.cluster
     if cluster is None:
         raise ConfigError(
-            "emr.cluster", "the settings are of EMR Serverless", "write `cluster` instead of `serverless`"
+            "emr.cluster", "the settings are for EMR Serverless", "set `emr.cluster` instead of `emr.serverless`"
         )
-    new, shape = cluster.new, "say what a new cluster is to be, see docs/how-to/emr.md"
+    new, todo = cluster.new, "set it to create a cluster, see docs/how-to/emr.md"
     request = {
         "Name": emr.name,
         "ReleaseLabel": emr.release,
         "Applications": [{"Name": "Spark"}],
         "Instances": {
             "InstanceGroups": [_group("MASTER", new.primary, 1), _group("CORE", new.core, new.core_count)],
-            "Ec2SubnetId": required(new.subnet, "cluster.new.subnet", shape),
+            "Ec2SubnetId": require(new.subnet, "cluster.new.subnet", todo),
             "KeepJobFlowAliveWhenNoSteps": True,
         },
         "BootstrapActions": [
@@ -117,8 +119,8 @@ def cluster_request(config: Config) -> dict[str, Any]:
             {"Classification": name, "Properties": properties}
             for name, properties in _classifications(config, cluster).items()
         ],
-        "ServiceRole": required(new.service_role, "cluster.new.service_role", shape),
-        "JobFlowRole": required(new.instance_profile, "cluster.new.instance_profile", shape),
+        "ServiceRole": require(new.service_role, "cluster.new.service_role", todo),
+        "JobFlowRole": require(new.instance_profile, "cluster.new.instance_profile", todo),
         "StepConcurrencyLevel": new.parallel_steps,
         "AutoTerminationPolicy": {"IdleTimeout": new.idle_seconds},
         "VisibleToAllUsers": True,
@@ -126,7 +128,7 @@ def cluster_request(config: Config) -> dict[str, Any]:
     }
     if cluster.runtime_roles:
         todo = "name one that allows runtime roles, or set emr.cluster.runtime_roles to false"
-        request["SecurityConfiguration"] = required(
+        request["SecurityConfiguration"] = require(
             new.security_configuration, "cluster.new.security_configuration", todo
         )
     elif new.security_configuration:
@@ -135,7 +137,7 @@ def cluster_request(config: Config) -> dict[str, Any]:
 
 
 def cluster_line(config: Config) -> str:
-    """The same for AWS' command line.
+    """The AWS CLI command that creates the cluster of `cluster_request`.
 
     Raises:
         ConfigError: see `cluster_request`.
@@ -171,14 +173,17 @@ def cluster_line(config: Config) -> str:
 
 
 def start_cluster(config: Config) -> str:
-    """Make a cluster; its id.
+    """Create a cluster.
+
+    Returns:
+        Its id.
 
     Raises:
-        ConfigError: see `cluster_request`; or AWS does not take what the settings say, or refuses the credentials.
-        InfrastructureError: AWS does not answer.
+        ConfigError: see `cluster_request`; or AWS rejects the settings or the credentials.
+        InfrastructureError: AWS does not respond.
     """
     request, emr = cluster_request(config), client("emr", emr_settings(config).region)
-    with in_our_words("a new cluster"):
+    with translated("a new cluster"):
         return str(emr.run_job_flow(**request)["JobFlowId"])
 
 
@@ -187,7 +192,7 @@ def _spark_submit(job: Submission) -> list[str]:
         **{f"spark.yarn.appMasterEnv.{name}": value for name, value in job.variables.items()},
         "spark.yarn.appMasterEnv.PYSPARK_PYTHON": PYTHON,
         "spark.executorEnv.PYSPARK_PYTHON": PYTHON,
-        # Whoever starts steps tries again; YARN on its own would do so for a wrong setting, too.
+        # The scheduler retries; YARN would also retry after a configuration error.
         "spark.yarn.maxAppAttempts": "1",
         **job.settings,
     }

@@ -1,4 +1,4 @@
-"""A job as either kind of EMR is told of it, and how it is."""
+"""A job for EMR on EC2 or Serverless, and its state."""
 
 import json
 import shlex
@@ -18,13 +18,13 @@ from cdc_lake.spark.jars import lock_file, read_lock
 from cdc_lake.spark.session import DRIVER_OPTIONS, EXECUTOR_OPTIONS, SPARK_DEFAULTS
 
 PYTHON = "./environment/bin/python"
-"""In the working directory of driver and executors, where the package's environment is unpacked."""
+"""Relative to the working directory of driver and executors, where the package's environment is unpacked."""
 NEWEST = 20
-"""So many steps or job runs are told if none is named."""
+"""Number of steps or job runs to list if no ids are given."""
 GLUE_CLIENT = {
     "hive.metastore.client.factory.class": "com.amazonaws.glue.catalog.metastore.AWSGlueDataCatalogHiveClientFactory"
 }
-"""Puts Glue in the place of a Hive metastore. Only EMR has the class."""
+"""Makes Hive's client use Glue. Only EMR has the class."""
 
 _PROFILE = "emr7"
 _AWS_JARS = (
@@ -32,28 +32,28 @@ _AWS_JARS = (
     "/usr/share/aws/delta/lib/delta-storage.jar",
     "/usr/lib/hudi/hudi-spark-bundle.jar",
 )
-"""EMR's own builds, on its machines. Ours beside them would be two of the same."""
+"""EMR's own builds, installed on its machines. They replace the package's jars."""
 _SUBMITTED = (
     *("spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.serializer", "spark.kryo.registrator"),
     *(DRIVER_OPTIONS, EXECUTOR_OPTIONS),
 )
-"""What of `SPARK_DEFAULTS` has to be there when the JVM starts; `build_session` sets the rest."""
+"""The `SPARK_DEFAULTS` that must be set before the JVM starts; `build_session` sets the others."""
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A job, and all it needs.
+    """Everything needed to submit a job.
 
     Attributes:
-        name: for people.
-        layer: whose job it is: bronze, silver, gold or maintain.
-        entry: its file.
-        arguments: behind the file.
-        role: IAM role; none where the settings name none for its layer.
-        jars: AWS' own and the package's.
-        archives: unpacked in the working directory, each with `#` and the folder's name behind it.
-        settings: Spark's.
-        variables: of the driver's environment.
+        name: display name.
+        layer: bronze, silver, gold or maintain.
+        entry: URL of the job's file.
+        arguments: the job's arguments.
+        role: its IAM role; none if the settings have none for the layer.
+        jars: AWS's own and the package's.
+        archives: URLs to unpack in the working directory, each followed by `#` and the folder's name.
+        settings: of Spark.
+        variables: environment variables of the driver.
     """
 
     name: str
@@ -68,12 +68,12 @@ class Submission:
 
     @property
     def is_endless(self) -> bool:
-        """Whether it runs until it is told to end."""
+        """Whether the job runs until it is stopped."""
         return "--continuous" in self.arguments
 
 
 class RunState(BaseModel):
-    """How a step or a job run is; its times are UTC."""
+    """The state of a step or job run; its times are UTC."""
 
     id: str
     name: str
@@ -84,23 +84,23 @@ class RunState(BaseModel):
 
     @property
     def has_failed(self) -> bool:
-        """Whether it ended, and not well."""
+        """Whether it ended without success."""
         return self.state in ("FAILED", "CANCELLED", "INTERRUPTED")
 
 
 def emr_settings(config: Config) -> EmrConfig:
-    """The settings of EMR.
+    """EMR's settings.
 
     Raises:
         ConfigError: there are none.
     """
     if config.emr is None:
-        raise ConfigError("emr", "the settings say nothing of EMR", "write `emr:`, see docs/how-to/emr.md")
+        raise ConfigError("emr", "the settings have no section `emr`", "add one, see docs/how-to/emr.md")
     return config.emr
 
 
 def package_url(emr: EmrConfig) -> str:
-    """Where the package of this version is, in S3."""
+    """The S3 URL of this version's package."""
     return f"{emr.artifacts}/{version('cdc-lake')}"
 
 
@@ -110,10 +110,10 @@ def submission(config: Config, layer: str, flags: Sequence[str]) -> Submission:
     Args:
         config: the settings.
         layer: bronze, silver, gold or maintain.
-        flags: of the job, as behind `spark-submit jobs/<layer>.py`, without `--config`.
+        flags: the job's flags, as after `spark-submit jobs/<layer>.py`, without `--config`.
 
     Raises:
-        ConfigError: there are no settings of EMR.
+        ConfigError: the settings have no section `emr`.
     """
     emr = emr_settings(config)
     package = package_url(emr)
@@ -131,13 +131,13 @@ def submission(config: Config, layer: str, flags: Sequence[str]) -> Submission:
 
 
 def shell_line(command: str, flags: Mapping[str, Any]) -> str:
-    """A command to paste into a shell, a line for each flag.
+    """A command to paste into a shell, with one line per flag.
 
-    AWS' shorthand would be shorter, but it splits values at commas, of which lists of jars are full.
+    Values are JSON instead of AWS's shorthand, which splits lists of jars at their commas.
 
     Args:
-        command: its first words.
-        flags: with their values: a text, words in a tuple, anything else as JSON; flags of none are left out.
+        command: the command without flags.
+        flags: flags and values: texts, tuples of words, or objects to write as JSON; flags with none are omitted.
     """
     words = [command]
     for name, value in flags.items():
@@ -149,8 +149,8 @@ def shell_line(command: str, flags: Mapping[str, Any]) -> str:
     return " \\\n  ".join(words)
 
 
-def required(value: str | None, key: str, todo: str) -> str:
-    """A setting that something asks for.
+def require(value: str | None, key: str, todo: str) -> str:
+    """The value of a required setting.
 
     Raises:
         ConfigError: it is not set.
@@ -161,16 +161,16 @@ def required(value: str | None, key: str, todo: str) -> str:
 
 
 def role_of(job: Submission) -> str:
-    """The role that a job runs as.
+    """The job's IAM role.
 
     Raises:
-        ConfigError: the settings name none for its layer.
+        ConfigError: the settings have none for its layer.
     """
-    return required(job.role, f"roles.{job.layer}", f"write the ARN of the role that {job.layer} jobs run as")
+    return require(job.role, f"roles.{job.layer}", f"set it to the ARN of the role of {job.layer} jobs")
 
 
 def in_utc(moment: datetime | None) -> str | None:
-    """A time of AWS' for people."""
+    """A time in UTC as `month-day hour:minute`."""
     return f"{moment.astimezone(UTC):%m-%d %H:%M}" if moment else None
 
 
@@ -179,7 +179,7 @@ def _tables(flags: Sequence[str]) -> str:
 
 
 def _connectors(config: Config) -> list[str]:
-    """The names of the package's jars that EMR does not have."""
+    """File names of the package's jars that EMR lacks."""
     jars = [jar for jar in read_lock(lock_file(_PROFILE)) if not jar.is_on_emr]
     if config.kafka.auth == "aws_msk_iam":
         jars += read_lock(lock_file("msk"))
@@ -189,7 +189,7 @@ def _connectors(config: Config) -> list[str]:
 def _settings(config: Config, emr: EmrConfig) -> dict[str, str]:
     driver, executor = emr.resources.driver, emr.resources.executor
     settings = {name: SPARK_DEFAULTS[name] for name in _SUBMITTED} | {
-        # A session whose catalog is a metastore asks it whatever is done; the layers' own catalog does not need it.
+        # A session with a metastore as its catalog calls it on every action; the layers do not need it.
         "spark.sql.catalogImplementation": "in-memory",
         "spark.driver.cores": str(driver.cores),
         "spark.driver.memory": driver.memory,

@@ -1,31 +1,31 @@
-"""EMR Serverless: a job is a job run of an application."""
+"""EMR Serverless: a job runs as an application's job run."""
 
 import re
 from typing import Any
 
-from cdc_lake.aws import client, in_our_words
+from cdc_lake.aws import client, translated
 from cdc_lake.config import EmrConfig
 from cdc_lake.emr.model import NEWEST, PYTHON, RunState, Submission, in_utc, role_of, shell_line
 
 _ENDED = ("SUCCESS", "FAILED", "CANCELLED")
 _PLAIN = re.compile(r"[\w.,:/=#@%+-]+")
-"""Values that come through whatever way the text of parameters is split."""
+"""Values without characters at which EMR may split the text of parameters."""
 
 
 class Serverless:
-    """An application that takes job runs; see `cdc_lake.emr.Target`.
+    """An application that runs job runs; see `cdc_lake.emr.Target`.
 
     Args:
-        settings: of EMR, with `serverless`.
+        settings: EMR's settings, with `serverless`.
     """
 
     def __init__(self, settings: EmrConfig) -> None:
-        assert settings.serverless is not None, "whoever chooses this target has looked"
+        assert settings.serverless is not None, "checked by open_target"
         self._settings = settings
         self._application = settings.serverless.application
 
     def request(self, job: Submission) -> dict[str, Any]:
-        """See `Target`: of StartJobRun."""
+        """See `Target`. The operation is StartJobRun."""
         settings = _settings(job)
         plain = {name: value for name, value in settings.items() if _PLAIN.fullmatch(value)}
         others = {name: value for name, value in settings.items() if name not in plain}
@@ -46,7 +46,7 @@ class Serverless:
             },
             **({"configurationOverrides": overrides} if overrides else {}),
             **({"tags": dict(self._settings.tags)} if self._settings.tags else {}),
-            # Without it a run ends after twelve hours.
+            # The default timeout is twelve hours.
             **({"executionTimeoutMinutes": 0} if job.is_endless else {}),
         }
 
@@ -69,18 +69,18 @@ class Serverless:
     def submit(self, job: Submission) -> str:
         """See `Target`."""
         request, emr = self.request(job), client("emr-serverless", self._settings.region)
-        with in_our_words(f"application {self._application}"):
+        with translated(f"application {self._application}"):
             return str(emr.start_job_run(**request)["jobRunId"])
 
     def states(self, *ids: str) -> list[RunState]:
         """See `Target`."""
         emr, place = client("emr-serverless", self._settings.region), {"applicationId": self._application}
         if not ids:
-            with in_our_words(f"application {self._application}"):
+            with translated(f"application {self._application}"):
                 return [_state(run) for run in emr.list_job_runs(**place, maxResults=NEWEST)["jobRuns"]]
         found = []
         for one in ids:
-            with in_our_words(f"job run {one} of application {self._application}"):
+            with translated(f"job run {one} of application {self._application}"):
                 found.append(_state(emr.get_job_run(**place, jobRunId=one)["jobRun"]))
         return found
 

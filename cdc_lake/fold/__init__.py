@@ -1,1 +1,1 @@
-"""The rules of the fold, in plain Python."""
+"""The rules of the fold, in plain Python and Arrow."""

@@ -1,12 +1,11 @@
-"""The fold of many keys: `rules.step` over a stream of Arrow batches, sorted by key and then by place in the log.
+"""Fold many keys: apply `rules.step` to a stream of Arrow batches, sorted by key and log position.
 
-A key's *run* is what the stream has of it: its row in silver and silver's memory of it, if there are any, then its
-events. Where each event of a run is newer than the one before, all of them count and the last decides; that is found
-by index arithmetic over whole batches. All other runs go through `step`, event by event. A run may span batches: its
-state is carried along, so that a key with any number of events needs the memory of one batch.
+A key's *run* is its part of the stream: its row in silver and its entry in the side table, if any, then its events. If
+each event of a run is newer than the one before, all are applied and the last determines the row; that is computed by
+index arithmetic over whole batches. Other runs go through `step`, event by event. A run may span batches, with its
+state carried over, so keys with any number of events need the memory of one batch only.
 
-Nothing is decoded here. A row's values are named by the record that holds them: its bytes come along, and come out if
-they are needed.
+Nothing is decoded here. Values are represented by the record that contains them, and its bytes are passed through.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from cdc_lake.fold.rules import (
 )
 
 ROW, MEMORY, EVENT = 0, 1, 2
-"""Ranks within a run: the row in silver, silver's memory of the key, an event."""
+"""Ranks within a run: the row in silver, the key's entry in the side table, an event."""
 OF_ROW, GIVEN, LEFT = "row", "given", "left"
 """Roles of pieces; see `fold`."""
 
@@ -52,10 +51,10 @@ PIECES = pa.schema(
         *(("counting", pa.int32()), ("stale", pa.int32())),
     ]
 )
-"""The columns of pieces; `pk` comes behind them, of a type of its own."""
+"""The columns of pieces, followed by `pk`, whose type depends on the table."""
 
 _REST = ""
-"""In a state's values: the columns that are always sent."""
+"""Key in a state's values for all columns that are always sent."""
 _NARROW = (
     "key",
     "rank",
@@ -75,7 +74,7 @@ _Ints = npt.NDArray[np.int64]
 
 
 class _Record(NamedTuple):
-    """A record whose values may be needed."""
+    """A record with values of a row."""
 
     place: Place
     raw_value: bytes | None
@@ -84,23 +83,23 @@ class _Record(NamedTuple):
 
 
 STORED = "stored"
-"""In a state's values, instead of a record: silver's row has the value."""
+"""In a state's values, in place of a record: silver's row has the value."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the fold of a batch goes by.
+    """Parameters of the fold of a batch.
 
     Attributes:
         large: the columns that may not have been sent.
         hard: whether a delete removes the row.
-        truncates_hard: whether a truncate does.
-        of_all: the whole-table events that are new.
-        ever_of_all: all of them, for keys that are folded again.
-        start: what is known of a key of which nothing is stored.
-        seen_by_all: the last whole-table event, of these and of those before; every key has considered it.
-        is_comparison: silver may know more of a key than the events that are there. Where one of them tells all of
-            the row, at or before what silver shows, the key is folded from there; else only newer events count.
+        truncates_hard: whether a truncate removes rows.
+        of_all: the new whole-table events.
+        ever_of_all: all whole-table events, for keys that are refolded.
+        start: the state of a key without stored state.
+        seen_by_all: the last whole-table event so far; every key has processed it.
+        is_comparison: silver may have more than the available events. If an event with a complete row is at or before
+            silver's state, the key is refolded from there; otherwise only newer events are applied.
     """
 
     large: Sequence[str]
@@ -116,24 +115,24 @@ class Rules:
 def fold(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[pa.RecordBatch]:
     """Fold the runs of a sorted stream.
 
-    Columns in: `key`; `pk`, struct of its columns; `rank`; `place`; `op`; `is_streaming`; `order`, of a row in silver
-    the key's; `unsent`, the large columns without a value; `move`, of memory the key change that the row came by;
-    `seen`, of memory the last place that was considered; `snapshot`; `is_new`, whether silver has not seen the event;
-    `again`, whether the key is folded from its first event on; `raw_value`, `value_schema`, `framing`.
+    Columns in: `key`; `pk`, struct of the key columns; `rank`; `place`; `op`; `is_streaming`; `order`, for a row in
+    silver the key's; `unsent`, the large columns without a value; `move`, for a side entry the key change that began
+    the lifetime; `seen`, for a side entry the last processed log position; `snapshot`; `is_new`, whether the event is
+    new to silver; `again`, whether to refold the key from its first event; `raw_value`, `value_schema`, `framing`.
 
-    Columns out, one *piece* of role `row` for each key: `key`, `pk`; `op`, `snapshot`, `place`, `source` of the event
-    that decided; `order`, the key's; `seen`, the last place that was considered, where neither `place` nor the last
-    whole-table event tells it; `came_by`, the key change that may leave the `missing` columns; `kept`, the large
-    columns whose value in silver stays; `keeps_rest`, whether those of the others do; the record with the values, null
-    if none was sent; `has_row`, `has_stored`, `has_memory`, whether there is to be a row, is one, is a memory;
-    `is_changed`; `is_again`, whether the key was folded without what is stored; `is_behind`, whether an event stands
-    before the last one considered, so that it has to be (in a comparison: whether events do not count because silver
-    knows more); `is_twice`, whether silver has several rows of it; `is_compared`, `is_reset`, whether log positions
-    could be compared, and went back while the time went on; `counting`, `stale`, how many of its new events count and
-    do not.
+    Columns out, one *piece* of role `row` for each key: `key`, `pk`; `op`, `snapshot`, `place`, `source` of the last
+    applied event; `order`, the key's; `seen`, the last processed log position, if it differs from `place` and the last
+    whole-table event; `came_by`, the key change that may provide the `missing` columns; `kept`, the large columns that
+    keep silver's value; `keeps_rest`, whether the other columns do; the record with the values, null if none was sent;
+    `has_row`, `has_stored`, `has_memory`, whether there shall be a row, is one, is a side entry; `is_changed`;
+    `is_again`, whether the key was refolded without the stored state; `is_behind`, whether an event is before the last
+    processed one, so that the key must be refolded (in a comparison: whether events were ignored because silver has
+    more); `is_twice`, whether silver has several rows of the key; `is_compared`, `is_reset`, whether log positions were
+    comparable, and went back while the time went forward; `counting`, `stale`, the numbers of new events that were
+    applied and ignored.
 
-    Pieces of role `given` hold another record that `columns` of the row are in; those of role `left` what a key change
-    left: `move`, `place`, `came_by`, `kept`, and `columns` in the record.
+    Pieces of role `given` have a further record with `columns` of the row. Pieces of role `left` have the values that
+    a key change passes on: `move`, `place`, `came_by`, `kept`, and `columns` in the record.
     """
     open_run, pk = None, pa.null()
     for batch in batches:
@@ -141,7 +140,7 @@ def fold(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[pa.RecordB
             continue
         table = _Batch(batch, rules)
         is_slow = table.is_slow.copy()
-        is_slow[-1] = True  # it may go on
+        is_slow[-1] = True  # it may continue in the next batch
         if open_run is not None and open_run.key == table.first_key:
             is_slow[0] = True
         pk = batch.schema.field("pk").type
@@ -183,7 +182,7 @@ class _Run:
         self._of_all: list[Event] | None = None
 
     def take(self, row: Mapping[str, Any], table: "_Batch", number: int) -> None:
-        """The next of the run."""
+        """Process the next row of the run."""
         if not self.pk[0].is_valid:
             self.pk = table.batch.column("pk").slice(number, 1)
         self.again = self.again or row["again"]
@@ -203,7 +202,7 @@ class _Run:
 
     def _take_memory(self, row: Mapping[str, Any]) -> None:
         self.has_memory = True
-        # Versions up to 0.1.0 wrote no place where they remembered only what the row waits for.
+        # Versions up to 0.1.0 wrote no position in entries of awaited key changes.
         place = row["place"] and _place(row["place"])
         if not self.has_stored:
             self.state = State(decided=place, order=_order(row["order"]))
@@ -228,7 +227,7 @@ class _Run:
         self.stale += not counts and row["is_new"]
 
     def _take_of_all(self, before: Place | None = None) -> None:
-        """The whole-table events that stand before a place; at the end all that are left."""
+        """Process the whole-table events before a position; at the end all remaining ones."""
         if self._of_all is None:
             self._begin()
         assert self._of_all is not None
@@ -240,7 +239,7 @@ class _Run:
                 self.snapshot, self.source = None, event.order
 
     def _begin(self) -> None:
-        """What is stored has been taken: the events begin."""
+        """Prepare the state for events, after the stored rows were read."""
         rules = self.rules
         self._of_all = list(rules.ever_of_all if self.again else rules.of_all)
         if self.again:
@@ -253,7 +252,7 @@ class _Run:
         self.state.considered = self._floor
 
     def _reaches(self, event: Event, *, is_start: bool = False) -> bool:
-        """Whether the event is to be folded upon what is stored; whether it can, the first ones decide."""
+        """Whether to apply the event to the stored state."""
         if self._floor is None or event.place > self._floor:
             return self.rules.is_comparison or not self.is_behind
         self.is_behind = True
@@ -280,13 +279,13 @@ class _Run:
         return outcome.counts
 
     def end(self) -> State:
-        """The state after the last of the run."""
+        """The state after the run."""
         self._take_of_all()
         return self.state
 
 
 class _Pieces:
-    """The pieces of the runs that have ended."""
+    """The pieces of completed runs."""
 
     def __init__(self, pk: pa.DataType) -> None:
         self._pk = pk
@@ -294,7 +293,7 @@ class _Pieces:
         self._pks: list[pa.Array] = []
 
     def end(self, run: _Run) -> None:
-        """Add the pieces of a run that is at its end."""
+        """Add the pieces of a completed run."""
         state, large = run.end(), run.rules.large
         values = state.values if state.has_row else {}
         rest = values.get(_REST)
@@ -342,7 +341,7 @@ class _Pieces:
     def _add_records(
         self, run: _Run, role: str, place: Place | None, values: Mapping[str, Any], *, but: Any = None, **said: Any
     ) -> None:
-        """A piece for each of the records that values are in."""
+        """Add a piece for each record that contains values."""
         records = {id(one): one for one in values.values() if isinstance(one, _Record) and one is not but}
         for one in records.values():
             columns = [name for name, value in values.items() if value is one]
@@ -353,7 +352,7 @@ class _Pieces:
         self._pks.append(run.pk)
 
     def batch(self) -> pa.RecordBatch | None:
-        """All of them; none if there are none."""
+        """All pieces as a batch; none without pieces."""
         if not self._rows:
             return None
         columns = {one.name: pa.array([row.get(one.name) for row in self._rows], one.type) for one in PIECES}
@@ -362,10 +361,10 @@ class _Pieces:
 
 
 class _Batch:
-    """A batch of the stream, whose runs are looked at all at once, as if each were whole and all of its events counted.
+    """A batch of the stream, computed at once as if each run were complete and all its events were applied.
 
     Attributes:
-        is_slow: by run, whether it has to go through `step`.
+        is_slow: by run, whether it must go through `step`.
     """
 
     def __init__(self, batch: pa.RecordBatch, rules: Rules) -> None:
@@ -400,18 +399,18 @@ class _Batch:
         return _Record(_place(row["place"]), *held)
 
     def rows(self, is_wanted: _Bools) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The rows of some runs: their numbers, and what they hold but for the bytes."""
+        """The rows of some runs: their numbers, and their columns without the bytes."""
         numbers = np.flatnonzero(is_wanted[self._run])
         narrow = self.batch.select(list(_NARROW)).take(pa.array(numbers))
         return zip(numbers.tolist(), narrow.to_pylist(), strict=True)
 
     def _last_of(self, is_one: _Bools) -> _Ints:
-        """For each row the last one at or before it of some kind, in the same run; -1 where there is none."""
+        """For each row, the last marked row at or before it in the same run; -1 if there is none."""
         found = np.maximum.accumulate(np.where(is_one, np.arange(self._n), -1))
         return np.where(found >= self._first[self._run], found, -1)
 
     def _compare(self) -> None:
-        """Which events are stale against the last one that left an order; as `rules.is_stale` says for one."""
+        """Compute which events are stale against the last event with an order, like `rules.is_stale`."""
         order, start = self.batch.column("order"), self._rules.start.order
         orders = pa.concat_arrays([order, pa.array([_order_dict(start)], order.type)])
         position, has_position = _padded(orders.field("position"))
@@ -443,7 +442,7 @@ class _Batch:
         is_second[1:] = self._run[1:] == self._run[:-1]
         is_row = self._rank == ROW
         is_odd |= is_row & is_second
-        # Silver's row is the first of its run. An event before it in the log means that the key is folded again.
+        # Silver's row is the first of its run. With an event before it in the log, the key must be refolded.
         is_odd[1:] |= is_row[:-1] & is_second[1:] & ~self._is_above_the_one_before()
         is_odd[self._last] |= is_row[self._last]  # no event at all
         if rules.is_comparison:
@@ -463,7 +462,7 @@ class _Batch:
         return _lexicographic(compared, self._n - 1)[0]
 
     def decided(self, is_wanted: _Bools) -> pa.RecordBatch | None:
-        """The pieces of runs in which all events count; none if there are no such runs."""
+        """The pieces of runs in which all events are applied; none if there are no such runs."""
         runs = np.flatnonzero(is_wanted)
         if not len(runs):
             return None
@@ -474,7 +473,7 @@ class _Batch:
         has_stored = self._rank[first] == ROW
         upsert = np.where(has_row, self._last_of(self._is_event & self._is_upsert)[last], -1)
         has_upsert = upsert >= 0
-        # The row's lifetime began behind the last delete before its last values; silver's row may be in it.
+        # The row's lifetime began after the last delete before its last values; it may include silver's row.
         ended = self._last_of(self._is_delete)[upsert]
         goes_on = has_stored & ~(has_upsert & (ended >= first)) & has_row
         begins = np.maximum(first, np.where(ended >= first, ended + 1, first))
@@ -536,7 +535,7 @@ class _Batch:
         return found
 
     def _missing(self, missing: _Bools, is_stored: _Bools, first: _Ints, large: Sequence[str]) -> pa.Array:
-        """The columns without a value; where silver's row stays as it is, those that it says."""
+        """The columns without a value; for unchanged rows, the stored ones."""
         found = _named(missing, large)
         said = self.batch.column("unsent").take(pa.array(first)).cast(_STRINGS)
         return pc.if_else(pa.array(is_stored), said, found)
@@ -556,7 +555,7 @@ class _Batch:
 
 
 def _pieces(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """A batch of pieces; a column that is not given is null."""
+    """A batch of pieces; missing columns are null."""
     number = len(columns["key"])
     found = [columns.get(one.name, pa.nulls(number)).cast(one.type) for one in PIECES]
     return pa.RecordBatch.from_arrays([*found, columns["pk"]], [*PIECES.names, "pk"])
@@ -568,7 +567,7 @@ def _numpy(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def _numbers(array: pa.Array) -> tuple[npt.NDArray[Any], _Bools]:
-    """Numbers, 0 for nulls, and which are none."""
+    """Numbers, with 0 for null, and which are not null."""
     return _numpy(pc.fill_null(array, 0)), _numpy(pc.is_valid(array))
 
 
@@ -577,7 +576,7 @@ def _is_in(array: pa.Array, values: Sequence[str]) -> _Bools:
 
 
 def _padded(lists: pa.Array) -> tuple[_Ints, _Bools]:
-    """Lists of numbers as rows of a matrix, in which the end of a list is less than any number; and which are none."""
+    """Lists of numbers as rows of a matrix, padded with the smallest number; and which are not null."""
     lengths = _numpy(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
     found = np.full((len(lists), int(lengths.max(initial=0))), np.iinfo(np.int64).min)
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -589,8 +588,8 @@ def _lexicographic(columns: Iterable[Sequence[_Bools]], rows: int) -> tuple[_Boo
     """Row by row, whether one is less than another, and whether they are equal.
 
     Args:
-        columns: the same of each column, the most significant first.
-        rows: how many there are.
+        columns: (less, equal) of each column, most significant first.
+        rows: number of rows.
     """
     is_less, is_equal = np.zeros(rows, bool), np.ones(rows, bool)
     for is_less_here, is_equal_here in columns:
@@ -600,7 +599,7 @@ def _lexicographic(columns: Iterable[Sequence[_Bools]], rows: int) -> tuple[_Boo
 
 
 def _named(marks: _Bools, names: Sequence[str]) -> pa.Array:
-    """Row by row, the names that are marked."""
+    """For each row, the marked names."""
     offsets = np.append(0, np.cumsum(marks.sum(axis=1)))
     chosen = np.nonzero(marks)[1]
     values = pa.array(list(names), pa.string()).take(pa.array(chosen))

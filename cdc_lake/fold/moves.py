@@ -1,8 +1,8 @@
-"""Values that a key change takes along: from the lifetimes that it ended under the old key to the new key's row.
+"""Carry values that were not sent from the old key to the new one.
 
-A change of a primary key is a delete of the old key and an insert of the new one, tied together by the name of the
-change (`move`). What the change left alone and is large was sent under the old key only. So a row takes the columns
-that it was not sent from the lifetimes that its change ended; and what these were not sent either, from those before.
+A change of a primary key arrives as a delete of the old key and an insert of the new one, connected by the name of the
+change (`move`). Large unchanged values were sent under the old key only. So a row inherits missing columns from the key
+lifetimes that its change ended, or from the lifetimes before these.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 
-class Left(NamedTuple):
-    """A lifetime that a key change ended.
+class EndedLifetime(NamedTuple):
+    """A key lifetime that a key change ended.
 
     Attributes:
         id: its name.
-        place: of the delete; empty when it is not known any more.
-        values: by column, something that is equal where the values are.
-        came_by: the key change that brought the row before.
+        place: the delete's log position; empty if unknown.
+        values: column -> a mark, equal if the values are equal.
+        came_by: the key change that began the lifetime.
     """
 
     id: str
@@ -28,27 +28,27 @@ class Left(NamedTuple):
 
 
 class Lifetimes:
-    """The lifetimes that key changes ended."""
+    """The key lifetimes that key changes ended."""
 
-    def __init__(self, ended: Iterable[tuple[str, Left]]) -> None:
-        self._by_move: dict[str, list[Left]] = {}
+    def __init__(self, ended: Iterable[tuple[str, EndedLifetime]]) -> None:
+        self._by_move: dict[str, list[EndedLifetime]] = {}
         for move, left in ended:
             self._by_move.setdefault(move, []).append(left)
         for lifetimes in self._by_move.values():
             lifetimes.sort(key=lambda left: left.place)
 
     def holder(self, column: str, move: str | None) -> str | None:
-        """The lifetime whose value of a column a key change takes along; none if no value is known, or not which.
+        """The lifetime from which a key change inherits a column; none if no value is known, or several are possible.
 
-        A part of the log that is sent again may end a second lifetime by the same change. What that has is older, or
-        less: the first that has a value counts. A change without a log position is named by its time and its keys,
-        which another may share: of these any may be meant, and a value counts only if all have the same.
+        A replay may end a second lifetime by the same change, with older or fewer values, so the first lifetime with a
+        value is used. A change without a log position is named by its time and keys, which another change may share:
+        then a value is used only if all of them have the same.
         """
         found = self._held(column, move, ())
         return next(iter(found.values())) if len(found) == 1 else None
 
     def _held(self, column: str, move: str | None, seen: tuple[str, ...]) -> dict[Hashable, str]:
-        """The values that may be meant, and a lifetime that has each."""
+        """The possible values, and a lifetime with each."""
         found: dict[Hashable, str] = {}
         for left in self._by_move.get(move or "", ()):
             if left.id in seen:
@@ -62,7 +62,7 @@ class Lifetimes:
 
 
 def is_without_position(move: str | None) -> bool:
-    """Whether a key change is named by its time and keys; see `events.moves.move_of`."""
+    """Whether a key change is named by its time and keys, because it has no log position."""
     return move is not None and '"old":' in move.partition("[")[0]
 
 
@@ -70,11 +70,11 @@ INHERITED = "key string, column string, id string"
 
 
 def inherit(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """From which lifetime each row takes what it lacks.
+    """The lifetime from which each row inherits its missing columns.
 
-    Columns in, all in one partition: of lifetimes `id`, `key`, `move`, `place`, `came_by`, `columns` and `marks`, which
-    are equal where the columns' values are; of rows, whose `id` is null, `key`, `came_by` and the `columns` that they
-    lack. Columns out: `INHERITED`.
+    Columns in, all in one partition: for lifetimes `id`, `key`, `move`, `place`, `came_by`, `columns` and `marks`,
+    which are equal if the columns' values are; for rows, whose `id` is null, `key`, `came_by` and the missing
+    `columns`. Columns out: `INHERITED`.
     """
     rows = [row for batch in batches for row in batch.to_pylist()]
     lifetimes = Lifetimes((row["move"], _left(row)) for row in rows if row["id"] is not None)
@@ -89,9 +89,9 @@ def inherit(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def relatives(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The keys that are asked for, and all that key changes connect them to.
+    """The requested keys, and all keys that key changes connect with them.
 
-    Columns in: `key`; `move`, null where a key is asked for; all in one partition. Column out: `key`.
+    Columns in: `key`; `move`, null for requested keys; all in one partition. Column out: `key`.
     """
     moves_of: dict[str, set[str]] = {}
     keys_of: dict[str, set[str]] = {}
@@ -112,9 +112,9 @@ def relatives(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield _batch(("key",), [(key,) for key in found])
 
 
-def _left(row: Mapping[str, Any]) -> Left:
+def _left(row: Mapping[str, Any]) -> EndedLifetime:
     place = tuple(row["place"].values()) if row["place"] else ()
-    return Left(row["id"], place, dict(zip(row["columns"], row["marks"], strict=True)), row["came_by"])
+    return EndedLifetime(row["id"], place, dict(zip(row["columns"], row["marks"], strict=True)), row["came_by"])
 
 
 def _batch(names: Sequence[str], rows: Sequence[tuple[str, ...]]) -> pa.RecordBatch:

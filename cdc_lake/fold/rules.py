@@ -1,19 +1,19 @@
-"""The fold: what one event does to what is known of its key.
+"""The rules of the fold: how one event changes the state of its key.
 
-Silver's row of a key is the state that `step` reaches over the key's events in log order. No Spark, no tables, no
-batches: docs/explanation/ordering-and-deletes.md explains each rule with the cases that simpler rules get wrong.
+Silver's row of a key is the state after `step` was called for the key's events in log order. There is no Spark, table
+or batch here. docs/explanation/ordering-and-deletes.md explains each rule with cases that simpler rules get wrong.
 
-- An upsert (`r`, `c`, `u`) creates the row or changes it. Values that were not sent stay as they are, within the row's
-  lifetime. The first upsert after a delete begins a new lifetime, which inherits nothing from the one before. So does
-  one that is half of a key change: the row that was there is another, whose delete was lost.
-- A delete (`d`, an unpaired `tombstone`, `t`, `missing`) ends the lifetime. The row stays, marked as deleted, or goes.
-- A streaming event (`c`, `u`, `d`, `t` outside a snapshot) that is stale does not count: see `is_stale`.
-- A snapshot row and an unpaired tombstone always count. An unpaired tombstone has neither a position nor a time, so it
-  resets what later events are compared with. Otherwise, if `[tombstone, c]` is sent again, the second `c` would be
-  stale, and the row would be lost.
-- A truncate (`t`) is a streaming delete of every key. `missing`, the end of a snapshot that does not have the key,
-  deletes the row unless an event since the snapshot's start shows it.
-- A delete that is half of a key change leaves the lifetime's values to the new key.
+- An upsert (`r`, `c`, `u`) creates or changes the row. Values that were not sent stay unchanged within the row's
+  lifetime. The first upsert after a delete begins a new lifetime, which inherits nothing. So does an upsert that is
+  half of a key change: an existing row is another one whose delete was lost.
+- A delete (`d`, an unpaired `tombstone`, `t`, `missing`) ends the lifetime. The row is marked as deleted, or removed.
+- A stale streaming event (`c`, `u`, `d`, `t` outside a snapshot) is ignored: see `is_stale`.
+- A snapshot row and an unpaired tombstone are always applied. An unpaired tombstone has neither position nor time, so
+  it resets the order with which later events are compared. Otherwise, if `[tombstone, c]` is replayed, the second `c`
+  would be stale, and the row would be lost.
+- A truncate (`t`) is a streaming delete of every key. `missing`, the end of a snapshot without the key, deletes the row
+  unless an event since the snapshot's start has it.
+- A delete that is half of a key change passes the lifetime's values to the new key.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -26,15 +26,15 @@ WHOLE_TABLE_OPS = (TRUNCATE, MISSING)
 UPSERTS = ("c", "u", "r")
 DELETES = ("d", TOMBSTONE, *WHOLE_TABLE_OPS)
 STREAMING_OPS = ("c", "u", "d")
-"""Of a row's events, those that happened at a time of the source's, unless they are a snapshot's."""
+"""Row events of the source's log, unless they are a snapshot's."""
 STARTS = ("r", "c", "d", TOMBSTONE)
-"""Events that tell all of a row, or that it is gone."""
+"""Events with a complete row, or without one."""
 Place = tuple[Any, ...]
-"""An event's place in the log: `__kafka`'s fields, in their order."""
+"""An event's log position: the fields of `__kafka`, in order."""
 
 
 class Order(NamedTuple):
-    """When a streaming event happened, by its source: what `__order` holds. Null: not known."""
+    """The source order of a streaming event, as in `__order`. None: unknown."""
 
     position: Sequence[int] | None
     domain: str | None
@@ -46,10 +46,10 @@ class Event:
     """An event of a key.
 
     Attributes:
-        order: of streaming events only.
-        sent: of upserts, the values that were sent.
-        move: the key change that the event is half of.
-        since: of `missing`, where its snapshot began.
+        order: only of streaming events.
+        sent: the values that an upsert sent.
+        move: the key change of which the event is half.
+        since: for `missing`, the start of its snapshot.
     """
 
     place: Place
@@ -62,16 +62,16 @@ class Event:
 
 @dataclass(slots=True)
 class State:
-    """What is known of a key.
+    """The state of a key.
 
     Attributes:
-        has_row: whether the table has a row of it, deleted or not.
+        has_row: whether the table has a row of the key, deleted or not.
         is_live: whether that row is not deleted.
-        op, decided: the last event that counted.
-        considered: the last event, whether it counted or not.
-        order: the last streaming event that counted; none after an unpaired tombstone.
-        values: those sent in this lifetime, or in the last one if the row is deleted.
-        came_by: the key change that brought this lifetime's row here.
+        op, decided: the last applied event.
+        considered: the last processed event, applied or not.
+        order: of the last applied streaming event; none after an unpaired tombstone.
+        values: the values sent in this lifetime, or in the last one if the row is deleted.
+        came_by: the key change that began this lifetime.
     """
 
     has_row: bool = False
@@ -85,7 +85,7 @@ class State:
 
 
 class Lifetime(NamedTuple):
-    """What a key change leaves to the new key: the values, and the key change that brought the row before."""
+    """Values that a key change passes to the new key, and the key change that began the old key's lifetime."""
 
     move: Hashable
     place: Place
@@ -94,24 +94,24 @@ class Lifetime(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of an event: whether it counted, and what it left to another key."""
+    """Result of an event: whether it was applied, and the values that it passes to another key."""
 
     counts: bool
     left: Lifetime | None = None
 
 
 def is_stale(event: Order, last: Order | None) -> bool:
-    """Whether a streaming event was sent again: position and time agree, as far as known, that it is not newer.
+    """Whether a streaming event is a replay: neither position nor time, as far as known, is newer.
 
-    Neither decides alone. Clocks step, and all changes of a transaction share a time; positions restart after a
-    restore, and compare within one domain only.
+    Neither alone suffices. Clocks may step back, and all changes of a transaction have the same time; positions restart
+    after a restore, and are comparable within one domain only.
 
         stale  =  position older or equal, and time older, equal or unknown
                or position unknown, and time strictly older
 
     Args:
-        event: the event's.
-        last: of the last streaming event of the key that counted.
+        event: the event's order.
+        last: the order of the key's last applied streaming event.
     """
     if last is None:
         return False
@@ -122,10 +122,10 @@ def is_stale(event: Order, last: Order | None) -> bool:
 
 
 def step(state: State, event: Event, *, hard: bool) -> Outcome:
-    """Take the next event of a key, in log order.
+    """Process the next event of a key, in log order.
 
     Args:
-        state: of the key; changed in place.
+        state: the key's state; changed in place.
         event: the event.
         hard: whether a delete removes the row.
     """
@@ -145,7 +145,7 @@ def step(state: State, event: Event, *, hard: bool) -> Outcome:
         state.values = {**state.values, **event.sent}
         state.has_row = True
         return Outcome(counts=True)
-    # A whole-table event makes no row of a key that has none.
+    # A whole-table event creates no row for a key without one.
     state.has_row = not hard and (state.has_row or event.op not in WHOLE_TABLE_OPS)
     is_left = event.op == "d" and event.move is not None and was_live
     left = Lifetime(event.move, event.place, state.values, state.came_by) if is_left else None

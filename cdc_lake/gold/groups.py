@@ -15,7 +15,7 @@ from cdc_lake.config.gold_models import Window
 from cdc_lake.errors import ModelError
 from cdc_lake.gold.query import Query, Source, in_our_words, seen
 from cdc_lake.tables.images import AFTER, BEFORE, IMAGE, images
-from cdc_lake.tables.joins import joined
+from cdc_lake.tables.joins import null_safe_join
 
 _MOST_NAMED = 10_000
 """Groups that are brought to the driver to be named in conditions, by which files are skipped."""
@@ -144,11 +144,11 @@ class Groups:
 
     def among(self, rows: DataFrame) -> DataFrame:
         """The rows of these groups."""
-        return joined(rows.where(self._condition), self.rows, self.names, "left_semi")
+        return null_safe_join(rows.where(self._condition), self.rows, self.names, "left_semi")
 
     def beside(self, rows: DataFrame) -> DataFrame:
         """The rows of all other groups."""
-        return joined(rows, self.rows, self.names, "left_anti")
+        return null_safe_join(rows, self.rows, self.names, "left_anti")
 
     def in_window(self, rows: DataFrame, window: Window) -> DataFrame:
         """Of a source's rows those whose time lies within the groups' windows."""

@@ -17,7 +17,7 @@ from cdc_lake.errors import ExpiredError
 from cdc_lake.runs.report import TableReport
 from cdc_lake.sinks.kafka import KafkaSink
 from cdc_lake.tables.contract import Commit, Table
-from cdc_lake.tables.joins import joined
+from cdc_lake.tables.joins import null_safe_join
 from cdc_lake.tables.progress import GoldProgress, Sent
 
 
@@ -70,8 +70,8 @@ def due(gold: Table[GoldProgress], keys: Sequence[str], sent: Sent, done: TableR
             "read an emptied topic anew"
         )
         return rows
-    gone = joined(touched, rows, keys, "left_anti").withColumn(GONE, F.lit(True))
-    there = joined(rows, touched, keys, "left_semi") if sent.is_whole else rows
+    gone = null_safe_join(touched, rows, keys, "left_anti").withColumn(GONE, F.lit(True))
+    there = null_safe_join(rows, touched, keys, "left_semi") if sent.is_whole else rows
     return there.unionByName(gone, allowMissingColumns=True)
 
 
@@ -98,7 +98,7 @@ def _keys_apart(before: DataFrame, after: DataFrame, keys: Sequence[str]) -> Dat
     if before.schema.simpleString() != after.schema.simpleString() or "map<" in after.schema.simpleString():
         return before.select(*names).unionByName(after.select(*names))
     was, is_now = (
-        joined(rows, others, rows.columns, "left_anti").select(*names)
+        null_safe_join(rows, others, rows.columns, "left_anti").select(*names)
         for rows, others in ((before, after), (after, before))
     )
     return was.unionByName(is_now)

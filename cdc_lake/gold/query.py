@@ -23,7 +23,7 @@ from cdc_lake.errors import CdcLakeError, ModelError
 from cdc_lake.runs.errors import first_line
 from cdc_lake.spark.user_sql import parser, starts_a_program
 from cdc_lake.tables.contract import Table
-from cdc_lake.tables.damage import damage
+from cdc_lake.tables.damage import damage_error
 from cdc_lake.tables.images import as_columns_of
 from cdc_lake.tables.progress import SilverProgress
 
@@ -139,6 +139,6 @@ def in_our_words(model: GoldModel) -> Iterator[None]:
     except (*_WHILE_IT_RUNS, Py4JJavaError) as exc:
         todo = "mend the SQL if it is that; else run again with --debug to see where"
         failed = CdcLakeError(str(model.file), f"Spark failed: {first_line(exc)}", todo)
-        raise (damage(exc, str(model.file)) or failed) from exc
+        raise (damage_error(exc, str(model.file)) or failed) from exc
     except PySparkException as exc:
         raise ModelError(str(model.file), f"Spark says: {first_line(exc)}", "mend the SQL") from exc

@@ -33,7 +33,7 @@ from cdc_lake.spark.session import planned_for, sibling
 from cdc_lake.spark.user_sql import refuse_query
 from cdc_lake.storage.files import LocalFiles, Storage
 from cdc_lake.tables.contract import Commit, Table
-from cdc_lake.tables.joins import joined
+from cdc_lake.tables.joins import null_safe_join
 from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import GoldProgress, SilverProgress
 
@@ -370,8 +370,8 @@ def _make_again(run: _Run, compared: _Compared, groups: Groups, result: DataFram
         if not set(groups.names) <= set(keys):
             _check_apart(run, rows, groups.beside(gold.read()))
         with run.done.phase("check"), in_our_words(run.model):
-            vanished = joined(stored, rows, keys, "left_anti")
-            new = rows if _has_map(rows) else joined(rows, stored, rows.columns, "left_anti")
+            vanished = null_safe_join(stored, rows, keys, "left_anti")
+            new = rows if _has_map(rows) else null_safe_join(rows, stored, rows.columns, "left_anti")
             changes = _changes(new, vanished, run.model).persist()
             counts = {row[DELETE]: row["count"] for row in changes.groupBy(DELETE).count().collect()}
         _ready(run, compared)
@@ -475,7 +475,7 @@ def _check_apart(run: _Run, rows: DataFrame, others: DataFrame) -> None:
     """
     header = run.model.header
     with run.done.phase("check"), in_our_words(run.model):
-        repeated = joined(rows, others, header.keys, "left_semi").count()
+        repeated = null_safe_join(rows, others, header.keys, "left_semi").count()
     if repeated:
         raise KeyConstraintError(
             header.name,

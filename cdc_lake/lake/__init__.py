@@ -1,1 +1,1 @@
-"""The lake's state: opening tables, leases, side tables and schema files."""
+"""State of the lake: opening tables, leases, side tables and schema files."""

@@ -1,14 +1,14 @@
-"""The lease of a table: one run at a time writes it, and the next one ends before it works.
+"""The lease of a table: one run at a time writes it; another run ends before it starts work.
 
-A lease is a line of numbered files in a folder. The newest says who has the table and until when; having it means to
-have created the file of the next number, which only one can. Numbers only go up, so a run that was stopped past its
-time finds that it was followed.
+A lease is a sequence of numbered files in a folder. The newest file has the holder and the time of expiry. A run takes
+the lease by creating the file with the next number, which only one run can do. Numbers only increase, so a run that was
+suspended past its expiry sees that another has taken over.
 
-How much depends on it differs. Delta on a file system or store that creates a file only once: two runs that both
-believe they have the table are told apart at the commit (`cdc_lake.tables.delta`), so the lease only saves work. Delta
-on S3: two commits at once would overwrite each other, so the lease is the protection, and the settings refuse to
-disable it. Hudi has no check at the commit: the lease is the protection wherever the table is. It does not cover a run
-that stands still for longer than `seconds` between its last `check` and its commit.
+The protection differs by table format. Delta on a store that creates a file only once: the commit itself detects that
+another run has committed first (`cdc_lake.tables.delta`), so the lease only avoids wasted work. Delta on S3: concurrent
+commits would overwrite each other, so the lease is the protection, and the settings do not allow to disable it. Hudi
+does not check at the commit, so the lease is always the protection. It does not cover a run that is suspended for
+longer than `seconds` between its last `check` and its commit.
 """
 
 import logging
@@ -25,26 +25,26 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc_lake.errors import InfrastructureError, TableLockedError
-from cdc_lake.storage.exhausted import exhausted
+from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.files import Storage
 
 logger = logging.getLogger(__name__)
 
 _FILE = re.compile(r"(\d{12})\.json(\.\w+\.tmp)?")
 _RENEWALS = 3
-"""A lease is renewed so often in its time: one or two that fail do not lose it."""
+"""Renewals per duration of a lease, so that one or two failures do not lose it."""
 
 
 class Holder(BaseModel):
-    """Who has a table: the content of a lease's file.
+    """The holder of a lease: the content of a lease's file.
 
     Attributes:
-        run_id: the run; empty when the file does not say yet.
-        host: where it runs.
-        pid: its process there.
-        pid_space: the boot and the PID namespace in which `pid` is that process; empty if that is not known.
-        since_ms: from when, by its host's clock.
-        until_ms: until when, unless it renews the lease; 0 when it has given it back.
+        run_id: the run; empty if the file is not complete yet.
+        host: its host.
+        pid: its process id.
+        pid_space: the boot id and PID namespace of `pid`; empty if unknown.
+        since_ms: start time by its host's clock.
+        until_ms: expiry unless renewed; 0 after release.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -58,9 +58,9 @@ class Holder(BaseModel):
 
     @property
     def is_over(self) -> bool:
-        """Whether the table is free: given back, past its time, or the process, which could be seen here, has ended."""
-        could_be_seen = self.pid_space and (self.host, self.pid_space) == (socket.gethostname(), _pid_space())
-        return self.until_ms <= _now_ms() or (bool(could_be_seen) and not _is_alive(self.pid))
+        """Whether the lease was released or has expired, or its process on this host has ended."""
+        is_visible = self.pid_space and (self.host, self.pid_space) == (socket.gethostname(), _pid_space())
+        return self.until_ms <= _now_ms() or (bool(is_visible) and not _is_alive(self.pid))
 
     def __str__(self) -> str:
         who = f"run {self.run_id} (process {self.pid} on {self.host})" if self.run_id else "another run"
@@ -68,14 +68,14 @@ class Holder(BaseModel):
 
 
 class Lease:
-    """The right to write one table, as a context: had on entry, renewed by a thread, given back on exit.
+    """A table's lease as a context manager: taken on entry, renewed by a thread, released on exit.
 
     Args:
-        storage: of the lake.
-        folder: where the table's lease is kept.
+        storage: the lake's.
+        folder: the folder of the table's lease.
         table: the table's name, for messages.
-        run_id: who asks.
-        seconds: not renewed for so long, the lease is free to take.
+        run_id: the run that takes it.
+        seconds: the lease expires if it is not renewed for this long.
     """
 
     def __init__(self, storage: Storage, folder: str, table: str, run_id: str, seconds: float) -> None:
@@ -87,52 +87,52 @@ class Lease:
         self._since_ms = 0
         self._number = 0
         self._ended = threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name=f"lease of {table}", daemon=True)
+        self._keeper = threading.Thread(target=self._renew, name=f"lease of {table}", daemon=True)
 
     def __enter__(self) -> "Lease":
-        """Take the table.
+        """Take the lease.
 
         Raises:
-            TableLockedError: another run has it.
+            TableLockedError: another run holds it.
             InfrastructureError: the lease cannot be read or written.
         """
         try:
             self._take()
         except (OSError, Py4JError) as exc:
-            raise exhausted(self._table, exc, self._folder) or InfrastructureError(
+            raise exhaustion_error(self._table, exc, self._folder) or InfrastructureError(
                 self._table,
-                f"its lease cannot be taken: {_said(exc)}",
-                f"see that {self._folder} can be read and written, and run again",
+                f"cannot take its lease: {_message(exc)}",
+                f"check that {self._folder} can be read and written, and run again",
             ) from exc
         self._keeper.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Give the table back."""
+        """Release the lease."""
         self._ended.set()
         self._keeper.join()
         try:
-            if not self._is_followed():
+            if not self._is_taken_over():
                 self._storage.replace(self._file(self._number), self._text(is_over=True))
         except (OSError, Py4JError) as exc:
-            logger.warning("%s: its lease could not be given back (%s); it ends by itself", self._table, _said(exc))
+            logger.warning("%s: cannot release its lease (%s); it will expire", self._table, _message(exc))
 
     def holder(self) -> Holder | None:
-        """Who has the table now, if anybody has. Nothing is taken."""
+        """The current holder, if there is one. This does not take the lease."""
         holder = self._newest()[1]
         return None if holder is None or holder.is_over else holder
 
     def check(self) -> None:
-        """See that the table is still this run's; to be called right before each commit.
+        """Check that this run still holds the lease. Called right before each commit.
 
         Raises:
-            TableLockedError: another run has taken it.
+            TableLockedError: another run has taken over.
         """
-        if self._is_followed():
+        if self._is_taken_over():
             raise TableLockedError(
                 self._table,
-                f"{self._newest()[1]}, has taken the table over: this run had not renewed its lease in time",
-                "nothing of this batch was written; run again once the other has ended",
+                f"{self._newest()[1]}, has taken over the table, because this run did not renew its lease in time",
+                "this batch was not committed; run again when the other run has ended",
             )
 
     def _take(self) -> None:
@@ -140,27 +140,27 @@ class Lease:
         if holder and not holder.is_over:
             raise self._taken_by(holder)
         self._number, self._since_ms = newest + 1, _now_ms()
-        # Whoever looked long ago may create a number that was there and is removed: the newest one never is.
-        if not self._storage.create_exclusively(self._file(self._number), self._text()) or self._is_followed():
+        # A slow run may create a number that was removed meanwhile; the newest file is never removed.
+        if not self._storage.create_exclusively(self._file(self._number), self._text()) or self._is_taken_over():
             raise self._taken_by(self._newest()[1])
         self._remove_older()
         if holder and holder.until_ms:
-            logger.warning("%s: its lease was left behind by %s, and is taken over", self._table, holder)
+            logger.warning("%s: taking over the lease that %s did not release", self._table, holder)
 
-    def _keep(self) -> None:
+    def _renew(self) -> None:
         while not self._ended.wait(self._seconds / _RENEWALS):
             try:
-                if self._is_followed():
+                if self._is_taken_over():
                     return
                 self._storage.replace(self._file(self._number), self._text())
             except (OSError, Py4JError) as exc:
-                logger.warning("%s: its lease could not be renewed (%s); tried again", self._table, _said(exc))
+                logger.warning("%s: cannot renew its lease (%s); retrying", self._table, _message(exc))
 
-    def _is_followed(self) -> bool:
+    def _is_taken_over(self) -> bool:
         return self._newest_number() > self._number
 
     def _newest(self) -> tuple[int, Holder | None]:
-        """The newest number and its holder; 0 and none when nobody ever had the table."""
+        """The newest number and its holder; 0 and none before the first lease."""
         number = self._newest_number()
         if not number:
             return 0, None
@@ -169,9 +169,9 @@ class Lease:
             return number, Holder.model_validate_json(self._storage.first_line(file) or "")
         except ValidationError:
             modified_ms = self._storage.modified_ms(file)
-        if modified_ms is None:  # just now followed, and removed
+        if modified_ms is None:  # taken over and removed in this moment
             return self._newest()
-        # Just being written; if its writer died of that, the time runs from there.
+        # The file is being written; if its writer dies, the lease expires from its modification time.
         return number, Holder(since_ms=modified_ms, until_ms=modified_ms + int(self._seconds * 1000))
 
     def _remove_older(self) -> None:
@@ -183,7 +183,7 @@ class Lease:
         return max((number for name, number in self._files().items() if name.endswith(".json")), default=0)
 
     def _files(self) -> dict[str, int]:
-        """The files there are and their numbers, those included that a run died in the middle of."""
+        """The lease's files and their numbers, including incomplete files of killed runs."""
         found = (_FILE.fullmatch(name) for name in self._storage.names_with_drafts(self._folder))
         return {file[0]: int(file[1]) for file in found if file}
 
@@ -206,17 +206,17 @@ class Lease:
         return TableLockedError(
             self._table,
             f"it is being written by {holder or 'another run'}{until}",
-            "nothing was done: run again once that run has ended, or its lease if it died without a word",
+            "run again when that run has ended; if it was killed, when its lease has expired",
         )
 
 
-def _said(error: Exception) -> str:
-    said = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
-    return str(said).strip().splitlines()[0]
+def _message(error: Exception) -> str:
+    message = error.java_exception.toString() if isinstance(error, Py4JJavaError) else str(error)
+    return str(message).strip().splitlines()[0]
 
 
 def _pid_space() -> str:
-    """Where this process' PIDs count. Containers may share a host's name, machines the number of a namespace."""
+    """The scope of this process's PID: containers may share host names, and hosts the numbers of namespaces."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"

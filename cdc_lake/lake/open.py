@@ -1,4 +1,4 @@
-"""Which engine holds a table of silver or gold."""
+"""Open tables of silver and gold as Delta or Hudi tables."""
 
 from collections.abc import Sequence
 
@@ -17,34 +17,35 @@ from cdc_lake.tables.progress import GoldProgress, SilverProgress
 
 _MARKS = {"delta": LOG_FOLDER, "hudi": METADATA_FOLDER}
 TABLE_FOLDERS = tuple(_MARKS.values())
-"""What a table's folder holds; one of these."""
+"""Folders that mark a table's folder; each has one of them."""
 
 
 def silver_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table[SilverProgress]:
-    """A silver table by path.
+    """Open a silver table by path.
 
     Args:
-        wanted: what the settings say of it.
+        wanted: its settings.
 
     Raises:
-        ConfigError: there is a table of another format or type, with other partitions, or not one of ours.
-        InstallationError: it is to be held in Hudi, which is not there.
-        UnsupportedError: a newer Hudi has written it.
+        ConfigError: the folder has a table of another format or type, with other partitions, or of another program.
+        InstallationError: it is a Hudi table, but this Spark has no Hudi.
+        UnsupportedError: a newer Hudi release wrote it.
     """
     todo = (
-        "set `storage` of the table back, or move the folder and its side table away: silver is then made anew from "
-        "bronze"
+        "restore the table's `storage` setting, or move the folder and its side table away: the silver job then "
+        "rebuilds the table from bronze"
     )
     return _table(spark, path, wanted, todo, statistics=(BATCH, "__source_ts_ms"))
 
 
 def gold_table(spark: SparkSession, path: str, wanted: StorageConfig) -> Table[GoldProgress]:
-    """A gold table by path; see `silver_table`.
+    """Open a gold table by path; see `silver_table`.
 
     Args:
-        wanted: what the model says of it.
+        wanted: the model's settings.
     """
-    return _table(spark, path, wanted, "set `table` of the model back, or move the folder away: it is then made anew")
+    todo = "restore the model's `table` setting, or move the folder away: the gold job then rebuilds the table"
+    return _table(spark, path, wanted, todo)
 
 
 def _table(
@@ -52,18 +53,18 @@ def _table(
 ) -> Table[P]:
     other = next(format for format in _MARKS if format != wanted.format)
     if Storage(spark).exists(f"{path}/{_MARKS[other]}"):
-        raise _another(path, f"a {other} table", wanted, todo)
+        raise _mismatch(path, f"a {other} table", wanted, todo)
     if wanted.format == "delta":
         delta: DeltaLakeTable[P] = DeltaLakeTable(
             spark, path, partitions=wanted.partitions, statistics=statistics, properties=wanted.properties
         )
         found = delta.partitioned_by()
         if found is not None and found != tuple(field.name for field in wanted.partitions):
-            raise _another(path, f"a delta table with the partitions ({', '.join(found)})", wanted, todo)
+            raise _mismatch(path, f"a delta table with the partitions ({', '.join(found)})", wanted, todo)
         return delta
     if not has_hudi():
         raise InstallationError(
-            path, "it is held in hudi, and this Spark has no Hudi", "hold it in delta, or take a profile with Hudi"
+            path, "it is a Hudi table, but this Spark has no Hudi", "use a profile with Hudi, or store it in Delta"
         )
     hudi: HudiTable[P] = HudiTable(
         spark,
@@ -75,11 +76,11 @@ def _table(
         properties=wanted.properties,
     )
     if (differing := hudi.differing_settings()) is not None:
-        raise _another(path, f"a hudi table whose {differing}", wanted, todo)
+        raise _mismatch(path, f"a hudi table whose {differing}", wanted, todo)
     return hudi
 
 
-def _another(path: str, found: str, wanted: StorageConfig, todo: str) -> ConfigError:
+def _mismatch(path: str, found: str, wanted: StorageConfig, todo: str) -> ConfigError:
     by = f"partitioned by ({', '.join(wanted.partition_by)})" if wanted.partition_by else None
     name = " ".join(filter(None, (wanted.format, wanted.type, by)))
-    return ConfigError(path, f"there is {found}, and the settings say {name}", todo)
+    return ConfigError(path, f"the folder has {found}, but the settings ask for {name}", todo)

@@ -1,8 +1,8 @@
-"""The lake's own copy of every schema its records were written with.
+"""The lake's copies of the schemas of its records.
 
-`_schemas/<sha256>.avsc` holds a text; `_schemas/ids/<registry>/<kind>/<id>/<sha256>` says that an id has meant it. Both
-are written once and never change, so no two runs can disturb each other; and once a record is in bronze, the registry
-is not needed to read it again, were it rebuilt or gone.
+`_schemas/<sha256>.avsc` has a schema's text; `_schemas/ids/<registry>/<kind>/<id>/<sha256>` records that an id has
+named it. Both are written once and never change, so runs do not conflict. Once a record is in bronze, reading it needs
+no registry.
 """
 
 import re
@@ -16,16 +16,16 @@ from cdc_lake.storage.files import LocalFiles, Storage
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _EMBEDDED = "embedded"
-"""In the place of the registry's name, for schemas that came with the records."""
+"""In place of a registry's name, for schemas embedded in records."""
 
 
 class SchemaFiles:
     """Schema texts by fingerprint and by registry id.
 
     Args:
-        storage: where the lake is.
+        storage: the lake's.
         root: the lake's root.
-        registry: asked once per id and run; none for readers of bronze and of files, who know fingerprints only.
+        registry: called once per id and run; none for readers of bronze and of files, which only use fingerprints.
     """
 
     def __init__(self, storage: Storage | LocalFiles, root: str, registry: Registry | None = None) -> None:
@@ -36,23 +36,23 @@ class SchemaFiles:
 
     @property
     def kinds(self) -> Sequence[str]:
-        """The kinds of id that a bare number in a frame may be."""
+        """The kinds of id that a bare number in a frame may have."""
         return self._registry.namespaces if self._registry else ()
 
     def by_fingerprint(self, fingerprint: str) -> WriterSchema:
-        """A schema that records in bronze were written with.
+        """The writer schema of records in bronze.
 
         Raises:
-            DamagedFileError: its file is not as it was written.
+            DamagedFileError: its file was changed.
         """
         file = self._file(fingerprint)
         found = WriterSchema(self._storage.read_text(file))
         if found.fingerprint != fingerprint:
-            raise DamagedFileError(file, "the file does not have the content that its name is the SHA-256 of")
+            raise DamagedFileError(file, "the file's content does not match the SHA-256 in its name")
         return found
 
     def look_up(self, kind: str, schema_id: str) -> Sequence[WriterSchema]:
-        """What the registry says an id means, and behind it what it has said before, if that was something else."""
+        """The schema of an id in the registry, followed by other schemas that the id named earlier."""
         if not is_id(kind, schema_id):
             return ()
         now, marker = self._ask(kind, schema_id), f"{self._named.name}/{kind}/{quote(schema_id, safe='')}"
@@ -63,7 +63,7 @@ class SchemaFiles:
         return (*((now,) if now else ()), *(self.by_fingerprint(fingerprint) for fingerprint in before))
 
     def known(self, schema_id: str) -> Sequence[WriterSchema]:
-        """What any registry has said that an id means, of whatever kind it is. No registry is asked."""
+        """The schemas that an id of any kind has named in any registry, without a request to one."""
         names, ids = self._storage.names, f"{self._folder}/ids"
         kinds = [
             f"{ids}/{registry}/{kind}"
@@ -81,26 +81,26 @@ class SchemaFiles:
         return {unquote(one) for kind in (f"{ids}/{_EMBEDDED}", *kinds) for one in names(kind)}
 
     def embedded(self, name: str) -> WriterSchema | None:
-        """The schema that came with records under this name, if that was kept."""
+        """The schema embedded in records under this name, if it is stored."""
         known = self._storage.names(f"{self._folder}/ids/{_EMBEDDED}/{self._checked(name)}")
         return self.by_fingerprint(known[0]) if known else None
 
     def keep_embedded(self, name: str, schema: WriterSchema) -> WriterSchema:
-        """Put a schema that came with records into the lake."""
+        """Store a schema that was embedded in records."""
         return self.keep(schema, f"{_EMBEDDED}/{self._checked(name)}")
 
     def keep(self, schema: WriterSchema, marker: str | None = None) -> WriterSchema:
-        """Put a schema into the lake, and under `_schemas/ids` what it is the meaning of."""
+        """Store a schema, and under `_schemas/ids` the id that names it."""
         self._storage.write_once(self._file(schema.fingerprint), schema.text)
         if marker:
             self._storage.write_once(f"{self._folder}/ids/{marker}/{schema.fingerprint}", "")
         return schema
 
     def restore(self) -> dict[str, bool]:
-        """Write the schemas again whose files are missing or damaged, as the registry has them.
+        """Restore missing and damaged schema files from the registry.
 
         Returns:
-            Their files; true if the registry still has what was in it.
+            These files -> whether the registry still has the schema.
         """
         ids, found = f"{self._folder}/ids/{self._named.name}", dict[str, bool]()
         for kind in self._storage.names(ids):
@@ -123,10 +123,10 @@ class SchemaFiles:
             return False
 
     def check_has_content(self, asked: Collection[tuple[str, str]]) -> None:
-        """See that the registry has any of the ids that it was asked for, or one that it had before.
+        """Check that the registry has any of the requested ids, or an id that it had before.
 
-        An id that a registry does not have is a bad record, as long as it has others. One that has none has lost its
-        content, or is another one: that is bad infrastructure.
+        If it has others, an unknown id is a bad record. A registry that has none has lost its content, or is another
+        registry.
 
         Raises:
             InfrastructureError: it has none of them.
@@ -141,25 +141,23 @@ class SchemaFiles:
         unknown = ", ".join(schema_id for _, schema_id in list(asked)[:5])
         raise InfrastructureError(
             f"schema registry {self._named.name}",
-            f"it has none of the schema ids {unknown}, nor any it had before",
-            "see that registry.url is the one the connector writes to and registry.ids its kind of id; nothing was "
-            "committed. If these ids are gone for good: `cdc-lake run bronze --quarantine-unknown-ids`",
+            f"it has none of the schema ids {unknown}, nor any that it had before",
+            "check that registry.url is the connector's registry and registry.ids its kind of id. If these ids are "
+            "deleted for good, run `cdc-lake run bronze --quarantine-unknown-ids`",
         )
 
     def _file(self, fingerprint: str) -> str:
         return f"{self._folder}/{self._checked(fingerprint)}.avsc"
 
     def _checked(self, name: str) -> str:
-        """A name out of a record or a listing, if it is a SHA-256: no other becomes a path."""
+        """A name from a record or a listing, if it is a SHA-256; other names must not become paths."""
         if not _FINGERPRINT.fullmatch(name):
-            raise DamagedFileError(
-                f"{self._folder}/{name!r}", "this is not the name of a schema file, which is a SHA-256"
-            )
+            raise DamagedFileError(f"{self._folder}/{name!r}", "the name of a schema file must be a SHA-256")
         return name
 
     @property
     def _named(self) -> Registry:
-        assert self._registry is not None, "only bronze knows registry ids"
+        assert self._registry is not None, "only bronze uses registry ids"
         return self._registry
 
     def _ask(self, kind: str, schema_id: str) -> WriterSchema | None:
@@ -170,7 +168,7 @@ class SchemaFiles:
 
 
 def _writer(answer: RegisteredSchema) -> WriterSchema:
-    # JSON's escapes can name half a character, which no file takes.
+    # JSON escapes can encode unpaired surrogates, which UTF-8 cannot.
     text = answer.text.encode(errors="replace").decode()
     match answer.type:
         case "AVRO":

@@ -1,7 +1,7 @@
-"""A silver table's memory, in a Delta table of its own: what its rows no longer show and the fold still has to know.
+"""The side table of a silver table: a Delta table with state that the fold needs and silver's rows do not have.
 
-Each commit of silver names the version of the side table that belongs to it, its pin. What stands there beyond the pin
-was left by a run that ended between the two commits, and does not count: so the pair is one commit.
+Each commit of silver pins the version of the side table that belongs to it. Later versions are of runs that ended
+between both commits, and are ignored. So the two commits are atomic.
 """
 
 import uuid
@@ -27,13 +27,20 @@ from cdc_lake.columns import (
 )
 from cdc_lake.errors import DamagedFileError, TableLockedError
 from cdc_lake.storage.files import Storage
-from cdc_lake.tables.delta import CONFLICTS, PROPERTIES, USER_METADATA, DeltaLakeTable, commit_settings, refusal
+from cdc_lake.tables.delta import (
+    CONFLICTS,
+    PROPERTIES,
+    USER_METADATA,
+    DeltaLakeTable,
+    commit_settings,
+    constraint_error,
+)
 from cdc_lake.tables.newest import LOG_FOLDER
 from cdc_lake.tables.progress import SidePin, SilverProgress
 
 DAY_MS = 86_400_000
-MOST_FILES = 64
-"""A table of more files is written anew: a merge opens each of them."""
+MAX_FILES = 64
+"""A table with more files is rewritten, because a merge opens each of them."""
 
 
 class SideTable:
@@ -50,10 +57,10 @@ class SideTable:
         self._table: DeltaLakeTable[SilverProgress] = DeltaLakeTable(spark, path)
 
     def read(self, pin: SidePin | None) -> DataFrame:
-        """The entries that belong to a commit of silver; none without a pin.
+        """The entries of a pinned version; none without a pin.
 
         Raises:
-            DamagedFileError: the pinned version is not there any more.
+            DamagedFileError: the pinned version is missing.
         """
         if pin is None:
             nothing = [F.lit(None).cast(kind).alias(name) for name, kind in SIDE.items()]
@@ -62,26 +69,26 @@ class SideTable:
         try:
             entries = self._table.read(as_of=pin.version)
         except (PySparkException, Py4JJavaError) as exc:
-            raise self._lost(f"version {pin.version} cannot be read any more") from exc
+            raise self._lost(f"version {pin.version} cannot be read") from exc
         if pin.version != head:
             self._check_files(pin, entries)
         return _carried_forward(entries) if _is_old(entries) else entries
 
     def write(self, pin: SidePin | None, entries: DataFrame, *, at_ms: int, memory_days: float) -> SidePin | None:
-        """Bring entries to their new state, upon those that belong to the last commit of silver, in one commit.
+        """Upsert and delete entries of the pinned version, in one commit.
 
         Args:
             pin: the last commit's; none before the first entry.
-            entries: `columns.SIDE` and `__delete` (whether the entry goes), at most one row per (kind, id).
-            at_ms: when this is, ms.
-            memory_days: entries that are older by their `at_ms` go too, once a day; not those of rejected events.
+            entries: `columns.SIDE` and `__delete` (whether to delete the entry), at most one row per (kind, id).
+            at_ms: the current time in ms.
+            memory_days: entries whose `at_ms` is older are deleted once a day, except those of rejected events.
 
         Returns:
-            The pin for the next commit of silver; the same one when there is nothing to write.
+            The pin for silver's next commit; unchanged if there is nothing to write.
 
         Raises:
-            TableLockedError: another run has written the table meanwhile.
-            DamagedFileError: the pinned version is not there any more.
+            TableLockedError: another run has written the table concurrently.
+            DamagedFileError: the pinned version is missing.
         """
         entries = entries.localCheckpoint()
         found = entries.select("kind", DELETE).distinct().collect()
@@ -89,7 +96,7 @@ class SideTable:
         if not (kinds if pin is None else found):
             return pin
         head = self._newest(pin)
-        is_merge = pin is not None and pin.version == head and at_ms - pin.swept_ms < DAY_MS and self._takes_more(pin)
+        is_merge = pin is not None and pin.version == head and at_ms - pin.swept_ms < DAY_MS and self._can_merge(pin)
         with self._committing() as commit:
             if is_merge:
                 self._merge(entries)
@@ -105,14 +112,17 @@ class SideTable:
         return SidePin(id=self._table.id(), version=version, nonce=commit, kinds=kinds_now, swept_ms=at_ms)
 
     def vacuum(self, pin: SidePin | None) -> int:
-        """Remove the files that no version needs that silver may be restored to; their bytes.
+        """Remove files that are no longer needed by retained versions.
 
         Args:
-            pin: the last commit's. Where a run left something beyond it, nothing is removed: what is pinned is not the
-                newest version then, and old enough its files would go.
+            pin: the last commit's. If there are later versions, nothing is removed: the pinned version is not the
+                newest then, so its files might be removed.
+
+        Returns:
+            The number of bytes removed.
 
         Raises:
-            DamagedFileError: the pinned table is not there any more.
+            DamagedFileError: the pinned table is missing.
         """
         return self._table.vacuum() if pin is not None and self._newest(pin) == pin.version else 0
 
@@ -129,14 +139,14 @@ class SideTable:
         )
 
     def _rewrite(self, pin: SidePin | None, entries: DataFrame, *, forget_before_ms: int) -> None:
-        """The table then holds what the pin says, without what is old, and the entries; in few files."""
+        """Replace the table's content with the pinned version without expired entries, and the new entries."""
         stays = (F.col("at_ms") >= forget_before_ms) | (F.col("kind") == REJECTED_ENTRY)
         kept = self.read(pin).where(stays).join(entries, ["kind", "id"], "left_anti")
         rows = kept.unionByName(entries.where(~F.col(DELETE)).select(*SIDE))
         rows.write.format("delta").mode("overwrite").options(**PROPERTIES, overwriteSchema="true").save(self.path)
 
     def _version_of(self, commit: str, head: int) -> int:
-        """The version that a commit upon `head` made; `head` when there was nothing to change."""
+        """The version of a commit after `head`; `head` if the commit changed nothing."""
         if (self._table.commit_info(head + 1) or {}).get("userMetadata") == commit:
             return head + 1
         if self._table.version() != head:
@@ -144,34 +154,34 @@ class SideTable:
         return head
 
     def _newest(self, pin: SidePin | None) -> int:
-        """The newest version, of the pinned table if there is a pin; -1 when there is no table."""
+        """The newest version, after checking that the table is the pinned one; -1 if there is no table."""
         if pin is None:
             return self._table.version() if self._table.exists() else -1
         if not self._table.exists():
-            raise self._lost("the table is gone")
+            raise self._lost("the table is missing")
         if self._table.id() != pin.id:
-            raise self._lost("this is another table than the one that silver names")
-        said = self._table.commit_info(pin.version) if pin.nonce else None
-        if said is not None and said.get("userMetadata") != pin.nonce:
-            raise self._lost(f"version {pin.version} is not the one that silver names")
+            raise self._lost("the table is not the one that silver refers to")
+        info = self._table.commit_info(pin.version) if pin.nonce else None
+        if info is not None and info.get("userMetadata") != pin.nonce:
+            raise self._lost(f"version {pin.version} is not the one that silver refers to")
         return self._table.version()
 
-    def _takes_more(self, pin: SidePin) -> bool:
-        """Whether it has few files, in the columns of today."""
+    def _can_merge(self, pin: SidePin) -> bool:
+        """Whether the pinned version has few files and the current columns."""
         entries = self._table.read(as_of=pin.version)
-        return not _is_old(entries) and len(entries.inputFiles()) <= MOST_FILES
+        return not _is_old(entries) and len(entries.inputFiles()) <= MAX_FILES
 
     def _check_files(self, pin: SidePin, entries: DataFrame) -> None:
-        """Files of a version that is not the newest may have been vacuumed; a scan would say so much later."""
+        """Check that an older version's files were not vacuumed, which a scan would report much later."""
         there = Storage(self._spark).names(self.path)
         if {file.rpartition("/")[2] for file in entries.inputFiles()} - set(there):
             raise self._lost(f"files of version {pin.version} were vacuumed")
 
     @contextmanager
     def _committing(self) -> Iterator[str]:
-        """Name a commit, so that it can be told from another run's."""
+        """A context for a commit with a unique name, which tells it from another run's."""
         commit = uuid.uuid4().hex
-        # The entries are computed already: Delta need not keep a copy of them.
+        # The entries are computed already, so Delta need not materialize them.
         settings = {USER_METADATA: commit, "merge.materializeSource": "none"}
         try:
             with commit_settings(self._spark, settings):
@@ -179,7 +189,7 @@ class SideTable:
         except CONFLICTS as exc:
             raise self._locked() from exc
         except (PySparkException, Py4JJavaError) as exc:
-            if known := refusal(self.path, exc):
+            if known := constraint_error(self.path, exc):
                 raise known from exc
             raise
 
@@ -187,11 +197,11 @@ class SideTable:
         return TableLockedError(
             self.path,
             "another run wrote the table at the same time",
-            "silver does not see what this run wrote; run again once the other has ended",
+            "this batch was not committed; run again when the other run has ended",
         )
 
     def _lost(self, what: str) -> DamagedFileError:
-        return DamagedFileError(f"{self.path}/{LOG_FOLDER}", f"{what}, and with it silver's memory of its deletes")
+        return DamagedFileError(f"{self.path}/{LOG_FOLDER}", f"{what}, so silver's record of its deletes is lost")
 
 
 def _is_old(entries: DataFrame) -> bool:
@@ -203,13 +213,13 @@ def _in_order(kinds: Iterable[str]) -> tuple[str, ...]:
 
 
 def _carried_forward(entries: DataFrame) -> DataFrame:
-    """Entries as versions up to 0.1.0 wrote them, in the columns and kinds of today."""
+    """Entries of versions up to 0.1.0, converted to the current columns and kinds."""
     entries = entries.withColumns({name: F.lit(None).cast(SIDE[name]) for name in ("move", SEEN)})
     kind, rest = F.col("kind"), F.col("id")
     for old, new in OLD_KINDS.items():
         kind = F.when(F.col("kind") == old, new).otherwise(kind)
     rest = F.when(F.col("kind") == "truncated", START_ID).when(F.col("kind") == "snapshot", SNAPSHOT_ID).otherwise(rest)
-    # A key may have been remembered twice: that its row is gone counts.
+    # A key may have two entries; the one of the deleted row wins.
     gone = entries.where(F.col("kind") == "deleted").select("id", F.lit("awaiting").alias("kind"))
     columns = {"kind": kind, "id": rest, "move": F.when(kind == IMAGE_ENTRY, F.col("id"))}
     return entries.join(gone, ["kind", "id"], "left_anti").select(

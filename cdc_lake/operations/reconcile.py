@@ -13,7 +13,7 @@ from cdc_lake.lake.lake import SilverTarget
 from cdc_lake.reconcile import postgres, silver
 from cdc_lake.reconcile.catalogue import QUARANTINED_KEY, Table, read_tables
 from cdc_lake.reconcile.columns import Shared, shared_columns
-from cdc_lake.reconcile.ranges import Places, differing_ranges
+from cdc_lake.reconcile.ranges import RangeBuckets, differing_ranges
 from cdc_lake.reconcile.rows import Differences
 from cdc_lake.runs.context import end_report, select_landed, silver_targets
 from cdc_lake.runs.report import DifferentRow, ReconcileResult, Report, TableReport, check_totals
@@ -170,8 +170,8 @@ class _Reconcile:
         found = Differences(look.shared, max(self.keys, _MAX_RECHECKED_KEYS if self.wait_seconds else 0))
         if ranges.differing:
             with done.phase("rows"):
-                places = Places.of(ranges.differing)
-                found.compare(look.source.rows(places), look.silver.rows(places, ranges.differing_rows))
+                buckets = RangeBuckets.of(ranges.differing)
+                found.compare(look.source.rows(buckets), look.silver.rows(buckets, ranges.differing_rows))
         done.count(
             source=ranges.source_rows,
             silver=ranges.silver_rows,

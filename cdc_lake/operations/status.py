@@ -23,7 +23,7 @@ from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource
 from cdc_lake.spark.session import build_session, lake_files
 from cdc_lake.storage.files import LocalFiles, Storage
-from cdc_lake.tables.damage import damage, with_cure
+from cdc_lake.tables.damage import damage_error, with_cure
 from cdc_lake.tables.progress import BronzeProgress
 
 _UNREADABLE = (IncompleteWriteError, DamagedFileError, PySparkException, Py4JJavaError)
@@ -159,7 +159,7 @@ def _read_topic(config: Config, reader: Reader, topic: str) -> _Topic:
 
 def _unreadable_status(table: str, layer: str, error: Exception, config: Config) -> TableStatus:
     """The status of a table with an incomplete or damaged file. Raises other errors again."""
-    known = error if isinstance(error, CdcLakeError) else damage(error, table)
+    known = error if isinstance(error, CdcLakeError) else damage_error(error, table)
     if known is None:
         raise error
     if isinstance(known, DamagedFileError):

@@ -16,7 +16,7 @@ from cdc_lake.config import Config
 from cdc_lake.decode.envelope import is_snapshot_edge
 from cdc_lake.errors import ConfigError
 from cdc_lake.fold.rules import STREAMING_OPS, TRUNCATE, WHOLE_TABLE_OPS, Event, Order, Place, State, step
-from cdc_lake.fold.whole_table import whole_table
+from cdc_lake.fold.table_events import table_events
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.runs.context import lake_of, needs_hadoop, only_one, select_landed, silver_targets
 from cdc_lake.runs.expectations import UNMET, with_unmet
@@ -167,7 +167,7 @@ def _key_events(run: SilverRun, own: Column) -> tuple[list[tuple[Event, StoryEve
         sent, more = _first(events.join(unmet, KAFKA, "left"))
     found = [
         *(_row_event(row) for row in sent),
-        *map(_whole_table_event, whole_table(*reading.of_all(rows)).events),
+        *map(_whole_table_event, table_events(*reading.of_all(rows)).events),
     ]
     found.sort(key=lambda one: one[0].place)
     return found[:_MAX_EVENTS], more + len(found[_MAX_EVENTS:])

@@ -1,7 +1,7 @@
-"""One text for a value, made alike by Postgres and by Spark: equal texts are equal values, and no others are.
+"""Canonical texts of values, which Postgres and Spark compute alike: texts are equal exactly if values are equal.
 
-So both sides can be compared where they are, by checksums of these texts, and value by value where those differ. A rule
-is for a type of Postgres and the type that silver holds it in; where there is none, the column cannot be compared.
+Each side computes checksums of these texts, and only ranges with different checksums are compared value by value. A
+rule belongs to a Postgres type and a type in silver; columns without a rule cannot be compared.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,22 +17,22 @@ from pyspark.sql.types import ArrayType, DataType
 from cdc_lake.reconcile import catalogue
 
 Key = int | str
-"""A key: the number, where it is one whole number; else a text that is in the order of its bytes on both sides."""
+"""A key: an integer if the key is a single integer, else a text that both sides order by bytes."""
 
 _MARK = "\x01"
 _END, _ESCAPED = f"{_MARK},", f"{_MARK}."
 _DIMENSIONS = "#"
-"""Before the elements of an array of several dimensions, which silver never holds as it is."""
+"""Prefix of arrays with several dimensions, which silver never has."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How the values of one type become texts. Null stays null.
+    """Conversion of a type's values to canonical texts. Null stays null.
 
     Attributes:
-        source: SQL of Postgres that makes the text of `{c}`.
-        silver: makes it of silver's column.
-        read: from the text to the value as `catalogue.Table.loss` takes it.
+        source: Postgres SQL for the text of `{c}`.
+        silver: Spark expression for the text of a column.
+        read: converts the text to the value for `catalogue.Table.loss`.
     """
 
     source: str
@@ -57,7 +57,7 @@ def _digits(column: Column) -> Column:
 
 
 def _plain_number(text: Column) -> Column:
-    """A plain decimal text without zeros at its end, and Debezium's words for what is no number in Postgres'."""
+    """A decimal text without trailing zeros; Debezium's texts for NaN and infinity as Postgres's."""
     stripped = F.regexp_replace(F.regexp_replace(text, r"(\.\d*?)0+$", "$1"), r"\.$", "")
     return (
         F.when(text == "NAN", "NaN")
@@ -68,15 +68,15 @@ def _plain_number(text: Column) -> Column:
 
 
 def _bits_of(kind: str) -> Callable[[Column], Column]:
-    """The bits of a floating-point number: its shortest decimal text is not the same in Java and Postgres.
+    """The bits of a floating-point number as hex, because its shortest decimal text differs between Java and Postgres.
 
-    Avro writes them with the last byte first, so the text has its digits in reverse order.
+    Avro writes little-endian bytes, so the digits are in reverse order.
     """
     return lambda column: F.regexp_replace(_hex(to_avro(column, f'"{kind}"')), "(.)(.)", "$2$1")
 
 
 def _binary_digits(data: Column) -> Column:
-    """Of bits that come with the last byte first, without leading zeros."""
+    """The binary digits of little-endian bytes, without leading zeros."""
     places = F.reverse(F.sequence(F.lit(1), F.length(data)))
     each = F.transform(places, lambda place: F.lpad(F.conv(F.hex(F.substr(data, place, F.lit(1))), 16, 2), 8, "0"))
     return F.when(F.length(data) == 0, "").otherwise(F.regexp_replace(F.array_join(each, ""), "^0+", ""))
@@ -124,14 +124,14 @@ _MOMENT = Rule(
     _moment,
 )
 _TIME = Rule("trunc(extract(epoch FROM {c}) * 1000000)::text", _cast, int)
-# Debezium counts a month as the twelfth part of 365.25 days.
+# Debezium converts a month to a twelfth of 365.25 days.
 _INTERVAL = Rule(
     "trunc(((extract(year FROM {c}) * 12 + extract(month FROM {c})) * 30.4375 + extract(day FROM {c})) * 86400000000"
     " + extract(epoch FROM {c} - date_trunc('day', {c})) * 1000000)::text",
     _cast,
     int,
 )
-# What a client sees: a cast to text adds a netmask to every address.
+# `format`, because a cast to text adds a netmask to each address.
 _TEXT = Rule("CASE WHEN {c} IS NOT NULL THEN format('%s', {c}) END", _same)
 
 _WHOLE_TYPES = ("byte", "short", "integer", "long")
@@ -142,13 +142,13 @@ _TEXT_TYPES = (
 )
 _RULES = {
     **{(kind, held): _WHOLE for kind in ("int2", "int4", "int8", "oid") for held in _WHOLE_TYPES},
-    # Where the column's type changed, silver may hold whole numbers as texts, and the other way round.
+    # After a change of the column's type, silver may have integers as texts, or texts as integers.
     **{(kind, "string"): Rule(_WHOLE.source, _same, int) for kind in ("int2", "int4", "int8")},
     **{(kind, held): Rule(_TEXT.source, _cast) for kind in ("text", "varchar") for held in _WHOLE_TYPES},
     ("bool", "boolean"): _BOOLEAN,
     **{(kind, "boolean"): _BIT for kind in ("bit", "varbit")},
     ("float4", "float"): Rule("reverse(encode(float4send({c}), 'hex'))", _bits_of("float")),
-    # A column of silver stays wide when the source's becomes narrower.
+    # Silver's column stays wide if the source's is narrowed.
     ("float4", "double"): Rule(_BITS_OF_DOUBLE.replace("{c}", "{c}::float8"), _DOUBLE.silver),
     ("float8", "double"): _DOUBLE,
     **{(kind, "decimal"): _NUMBER for kind in ("numeric", "money")},
@@ -157,7 +157,7 @@ _RULES = {
     ("date", "date"): _DAYS,
     **{(kind, "timestamp"): _MOMENT for kind in ("timestamp", "timestamptz")},
     **{("time", held): _TIME for held in _WHOLE_TYPES},
-    # With its zone, by which `catalogue` knows the loss, where Debezium sends null.
+    # With its zone if Debezium sends null, so that `catalogue` recognizes the loss.
     ("timetz", "string"): Rule(
         "CASE WHEN extract(timezone FROM {c})::int % 60 = 0 THEN ({c} AT TIME ZONE 'UTC')::time::text || 'Z'"
         " ELSE {c}::text END",
@@ -169,30 +169,30 @@ _RULES = {
     ("point", "struct"): Rule(
         f"{_BITS_OF_DOUBLE.format(c='({c})[0]')} || ' ' || {_BITS_OF_DOUBLE.format(c='({c})[1]')}", _point
     ),
-    # Padded, as a client sees it: a cast to text would drop the padding.
+    # A cast to text would drop the padding.
     ("bpchar", "string"): Rule("textin(bpcharout({c}))", _same),
     **{(kind, "string"): _TEXT for kind in _TEXT_TYPES},
 }
-"""By Postgres' name of the type, domains followed to theirs, and Spark's of the one that silver has."""
+"""Rules by Postgres base type and Spark type in silver."""
 
 
-def rule(column: catalogue.Column, held: DataType) -> Rule | None:
-    """How the values of a column become texts; none where nothing is known that is alike on both sides.
+def rule(column: catalogue.Column, stored: DataType) -> Rule | None:
+    """The rule for a column; none if it cannot be compared.
 
     Args:
-        column: of the source.
-        held: its type in silver.
+        column: the source's column.
+        stored: its type in silver.
     """
-    if column.is_array != isinstance(held, ArrayType):
+    if column.is_array != isinstance(stored, ArrayType):
         return None
-    element = held.elementType if isinstance(held, ArrayType) else held
+    element = stored.elementType if isinstance(stored, ArrayType) else stored
     is_enum = column.kind == "e" and element.typeName() == "string"
     found = _TEXT if is_enum else _RULES.get((column.type, element.typeName()))
     return _array(found) if found and column.is_array else found
 
 
 def _array(element: Rule) -> Rule:
-    each = joined_in_source([element.source.replace("{c}", "element")])
+    each = join_in_source([element.source.replace("{c}", "element")])
     parts = (
         f"(SELECT coalesce(string_agg({each}, '' ORDER BY place), '')"
         " FROM unnest({c}) WITH ORDINALITY AS e(element, place))"
@@ -200,30 +200,32 @@ def _array(element: Rule) -> Rule:
 
     def read(text: str) -> object:
         several = text.startswith(_DIMENSIONS)
-        values = tuple(None if part is None else element.read(part) for part in split(text.removeprefix(_DIMENSIONS)))
+        values = tuple(
+            None if part is None else element.read(part) for part in split_texts(text.removeprefix(_DIMENSIONS))
+        )
         return (values,) if several else values
 
     return Rule(
         f"CASE WHEN array_ndims({{c}}) > 1 THEN '{_DIMENSIONS}' || {parts} WHEN {{c}} IS NOT NULL THEN {parts} END",
-        lambda column: F.array_join(F.transform(column, lambda each: joined_in_silver([element.silver(each)])), ""),
+        lambda column: F.array_join(F.transform(column, lambda each: join_in_silver([element.silver(each)])), ""),
         read,
     )
 
 
-def joined_in_source(texts: Sequence[str]) -> str:
-    """SQL of Postgres for several texts as one, from which each can be told again; null is not the empty text."""
+def join_in_source(texts: Sequence[str]) -> str:
+    """Postgres SQL that joins texts reversibly; null differs from the empty text."""
     return " || ".join(
         f"coalesce('+' || replace({text}, chr(1), chr(1) || '.'), '-') || chr(1) || ','" for text in texts
     )
 
 
-def joined_in_silver(texts: Sequence[Column]) -> Column:
-    """The same of Spark's columns, string."""
+def join_in_silver(texts: Sequence[Column]) -> Column:
+    """A Spark expression, string, that joins texts like `join_in_source`."""
     escaped = (F.replace(text, F.lit(_MARK), F.lit(_ESCAPED)) for text in texts)
     return F.concat(*(F.concat(F.coalesce(F.concat(F.lit("+"), text), F.lit("-")), F.lit(_END)) for text in escaped))
 
 
-def split(text: str) -> tuple[str | None, ...]:
-    """The texts that were joined."""
+def split_texts(text: str) -> tuple[str | None, ...]:
+    """Split a joined text into its parts."""
     parts = text.split(_END)[:-1]
     return tuple(None if part == "-" else part[1:].replace(_ESCAPED, _MARK) for part in parts)

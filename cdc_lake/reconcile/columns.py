@@ -1,4 +1,4 @@
-"""Which columns of a table are compared, and why the others are not."""
+"""Select the columns of a table that can be compared."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ from pyspark.sql.types import StructField, StructType
 
 from cdc_lake.columns import SILVER_META
 from cdc_lake.errors import UnsupportedError
-from cdc_lake.reconcile.canonical import Key, Rule, rule, split
+from cdc_lake.reconcile.canonical import Key, Rule, rule, split_texts
 from cdc_lake.reconcile.catalogue import Column, Table, is_of_other_calendar, loss_of_key
 
-Holding = Callable[[str], Sequence[str]]
-"""The columns of silver that hold a source column's values, by its name in the lake: in several where values of another
-type stand beside; in none where it is left out or has not come yet."""
+SilverColumns = Callable[[str], Sequence[str]]
+"""Source column, by its name in the lake -> its columns in silver: several with variant columns, none if it is excluded
+or has not arrived yet."""
 
 
 class Cell(NamedTuple):
-    """A value that is another in silver, as `catalogue.Table.loss` takes it."""
+    """A value that differs in silver; see `catalogue.Difference`."""
 
     column: str
     source: object
@@ -28,27 +28,27 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class SharedColumn:
-    """A column that both sides hold.
+    """A column that both sides have.
 
     Attributes:
-        held: by name the columns of silver that its values are in, each in one of them.
+        rules: its columns in silver -> the rules for their values. Each value is in one of them.
     """
 
     column: Column
-    held: Mapping[str, Rule]
+    rules: Mapping[str, Rule]
 
     @property
     def rule(self) -> Rule:
-        """How the source's values become texts, and these are read: the same for all that hold them."""
-        return next(iter(self.held.values()))
+        """The rule for the source's values, which is the same for all columns of silver."""
+        return next(iter(self.rules.values()))
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What of a table can be compared.
+    """The columns of a table that are compared.
 
     Attributes:
-        key: the columns that tell rows apart.
+        key: the key columns.
         others: the other columns.
     """
 
@@ -58,62 +58,62 @@ class Shared:
 
     @property
     def has_number_as_key(self) -> bool:
-        """Whether keys are whole numbers, and so are compared as such."""
+        """Whether keys are single integers, which are compared as numbers."""
         (first, *more) = (one.column for one in self.key)
         return not more and not first.is_array and first.type in ("int2", "int4", "int8")
 
     def key_values(self, key: Key) -> dict[str, str]:
-        """A key as a person reads it: by column the value's text."""
+        """A key for display: column -> text of its value."""
         return {column.name: "null" if value is None else str(value) for column, value in self._parts(key)}
 
     def may_be_another_key(self, key: Key) -> bool:
-        """Whether a key of the source may be sent as another row's."""
+        """Whether a key may be sent as another row's key."""
         return any(is_of_other_calendar(column, value) for column, value in self._parts(key))
 
     def loss_of(self, key: Key) -> str | None:
-        """The kind of loss that explains why silver has no row of a key."""
+        """The kind of loss that explains a missing key."""
         return loss_of_key(self._parts(key))
 
     def _parts(self, key: Key) -> Iterator[tuple[Column, object]]:
-        texts = split(key) if len(self.key) > 1 and isinstance(key, str) else (str(key),)
+        texts = split_texts(key) if len(self.key) > 1 and isinstance(key, str) else (str(key),)
         for one, text in zip(self.key, texts, strict=True):
             yield one.column, None if text is None else one.rule.read(text)
 
 
 def shared_columns(
-    table: Table, silver: StructType, keys: Collection[str], holding: Holding
+    table: Table, silver: StructType, keys: Collection[str], columns_in_silver: SilverColumns
 ) -> tuple[Shared, Mapping[str, str]]:
-    """What both sides hold, and by name why a column is not compared.
+    """The columns to compare, and why others are not compared, by name.
 
     Args:
-        table: of the source.
-        silver: its columns there.
-        keys: silver's names of those that are the key.
-        holding: which of them hold a column of the source.
+        table: the source's table.
+        silver: silver's columns.
+        keys: names of the key columns in silver.
+        columns_in_silver: maps a source column to its columns in silver.
 
     Raises:
-        UnsupportedError: the key is not among what can be compared.
+        UnsupportedError: a key column cannot be compared.
     """
     compared: list[SharedColumn] = []
     reasons: dict[str, str] = {}
     others = {field.name for field in silver} - SILVER_META.keys()
     for column in table.columns:
-        fields = [silver[name] for name in holding(column.lake_name)]
+        fields = [silver[name] for name in columns_in_silver(column.lake_name)]
         others.difference_update(field.name for field in fields)
         rules = {field.name: rule(column, field.dataType) for field in fields if column.is_sent}
-        held = {name: found for name, found in rules.items() if found}
-        # One text in the source for each of its values, whichever column of silver has it.
-        if held and len(held) == len(fields) and len({found.source for found in held.values()}) == 1:
-            compared.append(SharedColumn(column, held))
+        known = {name: found for name, found in rules.items() if found}
+        # The source's text of a value must not depend on the column of silver that has it.
+        if known and len(known) == len(fields) and len({found.source for found in known.values()}) == 1:
+            compared.append(SharedColumn(column, known))
         else:
             reasons[column.name] = _reason(table, column, fields)
     reasons |= dict.fromkeys(sorted(others), "the source does not have it")
-    key = [one for one in compared if not one.held.keys().isdisjoint(keys)]
+    key = [one for one in compared if not one.rules.keys().isdisjoint(keys)]
     if not key or len(key) < len(keys):
         raise UnsupportedError(
             table.place,
-            f"silver's key ({', '.join(sorted(keys))}) is not of columns that can be compared",
-            "compare another table",
+            f"a column of silver's key ({', '.join(sorted(keys))}) cannot be compared",
+            "exclude this table from the comparison",
         )
     return Shared(table, key, [one for one in compared if one not in key]), reasons
 
@@ -123,5 +123,5 @@ def _reason(table: Table, column: Column, fields: Sequence[StructField]) -> str:
     if loss or not fields:
         return loss or "silver does not have it"
     kind = f"{column.type}[]" if column.is_array else column.type
-    held = " and ".join(field.dataType.simpleString() for field in fields)
-    return f"silver holds it as {held}, the source as {kind}"
+    types = " and ".join(field.dataType.simpleString() for field in fields)
+    return f"silver stores it as {types}, the source as {kind}"

@@ -1,7 +1,7 @@
-"""Finding the ranges of keys in which two tables differ, by checksums: each that does is split until it is small.
+"""Find ranges of keys in which two tables differ: compare checksums of ranges, and split ranges that differ.
 
-The source's keys say where ranges begin, so that each holds about as many of its rows. Both sides have keys in the same
-order; a range goes from its own beginning to that of the next, so every key there may be is in one.
+The source's keys define where ranges begin, so that each has about the same number of rows. Both sides order keys
+alike, and each range ends where the next begins, so every possible key is in one range.
 """
 
 import math
@@ -13,60 +13,59 @@ from typing import NamedTuple
 from cdc_lake.reconcile.canonical import Key
 
 ROWS_PER_RANGE = 1_000
-"""Ranges of so many rows of the source, or fewer, are not split."""
-MOST_RANGES = 1_000
-"""A pass over the table tells about so many ranges apart; the checksums of all are in memory."""
+"""Ranges with at most this many rows in the source are not split."""
+MAX_RANGES = 1_000
+"""Number of ranges in one pass over the table; the checksums of all are in memory."""
 
 
 class Summary(NamedTuple):
-    """What is compared of a range: the number of its rows, and the sums of their checksums' four parts."""
+    """Checksum of a range: the number of rows, and the sums of the four parts of their MD5 digests."""
 
     rows: int = 0
     sums: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 class Range(NamedTuple):
-    """The keys from `low` on, up to and without `high`; none where there is no end to that side."""
+    """The keys from `low` to `high`, exclusive; none means unbounded."""
 
     low: Key | None
     high: Key | None
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where some ranges are among all keys, as a query takes it.
+class RangeBuckets:
+    """Ranges as numbered buckets of all keys, for queries.
 
     Attributes:
-        bounds: keys, in their order, at which another stretch of keys begins. A key's stretch has the number of bounds
-            that are not behind it.
-        numbers: those of the stretches that are the ranges, in the ranges' order.
+        bounds: sorted keys at which buckets begin. The number of a key's bucket is the number of bounds up to it.
+        numbers: the numbers of the buckets that are the ranges, in their order.
     """
 
     bounds: Sequence[Key]
     numbers: Sequence[int]
 
     @classmethod
-    def of(cls, ranges: Sequence[Range]) -> "Places":
-        """The places of ranges, which do not overlap."""
+    def of(cls, ranges: Sequence[Range]) -> "RangeBuckets":
+        """The buckets of ranges that do not overlap."""
         bounds: list[Key] = sorted({key for one in ranges for key in one if key is not None})
         return cls(bounds, [0 if one.low is None else bisect_right(bounds, one.low) for one in ranges])
 
 
-SplitSource = Callable[[Places, int], Mapping[int, Sequence[tuple[Key, Summary]]]]
-"""By number of a stretch its parts of so many rows of the source, in order: where each begins, and what it holds."""
-SumSilver = Callable[[Places], Mapping[int, Summary]]
-"""By number of a stretch what silver holds there; nothing, if no row."""
+SplitSource = Callable[[RangeBuckets, int], Mapping[int, Sequence[tuple[Key, Summary]]]]
+"""Split buckets into parts with a number of the source's rows: bucket -> first key and checksum of each part."""
+SumSilver = Callable[[RangeBuckets], Mapping[int, Summary]]
+"""Bucket -> checksum in silver; omitted if it has no rows."""
 
 
 @dataclass
-class Found:
-    """Where two tables differ.
+class RangeComparison:
+    """The ranges in which two tables differ.
 
     Attributes:
         source_rows, silver_rows: of the whole tables.
-        compared: how many ranges were compared, in all passes.
+        compared: number of compared ranges in all passes.
         differing: the ranges that differ and were not split further, in order.
-        differing_rows: how many rows there are in them, on the side that has more.
+        differing_rows: number of rows in them, on the side that has more.
     """
 
     source_rows: int = 0
@@ -76,28 +75,28 @@ class Found:
     differing_rows: int = 0
 
 
-def differing_ranges(source: SplitSource, silver: SumSilver, rows: int) -> Found:
-    """Compare two tables range by range, and what differs again in smaller ranges, as long as that narrows it down.
+def differing_ranges(source: SplitSource, silver: SumSilver, rows: int) -> RangeComparison:
+    """Compare two tables range by range, and split the ranges that differ as long as that narrows them down.
 
     Args:
         source, silver: the sides.
-        rows: how many there are in the source.
+        rows: number of rows in the source.
     """
-    found = Found(differing=[Range(None, None)], differing_rows=rows)
+    found = RangeComparison(differing=[Range(None, None)], differing_rows=rows)
     size, smaller = math.inf, _size(rows)
     while found.differing and smaller <= size / 2:
         size = smaller
-        parents = Places.of(found.differing)
+        parents = RangeBuckets.of(found.differing)
         split = source(parents, smaller)
         parts = [
             part
             for one, number in zip(found.differing, parents.numbers, strict=True)
             for part in _parts(one, split.get(number, ()))
         ]
-        children = Places.of([one for one, _ in parts])
-        held = silver(children)
+        children = RangeBuckets.of([one for one, _ in parts])
+        sums = silver(children)
         both = [
-            (one, here, held.get(number, Summary()))
+            (one, here, sums.get(number, Summary()))
             for (one, here), number in zip(parts, children.numbers, strict=True)
         ]
         if not found.compared:
@@ -112,12 +111,12 @@ def differing_ranges(source: SplitSource, silver: SumSilver, rows: int) -> Found
 
 
 def _size(rows: int) -> int:
-    """The rows of a range when so many are to be split."""
-    return max(ROWS_PER_RANGE, math.ceil(rows / MOST_RANGES))
+    """The number of rows per range when `rows` are split."""
+    return max(ROWS_PER_RANGE, math.ceil(rows / MAX_RANGES))
 
 
 def _parts(one: Range, found: Sequence[tuple[Key, Summary]]) -> list[tuple[Range, Summary]]:
-    """A range in parts: the first begins where the range does, whatever the first key in it is."""
+    """A range in parts; the first part begins where the range begins."""
     if not found:
         return [(one, Summary())]
     lows = [one.low, *(low for low, _ in found[1:])]

@@ -1,4 +1,4 @@
-"""Comparing rows, key by key and column by column, and telling known losses from differences."""
+"""Compare rows by key and column, and separate known losses from differences."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple
 from cdc_lake.reconcile.canonical import Key
 from cdc_lake.reconcile.columns import Cell, Shared, SharedColumn
 
-NEVER_THERE: Final = "values that were not sent and that silver never had (`__unavailable`)"
+NEVER_THERE: Final = "unchanged values that were not sent and that silver never had (`__unavailable`)"
 
 Kind = Literal["missing", "extra", "changed", "repeated"]
 
@@ -17,8 +17,8 @@ class TextRow(NamedTuple):
     """A row as canonical texts.
 
     Attributes:
-        texts: of the columns that are compared, in their order.
-        unavailable: silver's names of the columns whose values it never had.
+        texts: of the compared columns, in order.
+        unavailable: names of silver's columns whose values it never received.
     """
 
     key: Key
@@ -30,7 +30,7 @@ class Difference(NamedTuple):
     """A key whose rows differ: missing in silver, extra there, repeated there, or changed.
 
     Attributes:
-        columns: of a changed row, the source's names of those that are other in silver.
+        columns: for a changed row, the source's names of the columns that differ.
     """
 
     kind: Kind
@@ -40,13 +40,14 @@ class Difference(NamedTuple):
 
 @dataclass
 class Differences:
-    """What rows differ in.
+    """Counts and samples of differences.
 
     Attributes:
-        counts: by kind, the known losses not among them.
-        losses: by class, how many values were lost before Kafka, or never sent, and how many rows quarantined.
-        first: the first differences, at most as many as are kept.
-        lost_keys: how many missing keys may have been sent as other rows' keys.
+        kept: maximum number of samples.
+        counts: differences by kind, without known losses.
+        losses: values lost before Kafka or never sent, and quarantined rows, by kind of loss.
+        first: the first differences.
+        lost_keys: number of missing keys that may have been sent as other rows' keys.
     """
 
     shared: Shared
@@ -57,7 +58,7 @@ class Differences:
     lost_keys: int = 0
 
     def compare(self, source: Iterator[TextRow], silver: Iterator[TextRow]) -> None:
-        """Compare the rows of both sides, each in the order of its keys; neither is held in memory."""
+        """Compare the rows of both sides, which stream in key order."""
         here, there = next(source, None), next(silver, None)
         while here or there:
             if there is None or (here is not None and here.key < there.key):  # type: ignore[operator]
@@ -74,7 +75,7 @@ class Differences:
             here, there = next(source, None), self._next(silver, there)
 
     def _next(self, silver: Iterator[TextRow], last: TextRow) -> TextRow | None:
-        """Silver's next key."""
+        """Silver's next row with another key."""
         following = next(silver, None)
         while following is not None and following.key == last.key:
             self._add(Difference("repeated", last.key))
@@ -105,7 +106,7 @@ class Differences:
     def _loss(
         self, one: SharedColumn, source: str | None, lake: str | None, unavailable: tuple[str, ...]
     ) -> str | None:
-        if lake is None and not one.held.keys().isdisjoint(unavailable):
+        if lake is None and not one.rules.keys().isdisjoint(unavailable):
             return NEVER_THERE
         here, there = (None if text is None else one.rule.read(text) for text in (source, lake))
         return self.shared.table.loss(Cell(one.column.name, here, there))

@@ -1,4 +1,4 @@
-"""Silver's side: a version of a table, without the rows that are marked deleted."""
+"""Read silver: the live rows of a table's version."""
 
 import json
 import math
@@ -8,9 +8,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import DELETED, UNAVAILABLE, quoted
-from cdc_lake.reconcile.canonical import Key, joined_in_silver
+from cdc_lake.reconcile.canonical import Key, join_in_silver
 from cdc_lake.reconcile.columns import Shared, SharedColumn
-from cdc_lake.reconcile.ranges import Places, Summary
+from cdc_lake.reconcile.ranges import RangeBuckets, Summary
 from cdc_lake.reconcile.rows import TextRow
 
 _ROWS_AT_ONCE = 1_000
@@ -18,7 +18,7 @@ _POSITION = "__source_position"
 
 
 def lsn(rows: DataFrame) -> int | None:
-    """The highest place in Postgres' log that a silver table has a change of, deletes among them."""
+    """The highest position in Postgres's log of the changes in a silver table, including deletes."""
     ((found,),) = rows.agg(F.max(F.col(_POSITION)[0])).collect()
     return None if found is None else int(found)
 
@@ -27,51 +27,51 @@ class SilverRows:
     """A table's rows as canonical texts.
 
     Args:
-        rows: of one version, silver's own columns among them.
-        shared: what of the table is compared.
+        rows: of one version, including silver's own columns.
+        shared: the columns to compare.
     """
 
     def __init__(self, rows: DataFrame, shared: Shared) -> None:
         live = rows.where(~F.col(DELETED).eqNullSafe(True))
         key, texts = ([_text(one) for one in columns] for columns in (shared.key, shared.others))
         self._type = "bigint" if shared.has_number_as_key else "string"
-        one_key = key[0].cast(self._type) if len(key) == 1 else joined_in_silver(key)
-        self._digests = live.select(one_key.alias("key"), F.md5(joined_in_silver([*key, *texts])).alias("digest"))
+        one_key = key[0].cast(self._type) if len(key) == 1 else join_in_silver(key)
+        self._digests = live.select(one_key.alias("key"), F.md5(join_in_silver([*key, *texts])).alias("digest"))
         names = [text.alias(f"_{number}") for number, text in enumerate(texts)]
         self._texts = live.select(one_key.alias("key"), F.col(UNAVAILABLE).alias("unavailable"), *names)
 
-    def sum(self, places: Places) -> Mapping[int, Summary]:
+    def sum(self, buckets: RangeBuckets) -> Mapping[int, Summary]:
         """See `ranges.SumSilver`."""
         parts = (F.conv(F.substring("digest", at, 8), 16, 10).cast("bigint") for at in (1, 9, 17, 25))
-        found = self._in(self._digests, places).groupBy("stretch").agg(F.count("*"), *map(F.sum, parts))
+        found = self._in(self._digests, buckets).groupBy("bucket").agg(F.count("*"), *map(F.sum, parts))
         return {number: Summary(rows, tuple(sums)) for number, rows, *sums in found.collect()}
 
-    def rows(self, places: Places, number: int) -> Iterator[TextRow]:
-        """The rows of some ranges, in the order of their keys; about a thousand of them are in memory.
+    def rows(self, buckets: RangeBuckets, number: int) -> Iterator[TextRow]:
+        """Stream the rows of some ranges in key order, about a thousand at a time.
 
         Args:
-            number: about how many there are.
+            number: estimated number of rows.
         """
-        rows = self._in(self._texts, places).drop("stretch")
+        rows = self._in(self._texts, buckets).drop("bucket")
         partitions = max(math.ceil(number / _ROWS_AT_ONCE), 1)
         ordered = rows.repartitionByRange(partitions, "key").sortWithinPartitions("key")
         return map(_text_row, ordered.toLocalIterator())
 
     def rows_of(self, keys: Sequence[Key]) -> Iterator[TextRow]:
-        """The rows of these keys, in their order."""
+        """The rows of these keys, in key order."""
         found = self._texts.where(F.col("key").isin(list(keys))).collect()
         return iter(sorted(map(_text_row, found), key=lambda row: row.key))
 
-    def _in(self, rows: DataFrame, places: Places) -> DataFrame:
-        numbered = rows.withColumn("stretch", self._stretch(places.bounds))
-        is_all = len(places.numbers) > len(places.bounds)
-        return numbered if is_all else numbered.where(F.col("stretch").isin(list(places.numbers)))
+    def _in(self, rows: DataFrame, buckets: RangeBuckets) -> DataFrame:
+        numbered = rows.withColumn("bucket", self._bucket(buckets.bounds))
+        is_all = len(buckets.numbers) > len(buckets.bounds)
+        return numbered if is_all else numbered.where(F.col("bucket").isin(list(buckets.numbers)))
 
-    def _stretch(self, bounds: Sequence[Key]) -> Column:
-        """How many bounds are not behind a row's key, int: they are halved until it is found."""
+    def _bucket(self, bounds: Sequence[Key]) -> Column:
+        """The number of a key's bucket, int, by binary search in `bounds`."""
         if not bounds:
             return F.lit(0)
-        # One expression: a literal for each of a thousand keys would take long to plan.
+        # One JSON literal: Spark takes long to plan a thousand literals.
         there = F.from_json(F.lit(json.dumps(list(bounds))), f"array<{self._type}>")
         steps = F.array(*(F.lit(1 << bit) for bit in reversed(range(len(bounds).bit_length()))))
         return F.aggregate(
@@ -82,7 +82,7 @@ class SilverRows:
 
 
 def _text(one: SharedColumn) -> Column:
-    return F.coalesce(*(rule.silver(F.col(quoted(name))) for name, rule in one.held.items()))
+    return F.coalesce(*(rule.silver(F.col(quoted(name))) for name, rule in one.rules.items()))
 
 
 def _text_row(row: Sequence[object]) -> TextRow:

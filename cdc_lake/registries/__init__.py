@@ -1,4 +1,4 @@
-"""The registries, one file each, and what they share (`access`)."""
+"""Schema registries, one module each; `access` has their HTTP client."""
 
 from typing import TYPE_CHECKING
 
@@ -14,33 +14,33 @@ if TYPE_CHECKING:
 
 
 def open_registry(config: Config) -> Registry:
-    """The settings' registry. Nothing is asked of it yet.
+    """The settings' registry, without a request to it.
 
     Raises:
-        ConfigError: the settings do not say how to reach it, or would give credentials away.
-        InstallationError: the client it takes is not installed.
+        ConfigError: the settings lack its URL, or would send credentials unencrypted.
+        InstallationError: its client is not installed.
     """
     if config.registry.type == "glue":
         try:
             from cdc_lake.registries.glue import GlueRegistry
         except ModuleNotFoundError as exc:
-            todo = "install cdc-lake with its extra `aws`"
+            todo = "pip install 'cdc-lake[aws]'"
             raise InstallationError("registry.type: glue", f"{exc.name} is not installed", todo) from exc
         return GlueRegistry(config.registry)
     return _by_http(config)
 
 
 def open_subjects(config: Config) -> Subjects:
-    """The same for who registers schemas. It is seen to answer.
+    """The settings' registry, to register schemas in. This checks that it responds.
 
     Raises:
-        ConfigError: the settings do not say how to reach it, or would give credentials away; or it refuses them.
-        UnsupportedError: it is of a type that this version does not register in.
-        InfrastructureError: it does not answer.
+        ConfigError: the settings lack its URL, or would send credentials unencrypted; or it rejects them.
+        UnsupportedError: this version cannot register schemas in a registry of this type.
+        InfrastructureError: it does not respond.
     """
     if config.registry.type == "glue":
         todo = "use `apicurio`, `confluent` or `ccompat`"
-        raise UnsupportedError("registry.type: glue", "schemas are read from Glue, and never registered there", todo)
+        raise UnsupportedError("registry.type: glue", "cdc_lake cannot register schemas in Glue", todo)
     subjects = _by_http(config)
     subjects.check()
     return subjects
@@ -49,7 +49,7 @@ def open_subjects(config: Config) -> Subjects:
 def _by_http(config: Config) -> "ApicurioRegistry | ConfluentRegistry":
     settings = config.registry
     endpoint, credentials = access_to(settings, registry_address(config))
-    # Each brings a client of its own along, which takes its time to import.
+    # Imported here, because their clients take long to import.
     if settings.type == "apicurio":
         from cdc_lake.registries.apicurio import ApicurioRegistry
 

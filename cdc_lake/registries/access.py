@@ -1,7 +1,7 @@
-"""How a registry is reached: its address, credentials that go there and nowhere else, and patience.
+"""HTTP access to a registry: endpoint, credentials, retries and limits.
 
-Redirects are not followed, since the next host would be told what only this one may know; and no answer is read without
-a limit. What is raised here names the address and never a credential.
+Redirects are not followed, because they would send the credentials to another host. Responses have a size limit. Errors
+name the URL but no credentials.
 """
 
 import base64
@@ -24,36 +24,35 @@ from cdc_lake.config import RegistryConfig, TlsConfig, is_reference, secret
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.privacy import check_privacy
 
-MAX_ANSWER_BYTES = 8 << 20
-"""What is read of one answer. Texts of more than 1 MiB are refused as schemas, and JSON may write a text several times
-as long as it is."""
+MAX_RESPONSE_BYTES = 8 << 20
+"""Limit of a response. Schemas are limited to 1 MiB, and JSON escapes may make a text several times longer."""
 RETRIED_STATUSES = (408, 429, 500, 502, 503, 504)
 BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 10.0
-_REFUSALS = (401, 403)
+_REJECTION_STATUSES = (401, 403)
 _LAG_WAITS_SECONDS = (0.2, 0.6)
 _LAG_PERIOD_SECONDS = 10.0
 _REQUESTS_PER_LOOKUP = 3
-"""A lookup may take as long as so many requests that all time out."""
+"""A lookup may take as long as this many requests that all time out."""
 _EARLY_SECONDS = 30.0
 _EARLY_SHARE = 0.2
-"""A token is renewed so long before its end, or when this share of its life is left, if that is later."""
+"""A token is renewed this long before it expires, or when this share of its lifetime is left, if that is later."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server, and how to talk to it.
+    """A server's URL and connection settings.
 
     Args:
         url: without a trailing slash.
         timeout_seconds: for one request.
-        attempts: requests in all before the server counts as down.
-        headers: sent along; no credentials.
-        tls: files.
-        proxy: its address, which may hold a password.
-        name: what the server is to a reader.
+        attempts: number of requests before the server is considered unavailable.
+        headers: additional headers, without credentials.
+        tls: certificate files.
+        proxy: its URL, which may contain a password.
+        name: the server's name in messages.
     """
 
     url: str
@@ -66,41 +65,45 @@ class Endpoint:
 
     @property
     def lookup_seconds(self) -> float:
-        """For one lookup."""
+        """The time limit of one lookup."""
         return lookup_seconds(self.timeout_seconds, self.attempts)
 
-    def down(self, what: str) -> InfrastructureError:
-        """The error of a server that does not do what it is there for."""
-        todo = "see that it runs and can be reached from here, then run again; nothing was committed"
+    def unavailable_error(self, what: str) -> InfrastructureError:
+        """The error of a server that does not respond, or not as a registry."""
+        todo = "check that it runs and is reachable from this machine, then run again"
         return InfrastructureError(f"{self.name} at {self.url}", what, todo)
 
-    def refused(self, status: int, path: str) -> ConfigError:
-        """The error of a server that does not let us in."""
+    def rejection_error(self, status: int, path: str) -> ConfigError:
+        """The error of a server that rejects the credentials."""
         return ConfigError(
             f"{self.name} at {self.url}",
-            f"it refuses the credentials ({status} for {path})",
-            "see registry.auth, and what they may read and write there; nothing was committed",
+            f"it rejects the credentials ({status} for {path})",
+            "check registry.auth, and its read and write permissions there",
         )
 
-    def failed(self, status: int, path: str) -> CdcLakeError:
-        """The error of a status other than success."""
-        if status in _REFUSALS:
-            return self.refused(status, path)
-        return self.down(f"it answered {status} for {path}")
+    def status_error(self, status: int, path: str) -> CdcLakeError:
+        """The error of an HTTP status other than success."""
+        if status in _REJECTION_STATUSES:
+            return self.rejection_error(status, path)
+        return self.unavailable_error(f"it responded with {status} for {path}")
 
 
 class Credentials(Protocol):
-    """Who asks."""
+    """Credentials of requests."""
 
     def authorization(self) -> str | None:
-        """The header of that name, if there is one."""
+        """The value of the `Authorization` header; none without credentials."""
 
     def renew(self) -> bool:
-        """Take back what was just refused; whether the next `authorization` may be another one."""
+        """Discard a rejected credential.
+
+        Returns:
+            Whether the next `authorization` may differ.
+        """
 
 
 class Anonymous:
-    """Nobody in particular."""
+    """No credentials."""
 
     def authorization(self) -> str | None:
         """See `Credentials`."""
@@ -129,10 +132,10 @@ class Basic:
 
 
 class Bearer:
-    """A token from where someone else keeps it fresh.
+    """A bearer token that another process keeps up to date.
 
     Args:
-        reference: as `secret` takes it.
+        reference: a secret reference; see `cdc_lake.config.secret`.
     """
 
     def __init__(self, reference: str) -> None:
@@ -151,19 +154,19 @@ class Bearer:
     def _read(self) -> SecretStr:
         token = secret(self._reference)
         if not _is_token(token.get_secret_value()):
-            raise ConfigError(self._reference, "what is there is not a token", "put the bare token there, on one line")
+            raise ConfigError(self._reference, "it is not a token", "store the bare token there, on one line")
         return token
 
 
 class ClientCredentials:
-    """OAuth tokens for a client id and its secret, each used until shortly before it expires.
+    """OAuth tokens of a client id and secret, each used until shortly before it expires.
 
     Args:
         provider: the token endpoint.
     """
 
     def __init__(self, provider: Endpoint, client_id: str, client_secret: SecretStr, scope: str | None) -> None:
-        # RFC 6749 §2.3.1: both are form-encoded first.
+        # RFC 6749 §2.3.1: id and secret are form-encoded first.
         encoded = SecretStr(quote_plus(client_secret.get_secret_value()))
         self._http = HttpClient(provider, Basic(quote_plus(client_id), encoded))
         self._provider = provider
@@ -186,28 +189,28 @@ class ClientCredentials:
         return True
 
     def _fetch(self) -> None:
-        asked_at = time.monotonic()
+        requested_at = time.monotonic()
         answer = self._http.post_form(self._form)
         try:
-            token, life_seconds = answer["access_token"], float(answer.get("expires_in") or 300)
+            token, lifetime_seconds = answer["access_token"], float(answer.get("expires_in") or 300)
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
-            raise self._provider.down("its answer holds no token") from exc
+            raise self._provider.unavailable_error("its response contains no token") from exc
         if not isinstance(token, str) or not _is_token(token):
-            raise self._provider.down("its answer holds no token")
+            raise self._provider.unavailable_error("its response contains no token")
         self._token = SecretStr(token)
-        self._renew_at = asked_at + life_seconds - min(_EARLY_SECONDS, _EARLY_SHARE * life_seconds)
+        self._renew_at = requested_at + lifetime_seconds - min(_EARLY_SECONDS, _EARLY_SHARE * lifetime_seconds)
 
 
 class HttpClient:
-    """GET and POST on `requests`, with retries."""
+    """HTTP requests with retries."""
 
     def __init__(self, endpoint: Endpoint, credentials: Credentials) -> None:
         self._endpoint = endpoint
         self._credentials = credentials
         self._session = requests.Session()
         self._session.headers.update({"Accept-Encoding": "identity", **endpoint.headers})
-        # Also keeps `requests` from looking into ~/.netrc.
-        self._session.auth = self._authorized
+        # Also keeps `requests` from reading ~/.netrc.
+        self._session.auth = self._authorize
         if endpoint.tls.cert:
             self._session.cert = (endpoint.tls.cert, endpoint.tls.key) if endpoint.tls.key else endpoint.tls.cert
         retry = Retry(
@@ -219,17 +222,20 @@ class HttpClient:
             backoff_factor=BACKOFF_SECONDS,
             backoff_jitter=BACKOFF_SECONDS,
             backoff_max=MAX_BACKOFF_SECONDS,
-            respect_retry_after_header=False,  # which may name hours
+            respect_retry_after_header=False,  # which may ask for hours
         )
         self._session.mount("http://", HTTPAdapter(max_retries=retry))
         self._session.mount("https://", HTTPAdapter(max_retries=retry))
 
     def get(self, path: str) -> str | None:
-        """What is at a path below the endpoint's; none if nothing is.
+        """GET a path below the endpoint's URL.
+
+        Returns:
+            The response's text; none for 404.
 
         Raises:
-            ConfigError: the credentials are refused.
-            InfrastructureError: there is no answer, or not one of use.
+            ConfigError: the server rejects the credentials.
+            InfrastructureError: the server does not respond, or with an error.
         """
         url = f"{self._endpoint.url}/{path}"
         status, text = self._request("GET", url)
@@ -238,54 +244,55 @@ class HttpClient:
         if status == requests.codes.not_found:
             return None
         if status != requests.codes.ok:
-            raise self._endpoint.failed(status, path)
+            raise self._endpoint.status_error(status, path)
         return text
 
     def get_json(self, path: str) -> Any:
-        """The same, read as JSON."""
+        """GET a path as JSON; see `get`."""
         text = self.get(path)
         return None if text is None else self._json(text)
 
     def send(
         self, method: str, path: str, content: object, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Any]:
-        """Send a text, or else JSON, to a path below the endpoint's: the status, and the JSON that answers.
+        """Send a text, or an object as JSON, to a path below the endpoint's URL.
 
-        Statuses from 400 on are the caller's to read, but for those of credentials and of servers that are down.
+        Returns:
+            The status, and the response's JSON. The caller handles statuses from 400 to 499 except 401 and 403.
 
         Raises:
-            ConfigError: the credentials are refused.
-            InfrastructureError: there is no answer, or not one of use.
+            ConfigError: the server rejects the credentials.
+            InfrastructureError: the server does not respond, or with an error from 500 on.
         """
         url = f"{self._endpoint.url}/{path}"
         body = content if isinstance(content, str) else json.dumps(content)
-        how = {"Content-Type": "application/json", **(headers or {})}
-        status, text = self._request(method, url, body, how)
+        all_headers = {"Content-Type": "application/json", **(headers or {})}
+        status, text = self._request(method, url, body, all_headers)
         if status == requests.codes.unauthorized and self._credentials.renew():
-            status, text = self._request(method, url, body, how)
-        if status in _REFUSALS or status >= requests.codes.server_error:
-            raise self._endpoint.failed(status, path)
+            status, text = self._request(method, url, body, all_headers)
+        if status in _REJECTION_STATUSES or status >= requests.codes.server_error:
+            raise self._endpoint.status_error(status, path)
         return status, self._json(text) if text else None
 
     def post_form(self, form: Mapping[str, str]) -> Any:
-        """The JSON that answers a form sent to the endpoint itself.
+        """POST a form to the endpoint's URL; the response's JSON.
 
         Raises:
-            ConfigError: the credentials are refused.
-            InfrastructureError: there is no answer, or not one of use.
+            ConfigError: the server rejects the credentials.
+            InfrastructureError: the server does not respond, or with an error.
         """
         status, text = self._request("POST", self._endpoint.url, form)
-        if status == requests.codes.bad_request:  # RFC 6749 §5.2: what a wrong client id, secret or scope is told
-            raise self._endpoint.refused(status, "a token")
+        if status == requests.codes.bad_request:  # RFC 6749 §5.2: for a wrong client id, secret or scope
+            raise self._endpoint.rejection_error(status, "a token")
         if status != requests.codes.ok:
-            raise self._endpoint.failed(status, "a token")
+            raise self._endpoint.status_error(status, "a token")
         return self._json(text)
 
     def _json(self, text: str) -> Any:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as exc:
-            raise self._endpoint.down("its answer is not JSON, so something else answers there") from exc
+            raise self._endpoint.unavailable_error("its response is not JSON: it may be another server") from exc
 
     def _request(
         self,
@@ -310,44 +317,45 @@ class HttpClient:
                 content = bytearray()
                 for chunk in answer.iter_content(1 << 16):
                     content += chunk
-                    if len(content) > MAX_ANSWER_BYTES:
-                        raise self._endpoint.down(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
+                    if len(content) > MAX_RESPONSE_BYTES:
+                        raise self._endpoint.unavailable_error(f"its response exceeds {MAX_RESPONSE_BYTES} bytes")
                 return answer.status_code, content.decode("utf-8", "strict" if answer.ok else "replace")
         except requests.RequestException as exc:
-            raise self._endpoint.down(f"it does not answer ({type(exc).__name__})") from exc
+            raise self._endpoint.unavailable_error(f"it does not respond ({type(exc).__name__})") from exc
         except UnicodeDecodeError as exc:
-            raise self._endpoint.down("its answer is not text") from exc
+            raise self._endpoint.unavailable_error("its response is not text") from exc
 
-    def _authorized(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+    def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         header = self._credentials.authorization()
         if header is not None:
             request.headers["Authorization"] = header
         return request
 
 
-class Patience:
-    """Asks within a limit of time, and once more for what is missing: a registry's replicas may lag behind the one that
-    a producer wrote to.
+class RetryPolicy:
+    """Limits the time of lookups, and retries those that find nothing: replicas of a registry may lag.
 
-    One wait serves every id that is missed within some seconds of it, so that a topic full of garbage does not take for
-    ever.
+    After lookups that waited and found nothing, others do not wait for some seconds. So a topic full of garbage does
+    not delay a run by one wait per unknown id.
 
     Args:
-        down: the error of a registry that does not do what it is there for.
-        seconds: for one lookup, with all the requests that it takes.
+        unavailable_error: makes the error of a registry that does not respond.
+        seconds: time limit of one lookup, with all its requests.
     """
 
     def __init__(
-        self, down: Callable[[str], CdcLakeError], seconds: float, sleep: Callable[[float], None] = time.sleep
+        self,
+        unavailable_error: Callable[[str], CdcLakeError],
+        seconds: float,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._down = down
+        self._unavailable_error = unavailable_error
         self._seconds = seconds
         self._sleep = sleep
         self._waited_at = -_LAG_PERIOD_SECONDS
 
-    def once(self, look_up: Callable[[], T]) -> T:
-        """What `look_up` returns. Of a server that sends byte by byte no read ever times out, so a thread waits for it,
-        until that connection ends.
+    def call(self, look_up: Callable[[], T]) -> T:
+        """Call `look_up` on a thread of its own, because reads of a server that sends byte by byte never time out.
 
         Raises:
             InfrastructureError: it takes too long.
@@ -366,20 +374,20 @@ class Patience:
         except TimeoutError as exc:
             if found.done():
                 raise
-            raise self._down(f"one lookup takes more than {self._seconds:g} s") from exc
+            raise self._unavailable_error(f"a lookup took more than {self._seconds:g} s") from exc
 
-    def ask(self, look_up: Callable[[], T | None]) -> T | None:
-        """What `look_up` returns; asked again if that is none.
+    def call_until_found(self, look_up: Callable[[], T | None]) -> T | None:
+        """Call `look_up`, and again after short waits while it returns none.
 
         Raises:
-            InfrastructureError: see `once`.
+            InfrastructureError: see `call`.
         """
-        answer = self.once(look_up)
+        answer = self.call(look_up)
         if answer is not None or time.monotonic() - self._waited_at < _LAG_PERIOD_SECONDS:
             return answer
         for seconds in _LAG_WAITS_SECONDS:
             self._sleep(seconds)
-            answer = self.once(look_up)
+            answer = self.call(look_up)
             if answer is not None:
                 return answer
         self._waited_at = time.monotonic()
@@ -387,18 +395,18 @@ class Patience:
 
 
 def lookup_seconds(timeout_seconds: float, attempts: int) -> float:
-    """How long one lookup may take, by the settings for a request."""
+    """The time limit of one lookup, from the settings of a request."""
     return _REQUESTS_PER_LOOKUP * attempts * (timeout_seconds + BACKOFF_SECONDS)
 
 
 def access_to(config: RegistryConfig, url: str) -> tuple[Endpoint, Credentials]:
-    """The settings' registry, and who asks it.
+    """The endpoint and credentials of the settings' registry.
 
     Args:
-        url: `registry.url`, with `embedded` looked up.
+        url: `registry.url`, with `embedded` resolved.
 
     Raises:
-        ConfigError: credentials would travel in the clear, or a file or secret is not there.
+        ConfigError: credentials would be sent unencrypted, or a file or secret is missing.
     """
     _check_files(config.tls)
     endpoint = Endpoint(
@@ -412,17 +420,17 @@ def access_to(config: RegistryConfig, url: str) -> tuple[Endpoint, Credentials]:
     if config.auth.bearer:
         return endpoint, Bearer(config.auth.bearer.token)
     oauth = config.auth.oauth
-    assert oauth is not None, "the settings hold one of the three"
+    assert oauth is not None, "checked by the settings"
     check_privacy("registry.auth.oauth.token_url", oauth.token_url, endpoint.proxy)
     provider = replace(endpoint, url=oauth.token_url, headers={}, name="token endpoint")
     return endpoint, ClientCredentials(provider, oauth.client_id, secret(oauth.client_secret), oauth.scope)
 
 
 def proxy_address(proxy: str | None) -> SecretStr | None:
-    """The proxy of the settings, with its password if it has one.
+    """The URL of the settings' proxy, which may contain a password.
 
     Raises:
-        ConfigError: there is none where the settings say.
+        ConfigError: the setting or its secret is not a URL.
     """
     if proxy is None:
         return None
@@ -433,7 +441,7 @@ def proxy_address(proxy: str | None) -> SecretStr | None:
     except ValueError:
         is_address = False
     if not is_address:
-        raise ConfigError(f"registry.proxy {proxy}", "what is there is no address", "write `http://host:port` there")
+        raise ConfigError(f"registry.proxy {proxy}", "it is not a URL", "write it as `http://host:port`")
     return address
 
 
@@ -441,13 +449,13 @@ def _check_files(tls: TlsConfig) -> None:
     try:
         context = ssl.create_default_context(cafile=tls.ca)
         if tls.cert:
-            context.load_cert_chain(tls.cert, tls.key, password="")  # or OpenSSL would ask at the terminal
+            context.load_cert_chain(tls.cert, tls.key, password="")  # otherwise OpenSSL prompts for one
     except OSError as exc:
         files = ", ".join(f"registry.tls.{name} {path}" for name, path in tls.model_dump(exclude_none=True).items())
         raise ConfigError(
             files,
-            f"not a PEM file of that kind ({type(exc).__name__})",
-            "see that each is there and holds what its name says, the key without a password",
+            f"a file is missing or not a PEM file of its kind ({type(exc).__name__})",
+            "check each file; the key must not be encrypted",
         ) from exc
 
 

@@ -1,7 +1,7 @@
-"""Apicurio Registry, by its own REST interface, version 3 or 2.
+"""Apicurio Registry through its own REST API, version 3 or 2.
 
-Texts by content id are not self-contained, and the registry does not dereference content ids, so references are
-followed here, the same way for every kind of id.
+Schemas by content id are not self-contained, and the registry does not dereference them, so this client follows the
+references of every kind of id.
 """
 
 import json
@@ -13,9 +13,9 @@ from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 from cdc_lake.errors import ConfigError
-from cdc_lake.registries.access import Anonymous, Credentials, Endpoint, HttpClient, Patience
+from cdc_lake.registries.access import Anonymous, Credentials, Endpoint, HttpClient, RetryPolicy
 from cdc_lake.registries.registry import RegisteredSchema, is_id, referenced_texts, self_contained
-from cdc_lake.registries.subjects import Level, Version, incompatible
+from cdc_lake.registries.subjects import Level, Version, incompatible_error
 
 _NAMESPACES = {"auto": ("contentId", "globalId"), "content": ("contentId",), "global": ("globalId",)}
 _PLURALS = {"contentId": "contentIds", "globalId": "globalIds", "contentHash": "contentHashes"}
@@ -32,9 +32,9 @@ class ApicurioRegistry:
     """Apicurio Registry.
 
     Args:
-        endpoint: its URL up to and without `/apis`, then `check` finds out the newest version of its interface; or up
-            to `/apis/registry/v2` or `v3`.
-        ids: what bare numbers in frames are.
+        endpoint: its URL without `/apis`, so that `check` finds its newest API version; or up to `/apis/registry/v2`
+            or `v3`.
+        ids: the kind of bare numbers in frames.
     """
 
     name = "apicurio"
@@ -52,24 +52,24 @@ class ApicurioRegistry:
         self._version = versioned[2] if versioned else None
         self._endpoint = replace(endpoint, url=versioned[1]) if versioned else endpoint
         self._http = HttpClient(self._endpoint, credentials or Anonymous())
-        self._patience = Patience(self._endpoint.down, endpoint.lookup_seconds)
+        self._retry = RetryPolicy(self._endpoint.unavailable_error, endpoint.lookup_seconds)
 
     def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
         """See `Registry`."""
         path = _path(kind, schema_id)
-        return None if path is None else self._patience.ask(lambda: self._look_up(path, kind))
+        return None if path is None else self._retry.call_until_found(lambda: self._look_up(path, kind))
 
     def check(self) -> None:
         """See `Registry`."""
         for version in (self._version,) if self._version else ("v3", "v2"):
             path = f"apis/registry/{version}/search/artifacts?limit=1"
-            if self._patience.once(partial(self._http.get_json, path)) is not None:
+            if self._retry.call(partial(self._http.get_json, path)) is not None:
                 self._version = version
                 return
         raise ConfigError(
             f"schema registry at {self._endpoint.url}",
-            f"there is no Apicurio Registry ({self._version or 'neither v3 nor v2'})",
-            "see registry.url, which is without `/apis` or up to `/apis/registry/v2` or `v3`, and registry.type",
+            f"the server is not an Apicurio Registry ({self._version or 'neither v3 nor v2'})",
+            "check registry.type, and registry.url, which ends before `/apis` or with `/apis/registry/v2` or `v3`",
         )
 
     def subjects(self) -> list[str]:
@@ -107,10 +107,10 @@ class ApicurioRegistry:
         rules = f"{self._base}/{_artifact(subject)}/rules"
         rule = {"ruleType" if self._is_newest else "type": _COMPATIBILITY, "config": level}
         status, _ = self._http.send("POST", rules, rule)
-        if status == _CONFLICT:  # there is one
+        if status == _CONFLICT:  # the rule exists
             status, _ = self._http.send("PUT", f"{rules}/{_COMPATIBILITY}", rule)
         if status >= _BAD_REQUEST:
-            raise self._endpoint.failed(status, rules)
+            raise self._endpoint.status_error(status, rules)
 
     def problems(self, subject: str, text: str) -> Sequence[str] | None:
         """See `Subjects`."""
@@ -121,7 +121,7 @@ class ApicurioRegistry:
             status, answer = self._http.send("PUT", f"{path}/test", text)
         if status < _BAD_REQUEST or status == _NOT_FOUND:
             return None
-        return self._said(status, answer, path)
+        return self._messages(status, answer, path)
 
     def register(self, subject: str, text: str) -> Version:
         """See `Subjects`."""
@@ -130,19 +130,19 @@ class ApicurioRegistry:
             artifact = {"artifactId": subject, "artifactType": "AVRO", "firstVersion": _content(text)}
             status, answer = self._http.send("POST", f"{path}?ifExists=FIND_OR_CREATE_VERSION", artifact)
         else:
-            known_as = {"X-Registry-ArtifactId": subject, "X-Registry-ArtifactType": "AVRO"}
-            status, answer = self._http.send("POST", f"{path}?ifExists=RETURN_OR_UPDATE", text, known_as)
+            headers = {"X-Registry-ArtifactId": subject, "X-Registry-ArtifactType": "AVRO"}
+            status, answer = self._http.send("POST", f"{path}?ifExists=RETURN_OR_UPDATE", text, headers)
         if status >= _BAD_REQUEST:
-            raise incompatible(subject, self._said(status, answer, path))
+            raise incompatible_error(subject, self._messages(status, answer, path))
         return self._numbered(self._part(answer, "version") if self._is_newest else answer, text)
 
     def _versions(self, subject: str) -> list[dict[str, Any]]:
-        """What the registry says of an artifact's versions, the oldest first."""
+        """An artifact's versions, oldest first."""
         found = self._listed(f"{_artifact(subject)}/versions", "versions")
         return sorted(found, key=lambda version: int(self._part(version, "globalId")))
 
     def _listed(self, path: str, what: str, query: str = "") -> list[dict[str, Any]]:
-        """All pages of a listing; nothing, if there is no such thing."""
+        """All pages of a listing; empty for 404."""
         found: list[dict[str, Any]] = []
         while True:
             page = self._http.get_json(f"{self._base}/{path}?{query}limit={_PAGE}&offset={len(found)}")
@@ -157,20 +157,20 @@ class ApicurioRegistry:
             kind = "contentId" if self._ids == "content" else "globalId"
         return Version(str(self._part(found, "version")), text, kind, int(self._part(found, kind)))
 
-    def _said(self, status: int, answer: Any, path: str) -> list[str]:
-        """Why the registry did not take a text."""
+    def _messages(self, status: int, answer: Any, path: str) -> list[str]:
+        """The registry's reasons for rejecting a text."""
         if status not in (_BAD_REQUEST, _CONFLICT, _UNPROCESSABLE):
-            raise self._endpoint.failed(status, path)
-        said = answer if isinstance(answer, dict) else {}
-        causes = [f"{cause.get('description')} at {cause.get('context')}" for cause in said.get("causes") or []]
-        return causes or [str(said.get("title") or said.get("message") or f"it answered {status}")]
+            raise self._endpoint.status_error(status, path)
+        content = answer if isinstance(answer, dict) else {}
+        causes = [f"{cause.get('description')} at {cause.get('context')}" for cause in content.get("causes") or []]
+        return causes or [str(content.get("title") or content.get("message") or f"it responded with {status}")]
 
     def _part(self, answer: Any, name: str) -> Any:
-        """A part of an answer, which has to be there."""
+        """A required part of a response."""
         try:
             return answer[name]
         except (KeyError, TypeError) as exc:
-            raise self._endpoint.down("its answer is not what a registry answers") from exc
+            raise self._endpoint.unavailable_error("its response is not a registry's") from exc
 
     @property
     def _is_newest(self) -> bool:
@@ -188,16 +188,16 @@ class ApicurioRegistry:
     def _referenced(self, path: str) -> tuple[str, list[str]]:
         text = self._content(path, "artifact")
         if text is None:
-            raise self._endpoint.down(f"one of its schemas refers to {unquote(path)}, and it does not have that")
+            raise self._endpoint.unavailable_error(f"one of its schemas refers to {unquote(path)}, which it lacks")
         return text, self._references(path)
 
     def _references(self, path: str) -> list[str]:
-        """The paths of what the schema at a path refers to."""
+        """The paths of a schema's references."""
         references = self._http.get_json(f"{self._base}/{path}/references") or []
         try:
             return [_path_of(reference) for reference in references]
         except (KeyError, TypeError, AttributeError) as exc:
-            raise self._endpoint.down("its references are not what a registry answers") from exc
+            raise self._endpoint.unavailable_error("its response about references is not a registry's") from exc
 
     def _content(self, path: str, kind: str) -> str | None:
         is_version = kind == "artifact" and self._is_newest
@@ -210,17 +210,17 @@ class ApicurioRegistry:
         return f"apis/registry/{self._version}"
 
     def _type_of(self, text: str) -> str:
-        """What kind of schema a text is. The registry does not say for content ids."""
+        """The type of a schema's text, which the registry does not return for content ids."""
         try:
             content = json.loads(text)
         except RecursionError:
-            return "AVRO"  # whose reader refuses it
+            return "AVRO"  # its reader rejects it
         except ValueError:
             if _PROTOBUF.search(text) and not text.lstrip().startswith("<"):
                 return "PROTOBUF"
-            raise self._endpoint.down("its answer is not a schema, so something else answers there") from None
+            raise self._endpoint.unavailable_error("its response is not a schema: it may be another server") from None
         if not isinstance(content, str | list | dict):
-            raise self._endpoint.down("its answer is not a schema, so something else answers there")
+            raise self._endpoint.unavailable_error("its response is not a schema: it may be another server")
         is_json = isinstance(content, dict) and (
             not _JSON_SCHEMA_KEYS.isdisjoint(content) or content.get("type") in (None, *_JSON_SCHEMA_TYPES)
         )
@@ -236,7 +236,7 @@ def _content(text: str) -> dict[str, Any]:
 
 
 def _path(kind: str, schema_id: str) -> str | None:
-    """Where a schema is below the interface; none for an id that is not one."""
+    """A schema's path below the API's; none for an invalid id."""
     if kind not in (*_PLURALS, "artifact") or not is_id(kind, schema_id):
         return None
     if kind in _PLURALS:

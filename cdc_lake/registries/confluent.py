@@ -1,29 +1,29 @@
-"""Confluent's Schema Registry, and others that answer as it does, by its REST interface."""
+"""Confluent's Schema Registry and compatible servers, through their REST API."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 from cdc_lake.errors import ConfigError
-from cdc_lake.registries.access import Anonymous, Credentials, Endpoint, HttpClient, Patience
+from cdc_lake.registries.access import Anonymous, Credentials, Endpoint, HttpClient, RetryPolicy
 from cdc_lake.registries.registry import RegisteredSchema, is_id, referenced_texts, self_contained
-from cdc_lake.registries.subjects import Level, Version, incompatible
+from cdc_lake.registries.subjects import Level, Version, incompatible_error
 
 _MEDIA_TYPE = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
 _BAD_REQUEST, _NOT_FOUND, _CONFLICT, _UNPROCESSABLE = 400, 404, 409, 422
-_NOT_TAKEN = (_CONFLICT, _UNPROCESSABLE)
-"""What a schema is answered that is incompatible, or none."""
+_REJECTED = (_CONFLICT, _UNPROCESSABLE)
+"""Statuses for incompatible and invalid schemas."""
 
 T = TypeVar("T")
 
 
 class ConfluentRegistry:
-    """Confluent's Schema Registry; Apicurio's `ccompat` interface, or another of the kind.
+    """Confluent's Schema Registry, Apicurio's `ccompat` API, or another compatible server.
 
     Args:
-        endpoint: all that is in front of `/schemas` and `/subjects`.
+        endpoint: its URL without `/schemas` and `/subjects`.
         name: `confluent` or `ccompat`.
-        context: the schema context whose ids are meant; the default one when there is none.
+        context: the schema context of the ids; none for the default context.
     """
 
     namespaces = ("id",)
@@ -42,7 +42,7 @@ class ConfluentRegistry:
         self._has_guids = name == "confluent"
         self._context = f":.{context}:" if context else ""
         self._http = HttpClient(endpoint, credentials or Anonymous())
-        self._patience = Patience(endpoint.down, endpoint.lookup_seconds)
+        self._retry = RetryPolicy(endpoint.unavailable_error, endpoint.lookup_seconds)
 
     def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
         """See `Registry`."""
@@ -55,15 +55,15 @@ class ConfluentRegistry:
             path = f"schemas/guids/{schema_id}"
         else:
             return None
-        return self._patience.ask(lambda: self._look_up(path))
+        return self._retry.call_until_found(lambda: self._look_up(path))
 
     def check(self) -> None:
         """See `Registry`."""
-        if self._patience.once(lambda: self._http.get_json("schemas/types")) is None:
+        if self._retry.call(lambda: self._http.get_json("schemas/types")) is None:
             raise ConfigError(
                 f"schema registry at {self._endpoint.url}",
-                "there is no registry that answers as Confluent's does (404 for schemas/types)",
-                "see registry.url, of Apicurio's ccompat up to `/apis/ccompat/v7`, and registry.type",
+                "the server is not a Confluent-compatible registry (404 for schemas/types)",
+                "check registry.type, and registry.url, which for Apicurio's ccompat ends with `/apis/ccompat/v7`",
             )
 
     def subjects(self) -> list[str]:
@@ -93,7 +93,7 @@ class ConfluentRegistry:
         path = f"config/{_quoted(self._in_context(subject))}"
         status, _ = self._http.send("PUT", path, {"compatibility": level}, _MEDIA_TYPE)
         if status >= _BAD_REQUEST:
-            raise self._endpoint.failed(status, path)
+            raise self._endpoint.status_error(status, path)
 
     def problems(self, subject: str, text: str) -> Sequence[str] | None:
         """See `Subjects`."""
@@ -107,7 +107,7 @@ class ConfluentRegistry:
         self._send(subject, f"{self._path(subject)}/versions", text)
         found = self._send(subject, self._path(subject), text)
         if found is None:
-            raise self._endpoint.down(f"it does not have the schema of {subject} that it was just given")
+            raise self._endpoint.unavailable_error(f"it lacks the schema of {subject} that was just registered")
         return self._numbered(found, text)
 
     def _in_context(self, subject: str) -> str:
@@ -133,21 +133,21 @@ class ConfluentRegistry:
     def _references(self, found: Any) -> list[tuple[str, int]]:
         references = found.get("references") or []
         if not isinstance(references, list):
-            raise self._endpoint.down("its answer is not what a registry answers")
+            raise self._endpoint.unavailable_error("its response is not a registry's")
         return [self._coordinates(one) for one in references]
 
     def _coordinates(self, reference: Any) -> tuple[str, int]:
         match reference:
             case {"subject": str(subject), "version": int(version)}:
                 return subject if subject.startswith(":.") else self._in_context(subject), version
-        raise self._endpoint.down("its references are not what a registry answers")
+        raise self._endpoint.unavailable_error("its response about references is not a registry's")
 
     def _referenced(self, coordinates: tuple[str, int]) -> tuple[str, list[tuple[str, int]]]:
         subject, version = coordinates
         found = self._http.get_json(f"subjects/{_quoted(subject)}/versions/{version}?deleted=true")
         if found is None:
-            raise self._endpoint.down(
-                f"one of its schemas refers to version {version} of the subject {subject}, and it does not have that"
+            raise self._endpoint.unavailable_error(
+                f"one of its schemas refers to version {version} of the subject {subject}, which it lacks"
             )
         return self._text(found), self._references(found)
 
@@ -155,35 +155,35 @@ class ConfluentRegistry:
         match found:
             case {"schema": str(text)}:
                 return text
-        raise self._endpoint.down("its answer is not a schema, so something else answers there")
+        raise self._endpoint.unavailable_error("its response is not a schema: it may be another server")
 
     def _part(self, answer: Any, name: str, kind: type[T]) -> T:
         if isinstance(answer, dict) and isinstance(found := answer.get(name), kind):
             return found
-        raise self._endpoint.down("its answer is not what a registry answers")
+        raise self._endpoint.unavailable_error("its response is not a registry's")
 
     def _list(self, path: str, kind: type[T]) -> list[T]:
-        """The list at a path; an empty one if nothing is there."""
+        """The list at a path; empty for 404."""
         found = self._http.get_json(path)
         if found is None:
             return []
         if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
-            raise self._endpoint.down("its answer is not what a registry answers")
+            raise self._endpoint.unavailable_error("its response is not a registry's")
         return found
 
     def _send(self, subject: str, path: str, text: str) -> Any:
-        """What a question that holds a schema is answered; none for 404.
+        """Send a schema; the response's JSON, none for 404.
 
         Raises:
-            IncompatibleSchemaError: the registry does not take the schema.
+            IncompatibleSchemaError: the registry rejects the schema.
         """
         status, answer = self._http.send("POST", path, {"schema": text, "schemaType": "AVRO"}, _MEDIA_TYPE)
-        if status in _NOT_TAKEN:
-            raise incompatible(subject, [str(self._part(answer, "message", str))])
+        if status in _REJECTED:
+            raise incompatible_error(subject, [str(self._part(answer, "message", str))])
         if status == _NOT_FOUND:
             return None
         if status >= _BAD_REQUEST:
-            raise self._endpoint.failed(status, path)
+            raise self._endpoint.status_error(status, path)
         return answer
 
 

@@ -1,4 +1,4 @@
-"""AWS Glue Schema Registry, by boto3, which the extra `aws` brings."""
+"""AWS Glue Schema Registry through boto3 (extra `aws`)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +13,10 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 
-from cdc_lake.aws import is_refusal
+from cdc_lake.aws import rejects_credentials
 from cdc_lake.config import EMBEDDED, RegistryConfig
 from cdc_lake.errors import ConfigError, InfrastructureError
-from cdc_lake.registries.access import Patience, lookup_seconds, proxy_address
+from cdc_lake.registries.access import RetryPolicy, lookup_seconds, proxy_address
 from cdc_lake.registries.registry import RegisteredSchema, is_id
 
 _NO_SCHEMA = "00000000-0000-0000-0000-000000000000"
@@ -24,10 +24,10 @@ _MISSING = "EntityNotFoundException"
 
 
 class GlueRegistry:
-    """AWS Glue Schema Registry. Its frames hold the UUID of a schema's version, so a bare number means nothing to it.
+    """AWS Glue Schema Registry. Its frames contain the UUID of a schema version, never a bare number.
 
     Args:
-        settings: those of the registry. Credentials come from where AWS' own tools look for them.
+        settings: the registry's. Credentials come from boto3's default chain.
     """
 
     name = "glue"
@@ -35,18 +35,18 @@ class GlueRegistry:
 
     def __init__(self, settings: RegistryConfig) -> None:
         self._where = f"AWS Glue Schema Registry{f' in {settings.region}' if settings.region else ''}"
-        self._get = self._opened(settings)
-        self._patience = Patience(self._down, lookup_seconds(settings.timeout_seconds, settings.attempts))
+        self._get = self._open_client(settings)
+        self._retry = RetryPolicy(self._unavailable_error, lookup_seconds(settings.timeout_seconds, settings.attempts))
 
     def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
         """See `Registry`."""
         if kind != "glue" or not is_id(kind, schema_id):
             return None
-        return self._patience.ask(lambda: self._look_up(schema_id))
+        return self._retry.call_until_found(lambda: self._look_up(schema_id))
 
     def check(self) -> None:
-        """See `Registry`. Asks for a version that is not there: so the one permission that is needed is enough."""
-        self._patience.once(lambda: self._look_up(_NO_SCHEMA))
+        """See `Registry`. It requests a version that does not exist, so glue:GetSchemaVersion suffices."""
+        self._retry.call(lambda: self._look_up(_NO_SCHEMA))
 
     def _look_up(self, version: str) -> RegisteredSchema | None:
         try:
@@ -56,27 +56,29 @@ class GlueRegistry:
             code = exc.response.get("Error", {}).get("Code", "no code")
             if code == _MISSING:
                 return None
-            raise (self._refused(code) if is_refusal(exc) else self._down(f"it answered {code}")) from exc
+            raise (
+                self._rejection_error(code)
+                if rejects_credentials(exc)
+                else self._unavailable_error(f"it responded with {code}")
+            ) from exc
         except (NoCredentialsError, PartialCredentialsError, TokenRetrievalError) as exc:
-            raise self._refused(type(exc).__name__) from exc
+            raise self._rejection_error(type(exc).__name__) from exc
         except BotoCoreError as exc:
-            raise self._down(f"it does not answer ({type(exc).__name__})") from exc
+            raise self._unavailable_error(f"it does not respond ({type(exc).__name__})") from exc
         except KeyError as exc:
-            raise self._down("its answer is not a schema") from exc
+            raise self._unavailable_error("its response is not a schema") from exc
 
-    def _refused(self, why: str) -> ConfigError:
+    def _rejection_error(self, why: str) -> ConfigError:
         return ConfigError(
             self._where,
-            f"it refuses the credentials ({why})",
-            "see that AWS' tools find credentials here, and that they allow glue:GetSchemaVersion",
+            f"it rejects the credentials ({why})",
+            "provide AWS credentials that allow glue:GetSchemaVersion",
         )
 
-    def _down(self, what: str) -> InfrastructureError:
-        return InfrastructureError(
-            self._where, what, "see that it can be reached from here, then run again; nothing was committed"
-        )
+    def _unavailable_error(self, what: str) -> InfrastructureError:
+        return InfrastructureError(self._where, what, "check the network connection and the region, then run again")
 
-    def _opened(self, settings: RegistryConfig) -> Callable[..., dict[str, Any]]:
+    def _open_client(self, settings: RegistryConfig) -> Callable[..., dict[str, Any]]:
         proxy, tls = proxy_address(settings.proxy), settings.tls
         config = ClientConfig(
             connect_timeout=settings.timeout_seconds,
@@ -95,7 +97,9 @@ class GlueRegistry:
             )
         except BotoCoreError as exc:
             raise ConfigError(
-                self._where, f"there is no client for it ({type(exc).__name__})", "see registry.region and registry.url"
+                self._where,
+                f"boto3 rejects the settings ({type(exc).__name__})",
+                "check registry.region and registry.url",
             ) from exc
         get: Callable[..., dict[str, Any]] = client.get_schema_version
         return get

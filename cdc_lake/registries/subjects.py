@@ -1,6 +1,6 @@
-"""What is asked of a registry by who writes to topics: texts under a subject, version by version.
+"""The contract of a registry for producers: register and compare schema versions of a subject.
 
-A topic's subjects are `<topic>-key` and `<topic>-value`. In Apicurio a subject is an artifact of the group `default`.
+A topic's subjects are `<topic>-key` and `<topic>-value`. In Apicurio a subject is an artifact in the group `default`.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from cdc_lake.decode.schemas import SchemaError, Tree, differences, parse
 from cdc_lake.errors import IncompatibleSchemaError
 
 KEY_SUFFIX, VALUE_SUFFIX = "-key", "-value"
-"""Behind a topic's name they make its subjects."""
+"""Suffixes that make a topic's subjects."""
 Level = Literal["BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE", "NONE"]
-"""What a new version is compared with, and in which direction; Confluent's words, which are Apicurio's too."""
+"""Compatibility levels, as Confluent and Apicurio name them."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Version:
     """A version of a subject.
 
     Attributes:
-        number: as the registry counts them, from 1 on.
-        text: as it was registered.
-        kind: what a frame's number is: `id`, or of Apicurio `contentId` or `globalId`.
-        id: that number.
+        number: the registry's version number, from 1.
+        text: the registered schema.
+        kind: the kind of `id`: `id`, or in Apicurio `contentId` or `globalId`.
+        id: the number that records carry in their frames.
     """
 
     number: str
@@ -34,10 +34,10 @@ class Version:
 
 
 class Subjects(Protocol):
-    """A registry that schemas can be registered in.
+    """A registry in which schemas can be registered.
 
-    Each of these raises `ConfigError` when the registry refuses the credentials, and `InfrastructureError` when it does
-    not answer, or not as a registry.
+    Each method raises `ConfigError` if the registry rejects the credentials, and `InfrastructureError` if it does not
+    respond, or not as a registry.
     """
 
     @property
@@ -48,74 +48,79 @@ class Subjects(Protocol):
         """See `Registry`."""
 
     def subjects(self) -> list[str]:
-        """The subjects there are, sorted."""
+        """All subjects, sorted."""
 
     def versions(self, subject: str) -> list[str]:
-        """The numbers of a subject's versions, the oldest first; none when there is no such subject."""
+        """A subject's version numbers, oldest first; none if the subject does not exist."""
 
     def version(self, subject: str, number: str | None = None) -> Version | None:
-        """A version, or the newest; none when there is none."""
+        """A version, or the latest; none if it does not exist."""
 
     def level(self, subject: str) -> Level:
-        """What new versions of a subject have to be: its own level, or the registry's; `NONE` when nobody says."""
+        """The compatibility level of a subject: its own, or the registry's; `NONE` if neither is set."""
 
     def set_level(self, subject: str, level: Level) -> None:
-        """Give a subject that is there a level of its own."""
+        """Set the compatibility level of an existing subject."""
 
     def problems(self, subject: str, text: str) -> Sequence[str] | None:
-        """Why the subject's level does not allow a text, in the registry's words, which may be none at all.
+        """Test a text against the subject's compatibility level, without registering it.
 
-        None when the text is compatible, or the subject new. Nothing is registered.
+        Returns:
+            The registry's messages, possibly none, if the text is incompatible. None if it is compatible, or the
+            subject does not exist.
 
         Raises:
-            IncompatibleSchemaError: to the registry it is no schema at all.
+            IncompatibleSchemaError: the registry rejects the text as a schema.
         """
 
     def register(self, subject: str, text: str) -> Version:
-        """The version that a text is: the one that it has been before, or a new one.
+        """Register a text, unless it is registered already.
+
+        Returns:
+            The version of the text.
 
         Raises:
             IncompatibleSchemaError: the subject's level does not allow it.
         """
 
 
-def changes(subject: str, before: Version, text: str) -> list[str]:
-    """What a text has otherwise than a version of its subject, in words; nothing if the layout is the same.
+def layout_changes(subject: str, before: Version, text: str) -> list[str]:
+    """Descriptions of how a text differs from a version of its subject; empty if the layout is the same.
 
     Raises:
-        IncompatibleSchemaError: one of them is no schema.
+        IncompatibleSchemaError: one of them is not a schema.
     """
     return differences(_tree(f"{subject}, version {before.number}", before.text), _tree(subject, text))
 
 
 def check_compatible(subjects: Subjects, subject: str, text: str) -> None:
-    """See that a text can be the next version of a subject; nothing is registered.
+    """Check that a text can be the next version of a subject, without registering it.
 
-    A key's schema never changes, whatever its level: the id in its frame is a part of the key's bytes, and other bytes
-    are another key, to Kafka's compaction and to its partitioner.
+    A key's schema must never change, at any level: the id in its frame is part of the key's bytes, and Kafka's
+    compaction and partitioner compare bytes.
 
     Raises:
         IncompatibleSchemaError: it cannot.
     """
     before = subjects.version(subject)
     if before is None:
-        _tree(subject, text)  # of a new subject a registry takes anything
+        _tree(subject, text)  # a registry accepts any text for a new subject
         return
-    changed = changes(subject, before, text)
+    changed = layout_changes(subject, before, text)
     if subject.endswith(KEY_SUFFIX) and changed:
-        what = f"the key's schema is another than its version {before.number}: {'; '.join(changed)}"
-        todo = "keep the key's columns and types, or send to another topic: the same key would have other bytes"
+        what = f"the key's schema differs from version {before.number}: {'; '.join(changed)}"
+        todo = "keep the key's columns and types, or send to another topic, because equal keys would get other bytes"
         raise IncompatibleSchemaError(subject, what, todo)
     problems = subjects.problems(subject, text)
     if problems is not None:
-        raise incompatible(subject, problems, changed)
+        raise incompatible_error(subject, problems, changed)
 
 
-def registered(subjects: Subjects, subject: str, text: str) -> Version:
-    """The version of a subject that a compatible text is: of a value the one with this text, registered if need be.
+def register_compatible(subjects: Subjects, subject: str, text: str) -> Version:
+    """The version of a compatible text, which is registered if it is new.
 
-    Of a key the oldest with the same layout: a later one may have another comment, and so another id, which would give
-    the same key other bytes.
+    For a key it is the oldest version with the same layout: a later one may differ in a comment, and its id would give
+    equal keys other bytes.
 
     Raises:
         IncompatibleSchemaError: the subject's level does not allow it.
@@ -123,23 +128,23 @@ def registered(subjects: Subjects, subject: str, text: str) -> Version:
     if subject.endswith(KEY_SUFFIX):
         for number in subjects.versions(subject):
             found = subjects.version(subject, number)
-            if found is not None and not changes(subject, found, text):
+            if found is not None and not layout_changes(subject, found, text):
                 return found
     return subjects.register(subject, text)
 
 
-def incompatible(subject: str, problems: Sequence[str], changes: Sequence[str] = ()) -> IncompatibleSchemaError:
-    """The error of a text that its subject does not take.
+def incompatible_error(subject: str, problems: Sequence[str], changes: Sequence[str] = ()) -> IncompatibleSchemaError:
+    """The error of a text that the registry rejects for a subject.
 
     Args:
-        problems: in the registry's words.
-        changes: in ours.
+        problems: the registry's messages.
+        changes: see `layout_changes`.
     """
-    said = f"it says: {'; '.join(problems)}" if problems else "it does not say why"
+    reason = f"its message: {'; '.join(problems)}" if problems else "it gives no reason"
     return IncompatibleSchemaError(
         subject,
-        f"the registry does not take the schema as its next version: {''.join(f'{one}; ' for one in changes)}{said}",
-        "keep the columns' types and add or drop only columns that may be null, or send to another topic",
+        f"the registry rejects the schema as the next version: {''.join(f'{one}; ' for one in changes)}{reason}",
+        "keep the columns' types and add or drop only nullable columns, or send to another topic",
     )
 
 
@@ -147,4 +152,4 @@ def _tree(where: str, text: str) -> Tree:
     try:
         return parse(text)
     except SchemaError as exc:
-        raise IncompatibleSchemaError(where, str(exc), "write a schema in Avro that says all of itself") from exc
+        raise IncompatibleSchemaError(where, str(exc), "write a self-contained Avro schema") from exc

@@ -19,7 +19,7 @@ from cdc_lake.lake.lake import Lake, SilverTarget, is_table_name
 from cdc_lake.lake.lease import Holder, Lease
 from cdc_lake.runs.metrics import export
 from cdc_lake.runs.report import Failure, Report, TableReport, time_in_name
-from cdc_lake.storage.exhausted import exhausted
+from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.files import LocalFiles, Storage, is_draft
 from cdc_lake.tables.contract import P, Table
 from cdc_lake.tables.progress import GoldProgress
@@ -181,7 +181,7 @@ def end_report(storage: Storage | LocalFiles, config: Config, report: Report) ->
     try:
         storage.write_once(path, report.model_dump_json(indent=2))
     except (CdcLakeError, OSError, Py4JError) as exc:
-        error = exc if isinstance(exc, CdcLakeError) else exhausted(path, exc, folder)
+        error = exc if isinstance(exc, CdcLakeError) else exhaustion_error(path, exc, folder)
         todo = "check that the folder is writable; the log has the report, and the tables are as it says"
         cause = str(exc).strip().splitlines()[0]
         report.unwritten = Failure.of(error or InfrastructureError(path, f"cannot write the report: {cause}", todo))

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from cdc_lake.brokers import refused
+from cdc_lake.brokers import permanent_error
 from cdc_lake.errors import CdcLakeError, ConfigError, DamagedFileError, DataLossError, InfrastructureError
 from cdc_lake.sources.files import OVERLAP
-from cdc_lake.storage.exhausted import exhausted
+from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.files import ACCESS_DENIED
-from cdc_lake.tables.damage import damage, with_cure
+from cdc_lake.tables.damage import damage_error, with_cure
 
 _LOST_NODE_SIGNS = ("ExecutorLostFailure", "FetchFailed", "no longer alive", "Worker lost", "worker lost")
 """Spark's messages when a lost executor had data that Spark does not recompute; the third is about checkpoints."""
@@ -24,7 +24,7 @@ def translate_error(table: str, error: Exception, disk_paths: Sequence[str]) -> 
         disk_paths: the lake's root, and Spark's temporary folders.
     """
     if not isinstance(error, CdcLakeError):
-        error = exhausted(table, error, *disk_paths) or error
+        error = exhaustion_error(table, error, *disk_paths) or error
     if isinstance(error, (PySparkException, Py4JError)):
         error = _translate_spark_error(table, error)
     if isinstance(error, DamagedFileError):
@@ -47,7 +47,7 @@ def _translate_spark_error(table: str, error: Exception) -> CdcLakeError:
             "run again to see the offsets of the gap; the batch was not committed",
         )
     if "org.apache.kafka.common.errors" in message:
-        return refused(table, message) or InfrastructureError(
+        return permanent_error(table, message) or InfrastructureError(
             table,
             "the broker stopped responding during the run",
             "run again; the batch was not committed",
@@ -71,7 +71,7 @@ def _translate_spark_error(table: str, error: Exception) -> CdcLakeError:
             f"the cluster lost a node during a batch: {first_line(error)}",
             "run again; the batch was not committed",
         )
-    return damage(error, table) or CdcLakeError(
+    return damage_error(error, table) or CdcLakeError(
         table, f"Spark failed: {first_line(error)}", "run again with --debug to see where"
     )
 

@@ -31,7 +31,7 @@ from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schemas import Tree
 from cdc_lake.errors import ConfigError, ExpectationError, RefusedError
 from cdc_lake.fold.rules import Order
-from cdc_lake.fold.whole_table import Mark, Place, Truncate, WholeTable, whole_table
+from cdc_lake.fold.table_events import Mark, Place, TableEvents, Truncate, table_events
 from cdc_lake.lake.lake import Lake, SilverTarget
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.lake.side import SideTable
@@ -422,14 +422,14 @@ class Batch(Reading):
         return self.pin is not None and any(OLD_KINDS.get(kind, kind) in kinds for kind in self.pin.kinds)
 
     @cached_property
-    def remembered_of_all(self) -> WholeTable:
+    def remembered_of_all(self) -> TableEvents:
         """What earlier batches left to remember of all keys."""
         if not self.remembers(TABLE_ENTRY):
-            return WholeTable()
+            return TableEvents()
         return memory.remembered(memory.of_all_keys(self.remembered).collect())
 
     @cached_property
-    def happened_to_all(self) -> WholeTable:
+    def happened_to_all(self) -> TableEvents:
         """The truncates and completed snapshots of this batch."""
         before, counts = self.remembered_of_all, self.counts
         if not (counts.truncates or counts.marks):
@@ -439,12 +439,12 @@ class Batch(Reading):
         if marks and (counts.late_marks or self.run.partitions > 1):
             before_it = self._landed().where((F.col("batch") < self.first) & is_snapshot_edge(F.col("snapshot")))
             _, earlier = self._of_all(before_it)
-        return whole_table(truncates, marks, earlier=earlier, before=before)
+        return table_events(truncates, marks, earlier=earlier, before=before)
 
     @cached_property
-    def ever_happened_to_all(self) -> WholeTable:
+    def ever_happened_to_all(self) -> TableEvents:
         """The truncates and completed snapshots of all of bronze up to this batch."""
-        return whole_table(*self._of_all(self._landed()))
+        return table_events(*self._of_all(self._landed()))
 
     def _of_all(self, rows: DataFrame) -> tuple[list[Truncate], list[Mark]]:
         """See `of_all`; only if the settings let truncates be applied."""
@@ -591,7 +591,7 @@ class Batch(Reading):
                 "the commit was aborted; set a type that holds them, or remove the columns from it, and run again",
             )
 
-    def warnings(self, happened: WholeTable) -> list[str]:
+    def warnings(self, happened: TableEvents) -> list[str]:
         """What the operator should know of these events."""
         found = []
         if self.schemas is not None:

@@ -29,7 +29,7 @@ from cdc_lake.columns import (
 from cdc_lake.errors import DataLossError, DuplicateKeyError
 from cdc_lake.fold import arrow
 from cdc_lake.fold.rules import STARTS, STREAMING_OPS, UPSERTS
-from cdc_lake.fold.whole_table import WholeTable
+from cdc_lake.fold.table_events import TableEvents
 from cdc_lake.silver import inherited_values as moves
 from cdc_lake.silver import side_entries as memory
 from cdc_lake.silver.batch import Batch, Schemas, schemas_and_frames
@@ -93,7 +93,7 @@ def _folded(
     batch: Batch,
     schemas: Schemas,
     rows: DataFrame,
-    happened: WholeTable,
+    happened: TableEvents,
     *,
     largest: int,
     again: DataFrame | None = None,
@@ -283,7 +283,7 @@ class Folded:
     schemas: Schemas
     pieces: DataFrame
     totals: Totals
-    happened: WholeTable
+    happened: TableEvents
     again: DataFrame | None = None
 
     @property

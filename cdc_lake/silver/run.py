@@ -14,7 +14,7 @@ from cdc_lake.catalogs.naming import colliding
 from cdc_lake.columns import BATCH, BRONZE, quoted
 from cdc_lake.config import Config
 from cdc_lake.errors import NoProgressError
-from cdc_lake.fold.whole_table import WholeTable
+from cdc_lake.fold.table_events import TableEvents
 from cdc_lake.lake.lake import BronzeTable, SilverTarget, check_holds_no_tables
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.runs.catalog_sync import check_catalog_name, sync_catalog_after_run
@@ -276,7 +276,7 @@ def _commit(batch: Batch, following: SilverProgress) -> SilverProgress | None:
     run = batch.run
     with run.done.phase("plan"):
         # Nothing happens to rows that are there.
-        happened = WholeTable() if run.settings.merge.mode == "append" else batch.happened_to_all
+        happened = TableEvents() if run.settings.merge.mode == "append" else batch.happened_to_all
         if batch.schemas is None:
             return _move_on(run, batch.progress, following)
         check_steps(run.done.table, batch.schemas.evolved.steps, run.settings.schema_.evolution)
@@ -341,7 +341,7 @@ def _append(batch: Batch, schemas: Schemas, following: SilverProgress) -> Silver
         parts["already_there"] = expected - number
     check_totals(run.done.table, counts.total, appended=number, **parts)
     run.done.count(events=counts.total, appended=number, **parts)
-    for warning in batch.warnings(WholeTable()):
+    for warning in batch.warnings(TableEvents()):
         run.done.warn(warning)
     following = made.progress
     return following

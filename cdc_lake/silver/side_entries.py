@@ -20,7 +20,7 @@ from cdc_lake.columns import (
     TABLE_ENTRY,
 )
 from cdc_lake.fold.rules import TRUNCATE, Order, State
-from cdc_lake.fold.whole_table import Place, WholeTable
+from cdc_lake.fold.table_events import Place, TableEvents
 from cdc_lake.spark.literals import of_batch
 
 
@@ -71,7 +71,7 @@ def forgotten(entries: DataFrame) -> DataFrame:
     return entries.select("kind", "id", "key", KAFKA, F.lit(True).alias(DELETE))
 
 
-def table_entries(spark: SparkSession, before: WholeTable, after: WholeTable) -> DataFrame | None:
+def table_entries(spark: SparkSession, before: TableEvents, after: TableEvents) -> DataFrame | None:
     """What concerns all keys, where it is other than before; none if it is not.
 
     Columns out: `kind`, `id`, `__order`, `__kafka`, `__seen`, `__delete`.
@@ -95,11 +95,13 @@ def of_all_keys(entries: DataFrame) -> DataFrame:
     return entries.where(F.col("kind") == TABLE_ENTRY).select("id", ORDER, KAFKA, SEEN)
 
 
-def remembered(entries: Iterable[Row]) -> WholeTable:
+def remembered(entries: Iterable[Row]) -> TableEvents:
     """What was remembered of all keys."""
     found = {row["id"]: row for row in entries}
     start, snapshot = found.get(START_ID), found.get(SNAPSHOT_ID)
-    return WholeTable(start=_start(start) if start else State(), snapshot=Place(*snapshot[KAFKA]) if snapshot else None)
+    return TableEvents(
+        start=_start(start) if start else State(), snapshot=Place(*snapshot[KAFKA]) if snapshot else None
+    )
 
 
 def _start(entry: Row) -> State:

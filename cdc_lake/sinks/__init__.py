@@ -1,1 +1,1 @@
-"""Where a table's rows go besides the lake: topics."""
+"""Kafka topics that tables are sent to."""

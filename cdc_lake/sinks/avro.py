@@ -1,6 +1,6 @@
-"""Rows as Avro: schemas derived from columns, or written by hand and seen to fit; bodies, and the frames around them.
+"""Encode rows as Avro: schemas, derived from columns or handwritten, record bodies and their frames.
 
-All of it is Spark's own expressions, so that no row goes through Python.
+Encoding uses Spark's own expressions, so no row passes through Python.
 """
 
 import json
@@ -62,14 +62,14 @@ _TYPES: dict[type[DataType], Any] = {
 
 @dataclass(frozen=True)
 class TopicSchemas:
-    """The Avro texts that a topic's keys and values are written with."""
+    """The Avro schemas of a topic's keys and values."""
 
     key: str
     value: str
 
 
-def written_by_hand(folder: Path, subject: str) -> str | None:
-    """The schema in `<folder>/<subject>.avsc`; none if there is no such file."""
+def handwritten_schema(folder: Path, subject: str) -> str | None:
+    """The schema in `<folder>/<subject>.avsc`; none if the file does not exist."""
     file = folder / f"{subject}.avsc"
     return file.read_text(encoding="utf-8") if file.is_file() else None
 
@@ -77,16 +77,16 @@ def written_by_hand(folder: Path, subject: str) -> str | None:
 def topic_schemas(
     spark: SparkSession, columns: StructType, keys: Sequence[str], topic: str, folder: Path, *, doc: str = ""
 ) -> TopicSchemas:
-    """A topic's schemas: each written by hand, if it is, and else derived.
+    """A topic's schemas: handwritten if there is a file, otherwise derived.
 
     Args:
-        folder: of the former.
+        folder: the folder of handwritten schemas.
         keys, doc: see `derived_schemas`.
 
     Raises:
-        IncompatibleSchemaError: a schema written by hand does not fit the columns, or Avro has no such columns.
+        IncompatibleSchemaError: a handwritten schema does not match the columns, or Avro cannot represent a column.
     """
-    key, value = (written_by_hand(folder, f"{topic}{suffix}") for suffix in (KEY_SUFFIX, VALUE_SUFFIX))
+    key, value = (handwritten_schema(folder, f"{topic}{suffix}") for suffix in (KEY_SUFFIX, VALUE_SUFFIX))
     if key is not None:
         check_fits(spark, StructType(_keys(columns, keys)), key, str(folder / f"{topic}{KEY_SUFFIX}.avsc"))
     if value is not None:
@@ -98,18 +98,18 @@ def topic_schemas(
 
 
 def derived_schemas(columns: StructType, keys: Sequence[str], topic: str, *, doc: str = "") -> TopicSchemas:
-    """The schemas that follow from columns: records `Key` and `Value` in a namespace named after the topic.
+    """Derive schemas from columns: records `Key` and `Value` in a namespace named after the topic.
 
-    Key columns are required; any other is a union with null whose default is null, whatever Spark thinks of it: what a
-    plan says of nulls changes with the query, and a schema must not. The key's text holds names and types only, in the
-    order of `keys`, so that neither a comment nor the query's order of columns gives a key other bytes.
+    Key columns are required. Other columns are unions with null whose default is null, regardless of Spark's
+    nullability, which changes with the query's plan. The key's schema has only names and types, in the order of `keys`,
+    so that comments and the order of columns in the query do not change the key's bytes.
 
     Args:
-        keys: the columns that make the key, in any case.
-        doc: what a row says, for people. Columns have their comments.
+        keys: the key columns, case-insensitive.
+        doc: description of the record. Fields get their columns' comments.
 
     Raises:
-        IncompatibleSchemaError: a column has a name or a type that Avro has not.
+        IncompatibleSchemaError: Avro does not support a column's name or type.
     """
     namespace = ".".join(_identifier(part) for part in topic.split("."))
     key_columns = _keys(columns, keys)
@@ -126,11 +126,11 @@ def derived_schemas(columns: StructType, keys: Sequence[str], topic: str, *, doc
 
 
 def check_fits(spark: SparkSession, columns: StructType, text: str, where: str) -> None:
-    """See that a schema written by hand has a field for every column, of a type that Spark writes it as, and no other.
+    """Check that a handwritten schema has exactly one field per column, of a type to which Spark can convert it.
 
     Args:
-        columns: those that are to be written with it.
-        where: what the schema is, for the message.
+        columns: the columns to encode.
+        where: the schema's file, for the message.
 
     Raises:
         IncompatibleSchemaError: it does not.
@@ -138,49 +138,49 @@ def check_fits(spark: SparkSession, columns: StructType, text: str, where: str) 
     try:
         tree = parse(text)
     except SchemaError as exc:
-        raise IncompatibleSchemaError(where, str(exc), "mend the file") from exc
+        raise IncompatibleSchemaError(where, str(exc), "correct the file") from exc
     if tree["type"] != "record":
-        raise IncompatibleSchemaError(where, f"it is a schema of type {tree['type']}", "write a record")
+        raise IncompatibleSchemaError(where, f"it is a schema of type {tree['type']}", "write a record schema")
     named = fields(tree)
     for name in columns.names:
         if name not in named:
-            todo = "add a field, or leave the column out of the query"
+            todo = "add a field, or remove the column from the query"
             raise IncompatibleSchemaError(where, f"it has no field for the column `{name}`", todo)
     for name in named:
         if name not in columns.names:
-            todo = "select it under this name, or take the field out"
-            raise IncompatibleSchemaError(where, f"its field `{name}` is no column of the table", todo)
+            todo = "select a column of this name, or remove the field"
+            raise IncompatibleSchemaError(where, f"its field `{name}` is not a column of the table", todo)
     jvm: Any = spark.sparkContext._jvm
     record = jvm.org.apache.avro.Schema.Parser().parse(text)
-    # Spark compares the two only once it writes, a task at a time.
+    # Spark itself compares them only in the tasks that write.
     for column in columns:
         catalyst = jvm.org.apache.spark.sql.types.DataType.fromJson(column.dataType.json())
         try:
             jvm.org.apache.spark.sql.avro.AvroSerializer(catalyst, record.getField(column.name).schema(), True)
         except Py4JJavaError as exc:
             kind = column.dataType.simpleString()
-            what = f"the field `{column.name}` is {type_name(named[column.name])}, and Spark does not write {kind} so"
-            raise IncompatibleSchemaError(where, what, "mend the field, or CAST the column") from exc
+            what = f"the field `{column.name}` is {type_name(named[column.name])}, but Spark cannot write {kind} to it"
+            raise IncompatibleSchemaError(where, what, "correct the field, or CAST the column") from exc
 
 
-def required(text: str) -> list[str]:
-    """The fields of a record's text that have no null."""
+def required_fields(text: str) -> list[str]:
+    """The non-nullable fields of a record schema."""
     return [name for name, tree in fields(parse(text)).items() if not is_nullable(tree)]
 
 
-def body(names: Sequence[str], text: str) -> Column:
-    """Columns as one Avro record, binary."""
+def avro_body(names: Sequence[str], text: str) -> Column:
+    """Columns encoded as an Avro record, binary."""
     return to_avro(F.struct(*(F.col(quoted(name)) for name in names)), text)
 
 
-def framed(body: Column, framing: str, schema_id: int) -> Column:
-    """A body behind the name of its schema: a zero byte and the id, or nothing; null where there is no body."""
+def add_frame(body: Column, framing: str, schema_id: int) -> Column:
+    """A body after its frame, a zero byte and the schema id, if `framing` has one; null if the body is null."""
     size = _ID_BYTES.get(framing)
     return body if size is None else F.concat(F.lit(b"\0" + schema_id.to_bytes(size, "big")), body)
 
 
 def frame_headers(framing: str, side: Side, kind: str, schema_id: int) -> dict[str, bytes]:
-    """The headers that name the schema of a side, where it is they that do.
+    """The headers with the schema id of a side; none unless `framing` is `headers`.
 
     Args:
         kind: `contentId` or `globalId`.
@@ -191,21 +191,21 @@ def frame_headers(framing: str, side: Side, kind: str, schema_id: int) -> dict[s
 
 
 def _keys(columns: StructType, keys: Sequence[str]) -> list[StructField]:
-    """The columns that make the key, in the order of `keys`."""
+    """The key columns, in the order of `keys`."""
     by_name = {column.name.casefold(): column for column in columns}
     return [by_name[key.casefold()] for key in keys]
 
 
 def _field(column: StructField, name: str, where: str) -> dict[str, Any]:
-    """The field of a column, or of a part of one; see `_avro_type`."""
+    """The field of a column or nested field; see `_avro_type`."""
     if not _NAME.fullmatch(column.name):
-        todo = "give it a name of ASCII letters, digits and `_` with AS"
-        raise IncompatibleSchemaError(f"column `{where}{column.name}`", "Avro has no such names", todo)
+        todo = "rename it with AS, using ASCII letters, digits and `_`"
+        raise IncompatibleSchemaError(f"column `{where}{column.name}`", "Avro does not allow this name", todo)
     return {"name": column.name, "type": _avro_type(column.dataType, f"{name}{column.name}", f"{where}{column.name}")}
 
 
 def _optional(column: StructField, name: str, where: str) -> dict[str, Any]:
-    """The same with null for a default."""
+    """A nullable field with null as its default."""
     field = _field(column, name, where)
     return {**field, "type": ["null", field["type"]], "default": None}
 
@@ -216,11 +216,11 @@ def _doc(column: StructField) -> dict[str, str]:
 
 
 def _avro_type(kind: DataType, name: str, where: str) -> Any:
-    """The Avro type of a column or of a part of one.
+    """The Avro type of a column or nested field.
 
     Args:
-        name: what a record would be called.
-        where: the column and the way into it.
+        name: the name for a record.
+        where: path of the field, for messages.
     """
     match kind:
         case DecimalType():
@@ -232,7 +232,7 @@ def _avro_type(kind: DataType, name: str, where: str) -> Any:
         case StructType():
             return {"type": "record", "name": name, "fields": [_optional(f, f"{name}.", f"{where}.") for f in kind]}
     if type(kind) not in _TYPES:
-        todo = "CAST it in the query"
+        todo = "CAST it in the query to another type"
         raise IncompatibleSchemaError(f"column `{where}`", f"Avro has no type for {kind.simpleString()}", todo)
     return _TYPES[type(kind)]
 

@@ -1,4 +1,4 @@
-"""Records that could not be read, in a topic, as sink connectors of Kafka Connect write their dead letters."""
+"""Send quarantined records to a dead-letter topic, in the format of Kafka Connect's sink connectors."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -6,23 +6,23 @@ from pyspark.sql import functions as F
 from cdc_lake.sinks.topic import KafkaTopic
 
 _PREFIX = "__connect.errors."
-LEFT_OUT = "cdc_lake.left_out.bytes"
-"""The header of a letter that has not its record's key, value and headers, because they are so many bytes."""
+SIZE_HEADER = "cdc_lake.left_out.bytes"
+"""Header of a dead letter without its record's key, value and headers: their size in bytes, which is too large."""
 _RECORD_BYTES, _HEADER_BYTES = 512, 10
-"""Of a record with our headers, and of each header, at most, without what they hold."""
+"""Maximum overhead of a record with cdc_lake's headers, and of each header."""
 
 
 def send_dead_letters(topic: KafkaTopic, rows: DataFrame) -> tuple[int, str | None]:
-    """Send records with the key, the value and the headers that they came with, and why they are sent.
+    """Send records with their original key, value and headers, and the reason in further headers.
 
-    The topic is created if there is none, with one partition, as Connect does. A record that is larger than it takes
-    is sent without these three.
+    If the topic does not exist, it is created with one partition, like Connect does. A record that exceeds the topic's
+    size limit is sent without its key, value and headers.
 
     Args:
-        rows: bronze's.
+        rows: rows of bronze.
 
     Returns:
-        How many were sent, and what the operator should know.
+        The number of records sent, and a warning for the report, if any.
 
     Raises:
         ConfigError, InfrastructureError: see `KafkaTopic`.
@@ -37,22 +37,22 @@ def send_dead_letters(topic: KafkaTopic, rows: DataFrame) -> tuple[int, str | No
     if found["largest"] <= most:
         return found["n"], None
     return found["n"], (
-        f"dead letters of more than {most} bytes were sent without key, value and headers (their header {LEFT_OUT} has "
-        f"the size): raise {setting}; bronze has the whole records"
+        f"dead letters of more than {most} bytes were sent without key, value and headers (the header {SIZE_HEADER} "
+        f"has their size): raise {setting}; bronze has the complete records"
     )
 
 
 def dead_letters(rows: DataFrame, max_bytes: int) -> DataFrame:
-    """Records as Connect's `DeadLetterQueueReporter` writes them; its numbers are digits, its texts UTF-8.
+    """Records in the format of Connect's `DeadLetterQueueReporter`: numbers as digits, texts as UTF-8.
 
     Args:
-        max_bytes: of a letter.
+        max_bytes: size limit of a dead letter.
 
     Columns in: bronze's. Columns out: `key`, `value` binary; `headers`.
     """
     is_large = _bytes() > max_bytes
     stage, code, message = (F.col(f"error.{name}") for name in ("stage", "code", "message"))
-    # Stages by Connect's names. A message begins with the side that it is about.
+    # Connect's names of stages. A message begins with the side that it concerns.
     converter = F.when(message.startswith("key:"), "KEY_CONVERTER").otherwise("VALUE_CONVERTER")
     why = {
         "topic": F.col("topic"),
@@ -61,19 +61,19 @@ def dead_letters(rows: DataFrame, max_bytes: int) -> DataFrame:
         "connector.name": F.lit("cdc_lake"),
         "task.id": F.lit(0),
         "stage": F.when(stage.isin("frame", "lookup", "decode"), converter).otherwise("TRANSFORMATION"),
-        "class.name": F.lit("cdc_lake.layers.bronze"),  # a stable name that consumers may filter by
+        "class.name": F.lit("cdc_lake.layers.bronze"),  # kept, because consumers may filter by it
         "exception.class.name": F.concat_ws(".", F.lit("cdc_lake"), stage, code),
         "exception.message": message,
     }
     own = F.array(*(_header(f"{_PREFIX}{name}", value) for name, value in why.items()))
-    sent = F.when(is_large, F.array(_header(LEFT_OUT, _bytes()))).otherwise(F.col("headers"))
+    sent = F.when(is_large, F.array(_header(SIZE_HEADER, _bytes()))).otherwise(F.col("headers"))
     headers = F.concat(F.coalesce(sent, F.filter(own, lambda _: F.lit(False))), own)
     sides = (F.when(~is_large, F.col(f"raw_{side}")).alias(side) for side in ("key", "value"))
     return rows.select(*sides, headers.alias("headers"))
 
 
 def _bytes() -> Column:
-    """How large a letter would be, at most."""
+    """Upper bound of a dead letter's size, in bytes."""
     held = (F.coalesce(F.length(name), F.lit(0)) for name in ("raw_key", "raw_value", "topic", "error.message"))
     headers = F.aggregate(
         F.col("headers"),

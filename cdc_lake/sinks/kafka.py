@@ -1,4 +1,4 @@
-"""A Kafka topic that says what a table says: the newest record of a key is its row, a tombstone that there is none."""
+"""Send a table to a compacted Kafka topic: a key's newest record is its row, or a tombstone if the row was deleted."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,29 +22,29 @@ from cdc_lake.registries.subjects import (
     Subjects,
     Version,
     check_compatible,
-    registered,
+    register_compatible,
 )
-from cdc_lake.sinks.avro import TopicSchemas, body, frame_headers, framed, required, topic_schemas
+from cdc_lake.sinks.avro import TopicSchemas, add_frame, avro_body, frame_headers, required_fields, topic_schemas
 from cdc_lake.sinks.topic import KafkaTopic
 
 BATCH_HEADER = "cdc_lake.batch"
-"""The header with a record's batch number, in digits."""
+"""Header with a record's batch number, as digits."""
 
 _LEVELS: dict[str, Level] = {"backward": "BACKWARD", "forward": "FORWARD", "full": "FULL"}
-_MISFIT = re.compile(r"avro\.IncompatibleSchemaException:\s+Cannot convert SQL field '([^']+)'")
-"""What Spark says of a text that is no symbol of an enum, or of bytes of another length; with the value."""
+_CONVERSION_ERROR = re.compile(r"avro\.IncompatibleSchemaException:\s+Cannot convert SQL field '([^']+)'")
+"""Spark's error for a text that is not a symbol of an enum, or bytes of another length; with the column's name."""
 
 
 class KafkaSink:
     """A topic that a table is sent to.
 
     Args:
-        settings: of the topic.
+        settings: the topic's.
         bootstrap_servers: host:port, comma separated.
-        timeout_seconds: for one question to the broker.
+        timeout_seconds: for one request to the broker.
         subjects: the registry.
-        by_hand: folder of schemas written by hand, `<subject>.avsc`; those that are not there are derived.
-        login: how the broker knows who asks.
+        by_hand: folder of handwritten schemas, `<subject>.avsc`; missing ones are derived.
+        login: client settings.
     """
 
     def __init__(
@@ -64,24 +64,26 @@ class KafkaSink:
         )
 
     def check(self, spark: SparkSession, columns: StructType, *, keys: Sequence[str], doc: str = "") -> TopicSchemas:
-        """See that rows of such columns can be sent; the texts that they would be sent with.
+        """Check that rows with these columns can be sent, without registering or sending anything.
 
-        Nothing is registered or sent. A value's subject that is there, and whose new versions nobody checks, is given
-        the settings' level first.
+        If the value's subject exists with the level NONE, its level is set from the settings first.
 
         Args:
-            keys: the columns that make the key.
-            doc: what a row says, for people.
+            keys: the key columns.
+            doc: description of the record.
+
+        Returns:
+            The schemas with which rows would be sent.
 
         Raises:
-            IncompatibleSchemaError: the columns do not fit the schemas, or these the versions before them.
-            UnsupportedError: the registry's readers do not know the frame.
-            ConfigError: the registry refuses the credentials, or there is no topic and it is not to be created.
-            InfrastructureError: broker or registry do not answer.
+            IncompatibleSchemaError: the columns do not match the schemas, or the schemas their previous versions.
+            UnsupportedError: the registry's deserializers do not support the framing.
+            ConfigError: the registry rejects the credentials, or the topic does not exist and may not be created.
+            InfrastructureError: broker or registry do not respond.
         """
         topic = self._settings.topic
         if self._settings.framing == "headers" and "id" in self._subjects.namespaces:
-            what = "only Apicurio's deserializers know headers with a schema's number"
+            what = "only Apicurio's deserializers read schema ids from headers"
             raise UnsupportedError(f"topic {topic}", what, "set `framing: id4`, or registry.type to `apicurio`")
         schemas = topic_schemas(spark, columns, keys, topic, self._by_hand, doc=doc)
         self._check_topic()
@@ -92,37 +94,36 @@ class KafkaSink:
         return schemas
 
     def send(self, rows: DataFrame, *, keys: Sequence[str], batch: int, doc: str = "") -> int:
-        """Send rows, each under its key; how many. All of them are acknowledged by the broker when this returns.
+        """Send rows and return their number, after the broker has acknowledged all of them.
 
-        Of a batch that is not sent to its end, nobody knows how much is in the topic: send it again. A key that has
-        been sent must then be sent again even if its row is what it was before: what is due are the keys that any
-        commit has touched since the last batch that was sent whole, not those that differ between its ends.
+        If this fails, an unknown part of the batch is in the topic, so send it again: with all keys that any commit has
+        touched since the last complete batch, even if their rows are now the same as before it.
 
         Args:
-            rows: with the table's columns, and `__gone`, boolean: whether the row went, so that its key alone counts.
-                Each key once. They are gone through twice, so persist them.
-            keys: the columns that make the key.
-            batch: a number that only goes up, for the header.
+            rows: the table's columns and `__gone`, boolean: whether the row was deleted, so that only its key is sent.
+                Each key once. They are read twice, so persist them.
+            keys: the key columns.
+            batch: an increasing number, for the header.
 
         Raises:
-            IncompatibleSchemaError: see `check`; or a column that may not be null is.
-            ConfigError: see `check`; or the broker refuses records for what they are.
-            InfrastructureError: broker or registry do not answer, or did until now.
+            IncompatibleSchemaError: see `check`; or a required field is null.
+            ConfigError: see `check`; or the broker rejects the records.
+            InfrastructureError: broker or registry do not respond.
         """
         table = rows.drop(GONE)
         schemas = self.check(rows.sparkSession, table.schema, keys=keys, doc=doc)
-        count = _checked(rows, schemas, self._settings.topic)
+        count = _count_checked(rows, schemas, self._settings.topic)
         if not count:
             return 0
         self._create()
-        sides = self._registered(schemas)
+        sides = self._register(schemas)
         self._produce(_records(rows, sides, self._settings.framing, batch))
         return count
 
-    def _registered(self, schemas: TopicSchemas) -> "_Sides":
+    def _register(self, schemas: TopicSchemas) -> "_Sides":
         topic = self._settings.topic
-        key = registered(self._subjects, f"{topic}{KEY_SUFFIX}", schemas.key)
-        value = registered(self._subjects, f"{topic}{VALUE_SUFFIX}", schemas.value)
+        key = register_compatible(self._subjects, f"{topic}{KEY_SUFFIX}", schemas.key)
+        value = register_compatible(self._subjects, f"{topic}{VALUE_SUFFIX}", schemas.value)
         self._hold_to_level()
         return _Sides(key, value)
 
@@ -132,17 +133,17 @@ class KafkaSink:
             self._subjects.set_level(subject, level)
 
     def _check_topic(self) -> None:
-        """See that there is a topic, or that one may be created.
+        """Check that the topic exists or may be created.
 
         Raises:
-            ConfigError: there is none and it is not to be created.
+            ConfigError: it does not exist and may not be created.
         """
         if not self._topic.exists() and not self._settings.create:
-            todo = "create it, with cleanup.policy=compact, or leave `create: false` out of the model's header"
-            raise ConfigError(f"topic {self._topic.name}", "there is no such topic", todo)
+            todo = "create it with cleanup.policy=compact, or remove `create: false` from the model's header"
+            raise ConfigError(f"topic {self._topic.name}", "the topic does not exist", todo)
 
     def _create(self) -> None:
-        """Create the topic if there is none. A broker that does so by itself would not compact it."""
+        """Create the topic if it does not exist. Topics that a broker creates itself are not compacted."""
         settings = self._settings
         self._topic.create(
             partitions=settings.partitions, replication=settings.replication, config={"cleanup.policy": "compact"}
@@ -152,43 +153,41 @@ class KafkaSink:
         try:
             self._topic.produce(records)
         except Py4JJavaError as exc:
-            if found := _MISFIT.search(str(exc)):
-                what = (
-                    f"a value of the column `{found[1]}` is none that its schema has; a part of the batch may be sent"
-                )
-                todo = "mend the query, or the schema that was written by hand"
+            if found := _CONVERSION_ERROR.search(str(exc)):
+                what = f"its schema does not allow a value of the column `{found[1]}`; the batch may be partly sent"
+                todo = "correct the query or the handwritten schema"
                 raise IncompatibleSchemaError(f"topic {self._topic.name}", what, todo) from exc
             raise
 
 
 @dataclass(frozen=True)
 class _Sides:
-    """What keys and values are written with."""
+    """The schema versions of keys and values."""
 
     key: Version
     value: Version
 
 
-def _checked(rows: DataFrame, schemas: TopicSchemas, topic: str) -> int:
-    """How many rows there are, once no column is seen to be null where its schema has no null.
+def _count_checked(rows: DataFrame, schemas: TopicSchemas, topic: str) -> int:
+    """Count the rows, and check that no required field is null.
 
     Raises:
         IncompatibleSchemaError: one is.
     """
-    keys = required(schemas.key)
+    keys = required_fields(schemas.key)
     nulls = {name: _is_null(name) for name in keys}
-    nulls |= {name: ~_is_gone() & _is_null(name) for name in required(schemas.value) if name not in nulls}
+    nulls |= {name: ~_is_gone() & _is_null(name) for name in required_fields(schemas.value) if name not in nulls}
     counts = [F.count_if(problem) for problem in nulls.values()]
     total, *found = rows.agg(F.count("*"), *counts).collect()[0]
     for name, number in zip(nulls, found, strict=True):
         if number:
-            what = f"the column `{name}` is null in {number} rows, and the schema has no null there; nothing was sent"
-            raise IncompatibleSchemaError(f"topic {topic}", what, "mend the query, or write a union with null")
+            what = f"the column `{name}` is null in {number} rows, but its field is not nullable; nothing was sent"
+            raise IncompatibleSchemaError(f"topic {topic}", what, "correct the query, or make the field nullable")
     return int(total)
 
 
 def _records(rows: DataFrame, sides: _Sides, framing: str, batch: int) -> DataFrame:
-    """What Spark's Kafka writer takes. Columns out: `key`, `value` binary, `headers`."""
+    """Rows for Spark's Kafka writer. Columns out: `key`, `value` binary, `headers`."""
     key, value = (_side(side, framing) for side in (sides.key, sides.value))
     always = {BATCH_HEADER: str(batch).encode(), **frame_headers(framing, "key", sides.key.kind, sides.key.id)}
     with_value = always | frame_headers(framing, "value", sides.value.kind, sides.value.id)
@@ -200,7 +199,7 @@ def _records(rows: DataFrame, sides: _Sides, framing: str, batch: int) -> DataFr
 
 
 def _side(version: Version, framing: str) -> Column:
-    return framed(body(list(fields(parse(version.text))), version.text), framing, version.id)
+    return add_frame(avro_body(list(fields(parse(version.text))), version.text), framing, version.id)
 
 
 def _headers(headers: Mapping[str, bytes]) -> Column:

@@ -1,4 +1,4 @@
-"""A Kafka topic that records are written to: whether it is there, made if need be, and Spark's writer into it."""
+"""Create a Kafka topic and write records to it with Spark."""
 
 import re
 from collections.abc import Mapping
@@ -22,19 +22,19 @@ _PRODUCER = {
 _CLIENT_ERROR = re.compile(r"org\.apache\.kafka\.common\.(?:errors\.)?(\w+)(?:Exception|Error)")
 _TOO_LARGE = "RecordTooLarge"
 _MAX_REQUEST_BYTES = 1 << 20
-"""Kafka's own default of `max.request.size`."""
-_REFUSALS = frozenset({_TOO_LARGE, "TopicAuthorization", "ClusterAuthorization", "InvalidConfiguration"})
+"""Kafka's default of `max.request.size`."""
+_PERMANENT = frozenset({_TOO_LARGE, "TopicAuthorization", "ClusterAuthorization", "InvalidConfiguration"})
 
 
 class KafkaTopic:
-    """A topic.
+    """A topic to write to.
 
     Args:
-        name: the topic's.
+        name: the topic's name.
         bootstrap_servers: host:port, comma separated.
-        timeout_seconds: for one question to the broker.
-        login: how the broker knows who asks.
-        settings: where the user says what the topic is to be, for messages.
+        timeout_seconds: for one request to the broker.
+        login: client settings.
+        settings: where the user configures the topic, for messages.
     """
 
     def __init__(
@@ -48,25 +48,25 @@ class KafkaTopic:
         self._admin = Admin(bootstrap_servers, login)
 
     def exists(self) -> bool:
-        """Whether there is one.
+        """Whether the topic exists.
 
         Raises:
-            ConfigError: the broker refuses to say.
-            InfrastructureError: it does not answer.
+            ConfigError: the broker rejects the request.
+            InfrastructureError: the broker does not respond.
         """
         asked = self._admin.client.describe_topics(TopicCollection([self.name]), request_timeout=self._timeout)
         return bool(self._answer(asked[self.name], unless=KafkaError.UNKNOWN_TOPIC_OR_PART))
 
     def create(self, *, partitions: int = 1, replication: int | None = None, config: Mapping[str, str]) -> None:
-        """Create it if there is none.
+        """Create the topic if it does not exist.
 
         Args:
-            replication: the broker's own default, if nothing is said.
+            replication: default: the broker's.
             config: the topic's settings.
 
         Raises:
-            ConfigError: the broker refuses.
-            InfrastructureError: it does not answer.
+            ConfigError: the broker rejects the request.
+            InfrastructureError: the broker does not respond.
         """
         if self.exists():
             return
@@ -75,27 +75,27 @@ class KafkaTopic:
         self._answer(asked[self.name], unless=KafkaError.TOPIC_ALREADY_EXISTS)
 
     def max_bytes(self) -> tuple[int, str]:
-        """How large a record may be, and by which setting: our producer's, or the topic's if that is less."""
+        """The size limit of a record in bytes, and the setting that defines it: the producer's or the topic's."""
         own = int(self._login.producer_options.get("kafka.max.request.size", _MAX_REQUEST_BYTES))
         topic = ConfigResource(ResourceType.TOPIC, self.name)
         asked = self._admin.client.describe_configs([topic], request_timeout=self._timeout)[topic]
         try:
             of_topic = int(self._answer(asked, unless=KafkaError.UNKNOWN_TOPIC_OR_PART)["max.message.bytes"].value)
         except (ConfigError, TypeError):
-            of_topic = own  # it may not be asked for
+            of_topic = own  # the login may not read the topic's settings
         if of_topic < own:
             return of_topic, f"max.message.bytes of the topic {self.name}"
         return own, "max.request.size in kafka.java"
 
     def produce(self, records: DataFrame) -> None:
-        """Write records; the broker has acknowledged all of them when this returns.
+        """Write records, and return when the broker has acknowledged all of them.
 
         Args:
             records: `key`, `value` binary; `headers`.
 
         Raises:
-            ConfigError: the broker refuses records for what they are.
-            InfrastructureError: it does not answer, or did until now.
+            ConfigError: the broker rejects the records.
+            InfrastructureError: the broker does not respond.
         """
         timeout_ms = str(int(self._timeout * 1000))
         options = {
@@ -110,30 +110,31 @@ class KafkaTopic:
             records.write.format("kafka").options(**options).save()
         except Py4JJavaError as exc:
             if found := _CLIENT_ERROR.search(str(exc)):
-                raise (self._refused if found[1] in _REFUSALS else self._down)(found[1]) from exc
+                is_permanent = found[1] in _PERMANENT
+                raise (self._rejection_error if is_permanent else self._unavailable_error)(found[1]) from exc
             raise
 
     def _answer(self, asked: "Future[Any]", *, unless: int) -> Any:
-        """What the broker answers; none if it answers with the error `unless`."""
+        """The broker's response; none if it is the error `unless`."""
         try:
             return asked.result(2 * self._timeout)
         except KafkaException as exc:
             error: KafkaError = exc.args[0]
             if error.code() == unless:
                 return None
-            if error.code() < 0 or error.retriable():  # below 0 are the client's own
-                raise self._down(error.name()) from exc
-            raise self._refused(error.name()) from exc
+            if error.code() < 0 or error.retriable():  # negative codes are the client's own
+                raise self._unavailable_error(error.name()) from exc
+            raise self._rejection_error(error.name()) from exc
         except TimeoutError as exc:
-            raise self._down("no answer") from exc
+            raise self._unavailable_error("no response") from exc
 
-    def _refused(self, why: str) -> ConfigError:
-        todo = f"see the topic's settings at the broker, and {self._settings}"
+    def _rejection_error(self, why: str) -> ConfigError:
+        todo = f"check the topic's settings at the broker, and {self._settings}"
         if why == _TOO_LARGE:
             todo = "raise max.request.size in kafka.java, and max.message.bytes of the topic if that is smaller"
-            return ConfigError(f"topic {self.name}", f"a record is larger than it may be ({why})", todo)
-        return ConfigError(f"topic {self.name}", f"the broker refuses it ({why})", todo)
+            return ConfigError(f"topic {self.name}", f"a record exceeds the size limit ({why})", todo)
+        return ConfigError(f"topic {self.name}", f"the broker rejects it ({why})", todo)
 
-    def _down(self, why: str) -> CdcLakeError:
-        todo = "see that it runs and can be reached from here, then run again: the batch is sent again as a whole"
-        return self._admin.down(why, todo)
+    def _unavailable_error(self, why: str) -> CdcLakeError:
+        todo = "check that it runs and is reachable from this machine, then run again: that sends the whole batch again"
+        return self._admin.unavailable_error(why, todo)

@@ -1,11 +1,11 @@
-"""Files that a sink connector wrote, as a source of records: Avro containers, lines of JSON, Parquet.
+"""Read records from files of a sink connector: Avro containers, JSON lines or Parquet.
 
-Below the root each topic has a folder, and each of its files says in its name which partition it is of and at which
-offset it begins: `<topic>+<partition>+<offset>.avro`, or with its last offset behind the first, and `-` for `+`. The
-offset of a row is the file's first one and the row's number in it; so offsets that the sink left out inside of a file
-count at its end. Such files hold values alone. Where a registry knows `<topic>-key`, its columns are taken from the
-row, which makes the key that the topic had. Sources: the object writers of Confluent's S3, GCS and HDFS sinks, and
-Aiven's S3 sink, for names; Avro's specification, "Object Container Files". docs/how-to/files.md
+Each topic has a folder below the root. A file's name has its partition and first offset:
+`<topic>+<partition>+<offset>.avro`, optionally with its last offset, and with `-` for `+`. A row's offset is the file's
+first offset plus the row's number, so offsets that the sink skipped inside a file count at its end. Files contain only
+values. If the registry has `<topic>-key`, its columns are taken from the row, which restores the topic's key.
+Sources of the names: the object writers of Confluent's S3, GCS and HDFS sinks and of Aiven's S3 sink; Avro's
+specification, "Object Container Files". docs/how-to/files.md
 """
 
 import json
@@ -35,10 +35,10 @@ from cdc_lake.decode.schemas import SchemaError, fields, is_nullable, parse
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.sources.logs import Span, TopicLog
-from cdc_lake.storage.files import Storage, answering
+from cdc_lake.storage.files import Storage, translated
 
 KeySchema = Callable[[str], str | None]
-"""From a topic to the Avro schema of its keys; none where its rows' keys are not put together here."""
+"""Topic -> Avro schema of its keys; none if keys are not restored from rows."""
 
 T = TypeVar("T")
 
@@ -49,13 +49,13 @@ _NAME = (
 )
 _IMAGES = ("after", "before")
 _PARQUET_SCHEMAS = ("parquet.avro.schema", "avro.schema")
-_AT_ONCE = 16
-"""Files whose beginnings are read at the same time."""
+_PARALLEL_READS = 16
+"""Number of files whose schemas are read in parallel."""
 _LISTED = 5
 _ID = "files"
 _MARK_BYTES = 16
-OVERLAP = "it has rows beyond the first offset of the file behind it"
-"""What Spark's error says where the rows of one file would have the offsets of another's."""
+OVERLAP = "it has rows beyond the first offset of the next file"
+"""Text of Spark's error if the rows of a file would get the offsets of the next file's rows."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class _File:
 
     Attributes:
         start: its first offset.
-        end: the offset behind its last, if its name says it.
+        end: the offset after its last, if its name has it.
         modified_ms: when it was written.
     """
 
@@ -77,12 +77,12 @@ class _File:
 
     @property
     def name(self) -> str:
-        """Without its folders."""
+        """The name without folders."""
         return self.path.rpartition("/")[2]
 
 
-class _Classes:
-    """What is asked of the JVM for each file, found once: finding a class takes a call for each dot."""
+class _JavaClasses:
+    """Java classes for reading files, looked up once, because py4j makes a call for each part of a class name."""
 
     def __init__(self, spark: SparkSession) -> None:
         jvm: Any = spark._jvm
@@ -97,14 +97,14 @@ class _Classes:
         self.footer = apache.parquet.hadoop.ParquetFileReader.open
 
 
-class Files:
-    """Topics as files.
+class TopicFiles:
+    """Topics in files; see `TopicSource`.
 
     Args:
         root: the folder of the topics' folders.
-        lake: the lake's root, where the schemas are kept that the files bring along.
-        spark: gives the session.
-        key_schema: what makes keys of rows.
+        lake: the lake's root, for the schema files.
+        spark: returns the session.
+        key_schema: looks up the schemas with which keys are restored from rows.
     """
 
     def __init__(
@@ -119,20 +119,20 @@ class Files:
         self._others: dict[str, list[str]] = {}
 
     def warnings(self, topic: str) -> list[str]:
-        """See `TopicSource`: files that are no one's turn."""
+        """See `TopicSource`. They name files that are not read."""
         others = self._others.get(topic, [])
         listed = ", ".join(others[:_LISTED]) + (", …" if len(others) > _LISTED else "")
-        what = f"{len(others)} files are not read, as their names are not `{topic}+<partition>+<first offset>.avro`"
+        what = f"{len(others)} files are not read: their names are not `{topic}+<partition>+<first offset>.avro`"
         return [f"{what} (or .json, .parquet): {listed}"] if others else []
 
     def topics(self) -> list[str]:
         """See `TopicSource`."""
-        todo = "let the job's user list and read it"
-        with answering(f"files.root: {self._root}", "it cannot be listed", todo, self._root):
+        todo = "allow the job's user to list and read it"
+        with translated(f"files.root: {self._root}", "it cannot be listed", todo, self._root):
             return [name for name in self._storage.names(self._root) if not name.startswith(_HIDDEN)]
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
-        """See `TopicSource`. A topic has one id, however often its files are written anew."""
+        """See `TopicSource`. The topic's id stays the same if its files are replaced."""
         return {topic: self._log(topic) for topic in topics}
 
     def read(self, spark: SparkSession, topic: str, spans: Mapping[int, Span]) -> DataFrame:
@@ -155,7 +155,7 @@ class Files:
             [(file.name, file.partition, file.start, behind) for file, behind in wanted],
             "name string, partition int, start bigint, behind bigint",
         )
-        # Whatever pieces a file is read in, they stand in their order, and so do the rows of each.
+        # Spark may read a file in several blocks; blocks, and the rows in each, are numbered in order.
         in_file = W.partitionBy("name").orderBy("block", "row")
         rows = rows.withColumn("row", F.row_number().over(in_file)).join(F.broadcast(named), "name")
         offset = F.col("start") + F.col("row") - 1
@@ -173,11 +173,11 @@ class Files:
     def read_around(
         self, spark: SparkSession, topic: str, spans: Mapping[int, Span]
     ) -> tuple[Mapping[int, Span], DataFrame]:
-        """See `TopicSource`: the times of files fit."""
+        """See `TopicSource`. File times are always in Spark's range."""
         return spans, self.read(spark, topic, spans)
 
     def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
-        """See `TopicSource`. A file's rows are as old as the file."""
+        """See `TopicSource`. A row's time is its file's."""
         files = self._listed(log.name)
         return {
             partition: next((f.start for f in files.get(partition, ()) if f.modified_ms >= timestamp_ms), span.end)
@@ -194,11 +194,11 @@ class Files:
         return {partition: several[0].modified_ms for partition, several in holding.items() if several}
 
     def first_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, Identity]:
-        """See `TopicSource`: a sink connector never writes another record under an offset."""
+        """See `TopicSource`. A sink connector never reuses an offset."""
         return {}
 
-    def left_out(self, spans: Mapping[int, Span], records: int) -> int:
-        """See `TopicSource`: the offsets that no row has."""
+    def skipped_records(self, spans: Mapping[int, Span], records: int) -> int:
+        """See `TopicSource`: the offsets without a row."""
         return sum(span.end - span.start for span in spans.values()) - records
 
     @cached_property
@@ -206,11 +206,11 @@ class Files:
         return Storage(self._spark())
 
     @cached_property
-    def _classes(self) -> "_Classes":
-        return _Classes(self._spark())
+    def _classes(self) -> "_JavaClasses":
+        return _JavaClasses(self._spark())
 
     def _listed(self, topic: str) -> dict[int, list[_File]]:
-        """A topic's files by partition, in the order of their offsets.
+        """A topic's files by partition, in order of their offsets.
 
         Raises:
             ConfigError: two files begin at the same offset.
@@ -238,7 +238,7 @@ class Files:
                     raise ConfigError(
                         file.path,
                         f"it begins at the same offset as {behind.path}",
-                        "take the one away that the sink wrote by mistake; nothing was read",
+                        "remove the one that the sink wrote by mistake; nothing was read",
                     )
         self._files[topic], self._others[topic] = found, sorted(others)
         return found
@@ -254,12 +254,12 @@ class Files:
             return TopicLog(topic, _ID, {}, error)
         except (Py4JJavaError, PySparkException) as exc:
             return TopicLog(topic, _ID, {}, _unreadable(f"{self._root}/{topic}", exc))
-        # A file is read whole, however few of its rows are wanted.
+        # Spark reads whole files, even for few rows.
         cuts = {partition: [file.start for file in several] for partition, several in self._listed(topic).items()}
         return TopicLog(topic, _ID, spans or {0: Span(0, 0)}, cuts=cuts)
 
     def _count(self, file: _File) -> int:
-        """The rows of a file."""
+        """The number of rows in a file."""
         if file.format == "json":
             return self._spark().read.text(file.path).count()
         if file.format == "parquet":
@@ -275,9 +275,9 @@ class Files:
         return self._with_container(file, blocks)
 
     def _by_schema(self, files: Iterable[_File]) -> dict[tuple[str, str], list[_File]]:
-        """Files by format and the text of their schema; of JSON there is none."""
+        """Files by format and schema text, which is empty for JSON."""
         several = list(files)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_PARALLEL_READS) as pool:
             found: dict[tuple[str, str], list[_File]] = {}
             for file, schema in zip(several, pool.map(self._schema, several), strict=True):
                 found.setdefault((file.format, schema), []).append(file)
@@ -287,27 +287,27 @@ class Files:
         if file.format == "json":
             return ""
         try:
-            return self._said_by(file)
+            return self._stored_schema(file)
         except Py4JJavaError as exc:
             raise _unreadable(file.path, exc) from exc
 
-    def _said_by(self, file: _File) -> str:
+    def _stored_schema(self, file: _File) -> str:
         if file.format == "avro":
             return self._with_container(file, lambda reader: str(reader.getMetaString("avro.schema")))
 
-        def said(reader: Any) -> str:
+        def parquet_schema(reader: Any) -> str:
             metadata = reader.getFileMetaData()
-            written = metadata.getKeyValueMetaData()
-            texts = (written.get(name) for name in _PARQUET_SCHEMAS)
+            properties = metadata.getKeyValueMetaData()
+            texts = (properties.get(name) for name in _PARQUET_SCHEMAS)
             return next((str(text) for text in texts if text), str(metadata.getSchema().toString()))
 
-        return self._with_footer(file, said)
+        return self._with_footer(file, parquet_schema)
 
-    def _with_container(self, file: _File, asked: Callable[[Any], T]) -> T:
-        """What is asked of Avro's own reader of a file.
+    def _with_container(self, file: _File, get: Callable[[Any], T]) -> T:
+        """Call `get` with Avro's reader of a file.
 
         Raises:
-            InfrastructureError: the file has no end. Readers take one that is cut off for one that is shorter.
+            InfrastructureError: the file is truncated, which Avro's reader does not notice.
         """
         jvm, path = self._classes, self._classes.path(file.path)
         with ExitStack() as ends:
@@ -316,27 +316,27 @@ class Files:
             stream = path.getFileSystem(jvm.hadoop).open(path)
             ends.callback(stream.close)
             reader = jvm.container(opened, jvm.values())
-            marks = []  # the mark between blocks stands behind the header, and at the end
+            marks = []  # the sync marker follows the header and each block
             for end in (reader.previousSync(), opened.length()):
                 stream.seek(end - _MARK_BYTES)
                 marks.append(bytes(jvm.bytes_of(stream, _MARK_BYTES)))
             if len(set(marks)) > 1:
-                raise _unreadable(file.path, "it does not end as an Avro container does")
-            return asked(reader)
+                raise _unreadable(file.path, "it does not end like an Avro container")
+            return get(reader)
 
-    def _with_footer(self, file: _File, asked: Callable[[Any], T]) -> T:
-        """What is asked of Parquet's own reader of a file."""
+    def _with_footer(self, file: _File, get: Callable[[Any], T]) -> T:
+        """Call `get` with Parquet's reader of a file."""
         jvm = self._classes
         with closing(jvm.footer(jvm.footer_input(jvm.path(file.path), jvm.hadoop))) as reader:
-            return asked(reader)
+            return get(reader)
 
     def _values(
         self, spark: SparkSession, topic: str, files: Sequence[_File], of: tuple[str, str], key: str | None
     ) -> DataFrame:
-        """The rows of files of one schema.
+        """The rows of files with one schema.
 
-        Columns out: `key`, `value` binary, `headers`, `timestamp`, `name` of the file, `block` where the piece of it
-        begins that a row was read in, `row` bigint, rising inside of a piece.
+        Columns out: `key`, `value` binary, `headers`, `timestamp`, `name` of the file, `block`, the start of the block
+        of the file in which Spark read the row, and `row` bigint, increasing in a block.
         """
         (kind, text), paths = of, [file.path for file in files]
         read = spark.read.format("text" if kind == "json" else kind)
@@ -346,18 +346,18 @@ class Files:
             value, names = F.col("value").cast("binary"), None
         else:
             if kind == "avro":
-                # Without logical types a value is what the file says, and is written as it was read.
+                # Without logical types values are encoded exactly as they were read.
                 schema = text
                 rows = read.option("avroSchema", _plain(text)).load(paths)
             else:
                 rows = read.load(paths)
                 schema = text if text.startswith("{") else self._of_columns(topic, rows.schema)
-            headers["value"] = self._kept(schema, files[0])
+            headers["value"] = self._store_schema(schema, files[0])
             names = rows.schema
             value = to_avro(F.struct(*map(quoted, rows.columns)), _plain(schema) if kind == "avro" else schema)
         made = F.lit(None).cast("binary")
         if key is not None:
-            headers["key"] = self._kept(key, files[0])
+            headers["key"] = self._store_schema(key, files[0])
             made = _key_of(spark, topic, key if kind == "parquet" else _plain(key), names)
         return rows.select(
             made.alias("key"),
@@ -370,33 +370,33 @@ class Files:
         )
 
     def _of_columns(self, topic: str, columns: StructType) -> str:
-        """The Avro schema of what Parquet holds, where the file does not say it."""
+        """An Avro schema for Parquet files that do not contain one."""
         record = "Envelope" if {"op", *_IMAGES} <= set(columns.names) else "Value"
         jvm: Any = self._spark()._jvm
         converters, parsed = jvm.org.apache.spark.sql.avro.SchemaConverters, jvm.org.apache.spark.sql.types.DataType
-        # The parts of a topic's name that Avro has no names for are written as Debezium writes them.
+        # Characters that Avro does not allow are replaced like Debezium does.
         namespace = ".".join(re.sub(r"\W", "_", part) for part in topic.split("."))
         return str(converters.toAvroType(parsed.fromJson(columns.json()), False, record, namespace).toString())
 
-    def _kept(self, text: str, file: _File) -> str:
-        """The fingerprint of a schema, which is put into the lake."""
+    def _store_schema(self, text: str, file: _File) -> str:
+        """Store a schema in the lake, and return its fingerprint."""
         schema = avro_schema(text)
         try:
             if schema.tree["type"] != "record":
-                raise SchemaError("its values are no records")
+                raise SchemaError("its values are not records")
         except SchemaError as exc:
-            raise ConfigError(file.path, f"its schema cannot be used: {exc}", "let the sink write records") from exc
+            raise ConfigError(file.path, f"unusable schema: {exc}", "configure the sink to write records") from exc
         return SchemaFiles(self._storage, self._lake).keep(schema).fingerprint
 
 
 def _unreadable(where: str, why: Exception | str) -> InfrastructureError:
-    said = why.java_exception.toString() if isinstance(why, Py4JJavaError) else str(why)
-    todo = "run again when it is written, or put it there anew; nothing was read"
-    return InfrastructureError(where, f"it cannot be read to its end: {said.splitlines()[0][:300]}", todo)
+    reason = why.java_exception.toString() if isinstance(why, Py4JJavaError) else str(why)
+    todo = "run again when the file is complete, or replace it; nothing was read"
+    return InfrastructureError(where, f"it cannot be read completely: {reason.splitlines()[0][:300]}", todo)
 
 
 def _with_following(files: Sequence[_File]) -> Iterable[tuple[_File, int | None]]:
-    """Files of a partition with the offset that the one behind begins at."""
+    """A partition's files, each with the first offset of the next one."""
     return zip(files, [*(file.start for file in files[1:]), None], strict=True)
 
 
@@ -409,11 +409,11 @@ def _headers(fingerprints: Mapping[str, str]) -> Column:
 
 
 def _key_of(spark: SparkSession, topic: str, key: str, columns: StructType | None) -> Column:
-    """The key of a row, in Avro; null where a row lacks a column of it.
+    """A row's key in Avro; null if the row lacks a key column.
 
     Args:
-        key: its schema.
-        columns: of the rows; none where a row is a text of JSON.
+        key: the key's schema.
+        columns: of the rows; none if rows are JSON texts.
     """
     names = fields(parse(key))
     if columns is None:
@@ -432,8 +432,8 @@ def _key_of(spark: SparkSession, topic: str, key: str, columns: StructType | Non
     if columns is not None and (missing := [name for name in names if name not in columns.names]):
         raise ConfigError(
             topic,
-            f"the registry's `{topic}-key` has the column {missing[0]}, which the rows of the files do not have",
-            "name the columns of the key in `merge.keys` of the table",
+            f"the registry's `{topic}-key` has the column {missing[0]}, which the files' rows lack",
+            "set `merge.keys` of the table to its key columns",
         )
     found = {name: F.coalesce(*(place[name] for place in places)) for name in names}
     is_whole = [found[name].isNotNull() for name, kind in names.items() if not is_nullable(kind)]

@@ -1,4 +1,4 @@
-"""The broker as a source of records."""
+"""Read records from Kafka."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_lake.brokers import Admin, BrokerLogin, refused
+from cdc_lake.brokers import Admin, BrokerLogin, permanent_error
 from cdc_lake.decode.identity import NO_TIMESTAMP_MS, Identity
 from cdc_lake.errors import CdcLakeError
 from cdc_lake.sources.logs import Span, TopicLog
@@ -29,7 +29,7 @@ _FETCH = {
     "kafka.max.partition.fetch.bytes": str(8 << 20),
 }
 _LATEST_MS = ((1 << 63) - 1) // 1000
-"""Spark counts microseconds."""
+"""Spark stores timestamps in microseconds."""
 _FEW_RECORDS, _FEW_BYTES = 1000, 16 << 20
 _RECORD = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
@@ -42,9 +42,9 @@ class Broker:
 
     Args:
         bootstrap_servers: host:port, comma separated.
-        timeout_seconds: for one question.
-        login: how it knows who asks.
-        warnings: what each report has to say of the settings.
+        timeout_seconds: for one request.
+        login: client settings.
+        warnings: warnings about the settings, for each report.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Broker:
         try:
             topics = self._admin.client.list_topics(timeout=self._timeout).topics
         except KafkaException as exc:
-            raise self._down(exc) from exc
+            raise self._translated(exc) from exc
         return sorted(topic for topic in topics if not topic.startswith(_INTERNAL_PREFIXES))
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
@@ -88,7 +88,7 @@ class Broker:
             starts = self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
             ends = self._offsets(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         except (KafkaException, TimeoutError) as exc:
-            raise self._down(exc) from exc
+            raise self._translated(exc) from exc
         return {
             topic: TopicLog(
                 topic,
@@ -102,7 +102,7 @@ class Broker:
         """See `TopicSource`."""
         options = {
             "kafka.bootstrap.servers": self._bootstrap_servers,
-            "assign": json.dumps({topic: list(spans)}),  # `subscribe` wants a span of every partition
+            "assign": json.dumps({topic: list(spans)}),  # `subscribe` requires offsets of all partitions
             "includeHeaders": "true",
             "failOnDataLoss": "true",
             "startingOffsets": json.dumps({topic: {str(p): span.start for p, span in spans.items()}}),
@@ -115,7 +115,7 @@ class Broker:
     def read_around(
         self, spark: SparkSession, topic: str, spans: Mapping[int, Span]
     ) -> tuple[Mapping[int, Span], DataFrame]:
-        """See `TopicSource`. Kafka's own client finds the records, which takes as long as it needs to fetch `spans`."""
+        """See `TopicSource`. librdkafka finds the records, which takes as long as fetching `spans`."""
         ends = {
             partition: next((_offset(r) for r in self._records(topic, partition, span) if not _fits(r)), span.end)
             for partition, span in spans.items()
@@ -139,7 +139,7 @@ class Broker:
         try:
             found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
         except (KafkaException, TimeoutError) as exc:
-            raise self._down(exc) from exc
+            raise self._translated(exc) from exc
         ends = {partition: span.end for partition, span in log.partitions.items()}
         return {p: ends[p] if (offset := found[log.name, p]) < 0 else min(offset, ends[p]) for p in log.partitions}
 
@@ -169,20 +169,20 @@ class Broker:
                 left.remove(partition)
                 consumer.pause([TopicPartition(topic, partition)])
         except KafkaException as exc:
-            raise self._down(exc) from exc
+            raise self._translated(exc) from exc
         finally:
             consumer.close()
         return found
 
-    def left_out(self, spans: Mapping[int, Span], records: int) -> int:
-        """See `TopicSource`: the holes in its offsets are markers of transactions, and what compaction removed."""
+    def skipped_records(self, spans: Mapping[int, Span], records: int) -> int:
+        """See `TopicSource`. Gaps in Kafka's offsets are transaction markers and compacted records."""
         return 0
 
     def _consumer(self, settings: Mapping[str, object]) -> Consumer:
         return Consumer(
             {
                 "bootstrap.servers": self._bootstrap_servers,
-                "group.id": "cdc_lake-status",  # asked for by the client; nothing is ever committed in it
+                "group.id": "cdc_lake-status",  # required by the client; offsets are never committed
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
@@ -193,7 +193,7 @@ class Broker:
         )
 
     def _records(self, topic: str, partition: int, span: Span) -> Iterator[Message]:
-        """The records of a span, one after the other."""
+        """The records of a span, in order."""
         consumer = self._consumer({"queued.max.messages.kbytes": _FEW_BYTES >> 10})
         try:
             consumer.assign([TopicPartition(topic, partition, span.start)])
@@ -206,7 +206,7 @@ class Broker:
                 yield record
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         except KafkaException as exc:
-            raise self._down(exc) from exc
+            raise self._translated(exc) from exc
         finally:
             consumer.close()
 
@@ -218,9 +218,9 @@ class Broker:
         )
         return {(p.topic, p.partition): future.result(self._timeout).offset for p, future in asked.items()}
 
-    def _down(self, exc: Exception) -> CdcLakeError:
-        todo = "see that it runs and can be reached from here, then run again; nothing was committed"
-        return refused(self.name, str(exc)) or self._admin.down(exc, todo)
+    def _translated(self, exc: Exception) -> CdcLakeError:
+        todo = "check that it runs and is reachable from this machine, then run again"
+        return permanent_error(self.name, str(exc)) or self._admin.unavailable_error(exc, todo)
 
 
 def _offset(record: Message) -> int:
@@ -228,5 +228,5 @@ def _offset(record: Message) -> int:
 
 
 def _fits(record: Message) -> bool:
-    """Whether Spark can hold the record's timestamp."""
+    """Whether the record's timestamp is in Spark's range."""
     return -_LATEST_MS <= record.timestamp()[1] <= _LATEST_MS

@@ -1,4 +1,4 @@
-"""Where the records of topics are: which topics there are, how far their logs reach, and ranges of records."""
+"""The contract of a source: list topics, their logs, and read ranges of records."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ _OVERFLOW = "java.lang.ArithmeticException: long overflow"
 
 @dataclass(frozen=True)
 class Span:
-    """Offsets of one partition: from `start`, up to and without `end`. They may have holes, so it is no row count."""
+    """A range of offsets of one partition, `end` exclusive. It may have gaps, so it is not a number of records."""
 
     start: int
     end: int
@@ -26,15 +26,15 @@ class Span:
 
 @dataclass(frozen=True)
 class TopicLog:
-    """What a topic holds now.
+    """The current log of a topic.
 
     Attributes:
         name: the topic.
-        id: Kafka's own id of it, another one once the topic is deleted and created again.
-        partitions: what can be read of each: up to the last stable offset.
-        problem: why nothing can be said of it, and nothing be read.
-        cuts: by partition the offsets, rising, at which a range that is read should end, if not at the log's end; where
-            there are none it may end anywhere.
+        id: Kafka's topic id, which changes if the topic is deleted and re-created.
+        partitions: the readable offsets of each partition, up to the last stable offset.
+        problem: why the topic cannot be listed or read.
+        cuts: partition -> increasing offsets at which a range should end, unless at the log's end; without cuts it may
+            end anywhere.
     """
 
     name: str
@@ -45,26 +45,26 @@ class TopicLog:
 
 
 class TopicSource(Protocol):
-    """What bronze asks of a Kafka cluster, or of the files that a sink connector wrote.
+    """A Kafka cluster, or files that a sink connector wrote.
 
-    Each of these raises `InfrastructureError` when nobody answers, and `ConfigError` when the login is refused.
+    Each method raises `InfrastructureError` if the source does not respond, and `ConfigError` if it rejects the login.
     """
 
     @property
     def name(self) -> str:
-        """What and where it is, for messages."""
+        """Its kind and address, for messages."""
 
     def warnings(self, topic: str) -> Sequence[str]:
-        """What each report has to say of a topic that was listed."""
+        """Warnings about a listed topic, for each report."""
 
     def topics(self) -> list[str]:
-        """The topics there are, without those that Kafka and Connect keep for themselves."""
+        """All topics except internal ones of Kafka and Connect."""
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
-        """What each of `topics` holds now, by one listing for all of them."""
+        """The current logs of `topics`, from one listing."""
 
     def read(self, spark: SparkSession, topic: str, spans: Mapping[int, Span]) -> DataFrame:
-        """The records of `spans`, committed ones only.
+        """The committed records of `spans`.
 
         Columns out: `key`, `value` binary, `topic`, `partition`, `offset`, `timestamp`, `headers`.
         """
@@ -72,24 +72,24 @@ class TopicSource(Protocol):
     def read_around(
         self, spark: SparkSession, topic: str, spans: Mapping[int, Span]
     ) -> tuple[Mapping[int, Span], DataFrame]:
-        """The first part of `spans`, where Spark fails to `read` them for a timestamp that it cannot hold.
+        """The first part of `spans`, if Spark fails to `read` them because of a timestamp outside its range.
 
-        A part ends before such a record, or is a few of them, whose `timestamp` is null.
+        The part ends before such a record, or consists of some of them, whose `timestamp` is null.
         """
 
     def offsets_at(self, log: TopicLog, timestamp_ms: int) -> dict[int, int]:
-        """The first offset of each partition whose record was written then or later; the end where there is none."""
+        """The first offset of each partition with a record at or after a time; the log's end if there is none."""
 
     def timestamps_ms(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        """When the first record at or behind each offset was written, by partition; without those that have none."""
+        """The timestamp of the first record at or after each offset, by partition; omitted if there is none."""
 
     def first_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, Identity]:
-        """The first record at or behind each offset, by partition; without those that have none, and without partitions
-        that never give an offset out twice.
+        """The first record at or after each offset, by partition; omitted if there is none, or if the source never
+        reuses an offset.
         """
 
-    def left_out(self, spans: Mapping[int, Span], records: int) -> int:
-        """How many records of `spans` did not get into the source, of which `records` were read."""
+    def skipped_records(self, spans: Mapping[int, Span], records: int) -> int:
+        """How many records of `spans` are missing in the source, of which `records` were read."""
 
 
 def has_no_room_for_a_timestamp(error: Exception) -> bool:
@@ -98,11 +98,11 @@ def has_no_room_for_a_timestamp(error: Exception) -> bool:
 
 
 def offsets_of(place: StartPosition, log: TopicLog, source: TopicSource) -> dict[int, int]:
-    """The offset that a place is, by partition.
+    """The offsets of a start position, by partition.
 
     Raises:
-        ConfigError: the topic has no such partition, or no such offset any more or yet.
-        InfrastructureError: nobody answers.
+        ConfigError: the topic does not have such a partition or offset.
+        InfrastructureError: the source does not respond.
     """
     match place:
         case "earliest":
@@ -114,12 +114,12 @@ def offsets_of(place: StartPosition, log: TopicLog, source: TopicSource) -> dict
     for partition, offset in place.items():
         span = log.partitions.get(partition)
         if span is None:
-            there = f"it has partitions 0 to {max(log.partitions)}"
-            raise ConfigError(f"{log.name}[{partition}]", "the topic has no such partition", there)
+            todo = f"use one of the partitions 0 to {max(log.partitions)}"
+            raise ConfigError(f"{log.name}[{partition}]", "the topic does not have this partition", todo)
         if not span.start <= offset <= span.end:
             raise ConfigError(
                 f"{log.name}[{partition}]",
-                f"there is no offset {offset}: the log begins at {span.start} and ends before {span.end}",
-                "name an offset that is there, a time, `earliest` or `latest`",
+                f"offset {offset} is outside the log, which begins at {span.start} and ends before {span.end}",
+                "use an offset in this range, a time, `earliest` or `latest`",
             )
     return {partition: place.get(partition, span.start) for partition, span in log.partitions.items()}

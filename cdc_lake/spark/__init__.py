@@ -1,1 +1,1 @@
-"""Spark itself: the session, its versions, its jars and Java, and SQL that users write."""
+"""Spark: sessions, versions, jars, Java, and users' SQL."""

@@ -1,13 +1,13 @@
-"""An archive of the classes that Spark and cdc_lake load, and the JVM of a short run.
+"""An archive of the classes that Spark and cdc_lake load, and the JVM of short runs.
 
-Half of a short run is spent on reading, checking and linking the same 20,000 classes. Java's class-data sharing maps
-them from a file, as they were at the end of a process that had used them. `cdc-lake jars archive` makes that file, for
-the jars and the Java of this environment; the JVM ignores it where one of them has changed since. It takes only classes
-of the class path, so the jars are named there and not by `spark.jars`; and no folder on the class path may hold a file,
-so Spark's settings come by `--properties-file`. Source: the java command of JDK 17, "Application class data sharing".
+A short run spends half of its time on loading and linking the same 20,000 classes. Java's class-data sharing maps them
+from a file. `cdc-lake jars archive` creates that file for the jars and the Java of this environment; the JVM ignores it
+if one of them has changed. The archive only has classes of the class path, so jars are listed there instead of in
+`spark.jars`. No folder on the class path may contain a file, so Spark's settings are passed by `--properties-file`.
+Source: the java command of JDK 17, "Application class data sharing".
 
-PySpark and `spark-submit` start their JVM by the same script. It sources `spark-env.sh` of Spark's settings, which
-sources the one that is written here.
+PySpark and `spark-submit` start their JVM with the same script, which sources `spark-env.sh` in Spark's conf folder.
+That file sources the script that is written here.
 """
 
 import os
@@ -23,9 +23,9 @@ from cdc_lake.spark.jars import ARCHIVE_FOLDER, CONF_FILES, spark_home
 from cdc_lake.spark.java import SHORT_JVM, find_java
 
 _FIRST_OPTIONS = "SPARK_SUBMIT_OPTS"
-"""The variable with the first options of a JVM that PySpark starts; those of the submission win."""
+"""Environment variable with options of a JVM that PySpark starts; the submission's options override them."""
 _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
-"""Or the JVM says on stdout that it does not take the archive."""
+"""Otherwise the JVM prints to stdout that it rejects the archive."""
 _SPARK_ENV = r"""# Written by `cdc-lake jars archive`, for submissions that set neither jars nor master.
 case "$* ${{MASTER:+--master}}" in
   *--master* | *--deploy-mode* | *--jars* | *--packages* | *--properties-file* | *--driver-class-path*) ;;
@@ -44,7 +44,7 @@ esac
 
 @contextmanager
 def short_jvm() -> Iterator[None]:
-    """If a JVM is started meanwhile, it is one for a short run."""
+    """A JVM that is started in this context has the options for a short run."""
     with _environment({_FIRST_OPTIONS: _before_the_users(SHORT_JVM)}):
         yield
 
@@ -59,8 +59,8 @@ def recorded() -> Iterator[None]:
     """
     folder, conf = _folder(), spark_home() / "conf"
     if not conf.is_dir() or {file.name for file in conf.iterdir()} != CONF_FILES:
-        todo = f"run `cdc-lake jars fetch`, and leave {', '.join(sorted(CONF_FILES))} alone there"
-        raise InstallationError(str(conf), "Spark's settings are not as `cdc-lake jars fetch` writes them", todo)
+        todo = f"remove files other than {', '.join(sorted(CONF_FILES))} there, and run `cdc-lake jars fetch`"
+        raise InstallationError(str(conf), "Spark's settings are not those of `cdc-lake jars fetch`", todo)
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "empty").mkdir(parents=True)
     shutil.copyfile(conf / "spark-defaults.conf", folder / "spark-defaults.conf")
@@ -68,7 +68,7 @@ def recorded() -> Iterator[None]:
     (folder / "spark.properties").write_text(settings, encoding="utf-8")
     base, archive = folder / "java.jsa", folder / "classes.jsa"
     on_base, both = _option("-XX:SharedArchiveFile", base), _option("-XX:SharedArchiveFile", base, archive)
-    _run_java("-Xshare:dump", on_base)  # not every Java comes with one
+    _run_java("-Xshare:dump", on_base)  # not every Java includes one
     options = _options(on_base, _option("-XX:ArchiveClassesAtExit", archive))
     with _environment(
         {
@@ -81,13 +81,13 @@ def recorded() -> Iterator[None]:
         yield
     _end_jvm()
     if not archive.is_file():
-        raise InstallationError("Java", "it made no archive of classes", f"see what it said above; {find_java()}")
+        raise InstallationError("Java", "it created no class archive", f"see the output above of {find_java()}")
     _run_java(both, "-version")
     (folder / "spark-env.sh").write_text(_spark_env(archive, both), encoding="utf-8")
 
 
 def _spark_env(archive: Path, option: str) -> str:
-    """The script that has `spark-submit` take the archive, if it has its size: Java crashes on one that was cut."""
+    """A script that makes `spark-submit` use the archive, unless it was truncated, on which Java crashes."""
     folder = archive.parent
     return _SPARK_ENV.format(
         archive=shlex.quote(str(archive)),
@@ -129,12 +129,12 @@ def _on_class_path(settings: str) -> str:
 def _run_java(*options: str) -> None:
     done = subprocess.run([find_java(), *options], capture_output=True, text=True, check=False)
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()[-1:]
-        raise InstallationError(f"java {' '.join(options)}", f"it failed: {''.join(said)}", "free some disk space")
+        output = (done.stderr or done.stdout).strip().splitlines()[-1:]
+        raise InstallationError(f"java {' '.join(options)}", f"it failed: {''.join(output)}", "free disk space")
 
 
 def _end_jvm() -> None:
-    """End this process's JVM, which writes its archive now."""
+    """End this process's JVM, which then writes its archive."""
     from pyspark import SparkContext
 
     if (context := SparkContext._active_spark_context) is not None:

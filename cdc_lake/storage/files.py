@@ -1,6 +1,4 @@
-"""Files of the lake, small ones (schemas, run reports, commits) and parts of large ones, wherever Hadoop's file systems
-reach: a folder, HDFS, S3.
-"""
+"""Read and write files of the lake in local folders, HDFS and object stores: small files, and parts of large ones."""
 
 import io
 import os
@@ -18,45 +16,45 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.aws import S3_SCHEMES
 from cdc_lake.errors import ConfigError, InfrastructureError
-from cdc_lake.storage.exhausted import exhausted
+from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.s3 import ConditionalPuts
 
 _WHOLE_OBJECTS = (*S3_SCHEMES, "gs")
-"""Of stores where a file is there, whole, once it is closed, and where renaming one is copying it."""
-_NO_ANSWER = ("ConnectException", "NoRouteToHost", "SocketTimeout", "ConnectTimeout", "UnknownHost", "AWSClientIO")
-"""What Hadoop's file systems raise when a store cannot be reached; all else that they raise is its answer."""
+"""Stores in which a file appears complete when it is closed, and in which renaming copies."""
+_UNREACHABLE = ("ConnectException", "NoRouteToHost", "SocketTimeout", "ConnectTimeout", "UnknownHost", "AWSClientIO")
+"""Errors of Hadoop's file systems if a store cannot be reached; other errors are responses of the store."""
 
 ACCESS_DENIED = ("AccessDeniedException", "AccessControlException", "403 Forbidden", "401 Unauthorized")
-"""What they raise when a store refuses the credentials: S3 and local folders, HDFS, and stores reached by HTTP."""
+"""Errors of Hadoop's file systems if a store denies access: S3 and local folders, HDFS, HTTP stores."""
 
 _CHECKSUM = re.compile(r"\..+\.crc")
-"""The name of a file's checksum, which Hadoop writes and does not show."""
+"""Names of checksum files, which Hadoop writes and hides."""
 _DRAFT = re.compile(r".+\.[0-9a-f]+\.tmp")
-"""The name of a file that is being written under another name, or whose writer was killed."""
+"""Names of files that are being written, or whose writer was killed."""
 _FILE_STATUS = re.compile(r"FileStatus\{path=(.*?); isDirectory=false; .*?\bmodification_time=(\d+);")
 
 
 @contextmanager
-def answering(where: str, what: str, todo: str, folder: str) -> Iterator[None]:
-    """Say what a store refuses to do in our words.
+def translated(where: str, what: str, todo: str, folder: str) -> Iterator[None]:
+    """Translate a store's errors to cdc_lake's.
 
     Args:
         where, what, todo: of the error.
-        folder: where it is done.
+        folder: the folder in use.
 
     Raises:
-        ConfigError: it refuses what is done inside.
-        InfrastructureError: it does not answer, or is full.
+        ConfigError: the store rejects the operation.
+        InfrastructureError: the store does not respond, or is full.
     """
     try:
         yield
     except Py4JJavaError as exc:
-        if error := exhausted(where, exc, folder):
+        if error := exhaustion_error(where, exc, folder):
             raise error from exc
-        said = exc.java_exception.toString().splitlines()[0][:300]
-        if any(sign in said for sign in _NO_ANSWER):
-            raise InfrastructureError(where, f"the store does not answer: {said}", "try again") from exc
-        raise ConfigError(where, f"{what}: {said}", todo) from exc
+        message = exc.java_exception.toString().splitlines()[0][:300]
+        if any(sign in message for sign in _UNREACHABLE):
+            raise InfrastructureError(where, f"the store does not respond: {message}", "run again") from exc
+        raise ConfigError(where, f"{what}: {message}", todo) from exc
 
 
 class _Files(ABC):
@@ -65,39 +63,37 @@ class _Files(ABC):
         """Whether there is a file or folder at `path`."""
 
     def holds(self, folder: str, *entries: str) -> bool:
-        """Whether a folder has an entry of one of these names."""
+        """Whether a folder contains one of these entries."""
         return any(self.exists(f"{folder}/{entry}") for entry in entries)
 
 
 class LocalFiles(_Files):
-    """The files of a lake in a local folder, without Hadoop, and so without a JVM."""
+    """The files of a lake in a local folder, without Hadoop and a JVM."""
 
     @classmethod
     def of(cls, root: str) -> "LocalFiles | None":
-        """Those of a lake; none if only Hadoop can say where it is.
+        """The files of a lake; none unless its root is surely a local folder.
 
         Args:
-            root: the lake's, as the settings have it.
+            root: the lake's root from the settings.
         """
         scheme, has_scheme, _ = root.partition("/")[0].partition(":")
         if has_scheme:
             return cls() if scheme == "file" else None
-        # What a path without a scheme means, Hadoop's settings say.
+        # Hadoop's configuration decides what a path without a scheme means.
         return None if os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR") else cls()
 
     def path(self, path: str) -> Path:
-        """For Python. Hadoop takes `%20` and the like as they are."""
+        """The local path of a Hadoop path, which does not use percent-encoding."""
         return Path(re.sub("^file:(//)?", "", path))
 
     def names(self, folder: str) -> list[str]:
-        """The names of a folder's files but drafts and Hadoop's checksums, sorted; none if there is no such folder, or
-        it cannot be read.
-        """
+        """Names of a folder's entries, sorted, without drafts and checksums; empty if the folder cannot be read."""
         try:
-            there = os.listdir(self.path(folder))
+            names = os.listdir(self.path(folder))
         except OSError:
             return []
-        return sorted(name for name in there if not (is_draft(name) or _CHECKSUM.fullmatch(name)))
+        return sorted(name for name in names if not (is_draft(name) or _CHECKSUM.fullmatch(name)))
 
     def read_bytes(self, path: str) -> bytes:
         """The content of a file."""
@@ -108,39 +104,39 @@ class LocalFiles(_Files):
         return self.path(path).read_text(encoding="utf-8")
 
     def open(self, path: str) -> BinaryIO:
-        """A file, to read parts of it."""
+        """Open a file for random access."""
         return self.path(path).open("rb")
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or folder at `path`."""
         return self.path(path).exists()
 
-    def folders(self, root: str, *holding: str) -> Iterator[str]:
-        """The folders at or below `root` that hold an entry of one of these names, as paths relative to it, sorted."""
+    def folders(self, root: str, *entries: str) -> Iterator[str]:
+        """The folders below `root` that contain one of these entries, as relative paths, sorted."""
         for name in self.names(root):
             below = f"{root}/{name}"
-            if self.holds(below, *holding):
+            if self.holds(below, *entries):
                 yield name
             else:
-                yield from (f"{name}/{deeper}" for deeper in self.folders(below, *holding))
+                yield from (f"{name}/{deeper}" for deeper in self.folders(below, *entries))
 
     def size(self, folder: str) -> int:
-        """Bytes of all files at and below a folder, without Hadoop's checksums."""
+        """Total bytes of the files below a folder, without checksums."""
         files = self.path(folder).rglob("*")
         return sum(file.stat().st_size for file in files if file.suffix != ".crc" and file.is_file())
 
     def remove(self, path: str) -> None:
-        """Remove a file, and Hadoop's checksum of it; one that is not there is no error."""
+        """Remove a file and its checksum, if they exist."""
         file = self.path(path)
         for one in (file, file.with_name(f".{file.name}.crc")):
             one.unlink(missing_ok=True)
 
     def write_once(self, path: str, text: str) -> None:
-        """Write a file whose name says what it holds: one that is there already is left as it is.
+        """Write a file whose name determines its content; an existing file is not changed.
 
         Raises:
-            ConfigError: it cannot be written.
-            InfrastructureError: there is no space for it.
+            ConfigError: the file cannot be written.
+            InfrastructureError: the disk is full.
         """
         file = self.path(path)
         if file.exists():
@@ -148,21 +144,21 @@ class LocalFiles(_Files):
         try:
             _write_whole(file, text)
         except OSError as exc:
-            todo = "let the job's user write, read and remove files there"
-            raise exhausted(path, exc, str(file.parent)) or ConfigError(
+            todo = "allow the job's user to write, read and remove files there"
+            raise exhaustion_error(path, exc, str(file.parent)) or ConfigError(
                 path, f"it cannot be written: {exc.strerror}", todo
             ) from exc
 
 
 class Storage(_Files):
-    """Reads and writes small text files by Hadoop path."""
+    """Files by Hadoop path."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._use(spark._jvm, spark._jsc.hadoopConfiguration())
 
     @classmethod
     def of(cls, jvm: Any, conf: Any) -> "Storage":
-        """The same without a session.
+        """Like the constructor, without a session.
 
         Args:
             conf: Hadoop's configuration.
@@ -175,14 +171,14 @@ class Storage(_Files):
         self._jvm = jvm
         self._conf = conf
         self._puts: dict[str, ConditionalPuts] = {}
-        self._path = jvm.org.apache.hadoop.fs.Path  # once: finding a class takes a call for each dot
+        self._path = jvm.org.apache.hadoop.fs.Path  # once: py4j makes a call for each part of a class name
 
     def check_access(self, root: str) -> None:
-        """See that files can be written, read and removed there, on one that nothing else knows of.
+        """Check that files can be written, read and removed there, with a file of a unique name.
 
         Raises:
-            ConfigError: one of them cannot be done.
-            InfrastructureError: the store does not answer, or is full.
+            ConfigError: one of the operations fails.
+            InfrastructureError: the store does not respond, or is full.
         """
         path = f"{root}/_access-{uuid.uuid4().hex}"
         for doing, do in (
@@ -190,8 +186,8 @@ class Storage(_Files):
             ("read", lambda: self.read_text(path)),
             ("removed", lambda: self._fs(path).delete(self._path(path), False)),
         ):
-            todo = "let the job's user write, read and remove files there, or name another place; nothing was read"
-            with answering(f"lake.root: {root}", f"a file there cannot be {doing}", todo, root):
+            todo = "allow the job's user to write, read and remove files there, or set another root; nothing was read"
+            with translated(f"lake.root: {root}", f"a file there cannot be {doing}", todo, root):
                 do()
 
     def exists(self, path: str) -> bool:
@@ -199,36 +195,36 @@ class Storage(_Files):
         return bool(self._fs(path).exists(self._path(path)))
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder without drafts, sorted; none when it does not exist."""
+        """Names of a folder's entries without drafts, sorted; empty if the folder does not exist."""
         return [name for name in self.names_with_drafts(folder) if not is_draft(name)]
 
     def names_with_drafts(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; none when it does not exist."""
+        """Names of a folder's entries, sorted; empty if the folder does not exist."""
         return sorted(status.getPath().getName() for status in self._listed(folder))
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """The files in a folder by name, in bytes; none when it does not exist."""
+        """Sizes in bytes of a folder's files, by name; empty if the folder does not exist."""
         return {status.getPath().getName(): status.getLen() for status in self._listed(folder) if status.isFile()}
 
     def is_atomic(self, path: str) -> bool:
-        """Whether a file appears in this store only once it is complete."""
+        """Whether files appear in this store only when they are complete."""
         return self._scheme(path) in _WHOLE_OBJECTS
 
     def files(self, folder: str) -> Iterator[tuple[str, int]]:
-        """The files at and below a folder, each with when it was written, ms."""
+        """Paths of the files below a folder, each with its modification time in ms."""
         if not self.exists(folder):
             return
-        if local := self._local(folder):  # Hadoop starts `ls` for each of these
+        if local := self._local(folder):  # Hadoop starts a process `ls` for each file
             for file in local.rglob("*"):
                 if file.is_file():
                     yield f"{folder}/{file.relative_to(local)}", file.stat().st_mtime_ns // 1_000_000
             return
         found = self._fs(folder).listFiles(self._path(folder), True)
         listed = self._jvm.org.apache.hadoop.util.functional.RemoteIterators.toList(found)
-        # All in one text: to ask each for its path and time would take a minute for ten thousand.
-        told = _FILE_STATUS.findall(listed.toString())
-        assert len(told) == listed.size(), "Hadoop writes a file's status in other words"
-        yield from ((path, int(modified_ms)) for path, modified_ms in told)
+        # From one text: py4j calls for each path and time would take a minute for ten thousand files.
+        found = _FILE_STATUS.findall(listed.toString())
+        assert len(found) == listed.size(), "Hadoop changed the text of FileStatus"
+        yield from ((path, int(modified_ms)) for path, modified_ms in found)
 
     def read_text(self, path: str) -> str:
         """The whole text of a file."""
@@ -240,7 +236,7 @@ class Storage(_Files):
             stream.close()
 
     def read_bytes(self, path: str) -> bytes | None:
-        """The content of a file; none when it does not exist, or does not match its checksum."""
+        """The content of a file; none if it does not exist, or does not match its checksum."""
         try:
             stream = self._fs(path).open(self._path(path))
             try:
@@ -253,14 +249,14 @@ class Storage(_Files):
             raise
 
     def open(self, path: str) -> BinaryIO:
-        """A file, to read parts of it."""
+        """Open a file for random access."""
         fs, at = self._fs(path), self._path(path)
         status = fs.getFileStatus(at)
-        stream = fs.openFile(at).withFileStatus(status).build().get()  # S3 is not asked for the length once more
-        return cast(BinaryIO, _Parts(stream, status.getLen(), self._jvm.org.apache.commons.io.IOUtils))
+        stream = fs.openFile(at).withFileStatus(status).build().get()  # saves S3 another request for the length
+        return cast(BinaryIO, _HadoopFile(stream, status.getLen(), self._jvm.org.apache.commons.io.IOUtils))
 
     def first_line(self, path: str) -> str | None:
-        """The first line of a file; null when the file does not exist or is empty."""
+        """The first line of a file; none if the file does not exist or is empty."""
         try:
             stream = self._fs(path).open(self._path(path))
         except Py4JJavaError as exc:
@@ -275,7 +271,7 @@ class Storage(_Files):
             stream.close()
 
     def write_once(self, path: str, text: str) -> None:
-        """Write a file whose name says what it holds: one that is there already is left as it is."""
+        """Write a file whose name determines its content; an existing file is not changed."""
         if self.exists(path):
             return
         if local := self._local(path):
@@ -283,25 +279,25 @@ class Storage(_Files):
         elif self.is_atomic(path):
             self._create(path, text, overwrite=True)
         else:
-            written = _draft(path)
-            self._create(written, text, overwrite=False)
-            self._publish(written, path)
+            draft = _draft(path)
+            self._create(draft, text, overwrite=False)
+            self._publish(draft, path)
 
     def create_exclusively(self, path: str, text: str) -> bool:
-        """Write a file that nobody else has written: of several that try at once, one gets true.
+        """Create a file; false if it exists. Of concurrent callers exactly one gets true.
 
-        A reader may find the file empty for a moment.
+        A reader may see the file empty for a moment.
 
         Raises:
             InstallationError: the lake is on S3, and boto3 is not installed.
         """
-        if self._scheme(path) in S3_SCHEMES:  # Hadoop's own looks first and puts then
+        if self._scheme(path) in S3_SCHEMES:  # Hadoop's `create` is not atomic there
             return self._conditional_puts(urlsplit(path).netloc).put(path, text)
         local = self._local(path)
         try:
             if local is None:
                 self._create(path, text, overwrite=False)
-            else:  # Hadoop's own looks first and creates then, which is not one step
+            else:  # Hadoop's `create` is not atomic here, either
                 local.parent.mkdir(parents=True, exist_ok=True)
                 with local.open("x", encoding="utf-8") as file, _removed_on_failure(local):
                     file.write(text)
@@ -315,9 +311,7 @@ class Storage(_Files):
         return True
 
     def replace(self, path: str, text: str) -> None:
-        """Write a file, whether it is there or not; elsewhere than in a local folder a reader may find it empty for a
-        moment. So may one in a local folder whose disk is full.
-        """
+        """Create or replace a file; atomic only in a local folder with free space, else a reader may see it empty."""
         local = self._local(path)
         if local is None:
             self._create(path, text, overwrite=True)
@@ -327,37 +321,37 @@ class Storage(_Files):
         except OSError:
             if not local.exists() or local.stat().st_size < len(text.encode()):
                 raise
-            with local.open("r+", encoding="utf-8") as file:  # a full disk takes what has its place already
+            with local.open("r+", encoding="utf-8") as file:  # overwriting needs no space on a full disk
                 file.write(text)
                 file.truncate()
 
     def remove(self, path: str) -> None:
-        """Remove a file; one that is not there is no error."""
+        """Remove a file, if it exists."""
         self._fs(path).delete(self._path(path), False)
 
     def remove_folder(self, path: str) -> None:
-        """Remove a folder with all that is in it."""
+        """Remove a folder with its content."""
         self._fs(path).delete(self._path(path), True)
 
     def modified_ms(self, path: str) -> int | None:
-        """When a file was last written, by the store's clock; null when it does not exist."""
+        """Modification time of a file by the store's clock; none if it does not exist."""
         return int(self._fs(path).getFileStatus(self._path(path)).getModificationTime()) if self.exists(path) else None
 
     def size(self, folder: str) -> int:
-        """Bytes of all files at and below a folder."""
+        """Total bytes of the files below a folder."""
         return int(self._fs(folder).getContentSummary(self._path(folder)).getLength())
 
-    def folders(self, root: str, *holding: str) -> Iterator[str]:
-        """The folders at or below `root` that hold an entry of one of these names, as paths relative to it, sorted."""
+    def folders(self, root: str, *entries: str) -> Iterator[str]:
+        """The folders below `root` that contain one of these entries, as relative paths, sorted."""
         for status in sorted(self._listed(root), key=lambda s: s.getPath().getName()):
             if not status.isDirectory():
                 continue
             name = status.getPath().getName()
             below = f"{root}/{name}"
-            if self.holds(below, *holding):
+            if self.holds(below, *entries):
                 yield name
             else:
-                yield from (f"{name}/{deeper}" for deeper in self.folders(below, *holding))
+                yield from (f"{name}/{deeper}" for deeper in self.folders(below, *entries))
 
     def _listed(self, folder: str) -> list[Any]:
         try:
@@ -389,20 +383,20 @@ class Storage(_Files):
         return scheme
 
     def _local(self, path: str) -> Path | None:
-        """The path for Python, when it leads into a local folder."""
+        """The local path; none if the file system is not local."""
         fs = self._fs(path)
         if fs.getUri().getScheme() != "file":
             return None
         return Path(fs.makeQualified(self._path(path)).toUri().getPath())
 
-    def _publish(self, written: str, path: str) -> None:
+    def _publish(self, draft: str, path: str) -> None:
         fs = self._fs(path)
         try:
-            renamed = fs.rename(self._path(written), self._path(path))
+            renamed = fs.rename(self._path(draft), self._path(path))
         except Py4JJavaError:
             renamed = False
         if not renamed:
-            fs.delete(self._path(written), False)
+            fs.delete(self._path(draft), False)
             if not self.exists(path):
                 raise OSError(f"{path} could not be written")
 
@@ -410,13 +404,13 @@ class Storage(_Files):
         return self._path(path).getFileSystem(self._conf)
 
 
-class _Parts(io.RawIOBase):
-    """A file of Hadoop's, of which only those parts are read that are asked for.
+class _HadoopFile(io.RawIOBase):
+    """Random access to a file by Hadoop.
 
     Args:
-        stream: of the file.
-        length: its length.
-        utils: Java's class of this name.
+        stream: Hadoop's stream of the file.
+        length: the file's length in bytes.
+        utils: the Java class IOUtils.
     """
 
     def __init__(self, stream: Any, length: int, utils: Any) -> None:
@@ -450,7 +444,7 @@ class _Parts(io.RawIOBase):
 
 
 def is_draft(name: str) -> bool:
-    """Whether a file of this name is one that is being written, or whose writer was killed meanwhile."""
+    """Whether a file name is a draft's: the file is being written, or its writer was killed."""
     return bool(_DRAFT.fullmatch(name))
 
 
@@ -459,7 +453,7 @@ def _draft(path: str) -> str:
 
 
 def _write_whole(file: Path, text: str) -> None:
-    """Write a file that appears under its name once it is complete, or not at all."""
+    """Write a file atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(_draft(str(file)))
     with _removed_on_failure(draft):

@@ -1,27 +1,26 @@
-"""Creating an object of S3 that nobody else has created, which Hadoop's file systems cannot."""
+"""Create S3 objects exclusively, which Hadoop's file systems cannot."""
 
 from typing import Any
 from urllib.parse import urlsplit
 
 from cdc_lake import aws
 
-_THERE = ("PreconditionFailed", "ConditionalRequestConflict")
-"""What S3 says to a conditional put: the object is there; another is creating it at this moment."""
+_EXISTS = ("PreconditionFailed", "ConditionalRequestConflict")
+"""S3's errors of a conditional put: the object exists, or another client is creating it."""
 
 
 class ConditionalPuts:
-    """Puts objects on condition that they are not there (`If-None-Match: *`).
+    """Puts objects only if they do not exist (`If-None-Match: *`).
 
-    It speaks to the store that Hadoop speaks to, with the same keys where Hadoop has been given some, else with those
-    that the AWS SDK finds: of the instance, the role, the environment.
+    It uses the endpoint and keys of Hadoop's configuration, or else boto3's default credentials.
 
     Args:
         conf: Hadoop's configuration.
-        bucket: whose settings (`fs.s3a.bucket.<bucket>.…`) win over those of all.
+        bucket: its settings (`fs.s3a.bucket.<bucket>.…`) override those of all buckets.
 
     Raises:
         InstallationError: boto3 is not installed.
-        ConfigError: nothing says which region.
+        ConfigError: no region is set.
     """
 
     def __init__(self, conf: Any, bucket: str) -> None:
@@ -43,22 +42,22 @@ class ConditionalPuts:
         )
 
     def put(self, path: str, text: str) -> bool:
-        """Create an object; false if it is there already.
+        """Create an object; false if it exists.
 
         Raises:
-            ConfigError: the credentials are missing, or do not allow it.
-            InfrastructureError: the store does not answer, or has no such bucket.
+            ConfigError: the credentials are missing, or lack the permission.
+            InfrastructureError: the store does not respond, or the bucket does not exist.
         """
         from botocore.exceptions import ClientError
 
         url = urlsplit(path)
-        with aws.in_our_words(path):
+        with aws.translated(path):
             try:
                 self._client.put_object(
                     Bucket=url.netloc, Key=url.path.lstrip("/"), Body=text.encode(), IfNoneMatch="*"
                 )
             except ClientError as exc:
-                if exc.response["Error"]["Code"] in _THERE:
+                if exc.response["Error"]["Code"] in _EXISTS:
                     return False
                 raise
         return True

@@ -1,4 +1,4 @@
-"""The tables of the lake: one contract, an engine behind it."""
+"""The contract of the lake's tables, for Delta and Hudi."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Commit(Generic[P]):
     """A table's state after a write.
 
     Attributes:
-        version: the engine's own number of it; another writer's maintenance may have raised it already.
-        progress: what the table carries, as it was read back after the write.
+        version: the newest version; another writer's maintenance may already have increased it.
+        progress: the table's progress, read back after the write.
     """
 
     version: int
@@ -28,12 +28,12 @@ class Commit(Generic[P]):
 
 @dataclass(frozen=True)
 class Version(Generic[P]):
-    """One of a table's versions.
+    """A version of a table.
 
     Attributes:
-        version: as `Table.read` takes it.
-        at_ms: when it was committed, in milliseconds since 1970.
-        progress: what its commit carries; none of those that others made, such as maintenance.
+        version: its number, for `Table.read`.
+        at_ms: time of its commit, in milliseconds since 1970.
+        progress: the commit's progress; none for commits of other programs and of maintenance.
     """
 
     version: int
@@ -42,74 +42,74 @@ class Version(Generic[P]):
 
 
 class Table(Protocol[P]):
-    """A table whose commits carry progress; `path` is its folder or URL."""
+    """A table whose commits store progress; `path` is its folder or URL."""
 
     path: str
 
     def exists(self) -> bool:
-        """Whether the table has been created."""
+        """Whether the table exists."""
 
     def recover(self, quiet_seconds: float) -> list[str]:
-        """Remove what a killed run left incomplete, so that the table can be read and written again.
+        """Remove incomplete files of killed runs, so that the table can be read and written again.
 
         Call it only while you hold the table's lease: otherwise another run may be writing these files.
 
         Args:
-            quiet_seconds: leave files that changed in this time.
+            quiet_seconds: do not touch files that changed in this time.
 
         Returns:
-            What was done, in words.
+            Descriptions of the repairs.
 
         Raises:
             DamagedFileError: a commit is incomplete, and later ones build on it.
         """
 
     def id(self) -> str:
-        """The engine's identity of the table, another one once it is deleted and created again."""
+        """The table's unique id, which changes if it is deleted and re-created."""
 
     def version(self) -> int:
         """The newest version."""
 
     def size(self) -> int:
-        """Bytes of its files."""
+        """Total bytes of its files."""
 
     def held_as(self, kind: str) -> str:
-        """The Spark type that a column of Spark type `kind` has in the table."""
+        """The Spark type with which the table stores a column of Spark type `kind`."""
 
     def progress(self, as_of: int | None = None) -> P | None:
-        """What the table has consumed; none before it is created. Of an older version, what it said then.
+        """The progress of the newest version, or of `as_of`; none before the table is created.
 
-        Read afresh from the newest commit of ours; what others committed since does not matter. After a RESTORE it is
-        what the version brought back carried, with the highest commit number used so far and a new epoch: the next
-        commit is `commit + 1`, whatever was undone.
+        It is read from the newest commit of cdc_lake; later commits of other programs do not matter. After a RESTORE it
+        is the restored version's progress with the highest commit number used so far and a new epoch, so that the next
+        commit is `commit + 1`.
 
         Raises:
-            NoProgressError: the table has commits, and none that is left carries progress.
-            UnsupportedError: the progress is of another version of cdc_lake.
+            NoProgressError: none of the table's retained commits has progress.
+            UnsupportedError: another version of cdc_lake wrote the progress.
         """
 
     def lost_columns(self) -> dict[str, str | None]:
-        """The columns that the newest commit of ours had and that another program took away since, as far as the engine
-        tells; to be asked after `progress`.
+        """The columns that other programs removed after cdc_lake's newest commit, as far as the log shows. Call
+        `progress` first.
 
         Returns:
-            By name the one that the column was renamed to; none if it was removed.
+            Removed column -> its new name; none if it was dropped.
         """
 
     def schema(self) -> StructType:
-        """All columns as they are stored: the engine's own, and those that it is partitioned by, too."""
+        """All stored columns, including the table format's and partition columns."""
 
     def partition_folders(self) -> list[str]:
-        """The partitions by the names of their folders, where readers have to be told of them; else none."""
+        """Folder names of the partitions, if catalogs must list them; else empty."""
 
     def read(self, as_of: int | None = None) -> DataFrame:
-        """The rows, of the newest version or of `as_of`."""
+        """The rows of the newest version, or of `as_of`."""
 
     def history(self) -> list[Version[P]]:
-        """The versions that the engine still knows of, the newest first."""
+        """The versions in the table's log, newest first."""
 
     def has(self, version: int) -> bool:
-        """Whether a version can be read, all of its files included."""
+        """Whether a version and all its files can be read."""
 
     def version_at(self, at_ms: int) -> int | None:
         """The newest version that was committed at or before a time.
@@ -118,69 +118,68 @@ class Table(Protocol[P]):
             at_ms: milliseconds since 1970.
 
         Returns:
-            None if none was, as far as the engine still knows. Whether it can be read, `has` says.
+            None if the log has no such version. Check with `has` whether it can be read.
         """
 
     def differing(self, since: int, until: int) -> tuple[DataFrame, DataFrame]:
-        """The rows of two versions, as far as they are in files that only one of them has.
+        """The rows of two versions in files that only one of them has.
 
-        Among them are rows that both versions have: whoever needs the others only leaves those out. The rows of a
-        version that is no more than files put together are all alike.
+        They include rows that both versions have, for example in compacted files.
 
         Args:
             since, until: two of `history`.
 
         Raises:
-            ExpiredError: the engine has let one of them go.
+            ExpiredError: the table no longer retains one of them.
         """
 
     def overwrite(self, rows: DataFrame, progress: P) -> Commit[P]:
-        """Put rows in the place of all there are, in one commit; the first creates the table.
+        """Replace all rows and the schema in one commit; the first commit creates the table.
 
-        The versions before can still be read. The rows' schema becomes the table's, whatever it was.
+        Earlier versions can still be read.
 
         Args:
-            rows: the table's columns; of silver `__key`, too.
-            progress: what the table has consumed with this.
+            rows: the table's columns; for silver also `__key`.
+            progress: the progress with this commit.
 
         Raises:
-            TableLockedError: another run has committed or created the table first; nothing was changed.
+            TableLockedError: another run has committed or created the table first. This commit was not made.
         """
 
     def merge(self, changes: DataFrame, keys: Sequence[str], progress: P) -> Commit[P]:
-        """Bring rows to their new state in one commit; the first merge creates the table.
+        """Upsert and delete rows in one commit; the first merge creates the table.
 
         Args:
-            changes: the table's columns, at most one row per key, and `__key`, `__keep`, `__delete`. Columns that the
-                table does not have are added to it, in the same commit.
+            changes: the table's columns, at most one row per key, and `__key`, `__keep`, `__delete`. New columns are
+                added to the table in the same commit.
             keys: the primary key.
-            progress: what the table has consumed with this.
+            progress: the progress with this commit.
 
         Raises:
-            TableLockedError: another run has committed first; nothing was changed.
+            TableLockedError: another run has committed first. This commit was not made.
         """
 
     def advance(self, progress: P) -> Commit[P]:
         """Commit progress without rows.
 
         Args:
-            progress: what the table has consumed with this.
+            progress: the progress with this commit.
 
         Raises:
             TableLockedError: another run has committed first.
         """
 
     def maintain(self) -> dict[str, int]:
-        """Put small files and logs together, and remove the files that no version needs that can still be read.
+        """Compact small files and logs, and remove the files of versions past retention.
 
-        The rows, and what the table has consumed, stay the same.
+        Rows and progress do not change. Time travel to versions past retention is lost.
 
         Returns:
-            What was done, by name: `files_written` in the place of smaller ones, `bytes_removed`. Nothing of what the
-            engine does with each commit.
+            Counts by name: `files_written` by compaction, `bytes_removed`; without the maintenance that the table
+            format does in each commit.
 
         Raises:
-            TableLockedError: another run has committed meanwhile.
+            TableLockedError: another run has committed concurrently.
         """
 
 

@@ -1,4 +1,4 @@
-"""Files of the lake that are missing, cut short or damaged: what reading one fails with, and how to restore it."""
+"""Recognize errors of missing, truncated and damaged files of the lake, and tell how to restore them."""
 
 import json
 import re
@@ -22,46 +22,45 @@ _SIGNS = (
     (r"ParquetDecodingException|can not read class org\.apache\.parquet", "a data file is damaged"),
     (r"MALFORMED_RECORD_IN_PARSING", "the log is damaged"),
 )
-"""What Spark, Delta, Hudi, Parquet and Hadoop say, those that name the file first."""
-_IS_WHOLE = "nothing is lost as long as bronze is whole"
+"""Errors of Spark, Delta, Hudi, Parquet and Hadoop; those that name the file come first."""
 _CURES = {
-    "bronze": "put it back from a backup. Without one, move {folder} away and run the bronze job: it reads again what "
-    "Kafka still has, and silver keeps its rows",
-    "silver": f"{_IS_WHOLE}: move {{folder}} and {{side}} away and run the silver job, which makes the table again",
-    "side": f"{_IS_WHOLE}: move {{folder}} away and run `cdc-lake rebuild --table {{table}}`",
-    "gold": "nothing is lost: move {folder} away and run the gold job, which makes the table again",
-    "_schemas": "put it back from a backup, or run `cdc-lake schemas restore`, which takes it from the registry",
+    "bronze": "restore it from a backup. Without one, move {folder} away and run the bronze job: it reads again what "
+    "Kafka retains, and silver keeps its rows",
+    "silver": "move {folder} and {side} away and run the silver job, which rebuilds the table from bronze",
+    "side": "move {folder} away and run `cdc-lake rebuild --table {table}`, which restores it from bronze",
+    "gold": "move {folder} away and run the gold job, which rebuilds the table from silver",
+    "_schemas": "restore it from a backup, or run `cdc-lake schemas restore`, which fetches it from the registry",
 }
-"""How to restore a file, by the folder of the lake that it is in."""
+"""How to restore a file, by its folder in the lake."""
 
 
-def damage(error: Exception, where: str) -> DamagedFileError | None:
-    """Which file reading a table found missing or damaged; none if it failed for another reason.
+def damage_error(error: Exception, where: str) -> DamagedFileError | None:
+    """The error of a missing or damaged file, if that caused a failure; none for other causes.
 
     Args:
-        error: what Spark, or what it reads the table with, has raised.
-        where: names the table, if the error does not name a file.
+        error: an error of Spark or of a table format.
+        where: the table, if the error does not name a file.
     """
-    said = str(error)
+    message = str(error)
     for sign, what in _SIGNS:
-        if found := re.search(sign, said):
+        if found := re.search(sign, message):
             names = found.groupdict()
             return DamagedFileError(_plain(names.get("file", where)), what.format(**names))
     return None
 
 
-def log_damage(error: Exception, storage: Storage, path: str) -> DamagedFileError | None:
-    """Which entry of a table's log Delta found missing or damaged without naming it; none if it failed otherwise.
+def log_damage_error(error: Exception, storage: Storage, path: str) -> DamagedFileError | None:
+    """The error of a missing or damaged entry of Delta's log that Delta does not name; none for other causes.
 
     Args:
         path: the table's folder.
     """
-    folder, said = f"{path}/{LOG_FOLDER}", str(error)
-    if found := re.search(r"DELTA_VERSIONS_NOT_CONTIGUOUS\] \w+ \(([\d, ]+)\)", said):
+    folder, message = f"{path}/{LOG_FOLDER}", str(error)
+    if found := re.search(r"DELTA_VERSIONS_NOT_CONTIGUOUS\] \w+ \(([\d, ]+)\)", message):
         there = [int(version) for version in found[1].split(",")]
         missing = next(number for number in range(there[0], there[-1]) if number not in there)
         return DamagedFileError(f"{folder}/{missing:020d}.json", _MISSING)
-    if "MALFORMED_RECORD_IN_PARSING" not in said:
+    if "MALFORMED_RECORD_IN_PARSING" not in message:
         return None
     entries = (f"{folder}/{name}" for name in storage.names(folder) if name.endswith(".json"))
     broken = next((file for file in entries if not _is_json(storage.read_text(file))), None)
@@ -76,7 +75,7 @@ def _is_json(lines: str) -> bool:
 
 
 def with_cure(error: DamagedFileError, root: str) -> DamagedFileError:
-    """The error with how to restore the file, if it is below the lake's root."""
+    """The error with instructions to restore the file, if it is below the lake's root."""
     root = _plain(root)
     folder, _, below = error.where.removeprefix(f"{root}/").partition("/")
     layer, _, kind = folder.partition("_")
@@ -95,5 +94,5 @@ def with_cure(error: DamagedFileError, root: str) -> DamagedFileError:
 
 
 def _plain(path: str) -> str:
-    """A path as the settings have it: Hadoop writes `file:/a` or `file:///a`, and Spark encodes some characters."""
+    """A path without Hadoop's `file:/a` or `file:///a` and Spark's percent-encoding."""
     return unquote(re.sub("^file:(//)?(?=/)", "", path))

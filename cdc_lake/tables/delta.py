@@ -33,7 +33,7 @@ from cdc_lake.partitioning import PartitionField
 from cdc_lake.spark.versions import tell_conflicts
 from cdc_lake.storage.files import Storage
 from cdc_lake.tables.contract import Commit, P, Version
-from cdc_lake.tables.damage import log_damage
+from cdc_lake.tables.damage import log_damage_error
 from cdc_lake.tables.newest import LOG_FOLDER
 from cdc_lake.tables.partitions import partition_columns, with_partitions
 from cdc_lake.tables.progress import DerivedProgress, Progress
@@ -46,13 +46,13 @@ PROPERTIES = {
     "delta.logRetentionDuration": "interval 30 days",
     "delta.deletedFileRetentionDuration": "interval 30 days",
 }
-"""Deletion vectors are off because not every reader of Delta knows them.
+"""Deletion vectors are off because not all Delta readers support them.
 
-A version that the log still names can be read and restored: vacuum keeps files as long as the log keeps commits. A
-checkpoint every 20 commits: a run every 10 s makes one every 200 s, and a reader opens at most 20 commits after it.
+Vacuum retains files as long as the log retains commits, so every version in the log can be read and restored. With a
+checkpoint every 20 commits, a run every 10 s writes one every 200 s, and a reader opens at most 20 commits after it.
 """
-_PUT_TOGETHER = {"optimize.minFileSize": str(128 << 20), "optimize.maxFileSize": str(128 << 20)}
-"""Delta's own, a gigabyte, is a gigabyte that a merge copies for one row."""
+_COMPACTION = {"optimize.minFileSize": str(128 << 20), "optimize.maxFileSize": str(128 << 20)}
+"""Delta's default is a gigabyte, all of which a merge would copy for one changed row."""
 _STATISTICS = "delta.dataSkippingStatsColumns"
 _WITHOUT_STATISTICS = ("array<", "map<", "struct<", "binary", "boolean")
 _QUOTED = re.compile(r"`((?:[^`]|``)+)`")
@@ -69,10 +69,10 @@ _SET_BY_HAND = (
         "ALTER COLUMN `{}` DROP NOT NULL",
     ),
 )
-"""What Delta says where somebody has set a property or a constraint; the names of these; how to take them off."""
+"""Delta's errors of properties and constraints that users set, their names, and how to remove them."""
 _EMPTY_ENTRY = re.compile(r"(\d{20}\.json);[^\n]* length=0;")
-"""An entry of the log without content, as Hadoop writes a file's status."""
-_OF_A_CHANGE = (KEY, KEEP, DELETE)
+"""An empty file of the log in the text of Hadoop's FileStatus."""
+_CHANGE_COLUMNS = (KEY, KEEP, DELETE)
 USER_METADATA = "commitInfo.userMetadata"
 CONFLICTS = (
     ConcurrentAppendException,
@@ -84,17 +84,17 @@ CONFLICTS = (
     MetadataChangedException,
     ProtocolChangedException,
 )
-"""What another writer's commit can raise here, creation by two at once included. In Python they share no base."""
+"""Errors of concurrent commits, including concurrent creation. In Python they have no common base class."""
 
 
 def with_statistics(schema: StructType) -> list[str]:
-    """The columns of types that Delta has statistics for."""
+    """The columns of types for which Delta supports statistics."""
     kinds = {field.name: type_text(field.dataType) for field in schema}
     return [name for name, kind in kinds.items() if not kind.startswith(_WITHOUT_STATISTICS)]
 
 
-def refusal(path: str, error: Exception) -> ConfigError | None:
-    """Which property or constraint that somebody set on a table refused a write; none if it failed for another reason.
+def constraint_error(path: str, error: Exception) -> ConfigError | None:
+    """The error of a table property or constraint that rejected a write; none for other causes.
 
     Args:
         path: the table's.
@@ -102,20 +102,20 @@ def refusal(path: str, error: Exception) -> ConfigError | None:
     for sign, what, cure in _SET_BY_HAND:
         if found := re.search(sign, str(error)):
             (name,) = found.groups() or ("",)
-            todo = (
-                f"nothing was written. To let the jobs write it: ALTER TABLE delta.{quoted(path)} {cure.format(name)}"
+            todo = f"to remove it, run ALTER TABLE delta.{quoted(path)} {cure.format(name)}"
+            return ConfigError(
+                path, f"{what.format(name)} rejects the source's rows; the batch was not committed", todo
             )
-            return ConfigError(path, f"{what.format(name)} refuses the rows that the source has", todo)
     return None
 
 
 @contextmanager
 def commit_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings of one commit. They must not outlive it: Delta would silently skip the session's next write.
+    """Set session settings for one commit only: with them, Delta would silently skip the session's next write.
 
     Args:
         spark: the session that commits.
-        settings: by what follows `spark.databricks.delta.` in their names.
+        settings: names without `spark.databricks.delta.` -> values.
     """
     with _set(spark, {f"spark.databricks.delta.{name}": value for name, value in settings.items()}):
         yield
@@ -133,16 +133,15 @@ def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
 
 
 class DeltaLakeTable(Generic[P]):
-    """One Delta table by path; see `cdc_lake.tables.Table`.
+    """A Delta table by path; see `cdc_lake.tables.contract.Table`.
 
     Args:
         spark: the session that reads and writes it.
         path: its folder or URL.
-        partition_by: columns of the rows that the first write partitions it by.
-        partitions: what it partitions them by in columns of their own, which `read` leaves out.
-        statistics: columns that files are skipped by, for the first write; if that is a merge, besides its keys and
-            what it is partitioned by.
-        properties: the table's, which win over our own defaults; a merge sets those that are others there.
+        partition_by: partition columns among the rows' own, for the first write.
+        partitions: partition fields with columns of their own, which `read` drops.
+        statistics: columns for data skipping, for the first write; a merge adds keys and partition columns.
+        properties: the table's properties, which override the defaults; a merge updates them.
     """
 
     def __init__(
@@ -163,15 +162,15 @@ class DeltaLakeTable(Generic[P]):
         self._statistics = tuple(statistics)
         self._properties = dict(properties or {})
         self._ours: int | None = None
-        """The version of the newest commit of ours that counts, once it is known."""
+        """The version of cdc_lake's newest valid commit, once it is known."""
 
     def exists(self) -> bool:
         """See `Table`."""
-        with self._telling_damage():
+        with self._translated_damage():
             return DeltaTable.isDeltaTable(self._spark, self.path)
 
     def recover(self, quiet_seconds: float) -> list[str]:
-        """See `Table`: a commit is in the log or not."""
+        """See `Table`. Delta's commits are atomic."""
         return []
 
     def id(self) -> str:
@@ -184,14 +183,14 @@ class DeltaLakeTable(Generic[P]):
         return int(self._snapshot().version())
 
     def size(self) -> int:
-        """Bytes of the newest version's files."""
-        with self._telling_damage():  # Delta may read all of the log for it
+        """Total bytes of the newest version's files."""
+        with self._translated_damage():  # Delta may read the whole log for it
             snapshot = self._snapshot()
-            checksum = snapshot.checksumOpt()  # the commit's; without one, jobs count the files
+            checksum = snapshot.checksumOpt()  # without the commit's checksum, Spark jobs count the files
             return int(checksum.get().tableSizeBytes() if checksum.isDefined() else snapshot.sizeInBytes())
 
     def partitioned_by(self) -> tuple[str, ...] | None:
-        """The columns that it is partitioned by; nothing known of a table that does not exist."""
+        """The partition columns; none if the table does not exist."""
         if not self.exists():
             return None
         names = self._snapshot().metadata().partitionColumns()
@@ -202,9 +201,9 @@ class DeltaLakeTable(Generic[P]):
         return kind
 
     def commit_info(self, version: int) -> dict[str, Any] | None:
-        """What the log says of a commit beside its files; null when the commit's own file was cleaned away.
+        """The `commitInfo` of a commit; none if the commit's file was cleaned up.
 
-        The first line holds it in nearly every log, and files may be long, so the rest is read only if it does not.
+        It is usually in the first line, and files may be long, so the rest is read only if it is not.
         """
         file = f"{self.path}/{LOG_FOLDER}/{version:020d}.json"
         line = self._storage.first_line(file)
@@ -218,15 +217,15 @@ class DeltaLakeTable(Generic[P]):
         return next((info for info in found if info), {})
 
     def reached_by(self, progress: DerivedProgress | None, newest: P) -> int | None:
-        """The last commit of this table that another one has consumed.
+        """The last commit of this table that another table has consumed.
 
         Args:
             progress: the other table's.
             newest: this table's.
 
         Returns:
-            None if the other has consumed nothing of this table, or of another history of it: this one was wiped,
-            restored or put back from a backup since, and its numbers may mean other commits.
+            None if the other table has consumed nothing of this table's current history: this table was deleted,
+            restored or replaced from a backup since, so its numbers may name other commits.
         """
         if progress is None:
             return None
@@ -237,9 +236,9 @@ class DeltaLakeTable(Generic[P]):
         return progress.sources[source] if is_known else None
 
     def nonce_of(self, commit: int) -> str | None:
-        """The nonce of the commit of ours with a number; none if the log does not have it, or not any more.
+        """The nonce of cdc_lake's commit with a number; none if the log does not have it.
 
-        A version raises the number by one at most, so going back by the difference never passes it.
+        A version increases the number by at most one, so going back by the difference never skips it.
         """
         version = self.version()
         try:
@@ -272,15 +271,15 @@ class DeltaLakeTable(Generic[P]):
         if not restores:
             return ours
         restored, _ = self._walk_back(newest, through_restores=True)
-        # A RESTORE keeps the transactions that Delta has seen: a number used again would be skipped without a word.
+        # A RESTORE keeps Delta's transaction ids: it would silently skip a reused commit number.
         return restored.model_copy(update={"epoch": ours.epoch + restores, "commit": ours.commit})
 
     def _walk_back(self, newest: int, *, through_restores: bool) -> tuple[P, int]:
-        """The newest progress at or before a version, and how many RESTOREs were passed on the way.
+        """The newest progress at or before a version, and the number of RESTOREs in between.
 
         Args:
             newest: the version to start from.
-            through_restores: go on from the version that a RESTORE brought back, not from the one before it.
+            through_restores: continue from the version that a RESTORE restored, instead of the one before it.
         """
         version, restores = newest, 0
         while version >= 0 and (info := self.commit_info(version)) is not None:
@@ -293,16 +292,16 @@ class DeltaLakeTable(Generic[P]):
             version = self._restored(version, info) if is_restore and through_restores else version - 1
         raise NoProgressError(
             self.path,
-            f"none of the commits left, up to version {newest}, says what the table has consumed",
-            "restore a version that does, or rebuild the table",
+            f"none of its retained commits up to version {newest} has progress",
+            "restore a version with progress, or rebuild the table",
         )
 
     def _restored(self, version: int, info: Mapping[str, Any]) -> int:
-        """The version that the RESTORE at `version` brought back; -1 when the log does not say so any more."""
+        """The version that the RESTORE at `version` restored; -1 if the log no longer has it."""
         target = info.get("operationParameters", {})
         if target.get("version") is not None:
             return int(target["version"])
-        # Of a RESTORE by time Spark writes the time as text, delta-rs as milliseconds.
+        # For a RESTORE by time, Spark logs the time as text, delta-rs as milliseconds.
         if target.get("timestamp") is not None:
             until = F.lit(target["timestamp"]).cast("timestamp")
         else:
@@ -319,7 +318,7 @@ class DeltaLakeTable(Generic[P]):
         there = set(self.read().columns)
         try:
             names = {name: name for name in self.read(as_of=self._ours).columns if name not in there}
-        except AnalysisException:  # the log does not have all that it builds on any more
+        except AnalysisException:  # the log no longer has all commits of this version
             return {}
         if not names:
             return {}
@@ -335,7 +334,7 @@ class DeltaLakeTable(Generic[P]):
         return self._rows().schema
 
     def partition_folders(self) -> list[str]:
-        """See `Table`: the log says which file is of which partition."""
+        """See `Table`. Readers find partitions in the log."""
         return []
 
     def read(self, as_of: int | None = None) -> DataFrame:
@@ -343,34 +342,34 @@ class DeltaLakeTable(Generic[P]):
         return self._rows(as_of).drop(*(field.name for field in self._partitions))
 
     def history(self) -> list[Version[P]]:
-        """See `Table`. The files of versions behind a vacuum are gone all the same."""
+        """See `Table`. It includes versions whose files were vacuumed."""
         known = DeltaTable.forPath(self._spark, self.path).history()
         at_ms = F.unix_millis("timestamp")
         return [
-            Version(version, at, cast("P | None", Progress.from_metadata(said)))
-            for version, at, said in known.select("version", at_ms, "userMetadata").collect()
+            Version(version, at, cast("P | None", Progress.from_metadata(metadata)))
+            for version, at, metadata in known.select("version", at_ms, "userMetadata").collect()
         ]
 
     def has(self, version: int) -> bool:
-        """See `Table`. Deletion vectors are not looked for, where the table has any."""
+        """See `Table`. The files of deletion vectors are not checked."""
         try:
             files = self._rows(version).inputFiles()
-        except AnalysisException:  # the log does not have it, or not all that it builds on
+        except AnalysisException:  # the log no longer has all commits of this version
             return False
         others = set(files).difference(self._rows().inputFiles())
         return all(self._storage.exists(unquote(file)) for file in others)
 
     def version_at(self, at_ms: int) -> int | None:
-        """See `Table`, by the time that each commit says. A log may have hundreds of thousands: few are read."""
+        """See `Table`. Binary search over the commits' times, because a log may have hundreds of thousands."""
         found = bisect_right(range(self.version() + 1), at_ms, key=self._committed_ms) - 1
         return found if found >= 0 and self._committed_ms(found) >= 0 else None
 
     def _committed_ms(self, version: int) -> int:
-        """When a commit was made; before all others, if the log does not know any more."""
+        """Time of a commit; -1 if the log no longer has it."""
         return int((self.commit_info(version) or {}).get("timestamp", -1))
 
     def differing(self, since: int, until: int) -> tuple[DataFrame, DataFrame]:
-        """See `Table`. With deletion vectors, whose files differ by what beside them says, all rows."""
+        """See `Table`. With deletion vectors it returns all rows, because they change rows of the same file."""
         before, after = self._at(since), self._at(until)
         gone, new = dict[str, bool](), dict[str, bool]()
         for version in range(since + 1, until + 1):
@@ -387,56 +386,60 @@ class DeltaLakeTable(Generic[P]):
         try:
             return self.read(as_of=version)
         except (PySparkException, Py4JJavaError) as exc:
-            raise self._expired(f"version {version} cannot be read any more") from exc
+            raise self._expired(f"version {version} can no longer be read") from exc
 
     def _actions(self, version: int) -> Iterator[dict[str, Any]]:
-        """What a commit did; a RESTORE may remove files and add them again."""
+        """A commit's actions; a RESTORE may remove files and add them again."""
         try:
             text = self._storage.read_text(f"{self.path}/{LOG_FOLDER}/{version:020d}.json")
         except Py4JJavaError as exc:
-            raise self._expired(f"what version {version} changed is not known any more") from exc
+            raise self._expired(f"the log no longer has the changes of version {version}") from exc
         return map(json.loads, text.splitlines())
 
     def _in_files(self, names: Collection[str], like: DataFrame) -> DataFrame:
-        """The rows of data files, in the columns of a version that has them."""
+        """The rows of data files, with the columns of a version."""
         if not names:
             return like.where(F.lit(False))
         paths = [name if ":/" in name else f"{self.path}/{name}" for name in map(unquote, names)]
         try:
-            # Each is a file: what its folders say is no column of ours.
+            # Without partition discovery, which would add columns from folder names.
             found = self._spark.read.schema(like.schema).option("recursiveFileLookup", "true").parquet(*paths)
         except PySparkException as exc:
-            raise self._expired(f"of {len(paths)} files that it had at first some were vacuumed") from exc
+            raise self._expired(f"some of {len(paths)} files of the older version were vacuumed") from exc
         return found.select(*map(quoted, like.columns))
 
     def _expired(self, what: str) -> ExpiredError:
         return ExpiredError(
-            self.path, what, "read a newer version; delta.deletedFileRetentionDuration says how long they are kept"
+            self.path, what, "use a newer version; delta.deletedFileRetentionDuration sets how long files are retained"
         )
 
     def maintain(self) -> dict[str, int]:
-        """See `Table`: OPTIMIZE, then VACUUM, which removes what the table's retention lets go.
+        """See `Table`. It runs OPTIMIZE, then VACUUM with the table's retention.
 
-        The commit of it carries no progress: what was read before it might be older than what another run has
-        committed in between, for an append is no conflict to it.
+        Its commit has no progress: a concurrent append does not conflict with it, so progress that was read before
+        could be older than that of the append.
         """
         table = DeltaTable.forPath(self._spark, self.path)
         try:
-            with commit_settings(self._spark, _PUT_TOGETHER):
+            with commit_settings(self._spark, _COMPACTION):
                 written = table.optimize().executeCompaction().select("metrics.numFilesAdded").head()
         except CONFLICTS as exc:
             raise TableLockedError(
                 self.path,
-                "another run committed while its files were put together",
-                "its files are as they were; run again once the other has ended",
+                "another run committed during compaction",
+                "its files were not changed; run again when the other run has ended",
             ) from exc
-        assert written is not None, "OPTIMIZE tells what it did"
+        assert written is not None, "OPTIMIZE returns metrics"
         return {"files_written": written[0], "bytes_removed": self.vacuum()}
 
     def vacuum(self) -> int:
-        """Remove the files that no version needs within the table's retention; their bytes."""
+        """Remove the files that no version within the table's retention needs.
+
+        Returns:
+            The number of bytes removed.
+        """
         before = self._storage.size(self.path)
-        # Else it lists one folder in 10,000 tasks.
+        # Otherwise it lists one folder in 10,000 tasks.
         tasks = str(4 * self._spark.sparkContext.defaultParallelism)
         listing = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": tasks}
         with _set(self._spark, listing), self._prints_to_stderr():
@@ -445,7 +448,7 @@ class DeltaLakeTable(Generic[P]):
 
     @contextmanager
     def _prints_to_stderr(self) -> Iterator[None]:
-        """VACUUM prints what it did, where `--json` promises nothing but reports."""
+        """Redirect VACUUM's output from stdout, which `--json` reserves for reports."""
         jvm: Any = self._spark._jvm
         console = getattr(getattr(jvm.scala, "Console$"), "MODULE$")
         before = console.out()
@@ -464,26 +467,26 @@ class DeltaLakeTable(Generic[P]):
     def append(
         self, rows: DataFrame, progress: P, *, adds_columns: bool = False, statistics: Sequence[str] = ()
     ) -> Commit[P]:
-        """Add rows; the first append creates the table with the rows' schema.
+        """Append rows; the first append creates the table with the rows' schema.
 
         Args:
             rows: the table's columns.
-            progress: what the table has consumed with this.
-            adds_columns: whether columns and fields that the table lacks are added to it; else they are an error.
-            statistics: columns that files are skipped by besides the table's own, for the first append.
+            progress: the progress with this commit.
+            adds_columns: whether to add new columns and fields to the table; otherwise they raise an error.
+            statistics: further columns for data skipping, for the first append.
 
         Raises:
-            TableLockedError: another run has committed or created the table first; nothing was added.
+            TableLockedError: another run has committed or created the table first. This commit was not made.
         """
         writer = with_partitions(rows, self._partitions).write.mode("append")
         writer = writer.option("mergeSchema", "true") if adds_columns else writer
         return self._save(writer, progress, statistics=statistics)
 
     def rows_added(self, version: int) -> int | None:
-        """How many rows an append brought; null if another's commit has that version.
+        """The number of rows that an append added; none if the version is another kind of commit.
 
         Args:
-            version: the one that it made.
+            version: the append's version.
         """
         number = (self.commit_info(version) or {}).get("operationMetrics", {}).get("numOutputRows")
         return None if number is None else int(number)
@@ -492,7 +495,7 @@ class DeltaLakeTable(Generic[P]):
         """See `Table`."""
         rows = with_partitions(rows.drop(KEY), self._partitions)
         self._skip_by(with_statistics(rows.schema))
-        # An overwrite that names no partitions removes them.
+        # An overwrite without `partitionBy` removes the partitioning.
         writer = self._partitioned(rows.write.mode("overwrite").option("overwriteSchema", "true"))
         return self._save(writer, progress)
 
@@ -512,13 +515,13 @@ class DeltaLakeTable(Generic[P]):
     def merge(self, changes: DataFrame, keys: Sequence[str], progress: P) -> Commit[P]:
         """See `Table`."""
         if not self.exists():
-            rows = with_partitions(changes.where(~F.col(DELETE)).drop(*_OF_A_CHANGE), self._partitions)
+            rows = with_partitions(changes.where(~F.col(DELETE)).drop(*_CHANGE_COLUMNS), self._partitions)
             wanted = {*keys, *(field.column for field in self._partitions)}
             statistics = [name for name in with_statistics(rows.schema) if name in wanted]
             return self._save(rows.write.mode("append"), progress, statistics=statistics)
         self._set_properties()
         same_key = reduce(and_, (F.col(f"t.{quoted(key)}").eqNullSafe(F.col(f"s.{quoted(key)}")) for key in keys))
-        columns = [name for name in changes.columns if name not in _OF_A_CHANGE]
+        columns = [name for name in changes.columns if name not in _CHANGE_COLUMNS]
         there = set(self.read().columns)
 
         def sent(name: str) -> Column:
@@ -546,7 +549,7 @@ class DeltaLakeTable(Generic[P]):
         return self._committed(progress)
 
     def _set_properties(self) -> None:
-        """Set the properties that are others there, in a commit of its own."""
+        """Update changed properties, in a separate commit."""
         if not self._properties:
             return
         stored = self._snapshot().metadata().configuration()
@@ -560,15 +563,15 @@ class DeltaLakeTable(Generic[P]):
             self._alter(f"SET TBLPROPERTIES ({listed})")
 
     def _skip_by(self, columns: Collection[str]) -> None:
-        """Skip files by these columns alone, in a commit of its own if there are others now."""
+        """Restrict data skipping to these columns, in a separate commit if there are others."""
         stored = self._snapshot().metadata().configuration() if self.exists() else None
         if stored is None or not stored.contains(_STATISTICS):
             return
         names = [name.replace("``", "`") for name in _QUOTED.findall(stored.apply(_STATISTICS))]
         if others := set(names).difference(columns):
             kept = ",".join(quoted(name) for name in names if name not in others).replace("'", "\\'")
-            said = f"('{_STATISTICS}' = '{kept}')" if kept else f"('{_STATISTICS}')"
-            self._alter(f"{'SET' if kept else 'UNSET'} TBLPROPERTIES {said}")
+            change = f"('{_STATISTICS}' = '{kept}')" if kept else f"('{_STATISTICS}')"
+            self._alter(f"{'SET' if kept else 'UNSET'} TBLPROPERTIES {change}")
 
     def _alter(self, change: str) -> None:
         self._spark.sql(f"ALTER TABLE delta.{quoted(self.path)} {change}").collect()
@@ -583,14 +586,14 @@ class DeltaLakeTable(Generic[P]):
         return F.when(is_kept, F.col(f"t.{quoted(name)}")).otherwise(F.col(f"s.{quoted(name)}"))
 
     def _snapshot(self) -> Any:
-        """The newest snapshot: a cached one may be behind another run's commit.
+        """The newest snapshot, because a cached one may lack another run's commit.
 
         Raises:
-            DamagedFileError: its log has a gap or an empty entry; Delta takes the latter as a commit that does nothing.
+            DamagedFileError: the log has a gap or an empty file, which Delta would read as a commit without actions.
         """
         jvm: Any = self._spark._jvm
         nothing = jvm.scala.Option.empty()
-        with self._telling_damage():
+        with self._translated_damage():
             log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self.path)
             snapshot = log.update(False, nothing, nothing)
         if empty := _EMPTY_ENTRY.search(snapshot.logSegment().deltas().mkString("\n")):
@@ -598,11 +601,11 @@ class DeltaLakeTable(Generic[P]):
         return snapshot
 
     @contextmanager
-    def _telling_damage(self) -> Iterator[None]:
+    def _translated_damage(self) -> Iterator[None]:
         try:
             yield
         except (PySparkException, Py4JJavaError) as exc:
-            if known := log_damage(exc, self._storage, self.path):
+            if known := log_damage_error(exc, self._storage, self.path):
                 raise known from exc
             raise
 
@@ -617,22 +620,22 @@ class DeltaLakeTable(Generic[P]):
             with commit_settings(self._spark, settings):
                 yield
         except CONFLICTS as exc:
-            raise self._forestalled(progress, "another run") from exc
+            raise self._conflict_error(progress, "another run") from exc
         except (PySparkException, Py4JJavaError) as exc:
-            if known := refusal(self.path, exc):
+            if known := constraint_error(self.path, exc):
                 raise known from exc
             raise
 
     def _committed(self, progress: P) -> Commit[P]:
-        """Read back what stands in the table now: a write that another run forestalled is skipped without a word."""
+        """Read the progress back, because Delta silently skips a write if another run has committed first."""
         found = self.progress()
         if found is None or found.nonce != progress.nonce:
-            raise self._forestalled(progress, f"run {found.run_id}" if found else "another run")
+            raise self._conflict_error(progress, f"run {found.run_id}" if found else "another run")
         return Commit(self.version(), found)
 
-    def _forestalled(self, progress: P, by: str) -> TableLockedError:
+    def _conflict_error(self, progress: P, by: str) -> TableLockedError:
         return TableLockedError(
             self.path,
-            f"{by} committed while batch {progress.commit} was being made",
-            "nothing of this run was written; run again once the other has ended",
+            f"{by} committed before batch {progress.commit} of this run",
+            "the batch was not committed; run again when the other run has ended",
         )

@@ -1,8 +1,8 @@
 """A table in Apache Hudi, copy-on-write or merge-on-read.
 
-The fold has decided before anything is written, so Hudi must not decide again: what is written last counts
-(`COMMIT_TIME_ORDERING`), and a row that goes is written with `_hoodie_is_deleted`. Hudi's own ordering and its delete
-operation resurrect rows, or make tables that nobody can read. docs/decisions/hudi.md.
+The fold determines the rows before they are written, so Hudi must not order them again: the last write wins
+(`COMMIT_TIME_ORDERING`), and deleted rows are written with `_hoodie_is_deleted`. Hudi's own ordering and its delete
+operation resurrect rows or create unreadable tables. docs/decisions/hudi.md.
 """
 
 import re
@@ -34,7 +34,7 @@ from cdc_lake.errors import (
 from cdc_lake.partitioning import PartitionField, joint_name
 from cdc_lake.storage.files import Storage
 from cdc_lake.tables.contract import Commit, P, Version
-from cdc_lake.tables.hudi_timeline import WRITTEN, any_instant, incomplete, is_removable, others_since
+from cdc_lake.tables.hudi_timeline import WRITTEN, any_instant, incomplete_files, is_removable, others_since
 from cdc_lake.tables.kept import with_kept
 from cdc_lake.tables.newest import HUDI_CHECKSUM, METADATA_FOLDER, TABLE_ID
 from cdc_lake.tables.partitions import with_one_partition
@@ -45,71 +45,71 @@ _TYPES = {"cow": "COPY_ON_WRITE", "mor": "MERGE_ON_READ"}
 _PROPERTIES_FILE = f"{METADATA_FOLDER}/hoodie.properties"
 _BACKUP = "hoodie.properties.backup"
 _GOES = f"{HUDI_PREFIX}is_deleted"
-"""Hudi's own mark of a row that is to go; a column of every table, false in the rows that are there."""
+"""Hudi's mark of rows to delete; a column of every table, false in stored rows."""
 _BUCKETS = f"{METADATA_KEY}.buckets"
 _ARRAYS = f"{METADATA_KEY}.arrays"
 _ARE_SAFE = "safe"
-"""Where a commit says that no file of the table loses arrays when Hudi copies its rows; see `_has_short_decimals`."""
+"""Marks commits of tables in which no file loses arrays when Hudi copies its rows; see `_has_short_decimals`."""
 _SMALL = re.compile(r"\b(tinyint|smallint)(?=[,>]|$)")
 _LOG = ".log."
-"""In the names of the files that merge-on-read writes beside the others."""
+"""Part of the names of merge-on-read's log files."""
 _READ = {
-    # Its statistics are read through Spark's cache: inside a plan that is itself being cached, that is a deadlock.
+    # Hudi reads its statistics through Spark's cache, which deadlocks inside a plan that is being cached.
     "hoodie.metadata.enable": "false",
     "hoodie.enable.data.skipping": "false",
 }
 _SETTINGS = {
     **_READ,
     "hoodie.write.record.merge.mode": "COMMIT_TIME_ORDERING",
-    # The key's canonical text: an empty key is refused by Hudi, and its own text of several columns is ambiguous.
+    # The key's canonical text: Hudi rejects empty keys, and its own text of several columns is ambiguous.
     "hoodie.datasource.write.recordkey.field": KEY,
     "hoodie.datasource.write.hive_style_partitioning": "true",
-    # Values with a slash, or what else a folder's name does not take.
+    # For values with characters that are not allowed in folder names.
     "hoodie.datasource.write.partitionpath.urlencode": "true",
     "hoodie.datasource.write.commitmeta.key.prefix": METADATA_KEY,
     "hoodie.table.timeline.timezone": "UTC",
-    # Half a megabyte in each file, for an index that is not used.
+    # It takes half a megabyte in each file, for an index that is not used.
     "hoodie.parquet.bloom.filter.enabled": "false",
-    # So many versions can be read back; the timeline has to be a little longer.
+    # Number of retained versions; the timeline must be a little longer.
     "hoodie.clean.commits.retained": "50",
     "hoodie.keep.min.commits": "60",
     "hoodie.keep.max.commits": "80",
 }
 _SETTINGS_OF = {
     "cow": {},
-    # Nobody else compacts; and a reader merges at most so many logs.
+    # No other process compacts, and this limits the logs that a reader merges.
     "mor": {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "10"},
 }
 _MARKERS_OF_FILES = {"hoodie.write.markers.type": "DIRECT"}
-"""Or the server that Hudi makes them with waits for five minutes on a full disk. It saves requests to object stores."""
+"""Hudi's default, a server that saves requests to object stores, waits for five minutes on a full disk."""
 _FILE = f"{HUDI_PREFIX}file_name"
 _LONG_DIGITS = 18
 _MOST_SECONDS_AHEAD = 10.0
-"""How far ahead of this clock the newest instant may be for a write to wait."""
+"""A write waits if the newest instant is at most this far ahead of this machine's clock."""
 _INSTANT = re.compile(r"\b\d{17}\b")
 _ROLLED_BACK = re.compile(r"\.?(?:inflight|requested)\b.{0,20} does not exist")
-"""What Hudi says when the files of a write that is under way are gone."""
-_MOST_GROUPS = 64
-"""More are not told apart when rows are read: a condition has its price, too."""
+"""Hudi's error if another writer removed the files of a running write."""
+_MAX_GROUPS = 64
+"""With more file groups, rows are read without a filter by group, because long conditions are expensive."""
 _COMPACT_NOW = {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": "1"}
-_SAID = {"hoodie.record.merge.mode": _SETTINGS["hoodie.write.record.merge.mode"]}
-_OLD = {"hoodie.write.table.version": "6", "hoodie.write.auto.upgrade": "false"}
-_SAID_OF_OLD = {
-    "hoodie.table.version": _OLD["hoodie.write.table.version"],
-    # What the merge mode was called before there were any.
+_STORED_SETTINGS = {"hoodie.record.merge.mode": _SETTINGS["hoodie.write.record.merge.mode"]}
+_VERSION_6 = {"hoodie.write.table.version": "6", "hoodie.write.auto.upgrade": "false"}
+_STORED_SETTINGS_OF_VERSION_6 = {
+    "hoodie.table.version": _VERSION_6["hoodie.write.table.version"],
+    # The merge mode's equivalent in this version.
     "hoodie.compaction.payload.class": "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload",
 }
-"""Of Hudi's own settings in a table's folder, which say who decides; of the format for old readers, too."""
+"""Expected table properties about the ordering of rows, and the table version for old readers."""
 
 
-class _Written(NamedTuple, Generic[P]):
-    """A commit of ours.
+class _OwnCommit(NamedTuple, Generic[P]):
+    """A commit of cdc_lake.
 
     Attributes:
-        newest: the newest instant of the timeline, of any action.
-        buckets: how many a partition has; none where rows are looked up.
-        keeps_arrays: whether it says that no file loses arrays.
-        restores: how often the table was restored since.
+        newest: the timeline's newest instant, of any action.
+        buckets: number of buckets per partition; none if rows are looked up.
+        keeps_arrays: whether no file loses arrays; see `_ARE_SAFE`.
+        restores: number of restores since.
     """
 
     progress: P
@@ -121,17 +121,17 @@ class _Written(NamedTuple, Generic[P]):
 
 
 class HudiTable(Generic[P]):
-    """One Hudi table by path; see `cdc_lake.tables.Table`. A version is an instant of its timeline, as a number.
+    """A Hudi table by path; see `cdc_lake.tables.contract.Table`. A version is an instant of its timeline, as a number.
 
     Args:
         spark: the session that reads and writes it.
         path: its folder or URL.
-        kind: of table, for the first write.
-        partitions: what the table is partitioned by, in one column of its own, which `read` leaves out: only Hudi's
-            ComplexKeyGenerator and CustomKeyGenerator know several, and what they write is not read everywhere.
-        buckets: file groups of a partition; if none is given, rows are looked up, in as many groups as are needed.
-        table_version: of Hudi's format; the newest that it writes, unless given.
-        properties: Hudi's settings for each write; they win over our own defaults.
+        kind: the table's type, for the first write.
+        partitions: partition fields, combined in one column, which `read` drops: several partition columns need Hudi's
+            ComplexKeyGenerator or CustomKeyGenerator, whose tables not all readers support.
+        buckets: file groups per partition; default: rows are looked up, in as many groups as needed.
+        table_version: of Hudi's format; default: the newest.
+        properties: Hudi's settings for each write, which override the defaults.
     """
 
     def __init__(
@@ -159,11 +159,11 @@ class HudiTable(Generic[P]):
         self._timeline_folder = folder if self._is_old else f"{folder}/timeline"
 
     def differing_settings(self) -> str | None:
-        """What of the table's own settings is not as this class writes it, in words; none if all is, or it is new.
+        """Description of the first table property that differs from this class's; none if all match, or it is new.
 
         Raises:
-            DamagedFileError: their file is missing.
-            UnsupportedError: a newer Hudi has written it, in a format that this one does not know.
+            DamagedFileError: the properties file is missing.
+            UnsupportedError: a newer Hudi release wrote the table, in a version that this one does not support.
         """
         said = self._settings()
         if said is None:
@@ -171,11 +171,11 @@ class HudiTable(Generic[P]):
                 return None
             if not self._storage.exists(file := f"{self.path}/{_PROPERTIES_FILE}"):
                 raise DamagedFileError(file, "the file is missing")
-            said = {}  # of a Hudi that wrote no checksum, and so somebody else's
+            said = {}  # without a checksum: an older Hudi of another program wrote it
         self._check_format(int(said.get("hoodie.table.version", 0)))
         wanted = {
             "hoodie.table.type": _TYPES[self._kind],
-            **(_SAID_OF_OLD if self._is_old else _SAID),
+            **(_STORED_SETTINGS_OF_VERSION_6 if self._is_old else _STORED_SETTINGS),
             "hoodie.table.recordkey.fields": KEY,
             "hoodie.table.partition.fields": self._partition,
         }
@@ -188,12 +188,12 @@ class HudiTable(Generic[P]):
         if version > known:
             raise UnsupportedError(
                 self.path,
-                f"a newer Hudi has made it a table of version {version}, and this Hudi knows none above {known}",
-                "run this job with the Hudi that the others run with (docs/reference/compatibility.md)",
+                f"the table has version {version}, but this Hudi release supports versions up to {known}",
+                "use the same Hudi release as the other jobs (docs/reference/compatibility.md)",
             )
 
     def exists(self) -> bool:
-        """See `Table`. A folder in which a first write was cut off holds no table yet."""
+        """See `Table`. After an interrupted first write there is no table yet."""
         return self._newest() is not None
 
     def recover(self, quiet_seconds: float) -> list[str]:
@@ -224,7 +224,7 @@ class HudiTable(Generic[P]):
         return done
 
     def _settings(self) -> dict[str, str] | None:
-        """Hudi's own settings of the table; none as long as they are not completely written."""
+        """The table's properties; none until they are completely written."""
         return self._settings_in(_PROPERTIES_FILE) or self._settings_in(f"{METADATA_FOLDER}/{_BACKUP}")
 
     def _settings_in(self, file: str) -> dict[str, str] | None:
@@ -233,24 +233,24 @@ class HudiTable(Generic[P]):
         return said if HUDI_CHECKSUM in said else None
 
     def _is_begun(self) -> bool:
-        """Whether anything was written to the table, in the format of any version."""
+        """Whether the timeline of any table version has an action."""
         folder = f"{self.path}/{METADATA_FOLDER}"
         return any(any_instant(self._storage.sizes(one)) for one in (folder, f"{folder}/timeline"))
 
     def _is_halfway_changed(self) -> bool:
-        """Whether Hudi's own settings are complete only in the backup that Hudi makes before it changes them."""
+        """Whether the properties are complete only in the backup that Hudi makes before it changes them."""
         return self._settings_in(_PROPERTIES_FILE) is None and self._settings() is not None
 
     def _incomplete(self, sizes: Mapping[str, int]) -> list[str]:
         if self._storage.is_atomic(self.path):
             return []
-        return incomplete(sizes, lambda name: self._storage.read_bytes(f"{self._timeline_folder}/{name}"))
+        return incomplete_files(sizes, lambda name: self._storage.read_bytes(f"{self._timeline_folder}/{name}"))
 
     def _check_complete(self) -> None:
-        """See that the table can be read; once for this object, because then only its own writes follow.
+        """Check once per object that no file is incomplete; after that, only this object writes.
 
         Raises:
-            IncompleteWriteError: it cannot.
+            IncompleteWriteError: a file is incomplete.
         """
         if self._is_complete:
             return
@@ -276,11 +276,11 @@ class HudiTable(Generic[P]):
         return int(newest.requestedTime())
 
     def size(self) -> int:
-        """Bytes of all its files, older versions' included."""
+        """Total bytes of its files, including older versions."""
         return self._storage.size(self.path)
 
     def held_as(self, kind: str) -> str:
-        """See `Table`: Avro, in which Hudi keeps its schema, has no whole number smaller than int."""
+        """See `Table`. Hudi's schema is Avro, whose smallest integer type is int."""
         return _SMALL.sub("int", kind)
 
     def progress(self, as_of: int | None = None) -> P | None:
@@ -289,7 +289,7 @@ class HudiTable(Generic[P]):
         return found and found.progress.model_copy(update={"epoch": found.progress.epoch + found.restores})
 
     def lost_columns(self) -> dict[str, str | None]:
-        """See `Table`: Hudi's timeline does not tell."""
+        """See `Table`. Hudi's timeline does not have this."""
         return {}
 
     def schema(self) -> StructType:
@@ -297,7 +297,7 @@ class HudiTable(Generic[P]):
         return self._rows().schema
 
     def partition_folders(self) -> list[str]:
-        """See `Table`: of its one partition column, `partition_x=a`."""
+        """See `Table`. For example `partition_x=a`."""
         return [name for name in self._storage.names(self.path) if name.startswith(f"{self._partition}=")]
 
     def read(self, as_of: int | None = None) -> DataFrame:
@@ -305,36 +305,36 @@ class HudiTable(Generic[P]):
         return self._shown(self._rows({} if as_of is None else {"as.of.instant": str(as_of)}))
 
     def read_optimized(self) -> DataFrame:
-        """The rows as of the last compaction, by Hudi's read-optimised query: quicker, because no logs are merged.
+        """The rows as of the last compaction, by Hudi's read-optimized query, which merges no logs.
 
-        In copy-on-write, and where there are no logs, the newest ones.
+        For copy-on-write and without logs, the newest rows.
         """
         return self._shown(self._rows({"hoodie.datasource.query.type": "read_optimized"}))
 
     def read_since(self, version: int) -> DataFrame:
-        """The rows written after a version, as they are now, by Hudi's incremental query; only their files are read.
+        """The current rows that were written after a version, by Hudi's incremental query; only their files are read.
 
-        Rows that went since are not among them.
+        Deleted rows are not included.
 
         Args:
             version: one of `history`.
 
         Raises:
-            ExpiredError: it was cleaned away; what followed it cannot be told any more.
+            ExpiredError: the version was cleaned up.
         """
         self._check_readable(version)
         incremental = {
             "hoodie.datasource.query.type": "incremental",
             "hoodie.datasource.read.begin.instanttime": str(version),
         }
-        # The commit itself is among them in table version 8, and not in 6.
+        # Table version 8 includes the begin instant, version 6 does not.
         return self._shown(self._rows(incremental).where(F.col("_hoodie_commit_time") > str(version)))
 
     def differing(self, since: int, until: int) -> tuple[DataFrame, DataFrame]:
-        """See `Table`. Hudi's files of one group follow each other, and each row names its file."""
+        """See `Table`. The files of a group replace each other, and each row has its file's name."""
         groups = self._groups_written(since, until)
         is_in_one: Column | None = None
-        if groups is not None and len(groups) <= _MOST_GROUPS:
+        if groups is not None and len(groups) <= _MAX_GROUPS:
             named = (F.col(_FILE).startswith(group) for group in sorted(groups))
             is_in_one = reduce(or_, named, F.lit(False))
         before, after = (self._rows({"as.of.instant": str(version)}) for version in (since, until))
@@ -343,10 +343,10 @@ class HudiTable(Generic[P]):
         return self._shown(before), self._shown(after)
 
     def _groups_written(self, since: int, until: int) -> set[str] | None:
-        """The ids of the file groups written after a version; none where groups were put in the place of others.
+        """The ids of the file groups written after a version; none if file groups were replaced.
 
         Raises:
-            ExpiredError: one of the versions was cleaned away.
+            ExpiredError: one of the versions was cleaned up.
         """
         self._check_readable(since, until)
         timeline = self._timeline()
@@ -364,12 +364,12 @@ class HudiTable(Generic[P]):
         if missing := set(versions) - set(known):
             raise ExpiredError(
                 self.path,
-                f"there is no version {min(missing)} (any more): those from {known[-1]} to {known[0]} can be read",
-                "name one of these; hoodie.clean.commits.retained says how many are kept",
+                f"it does not have version {min(missing)}; the versions from {known[-1]} to {known[0]} can be read",
+                "use one of these; hoodie.clean.commits.retained sets how many are retained",
             )
 
     def history(self) -> list[Version[P]]:
-        """See `Table`. Those that were cleaned away are left out."""
+        """See `Table`, without versions that were cleaned up."""
         timeline = self._timeline()
         found: list[Version[P]] = []
         oldest = ""
@@ -384,13 +384,13 @@ class HudiTable(Generic[P]):
         return found
 
     def _completed_ms(self, instant: Any) -> int:
-        """When a commit was there to be read, seconds after it was begun, which is what an instant is called by."""
+        """The time of a commit's completion; an instant is named after its start, which is seconds earlier."""
         if not self._is_old:
             return _milliseconds(instant.getCompletionTime())
-        # Only its file's time says so, and Hudi tells that in the zone of the JVM.
+        # Version 6 has only the file's modification time, which Hudi returns in the JVM's time zone.
         file = f"{self._timeline_folder}/{instant.requestedTime()}.{instant.getAction()}"
         completed = self._storage.modified_ms(file)
-        assert completed is not None, "it is on the timeline"
+        assert completed is not None, "the instant is on the timeline"
         return completed
 
     def has(self, version: int) -> bool:
@@ -426,18 +426,18 @@ class HudiTable(Generic[P]):
         return self._save(self._nothing(), "upsert", progress)
 
     def maintain(self) -> dict[str, int]:
-        """See `Table`: merges logs into their files. Each commit cleans, and fills up small files, by itself."""
+        """See `Table`. It compacts logs; each commit already cleans up, and fills small files."""
         progress = self.progress()
         assert progress is not None, "the table exists"
         if not self._has_logs():
             return {}
-        # Hudi compacts after a commit: one without rows, which says again what the table has consumed.
+        # Hudi compacts after a commit, so this commits the same progress without rows.
         self._save(self._nothing(), "upsert", progress, more=_COMPACT_NOW)
         stats = self._timeline().readCommitMetadata(self._newest()).getWriteStats()
         return {"files_written": len(stats)}
 
     def _has_logs(self) -> bool:
-        """Whether changes were written beside their files, and not yet into them."""
+        """Whether there are logs that are not compacted yet."""
         timeline = self._timeline()
         for instant in self._instants(timeline):
             if instant.getAction() not in WRITTEN:
@@ -445,13 +445,13 @@ class HudiTable(Generic[P]):
             commit = timeline.readCommitMetadata(instant)
             if any(_LOG in stat.getPath() for stat in commit.getWriteStats()):
                 return True
-            # A compaction, or an overwrite; a clustering may have left some as they were.
+            # After a compaction or overwrite there are no older logs; clustering may leave some.
             if instant.getAction() != "deltacommit" and commit.getOperationType().name() != "CLUSTER":
                 return False
         return False
 
     def _nothing(self) -> DataFrame:
-        """No rows of the table, as they are written."""
+        """An empty DataFrame with the columns to write."""
         nothing = self._rows().where(F.lit(False))
         return nothing.drop(*(name for name in nothing.columns if name.startswith(HUDI_PREFIX) and name != _GOES))
 
@@ -466,7 +466,7 @@ class HudiTable(Generic[P]):
     ) -> Commit[P]:
         rows = with_one_partition(rows, self._partitions)
         _check_names(self.path, rows.schema)
-        # Hudi takes a new column only if it may be null; and what never was may be so in a later batch.
+        # Hudi accepts new columns only if they are nullable, and later batches may have nulls.
         may_be_null = [
             F.when(F.lit(True), F.col(quoted(field.name)).cast(_nullable(field.dataType))).alias(field.name)
             for field in rows.schema
@@ -480,8 +480,8 @@ class HudiTable(Generic[P]):
         settings = {
             **_SETTINGS,
             **_SETTINGS_OF[self._kind],
-            **self._placing(keys),
-            **(_OLD if self._is_old else {}),
+            **self._index_settings(keys),
+            **(_VERSION_6 if self._is_old else {}),
             **({} if self._storage.is_atomic(self.path) else _MARKERS_OF_FILES),
             **self._properties,
             **(more or {}),
@@ -489,7 +489,7 @@ class HudiTable(Generic[P]):
             "hoodie.datasource.write.table.type": _TYPES[self._kind],
             "hoodie.datasource.write.operation": operation,
             "hoodie.datasource.write.row.writer.enable": str(not _has_short_decimals(rows.schema)).lower(),
-            # Only an overwrite comes with other columns than the table has and more.
+            # Only an overwrite can drop columns.
             "hoodie.datasource.write.schema.allow.auto.evolution.column.drop": "true",
             METADATA_KEY: progress.to_metadata(),
             TABLE_ID: table_id,
@@ -504,29 +504,29 @@ class HudiTable(Generic[P]):
         return self._committed(progress)
 
     def _check_keeps_arrays(self, progress: P) -> None:
-        """See that Hudi can copy the rows of a table that another version of cdc_lake created.
+        """Check that Hudi can copy the rows of a table that an earlier version of cdc_lake created.
 
         Raises:
-            UnsupportedError: it would lose arrays.
+            UnsupportedError: Hudi would lose arrays.
         """
         stored = self._rows().schema
         if not (_has_short_decimals(stored) and "array<" in stored.simpleString()):
             return
         cures = {
             "silver": "run `cdc-lake rebuild` once for this table: it also restores arrays that were lost before",
-            "gold": "move its folder away and run the gold job: it makes the table again",
+            "gold": "move its folder away and run the gold job, which rebuilds it",
         }
         raise UnsupportedError(
             self.path,
             "an earlier version of cdc_lake created this table, and Hudi may lose its arrays when it copies rows",
-            f"nothing was written; {cures[progress.layer]}",
+            f"the batch was not committed; {cures[progress.layer]}",
         )
 
-    def _placing(self, keys: Sequence[str]) -> dict[str, str]:
-        """The settings of where a row is put, and found again.
+    def _index_settings(self, keys: Sequence[str]) -> dict[str, str]:
+        """Hudi's settings of partitions and index.
 
         Args:
-            keys: the primary key, as far as rows are changed.
+            keys: the primary key, if rows are changed.
         """
         generator = "Simple" if self._partitions else "Nonpartitioned"
         if self._buckets:
@@ -541,39 +541,39 @@ class HudiTable(Generic[P]):
             **index,
         }
 
-    def _same_buckets(self) -> _Written[P]:
-        """The newest commit of ours, which must have as many: a row is where their number says."""
+    def _same_buckets(self) -> _OwnCommit[P]:
+        """cdc_lake's newest commit, after checking its number of buckets, which determines the file of each row."""
         known = self._known()
         if known.buckets != self._buckets:
             raise ConfigError(
                 self.path,
-                f"the table has {known.buckets or 'no'} buckets, and the settings say {self._buckets or 'none'}",
-                "set `buckets` of the table's `storage` back, or move the folder and its side table away: silver is "
-                "then made anew from bronze",
+                f"the table has {known.buckets or 'no'} buckets, but the settings ask for {self._buckets or 'none'}",
+                "restore `buckets` in the table's `storage` setting, or move the folder and its side table away: the "
+                "silver job then rebuilds the table from bronze",
             )
         return known
 
     def _committed(self, progress: P) -> Commit[P]:
-        """Read back what stands in the table now; Hudi has no fence against a second writer, only our lease."""
+        """Read the progress back: Hudi has no protection against a second writer except cdc_lake's lease."""
         found = self.progress()
         if found is None or found.nonce != progress.nonce:
             raise TableLockedError(
                 self.path,
-                f"{f'run {found.run_id}' if found else 'another run'} committed while batch {progress.commit} was made",
-                "run again once the other has ended",
+                f"{f'run {found.run_id}' if found else 'another run'} committed during batch {progress.commit}",
+                "run again when the other run has ended",
             )
         return Commit(self.version(), found)
 
     def _check_was_alone(self, progress: P, since: str, said: str) -> None:
-        """See that a write that failed did not fail because of another writer, which removes what this one has begun.
+        """Check whether a failed write was rolled back by another writer.
 
         Args:
             progress: of the write.
             since: the newest instant before it.
-            said: how it failed; Hudi names the write's instant in most cases.
+            said: the error's message; Hudi usually includes the write's instant.
 
         Raises:
-            TableLockedError: there is another one.
+            TableLockedError: there is another writer.
         """
         names = self._storage.sizes(self._timeline_folder)
         others = others_since(names, since, _INSTANT.findall(said))
@@ -584,8 +584,8 @@ class HudiTable(Generic[P]):
             whose = f"at {_clock(_milliseconds(min(others)))}" if others else "meanwhile"
             raise TableLockedError(
                 self.path,
-                f"another run began a commit {whose}, while batch {progress.commit} was made, and rolled this one back",
-                "nothing of this batch was committed; run again once the other has ended",
+                f"another run began a commit {whose}, during batch {progress.commit}, and rolled this one back",
+                "the batch was not committed; run again when the other run has ended",
             )
 
     def _rows(self, query: Mapping[str, str] | None = None) -> DataFrame:
@@ -593,19 +593,19 @@ class HudiTable(Generic[P]):
         return self._spark.read.format("hudi").options(**_READ, **(query or {})).load(self.path)
 
     def _shown(self, rows: DataFrame) -> DataFrame:
-        """Without Hudi's columns and ours."""
+        """The rows without Hudi's and cdc_lake's internal columns."""
         own = (KEY, self._partition)
         return rows.select(
             *(quoted(name) for name in rows.columns if not name.startswith(HUDI_PREFIX) and name not in own)
         )
 
-    def _known(self) -> _Written[P]:
+    def _known(self) -> _OwnCommit[P]:
         found = self._ours()
         assert found is not None, "the table exists"
         return found
 
-    def _ours(self, as_of: int | None = None) -> _Written[P] | None:
-        """The newest commit that carries progress, at or before a version; none where no table is."""
+    def _ours(self, as_of: int | None = None) -> _OwnCommit[P] | None:
+        """The newest commit with progress, at or before a version; none if there is no table."""
         timeline = self._timeline()
         written = restores = 0
         newest = ""
@@ -621,7 +621,7 @@ class HudiTable(Generic[P]):
             progress = cast("P | None", Progress.from_metadata(said.get(METADATA_KEY)))
             if progress is not None:
                 buckets, arrays = said.get(_BUCKETS), said.get(_ARRAYS)
-                return _Written(
+                return _OwnCommit(
                     progress,
                     said.get(TABLE_ID),
                     newest,
@@ -633,17 +633,17 @@ class HudiTable(Generic[P]):
             return None
         raise NoProgressError(
             self.path,
-            "none of the commits left on its timeline says what the table has consumed",
-            "restore it to a savepoint that does, or rebuild the table",
+            "none of the commits on its timeline has progress",
+            "restore a savepoint with progress, or rebuild the table",
         )
 
     def _newest(self) -> Any:
-        """The newest instant that wrote rows; none if there is none."""
+        """The newest instant that wrote rows, if there is one."""
         found = (one for one in self._instants(self._timeline()) if one.getAction() in WRITTEN)
         return next(found, None)
 
     def _timeline(self) -> Any:
-        """The completed instants that are not archived; none where no table is."""
+        """The completed instants that are not archived; none if there is no table."""
         if self._settings() is None:
             return None
         self._check_complete()
@@ -655,7 +655,7 @@ class HudiTable(Generic[P]):
 
     @staticmethod
     def _instants(timeline: Any) -> Iterator[Any]:
-        """The newest first."""
+        """The timeline's instants, newest first."""
         if timeline is None:
             return
         instants = timeline.getReverseOrderedInstants().iterator()
@@ -664,20 +664,20 @@ class HudiTable(Generic[P]):
 
 
 def _has_short_decimals(schema: StructType) -> bool:
-    """Whether a decimal fits into a long.
+    """Whether the schema has a decimal that fits into a long.
 
-    Where one does, Hudi's row writer writes decimals as its Avro reader can read them, but arrays as it cannot: a later
-    commit that copies such a file leaves null in the arrays of all rows that it does not change.
+    If so, Hudi's row writer writes arrays in a form that its Avro reader cannot read: a later commit that copies such a
+    file writes null into the arrays of all unchanged rows.
     """
     precisions = re.findall(r"\bdecimal\((\d+),", schema.simpleString())
     return any(int(precision) <= _LONG_DIGITS for precision in precisions)
 
 
 def _wait_until_past(path: str, instant: str) -> None:
-    """Wait until this machine's clock is past an instant: Hudi orders commits by the clocks of those who write them.
+    """Wait until this machine's clock is past an instant, because Hudi orders commits by the writers' clocks.
 
     Raises:
-        InfrastructureError: that would take longer than clocks differ that are synchronized.
+        InfrastructureError: the wait exceeds the difference of synchronized clocks.
     """
     newest_ms, now_ms = _milliseconds(instant), time.time() * 1000
     if newest_ms < now_ms:
@@ -685,10 +685,10 @@ def _wait_until_past(path: str, instant: str) -> None:
     if newest_ms - now_ms > _MOST_SECONDS_AHEAD * 1000:
         raise InfrastructureError(
             path,
-            f"its newest commit is of {_clock(newest_ms)}, and this machine's clock says {_clock(now_ms)}: Hudi would "
-            "hide what is written now behind it",
-            "synchronize the clocks of all machines that write this table; if they are right now, run again after "
-            f"{_clock(newest_ms)}; nothing was written",
+            f"its newest commit is of {_clock(newest_ms)}, but this machine's clock is at {_clock(now_ms)}: Hudi would "
+            "hide new commits behind it",
+            "synchronize the clocks of all machines that write this table. If they are right, run again after "
+            f"{_clock(newest_ms)}",
         )
     time.sleep((newest_ms - now_ms + 1) / 1000)
 
@@ -698,13 +698,13 @@ def _clock(ms: float) -> str:
 
 
 def _milliseconds(instant: str) -> int:
-    """When an instant of the timeline was, `20261122192503833`; ours are UTC."""
+    """The time of an instant such as `20261122192503833`, in UTC."""
     moment = datetime.strptime(instant[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
     return int(moment.timestamp()) * 1000 + int(instant[14:] or 0)
 
 
 def _nullable(kind: DataType) -> DataType:
-    """The same type, with nulls wherever there may be any."""
+    """The type with all nested fields nullable."""
     if isinstance(kind, ArrayType):
         return ArrayType(_nullable(kind.elementType))
     if isinstance(kind, MapType):
@@ -715,18 +715,18 @@ def _nullable(kind: DataType) -> DataType:
 
 
 def _check_names(path: str, kind: DataType) -> None:
-    """See that Avro, in which Hudi keeps its schema, takes all names.
+    """Check that Avro, the format of Hudi's schema, allows all names.
 
     Raises:
-        UnsupportedError: it does not.
+        UnsupportedError: it does not allow one.
     """
     if isinstance(kind, StructType):
         for field in kind:
             if not field.name.isidentifier():
                 raise UnsupportedError(
                     path,
-                    f"Hudi cannot hold the column or field `{field.name}`: names have letters, digits and `_` there",
-                    "set field.name.adjustment.mode=avro on the connector, or hold this table in delta",
+                    f"Hudi does not allow the column or field name `{field.name}`: use letters, digits and `_` only",
+                    "set field.name.adjustment.mode=avro on the connector, or store this table in Delta",
                 )
             _check_names(path, field.dataType)
     elif isinstance(kind, ArrayType):

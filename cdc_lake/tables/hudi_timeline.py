@@ -1,7 +1,7 @@
-"""Which files of a Hudi table's timeline a killed writer left incomplete.
+"""Find incomplete files of killed writers in a Hudi table's timeline.
 
-Hudi 1.0 writes these files in place on local disks, and so does every Hudi on other stores that show a file before it
-is closed. A kill leaves them empty or cut short. docs/decisions/hudi.md lists what each kind breaks.
+Hudi 1.0 writes these files in place on local disks, and every Hudi release does so on other stores that show a file
+before it is closed. A killed writer leaves them empty or truncated. docs/decisions/hudi.md lists the consequences.
 """
 
 import io
@@ -15,20 +15,20 @@ WRITTEN = frozenset({"commit", "deltacommit", "replacecommit"})
 """The actions that write rows."""
 _FILE = re.compile(r"(?P<at>\d+)(_\d+)?\.(?P<action>\w+?)(\.(?P<state>requested|inflight))?")
 _WITHOUT_PLAN = frozenset({"commit", "deltacommit"})
-"""Their requests are empty."""
+"""Actions with empty requests."""
 _NOT_READ = frozenset({"restore"})
-"""Spark reads and writes without it. Once it is removed, Hudi refuses to write until the restore is run again."""
+"""Spark does not read it. If it is removed, Hudi rejects writes until the restore is repeated."""
 _AVRO = b"Obj\x01"
 
 
-def incomplete(sizes: Mapping[str, int], read: Callable[[str], bytes | None]) -> list[str]:
-    """The files that should say something and do not, the oldest first.
+def incomplete_files(sizes: Mapping[str, int], read: Callable[[str], bytes | None]) -> list[str]:
+    """The incomplete files, oldest first.
 
-    Read are only those that a kill can have cut short: requests that nothing followed, and each action's newest commit.
+    Only files that a kill may have truncated are read: requests without a later state, and each action's newest commit.
 
     Args:
-        sizes: the timeline's files by name, in bytes.
-        read: a file's content, none if it does not match its checksum.
+        sizes: names and sizes in bytes of the timeline's files.
+        read: returns a file's content; none if it does not match its checksum.
     """
     files = [match for name in sorted(sizes, reverse=True) if (match := _FILE.fullmatch(name))]
     followed = {file["at"] for file in files if file["state"] != "requested"}
@@ -54,8 +54,8 @@ def others_since(names: Iterable[str], since: str, named: Iterable[str]) -> set[
     Args:
         names: the timeline's files.
         since: the newest instant before this writer began.
-        named: instants in the error of this writer; the later ones are its own. If there is none, only complete commits
-            are certain to be of others.
+        named: instants in this writer's error; those after `since` are its own. Without any, only complete commits are
+            certainly of others.
     """
     own = {at for at in named if at > since}
     files = [match for name in names if (match := _FILE.fullmatch(name)) and match["at"] > since]
@@ -65,15 +65,15 @@ def others_since(names: Iterable[str], since: str, named: Iterable[str]) -> set[
 
 
 def any_instant(names: Iterable[str]) -> bool:
-    """Whether anything was begun in the table."""
+    """Whether the timeline has any action."""
     return any(_FILE.fullmatch(name) for name in names)
 
 
 def is_removable(name: str, names: Iterable[str]) -> bool:
-    """Whether the table is without this incomplete file as it was before the write that it is of.
+    """Whether removing this incomplete file restores the table's state before the write.
 
-    A request can always go, and a clean is repeated. A commit can go as long as Hudi knows that it was begun, so that
-    it rolls the commit back, and no later commit builds on it.
+    Requests can always be removed, and a clean is repeated. A commit can be removed if Hudi has its inflight file, so
+    that it rolls the commit back, and no later commit builds on it.
     """
     files = [match for other in names if (match := _FILE.fullmatch(other))]
     (own,) = (file for file in files if file[0] == name)
@@ -85,7 +85,7 @@ def is_removable(name: str, names: Iterable[str]) -> bool:
 
 
 def _is_inflight(file: re.Match[str]) -> bool:
-    return "inflight" in (file["state"], file["action"])  # a commit's own is `<time>.inflight`
+    return "inflight" in (file["state"], file["action"])  # a commit's file is `<time>.inflight`
 
 
 def _is_complete(content: bytes | None) -> bool:
@@ -96,6 +96,6 @@ def _is_complete(content: bytes | None) -> bool:
             json.loads(content)
         elif content.startswith(_AVRO):
             return any(block.num_records for block in block_reader(io.BytesIO(content)))
-    except Exception:  # at a cut, fastavro can raise any exception
+    except Exception:  # for truncated files, fastavro can raise any exception
         return False
     return True

@@ -1,4 +1,4 @@
-"""What became of silver's rows between two versions: how they were, and how they are."""
+"""Rows of silver that changed between two versions, before and after."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -24,16 +24,15 @@ def images(silver: Table[Any], keys: Sequence[str], since: int, until: int) -> D
         since, until: the versions.
 
     Returns:
-        The table's columns as of `until`, and `__image`: `before`, the row as it was, and `after`, as it is. Of a
-        changed row both, one of each; of a new one no `before`, of one that went no `after`. Files that both versions
-        have are not read.
+        The table's columns as of `until`, and `__image`: `before` or `after`. A changed row has both, a new one only
+        `after`, a deleted one only `before`. Files that both versions have are not read.
 
     Raises:
-        ExpiredError: the table has let one of the versions go.
+        ExpiredError: the table no longer retains one of the versions.
     """
     before, after = silver.differing(since, until)
     before = as_columns_of(after, before)
-    # A commit's number is never used twice, so rows that share it and their key are the same.
+    # Commit numbers are never reused, so rows with the same number and key are equal.
     same = (F.col(f"b.{quoted(name)}").eqNullSafe(F.col(f"a.{quoted(name)}")) for name in (*keys, BATCH))
     was, is_now = (rows.select(F.struct("*").alias("row"), *map(quoted, (*keys, BATCH))) for rows in (before, after))
     both = was.alias("b").join(is_now.alias("a"), reduce(and_, same), "full")
@@ -43,7 +42,7 @@ def images(silver: Table[Any], keys: Sequence[str], since: int, until: int) -> D
 
 
 def as_columns_of(wanted: DataFrame, rows: DataFrame) -> DataFrame:
-    """Rows of an older version in the columns of a newer one; those that it did not have are null."""
+    """Rows of an older version with the columns of a newer one; missing columns are null."""
     there = set(rows.columns)
     return rows.select(
         *(

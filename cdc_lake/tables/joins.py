@@ -1,4 +1,4 @@
-"""Joins in which a null equals a null."""
+"""Null-safe joins: null equals null."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 from cdc_lake.columns import quoted
 
 
-def joined(rows: DataFrame, others: DataFrame, on: Sequence[str], how: str) -> DataFrame:
-    """`rows` that have, or with `left_anti` have not, a partner in `others` with the same values of the columns `on`.
+def null_safe_join(rows: DataFrame, others: DataFrame, on: Sequence[str], how: str) -> DataFrame:
+    """The `rows` with (`left_semi`) or without (`left_anti`) a row in `others` with equal values in the columns `on`.
 
     Args:
         how: `left_semi` or `left_anti`.

@@ -1,4 +1,4 @@
-"""Changes that keep stored values, as whole rows."""
+"""Complete changes that keep stored values."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -7,9 +7,9 @@ from cdc_lake.columns import KEEP, KEY, quoted
 
 
 def with_kept(changes: DataFrame, stored: DataFrame) -> DataFrame:
-    """Whole rows: where a change keeps what is stored, that is filled in.
+    """Fill the columns in `__keep` of each change with the stored values.
 
-    Columns in: `changes`', and `stored`'s `__key` and those that there are. Columns out: `changes`'.
+    Columns in: those of `changes`, and `__key` and others in `stored`. Columns out: those of `changes`.
     """
     joined = changes.alias("s").join(stored.alias("t"), F.col(f"s.{KEY}") == F.col(f"t.{KEY}"), "left")
     there = set(stored.columns) - {KEY}

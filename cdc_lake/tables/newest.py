@@ -1,4 +1,4 @@
-"""What the newest commit of a table says, read without Spark, where that can be told for certain."""
+"""Read a table's newest commit without Spark, in the cases in which that is safe."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from cdc_lake.errors import CdcLakeError
 from cdc_lake.storage.files import LocalFiles, Storage
 from cdc_lake.tables.contract import P
-from cdc_lake.tables.hudi_timeline import WRITTEN, incomplete
+from cdc_lake.tables.hudi_timeline import WRITTEN, incomplete_files
 from cdc_lake.tables.progress import METADATA_KEY, BronzeProgress, Progress
 
 if TYPE_CHECKING:
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
 LOG_FOLDER, METADATA_FOLDER = "_delta_log", ".hoodie"
-"""What a table's folder holds, of Delta and of Hudi."""
+"""Metadata folders of Delta and Hudi tables."""
 TABLE_ID = f"{METADATA_KEY}.table"
-"""Where a commit of ours in Hudi says the table's id."""
+"""Key of the table's id in cdc_lake's commits to Hudi."""
 HUDI_CHECKSUM = "hoodie.table.checksum"
-"""In each complete file of Hudi's settings of a table."""
+"""Key in every complete file of a Hudi table's properties."""
 _COMMIT = re.compile(r"(\d{20})\.json")
-_OTHERS_COMMITS = ("_commits", "_staged_commits")
-"""Where the newest commits of a table are whose commits a catalog coordinates; empty in all others."""
+_COORDINATED_COMMITS = ("_commits", "_staged_commits")
+"""Folders with the newest commits of a table whose commits a catalog coordinates; empty in other tables."""
 _INSTANT = re.compile(r"(?P<at>\d+)(_\d+)?\.(?P<action>\w+)")
 
 
 class Newest(NamedTuple, Generic[P]):
-    """A table as its newest commit leaves it.
+    """The state of a table after its newest commit.
 
     Attributes:
-        progress: what it has consumed.
+        progress: its progress.
         table_id, version: see `Table`.
-        bytes: of its files, of Hudi those of older versions included; none if Delta did not write it down, or the lake
-            is not in a local folder.
+        bytes: of its files, for Hudi including older versions; none if Delta's log does not have it, or the lake is not
+            in a local folder.
     """
 
     progress: P
@@ -51,11 +51,10 @@ class Newest(NamedTuple, Generic[P]):
 def newest_commit(
     files: LocalFiles | Storage, path: str, format: Literal["delta", "hudi"], kind: type[P]
 ) -> Newest[P] | None:
-    """What a table's `progress`, `id`, `version` and `size` say.
+    """A table's progress, id, version and size.
 
-    None where there is no table, or the log is not plainly as our own last commit leaves it: another program or version
-    wrote the newest commit, the table was restored, or a file is damaged. Spark then reads the log, and says what is
-    wrong with it.
+    None if there is no table, or if the log is not simply as cdc_lake's last commit left it: another program or version
+    made the newest commit, the table was restored, or a file is damaged. Spark then reads the log and reports problems.
 
     Args:
         files: the lake's.
@@ -72,10 +71,10 @@ def newest_commit(
 
 
 class DataFile(NamedTuple):
-    """A file of a Delta table's rows.
+    """A data file of a Delta table.
 
     Attributes:
-        most: by column, a value that none in the file is above; not of every column.
+        most: column -> upper bound of its values in the file; not for all columns.
     """
 
     path: str
@@ -83,9 +82,9 @@ class DataFile(NamedTuple):
 
 
 def newest_rows(files: LocalFiles | Storage, path: str) -> tuple[Newest[BronzeProgress], list[DataFile]] | None:
-    """What `newest_commit` says of a bronze table, and its files.
+    """A bronze table's `newest_commit` and its data files.
 
-    None where that says none, and where a file does not hold rows as they are: with deletion vectors or mapped columns.
+    None if `newest_commit` is none, or if the files need Delta to be read: with deletion vectors or mapped columns.
 
     Args:
         files: the lake's.
@@ -110,13 +109,13 @@ def rows_where(
     *,
     least: Mapping[str, Any],
 ) -> "pa.Table":
-    """Columns of the rows in a table's files that meet a condition.
+    """The rows of a table that meet a condition.
 
     Args:
         files: the lake's.
-        rows: the table's files.
-        columns: those of the condition among them.
-        least: by column, a value that no row is below that meets the condition. Files without one are not opened.
+        rows: the table's data files.
+        columns: the columns to return, including those of the condition.
+        least: column -> lower bound of its values in rows that meet the condition. Other files are not opened.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -125,14 +124,14 @@ def rows_where(
     for file in rows:
         if all(file.most.get(name, value) >= value for name, value in least.items()):
             with files.open(file.path) as source:
-                # Without threads of Arrow's: one that calls back as Python ends would abort the process.
+                # Without Arrow's threads, which may abort the process if they call back while Python ends.
                 read = pq.ParquetFile(source).read(list(columns), use_threads=False)
             found.append(read.filter(condition))
     return pa.concat_tables(found, promote_options="default")
 
 
 def newest_schema(files: LocalFiles | Storage, path: str) -> StructType | None:
-    """A Delta table's columns; none where `newest_rows` says none.
+    """A Delta table's columns; none in the cases in which `newest_rows` is none.
 
     Args:
         files: the lake's.
@@ -153,16 +152,16 @@ def _most(statistics: str | None) -> Mapping[str, Any]:
 
 
 _NOT_PLAIN = (OSError, ValueError, KeyError, TypeError, CdcLakeError)
-"""What reading a file raises that is missing, damaged, or in a form that is not ours."""
+"""Errors of missing, damaged and unknown files."""
 
 
 class _DeltaLog(NamedTuple):
-    """What the log of a Delta table says.
+    """The log of a Delta table.
 
     Attributes:
-        checkpoint: the newest; none before the first.
-        after: the actions of the commits after it, the oldest first.
-        newest: those of the newest commit.
+        checkpoint: the newest checkpoint, if there is one.
+        after: the actions of the commits after it, oldest first.
+        newest: the actions of the newest commit.
     """
 
     version: int
@@ -171,7 +170,7 @@ class _DeltaLog(NamedTuple):
     newest: Sequence[Mapping[str, Any]]
 
     def metadata(self) -> Mapping[str, Any]:
-        """The table's: id, schema, and configuration as a mapping."""
+        """The table's id, schema and configuration."""
         for action in reversed(self.after):
             if "metaData" in action:
                 found: Mapping[str, Any] = action["metaData"]
@@ -182,11 +181,11 @@ class _DeltaLog(NamedTuple):
         return {**found, "configuration": dict(found["configuration"])}
 
     def maps_columns(self) -> bool:
-        """Whether columns have other names in the files."""
+        """Whether columns have different names in the files."""
         return any(name.startswith("delta.columnMapping.") for name in self.metadata()["configuration"])
 
     def added(self) -> list[Mapping[str, Any]] | None:
-        """The table's files as the log adds them; see `newest_rows` for when there are none."""
+        """The `add` actions of the table's files; none in the cases of `newest_rows`."""
         if self.maps_columns():
             return None
         added: list[Mapping[str, Any]] = []
@@ -206,7 +205,7 @@ def _delta_log(files: LocalFiles | Storage, path: str) -> _DeltaLog | None:
     folder = f"{path}/{LOG_FOLDER}"
     names = files.names(folder)
     versions = [int(found[1]) for name in names if (found := _COMMIT.fullmatch(name))]
-    if not versions or any(files.names(f"{folder}/{name}") for name in _OTHERS_COMMITS if name in names):
+    if not versions or any(files.names(f"{folder}/{name}") for name in _COORDINATED_COMMITS if name in names):
         return None
 
     def actions(version: int) -> list[dict[str, Any]]:
@@ -214,7 +213,7 @@ def _delta_log(files: LocalFiles | Storage, path: str) -> _DeltaLog | None:
 
     checkpoint, first = None, 0
     if "_last_checkpoint" in names:
-        import pyarrow.parquet as pq  # a fifth of a second, and many logs have no checkpoint
+        import pyarrow.parquet as pq  # takes 0.2 s to import, and many logs have no checkpoint
 
         last = json.loads(_content(files, f"{folder}/_last_checkpoint"))
         if "parts" in last or "v2Checkpoint" in last:
@@ -235,8 +234,8 @@ def _of_delta(files: LocalFiles | Storage, path: str, kind: type[P]) -> Newest[P
 
 
 def _newest_in(log: _DeltaLog, files: LocalFiles | Storage, path: str, kind: type[P]) -> Newest[P] | None:
-    said: Mapping[str, Any] = next((action["commitInfo"] for action in log.newest if "commitInfo" in action), {})
-    progress = Progress.from_metadata(said.get("userMetadata"))
+    info: Mapping[str, Any] = next((action["commitInfo"] for action in log.newest if "commitInfo" in action), {})
+    progress = Progress.from_metadata(info.get("userMetadata"))
     if not isinstance(progress, kind):
         return None
     checksum = f"{path}/{LOG_FOLDER}/{log.version:020d}.crc"
@@ -253,15 +252,15 @@ def _of_hudi(files: LocalFiles | Storage, path: str, kind: type[P]) -> Newest[P]
     contents = {name: _content(files, f"{timeline}/{name}") for name in files.names(timeline) if name[0].isdigit()}
     sizes = {name: len(content) for name, content in contents.items()}
     instants = [found for name in sorted(sizes, reverse=True) if (found := _INSTANT.fullmatch(name))]
-    if incomplete(sizes, contents.__getitem__) or any(one["action"] == "restore" for one in instants):
+    if incomplete_files(sizes, contents.__getitem__) or any(one["action"] == "restore" for one in instants):
         return None
     written = [one for one in instants if one["action"] in WRITTEN]
     for one in written:
-        said = _said_in(contents[one[0]])
-        progress = Progress.from_metadata(said.get(METADATA_KEY))
+        metadata = _extra_metadata(contents[one[0]])
+        progress = Progress.from_metadata(metadata.get(METADATA_KEY))
         if isinstance(progress, kind):
             size = files.size(path) if isinstance(files, LocalFiles) else None
-            return Newest(progress, said[TABLE_ID], int(written[0]["at"]), size)
+            return Newest(progress, metadata[TABLE_ID], int(written[0]["at"]), size)
     return None
 
 
@@ -272,11 +271,11 @@ def _content(files: LocalFiles | Storage, path: str) -> bytes:
     return content
 
 
-def _said_in(commit: bytes) -> dict[str, str]:
+def _extra_metadata(commit: bytes) -> dict[str, str]:
     """A commit's extra metadata: JSON in table version 6, Avro in later ones."""
     if commit.startswith(b"{"):
         found = json.loads(commit)
     else:
         (found,) = (record for block in block_reader(io.BytesIO(commit)) for record in block)
-    said: dict[str, str] = found["extraMetadata"]
-    return said
+    metadata: dict[str, str] = found["extraMetadata"]
+    return metadata

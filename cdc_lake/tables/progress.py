@@ -1,7 +1,7 @@
-"""What a table has consumed, as it stands in the table's own commits.
+"""The progress of a table: what it has consumed, stored in its own commits.
 
-There is no checkpoint folder: the rows and the progress they stand for are one commit, so neither is ever there
-without the other. docs/explanation/guarantees.md "Progress in the commit".
+Each commit stores rows and progress together, so there is no checkpoint directory. docs/explanation/guarantees.md
+"Progress in the commit".
 """
 
 import json
@@ -17,14 +17,14 @@ METADATA_KEY = "cdc_lake"
 
 
 class SidePin(BaseModel):
-    """The state of a silver table's side table that belongs to a commit.
+    """The version of a silver table's side table that belongs to a commit.
 
     Attributes:
-        id: the side table's identity.
+        id: the side table's id.
         version: its version.
-        nonce: of the commit that made that version; versions up to 0.1.0 wrote none.
-        kinds: the kinds of entries that may be there (`columns.SIDE_KINDS`); a reader of others need not look.
-        swept_ms: when entries that are past their time were last removed.
+        nonce: of that version's commit; versions up to 0.1.0 wrote none.
+        kinds: the kinds of entries that it may have (`columns.SIDE_KINDS`).
+        swept_ms: when expired entries were last removed.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -37,13 +37,14 @@ class SidePin(BaseModel):
 
 
 class Gap(BaseModel):
-    """Offsets of one partition that a run was told to go on over: they were gone before they were read, or are skipped.
+    """Offsets of a partition that a run skipped on request: because they were deleted before they were read, or by
+    `start`, `seek` or `--accept-loss`.
 
     Attributes:
-        topic_id: Kafka's id of the topic.
-        start: the first that is missing.
-        end: the first that is there again; null when the topic, or the end of its log, is gone: nobody knows how many
-            there were.
+        topic_id: Kafka's topic id.
+        start: the first missing offset.
+        end: the first offset after the gap; null if the topic or the end of its log was deleted, so that the size of
+            the gap is unknown.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -59,7 +60,7 @@ class Sent(BaseModel):
 
     Attributes:
         commit: all rows up to this commit of the table were sent.
-        is_whole: else not even that: the first sending began at this commit, and nobody knows how far it came.
+        is_whole: false if the first send began at this commit, and an unknown part of it was sent.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -69,12 +70,12 @@ class Sent(BaseModel):
 
 
 class KeyFrom(BaseModel):
-    """Where in a topic the events of the primary key of today begin. Those before are of another key: none counts.
+    """Where the events of the current primary key begin in a topic. Events before have another key and are ignored.
 
     Attributes:
-        topic_id: Kafka's id of the topic; of topics that were there before it no event counts.
-        start: partition -> the first offset that counts.
-        whole: partition -> the next offset of what tells every row.
+        topic_id: Kafka's topic id; events of earlier topics are ignored.
+        start: partition -> the first offset of the current key.
+        whole: partition -> the end of the events that contain every row.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -144,7 +144,7 @@ def test_missing_read_permission_exits_2_without_a_retry(
     (done,) = run_bronze(load_config(file), [name], registry=FakeRegistry(), scheduler=scheduler).tables
 
     assert done.error is not None and (done.error.exit_code, done.error.retryable) == (2, False)
-    assert "give its user the ACLs Describe and Read on the topic" in done.error.message
+    assert "grant its user the ACLs Describe and Read on the topic" in done.error.message
     with pytest.raises(ConfigError, match="ACLs Describe and Read on the topic"):
         Broker(broker.site.address("open"), 10, broker_login(load_config(file).kafka)).first_records(name, {0: 0})
 
@@ -236,8 +236,8 @@ def test_a_wrong_login_ends_the_job_with_2_before_anything_is_read(
 
     error = refused(settings(tmp_path, broker.site.address(listener), **login, tls={"ca": certificates.ca}))
 
-    assert error.startswith(f"error CDC-200 {said}: Kafka at {broker.site.address(listener)} refuses the login (")
-    assert "see kafka.user" in error
+    assert error.startswith(f"error CDC-200 {said}: Kafka at {broker.site.address(listener)} rejects the login (")
+    assert "check kafka.user" in error
 
 
 NOT_BELIEVED: dict[str, tuple[str, dict[str, str]]] = {

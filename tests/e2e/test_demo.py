@@ -168,7 +168,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
 def test_unknown_demo_table_is_refused_and_known_ones_are_listed(refused: Callable[..., str]) -> None:
     said = refused("--table", "pagila.public.movie")
 
-    assert "error CDC-200 pagila.public.movie: no table to follow has such a topic" in said
+    assert "error CDC-200 pagila.public.movie: it matches no topic" in said
     assert "pagila.public.film" in said
 
 
@@ -181,7 +181,7 @@ def test_a_folder_with_what_no_demo_made_is_refused_and_left_alone(
 
     said = refused()
 
-    assert f"error CDC-200 {tmp_path}: it holds servers or tables that no demo made" in said
+    assert f"error CDC-200 {tmp_path}: it contains servers or tables that the demo did not create" in said
     assert "--folder" in said
 
 

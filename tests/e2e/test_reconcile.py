@@ -199,7 +199,7 @@ def found(done: TableReport) -> set[tuple[str, str, tuple[str, ...]]]:
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows are many ranges, and those that differ are split again."""
     monkeypatch.setattr(ranges, "ROWS_PER_RANGE", 2)
-    monkeypatch.setattr(ranges, "MOST_RANGES", 8)
+    monkeypatch.setattr(ranges, "MAX_RANGES", 8)
 
 
 CELLS: dict[int, tuple[str, Any]] = {

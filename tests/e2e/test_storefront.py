@@ -88,7 +88,9 @@ def fulfilment(rng: random.Random) -> Iterator[dict[str, Any]]:
 
 def newest(sent: list[dict[str, Any]], settings: Mapping[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]:
     """What there must be: of each key the event that comes last by the sequence, unless it deletes."""
-    last = {tuple(one[name] for name in settings["keys"]): one for one in sent}  # they are made in the sequence's order
+    last = {
+        tuple(one[name] for name in settings["merge"]["keys"]): one for one in sent
+    }  # they are made in the sequence's order
     return {key: one for key, one in last.items() if not one.get("deleted") and one.get("state") != "VOID"}
 
 
@@ -127,9 +129,9 @@ def test_the_newest_state_of_every_entity_is_there_however_its_events_came(
         path = f"{config.lake.root}/silver/{topics[name].replace('.', '/')}"
         rows = DeltaTable(path).to_pyarrow_table().to_pylist()
         found = [row for row in rows if not row["__deleted"]]
-        assert {tuple(row[key] for key in settings["keys"]) for row in found} == expected.keys()
+        assert {tuple(row[key] for key in settings["merge"]["keys"]) for row in found} == expected.keys()
         for row in found:
-            one = expected[tuple(row[key] for key in settings["keys"])]
+            one = expected[tuple(row[key] for key in settings["merge"]["keys"])]
             assert json.loads(json.dumps(plain(row, one), default=str)) == one
 
 

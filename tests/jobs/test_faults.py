@@ -617,7 +617,7 @@ def test_without_leases_one_driver_commits_and_one_ends_with_40(
     first, second = meet(layer, lake, batch, lambda: run(layer, lake, enabled=False), enabled=False)
 
     assert second.error is None and second.batches == BATCHES - batch + 1
-    assert first.code == 40 and f"committed while batch {batch} was being made" in first.said, first.said
+    assert first.code == 40 and f"committed before batch {batch} of this run" in first.said, first.said
     assert content(lake, layer) == undisturbed[layer]
 
 
@@ -632,7 +632,7 @@ def test_a_driver_past_its_lease_is_followed_and_ends_with_40(
     first, second = meet(layer, lake, 2, follow, seconds=LEASE_SECONDS)
 
     assert second.error is None and second.batches == BATCHES - 1
-    assert first.code == 40 and "has taken the table over" in first.said, first.said
+    assert first.code == 40 and "has taken over the table" in first.said, first.said
     assert content(lake, layer) == undisturbed[layer]
 
 
@@ -676,5 +676,5 @@ def test_each_record_is_appended_once_by_two_drivers(spark: SparkSession, append
         code = first.ended()
 
     assert second.error is None and second.batches == BATCHES - 1
-    assert code == 40 and "committed while batch 2 was being made" in first.said, first.said
+    assert code == 40 and "committed before batch 2 of this run" in first.said, first.said
     assert appended_offsets(appended) == list(range(MAX_ROWS * BATCHES))

@@ -7,7 +7,7 @@ from textwrap import fill
 from typing import NamedTuple
 
 from cdc_lake.spark.java import JAVA_VERSION
-from cdc_lake.spark.versions import BROKEN, PROFILES
+from cdc_lake.spark.versions import INCOMPATIBLE, PROFILES
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = CHECKOUT / "docs" / "reference" / "compatibility.md"
@@ -176,7 +176,7 @@ def _shown(count: Count | None) -> str:
 
 
 def _broken() -> list[str]:
-    return _table(("what", "why", "instead"), [(one.what, one.why, one.todo) for one in BROKEN])
+    return _table(("what", "why", "instead"), [(one.what, one.why, one.todo) for one in INCOMPATIBLE])
 
 
 def _not() -> list[str]:

@@ -10,7 +10,7 @@ import reference
 from cdc_lake.fold import arrow, moves
 from cdc_lake.fold.arrow import EVENT, GIVEN, LEFT, MEMORY, OF_ROW, ORDER_TYPE, PLACE_TYPE, ROW
 from cdc_lake.fold.rules import DELETES, TRUNCATE, UPSERTS, Event, Order, State
-from cdc_lake.fold.whole_table import Mark, Place, Truncate, WholeTable, whole_table
+from cdc_lake.fold.table_events import Mark, Place, TableEvents, Truncate, table_events
 from rules.table import Record, Settled
 
 STREAM = pa.schema(
@@ -49,17 +49,17 @@ class ArrowTable(Settled):
         self._keys: dict[str, Hashable] = {}
         self._rows: dict[str, Row] = {}
         self._memory: dict[str, Row] = {}
-        self._lifetimes: dict[str, dict[str, tuple[str, moves.Left, Row]]] = {}
+        self._lifetimes: dict[str, dict[str, tuple[str, moves.EndedLifetime, Row]]] = {}
         """By key, those that its key changes ended, by name: the change, what it left, and the values."""
-        self._happened = WholeTable()
+        self._happened = TableEvents()
 
     def take(self, batch: Sequence[Record]) -> None:
         """Fold a batch, in any order, into the table."""
         before, earlier = self._happened, self._log
         self._log = [*self._log, *batch]
-        happened = whole_table(*self._of_all(batch), earlier=self._of_all(earlier)[1], before=before)
+        happened = table_events(*self._of_all(batch), earlier=self._of_all(earlier)[1], before=before)
         if happened.is_behind:
-            self._happened = whole_table(*self._of_all(self._log))
+            self._happened = table_events(*self._of_all(self._log))
             again = {json.dumps(event.key) for _, event in self._log if event.op != TRUNCATE}
         else:
             self._happened = happened
@@ -98,7 +98,7 @@ class ArrowTable(Settled):
             self._is_hard,
             self._truncates_hard,
             of_all,
-            whole_table(*self._of_all(self._log)).events if again else (),
+            table_events(*self._of_all(self._log)).events if again else (),
             start,
             self._happened.start.considered,
         )
@@ -158,7 +158,7 @@ class ArrowTable(Settled):
                     row["values"][name] = values[holder][name]
             self._remember(key, row)
 
-    def _ended(self) -> list[tuple[str, moves.Left, Row]]:
+    def _ended(self) -> list[tuple[str, moves.EndedLifetime, Row]]:
         return [one for of_key in self._lifetimes.values() for one in of_key.values()]
 
     def _written(self, piece: Row, given: Iterable[Row]) -> Row:
@@ -187,7 +187,7 @@ class ArrowTable(Settled):
         if name in lifetimes:  # several records hold its values
             values |= lifetimes[name][2]
         marks = {column: repr(value) for column, value in values.items()}
-        lifetimes[name] = piece["move"], moves.Left(name, place, marks, piece["came_by"]), values
+        lifetimes[name] = piece["move"], moves.EndedLifetime(name, place, marks, piece["came_by"]), values
 
     def _remember(self, key: str, row: Row) -> None:
         """Keep what the table and its side table can hold, and nothing else."""

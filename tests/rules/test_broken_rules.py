@@ -113,7 +113,8 @@ BROKEN_IN_RUNS: Mapping[str, Broken] = {
         "O12-tombstone-read-late-before-a-replay", [('row["seen"] or row["place"]', 'row["place"]')]
     ),
     "a run ends with its batch": Broken(
-        depends_on_size, [("        is_slow[-1] = True  # it may go on\n", ""), ("is_slow[0] = True", "pass")]
+        depends_on_size,
+        [("        is_slow[-1] = True  # it may continue in the next batch\n", ""), ("is_slow[0] = True", "pass")],
     ),
     "an event below what silver shows is folded on top": Broken(
         "late-update",

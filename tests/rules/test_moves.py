@@ -9,7 +9,7 @@ import pytest
 import reference
 
 from cdc_lake.fold import moves
-from cdc_lake.fold.moves import Left
+from cdc_lake.fold.moves import EndedLifetime
 from rules.arrow_table import move_name
 
 
@@ -25,14 +25,14 @@ def between(old: int, new: int) -> str | None:
 
 def ended(
     move: str | None, name: str, place: int, came_by: str | None = None, **values: Hashable
-) -> tuple[str | None, Left]:
-    return move, Left(name, (place,), values, came_by)
+) -> tuple[str | None, EndedLifetime]:
+    return move, EndedLifetime(name, (place,), values, came_by)
 
 
 class Case(NamedTuple):
     """Lifetimes that key changes ended; and by change, from which of them a row that it brought takes its body."""
 
-    lifetimes: list[tuple[str | None, Left]]
+    lifetimes: list[tuple[str | None, EndedLifetime]]
     holders: dict[str | None, str | None]
 
 

@@ -21,10 +21,10 @@ from cdc_lake.operations.seek import moves
 from cdc_lake.operations.status import status
 from cdc_lake.runs.report import TableReport
 from cdc_lake.silver.run import run_silver
-from cdc_lake.sources.files import Files
+from cdc_lake.sources.files import TopicFiles
 
 COLUMNS = {"n": OPTIONAL_INT, "text": OPTIONAL_STRING}
-AS_JSON = {"value_framing": "json", "columns": {"id": "int", "n": "int", "text": "string"}}
+AS_JSON = {"value": {"wire_format": "json", "columns": {"id": "int", "n": "int", "text": "string"}}}
 
 
 class Landing:
@@ -42,8 +42,8 @@ class Landing:
             defaults=TableConfig(**settings),
         )
 
-    def source(self) -> Files:
-        return Files(str(self.files), str(self.lake), lambda: self.spark, lambda topic: self.topic.key_text)
+    def source(self) -> TopicFiles:
+        return TopicFiles(str(self.files), str(self.lake), lambda: self.spark, lambda topic: self.topic.key_text)
 
     def write(self, *records: Record, **how: Any) -> list[Path]:
         return write_files(self.files, records, self.topic.registry, **how)
@@ -200,7 +200,7 @@ def test_files_that_overlap_or_begin_alike_are_refused(landing: Landing) -> None
 
     assert overlapping.error and overlapping.error.exit_code == 2
     assert f"{topic.table}+0+0000000000.avro" in overlapping.error.message
-    assert "beyond the first offset of the file behind it" in overlapping.error.message
+    assert "beyond the first offset of the next file" in overlapping.error.message
     assert alike.error and alike.error.exit_code == 2
     assert "begins at the same offset" in alike.error.message
     assert not (landing.lake / "bronze").exists()
@@ -219,7 +219,7 @@ def test_a_file_that_is_cut_off_leaves_nothing_half_read(landing: Landing) -> No
 
     for done in (broken, in_the_middle):
         assert done.error and done.error.exit_code == 10
-        assert file.name in done.error.message and "cannot be read to its end" in done.error.message
+        assert file.name in done.error.message and "cannot be read completely" in done.error.message
     assert behind
     assert [row["offset"] for row in landing.read("bronze")] == list(range(6))
 
@@ -248,7 +248,7 @@ def test_parquet_without_an_avro_schema_has_its_columns(landing: Landing) -> Non
 
 
 def test_a_folder_that_cannot_be_listed_is_said(landing: Landing) -> None:
-    source = Files("s4://nowhere/at/all", str(landing.lake), lambda: landing.spark)
+    source = TopicFiles("s4://nowhere/at/all", str(landing.lake), lambda: landing.spark)
 
     with pytest.raises(ConfigError, match=r"files\.root: s4://nowhere/at/all: it cannot be listed"):
         source.topics()
@@ -274,7 +274,7 @@ def test_rows_without_the_key_s_columns_are_said(landing: Landing, tmp_path: Pat
     done = landing.land()
 
     assert done.error and done.error.exit_code == 2
-    assert "has the column id, which the rows of the files do not have" in done.error.message
+    assert "has the column id, which the files' rows lack" in done.error.message
 
 
 def test_a_line_that_is_no_record_is_in_quarantine(spark: SparkSession, tmp_path: Path) -> None:

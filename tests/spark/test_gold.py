@@ -461,7 +461,7 @@ def test_a_gold_table_that_says_nothing_of_its_sources_is_made_anew_with_a_warni
 
     done = ok(lake.made("per_kind"))
 
-    assert "none of the commits left" in done.warnings[0]
+    assert "none of its retained commits" in done.warnings[0]
     assert [row[0] for row in lake.rows("per_kind")] == ["a", "b"]
     assert lake.made("per_kind").status == "unchanged"
 

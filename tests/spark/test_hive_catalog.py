@@ -256,7 +256,7 @@ def test_drift_made_by_hand_is_found_and_mended(
     assert drift(lake, spark) == {
         f"{DATABASES['hudi_mor']}.thing_ro": ["missing"],
         **{
-            entry: [f"location is {elsewhere}", f"columns missing: {column}"]
+            entry: [f"location is {elsewhere}", f"missing columns: {column}"]
             for entry, column in zip(listed, lost, strict=True)
         },
     }
@@ -384,7 +384,7 @@ def test_check_of_delta_tables_makes_no_session(
     found, report = entries(None, lake, config), check_catalog(config, ["*"])
 
     differing = {one.entry: one.differences for one in report.drifted if one.layer}
-    assert differing == {f"{DATABASES['delta']}.thing": [f"columns missing: {changed}"]}
+    assert differing == {f"{DATABASES['delta']}.thing": [f"missing columns: {changed}"]}
     with monkeypatch.context() as patch:
         patch.setattr(catalog_module, "newest_schema", lambda files, path: None)
         patch.setattr(catalog_module, "newest_rows", lambda files, path: None)

@@ -296,7 +296,7 @@ def test_a_commit_that_is_not_this_run_s_is_noticed(spark: SparkSession, merged:
     late = HudiTable(spark, merged.table.path, kind="cow")
     late.progress = lambda: step(7)  # type: ignore[method-assign]
 
-    with pytest.raises(TableLockedError, match="run a run committed while batch 2"):
+    with pytest.raises(TableLockedError, match="run a run committed during batch 2"):
         late._committed(step(2))
 
 
@@ -311,7 +311,7 @@ def test_write_waits_for_its_clock_or_exits_10(
     monkeypatch.setattr(hudi, "time", clock)
 
     if ahead > hudi._MOST_SECONDS_AHEAD:
-        with pytest.raises(InfrastructureError, match=r"its newest commit is of .*Z, and this machine's clock says"):
+        with pytest.raises(InfrastructureError, match=r"its newest commit is of .*Z, but this machine's clock is at"):
             copied.advance(step(3))
         assert copied.version() == before
     else:
@@ -349,7 +349,7 @@ def test_write_that_loses_a_race_exits_40(
 
 
 def test_a_table_without_any_progress_is_data_loss(spark: SparkSession, foreign: Path) -> None:
-    with pytest.raises(NoProgressError, match="none of the commits left"):
+    with pytest.raises(NoProgressError, match="none of the commits on its timeline has progress"):
         HudiTable(spark, str(foreign)).progress()
 
 
@@ -379,11 +379,11 @@ def test_a_table_of_another_format_or_type_is_refused(
     write_deltalake(delta, pa.table({"id": [1]}))
     is_held, other = ("COPY_ON_WRITE", "mor") if kind == "cow" else ("MERGE_ON_READ", "cow")
 
-    with pytest.raises(ConfigError, match="there is a hudi table, and the settings say delta"):
+    with pytest.raises(ConfigError, match="the folder has a hudi table, but the settings ask for delta"):
         silver_table(spark, hudi, StorageConfig())
-    with pytest.raises(ConfigError, match="there is a delta table, and the settings say hudi"):
+    with pytest.raises(ConfigError, match="the folder has a delta table, but the settings ask for hudi"):
         silver_table(spark, delta, StorageConfig(format="hudi"))
-    with pytest.raises(ConfigError, match=rf"hoodie.table.type is {is_held}, and the settings say hudi {other}"):
+    with pytest.raises(ConfigError, match=rf"hoodie.table.type is {is_held}, but the settings ask for hudi {other}"):
         silver_table(spark, hudi, StorageConfig(format="hudi", type=other))
 
 
@@ -396,19 +396,21 @@ def test_a_table_that_a_newer_hudi_has_written_is_refused_before_this_one_reads_
     properties.write_text(newer)
     properties.with_name(f".{properties.name}.crc").unlink(missing_ok=True)
 
-    with pytest.raises(UnsupportedError, match=r"made it a table of version 99, and this Hudi knows none above [89];"):
+    with pytest.raises(
+        UnsupportedError, match=r"the table has version 99, but this Hudi release supports versions up to [89];"
+    ):
         silver_table(spark, copied.path, StorageConfig(format="hudi", type=kind))
 
 
 def test_a_hudi_table_of_somebody_else_is_refused(spark: SparkSession, tmp_path: Path, foreign: Path) -> None:
     path = shutil.copytree(foreign, tmp_path / "theirs")
 
-    with pytest.raises(ConfigError, match=r"whose hoodie\.\S+ is \w+, and the settings say hudi"):
+    with pytest.raises(ConfigError, match=r"whose hoodie\.\S+ is \w+, but the settings ask for hudi"):
         silver_table(spark, str(path), StorageConfig(format="hudi"))
     properties = path / ".hoodie" / "hoodie.properties"
     properties.write_text(re.sub(r"(?m)^hoodie\.table\.checksum=.*\n", "", properties.read_text()))  # as before 0.11
     properties.with_name(f".{properties.name}.crc").unlink()
-    with pytest.raises(ConfigError, match=r"whose hoodie\.table\.type is None, and the settings say hudi"):
+    with pytest.raises(ConfigError, match=r"whose hoodie\.table\.type is None, but the settings ask for hudi"):
         silver_table(spark, str(path), StorageConfig(format="hudi"))
 
 
@@ -428,7 +430,7 @@ def test_a_table_for_old_readers_holds_the_same_rows(spark: SparkSession, tmp_pa
     assert isinstance(again, HudiTable)
     assert_held(again, {1: (3, "a"), 2: (7, None), 3: (0, None), 4: (0, None)})
     assert "hoodie.table.version=6" in Path(path, ".hoodie", "hoodie.properties").read_text().splitlines()
-    with pytest.raises(ConfigError, match=r"hoodie.record.merge.mode is None, and the settings say hudi"):
+    with pytest.raises(ConfigError, match=r"hoodie.record.merge.mode is None, but the settings ask for hudi"):
         silver_table(spark, path, wanted.model_copy(update={"table_version": None}))
 
 

@@ -13,7 +13,7 @@ from cdc_lake.operations.quarantine import OffsetRange, Selection
 from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.silver.run import run_silver
 
-PLAIN = {"key_framing": "json", "columns": {"id": "int"}}
+PLAIN = {"key": {"wire_format": "json"}, "value": {"columns": {"id": "int"}}}
 OTHERS: dict[str, tuple[wire.Schema, dict[str, Any]]] = {
     "other columns": (wire.Table(TABLE.name, {"name": wire.STRING}, ["name"]).key, {"name": "x"}),
     "one more column": (
@@ -29,7 +29,7 @@ class Keyed(Lake):
 
     def __init__(self, spark: SparkSession, root: Path, **settings: Any) -> None:
         super().__init__(spark, root, Shelf(), **settings)
-        self._is_plain = "key_framing" in settings
+        self._is_plain = "key" in settings
 
     def append(self, name: str, schema: wire.Schema = TABLE.key, key: dict[str, Any] | None = None) -> None:
         number = self.offset

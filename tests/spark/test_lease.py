@@ -200,7 +200,7 @@ def test_a_run_whose_lease_was_taken_over_is_told_before_it_commits(storage: Sto
         mine.check()
         storage.replace(f"{tmp_path}/000000000002.json", held())
 
-        with pytest.raises(TableLockedError, match=r"run theirs .* has taken the table over"):
+        with pytest.raises(TableLockedError, match=r"run theirs .* has taken over the table"):
             mine.check()
 
 
@@ -248,7 +248,7 @@ def test_a_file_without_content_is_a_lease_from_when_it_was_written(storage: Sto
 def test_a_lease_that_cannot_be_written_is_an_error_that_names_its_folder(storage: Storage, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(InfrastructureError, match=r"its lease cannot be taken: .*file/lease can be read"):
+    with pytest.raises(InfrastructureError, match=r"cannot take its lease: .*file/lease can be read"):
         lease(storage, tmp_path / "file" / "lease").__enter__()
 
 

@@ -93,7 +93,7 @@ def test_rows_may_be_placed_by_their_keys_alone(spark: SparkSession, path: str, 
     assert {file.name[:8] for file in Path(path).glob("*.parquet")} == {"00000000", "00000001"}
     for others in (3, None):
         other = silver_table(spark, path, wanted.model_copy(update={"buckets": others}))
-        with pytest.raises(ConfigError, match=f"has 2 buckets, and the settings say {others or 'none'}"):
+        with pytest.raises(ConfigError, match=f"has 2 buckets, but the settings ask for {others or 'none'}"):
             other.merge(changes(spark, (0, "d", None)), ["id"], step(5))
     assert {row["id"]: row["text"] for row in table.read().collect()} == expected
 
@@ -113,7 +113,7 @@ def test_other_partitions_are_refused_and_overwrites_keep_them(
     table = silver_table(spark, path, partitioned(table_type, "text"))
     before = table.merge(changes(spark, (1, "a", JANUARY), (2, "b", JANUARY)), ["id"], step(1)).version
     for others in ((), ("month(at)",)):
-        with pytest.raises(ConfigError, match=r"partition_text\)?, and the settings say"):
+        with pytest.raises(ConfigError, match=r"partition_text\)?, but the settings ask for"):
             silver_table(spark, path, partitioned(table_type, *others))
 
     table.overwrite(changes(spark, (2, "c", FEBRUARY)).drop("__keep", "__delete"), step(2))

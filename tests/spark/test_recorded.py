@@ -100,7 +100,9 @@ QUICK = (
 def test_a_recorded_story_ends_in_silver_as_it_was_told(spark: SparkSession, tmp_path: Path, name: str) -> None:
     recording = RECORDED[name]
     is_plain = name.startswith("json-bare")
-    settings = {"key_framing": "json", "value_framing": "json", "columns": DECLARED} if is_plain else {}
+    settings = (
+        {"key": {"wire_format": "json"}, "value": {"wire_format": "json", "columns": DECLARED}} if is_plain else {}
+    )
     lake = Lake(spark, tmp_path, shelf_of(recording), topic=TOPIC, **settings)
     for record in recording["records"]:
         if record["topic"] == TOPIC:

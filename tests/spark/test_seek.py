@@ -179,7 +179,10 @@ def four_records(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
     return empty, landed
 
 
-@pytest.mark.parametrize(("start", "said"), [({0: 7}, "there is no offset 7"), ({5: 0}, r"\[5\]: the topic has no")])
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [({0: 7}, "offset 7 is outside the log"), ({5: 0}, r"\[5\]: the topic does not")],
+)
 def test_a_place_that_is_not_there_is_named_before_anything_is_read(
     four_records: tuple[Place, Place], start: dict[int, int], said: str
 ) -> None:

@@ -59,9 +59,9 @@ def test_property_or_constraint_stops_run_until_removed(
     error = place.refused()
 
     assert (error.code, error.exit_code) == ("CDC-200", 2)
-    assert f"{said} refuses the rows that the source has; nothing was written" in error.message
+    assert f"{said} rejects the source's rows; the batch was not committed" in error.message
     assert "1234567" not in error.message
-    place.spark.sql(error.message.partition("To let the jobs write it: ")[2]).collect()
+    place.spark.sql(error.message.partition("to remove it, run ")[2]).collect()
     place.lake.fold()
     assert place.lake.rows()[1]["n"] == row["n"]
 

@@ -142,7 +142,7 @@ def test_a_table_of_many_files_is_written_anew(
     _, pin = pins
     before = table.read(pin).inputFiles()
     assert len(before) > 1
-    monkeypatch.setattr(side, "MOST_FILES", 1)
+    monkeypatch.setattr(side, "MAX_FILES", 1)
 
     anew = write(table, pin, entries(spark, ("key", "c", "3")))
 
@@ -157,9 +157,9 @@ def test_a_table_that_is_gone_is_data_loss(
 ) -> None:
     *_, pin = written
 
-    with pytest.raises(DamagedFileError, match="the table is gone, and with it silver's memory"):
+    with pytest.raises(DamagedFileError, match="the table is missing, so silver's record of its deletes is lost"):
         table.read(pin)
-    with pytest.raises(DamagedFileError, match="the table is gone"):
+    with pytest.raises(DamagedFileError, match="the table is missing"):
         table.write(pin, entries(spark, ("key", "a", "1")), at_ms=0, memory_days=30)
 
 
@@ -176,7 +176,7 @@ def test_version_of_another_history_is_data_loss(spark: SparkSession, table: Sid
     of_before = second.model_copy(update={"version": second.version + 1})
 
     assert (first.nonce, second.nonce) != ("", "") and first.nonce != second.nonce
-    with pytest.raises(DamagedFileError, match="version 2 is not the one that silver names"):
+    with pytest.raises(DamagedFileError, match="version 2 is not the one that silver refers to"):
         table.read(of_before)
     assert held(table, second.model_copy(update={"nonce": ""})) == held(table, second)  # of versions up to 0.1.0
 

@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from cdc_lake.aws import client, in_our_words
+from cdc_lake.aws import client, translated
 from cdc_lake.config import load_config, secret
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, InstallationError
 
@@ -76,7 +76,7 @@ def test_a_parameter_that_does_not_say_it_right_is_named(text: str, said: str) -
 
 
 def test_a_parameter_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"ssm:/nowhere: there is no such thing; see its name, and the region"):
+    with pytest.raises(ConfigError, match=r"ssm:/nowhere: it does not exist; check its name and the region"):
         load_config("ssm:/nowhere")
 
 
@@ -97,10 +97,10 @@ def test_secrets_are_looked_up_where_aws_keeps_them() -> None:
 @pytest.mark.parametrize(
     ("text", "key", "said"),
     [
-        (f'{{"password": "{CANARY}"}}', "#pasword", "it is no JSON object with `pasword`"),
-        (CANARY, "#password", "it is no JSON object with `password`"),
-        (f'["{CANARY}"]', "#password", "it is no JSON object with `password`"),
-        (CANARY.encode(), "", "it is binary"),
+        (f'{{"password": "{CANARY}"}}', "#pasword", "the secret is not a JSON object with the key `pasword`"),
+        (CANARY, "#password", "the secret is not a JSON object with the key `password`"),
+        (f'["{CANARY}"]', "#password", "the secret is not a JSON object with the key `password`"),
+        (CANARY.encode(), "", "the secret is binary"),
     ],
 )
 def test_a_secret_that_is_not_as_its_reference_says_is_told_without_it(text: str | bytes, key: str, said: str) -> None:
@@ -132,14 +132,16 @@ def test_references_to_what_aws_keeps_are_taken_for_references(tmp_path: Path) -
 def test_without_a_region_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_DEFAULT_REGION")
 
-    with pytest.raises(ConfigError, match="nothing says which region; set AWS_DEFAULT_REGION"):
+    with pytest.raises(ConfigError, match="no AWS region is set; set AWS_DEFAULT_REGION"):
         load_config("ssm:/lake/config")
 
 
 def test_aws_that_does_not_answer_is_infrastructure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
 
-    with pytest.raises(InfrastructureError, match=r"ssm:/lake/config: AWS does not answer \(EndpointConnectionError\)"):
+    with pytest.raises(
+        InfrastructureError, match=r"ssm:/lake/config: AWS does not respond \(EndpointConnectionError\)"
+    ):
         load_config("ssm:/lake/config")
 
 
@@ -155,7 +157,7 @@ def test_aws_that_does_not_answer_is_infrastructure(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_what_aws_answers_is_told_in_words(code: str, wanted: type[CdcLakeError]) -> None:
-    with pytest.raises(CdcLakeError, match=r"^here: ") as caught, in_our_words("here"):
+    with pytest.raises(CdcLakeError, match=r"^here: ") as caught, translated("here"):
         raise ClientError({"Error": {"Code": code, "Message": "because"}}, "Ask")
 
     assert type(caught.value) is wanted
@@ -166,12 +168,12 @@ def test_refusal_by_status_alone_is_not_retried(status: int) -> None:
     """The code of an answer without a body, as to HEAD, is the status."""
     answer = {"Error": {"Code": str(status), "Message": ""}, "ResponseMetadata": {"HTTPStatusCode": status}}
 
-    with pytest.raises(ConfigError, match="AWS refuses the credentials"), in_our_words("here"):
+    with pytest.raises(ConfigError, match="AWS rejects the credentials"), translated("here"):
         raise ClientError(answer, "HeadObject")  # type: ignore[arg-type]
 
 
 def test_a_request_that_is_none_is_a_defect_of_ours() -> None:
-    with pytest.raises(CdcLakeError, match="this is a defect of cdc_lake") as caught, in_our_words("here"):
+    with pytest.raises(CdcLakeError, match="this is a bug in cdc_lake") as caught, translated("here"):
         client("ssm").get_parameter(Nam="x")
 
     assert type(caught.value) is CdcLakeError

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from cdc_lake.errors import UnsupportedError
-from cdc_lake.reconcile.canonical import rule, split
+from cdc_lake.reconcile.canonical import rule, split_texts
 from cdc_lake.reconcile.catalogue import NOT_SENT, Column, Table
 from cdc_lake.reconcile.columns import shared_columns
 from cdc_lake.reconcile.rows import NEVER_THERE, Difference, Differences, TextRow
@@ -42,7 +42,7 @@ def column(kind: str, name: str = "c", **traits: Any) -> Column:
     ],
 )
 def test_joined_texts_are_told_again(text: str, parts: tuple[str | None, ...]) -> None:
-    assert split(text) == parts
+    assert split_texts(text) == parts
 
 
 @pytest.mark.parametrize(
@@ -116,17 +116,17 @@ def test_a_column_whose_values_stand_beside_is_compared_where_all_of_them_can_be
         table, silver, ["id"], lambda name: [one for one in silver.names if one.split("__")[0] == name]
     )
 
-    assert [list(one.held) for one in shared.others] == [["price", "price__int"]]
-    assert reasons == {"day": "silver holds it as string and date, the source as date"}
+    assert [list(one.rules) for one in shared.others] == [["price", "price__int"]]
+    assert reasons == {"day": "silver stores it as string and date, the source as date"}
 
 
 def test_each_column_that_is_not_compared_says_why() -> None:
     shared, reasons = shared_columns(TABLE, SILVER, ["id"], holding)
 
-    assert [list(one.held) for one in (*shared.key, *shared.others)] == [["id"], ["my_name"]]
+    assert [list(one.rules) for one in (*shared.key, *shared.others)] == [["id"], ["my_name"]]
     assert shared.has_number_as_key
     assert reasons == {
-        "raw": "silver holds it as string, the source as bytea",
+        "raw": "silver stores it as string, the source as bytea",
         "b": NOT_SENT,
         "old": "the source does not have it",
     }

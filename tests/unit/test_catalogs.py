@@ -177,11 +177,11 @@ def test_what_is_listed_otherwise_is_said() -> None:
     assert said(location="file:/lake/silver/shop/public/film/") == []
     assert differences(wanted, None) == ["missing"]
     assert said(location="/elsewhere") == ["location is /elsewhere"]
-    assert said(columns=(first, *others)) == ["columns missing: paid"]
-    assert said(columns=(*wanted.columns, Column("x", "int"))) == ["columns too many: x"]
+    assert said(columns=(first, *others)) == ["missing columns: paid"]
+    assert said(columns=(*wanted.columns, Column("x", "int"))) == ["extra columns: x"]
     assert said(columns=(first, replace(second, type="string"), *others)) == ["paid is string"]
-    assert said(columns=(replace(first, comment=""), second, *others)) == ["id has another comment"]
-    assert said(columns=(second, first, *others)) == ["columns in another order"]
+    assert said(columns=(replace(first, comment=""), second, *others)) == ["id has a different comment"]
+    assert said(columns=(second, first, *others)) == ["different order of columns"]
     assert said(parameters={"spark.sql.sources.provider": "hudi"}) == [f"format is hudi {wanted.input_format}"]
 
 

@@ -113,7 +113,7 @@ def test_a_reference_into_another_context_is_followed_there(server: FakeServer) 
 def test_a_reference_to_what_the_registry_does_not_have_is_its_fault(server: FakeServer) -> None:
     server.answer("/schemas/ids/1", (200, registered(a_record("A", "x.B"), ("B", 2))))
 
-    with pytest.raises(InfrastructureError, match="refers to version 2 of the subject B, and it does not have that"):
+    with pytest.raises(InfrastructureError, match="refers to version 2 of the subject B, which it lacks"):
         client(server).schema("id", "1")
 
 
@@ -138,7 +138,7 @@ def test_an_answer_that_may_pass_by_itself_is_asked_for_again(server: FakeServer
 def test_a_registry_that_stays_down_is_bad_infrastructure(server: FakeServer) -> None:
     server.answer("/schemas/ids/1", (429, {"error_code": 42901, "message": "slow down"}))
 
-    with pytest.raises(InfrastructureError, match="answered 429") as caught:
+    with pytest.raises(InfrastructureError, match="responded with 429") as caught:
         client(server, attempts=3).schema("id", "1")
 
     assert caught.value.exit_code == 10
@@ -149,7 +149,7 @@ def test_a_registry_that_takes_too_long_is_bad_infrastructure(server: FakeServer
     server.delay_seconds = 1.0
     registry = ConfluentRegistry(Endpoint(server.url, timeout_seconds=0.1, attempts=2))
 
-    with pytest.raises(InfrastructureError, match="does not answer"):
+    with pytest.raises(InfrastructureError, match="does not respond"):
         registry.schema("id", "1")
     assert len(server.seen) == 2
 
@@ -158,7 +158,7 @@ def test_a_registry_that_takes_too_long_is_bad_infrastructure(server: FakeServer
 def test_refused_credentials_stop_at_once(server: FakeServer, status: int) -> None:
     server.answer("/schemas/types", (status, {"error_code": status * 100, "message": "no"}))
 
-    with pytest.raises(ConfigError, match=f"refuses the credentials .{status}.*registry.auth") as caught:
+    with pytest.raises(ConfigError, match=f"rejects the credentials .{status}.*registry.auth") as caught:
         client(server).check()
 
     assert caught.value.exit_code == 2
@@ -171,7 +171,7 @@ def test_refused_credentials_stop_at_once(server: FakeServer, status: int) -> No
 def test_an_answer_that_is_no_schema_is_bad_infrastructure(server: FakeServer, body: object) -> None:
     server.answer("/schemas/ids/1", (200, body))
 
-    with pytest.raises(InfrastructureError, match=f"registry at {server.url}: its answer is not"):
+    with pytest.raises(InfrastructureError, match=f"registry at {server.url}: its response is not"):
         client(server).schema("id", "1")
 
 
@@ -179,17 +179,17 @@ def test_an_answer_that_is_no_schema_is_bad_infrastructure(server: FakeServer, b
 def test_references_that_are_none_are_bad_infrastructure(server: FakeServer, reference: object) -> None:
     server.answer("/schemas/ids/1", (200, registered(a_record("A", "x.B"), references=[reference])))
 
-    with pytest.raises(InfrastructureError, match="its references are not"):
+    with pytest.raises(InfrastructureError, match="its response about references is not"):
         client(server).schema("id", "1")
 
 
 def test_an_answer_without_end_is_not_read_to_its_end(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr(access, "MAX_RESPONSE_BYTES", 1000)
     server.answer("/schemas/ids/1", (200, json.dumps({"schema": "x" * 985}).ljust(1000)))
     server.answer("/schemas/ids/2", (200, json.dumps({"schema": "x" * 985}).ljust(1001)))
 
     assert client(server).schema("id", "1") == RegisteredSchema("x" * 985)
-    with pytest.raises(InfrastructureError, match="longer than 1000 bytes"):
+    with pytest.raises(InfrastructureError, match="exceeds 1000 bytes"):
         client(server).schema("id", "2")
 
 
@@ -206,7 +206,7 @@ def test_a_registry_that_does_not_listen_is_bad_infrastructure(server: FakeServe
     registry = client(server, attempts=1)
     server.socket.close()
 
-    with pytest.raises(InfrastructureError, match="does not answer"):
+    with pytest.raises(InfrastructureError, match="does not respond"):
         registry.check()
 
 
@@ -219,5 +219,8 @@ def test_a_registry_that_answers_passes_the_check(server: FakeServer) -> None:
 
 
 def test_what_answers_otherwise_is_a_wrong_setting(server: FakeServer) -> None:
-    with pytest.raises(ConfigError, match=r"no registry that answers as Confluent's does .*see registry\.url"):
+    with pytest.raises(
+        ConfigError,
+        match=r"the server is not a Confluent-compatible registry .*check registry\.type, and registry\.url",
+    ):
         client(server).check()

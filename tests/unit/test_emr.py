@@ -286,7 +286,7 @@ def test_why_a_step_failed_is_told() -> None:
 @pytest.mark.parametrize(
     ("text", "words", "said"),
     [
-        ("", ("render", "bronze", "--table", "a"), "emr: the settings say nothing of EMR"),
+        ("", ("render", "bronze", "--table", "a"), "emr: the settings have no section `emr`"),
         (EC2, ("render", "maintain", "--table", "a"), "emr.roles.maintain: it is not set"),
         (SERVERLESS, ("submit", "maintain", "--table", "a"), "emr.roles.maintain: it is not set"),
         (f"{COMMON}  cluster: {{}}", ("render", "bronze", "--table", "a"), "emr.cluster.id: it is not set"),
@@ -297,8 +297,8 @@ def test_why_a_step_failed_is_told() -> None:
             ("render", "cluster"),
             "emr.cluster.new.security_configuration: it is not set; name one that allows runtime roles",
         ),
-        (SERVERLESS, ("render", "cluster"), "emr.cluster: the settings are of EMR Serverless"),
-        (EC2, ("render", "cluster", "--table", "a"), "emr cluster --table: `cluster` takes no flags"),
+        (SERVERLESS, ("render", "cluster"), "emr.cluster: the settings are for EMR Serverless"),
+        (EC2, ("render", "cluster", "--table", "a"), "emr cluster --table: a new cluster takes no flags"),
         (COMMON, ("status",), "`emr`: write one of `cluster` (EMR on EC2) and `serverless`"),
         (f"{EC2}  serverless: {{application: a}}", ("status",), "`emr`: write one of `cluster`"),
         (f"{EC2}  release: emr-7.10.0", ("status",), "`emr.release`: cdc_lake runs on emr-7.11.0 and later of 7"),
@@ -340,14 +340,14 @@ def test_a_cluster_or_step_that_is_not_there_is_a_setting(aws: None, tmp_path: P
     error = refusal(tmp_path, EC2, "status", "s-NOWHERE", "--cluster-id", cluster)
 
     assert type(error) is ConfigError
-    assert f"step s-NOWHERE: cluster {cluster} has no such step" in str(error)
+    assert f"step s-NOWHERE: cluster {cluster} does not have this step" in str(error)
 
 
 def test_an_application_or_run_that_is_not_there_is_a_setting(aws: None, tmp_path: Path) -> None:
     for words in (("submit", "bronze", "--table", "a"), ("status",), ("status", "00nowhere")):
         error = refusal(tmp_path, SERVERLESS, *words)
         assert type(error) is ConfigError
-        assert "application 00f1abcdef: there is no such thing" in str(error)
+        assert "application 00f1abcdef: it does not exist" in str(error)
 
 
 def test_emr_that_does_not_answer_is_infrastructure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,7 +357,7 @@ def test_emr_that_does_not_answer_is_infrastructure(tmp_path: Path, monkeypatch:
     error = refusal(tmp_path, EC2, "submit", "bronze", "--table", "a")
 
     assert type(error) is InfrastructureError
-    assert "cluster j-3H0ABCDEFGHIJ: AWS does not answer (EndpointConnectionError)" in str(error)
+    assert "cluster j-3H0ABCDEFGHIJ: AWS does not respond (EndpointConnectionError)" in str(error)
 
 
 def test_no_secret_is_in_what_is_rendered_sent_or_told(

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc_lake.storage.exhausted import exhausted, scarce
+from cdc_lake.storage.exhaustion import exhaustion_error, scarcity_error
 
 SAYINGS = {
-    "org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device": "free some space or inodes there",
-    "java.nio.file.FileSystemException: /scratch/blockmgr-1: No space left on device": "free some space or inodes",
+    "org.apache.hadoop.fs.FSError: java.io.IOException: No space left on device": "free space or inodes there",
+    "java.nio.file.FileSystemException: /scratch/blockmgr-1: No space left on device": "free space or inodes",
     "OSError: [Errno 122] Disk quota exceeded: '/lake/x'": "raise the quota",
     "org.apache.hadoop.hdfs.protocol.DSQuotaExceededException: The DiskSpace quota of /lake is exceeded": "quota",
     "java.io.FileNotFoundException: /lake/x (Read-only file system)": "mount it writable",
@@ -27,14 +27,14 @@ SAYINGS = {
 
 @pytest.mark.parametrize("said", SAYINGS)
 def test_what_has_run_out_exits_10_and_says_what_helps(said: str) -> None:
-    error = exhausted("a.b.c", said, "/")
+    error = exhaustion_error("a.b.c", said, "/")
 
     assert error is not None and (error.exit_code, error.where) == (10, "a.b.c")
     assert SAYINGS[said] in error.todo
 
 
 def test_another_failure_is_none_of_these() -> None:
-    assert exhausted("a.b.c", "java.io.IOException: Connection reset by peer", "/") is None
+    assert exhaustion_error("a.b.c", "java.io.IOException: Connection reset by peer", "/") is None
 
 
 def test_full_device_names_the_file_system_and_its_bytes(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_full_device_names_the_file_system_and_its_bytes(tmp_path: Path) -> None
 
     with pytest.raises(OSError) as raised:
         Path("/dev/full").write_text("text")
-    error = exhausted("a.b.c", raised.value, folder.as_uri(), "s3a://bucket/lake")
+    error = exhaustion_error("a.b.c", raised.value, folder.as_uri(), "s3a://bucket/lake")
 
     size = os.statvfs(mount)
     assert error is not None
@@ -66,7 +66,9 @@ def test_too_many_open_files_names_the_limit(few_files: None) -> None:
     with pytest.raises(OSError) as raised:
         os.open("/dev/null", os.O_RDONLY)
 
-    assert "it needs more open files than the system allows (`ulimit -n` is " in str(exhausted("a.b", raised.value))
+    assert "it needs more open files than the system allows (`ulimit -n` is " in str(
+        exhaustion_error("a.b", raised.value)
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,14 +79,14 @@ def test_too_many_open_files_names_the_limit(few_files: None) -> None:
     ],
 )
 def test_folder_that_is_not_created_is_full_only_if_its_disk_is(said: str, tmp_path: Path) -> None:
-    assert exhausted("Spark", said, "/proc/sys") is not None  # of a file system without space
-    assert exhausted("Spark", said, str(tmp_path)) is None
+    assert exhaustion_error("Spark", said, "/proc/sys") is not None  # of a file system without space
+    assert exhaustion_error("Spark", said, str(tmp_path)) is None
 
 
 def test_enough_of_all_is_no_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("cdc_lake.storage.exhausted._FEW", 0)
+    monkeypatch.setattr("cdc_lake.storage.exhaustion._MIN_LIMIT", 0)
 
-    assert scarce("Spark", str(tmp_path)) is None
+    assert scarcity_error("Spark", str(tmp_path)) is None
 
 
 START = """
@@ -104,5 +106,6 @@ def test_jvm_with_256_open_files_exits_10_and_names_the_limit() -> None:
     assert done.returncode == 10, done.stderr
     assert done.stderr.splitlines()[-1] == (
         "error CDC-300 Spark's Java, which does not start: it needs more open files than the system allows "
-        "(`ulimit -n` is 256); raise the limit of the job's user or container, as in `ulimit -n 65536`, then run again"
+        "(`ulimit -n` is 256); raise the limit of the job's user or container, for example "
+        "`ulimit -n 65536`, then run again"
     )

@@ -61,7 +61,7 @@ def test_raise_is_an_error_with_exit_code_1_and_is_told_of(
 ) -> None:
     monkeypatch.setenv(VARIABLE, "silver.before_report:raise")
 
-    with pytest.raises(CdcLakeError, match="the failpoint says to fail here") as raised:
+    with pytest.raises(CdcLakeError, match="a failpoint raised this error") as raised:
         reach("silver.before_report")
 
     assert raised.value.exit_code == 1
@@ -115,18 +115,21 @@ def test_kill9_ends_the_process_there_and_then(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("silver.after_lunch:kill9", "there is no failpoint `silver.after_lunch`; the points are bronze.after_plan, "),
-        ("silver.after_side", "`` is no action; the actions are kill9, raise, pause=SECONDS"),
-        ("silver.after_side:kill", "`kill` is no action"),
-        ("silver.after_side:pause", "`pause` is no action"),
-        ("silver.after_side:pause=long", "`pause=long` is no action"),
-        ("silver.after_side:pause=-1", "`pause=-1` is no action"),
-        ("silver.after_side:pause=nan", "`pause=nan` is no action"),
-        ("silver.after_side:pause=inf", "`pause=inf` is no action"),
-        ("silver.after_side:table=3:raise", "`table=3` is no condition of silver.after_side; its .* are: batch=N"),
-        ("silver.after_side:batch=x:raise", "`batch=x` is no condition"),
-        ("silver.before_report:batch=1:raise", "`batch=1` is no condition of silver.before_report; its .* are: none"),
-        ("silver.after_side:raise,", "there is no failpoint ``"),
+        ("silver.after_lunch:kill9", "unknown failpoint `silver.after_lunch`; use one of bronze.after_plan, "),
+        ("silver.after_side", "unknown action ``; use one of kill9, raise, pause=SECONDS"),
+        ("silver.after_side:kill", "unknown action `kill`"),
+        ("silver.after_side:pause", "unknown action `pause`"),
+        ("silver.after_side:pause=long", "unknown action `pause=long`"),
+        ("silver.after_side:pause=-1", "unknown action `pause=-1`"),
+        ("silver.after_side:pause=nan", "unknown action `pause=nan`"),
+        ("silver.after_side:pause=inf", "unknown action `pause=inf`"),
+        ("silver.after_side:table=3:raise", "`table=3` is not a condition of silver.after_side; its .* are: batch=N"),
+        ("silver.after_side:batch=x:raise", "`batch=x` is not a condition"),
+        (
+            "silver.before_report:batch=1:raise",
+            "`batch=1` is not a condition of silver.before_report; its .* are: none",
+        ),
+        ("silver.after_side:raise,", "unknown failpoint ``"),
     ],
 )
 def test_what_is_not_known_is_a_configuration_error_that_names_it(

@@ -173,7 +173,7 @@ def test_more_partitions_than_a_question_takes(aws: str) -> None:
 
 
 def test_a_catalog_that_does_not_answer_is_infrastructure() -> None:
-    with pytest.raises(InfrastructureError, match=r"AWS Glue in eu-central-1: it does not answer"):
+    with pytest.raises(InfrastructureError, match=r"AWS Glue in eu-central-1: it does not respond"):
         catalog("http://127.0.0.1:9").found("shop_silver")
 
 
@@ -187,7 +187,7 @@ def test_a_catalog_that_does_not_answer_is_infrastructure() -> None:
     ],
 )
 def test_what_glue_refuses_is_told_in_words(aws: str, code: str, wanted: type[CdcLakeError]) -> None:
-    with pytest.raises(CdcLakeError, match="AWS Glue") as caught, catalog(aws)._translate_spark_error():
+    with pytest.raises(CdcLakeError, match="AWS Glue") as caught, catalog(aws)._translated():
         raise ClientError({"Error": {"Code": code, "Message": "because"}}, "Ask")
 
     assert type(caught.value) is wanted

@@ -61,7 +61,7 @@ def test_an_id_that_cannot_be_one_is_never_sent(server: FakeServer, kind: str, h
 def test_refused_credentials_stop_at_once(server: FakeServer, code: str) -> None:
     server.answer("/", (400, {"__type": code, "message": "no"}))
 
-    with pytest.raises(ConfigError, match=rf"eu-central-1: it refuses the credentials \({code}\)"):
+    with pytest.raises(ConfigError, match=rf"eu-central-1: it rejects the credentials \({code}\)"):
         client(url=server.url).check()
     assert len(server.seen) == 1
 
@@ -70,7 +70,7 @@ def test_refused_credentials_stop_at_once(server: FakeServer, code: str) -> None
 def test_a_registry_that_stays_down_is_bad_infrastructure(server: FakeServer, status: int, code: str) -> None:
     server.answer("/", (status, {"__type": code, "message": "later"}))
 
-    with pytest.raises(InfrastructureError, match=f"it answered {code}"):
+    with pytest.raises(InfrastructureError, match=f"it responded with {code}"):
         client(url=server.url).schema("glue", ANY_ID)
     assert len(server.seen) == 2
 
@@ -78,7 +78,7 @@ def test_a_registry_that_stays_down_is_bad_infrastructure(server: FakeServer, st
 def test_a_registry_that_does_not_listen_is_bad_infrastructure(server: FakeServer) -> None:
     server.socket.close()
 
-    with pytest.raises(InfrastructureError, match="does not answer"):
+    with pytest.raises(InfrastructureError, match="does not respond"):
         client(url=server.url).check()
 
 
@@ -96,10 +96,10 @@ def test_no_credentials_and_no_region_are_wrong_settings(server: FakeServer, mon
     with pytest.raises(ConfigError, match="NoCredentialsError"):
         client(url=server.url).check()
     assert not server.seen
-    with pytest.raises(ConfigError, match=r"NoRegionError.*see registry\.region"):
+    with pytest.raises(ConfigError, match=r"NoRegionError.*check registry\.region"):
         client(region=None)
 
 
 def test_without_boto3_the_extra_is_named(without_boto3: None) -> None:
-    with pytest.raises(InstallationError, match=r"registry\.type: glue: boto3 is not installed; .*its extra `aws`"):
+    with pytest.raises(InstallationError, match=r"registry\.type: glue: boto3 is not installed; .*cdc-lake\[aws\]"):
         open_registry(Config(registry=RegistryConfig(type="glue")))

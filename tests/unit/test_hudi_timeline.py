@@ -5,7 +5,7 @@ import io
 import pytest
 from fastavro import writer
 
-from cdc_lake.tables.hudi_timeline import incomplete, is_removable
+from cdc_lake.tables.hudi_timeline import incomplete_files, is_removable
 
 
 def avro() -> bytes:
@@ -24,28 +24,28 @@ PLAN = avro()
 def test_plan_cut_anywhere_is_incomplete(action: str, content: bytes | None) -> None:
     name = f"5.{action}.requested"
 
-    assert incomplete({name: 9}, lambda _: content) == [name]
-    assert incomplete({name: 9}, lambda _: PLAN) == []
+    assert incomplete_files({name: 9}, lambda _: content) == [name]
+    assert incomplete_files({name: 9}, lambda _: PLAN) == []
 
 
 def test_files_that_are_empty_by_design_are_complete() -> None:
     empty = ["5.commit.requested", "5.inflight", "6.deltacommit.requested", "6.deltacommit.inflight"]
     empty += ["7.compaction.inflight", "8.clean.inflight", "9.rollback.inflight", "5.savepoint.inflight"]
 
-    assert incomplete(dict.fromkeys(empty, 0), lambda _: b"") == []
+    assert incomplete_files(dict.fromkeys(empty, 0), lambda _: b"") == []
 
 
 def test_other_files_of_the_folder_are_ignored() -> None:
     others = ["hoodie.properties", ".5.clean.requested.crc", "5.clean.requested.0a1b-2c3d"]
 
-    assert incomplete(dict.fromkeys(others, 0), lambda _: b"") == []
+    assert incomplete_files(dict.fromkeys(others, 0), lambda _: b"") == []
 
 
 @pytest.mark.parametrize(
     ("content", "is_incomplete"), [(b"{}", False), (b'{"a": 1', True), (PLAN, False), (b"other", False)]
 )
 def test_commits_of_both_formats_are_checked(content: bytes, is_incomplete: bool) -> None:
-    assert bool(incomplete({"5.commit": len(content)}, lambda _: content)) is is_incomplete
+    assert bool(incomplete_files({"5.commit": len(content)}, lambda _: content)) is is_incomplete
 
 
 def test_only_newest_commit_of_an_action_is_read_unless_empty() -> None:
@@ -56,12 +56,12 @@ def test_only_newest_commit_of_an_action_is_read_unless_empty() -> None:
         read.append(name)
         return PLAN if sizes[name] else b""
 
-    assert incomplete(sizes, content) == ["2_3.deltacommit"]
+    assert incomplete_files(sizes, content) == ["2_3.deltacommit"]
     assert sorted(read) == ["2_3.deltacommit", "3_4.deltacommit", "4_5.commit", "5_6.clean"]
 
 
 def test_completed_restore_stays() -> None:
-    assert incomplete({"5.restore.inflight": 0, "5_6.restore": 0}, lambda _: b"") == []
+    assert incomplete_files({"5.restore.inflight": 0, "5_6.restore": 0}, lambda _: b"") == []
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from cdc_lake.spark.jars import (
     read_lock,
     relock,
     require,
-    unpacked,
+    unpack,
     verify,
     write_spark_defaults,
 )
@@ -123,7 +123,7 @@ def test_what_is_missing_or_damaged_is_fetched_and_nothing_else(repository: Path
 
 def test_a_jar_with_another_hash_is_refused_and_not_kept(repository: Path, tmp_path: Path) -> None:
     cache, wanted = tmp_path / "cache", "0" * 64
-    with pytest.raises(InstallationError, match=rf"org\.example:tool:1\.0: .*{wanted} is wanted, {DIGEST} was found"):
+    with pytest.raises(InstallationError, match=rf"org\.example:tool:1\.0: .*the SHA-256 {DIGEST} instead of {wanted}"):
         fetch([jar(digest=wanted)], cache)
     assert list(cache.rglob("*")) == []
 
@@ -136,13 +136,13 @@ def test_a_jar_the_repository_does_not_have_is_named(tmp_path: Path) -> None:
 
 def test_an_unknown_host_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_LAKE_MAVEN_MIRROR", "http://mirror.invalid/jars")
-    with pytest.raises(InstallationError, match=r"there is no such host, or no way to it \(mirror\.invalid\)"):
+    with pytest.raises(InstallationError, match=r"the host is unknown or unreachable \(mirror\.invalid\)"):
         fetch([jar()], tmp_path)
 
 
 def test_a_server_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_LAKE_MAVEN_MIRROR", "http://127.0.0.1:1/jars")
-    with pytest.raises(InstallationError, match=r"the server does not answer \(.*Connection refused"):
+    with pytest.raises(InstallationError, match=r"the server does not respond \(.*Connection refused"):
         fetch([jar()], tmp_path)
 
 
@@ -152,11 +152,11 @@ def test_an_archive_is_unpacked_beside_itself_once(tmp_path: Path) -> None:
     archive.path(tmp_path).parent.mkdir()
     with tarfile.open(archive.path(tmp_path), "w:gz") as tar:
         tar.add(tmp_path / "readme", arcname="readme")
-    folder = unpacked(archive, tmp_path)
+    folder = unpack(archive, tmp_path)
     assert (folder / "readme").read_text() == "hello"
     assert folder.parent == archive.path(tmp_path).parent
     archive.path(tmp_path).unlink()
-    assert unpacked(archive, tmp_path) == folder
+    assert unpack(archive, tmp_path) == folder
 
 
 def test_a_lock_file_gets_the_hashes_of_what_the_repository_has(repository: Path, tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_spark_env_brings_java_only_where_there_is_none(spark_folder: Path, tmp_
     assert java_home(spark_folder, other, JAVA_HOME=chosen).stdout == chosen
     nowhere = java_home(spark_folder, other, JAVA_HOME="/nowhere")
     assert (nowhere.returncode, nowhere.stdout) == (2, "")
-    assert nowhere.stderr == "error CDC-202 /nowhere: there is no Java; install Java 17 and point JAVA_HOME at it\n"
+    assert nowhere.stderr == "error CDC-202 /nowhere: Java is missing; install Java 17 and set JAVA_HOME to it\n"
 
 
 def test_spark_env_refuses_the_java_that_spark_would_die_of(spark_folder: Path, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_spark_env_refuses_the_java_that_spark_would_die_of(spark_folder: Path, 
 
     assert refused.returncode == 2
     assert refused.stderr == (
-        f"error CDC-202 {new}/bin/java: this Spark runs on Java 17; point JAVA_HOME at a whole Java 17\n"
+        f"error CDC-202 {new}/bin/java: this Spark requires Java 17; set JAVA_HOME to a complete Java 17\n"
     )
     assert java_home(spark_folder, "", JAVA_HOME=str(right)).stdout == str(right)
 
@@ -243,7 +243,7 @@ def test_spark_env_of_a_spark_that_wants_a_module_refuses_a_java_without_it(spar
     refused = java_home(spark_folder, "", JAVA_HOME=str(small))
 
     assert refused.returncode == 2
-    assert "this Spark runs on Java 17 with the module jdk.incubator.vector; point JAVA_HOME at a" in refused.stderr
+    assert "this Spark requires Java 17 with the module jdk.incubator.vector; set JAVA_HOME to a" in refused.stderr
     assert java_home(spark_folder, "", JAVA_HOME=str(whole)).stdout == str(whole)
     assert java_home(spark_folder, whole / "bin").stdout == ""
     assert java_home(spark_folder, small / "bin").returncode == 2  # ours would not do either
@@ -275,7 +275,7 @@ def test_java_home_comes_first_and_must_be_right(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "right"))
     assert find_java() == right
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
-    with pytest.raises(InstallationError, match=rf"{old} is Java 8, Java 17 is needed; install Java 17"):
+    with pytest.raises(InstallationError, match=rf"{old} is Java 8, but Java 17 is required; install Java 17"):
         find_java()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
     with pytest.raises(InstallationError, match="does not run"):

@@ -77,7 +77,7 @@ def test_the_ids_of_a_topic_keep_their_order() -> None:
 def test_progress_of_another_version_is_refused() -> None:
     newer = BRONZE.to_metadata().replace('"epoch"', '"era"')
 
-    with pytest.raises(UnsupportedError, match="another version of cdc_lake"):
+    with pytest.raises(UnsupportedError, match="an incompatible version of cdc_lake"):
         Progress.from_metadata(newer)
 
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from cdc_lake.reconcile import ranges
 from cdc_lake.reconcile.canonical import Key
-from cdc_lake.reconcile.ranges import Found, Places, Range, Summary, differing_ranges
+from cdc_lake.reconcile.ranges import Range, RangeBuckets, RangeComparison, Summary, differing_ranges
 
 Rows = Mapping[Any, int]
 """By key a row's checksum."""
 
 
-def stretch(places: Places, key: Key) -> int:
-    return sum(bound <= key for bound in places.bounds)  # type: ignore[operator]
+def bucket(buckets: RangeBuckets, key: Key) -> int:
+    return sum(bound <= key for bound in buckets.bounds)  # type: ignore[operator]
 
 
 def total(rows: Rows, keys: Sequence[Key]) -> Summary:
@@ -32,21 +32,21 @@ class Tables:
         self.passes = 0
         self.most = 0
 
-    def split(self, places: Places, size: int) -> Mapping[int, Sequence[tuple[Key, Summary]]]:
+    def split(self, buckets: RangeBuckets, size: int) -> Mapping[int, Sequence[tuple[Key, Summary]]]:
         self.passes += 1
         found = {}
-        for number in places.numbers:
-            keys = sorted(key for key in self.source if stretch(places, key) == number)
+        for number in buckets.numbers:
+            keys = sorted(key for key in self.source if bucket(buckets, key) == number)
             parts = [keys[at : at + size] for at in range(0, len(keys), size)]
             found[number] = [(part[0], total(self.source, part)) for part in parts]
         return {number: parts for number, parts in found.items() if parts}
 
-    def sum(self, places: Places) -> Mapping[int, Summary]:
-        self.most = max(self.most, len(places.numbers))
-        found = {number: [key for key in self.silver if stretch(places, key) == number] for number in places.numbers}
+    def sum(self, buckets: RangeBuckets) -> Mapping[int, Summary]:
+        self.most = max(self.most, len(buckets.numbers))
+        found = {number: [key for key in self.silver if bucket(buckets, key) == number] for number in buckets.numbers}
         return {number: total(self.silver, keys) for number, keys in found.items() if keys}
 
-    def compared(self) -> Found:
+    def compared(self) -> RangeComparison:
         return differing_ranges(self.split, self.sum, len(self.source))
 
 
@@ -57,7 +57,7 @@ def is_in(one: Range, key: Key) -> bool:
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "ROWS_PER_RANGE", 3)
-    monkeypatch.setattr(ranges, "MOST_RANGES", 10)
+    monkeypatch.setattr(ranges, "MAX_RANGES", 10)
 
 
 def keys_of(kind: Callable[[int], Key]) -> st.SearchStrategy[dict[Key, int]]:
@@ -80,7 +80,7 @@ def test_every_key_that_differs_is_in_one_range_and_the_others_are_equal(kind: A
     assert sum(source.get(key, 0) for key in hidden) == sum(silver.get(key, 0) for key in hidden)
     assert set(ranges_of.values()) <= {1}
     assert (found.source_rows, found.silver_rows) == (len(source), len(silver))
-    assert tables.most <= 2 * ranges.MOST_RANGES + 2
+    assert tables.most <= 2 * ranges.MAX_RANGES + 2
 
 
 def test_one_row_among_many_is_in_a_small_range_after_a_few_passes() -> None:
@@ -113,5 +113,5 @@ def test_equal_tables_are_gone_through_once() -> None:
     rows = {str(number): number for number in range(100)}
     tables = Tables(rows, rows)
 
-    assert tables.compared() == Found(100, 100, 10, [], 0)
+    assert tables.compared() == RangeComparison(100, 100, 10, [], 0)
     assert tables.passes == 1

@@ -6,7 +6,7 @@ from registry_server import FakeServer, a_record, serving
 from cdc_lake.decode.schemas import SchemaError, fields, parse
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.registries import access
-from cdc_lake.registries.access import Endpoint, Patience
+from cdc_lake.registries.access import Endpoint, RetryPolicy
 from cdc_lake.registries.apicurio import ApicurioRegistry
 from cdc_lake.registries.registry import RegisteredSchema
 
@@ -119,7 +119,7 @@ def test_a_reference_to_what_the_registry_does_not_have_is_its_fault(server: Fak
     server.answer(f"{V3}/ids/contentIds/1", (200, a_record("A", "x.B")))
     server.answer(f"{V3}/ids/contentIds/1/references", (200, [reference("B")]))
 
-    with pytest.raises(InfrastructureError, match="refers to groups/default/artifacts/B/versions/1, and it does not"):
+    with pytest.raises(InfrastructureError, match="refers to groups/default/artifacts/B/versions/1, which it lacks"):
         client(server).schema("contentId", "1")
 
 
@@ -156,7 +156,7 @@ def test_what_kind_of_schema_it_is_is_seen_from_its_text(server: FakeServer, tex
 def test_an_answer_that_is_no_schema_is_bad_infrastructure(server: FakeServer, text: str) -> None:
     server.answer(f"{V3}/ids/contentIds/1", (200, text))
 
-    with pytest.raises(InfrastructureError, match=f"registry at {server.url}: its answer is not a schema"):
+    with pytest.raises(InfrastructureError, match=f"registry at {server.url}: its response is not a schema"):
         client(server).schema("contentId", "1")
 
 
@@ -165,7 +165,7 @@ def test_references_that_are_none_are_bad_infrastructure(server: FakeServer, ref
     server.answer(f"{V3}/ids/contentIds/1", (200, a_record("A", "x.B")))
     server.answer(f"{V3}/ids/contentIds/1/references", (200, references))
 
-    with pytest.raises(InfrastructureError, match=r"its references|not JSON"):
+    with pytest.raises(InfrastructureError, match=r"its response about references|not JSON"):
         client(server).schema("contentId", "1")
 
 
@@ -177,12 +177,12 @@ def test_an_answer_that_is_not_text_is_bad_infrastructure(server: FakeServer) ->
 
 
 def test_an_answer_without_end_is_not_read_to_its_end(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr(access, "MAX_RESPONSE_BYTES", 1000)
     server.answer(f"{V3}/ids/contentIds/1", (200, f'"{"x" * 998}"'))
     server.answer(f"{V3}/ids/contentIds/2", (200, f'"{"x" * 999}"'))
 
     assert len(text_of(client(server), 1)) == 1000
-    with pytest.raises(InfrastructureError, match="longer than 1000 bytes"):
+    with pytest.raises(InfrastructureError, match="its response exceeds 1000 bytes"):
         client(server).schema("contentId", "2")
 
 
@@ -201,14 +201,14 @@ def test_an_id_that_a_replica_does_not_have_yet_is_found(server: FakeServer) -> 
 
 def test_one_wait_serves_all_ids_that_are_missed_about_then() -> None:
     waits: list[float] = []
-    patience, asked = Patience(Endpoint("http://registry").down, 10, waits.append), 0
+    retry, asked = RetryPolicy(Endpoint("http://registry").unavailable_error, 10, waits.append), 0
 
     def missing() -> None:
         nonlocal asked
         asked += 1
 
     for _ in range(100):
-        assert patience.ask(missing) is None
+        assert retry.call_until_found(missing) is None
 
     assert (len(waits), asked) == (2, 102)
 
@@ -223,7 +223,7 @@ def test_an_answer_that_may_pass_by_itself_is_asked_for_again(server: FakeServer
 def test_a_registry_that_stays_down_is_bad_infrastructure(server: FakeServer) -> None:
     server.answer(f"{V3}/ids/contentIds/1", (503, "down"))
 
-    with pytest.raises(InfrastructureError, match="answered 503") as caught:
+    with pytest.raises(InfrastructureError, match="responded with 503") as caught:
         client(server, attempts=3).schema("contentId", "1")
 
     assert caught.value.exit_code == 10
@@ -235,7 +235,7 @@ def test_a_registry_that_takes_too_long_is_bad_infrastructure(server: FakeServer
     server.delay_seconds = 1.0
     registry = ApicurioRegistry(Endpoint(f"{server.url}{V3}", timeout_seconds=0.1, attempts=2))
 
-    with pytest.raises(InfrastructureError, match="does not answer"):
+    with pytest.raises(InfrastructureError, match="does not respond"):
         registry.schema("contentId", "1")
     assert len(server.seen) == 2
 
@@ -264,7 +264,7 @@ def test_a_registry_that_does_not_listen_is_bad_infrastructure() -> None:
     with serving(FakeServer()) as server:
         registry = client(server, attempts=1)
 
-    with pytest.raises(InfrastructureError, match="does not answer"):
+    with pytest.raises(InfrastructureError, match="does not respond"):
         registry.check()
 
 
@@ -297,9 +297,12 @@ def test_a_registry_of_before_version_3_is_asked_by_version_2(server: FakeServer
 
 
 def test_what_is_no_apicurio_is_a_wrong_setting(server: FakeServer) -> None:
-    with pytest.raises(ConfigError, match=r"there is no Apicurio Registry \(neither v3 nor v2\); see registry\.url"):
+    with pytest.raises(
+        ConfigError,
+        match=r"the server is not an Apicurio Registry \(neither v3 nor v2\); check registry\.type, and registry\.url",
+    ):
         client(server, path="").check()
-    with pytest.raises(ConfigError, match=r"there is no Apicurio Registry \(v2\)"):
+    with pytest.raises(ConfigError, match=r"the server is not an Apicurio Registry \(v2\)"):
         client(server, path=V2).check()
 
 

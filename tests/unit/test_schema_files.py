@@ -57,9 +57,9 @@ def test_what_is_no_fingerprint_is_never_read(tmp_path: Path, name: str) -> None
     schemas = SchemaFiles(files, str(tmp_path))
 
     for read in (schemas.by_fingerprint, schemas.embedded):
-        with pytest.raises(DamagedFileError, match="not the name of a schema file, which is a SHA-256"):
+        with pytest.raises(DamagedFileError, match="the name of a schema file must be a SHA-256"):
             read(name)
-    with pytest.raises(DamagedFileError, match="not the name of a schema file"):
+    with pytest.raises(DamagedFileError, match="the name of a schema file must be a SHA-256"):
         schemas.keep_embedded(name, WriterSchema('"int"'))
 
     assert files.asked == []

@@ -9,7 +9,7 @@ from registry_server import FakeServer, a_record
 from cdc_lake.config import Config, RegistryConfig
 from cdc_lake.errors import ConfigError, IncompatibleSchemaError, InfrastructureError, UnsupportedError
 from cdc_lake.registries import open_subjects
-from cdc_lake.registries.subjects import Subjects, check_compatible, registered
+from cdc_lake.registries.subjects import Subjects, check_compatible, register_compatible
 
 INT, LONG = (json.dumps(a_record("Value", kind)) for kind in ("int", "long"))
 OF_VALUE = "/subjects/t-value/versions"
@@ -43,17 +43,17 @@ def test_a_version_that_is_refused_only_when_it_is_registered_is_the_same_error(
     server.answer(OF_VALUE, (409, {"error_code": 409, "message": "not that one"}))
 
     with pytest.raises(IncompatibleSchemaError, match="not that one"):
-        registered(subjects(server), "t-value", INT)
+        register_compatible(subjects(server), "t-value", INT)
 
 
 def test_a_registry_that_fails_is_down_and_one_that_refuses_us_is_a_setting(server: FakeServer) -> None:
     server.answer(OF_VALUE, (503, {}))
     with pytest.raises(InfrastructureError):
-        registered(subjects(server), "t-value", INT)
+        register_compatible(subjects(server), "t-value", INT)
 
     server.required = {"Bearer other"}
     for kind in ("confluent", "apicurio"):
-        with pytest.raises(ConfigError, match="refuses the credentials"):
+        with pytest.raises(ConfigError, match="rejects the credentials"):
             subjects(server, type=kind)
 
 
@@ -95,10 +95,10 @@ def test_a_key_keeps_the_oldest_id_of_its_layout(server: FakeServer) -> None:
     for number, text in enumerate((LONG, INT, again), 1):
         server.answer(f"/subjects/t-key/versions/{number}", version(text, number, 10 * number))
 
-    assert registered(subjects(server), "t-key", again).id == 20
+    assert register_compatible(subjects(server), "t-key", again).id == 20
     assert not server.sent
 
 
 def test_nothing_is_registered_in_glue() -> None:
-    with pytest.raises(UnsupportedError, match="never registered"):
+    with pytest.raises(UnsupportedError, match="cannot register schemas in Glue"):
         open_subjects(Config(registry=RegistryConfig(type="glue", region="eu-central-1")))

@@ -52,9 +52,9 @@ def test_records_are_named_after_topic_and_place_so_that_no_two_are_alike() -> N
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        (column("a b"), r"`a b`: Avro has no such names"),
-        (column("a.b"), r"`a\.b`: Avro has no such names"),
-        (column("a", columns(column("é"))), "`a.é`: Avro has no such names"),
+        (column("a b"), r"`a b`: Avro does not allow this name"),
+        (column("a.b"), r"`a\.b`: Avro does not allow this name"),
+        (column("a", columns(column("é"))), "`a.é`: Avro does not allow this name"),
         (column("a", NullType()), "Avro has no type for void"),
         (column("a", MapType(IntegerType(), StringType())), "Avro has no type for map<int,string>"),
     ],

@@ -12,12 +12,12 @@ from cdc_lake.spark import versions as versions_module
 from cdc_lake.spark.jars import lock_file, read_lock
 from cdc_lake.spark.session import SPARK_DEFAULTS
 from cdc_lake.spark.versions import (
-    BROKEN,
     CATALOG,
     EXTENSIONS,
+    INCOMPATIBLE,
     PROFILES,
     SERIALIZER,
-    Found,
+    InstalledVersions,
     check,
     number,
     profile_name,
@@ -30,12 +30,12 @@ SPARK41 = {"spark": "4.1.1", "scala": "2.13.17", "java": "17", "delta": "4.3.1",
 HUDI12 = SPARK35 | {"hudi": "1.2.0"}
 
 
-def found(name: str) -> Found:
+def found(name: str) -> InstalledVersions:
     profile = PROFILES[name]
-    return Found(profile.spark, f"{profile.scala}.1", "17", profile.delta, profile.hudi)
+    return InstalledVersions(profile.spark, f"{profile.scala}.1", "17", profile.delta, profile.hudi)
 
 
-def refused(what: Found, settings: Mapping[str, str] | None = None) -> InstallationError:
+def refused(what: InstalledVersions, settings: Mapping[str, str] | None = None) -> InstallationError:
     with pytest.raises(InstallationError) as caught:
         check(what, SPARK_DEFAULTS | dict(settings or {}))
     assert caught.value.exit_code == 2
@@ -50,14 +50,14 @@ def test_every_profile_is_accepted(name: str) -> None:
 @pytest.mark.parametrize("release", range(3))
 def test_what_emr_7_ships_is_accepted_though_its_delta_has_a_number_that_is_broken(release: int) -> None:
     amazons = {name: f"{version}-amzn-{release}" for name, version in (("delta", "3.3.2"), ("hudi", "1.0.2"))}
-    check(Found(spark=f"3.5.6-amzn-{release}", scala="2.12.18", java="17", **amazons), SPARK_DEFAULTS)
+    check(InstalledVersions(spark=f"3.5.6-amzn-{release}", scala="2.12.18", java="17", **amazons), SPARK_DEFAULTS)
 
 
 def test_emr_7_10_goes_as_long_as_hudi_is_left_out() -> None:
     versions = {"spark": "3.5.5-amzn-1", "scala": "2.12.18", "java": "17", "delta": "3.3.0-amzn-2"}
 
-    check(Found(**versions, hudi=None), SPARK_DEFAULTS)
-    assert "Hudi before 1.0" in refused(Found(**versions, hudi="0.15.0-amzn-7")).where
+    check(InstalledVersions(**versions, hudi=None), SPARK_DEFAULTS)
+    assert "Hudi before 1.0" in refused(InstalledVersions(**versions, hudi="0.15.0-amzn-7")).where
 
 
 @pytest.mark.parametrize(
@@ -74,26 +74,26 @@ def test_emr_7_10_goes_as_long_as_hudi_is_left_out() -> None:
 def test_amazons_builds_on_spark_41_pass_with_a_warning(
     versions: dict[str, str], faults: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    check(Found(scala="2.13.17", java="17", **versions), SPARK_DEFAULTS)
+    check(InstalledVersions(scala="2.13.17", java="17", **versions), SPARK_DEFAULTS)
 
     said = [record.getMessage() for record in caplog.records]
     assert [one.startswith(fault) for one, fault in zip(said, faults, strict=True)] == [True] * len(faults)
-    assert all("in the open-source builds" in one for one in said)
+    assert all("with open-source builds" in one for one in said)
 
 
 CASES = (
     ("Java 24 or newer", SPARK35 | {"java": "25"}, {}, "getSubject is not supported"),
     ("Java 24 or newer", SPARK41 | {"java": "25"}, {}, "getSubject is not supported"),
-    ("a Java that is not 17", SPARK35 | {"java": "21"}, {}, "nothing here was tried"),
-    ("a Java that is not 17", SPARK35 | {"java": "11"}, {}, "nothing here was tried"),
-    ("Spark 3.5 for Scala 2.13", SPARK35 | {"scala": "2.13.8"}, {}, "for the other one"),
+    ("Java other than 17", SPARK35 | {"java": "21"}, {}, "cdc_lake was not tested"),
+    ("Java other than 17", SPARK35 | {"java": "11"}, {}, "cdc_lake was not tested"),
+    ("Spark 3.5 for Scala 2.13", SPARK35 | {"scala": "2.13.8"}, {}, "for the other Scala version"),
     ("Delta Lake 3.3.2", SPARK35 | {"delta": "3.3.2"}, {}, "does not support truncate in batch mode"),
     ("Delta Lake 3.3.2", SPARK35 | {"delta": "3.3.2", "spark": "3.5.6"}, {}, "does not support truncate in batch mode"),
     ("Delta Lake 4.1.0 or 4.2.0", SPARK41 | {"delta": "4.1.0", "spark": "4.1.2"}, {}, "NoSuchMethodError"),
     ("Delta Lake 4.1.0 or 4.2.0", SPARK41 | {"delta": "4.2.0", "spark": "4.1.4"}, {}, "NoSuchMethodError"),
-    ("Delta Lake other than 3.3", SPARK35 | {"delta": "3.2.1"}, {}, "made for another Spark"),
-    ("Delta Lake other than 3.3", SPARK35 | {"delta": "4.0.0"}, {}, "made for another Spark"),
-    ("Delta Lake other than 3.3", SPARK41 | {"delta": "4.0.1"}, {}, "made for another Spark"),
+    ("Delta Lake other than 3.3", SPARK35 | {"delta": "3.2.1"}, {}, "is for another Spark release"),
+    ("Delta Lake other than 3.3", SPARK35 | {"delta": "4.0.0"}, {}, "is for another Spark release"),
+    ("Delta Lake other than 3.3", SPARK41 | {"delta": "4.0.1"}, {}, "is for another Spark release"),
     ("Hudi before 1.0", SPARK35 | {"hudi": "0.15.0"}, {}, "its timeline"),
     ("Hudi 1.2.0 or older with Spark 4.1", SPARK41 | {"hudi": "1.2.0"}, {}, "parquet-variant"),
     ("Hudi 1.2.0 or older with Spark 4.1", SPARK41 | {"hudi": "1.0.2"}, {}, "parquet-variant"),
@@ -101,9 +101,14 @@ CASES = (
         "Hudi 1.2 without HoodieSparkSessionExtension",
         HUDI12,
         {EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension"},
-        "has no rows",
+        "silently return no rows",
     ),
-    ("Hudi 1.2 without HoodieSparkSessionExtension", HUDI12 | {"hudi": "1.2.1"}, {EXTENSIONS: ""}, "has no rows"),
+    (
+        "Hudi 1.2 without HoodieSparkSessionExtension",
+        HUDI12 | {"hudi": "1.2.1"},
+        {EXTENSIONS: ""},
+        "silently return no rows",
+    ),
     (
         "Hudi with a spark.serializer",
         SPARK35,
@@ -120,15 +125,15 @@ CASES = (
 def test_what_is_known_to_be_broken_is_refused_with_its_reason(
     what: str, versions: dict[str, str], settings: dict[str, str], why: str
 ) -> None:
-    error = refused(Found(**versions), settings)
+    error = refused(InstalledVersions(**versions), settings)
 
     assert error.where.startswith(what)
-    assert f"({Found(**versions)})" in error.where
+    assert f"({InstalledVersions(**versions)})" in error.where
     assert why in error.what
 
 
 def test_every_broken_combination_has_a_case() -> None:
-    assert [broken.what for broken in BROKEN if not any(broken.what.startswith(case[0]) for case in CASES)] == []
+    assert [broken.what for broken in INCOMPATIBLE if not any(broken.what.startswith(case[0]) for case in CASES)] == []
 
 
 @pytest.mark.parametrize(
@@ -144,14 +149,14 @@ def test_every_broken_combination_has_a_case() -> None:
     ],
 )
 def test_what_is_next_to_it_is_not_refused(versions: dict[str, str], settings: dict[str, str]) -> None:
-    check(Found(**versions), SPARK_DEFAULTS | settings)
+    check(InstalledVersions(**versions), SPARK_DEFAULTS | settings)
 
 
 @pytest.mark.parametrize("spark", ["3.3.0", "3.50.1", "4.0.2-amzn-0", "4.2.1", "5.0.0.dev0"])
 def test_any_other_spark_is_refused_and_the_right_ones_are_named(spark: str) -> None:
-    error = refused(Found(spark, "2.13.16", "17", "4.0.0", "1.1.0"))
+    error = refused(InstalledVersions(spark, "2.13.16", "17", "4.0.0", "1.1.0"))
 
-    assert re.match(rf"Spark {spark}: cdc_lake works with Spark 3\.5 and 4\.1; install", str(error))
+    assert re.match(rf"Spark {spark}: cdc_lake supports Spark 3\.5 and 4\.1; install", str(error))
 
 
 @pytest.mark.parametrize(

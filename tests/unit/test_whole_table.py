@@ -3,7 +3,7 @@
 import pytest
 
 from cdc_lake.fold.rules import TRUNCATE, Order, State
-from cdc_lake.fold.whole_table import Mark, Missing, Place, Truncate, WholeTable, whole_table
+from cdc_lake.fold.table_events import Mark, Missing, Place, TableEvents, Truncate, table_events
 
 
 def at(offset: int) -> Place:
@@ -21,7 +21,7 @@ def start(decided: int, lsn: int, *, considered: int) -> State:
 
 
 def test_the_last_truncate_is_remembered_unless_it_is_a_replay() -> None:
-    found = whole_table([truncate(5, 50), truncate(3, 30), truncate(9, 30)], [])
+    found = table_events([truncate(5, 50), truncate(3, 30), truncate(9, 30)], [])
 
     assert [one.place.offset for one in found.truncates] == [3, 5, 9]
     assert found.start == start(5, 50, considered=9)
@@ -29,9 +29,9 @@ def test_the_last_truncate_is_remembered_unless_it_is_a_replay() -> None:
 
 
 def test_a_remembered_truncate_stays_when_a_replay_of_an_older_one_comes() -> None:
-    before = WholeTable(start=start(5, 50, considered=5))
+    before = TableEvents(start=start(5, 50, considered=5))
 
-    found = whole_table([truncate(9, 30)], [], before=before)
+    found = table_events([truncate(9, 30)], [], before=before)
 
     assert found.start == start(5, 50, considered=9)
     assert before.start == start(5, 50, considered=5)
@@ -40,24 +40,24 @@ def test_a_remembered_truncate_stays_when_a_replay_of_an_older_one_comes() -> No
 
 @pytest.mark.parametrize(("offset", "is_behind"), [(8, True), (9, True), (10, False)])
 def test_a_truncate_at_or_before_the_last_event_that_was_considered_is_behind(offset: int, is_behind: bool) -> None:
-    before = WholeTable(start=start(5, 50, considered=9))
+    before = TableEvents(start=start(5, 50, considered=9))
 
-    found = whole_table([truncate(offset, 60)], [], before=before)
+    found = table_events([truncate(offset, 60)], [], before=before)
 
     assert found.is_behind is is_behind
 
 
 def test_the_end_of_a_snapshot_before_the_last_event_that_was_considered_is_behind() -> None:
-    before = WholeTable(start=start(5, 50, considered=5), snapshot=at(2))
+    before = TableEvents(start=start(5, 50, considered=5), snapshot=at(2))
 
-    assert whole_table([], [Mark(at(4), "last")], before=before).is_behind
-    assert not whole_table([], [Mark(at(6), "last")], before=before).is_behind
+    assert table_events([], [Mark(at(4), "last")], before=before).is_behind
+    assert not table_events([], [Mark(at(6), "last")], before=before).is_behind
 
 
 def test_a_snapshot_ends_with_its_own_start() -> None:
     marks = [Mark(at(7), "last"), Mark(at(2), "first"), Mark(at(4), "first_in_data_collection")]
 
-    found = whole_table([], marks)
+    found = table_events([], marks)
 
     assert found.missing == [Missing(at(7), since=at(4))]
     assert found.snapshot is None
@@ -65,9 +65,9 @@ def test_a_snapshot_ends_with_its_own_start() -> None:
 
 
 def test_a_snapshot_may_end_batches_after_its_start() -> None:
-    begun = whole_table([], [Mark(at(2), "first")])
+    begun = table_events([], [Mark(at(2), "first")])
 
-    ended = whole_table([], [Mark(at(7), "last_in_data_collection")], before=begun)
+    ended = table_events([], [Mark(at(7), "last_in_data_collection")], before=begun)
 
     assert begun.missing == []
     assert begun.start == State()
@@ -75,7 +75,7 @@ def test_a_snapshot_may_end_batches_after_its_start() -> None:
 
 
 def test_an_end_without_a_start_is_counted_and_removes_nothing() -> None:
-    found = whole_table([], [Mark(at(3), "last"), Mark(at(5), "first"), Mark(at(6), "last"), Mark(at(8), "last")])
+    found = table_events([], [Mark(at(3), "last"), Mark(at(5), "first"), Mark(at(6), "last"), Mark(at(8), "last")])
 
     assert found.missing == [Missing(at(6), since=at(5))]
     assert found.unpaired_ends == 2
@@ -84,7 +84,7 @@ def test_an_end_without_a_start_is_counted_and_removes_nothing() -> None:
 def test_an_end_that_comes_late_ends_the_snapshot_before_it_and_leaves_the_next_one_begun() -> None:
     earlier = [Mark(at(2), "first"), Mark(at(5), "first")]
 
-    found = whole_table([], [Mark(at(4), "last")], earlier=earlier, before=WholeTable(snapshot=at(5)))
+    found = table_events([], [Mark(at(4), "last")], earlier=earlier, before=TableEvents(snapshot=at(5)))
 
     assert found.missing == [Missing(at(4), since=at(2))]
     assert found.snapshot == at(5)
@@ -93,7 +93,7 @@ def test_an_end_that_comes_late_ends_the_snapshot_before_it_and_leaves_the_next_
 def test_only_what_late_marks_change_has_happened() -> None:
     earlier = [Mark(at(2), "first"), Mark(at(4), "last"), Mark(at(5), "last")]
 
-    found = whole_table([], [Mark(at(3), "first"), Mark(at(7), "first")], earlier=earlier)
+    found = table_events([], [Mark(at(3), "first"), Mark(at(7), "first")], earlier=earlier)
 
     assert found.missing == [Missing(at(4), since=at(3))]
     assert (found.snapshot, found.unpaired_ends) == (at(7), 0)
@@ -102,9 +102,9 @@ def test_only_what_late_marks_change_has_happened() -> None:
 
 def test_a_late_mark_that_undoes_an_end_is_behind() -> None:
     earlier = [Mark(at(2), "first"), Mark(at(5), "last")]
-    before = whole_table([], earlier)
+    before = table_events([], earlier)
 
-    found = whole_table([], [Mark(at(4), "last")], earlier=earlier, before=before)
+    found = table_events([], [Mark(at(4), "last")], earlier=earlier, before=before)
 
     assert before.missing == [Missing(at(5), since=at(2))]
     assert found.missing == [Missing(at(4), since=at(2))]
@@ -112,7 +112,7 @@ def test_a_late_mark_that_undoes_an_end_is_behind() -> None:
 
 
 def test_what_happened_is_in_log_order_as_events() -> None:
-    found = whole_table([truncate(9, 90), truncate(3, 30)], [Mark(at(2), "first"), Mark(at(5), "last")])
+    found = table_events([truncate(9, 90), truncate(3, 30)], [Mark(at(2), "first"), Mark(at(5), "last")])
 
     assert [(event.op, event.place, event.order, event.since) for event in found.events] == [
         ("t", at(3), truncate(3, 30).order, None),

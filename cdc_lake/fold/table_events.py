@@ -1,9 +1,9 @@
-"""Events that concern every key at once: a truncate, and the end of a new snapshot that lacks rows.
+"""Events of a whole table: a truncate, and the end of a snapshot that lacks rows.
 
-Each stands in the history of every key, at its own place in the log. A truncate is a streaming delete of every row, so
-that a replayed one does nothing to rows that are newer. A completed snapshot of the whole table deletes the rows that
-neither it nor any event since its start has shown, if the table is set so; a snapshot sends no deletes for what went
-while nobody looked.
+Each is part of every key's history, at its log position. A truncate is a streaming delete of every row, so a replayed
+truncate does not affect newer rows. If the table is configured so, a completed snapshot of the whole table deletes rows
+that neither it nor any event since its start contains, because a snapshot has no deletes for rows that were deleted
+while the connector was down.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ SNAPSHOT_ENDS = ("last", "last_in_data_collection")
 
 
 class Place(NamedTuple):
-    """A place in the log: what `__kafka` holds, in its order."""
+    """A log position: the fields of `__kafka`, in order."""
 
     log_ts: int
     topic: str
@@ -27,36 +27,36 @@ class Place(NamedTuple):
 
 
 class Truncate(NamedTuple):
-    """A truncate and when it happened by its source."""
+    """A truncate and its source order."""
 
     place: Place
     order: Order
 
 
 class Mark(NamedTuple):
-    """A snapshot row with a marker that begins or ends it."""
+    """A snapshot row whose marker begins or ends the snapshot."""
 
     place: Place
     marker: str
 
 
 class Missing(NamedTuple):
-    """The end of a snapshot, and where it had begun."""
+    """The end of a snapshot, and its start."""
 
     place: Place
     since: Place
 
 
 @dataclass(frozen=True)
-class WholeTable:
-    """What happened to all keys in a stretch of the log, and what must be remembered of it.
+class TableEvents:
+    """The whole-table events in a range of the log, and the state that must be stored after it.
 
     Attributes:
         truncates, missing: in log order.
-        start: what is known after it of a key that has no event of its own.
+        start: the state after the range of a key without events.
         snapshot: the start of a snapshot that has not ended.
-        unpaired_ends: ends of snapshots whose start is not known, so that nothing was removed.
-        is_behind: whether any of it stands before what was remembered, or undoes it: then all keys are folded again.
+        unpaired_ends: number of snapshot ends without a known start, for which no rows are removed.
+        is_behind: whether an event is before the stored state, or contradicts it, so that all keys must be refolded.
     """
 
     truncates: Sequence[Truncate] = ()
@@ -68,31 +68,30 @@ class WholeTable:
 
     @property
     def events(self) -> list[Event]:
-        """What happened, as events of any key, in log order."""
+        """The whole-table events as events of a key, in log order."""
         truncates = [Event(one.place, TRUNCATE, one.order) for one in self.truncates]
         missing = [Event(one.place, MISSING, since=one.since) for one in self.missing]
         return sorted((*truncates, *missing), key=lambda event: event.place)
 
 
-def whole_table(
+def table_events(
     truncates: Iterable[Truncate],
     marks: Iterable[Mark],
     *,
     earlier: Iterable[Mark] = (),
-    before: WholeTable | None = None,
-) -> WholeTable:
-    """Go through what happened to all keys, in log order.
+    before: TableEvents | None = None,
+) -> TableEvents:
+    """Process the whole-table events of a range of the log.
 
     Args:
-        truncates, marks: of a stretch of the log, in any order.
-        earlier: the marks that were read before, where some of these may stand before them in the log; else what is
-            remembered says enough.
-        before: what is remembered from before it.
+        truncates, marks: of the range, in any order.
+        earlier: all marks that were read before, needed only if some of `marks` may be before them in the log.
+        before: the state stored before the range.
     """
-    before = before or WholeTable()
+    before = before or TableEvents()
     known = [*earlier, *([Mark(before.snapshot, SNAPSHOT_STARTS[0])] if before.snapshot else [])]
     was, now = _snapshots(known), _snapshots([*known, *marks])
-    happened = WholeTable(
+    happened = TableEvents(
         sorted(truncates),
         [one for one in now.ended if one not in was.ended],
         replace(before.start),
@@ -108,7 +107,7 @@ def whole_table(
 
 
 class _Snapshots(NamedTuple):
-    """The snapshots that marks make: those that ended, the start of one that has not, and ends without a start."""
+    """Snapshots by their marks: completed ones, the start of a running one, and the number of ends without a start."""
 
     ended: Sequence[Missing]
     begun: Place | None
