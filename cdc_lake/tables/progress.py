@@ -138,7 +138,9 @@ class Progress(BaseModel):
             return model.model_validate({name: value for name, value in ours.items() if name not in others})
         except (ValidationError, KeyError, TypeError, AttributeError) as exc:
             raise UnsupportedError(
-                "the table's newest commit", "its progress is of another version of cdc_lake", "use that version"
+                "the table's newest commit",
+                "an incompatible version of cdc_lake wrote its progress",
+                "use that version, or a newer one",
             ) from exc
 
 
