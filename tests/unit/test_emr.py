@@ -298,7 +298,7 @@ def test_why_a_step_failed_is_told() -> None:
             "emr.cluster.new.security_configuration: it is not set; name one that allows runtime roles",
         ),
         (SERVERLESS, ("render", "cluster"), "emr.cluster: the settings are for EMR Serverless"),
-        (EC2, ("render", "cluster", "--table", "a"), "emr cluster --table: a new cluster takes no flags"),
+        (EC2, ("render", "cluster", "--table", "a"), "emr cluster --table: `cluster` takes no flags"),
         (COMMON, ("status",), "`emr`: write one of `cluster` (EMR on EC2) and `serverless`"),
         (f"{EC2}  serverless: {{application: a}}", ("status",), "`emr`: write one of `cluster`"),
         (f"{EC2}  release: emr-7.10.0", ("status",), "`emr.release`: cdc_lake runs on emr-7.11.0 and later of 7"),
