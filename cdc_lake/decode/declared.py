@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-_IMAGES = ("before", "after")
+_ROW_FIELDS = ("before", "after")
 _COMMENT = "__debezium.source.column.comment"
 _TYPE = "__debezium.source.column.type"
 
@@ -17,8 +17,8 @@ def column_comments(text: str) -> dict[str, str]:
     Args:
         text: the schema of a value, an envelope or a flattened row; of one that is not Avro nothing is known.
     """
-    said = {name: _said(field) for name, field in _columns(text).items()}
-    return {name: comment for name, comment in said.items() if comment}
+    comments = {name: _comment(field) for name, field in _columns(text).items()}
+    return {name: comment for name, comment in comments.items() if comment}
 
 
 def columns_that_lose_nulls(text: str) -> list[str]:
@@ -35,8 +35,8 @@ def columns_that_lose_nulls(text: str) -> list[str]:
 def _columns(text: str) -> dict[str, Any]:
     """The fields of a row by name."""
     fields = _fields(json.loads(text))
-    images = [row for name in _IMAGES if name in fields for row in _records(fields[name]["type"])]
-    return _fields(images[0]) if images else fields
+    rows = [row for name in _ROW_FIELDS if name in fields for row in _records(fields[name]["type"])]
+    return _fields(rows[0]) if rows else fields
 
 
 def _loses_nulls(field: Any) -> bool:
@@ -56,7 +56,7 @@ def _records(kind: Any) -> Iterator[Any]:
     return (branch for branch in branches if isinstance(branch, dict) and branch.get("type") == "record")
 
 
-def _said(field: Any) -> str:
+def _comment(field: Any) -> str:
     kinds = field["type"] if isinstance(field["type"], list) else [field["type"]]
     described = [kind for kind in kinds if isinstance(kind, dict)]
     parameters = [kind.get("connect.parameters", {}) for kind in described]

@@ -14,7 +14,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from cdc_lake.decode.positions import POSITION_FIELDS, domain_of, position_of
-from cdc_lake.decode.schemas import SchemaError, Tree, fields, non_null, record, twins
+from cdc_lake.decode.schemas import SchemaError, Tree, duplicate_names, fields, non_null, record
 from cdc_lake.fold.table_events import SNAPSHOT_ENDS, SNAPSHOT_STARTS
 
 Shape = Literal["envelope", "flat", "control"]
@@ -75,7 +75,7 @@ class MetadataNames:
             rest = part["name"].removeprefix(self.prefix)
             ours = own.get(part["name"]) or (rest if is_added and _is_flat_metadata(_PREFIX + rest) else None)
             found.append({**part, "name": _PREFIX + ours, "sent": part["name"]} if ours else part)
-        if both := twins(part["name"] for part in found):
+        if both := duplicate_names(part["name"] for part in found):
             raise SchemaError(
                 f"two fields are {' and '.join(both)}: see envelope.add_fields_prefix and envelope.add_fields_renamed"
             )
@@ -128,7 +128,7 @@ def is_of_signal_table(tree: Tree) -> bool:
     return tree["type"] == "record" and _SIGNAL_TABLE_RECORD.fullmatch(tree["name"]) is not None
 
 
-def needed(tree: Tree, *, before: bool = False, columns: Collection[str] | None = None) -> Tree:
+def pruned_schema(tree: Tree, *, before: bool = False, columns: Collection[str] | None = None) -> Tree:
     """The part of a value's schema that is read: the rest of an envelope's `source` is skipped.
 
     Of a control record only what tells its op.
@@ -188,19 +188,19 @@ def row_problem(tree: Tree, decoded: Column) -> Column:
     return F.when(is_missing, F.concat(F.lit("op is "), decoded["op"], F.lit(f" and `after` is null{advice}")))
 
 
-def before_of(tree: Tree, decoded: Column) -> Column:
+def before_row_of(tree: Tree, decoded: Column) -> Column:
     """The same of the row as it was; of a flat delete that is all there is."""
     if shape_of(tree) != "envelope":
         return decoded
     return _row_in(tree, decoded, "before") if "before" in fields(tree) else F.lit(None)
 
 
-def known_of(tree: Tree, decoded: Column, columns: Sequence[str]) -> Column:
+def row_or_before(tree: Tree, decoded: Column, columns: Sequence[str]) -> Column:
     """A struct of some columns of the row; of an envelope's delete, of the row as it was."""
     row = row_of(tree, decoded)
     if shape_of(tree) != "envelope" or "before" not in fields(tree):
         return row
-    was = before_of(tree, decoded)
+    was = before_row_of(tree, decoded)
     return F.struct(*(F.when(row.isNull(), was[name]).otherwise(row[name]).alias(name) for name in columns))
 
 

@@ -37,21 +37,21 @@ MAX_INFLATED_BYTES = 64 << 20
 """A small body that unpacks to more than this is no record."""
 
 
-def framing(data: Column, headers: Column, side: Side, fixed: str = "auto", *, of_files: bool = False) -> Column:
+def framing(data: Column, headers: Column, side: Side, configured: str = "auto", *, of_files: bool = False) -> Column:
     """The name of the frame; null when there are no bytes, or when they are in none that is known.
 
     What the headers say comes first: a body named there may begin with a byte that looks like a frame.
 
     Args:
         data: the key or the value.
-        fixed: the frame that the settings name, or `auto`.
+        configured: the frame that the settings name, or `auto`.
         of_files: whether the records came out of files. Only then a header of our own counts: in Kafka it is somebody
             else's.
     """
     magic = {name: F.startswith(data, F.lit(start)) for name, start in _MAGIC.items()}
     is_long_id = F.startswith(data, F.lit(bytes(5))) & (F.length(data) >= _BODY_STARTS[ID8] - 1)
-    by_bytes = F.lit(fixed)
-    if fixed == "auto":
+    by_bytes = F.lit(configured)
+    if configured == "auto":
         by_bytes = F.when(is_long_id, ID8)
         for name in (ID4, GLUE, GLUE_ZLIB, SINGLE_OBJECT):
             by_bytes = by_bytes.when(magic[name], name)

@@ -222,7 +222,7 @@ def _declared_type(kind: str | None) -> Tree:
 
 
 def decoded(text: Column, tree: Tree, payload: str | None) -> Column:
-    """The struct to hand to `value` and `is_whole`.
+    """The struct to hand to `value` and `is_exact`.
 
     Args:
         text: one JSON value.
@@ -243,7 +243,7 @@ def value(found: Column, tree: Tree) -> Column:
     return _converted(tree, found["v"])
 
 
-def is_whole(found: Column) -> Column:
+def is_exact(found: Column) -> Column:
     """Whether the text is one JSON value that fits; never null."""
     return (F.coalesce(found["alone"], F.lit(0)) == 1) & found["corrupt"].isNull() & found["v"].isNotNull()
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from cdc_lake.decode.envelope import known_of, row_fields, shape_of
-from cdc_lake.decode.records import Decoded
+from cdc_lake.decode.envelope import row_fields, row_or_before, shape_of
+from cdc_lake.decode.records import DecodedLayout
 from cdc_lake.decode.schemas import (
     MAX_DECIMAL_PRECISION,
     SchemaError,
@@ -21,7 +21,7 @@ from cdc_lake.decode.schemas import (
     non_null,
     record,
 )
-from cdc_lake.decode.types import VARIABLE_SCALE, mapping, number_problem
+from cdc_lake.decode.types import VARIABLE_SCALE, number_problem, type_mapping
 
 BARE_KEY = "key"
 """The field name of a key that is not a record."""
@@ -32,7 +32,7 @@ def key_fields(tree: Tree) -> dict[str, Tree]:
     return fields(tree) if tree["type"] == "record" else {BARE_KEY: tree}
 
 
-def key_tree_in(tree: Tree, columns: Sequence[str]) -> Tree:
+def key_tree_from_row(tree: Tree, columns: Sequence[str]) -> Tree:
     """The schema of a key that columns of the row make.
 
     Args:
@@ -47,18 +47,20 @@ def key_tree_in(tree: Tree, columns: Sequence[str]) -> Tree:
     return record("Key", {name: row[name] for name in columns})
 
 
-def key_in(value: Decoded, columns: Sequence[str]) -> Decoded | None:
+def key_from_row(value: DecodedLayout, columns: Sequence[str]) -> DecodedLayout | None:
     """The key that columns of a decoded value's row make; of an envelope's delete, of the row as it was. None of a
     control record.
     """
     if shape_of(value.tree) == "control":
         return None
-    return Decoded(key_tree_in(value.tree, columns), known_of(value.tree, value.value, columns), value.is_whole)
+    return DecodedLayout(
+        key_tree_from_row(value.tree, columns), row_or_before(value.tree, value.value, columns), value.is_exact
+    )
 
 
 def key_values(tree: Tree, decoded: Column) -> dict[str, Column]:
     """The key's columns, typed as in a table, from the key as `from_avro` gives it."""
-    return {name: mapping(part).convert(value) for name, (part, value) in _parts(tree, decoded).items()}
+    return {name: type_mapping(part).convert(value) for name, (part, value) in _parts(tree, decoded).items()}
 
 
 def key_problem(tree: Tree, decoded: Column) -> Column:
@@ -69,10 +71,10 @@ def key_problem(tree: Tree, decoded: Column) -> Column:
     parts = _parts(tree, decoded)
     found = [number_problem([(name, part, value) for name, (part, value) in parts.items()])]
     for name, (part, value) in parts.items():
-        held = mapping(part)
-        if held.loses:
-            message = f"the key's column `{name}` has a value that a {held.type} cannot hold: {'; '.join(held.loses)}"
-            found.append(F.when(value.isNotNull() & held.is_lost(value), F.lit(message)))
+        held = type_mapping(part)
+        if held.losses:
+            message = f"the key's column `{name}` has a value that a {held.type} cannot hold: {'; '.join(held.losses)}"
+            found.append(F.when(value.isNotNull() & held.is_lossy(value), F.lit(message)))
     return F.coalesce(*found)
 
 
@@ -98,7 +100,7 @@ def _canonical_struct(parts: Mapping[str, Tree], values: Mapping[str, Column]) -
 
 def _canonical(tree: Tree, value: Column) -> Column:
     """`value`, typed as `mapping(tree)` says, in a type that JSON has just one text for."""
-    kind = mapping(tree).type
+    kind = type_mapping(tree).type
     if kind == "string" and (is_decimal(non_null(tree)) or connect_name(non_null(tree)) == VARIABLE_SCALE):
         return _without_trailing_zeros(value)
     if kind in ("smallint", "int", "bigint", "boolean", "string"):

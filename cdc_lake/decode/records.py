@@ -17,7 +17,7 @@ from cdc_lake.config import TableConfig
 from cdc_lake.decode import avro
 from cdc_lake.decode import json as json_format
 from cdc_lake.decode import text as text_format
-from cdc_lake.decode.envelope import STANDARD_NAMES, MetadataNames, Shape, needed, shape_of
+from cdc_lake.decode.envelope import STANDARD_NAMES, MetadataNames, Shape, pruned_schema, shape_of
 from cdc_lake.decode.schemas import SchemaError, Tree, fingerprint, parse, read_tree
 
 _FORMAT = "cdc_lake.format"
@@ -120,22 +120,22 @@ _TREES: Mapping[str, Callable[[Mapping[str, Any]], Tree]] = {
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedLayout:
     """One distinct layout among the schemas of a batch, and what its records hold.
 
     Attributes:
         tree: the schema, cut down to what is read.
         value: the decoded record; null for records of other layouts.
-        is_whole: whether the schema fits the record's bytes exactly; never null.
+        is_exact: whether the schema fits the record's bytes exactly; never null.
     """
 
     tree: Tree
     value: Column
-    is_whole: Column
+    is_exact: Column
 
 
 @dataclass(frozen=True)
-class Layouts:
+class DecodedLayouts:
     """The distinct layouts among the schemas of a batch's keys, or of its values.
 
     Attributes:
@@ -144,11 +144,11 @@ class Layouts:
         schema: fingerprint of the schema that a record was written with, string; null with `number`.
     """
 
-    each: Sequence[Decoded]
+    each: Sequence[DecodedLayout]
     number: Column
     schema: Column
 
-    def chosen(self, made: Callable[[Decoded], Column | None]) -> Column:
+    def chosen(self, made: Callable[[DecodedLayout], Column | None]) -> Column:
         """For each record what is made of its own layout; null for a record of none, or where nothing is made."""
         found = None
         for number, one in enumerate(self.each):
@@ -171,7 +171,7 @@ def with_decoded_values(
     named: Column,
     before: bool = False,
     columns: Collection[str] | None = None,
-) -> tuple[DataFrame, Layouts]:
+) -> tuple[DataFrame, DecodedLayouts]:
     """Decode record values.
 
     Args:
@@ -180,31 +180,31 @@ def with_decoded_values(
         body: what the schema describes, binary.
         named: the record's name of its schema, string.
         before: whether the row as it was is wanted, too.
-        columns: those of the row that are wanted; see `needed`. Where Avro is not what is read, there may be more.
+        columns: those of the row that are wanted; see `pruned_schema`. Where Avro is not what is read, there may be more.
 
     Columns out: all, and some that begin with `__value_`, which the second result reads.
     """
 
     def wanted(writer: WriterSchema) -> Tree:
-        return needed(writer.tree, before=before, columns=columns if writer.format == "avro" else None)
+        return pruned_schema(writer.tree, before=before, columns=columns if writer.format == "avro" else None)
 
     return _with_decoded(records, schemas, body=body, named=named, prefix="__value_", wanted=wanted)
 
 
 def with_decoded_keys(
     records: DataFrame, schemas: Mapping[str, Sequence[WriterSchema]], *, body: Column, named: Column
-) -> tuple[DataFrame, Layouts]:
+) -> tuple[DataFrame, DecodedLayouts]:
     """Decode record keys; as `with_decoded_values`, with `__key_`."""
     return _with_decoded(records, schemas, body=body, named=named, prefix="__key_", wanted=lambda writer: writer.tree)
 
 
 @lru_cache(maxsize=128)
-def refusal(schema: WriterSchema, spark: SparkSession) -> str | None:
+def spark_refusal(schema: WriterSchema, spark: SparkSession) -> str | None:
     """Why Spark's own reader of Avro does not take a schema, string; none when it does. No job runs."""
     if schema.format != "avro":
         return None
     try:
-        avro.check_is_taken(schema.tree, spark)
+        avro.check_supported_by_spark(schema.tree, spark)
     except Py4JJavaError as exc:
         return f"Spark does not take it: {exc.java_exception.toString().splitlines()[0]}"
     return None
@@ -228,7 +228,7 @@ def layout(kind: str, whole: Tree, tree: Tree) -> tuple[str, str, str]:
         whole: the schema.
         tree: what is read of it.
     """
-    return kind, avro.wrapped(whole) if kind == "avro" else "", repr(tree)
+    return kind, avro.wrapped_schema(whole) if kind == "avro" else "", repr(tree)
 
 
 def _with_decoded(
@@ -239,7 +239,7 @@ def _with_decoded(
     named: Column,
     prefix: str,
     wanted: Callable[[WriterSchema], Tree],
-) -> tuple[DataFrame, Layouts]:
+) -> tuple[DataFrame, DecodedLayouts]:
     numbers: dict[tuple[str, str, str], int] = {}
     trees: dict[int, tuple[str, Tree, Tree]] = {}
     meanings: dict[str, dict[int, str]] = {}
@@ -266,21 +266,21 @@ def _with_decoded(
         if unsure:
             may_be = may_be | named.isin(unsure)
         columns[column] = F.when(may_be, _decoded(kind, body, whole, tree))
-        each.append(Decoded(tree, *_read(kind, tree, F.col(column))))
+        each.append(DecodedLayout(tree, *_read(kind, tree, F.col(column))))
     records = records.withColumns(columns) if columns else records
     if several:
         fitting = [F.when(named == name, _only_fit(each, found)) for name, found in several.items()]
         records = records.withColumn(which, F.coalesce(which, *fitting))
-    return records, Layouts(each, F.col(which)["number"], F.col(which)["schema"])
+    return records, DecodedLayouts(each, F.col(which)["number"], F.col(which)["schema"])
 
 
-def _only_fit(each: Sequence[Decoded], found: Mapping[int, str]) -> Column:
+def _only_fit(each: Sequence[DecodedLayout], found: Mapping[int, str]) -> Column:
     """The layout that alone fits a record's bytes, of those that its name has meant; null if none or several do."""
     fitting = F.array_compact(
         F.array(
             *(
                 F.when(
-                    each[number].is_whole, F.struct(F.lit(number).alias("number"), F.lit(schema).alias("schema"))
+                    each[number].is_exact, F.struct(F.lit(number).alias("number"), F.lit(schema).alias("schema"))
                 ).cast(_WHICH_TYPE)
                 for number, schema in found.items()
             )
@@ -300,7 +300,7 @@ def _decoded(kind: str, body: Column, whole: Tree, tree: Tree) -> Column:
 
 def _read(kind: str, tree: Tree, found: Column) -> tuple[Column, Column]:
     if kind == "avro":
-        return avro.value(found), avro.is_whole(found)
+        return avro.value(found), avro.is_exact(found)
     if kind in ("csv", "string"):
-        return text_format.value(found, tree), text_format.is_whole(found)
-    return json_format.value(found, tree), json_format.is_whole(found)
+        return text_format.value(found, tree), text_format.is_exact(found)
+    return json_format.value(found, tree), json_format.is_exact(found)

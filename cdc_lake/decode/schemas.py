@@ -50,8 +50,8 @@ def parse(text: str) -> Tree:
     Raises:
         SchemaError: not Avro, or refused.
     """
-    tree = read_tree("an Avro schema", text, lambda content: _expanded(content, "", {}, ()))
-    if _measured(tree, {}).has_items_of_no_size:
+    tree = read_tree("an Avro schema", text, lambda content: _expand(content, "", {}, ()))
+    if _measure(tree, {}).has_zero_size_items:
         raise SchemaError("the items of an array take no space, so a short record could hold millions")
     return tree
 
@@ -70,7 +70,7 @@ def read_tree(what: str, text: str, read: Callable[[Any], Tree]) -> Tree:
         if len(text.encode("utf-8")) > MAX_TEXT_BYTES:
             raise SchemaError(f"the schema text is longer than {MAX_TEXT_BYTES} bytes")
         tree = read(json.loads(text))
-        measures = _measured(tree, {})
+        measures = _measure(tree, {})
     except SchemaError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as exc:
@@ -199,7 +199,7 @@ def compact(tree: Tree) -> str:
     All other logical types are taken off because a reader that maps them itself fails a whole record for one date it
     cannot hold; `events.types` maps them by Connect's name instead. Equal layouts give equal texts.
     """
-    return json.dumps(_compacted(tree, set()), separators=(",", ":"))
+    return json.dumps(_compact(tree, set()), separators=(",", ":"))
 
 
 def _full_name(content: Mapping[str, Any], namespace: str) -> str:
@@ -214,7 +214,7 @@ def _resolved_name(name: str, namespace: str, known: Mapping[str, Any]) -> str:
     return f"{namespace}.{name}" if namespace and "." not in name and f"{namespace}.{name}" in known else name
 
 
-def _expanded(content: Any, namespace: str, known: dict[str, Tree | None], path: tuple[str, ...]) -> Tree:
+def _expand(content: Any, namespace: str, known: dict[str, Tree | None], path: tuple[str, ...]) -> Tree:
     if len(path) > MAX_DEPTH:
         raise SchemaError(f"the schema is nested deeper than {MAX_DEPTH} levels")
     if isinstance(content, str):
@@ -228,25 +228,25 @@ def _expanded(content: Any, namespace: str, known: dict[str, Tree | None], path:
             raise SchemaError(f"the type `{name}` contains itself")
         return definition
     if isinstance(content, list):
-        branches = [_expanded(c, namespace, known, (*path, "|")) for c in content]
+        branches = [_expand(c, namespace, known, (*path, "|")) for c in content]
         _check_branches(branches)
         return {"type": "union", "branches": branches}
     kind = content["type"]
     properties = {name: content[name] for name in sorted(_PROPERTIES & content.keys())}
     if isinstance(kind, dict | list) or kind not in _PRIMITIVES | _NAMED | {"array", "map"}:
-        inner = _expanded(kind, namespace, known, (*path, "type"))
+        inner = _expand(kind, namespace, known, (*path, "type"))
         return {**inner, **properties} if isinstance(kind, dict) else inner
     if kind in _PRIMITIVES:
         return {"type": kind, **properties}
     if kind == "array":
-        items = _expanded(content["items"], namespace, known, (*path, "items"))
+        items = _expand(content["items"], namespace, known, (*path, "items"))
         return {"type": kind, **properties, "items": items}
     if kind == "map":
-        values = _expanded(content["values"], namespace, known, (*path, "values"))
+        values = _expand(content["values"], namespace, known, (*path, "values"))
         return {"type": kind, **properties, "values": values}
     name = _full_name(content, namespace)
     if not all(map(_NAME.fullmatch, name.split("."))) or name in _PRIMITIVES:
-        raise SchemaError(_not_a_name(name))
+        raise SchemaError(_invalid_name(name))
     if name in known:
         raise SchemaError(f"the type `{name}` is defined twice")
     known[name] = None
@@ -259,16 +259,16 @@ def _expanded(content: Any, namespace: str, known: dict[str, Tree | None], path:
         inside = name.rpartition(".")[0]
         for f in content["fields"]:
             if not _NAME.fullmatch(f["name"]):
-                raise SchemaError(_not_a_name(f["name"]))
+                raise SchemaError(_invalid_name(f["name"]))
         tree["fields"] = [
-            {"name": f["name"], "type": _expanded(f["type"], inside, known, (*path, f["name"]))}
+            {"name": f["name"], "type": _expand(f["type"], inside, known, (*path, f["name"]))}
             for f in content["fields"]
         ]
     known[name] = tree
     return tree
 
 
-def twins(names: Iterable[str]) -> tuple[str, str] | None:
+def duplicate_names(names: Iterable[str]) -> tuple[str, str] | None:
     """The first two names that are equal or differ in upper and lower case only; no table can have both of them."""
     seen: dict[str, str] = {}
     for name in names:
@@ -278,7 +278,7 @@ def twins(names: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
-def _not_a_name(name: str) -> str:
+def _invalid_name(name: str) -> str:
     return f"`{name}` is not a name in Avro; set field.name.adjustment.mode=avro on the connector"
 
 
@@ -312,7 +312,7 @@ def _check_type(tree: Tree) -> None:
         if not all(isinstance(name, str) for name in names):
             raise SchemaError("the name of a type or a field is not a text")
         "".join(names).encode("utf-8")
-        if both := twins(names[1:]):
+        if both := duplicate_names(names[1:]):
             what = "is there twice" if both[0] == both[1] else f"differs from `{both[0]}` in upper and lower case only"
             raise SchemaError(
                 f"`{both[1]}` {what}, which no table can have: rename one, or leave it off at the connector "
@@ -347,16 +347,16 @@ class _Measures(NamedTuple):
         depth: its levels.
         types: in it; one that is used twice counts twice.
         takes_space: whether each of its values has a byte at least.
-        has_items_of_no_size: whether an array in it has items that have not.
+        has_zero_size_items: whether an array in it has items that have not.
     """
 
     depth: int
     types: int
     takes_space: bool
-    has_items_of_no_size: bool
+    has_zero_size_items: bool
 
 
-def _measured(tree: Tree, done: dict[int, _Measures]) -> _Measures:
+def _measure(tree: Tree, done: dict[int, _Measures]) -> _Measures:
     """Measure and check a tree. A type that is used twice is gone through once: written out, a small text can be
     endless.
 
@@ -365,13 +365,13 @@ def _measured(tree: Tree, done: dict[int, _Measures]) -> _Measures:
     """
     if id(tree) not in done:
         _check_type(tree)
-        inner = [_measured(child, done) for child in _children(tree)]
+        inner = [_measure(child, done) for child in _children(tree)]
         is_array_of_nothing = tree["type"] == "array" and not inner[0].takes_space
         done[id(tree)] = _Measures(
             depth=1 + max((one.depth for one in inner), default=0),
             types=1 + sum(one.types for one in inner),
             takes_space=_takes_space(tree, inner),
-            has_items_of_no_size=is_array_of_nothing or any(one.has_items_of_no_size for one in inner),
+            has_zero_size_items=is_array_of_nothing or any(one.has_zero_size_items for one in inner),
         )
     return done[id(tree)]
 
@@ -387,17 +387,17 @@ def _takes_space(tree: Tree, inner: Sequence[_Measures]) -> bool:
     return True
 
 
-def _compacted(tree: Tree, defined: set[str]) -> Any:
+def _compact(tree: Tree, defined: set[str]) -> Any:
     kind = tree["type"]
     if kind == "union":
-        return [_compacted(branch, defined) for branch in tree["branches"]]
+        return [_compact(branch, defined) for branch in tree["branches"]]
     if kind in _PRIMITIVES:
         logical = _decimal(tree)
         return {"type": kind, **logical} if logical else kind
     if kind == "array":
-        return {"type": "array", "items": _compacted(tree["items"], defined)}
+        return {"type": "array", "items": _compact(tree["items"], defined)}
     if kind == "map":
-        return {"type": "map", "values": _compacted(tree["values"], defined)}
+        return {"type": "map", "values": _compact(tree["values"], defined)}
     name = tree["name"]
     if name in defined:
         return name
@@ -406,7 +406,7 @@ def _compacted(tree: Tree, defined: set[str]) -> Any:
         return {"type": "enum", "name": name, "symbols": tree["symbols"]}
     if kind == "fixed":
         return {"type": "fixed", "name": name, "size": tree["size"], **_decimal(tree)}
-    inner = [{"name": f["name"], "type": _compacted(f["type"], defined)} for f in tree["fields"]]
+    inner = [{"name": f["name"], "type": _compact(f["type"], defined)} for f in tree["fields"]]
     return {"type": "record", "name": name, "fields": inner}
 
 

@@ -22,7 +22,7 @@ def tree(columns: Mapping[str, str]) -> Tree:
 
 
 def decoded(text: Column, wanted: Tree, kind: str) -> Column:
-    """The struct to hand to `value` and `is_whole`.
+    """The struct to hand to `value` and `is_exact`.
 
     Args:
         text: the record.
@@ -40,6 +40,6 @@ def value(found: Column, wanted: Tree) -> Column:
     return F.struct(*(found[name].alias(name) for name in fields(wanted)))
 
 
-def is_whole(found: Column) -> Column:
+def is_exact(found: Column) -> Column:
     """Whether the text fits the columns; never null."""
     return found.isNotNull() & found[_CORRUPT].isNull()

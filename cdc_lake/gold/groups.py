@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from cdc_lake.columns import quoted
 from cdc_lake.config.gold_models import Window
 from cdc_lake.errors import ModelError
-from cdc_lake.gold.query import Query, Source, in_our_words, seen
+from cdc_lake.gold.query import Query, Source, live_rows, translated_errors
 from cdc_lake.tables.images import AFTER, BEFORE, IMAGE, images
 from cdc_lake.tables.joins import null_safe_join
 
@@ -23,7 +23,7 @@ _MOST_RANGES = 32
 _UNORDERED = ("array<", "map<", "struct<", "binary", "boolean", "float", "double")
 
 
-def touched(
+def touched_groups(
     query: Query, sources: Mapping[str, Source], since: Mapping[str, int], stored: DataFrame, result: DataFrame
 ) -> "Groups":
     """The groups that differ, or may, from what they were.
@@ -45,21 +45,23 @@ def touched(
     changed = {alias: source for alias, source in sources.items() if since[source.id] != source.version}
     of_each = {source.id: _images(source, since[source.id]).persist() for source in changed.values()}
     try:
-        is_now = {alias: source.rows() for alias, source in sources.items()}
-        was = {**is_now, **{alias: source.rows_before(since[source.id]) for alias, source in changed.items()}}
+        rows_now = {alias: source.rows() for alias, source in sources.items()}
+        rows_before = {**rows_now, **{alias: source.rows_before(since[source.id]) for alias, source in changed.items()}}
         named = [
-            _named(query, alias, {**world, alias: seen(rows.drop(IMAGE))})
+            _groups_named_by(query, alias, {**world, alias: live_rows(rows.drop(IMAGE))})
             for alias, source in changed.items()
-            for rows, world in _asked(query, alias, of_each[source.id], changed, was, is_now)
+            for rows, world in _changed_images(query, alias, of_each[source.id], changed, rows_before, rows_now)
         ]
-        window, groups = query.model.header.window, query.model.header.made_together
+        window, groups = query.model.header.window, query.model.header.group_columns
         if window is not None and window.lateness and window.source in changed:
             named.append(
-                _closing(stored, was[window.source], is_now[window.source], window).select(*map(quoted, groups))
+                _closed_windows(stored, rows_before[window.source], rows_now[window.source], window).select(
+                    *map(quoted, groups)
+                )
             )
         if not named:  # versions that hold the same rows
             return Groups.of(stored.select(*map(quoted, groups)).limit(0), result)
-        with in_our_words(query.model):
+        with translated_errors(query.model):
             return Groups.of(reduce(DataFrame.unionByName, named), result)
     finally:
         for rows in of_each.values():
@@ -70,13 +72,13 @@ def _images(source: Source, since: int) -> DataFrame:
     return images(source.silver, source.progress.keys, since, source.version)
 
 
-def _asked(
+def _changed_images(
     query: Query,
     alias: str,
     rows: DataFrame,
     changed: Iterable[str],
-    was: Mapping[str, DataFrame],
-    is_now: Mapping[str, DataFrame],
+    rows_before: Mapping[str, DataFrame],
+    rows_now: Mapping[str, DataFrame],
 ) -> Iterator[tuple[DataFrame, Mapping[str, DataFrame]]]:
     """The images of one source's changed rows, each beside the other sources that it stood or stands among.
 
@@ -87,22 +89,22 @@ def _asked(
     text = query.model.header.touched[alias]
     there = {row[IMAGE] for row in rows.select(IMAGE).distinct().collect()}
     if not any(re.search(rf"\b{re.escape(other)}\b", text, re.IGNORECASE) for other in others):
-        yield from [(rows, is_now)] if there else []
+        yield from [(rows, rows_now)] if there else []
         return
-    for image, world in ((BEFORE, was), (AFTER, is_now)):
+    for image, world in ((BEFORE, rows_before), (AFTER, rows_now)):
         if image in there:
             yield rows.where(F.col(IMAGE) == image), world
 
 
-def _named(query: Query, alias: str, views: Mapping[str, DataFrame]) -> DataFrame:
+def _groups_named_by(query: Query, alias: str, views: Mapping[str, DataFrame]) -> DataFrame:
     """The groups that one source's rows name."""
     header = query.model.header
-    found = query.ask(header.touched[alias], views, f"`touched` of {alias}")
+    found = query.run(header.touched[alias], views, f"`touched` of {alias}")
     there = {name.casefold() for name in found.columns}
-    if missing := [name for name in header.made_together if name.casefold() not in there]:
+    if missing := [name for name in header.group_columns if name.casefold() not in there]:
         what = f"`touched` of {alias} has no column {', '.join(missing)}, which `groups` (else `keys`) names"
         raise ModelError(str(query.model.file), what, "select it under that name")
-    return found.select(*map(quoted, header.made_together))
+    return found.select(*map(quoted, header.group_columns))
 
 
 def watermark(rows: DataFrame, window: Window) -> DataFrame:
@@ -110,10 +112,11 @@ def watermark(rows: DataFrame, window: Window) -> DataFrame:
     return rows.agg((F.max(quoted(window.time)) - F.expr(f"INTERVAL {window.lateness}")).alias("at"))
 
 
-def _closing(stored: DataFrame, was: DataFrame, is_now: DataFrame, window: Window) -> DataFrame:
+def _closed_windows(stored: DataFrame, rows_before: DataFrame, rows_now: DataFrame, window: Window) -> DataFrame:
     """Gold's rows whose windows end between the watermark as it was and as it is."""
     before, now = (
-        watermark(rows, window).withColumnRenamed("at", name) for rows, name in ((was, "was"), (is_now, "now"))
+        watermark(rows, window).withColumnRenamed("at", name)
+        for rows, name in ((rows_before, "was"), (rows_now, "now"))
     )
     end = F.col(f"g.{quoted(window.start)}").cast("timestamp") + F.expr(f"INTERVAL {window.length}")
     is_between = (end > F.least("m.was", "m.now")) & (end <= F.greatest("m.was", "m.now"))
@@ -142,11 +145,11 @@ class Groups:
         typed = typed.distinct().localCheckpoint()
         return cls(typed, list(kinds), typed.count())
 
-    def among(self, rows: DataFrame) -> DataFrame:
+    def rows_in(self, rows: DataFrame) -> DataFrame:
         """The rows of these groups."""
         return null_safe_join(rows.where(self._condition), self.rows, self.names, "left_semi")
 
-    def beside(self, rows: DataFrame) -> DataFrame:
+    def rows_outside(self, rows: DataFrame) -> DataFrame:
         """The rows of all other groups."""
         return null_safe_join(rows, self.rows, self.names, "left_anti")
 

@@ -41,7 +41,7 @@ def send_due(
     assert progress is not None and topic is not None, "the table was made, and has a topic"
     if topic.topic not in progress.sent:
         # Else keys that are sent now, and gone before this comes to its end, would be nobody's.
-        progress = gold.advance(_noted(progress, topic.topic, run_id, is_whole=False)).progress
+        progress = gold.advance(_with_sent(progress, topic.topic, run_id, is_whole=False)).progress
     rows = due(gold, header.keys, progress.sent[topic.topic], done).persist()
     try:
         sent = sink.send(rows, keys=header.keys, batch=progress.commit, doc=header.description)
@@ -49,10 +49,10 @@ def send_due(
         rows.unpersist()
     failpoints.reach("gold.after_send", batch=progress.commit)
     done.count(sent=sent)
-    return gold.advance(_noted(progress, topic.topic, run_id, is_whole=True))
+    return gold.advance(_with_sent(progress, topic.topic, run_id, is_whole=True))
 
 
-def _noted(progress: GoldProgress, topic: str, run_id: str, *, is_whole: bool) -> GoldProgress:
+def _with_sent(progress: GoldProgress, topic: str, run_id: str, *, is_whole: bool) -> GoldProgress:
     return progress.next(run_id, sent={topic: Sent(commit=progress.commit + 1, is_whole=is_whole)})
 
 
@@ -87,18 +87,18 @@ def _touched(gold: Table[GoldProgress], keys: Sequence[str], since: int) -> Data
         what = f"commit {since}, the last that was sent, is not known any more"
         raise ExpiredError(gold.id(), what, "name a newer one")
     versions = [one.version for one in history if one.version >= start]
-    named = [_keys_apart(*gold.differing(*pair), keys) for pair in zip(versions[1:], versions, strict=False)]
+    named = [_differing_keys(*gold.differing(*pair), keys) for pair in zip(versions[1:], versions, strict=False)]
     nothing = gold.read().select(*map(quoted, keys)).limit(0)
     return reduce(DataFrame.unionByName, named, nothing).distinct().localCheckpoint()
 
 
-def _keys_apart(before: DataFrame, after: DataFrame, keys: Sequence[str]) -> DataFrame:
+def _differing_keys(before: DataFrame, after: DataFrame, keys: Sequence[str]) -> DataFrame:
     """The keys whose rows differ; where rows cannot be compared, all."""
     names = [quoted(name) for name in keys]
     if before.schema.simpleString() != after.schema.simpleString() or "map<" in after.schema.simpleString():
         return before.select(*names).unionByName(after.select(*names))
-    was, is_now = (
+    rows_before, rows_now = (
         null_safe_join(rows, others, rows.columns, "left_anti").select(*names)
         for rows, others in ((before, after), (after, before))
     )
-    return was.unionByName(is_now)
+    return rows_before.unionByName(rows_now)

@@ -53,15 +53,15 @@ class Source:
 
     def rows(self) -> DataFrame:
         """What a model sees of it."""
-        return seen(self.silver.read(as_of=self.version))
+        return live_rows(self.silver.read(as_of=self.version))
 
     def rows_before(self, version: int) -> DataFrame:
         """What a model saw of it, in the columns of now."""
         now = self.silver.read(as_of=self.version)
-        return seen(as_columns_of(now, self.silver.read(as_of=version)))
+        return live_rows(as_columns_of(now, self.silver.read(as_of=version)))
 
 
-def seen(rows: DataFrame) -> DataFrame:
+def live_rows(rows: DataFrame) -> DataFrame:
     """Of silver's rows those that are not deleted, in the source's columns."""
     if DELETED in rows.columns:  # a table of `merge.mode: append` has no such row
         rows = rows.where(~F.col(DELETED).eqNullSafe(True))
@@ -79,7 +79,7 @@ class Query:
     session: SparkSession
     model: GoldModel
 
-    def ask(self, text: str, views: Mapping[str, DataFrame], what: str) -> DataFrame:
+    def run(self, text: str, views: Mapping[str, DataFrame], what: str) -> DataFrame:
         """What a query says of these rows, not yet computed.
 
         Args:
@@ -94,7 +94,7 @@ class Query:
             rows.createOrReplaceTempView(alias)
         # What a query reads by a path is in no progress.
         self.session.conf.set("spark.sql.runSQLOnFiles", "false")
-        with in_our_words(self.model):
+        with translated_errors(self.model):
             parser(self.session).parsePlan(text)  # any one statement
             try:
                 parsed = parser(self.session).parseQuery(text)
@@ -112,7 +112,7 @@ class Query:
         for alias, source in self.model.header.files.items():
             texts = ", ".join(f"{quoted(name)} string" for name in source.columns)
             rows = self.session.createDataFrame(list(self.model.files[alias]), texts)
-            with in_our_words(self.model):
+            with translated_errors(self.model):
                 typed = (_typed(source.file, name, kind).alias(name) for name, kind in source.columns.items())
                 found[alias] = rows.select(*typed)
         return found
@@ -126,7 +126,7 @@ def _typed(file: str, name: str, kind: str) -> Column:
 
 
 @contextmanager
-def in_our_words(model: GoldModel) -> Iterator[None]:
+def translated_errors(model: GoldModel) -> Iterator[None]:
     """Tell what Spark says of a model with the model's file.
 
     Raises:

@@ -19,9 +19,9 @@ from cdc_lake.columns import DELETE, KEEP, KEY, name_problem, quoted
 from cdc_lake.config import Config
 from cdc_lake.config.gold_models import EVERYTHING, WATERMARK, GoldModel, model_names, read_model
 from cdc_lake.errors import ExpiredError, KeyConstraintError, ModelError, NoProgressError
-from cdc_lake.gold.groups import Groups, touched, watermark
+from cdc_lake.gold.groups import Groups, touched_groups, watermark
 from cdc_lake.gold.outbox import is_due, send_due
-from cdc_lake.gold.query import Query, Source, in_our_words
+from cdc_lake.gold.query import Query, Source, translated_errors
 from cdc_lake.gold.topic_schemas import kafka_sink
 from cdc_lake.runs.catalog_sync import sync_catalog_after_run
 from cdc_lake.runs.context import Leases, lake_of, select, silver_targets
@@ -70,8 +70,8 @@ def run_gold(
         return report
     storage = scheduler.open_storage(config, report)
     leases = Leases(config, storage, report.run_id, report.layer)
-    folded = lake_of(config).names(storage, "silver")
-    scheduler.each_table(report, names, _Gold(config, chosen, folded, leases, report.run_id), leases=leases)
+    silver_topics = lake_of(config).names(storage, "silver")
+    scheduler.each_table(report, names, _GoldWork(config, chosen, silver_topics, leases, report.run_id), leases=leases)
     sync_catalog_after_run(config, report, scheduler.spark(config, "gold"))
     failpoints.reach("gold.before_report")
     scheduler.end(storage, config, report)
@@ -112,62 +112,66 @@ def _is_made_from(progress: GoldProgress, sources: Mapping[str, SilverProgress],
 
 
 @dataclass(frozen=True)
-class _Gold:
+class _GoldWork:
     """The layer's work.
 
     Attributes:
-        folded: the topics that silver has.
+        silver_topics: the topics that silver has.
     """
 
     config: Config
     models: Mapping[str, GoldModel]
-    folded: Sequence[str]
+    silver_topics: Sequence[str]
     leases: Leases
     run_id: str
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
         run = self._run(spark, done)
-        compared = _compared(run)
-        return None if compared.has_changed or is_due(run.model.header, compared.before) else 0
+        comparison = _compare(run)
+        return None if comparison.has_changed or is_due(run.model.header, comparison.before) else 0
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         run = self._run(sibling(spark), done)
         self.leases.recover(run.gold, done)
-        compared = _compared(run)
-        if compared.has_changed:
-            stored_bytes = sum(source.silver.size() for source in {s.id: s for s in compared.sources.values()}.values())
+        comparison = _compare(run)
+        if comparison.has_changed:
+            stored_bytes = sum(
+                source.silver.size() for source in {s.id: s for s in comparison.sources.values()}.values()
+            )
             with planned_for(run.session, rows=stored_bytes // _BYTES_OF_A_ROW):
-                commit = _refresh(run, compared)
-            _note(done, commit)
-        if run.sink is not None and is_due(run.model.header, compared.gold.progress()):
+                commit = _refresh(run, comparison)
+            _report_commit(done, commit)
+        if run.sink is not None and is_due(run.model.header, comparison.gold.progress()):
             with done.phase("send"):
-                _note(done, send_due(compared.gold, run.model.header, run.sink, self.run_id, done))
+                _report_commit(done, send_due(comparison.gold, run.model.header, run.sink, self.run_id, done))
         return False
 
-    def _run(self, session: SparkSession, done: TableReport) -> "_Run":
-        return _Run(session, self.config, self.models[done.table], self.folded, self.leases, self.run_id, done)
+    def _run(self, session: SparkSession, done: TableReport) -> "_ModelRun":
+        return _ModelRun(
+            session, self.config, self.models[done.table], self.silver_topics, self.leases, self.run_id, done
+        )
 
 
-def _note(done: TableReport, commit: Commit[GoldProgress]) -> None:
+def _report_commit(done: TableReport, commit: Commit[GoldProgress]) -> None:
     done.status, done.batches = "ok", 1
     done.consumed_to, done.version_after = commit.progress.sources, commit.version
 
 
 @dataclass(frozen=True)
-class _Run:
+class _ModelRun:
     """One model's turn.
 
     Attributes:
         session: its own when it runs its query, because the names of its sources are nobody else's.
-        folded: the topics that silver has.
+        silver_topics: the topics that silver has.
     """
 
     session: SparkSession
     config: Config
     model: GoldModel
-    folded: Sequence[str]
+    silver_topics: Sequence[str]
     leases: Leases
     run_id: str
     done: TableReport
@@ -194,7 +198,7 @@ class _Run:
 
 
 @dataclass(frozen=True)
-class _Compared:
+class _Comparison:
     """What a model's table is made from, beside what it would be made from now.
 
     Attributes:
@@ -205,21 +209,23 @@ class _Compared:
     gold: Table[GoldProgress]
     sources: Mapping[str, Source]
     before: GoldProgress | None
-    following: GoldProgress
+    next_progress: GoldProgress
     has_changed: bool
 
 
-def _compared(run: _Run) -> _Compared:
+def _compare(run: _ModelRun) -> _Comparison:
     done, gold = run.done, run.gold
     with done.phase("plan"):
         # Before the sources: then a run that commits in between is noticed, not overwritten from an older silver.
         before = _progress(gold, done)
         sources = _sources(run)
-        following = _following(run, before, sources.values())
+        next_progress = _following(run, before, sources.values())
         done.version_before = done.version_after = gold.version() if before else None
     done.consumed_from = done.consumed_to = before.sources if before else {}
     read = {source.id: source.progress for source in sources.values()}
-    return _Compared(gold, sources, before, following, before is None or not _is_made_from(before, read, run.model))
+    return _Comparison(
+        gold, sources, before, next_progress, before is None or not _is_made_from(before, read, run.model)
+    )
 
 
 def _progress(gold: Table[GoldProgress], done: TableReport) -> GoldProgress | None:
@@ -231,7 +237,7 @@ def _progress(gold: Table[GoldProgress], done: TableReport) -> GoldProgress | No
         return GoldProgress(run_id="", commit=gold.version() + 1)  # no commit of ours had a higher number
 
 
-def _sources(run: _Run) -> dict[str, Source]:
+def _sources(run: _ModelRun) -> dict[str, Source]:
     """The model's silver tables by alias, each pinned to one version; a table with several aliases is pinned once.
 
     Raises:
@@ -239,7 +245,7 @@ def _sources(run: _Run) -> dict[str, Source]:
     """
     topics_of, root = run.model.header.topics, lake_of(run.config).folder("silver")
     todo = f"run the silver job first, or mend `sources` in {run.model.file}"
-    topics = select(list(topics_of.values()), run.folded, f"table in {root}", todo)
+    topics = select(list(topics_of.values()), run.silver_topics, f"table in {root}", todo)
     pinned = {topic: _pinned(silver_targets(run.config, topic)[0].open(run.session)) for topic in topics}
     return {alias: pinned[topic] for alias, topic in topics_of.items()}
 
@@ -251,7 +257,7 @@ def _pinned(silver: Table[SilverProgress]) -> Source:
     return Source(silver, silver.id(), progress, version)
 
 
-def _following(run: _Run, before: GoldProgress | None, sources: Iterable[Source]) -> GoldProgress:
+def _following(run: _ModelRun, before: GoldProgress | None, sources: Iterable[Source]) -> GoldProgress:
     read = {source.id: source for source in sources}
     return GoldProgress(
         run_id=run.run_id,
@@ -267,7 +273,7 @@ def _following(run: _Run, before: GoldProgress | None, sources: Iterable[Source]
     )
 
 
-def _refresh(run: _Run, compared: _Compared) -> Commit[GoldProgress]:
+def _refresh(run: _ModelRun, comparison: _Comparison) -> Commit[GoldProgress]:
     """Bring the table up to date, in one commit.
 
     Raises:
@@ -279,49 +285,49 @@ def _refresh(run: _Run, compared: _Compared) -> Commit[GoldProgress]:
     """
     query, model = run.query, run.model
     with run.done.phase("plan"):
-        views = {alias: source.rows() for alias, source in compared.sources.items()}
+        views = {alias: source.rows() for alias, source in comparison.sources.items()}
         window = model.header.window
         if window is not None and window.lateness:
             views[WATERMARK] = watermark(views[window.source], window)
-        result = query.ask(model.text, views, "its SQL")
+        result = query.run(model.text, views, "its SQL")
         _check_columns(run, result)
         if run.sink is not None:
             run.sink.check(run.session, result.schema, keys=model.header.keys, doc=model.header.description)
-        groups = _groups(run, compared, result)
+        groups = _groups(run, comparison, result)
     if groups is None:
-        return _make_anew(run, compared, result)
+        return _refresh_all(run, comparison, result)
     with run.done.phase("plan"):
         run.done.count(groups=groups.number)
         if window is not None:
             views[window.source] = groups.in_window(views[window.source], window)
-            result = query.ask(model.text, views, "its SQL")
-    return _make_again(run, compared, groups, groups.among(result))
+            result = query.run(model.text, views, "its SQL")
+    return _refresh_groups(run, comparison, groups, groups.rows_in(result))
 
 
-def _groups(run: _Run, compared: _Compared, result: DataFrame) -> Groups | None:
+def _groups(run: _ModelRun, comparison: _Comparison, result: DataFrame) -> Groups | None:
     """The groups to make again; none when the whole table is to be made anew."""
-    header, before = run.model.header, compared.before
-    if header.refresh == "full" or before is None or before.model != compared.following.model:
+    header, before = run.model.header, comparison.before
+    if header.refresh == "full" or before is None or before.model != comparison.next_progress.model:
         return None
-    if before.versions.keys() != compared.following.versions.keys():
+    if before.versions.keys() != comparison.next_progress.versions.keys():
         return None
-    changed = {alias for alias, source in compared.sources.items() if before.versions[source.id] != source.version}
+    changed = {alias for alias, source in comparison.sources.items() if before.versions[source.id] != source.version}
     if any(header.touched[alias] == EVERYTHING for alias in changed):
         return None
-    if _held(compared.gold, result) != dict(compared.gold.read().dtypes):
+    if _stored_types(comparison.gold, result) != dict(comparison.gold.read().dtypes):
         return None
-    if not all(source.progress.keys for source in compared.sources.values()):
+    if not all(source.progress.keys for source in comparison.sources.values()):
         return None  # silver, made by hand or mended, does not say yet what tells its rows apart
-    if another := sorted(alias for alias, source in compared.sources.items() if not _is_read(source, before)):
+    if another := sorted(alias for alias, source in comparison.sources.items() if not _is_read(source, before)):
         run.done.warn(
             f"refreshed as a whole: the history of {', '.join(another)} in silver is another than gold was made from, "
             "as after a backup was put back"
         )
         return None
     if not changed:  # a restore brought back what was read, or nothing but progress moved
-        return Groups.of(result.select(*map(quoted, header.made_together)).limit(0), result)
+        return Groups.of(result.select(*map(quoted, header.group_columns)).limit(0), result)
     try:
-        return touched(run.query, compared.sources, before.versions, compared.gold.read(), result)
+        return touched_groups(run.query, comparison.sources, before.versions, comparison.gold.read(), result)
     except ExpiredError as error:
         run.done.warn(f"refreshed as a whole: {error}")
         return None
@@ -341,53 +347,53 @@ def _is_read(source: Source, before: GoldProgress) -> bool:
     return found is not None and found.nonce == before.nonces[source.id]
 
 
-def _held(gold: Table[GoldProgress], result: DataFrame) -> dict[str, str]:
-    return {name: gold.held_as(kind) for name, kind in result.dtypes}
+def _stored_types(gold: Table[GoldProgress], result: DataFrame) -> dict[str, str]:
+    return {name: gold.stored_type(kind) for name, kind in result.dtypes}
 
 
-def _make_anew(run: _Run, compared: _Compared, result: DataFrame) -> Commit[GoldProgress]:
+def _refresh_all(run: _ModelRun, comparison: _Comparison, result: DataFrame) -> Commit[GoldProgress]:
     """Put the model's result in the place of all rows."""
     rows = result.persist()
     try:
-        rows, count = _checked(run, rows)
-        _ready(run, compared)
-        with run.done.phase("write"), in_our_words(run.model):
-            commit = compared.gold.overwrite(_with_key(rows, run.model), compared.following)
+        rows, count = _check_rows(run, rows)
+        _before_write(run, comparison)
+        with run.done.phase("write"), translated_errors(run.model):
+            commit = comparison.gold.overwrite(_with_key(rows, run.model), comparison.next_progress)
     finally:
         result.unpersist()
-    failpoints.reach("gold.after_overwrite", batch=compared.following.commit)
+    failpoints.reach("gold.after_overwrite", batch=comparison.next_progress.commit)
     run.done.count(written=count)
     return commit
 
 
-def _make_again(run: _Run, compared: _Compared, groups: Groups, result: DataFrame) -> Commit[GoldProgress]:
+def _refresh_groups(run: _ModelRun, comparison: _Comparison, groups: Groups, result: DataFrame) -> Commit[GoldProgress]:
     """Put the model's result for some groups in the place of their rows."""
     made = result.persist()
-    gold, keys = compared.gold, run.model.header.keys
+    gold, keys = comparison.gold, run.model.header.keys
     try:
-        rows, _ = _checked(run, made)
-        stored = groups.among(gold.read())
+        rows, _ = _check_rows(run, made)
+        stored = groups.rows_in(gold.read())
         if not set(groups.names) <= set(keys):
-            _check_apart(run, rows, groups.beside(gold.read()))
-        with run.done.phase("check"), in_our_words(run.model):
+            _check_keys_across_groups(run, rows, groups.rows_outside(gold.read()))
+        with run.done.phase("check"), translated_errors(run.model):
             vanished = null_safe_join(stored, rows, keys, "left_anti")
             new = rows if _has_map(rows) else null_safe_join(rows, stored, rows.columns, "left_anti")
             changes = _changes(new, vanished, run.model).persist()
             counts = {row[DELETE]: row["count"] for row in changes.groupBy(DELETE).count().collect()}
-        _ready(run, compared)
-        with run.done.phase("write"), in_our_words(run.model):
-            following = compared.following
-            commit = gold.merge(changes, keys, following) if counts else gold.advance(following)
+        _before_write(run, comparison)
+        with run.done.phase("write"), translated_errors(run.model):
+            next_progress = comparison.next_progress
+            commit = gold.merge(changes, keys, next_progress) if counts else gold.advance(next_progress)
         changes.unpersist()
     finally:
         made.unpersist()
-    failpoints.reach("gold.after_merge", batch=compared.following.commit)
+    failpoints.reach("gold.after_merge", batch=comparison.next_progress.commit)
     run.done.count(written=counts.get(False, 0), removed=counts.get(True, 0))
     return commit
 
 
-def _ready(run: _Run, compared: _Compared) -> None:
-    failpoints.reach("gold.after_plan", batch=compared.following.commit)
+def _before_write(run: _ModelRun, comparison: _Comparison) -> None:
+    failpoints.reach("gold.after_plan", batch=comparison.next_progress.commit)
     run.leases.check(run.done.table)
 
 
@@ -408,7 +414,7 @@ def _has_map(rows: DataFrame) -> bool:
     return any("map<" in kind for _, kind in rows.dtypes)
 
 
-def _check_columns(run: _Run, rows: DataFrame) -> None:
+def _check_columns(run: _ModelRun, rows: DataFrame) -> None:
     """See that the result has the keys and groups, can be partitioned as the model says, and has names that Delta
     takes: of a wrong one it does not say which it is.
 
@@ -428,11 +434,11 @@ def _check_columns(run: _Run, rows: DataFrame) -> None:
                 near = difflib.get_close_matches(name, columns, n=1, cutoff=0.5) or columns
                 what = f"`{setting}`: the result has no column `{name}`; the nearest: {', '.join(near)}"
                 raise ModelError(str(model.file), what, f"select it, or mend `{setting}`")
-    held_in, keys = model.header.table, model.header.keys
-    check_partitions(str(model.file), held_in, dict(rows.dtypes), keys, "mend `partition_by` in the model's `table`")
+    storage, keys = model.header.table, model.header.keys
+    check_partitions(str(model.file), storage, dict(rows.dtypes), keys, "mend `partition_by` in the model's `table`")
 
 
-def _checked(run: _Run, rows: DataFrame) -> tuple[DataFrame, int]:
+def _check_rows(run: _ModelRun, rows: DataFrame) -> tuple[DataFrame, int]:
     """The rows that are not rejected, and how many they are, once all is seen to be what the header says.
 
     Raises:
@@ -441,7 +447,7 @@ def _checked(run: _Run, rows: DataFrame) -> tuple[DataFrame, int]:
     """
     model = run.model
     names, expectations = model.header.keys, model.header.expectations
-    with run.done.phase("check"), in_our_words(model):
+    with run.done.phase("check"), translated_errors(model):
         for one in expectations:
             refuse_query(rows, one.holds, str(model.file), ModelError)
         if expectations:
@@ -467,19 +473,19 @@ def _checked(run: _Run, rows: DataFrame) -> tuple[DataFrame, int]:
     return kept, found["rows"] or 0
 
 
-def _check_apart(run: _Run, rows: DataFrame, others: DataFrame) -> None:
+def _check_keys_across_groups(run: _ModelRun, rows: DataFrame, others: DataFrame) -> None:
     """See that no key stands in a group that was made again and in another.
 
     Raises:
         KeyConstraintError: one does.
     """
     header = run.model.header
-    with run.done.phase("check"), in_our_words(run.model):
+    with run.done.phase("check"), translated_errors(run.model):
         repeated = null_safe_join(rows, others, header.keys, "left_semi").count()
     if repeated:
         raise KeyConstraintError(
             header.name,
             f"{repeated} keys ({', '.join(header.keys)}) stand in several rows, of different groups "
-            f"({', '.join(header.made_together)}); nothing was written",
+            f"({', '.join(header.group_columns)}); nothing was written",
             f"mend the query or `touched`, or name in `keys` what tells its rows apart ({run.model.file})",
         )

@@ -11,8 +11,8 @@ from cdc_lake.columns import BATCH, KAFKA, META, META_TYPE, quoted, type_text
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import ConfigError
 from cdc_lake.runs.errors import first_line
-from cdc_lake.silver import side_entries as memory
-from cdc_lake.silver.batch import Batch, Schemas, SilverRun
+from cdc_lake.silver import side_entries
+from cdc_lake.silver.batch import Batch, BatchSchemas, SilverRun
 from cdc_lake.spark.literals import of_batch
 from cdc_lake.spark.user_sql import refuse_query
 from cdc_lake.tables.delta import with_statistics
@@ -32,7 +32,7 @@ def check_has_keys(settings: TableConfig, topic: str, todo: str) -> None:
         raise ConfigError(topic, "its rows have no key: `merge.mode` is append", todo)
 
 
-def appended(batch: Batch, schemas: Schemas, commit: int) -> DataFrame:
+def appended(batch: Batch, schemas: BatchSchemas, commit: int) -> DataFrame:
     """The rows that a batch adds.
 
     Columns out: the layout's; `meta` struct, which record a row is; `__op`, `__source_ts_ms`, `__batch`; those that the
@@ -43,7 +43,7 @@ def appended(batch: Batch, schemas: Schemas, commit: int) -> DataFrame:
             taken.
     """
     run = batch.run
-    events = batch.events(batch.accepted, schemas, has_moves=False, more=["kafka_timestamp"])
+    events = batch.events(batch.accepted, schemas, has_key_changes=False, more=["kafka_timestamp"])
     place = F.col(KAFKA)
     kafka = [place[name].alias(name) for name in ("topic", "generation", "partition", "offset")]
     meta = F.struct(F.struct(*kafka, F.col("kafka_timestamp").alias("timestamp")).alias("kafka")).cast(META_TYPE)
@@ -60,7 +60,7 @@ def appended(batch: Batch, schemas: Schemas, commit: int) -> DataFrame:
     if batch.progress is not None:
         _check_types(rows.schema, run.silver.schema(), run.settings.merge.derive, run.done.table)
     columns = {field.name: type_text(field.dataType) for field in rows.schema}
-    check_partitions(run.done.table, run.held_in, columns, ())
+    check_partitions(run.done.table, run.storage, columns, ())
     return rows
 
 
@@ -99,9 +99,9 @@ def remember(batch: Batch, commit: int) -> SidePin | None:
     """Write which events were rejected, and which count again; the pin for silver's commit."""
     parts = []
     if batch.rejected is not None:
-        parts.append(memory.rejected_entries(batch.rejected))
+        parts.append(side_entries.rejected_entries(batch.rejected))
     if batch.readmitted is not None:
-        parts.append(memory.forgotten(batch.readmitted))
+        parts.append(side_entries.forgotten(batch.readmitted))
     return batch.remember(parts, commit)
 
 

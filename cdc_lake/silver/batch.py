@@ -26,22 +26,22 @@ from cdc_lake.config import StorageConfig, TableConfig
 from cdc_lake.decode.column_mapping import ColumnMapping
 from cdc_lake.decode.declared import columns_that_lose_nulls
 from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_edge
-from cdc_lake.decode.key import canonical_text, key_fields, key_tree_in
+from cdc_lake.decode.key import canonical_text, key_fields, key_tree_from_row
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schemas import Tree
 from cdc_lake.errors import ConfigError, ExpectationError, RefusedError
 from cdc_lake.fold.rules import Order
-from cdc_lake.fold.table_events import Mark, Place, TableEvents, Truncate, table_events
+from cdc_lake.fold.table_events import KafkaPosition, SnapshotMarker, TableEvents, Truncate, table_events
 from cdc_lake.lake.lake import Lake, SilverTarget
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.lake.side import SideTable
 from cdc_lake.runs.expectations import UNMET, check_expectations, with_unmet
 from cdc_lake.runs.report import TableReport
-from cdc_lake.silver import side_entries as memory
+from cdc_lake.silver import side_entries
 from cdc_lake.silver.conditional_deletes import with_deletes
-from cdc_lake.silver.events import events, large_columns, place, sent_by
-from cdc_lake.silver.evolution import Evolved, Layout, evolved
-from cdc_lake.silver.key_changes import has_move_headers
+from cdc_lake.silver.events import events, large_columns, log_position, sent_columns
+from cdc_lake.silver.evolution import Layout, LayoutChange, evolve_layout
+from cdc_lake.silver.key_changes import has_key_change_headers
 from cdc_lake.storage.files import Storage
 from cdc_lake.tables.contract import Table
 from cdc_lake.tables.partitions import check_partitions
@@ -63,7 +63,7 @@ class SilverRun:
         bronze: all rows, pinned to one version.
         partitions: how many the topic has.
         silver: the table to fold into.
-        held_in: what the settings say of it.
+        storage: what the settings say of it.
         side: silver's memory.
         is_comparison: silver was folded from another bronze table, so this one may know less of a key than silver does.
         check_lease: raises when the table is another run's by now.
@@ -75,7 +75,7 @@ class SilverRun:
     bronze: DataFrame
     partitions: int
     silver: Table[SilverProgress]
-    held_in: StorageConfig
+    storage: StorageConfig
     side: SideTable
     settings: TableConfig
     run_id: str
@@ -85,13 +85,13 @@ class SilverRun:
     known: Layout | None = None
 
     @property
-    def placing(self) -> ColumnMapping:
+    def column_mapping(self) -> ColumnMapping:
         """Where the values of the source's columns go."""
-        return placing(self.settings, self.silver)
+        return column_mapping(self.settings, self.silver)
 
-    def of_key(self, landed: BronzeProgress, key_from: KeyFrom | None) -> "SilverRun":
-        """The same of the rows of bronze that are of the primary key of today; see `is_of_former_key`."""
-        return replace(self, bronze=self.bronze.where(~is_of_former_key(landed, key_from)))
+    def with_current_key(self, landed: BronzeProgress, key_from: KeyFrom | None) -> "SilverRun":
+        """The same of the rows of bronze that are of the primary key of today; see `has_former_key`."""
+        return replace(self, bronze=self.bronze.where(~has_former_key(landed, key_from)))
 
     @property
     def truncates(self) -> Literal["soft", "hard"]:
@@ -100,7 +100,7 @@ class SilverRun:
         return chosen if chosen in ("soft", "hard") else self.settings.deletes.mode
 
 
-def looking(
+def read_only_run(
     lake: Lake,
     target: SilverTarget,
     spark: SparkSession,
@@ -123,7 +123,7 @@ def looking(
         bronze=bronze,
         partitions=partitions,
         silver=silver,
-        held_in=target.held_in,
+        storage=target.storage,
         side=target.open_side(spark),
         settings=settings,
         run_id="",
@@ -155,7 +155,7 @@ def check_columns(run: SilverRun) -> None:
         )
 
 
-def is_of_former_key(landed: BronzeProgress, key_from: KeyFrom | None) -> Column:
+def has_former_key(landed: BronzeProgress, key_from: KeyFrom | None) -> Column:
     """Whether a row of bronze is from before the primary key of today.
 
     Args:
@@ -179,9 +179,9 @@ def is_before(offsets: Mapping[int, int], generation: int) -> Column:
     return (F.col("generation") < generation) | is_in_it
 
 
-def placing(settings: TableConfig, silver: Table[SilverProgress]) -> ColumnMapping:
+def column_mapping(settings: TableConfig, silver: Table[SilverProgress]) -> ColumnMapping:
     """Where the values of the source's columns go in a table."""
-    return ColumnMapping(settings.schema_.exclude, settings.schema_.rename, settings.schema_.cast, silver.held_as)
+    return ColumnMapping(settings.schema_.exclude, settings.schema_.rename, settings.schema_.cast, silver.stored_type)
 
 
 def added_columns(settings: TableConfig) -> tuple[str, ...]:
@@ -212,12 +212,12 @@ class Counts:
     total: int
     paired_tombstones: int
     truncates: int
-    marks: int
-    late_marks: int
+    markers: int
+    late_markers: int
     late: int
-    moves: int
+    key_changes: int
     untimed: int
-    written: Row
+    writers: Row
 
 
 def schemas_and_frames() -> Column:
@@ -237,28 +237,28 @@ def schemas_and_frames() -> Column:
 
 
 @dataclass(frozen=True)
-class Schemas:
+class BatchSchemas:
     """The schemas that a batch's records were written with, and the columns that follow from them."""
 
     keys: list[WriterSchema]
     key_trees: list[Tree]
     values: list[WriterSchema]
     frames: Collection[str]
-    evolved: Evolved
+    layout_change: LayoutChange
     large: dict[str, str]
 
     @cached_property
     def defaulted(self) -> list[str]:
         """The source's columns whose nulls arrive as their defaults."""
         found = {name for one in self.values for name in columns_that_lose_nulls(one.text)}
-        return sorted(name for name in found if self.layout.placing.place(name) is not None)
+        return sorted(name for name in found if self.layout.column_mapping.target(name) is not None)
 
     @property
     def layout(self) -> Layout:
         """Silver's columns."""
-        return self.evolved.layout
+        return self.layout_change.layout
 
-    def of_progress(self, defaulted: Collection[str] = ()) -> dict[str, Any]:
+    def progress_fields(self, defaulted: Collection[str] = ()) -> dict[str, Any]:
         """What silver's progress says of its columns.
 
         Args:
@@ -266,19 +266,19 @@ class Schemas:
         """
         return {
             "keys": tuple(sorted(self.layout.keys)),
-            "beside": dict(self.layout.beside),
-            "gone": tuple(sorted(self.evolved.gone)),
+            "beside": dict(self.layout.variants),
+            "gone": tuple(sorted(self.layout_change.retired)),
             "defaulted": tuple(sorted({*defaulted, *self.defaulted})),
         }
 
     def with_key(self, silver: DataFrame) -> DataFrame:
         """Rows of silver with `__key`, the canonical text of their key."""
-        tree, place = self.key_trees[-1], self.layout.placing.place
+        tree, place = self.key_trees[-1], self.layout.column_mapping.target
         columns = {source: F.col(quoted(place(source) or source)) for source in key_fields(tree)}
         return silver.withColumn(KEY, canonical_text(tree, columns))
 
 
-class Reading:
+class BronzeReader:
     """How silver reads rows of bronze: with which schemas, as which events.
 
     Args:
@@ -294,21 +294,21 @@ class Reading:
         """The table as it is before any of the rows is folded."""
         return self.run.silver.read()
 
-    def schemas_in(self, rows: DataFrame, written: Mapping[str, Any] | None = None) -> Schemas | None:
+    def schemas_in(self, rows: DataFrame, writers: Mapping[str, Any] | None = None) -> BatchSchemas | None:
         """The schemas of these rows; none when no event among them has a key, so that nothing is known of the table.
 
         Args:
-            written: what `schemas_and_frames` says of them, if that is known already.
+            writers: what `schemas_and_frames` says of them, if that is known already.
         """
-        written = written or rows.agg(schemas_and_frames()).collect()[0][0].asDict()
+        writers = writers or rows.agg(schemas_and_frames()).collect()[0][0].asDict()
         is_by_row = self.run.settings.key_of_rows != ()
-        if not written["values" if is_by_row else "keys"]:
+        if not writers["values" if is_by_row else "keys"]:
             return None
-        return self.schemas_of(rows, () if is_by_row else written["keys"], written["values"], written["frames"])
+        return self.schemas_of(rows, () if is_by_row else writers["keys"], writers["values"], writers["frames"])
 
     def schemas_of(
         self, rows: DataFrame, key_schemas: Sequence[str], value_schemas: Sequence[str], frames: Collection[str]
-    ) -> Schemas:
+    ) -> BatchSchemas:
         """Read schemas and settle on the columns they need.
 
         Args:
@@ -322,26 +322,32 @@ class Reading:
         columns = run.settings.merge.keys
         trees = [one.tree for one in keys]
         if columns:
-            trees = [key_tree_in(values[name].tree, columns) for name in _newest_last(first_came, newest)]
-        key_columns = [place for one in trees for name in key_fields(one) if (place := run.placing.place(name))]
-        found = evolved(
+            trees = [key_tree_from_row(values[name].tree, columns) for name in _newest_last(first_came, newest)]
+        key_columns = [place for one in trees for name in key_fields(one) if (place := run.column_mapping.target(name))]
+        found = evolve_layout(
             run.done.table,
-            sent_by(trees, values.values(), values[newest] if newest else None),
+            sent_columns(trees, values.values(), values[newest] if newest else None),
             stored=layout_of(self.silver.schema, progress, key_columns, added_columns(run.settings))
             if progress
             else None,
-            gone=progress.gone if progress else (),
+            retired=progress.gone if progress else (),
             known=run.known,
-            placing=run.placing,
+            column_mapping=run.column_mapping,
             is_keyless=run.settings.key_of_rows is None,
         )
         if found.layout.keys:  # else it may go by a column that is derived
-            check_partitions(run.done.table, run.held_in, found.layout.columns, found.layout.keys)
+            check_partitions(run.done.table, run.storage, found.layout.columns, found.layout.keys)
         large = large_columns(values.values(), found.layout, run.settings.envelope.null_means_unchanged)
-        return Schemas(keys, trees, list(values.values()), frames, found, large)
+        return BatchSchemas(keys, trees, list(values.values()), frames, found, large)
 
     def events(
-        self, rows: DataFrame, schemas: Schemas, *, has_moves: bool, is_narrow: bool = False, more: Sequence[str] = ()
+        self,
+        rows: DataFrame,
+        schemas: BatchSchemas,
+        *,
+        has_key_changes: bool,
+        is_narrow: bool = False,
+        more: Sequence[str] = (),
     ) -> DataFrame:
         """The typed events among bronze's rows, without truncates; see `events.rows.events`."""
         settings = self.run.settings
@@ -354,27 +360,29 @@ class Reading:
             unavailable_value=settings.envelope.unavailable_value_placeholder,
             key_columns=settings.key_of_rows,
             null_means_unchanged=settings.envelope.null_means_unchanged,
-            has_moves=has_moves,
+            has_key_changes=has_key_changes,
             is_narrow=is_narrow and not settings.merge.apply_as_deletes,
             more=more,
         )
         condition = settings.merge.apply_as_deletes
         return with_deletes(found, condition, self.run.done.table) if condition else found
 
-    def of_all(self, rows: DataFrame) -> tuple[list[Truncate], list[Mark]]:
+    def truncates_and_markers(self, rows: DataFrame) -> tuple[list[Truncate], list[SnapshotMarker]]:
         """The truncates among bronze's rows, and the markers, if the settings make anything of them."""
         settings = self.run.settings
         is_truncate = F.col("op") == TRUNCATE
         is_wanted = is_truncate | (is_snapshot_edge(F.col("snapshot")) & F.lit(settings.deletes.missing_after_snapshot))
         order = F.struct("source_position", "position_domain", "source_ts_ms")
-        found = rows.where(is_wanted).select(place().alias("place"), "snapshot", order.alias("o"), "op").collect()
-        truncates = [Truncate(Place(*r["place"]), Order(*r["o"])) for r in found if r["op"] == TRUNCATE]
-        marks = [Mark(Place(*r["place"]), r["snapshot"]) for r in found if r["op"] != TRUNCATE]
-        return truncates, marks
+        found = (
+            rows.where(is_wanted).select(log_position().alias("place"), "snapshot", order.alias("o"), "op").collect()
+        )
+        truncates = [Truncate(KafkaPosition(*r["place"]), Order(*r["o"])) for r in found if r["op"] == TRUNCATE]
+        markers = [SnapshotMarker(KafkaPosition(*r["place"]), r["snapshot"]) for r in found if r["op"] != TRUNCATE]
+        return truncates, markers
 
 
 @dataclass
-class Batch(Reading):
+class Batch(BronzeReader):
     """A range of bronze's batches.
 
     Attributes:
@@ -391,7 +399,7 @@ class Batch(Reading):
     @cached_property
     def counts(self) -> Counts:
         """One look over the rows, without decoding any."""
-        is_half = has_move_headers(F.col("headers")) & F.col("tombstone_of").isNull()
+        is_half = has_key_change_headers(F.col("headers")) & F.col("tombstone_of").isNull()
         is_untimed = F.col("op").isin("c", "u", "d") & F.col("source_ts_ms").isNull()
         if self.run.settings.merge.sequence_by:
             is_untimed = F.lit(False)
@@ -422,36 +430,36 @@ class Batch(Reading):
         return self.pin is not None and any(OLD_KINDS.get(kind, kind) in kinds for kind in self.pin.kinds)
 
     @cached_property
-    def remembered_of_all(self) -> TableEvents:
+    def remembered_table_events(self) -> TableEvents:
         """What earlier batches left to remember of all keys."""
         if not self.remembers(TABLE_ENTRY):
             return TableEvents()
-        return memory.remembered(memory.of_all_keys(self.remembered).collect())
+        return side_entries.remembered(side_entries.of_all_keys(self.remembered).collect())
 
     @cached_property
-    def happened_to_all(self) -> TableEvents:
+    def table_events(self) -> TableEvents:
         """The truncates and completed snapshots of this batch."""
-        before, counts = self.remembered_of_all, self.counts
-        if not (counts.truncates or counts.marks):
+        before, counts = self.remembered_table_events, self.counts
+        if not (counts.truncates or counts.markers):
             return before
-        truncates, marks = self._of_all(self.rows)
-        earlier: list[Mark] = []
-        if marks and (counts.late_marks or self.run.partitions > 1):
+        truncates, markers = self._truncates_and_markers(self.rows)
+        earlier: list[SnapshotMarker] = []
+        if markers and (counts.late_markers or self.run.partitions > 1):
             before_it = self._landed().where((F.col("batch") < self.first) & is_snapshot_edge(F.col("snapshot")))
-            _, earlier = self._of_all(before_it)
-        return table_events(truncates, marks, earlier=earlier, before=before)
+            _, earlier = self._truncates_and_markers(before_it)
+        return table_events(truncates, markers, earlier=earlier, before=before)
 
     @cached_property
-    def ever_happened_to_all(self) -> TableEvents:
+    def all_table_events(self) -> TableEvents:
         """The truncates and completed snapshots of all of bronze up to this batch."""
-        return table_events(*self._of_all(self._landed()))
+        return table_events(*self._truncates_and_markers(self._landed()))
 
-    def _of_all(self, rows: DataFrame) -> tuple[list[Truncate], list[Mark]]:
-        """See `of_all`; only if the settings let truncates be applied."""
-        truncates, marks = self.of_all(rows)
+    def _truncates_and_markers(self, rows: DataFrame) -> tuple[list[Truncate], list[SnapshotMarker]]:
+        """See `truncates_and_markers`; only if the settings let truncates be applied."""
+        truncates, markers = self.truncates_and_markers(rows)
         if truncates:
             self._check_truncates(len(truncates))
-        return truncates, marks
+        return truncates, markers
 
     def _check_truncates(self, number: int) -> None:
         settings, table = self.run.settings, self.run.done.table
@@ -477,12 +485,12 @@ class Batch(Reading):
         return [] if self.progress is None else [name for name in self.silver.columns if name not in SILVER_META]
 
     @cached_property
-    def schemas(self) -> Schemas | None:
+    def schemas(self) -> BatchSchemas | None:
         """None when no event has had a key yet, so that nothing is known of the table."""
-        written = self.counts.written.asDict()
+        writers = self.counts.writers.asDict()
         if self.run.settings.key_of_rows == ():
-            written["keys"] = written["keys"] or self._last_key_schema()
-        return self.schemas_in(self.rows, written)
+            writers["keys"] = writers["keys"] or self._last_key_schema()
+        return self.schemas_in(self.rows, writers)
 
     def _last_key_schema(self) -> list[str]:
         """Truncates have no key: the one of the events before them."""
@@ -501,7 +509,7 @@ class Batch(Reading):
         expectations, done = self.run.settings.quality.expectations, self.run.done
         if not expectations or self.schemas is None:
             return None
-        sent = self.events(self.rows, self.schemas, has_moves=self.counts.moves > 0)
+        sent = self.events(self.rows, self.schemas, has_key_changes=self.counts.key_changes > 0)
         unmet = with_unmet(sent, expectations, done.table).localCheckpoint()
         numbers = unmet.select(F.explode(UNMET).alias("name")).groupBy("name").count().collect()
         check_expectations(
@@ -525,7 +533,7 @@ class Batch(Reading):
 
     def _without_rejected(self, rows: DataFrame) -> DataFrame:
         if self.rejected is not None:
-            rows = rows.join(self.rejected.select(KAFKA), place() == F.col(KAFKA), "left_anti")
+            rows = rows.join(self.rejected.select(KAFKA), log_position() == F.col(KAFKA), "left_anti")
         return rows
 
     def _landed(self) -> DataFrame:
@@ -537,7 +545,7 @@ class Batch(Reading):
         rows = self._landed()
         if self.remembers(REJECTED_ENTRY):
             entries = self._rejected_before(are_back=False).select(KAFKA)
-            rows = rows.join(entries, place() == F.col(KAFKA), "left_anti")
+            rows = rows.join(entries, log_position() == F.col(KAFKA), "left_anti")
         return self._without_rejected(rows)
 
     @cached_property
@@ -553,7 +561,7 @@ class Batch(Reading):
         this batch's; or of the others.
         """
         entries = self.remembered.where(F.col("kind") == REJECTED_ENTRY)
-        back = self.rows.where("late").select(place().alias(KAFKA))
+        back = self.rows.where("late").select(log_position().alias(KAFKA))
         return entries.join(back, KAFKA, "left_semi" if are_back else "left_anti")
 
     def remember(self, parts: Sequence[DataFrame], commit: int) -> SidePin | None:
@@ -566,7 +574,7 @@ class Batch(Reading):
         if not parts:
             return self.pin
         now_ms = time.time_ns() // 1_000_000
-        entries = memory.side_rows(parts, batch=commit, at_ms=now_ms)
+        entries = side_entries.side_rows(parts, batch=commit, at_ms=now_ms)
         retention_days = self.run.settings.deletes.retention_days
         return self.run.side.write(self.pin, entries, at_ms=now_ms, memory_days=retention_days)
 
@@ -578,9 +586,9 @@ class Batch(Reading):
         """
         if self.schemas is None or not self.run.settings.schema_.cast:
             return
-        unfit = F.array_except("unfit", "unavailable")
-        sent = self.events(self.accepted, self.schemas, has_moves=self.counts.moves > 0)
-        numbers = sent.select(F.explode(unfit).alias("name")).groupBy("name").count().orderBy("name").collect()
+        uncastable = F.array_except("uncastable", "unavailable")
+        sent = self.events(self.accepted, self.schemas, has_key_changes=self.counts.key_changes > 0)
+        numbers = sent.select(F.explode(uncastable).alias("name")).groupBy("name").count().orderBy("name").collect()
         if numbers:
             said = ", ".join(
                 f"{number} values of `{name}` as {self.run.settings.schema_.cast[name]}" for name, number in numbers
@@ -591,11 +599,11 @@ class Batch(Reading):
                 "the commit was aborted; set a type that holds them, or remove the columns from it, and run again",
             )
 
-    def warnings(self, happened: TableEvents) -> list[str]:
+    def warnings(self, table_events: TableEvents) -> list[str]:
         """What the operator should know of these events."""
         found = []
         if self.schemas is not None:
-            found += [step.words for step in self.schemas.evolved.steps]
+            found += [step.words for step in self.schemas.layout_change.steps]
             known = self.progress.defaulted if self.progress else ()
             if new := [f"`{name}`" for name in self.schemas.defaulted if name not in known]:
                 found.append(f"a null in {', '.join(new)} arrives as the column's default: {_DEFAULTS}")
@@ -604,9 +612,9 @@ class Batch(Reading):
                 f"{self.counts.untimed} events say no source time: their order is the log's "
                 "(add.fields=source.ts_ms on the connector)"
             )
-        if happened.unpaired_ends:
+        if table_events.unpaired_ends:
             found.append(
-                f"{happened.unpaired_ends} snapshots ended whose start is not in bronze: no row was removed for them"
+                f"{table_events.unpaired_ends} snapshots ended whose start is not in bronze: no row was removed for them"
             )
         return found
 
@@ -619,9 +627,9 @@ def _in_order(rows: DataFrame, column: str, fingerprints: Sequence[str]) -> tupl
     """The schemas of a column in the order in which they first came, and the one that came last."""
     if len(fingerprints) < 2:
         return fingerprints, next(iter(fingerprints), None)
-    came = F.min(place()).alias("first"), F.max(F.when(~F.col("late"), place())).alias("last")
-    written = rows.where(F.col(column).isNotNull()).groupBy(column).agg(*came)
-    found = {row[column]: row for row in written.collect()}
+    came = F.min(log_position()).alias("first"), F.max(F.when(~F.col("late"), log_position())).alias("last")
+    writers = rows.where(F.col(column).isNotNull()).groupBy(column).agg(*came)
+    found = {row[column]: row for row in writers.collect()}
     on_time = [name for name, row in found.items() if row["last"] is not None]
     newest = max(on_time, key=lambda name: found[name]["last"], default=None)
     return sorted(fingerprints, key=lambda name: (name not in found, name in found and found[name]["first"])), newest

@@ -13,7 +13,7 @@ _OLD_KEY = "__debezium.oldkey"
 _SQL_SERVER_COMPONENTS = 7
 
 
-def has_move_headers(headers: Column) -> Column:
+def has_key_change_headers(headers: Column) -> Column:
     """Whether a record is half of a key change, boolean, never null.
 
     Args:
@@ -22,7 +22,7 @@ def has_move_headers(headers: Column) -> Column:
     return F.coalesce(F.exists(headers, lambda h: h["key"].isin(_NEW_KEY, _OLD_KEY)), F.lit(False))
 
 
-def move_of(headers: Column, position: Column, domain: Column, ts_ms: Column, key: Column) -> Column:
+def key_change_id(headers: Column, position: Column, domain: Column, ts_ms: Column, key: Column) -> Column:
     """The name of the key change that a record is half of, string; the same for both halves.
 
     Null for other records, and for halves that nothing ties together: there is no position, and the header is not the
@@ -50,7 +50,7 @@ def move_of(headers: Column, position: Column, domain: Column, ts_ms: Column, ke
     )
     are_keys_known = own.isNotNull() & other.isNotNull()
     name = F.when(position.isNotNull(), F.to_json(by_position)).when(are_keys_known, F.to_json(by_keys))
-    return F.when(has_move_headers(headers), name)
+    return F.when(has_key_change_headers(headers), name)
 
 
 def _of_change(position: Column) -> Column:

@@ -22,9 +22,9 @@ from cdc_lake.runs.context import Leases, lake_of, needs_hadoop, select_landed, 
 from cdc_lake.runs.report import Report, TableReport, check_totals
 from cdc_lake.runs.scheduler import NewData, TableScheduler
 from cdc_lake.silver.append import ahead, appended, may_repeat, remember, statistics
-from cdc_lake.silver.batch import Batch, Schemas, SilverRun, check_columns
+from cdc_lake.silver.batch import Batch, BatchSchemas, SilverRun, check_columns
 from cdc_lake.silver.evolution import check_steps
-from cdc_lake.silver.merge import folded
+from cdc_lake.silver.merge import fold_events
 from cdc_lake.spark.session import batch_bytes, planned_for
 from cdc_lake.storage.files import LocalFiles, Storage
 from cdc_lake.tables.contract import Table, progress_of
@@ -59,13 +59,13 @@ def run_silver(
         return report
     storage = scheduler.open_storage(config, report)
     leases = Leases(config, storage, report.run_id, report.layer)
-    silver = _Silver(
+    silver = _SilverWork(
         config,
         targets,
         lake_of(config).schema_files(storage),
         leases,
         report.run_id,
-        colliding(config.catalog, "silver", {name: target.held_in.kind for name, target in targets.items()}),
+        colliding(config.catalog, "silver", {name: target.storage.kind for name, target in targets.items()}),
         min(scheduler.parallel, len(targets)),
     )
     scheduler.each_table(report, list(silver.targets), silver, leases=leases)
@@ -120,7 +120,7 @@ def _lag(source: str, landed: BronzeProgress | None, progress: SilverProgress | 
 
 
 @dataclass(frozen=True)
-class _Silver:
+class _SilverWork:
     """The layer's work; what is new is counted in bronze's batches."""
 
     config: Config
@@ -162,7 +162,7 @@ class _Silver:
             bronze=bronze.read(as_of=bronze.version()).select(*BRONZE),
             partitions=len(landed.position),
             silver=silver,
-            held_in=target.held_in,
+            storage=target.storage,
             side=target.open_side(spark),
             settings=self.config.table(target.topic),
             run_id=self.run_id,
@@ -171,13 +171,13 @@ class _Silver:
             check_lease=lambda: self.leases.check(done.table),
         )
         check_columns(run)
-        run = run.of_key(landed, progress.key_from if progress else None)
+        run = run.with_current_key(landed, progress.key_from if progress else None)
         max_bytes = batch_bytes(spark, run.settings.read.max_batch_bytes, self.parallel)
-        return _follow(run, progress, _Bronze(bronze, bronze.id(), landed), reached or 0, max_bytes)
+        return _fold_next(run, progress, _BronzeState(bronze, bronze.id(), landed), reached or 0, max_bytes)
 
 
 @dataclass(frozen=True)
-class _Bronze:
+class _BronzeState:
     """The bronze table, and its progress as it was read."""
 
     table: BronzeTable
@@ -195,7 +195,9 @@ class _Bronze:
         return {"sources": {self.id: last}, "nonces": {self.id: nonce} if nonce else {}}
 
 
-def _follow(run: SilverRun, progress: SilverProgress | None, bronze: _Bronze, reached: int, max_bytes: int) -> bool:
+def _fold_next(
+    run: SilverRun, progress: SilverProgress | None, bronze: _BronzeState, reached: int, max_bytes: int
+) -> bool:
     """Fold in what bronze has beyond silver's progress: whole bronze batches, of at most
     `read.max_records_per_batch` records and `max_bytes` together, but at least one.
 
@@ -238,7 +240,7 @@ def _follow(run: SilverRun, progress: SilverProgress | None, bronze: _Bronze, re
 
 
 def _fold_batch(
-    run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: _Bronze
+    run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: _BronzeState
 ) -> SilverProgress | None:
     """Fold bronze's batches `first` to `last` into silver, in one commit.
 
@@ -255,68 +257,68 @@ def _fold_batch(
     """
     consumed = bronze.consumed(last)
     if progress is None:
-        following = SilverProgress(run_id=run.run_id, commit=1, **consumed)
+        next_progress = SilverProgress(run_id=run.run_id, commit=1, **consumed)
     else:
-        following = progress.next(run.run_id, **consumed)
+        next_progress = progress.next(run.run_id, **consumed)
         is_at_end = last == bronze.landed.commit
         if run.settings.merge.mode == "append" and (run.is_comparison or (progress.again and is_at_end)):
-            following = following.model_copy(update={"again": ahead(run, bronze.landed)})
+            next_progress = next_progress.model_copy(update={"again": ahead(run, bronze.landed)})
     with run.done.phase("read"):
         rows = run.bronze.where(F.col("batch").between(first, last) & (F.col("status") == "ok")).persist()
     try:
         batch = Batch(run, first, last, progress, rows)
         with run.done.phase("read"):
             total = batch.counts.total
-        return _commit(batch, following) if total else _move_on(run, progress, following)
+        return _commit(batch, next_progress) if total else _skip(run, progress, next_progress)
     finally:
         rows.unpersist()
 
 
-def _commit(batch: Batch, following: SilverProgress) -> SilverProgress | None:
+def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | None:
     run = batch.run
     with run.done.phase("plan"):
         # Nothing happens to rows that are there.
-        happened = TableEvents() if run.settings.merge.mode == "append" else batch.happened_to_all
+        happened = TableEvents() if run.settings.merge.mode == "append" else batch.table_events
         if batch.schemas is None:
-            return _move_on(run, batch.progress, following)
-        check_steps(run.done.table, batch.schemas.evolved.steps, run.settings.schema_.evolution)
+            return _skip(run, batch.progress, next_progress)
+        check_steps(run.done.table, batch.schemas.layout_change.steps, run.settings.schema_.evolution)
         batch.check_casts()
     if run.settings.merge.mode == "append":
-        return _append(batch, batch.schemas, following)
+        return _append(batch, batch.schemas, next_progress)
     with run.done.phase("fold"):
-        outcome = folded(batch)
+        outcome = fold_events(batch)
     outcome.check_log()
     counts = outcome.counted()
     check_totals(run.done.table, batch.counts.total, **counts)
-    is_wider = batch.progress is not None and outcome.schemas.evolved.is_wider
-    commit = following.commit + (1 if is_wider else 0)  # widening is a commit of its own
+    is_wider = batch.progress is not None and outcome.schemas.layout_change.is_wider
+    commit = next_progress.commit + (1 if is_wider else 0)  # widening is a commit of its own
     # Before the table is widened: Delta refuses to run plans that read it as it was.
     result = outcome.changes(commit)
     if is_wider:
         with run.done.phase("widen"):
-            following = _widened(batch, outcome.schemas, following)
+            next_progress = _widen(batch, outcome.schemas, next_progress)
     failpoints.reach("silver.after_plan", batch=commit)
     with run.done.phase("write"):
         run.check_lease()
-        now = {**outcome.schemas.of_progress(following.defaulted), "side": outcome.remember(commit)}
-        following = following.model_copy(update=now)
+        now = {**outcome.schemas.progress_fields(next_progress.defaulted), "side": outcome.remember(commit)}
+        next_progress = next_progress.model_copy(update=now)
         failpoints.reach("silver.after_side", batch=commit)
         run.check_lease()
-        following = run.silver.merge(result, list(outcome.layout.keys), following).progress
+        next_progress = run.silver.merge(result, list(outcome.layout.keys), next_progress).progress
         failpoints.reach("silver.after_merge", batch=commit)
     run.done.count(events=batch.counts.total, **counts, stale=outcome.totals.stale, refolded=outcome.totals.refolded)
     for warning in batch.warnings(happened):
         run.done.warn(warning)
-    return following
+    return next_progress
 
 
-def _append(batch: Batch, schemas: Schemas, following: SilverProgress) -> SilverProgress:
+def _append(batch: Batch, schemas: BatchSchemas, next_progress: SilverProgress) -> SilverProgress:
     """Add the batch's rows; see `silver_append`."""
     run, counts = batch.run, batch.counts
-    if schemas.evolved.is_wider:
+    if schemas.layout_change.is_wider:
         with run.done.phase("widen"):
-            following = _widened(batch, schemas, following)
-    commit = following.commit
+            next_progress = _widen(batch, schemas, next_progress)
+    commit = next_progress.commit
     rows = appended(batch, schemas, commit)
     parts = {
         "truncates": counts.truncates,
@@ -326,12 +328,12 @@ def _append(batch: Batch, schemas: Schemas, following: SilverProgress) -> Silver
     failpoints.reach("silver.after_plan", batch=commit)
     with run.done.phase("write"):
         run.check_lease()
-        now = {**schemas.of_progress(following.defaulted), "side": remember(batch, commit)}
-        following = following.model_copy(update=now)
+        now = {**schemas.progress_fields(next_progress.defaulted), "side": remember(batch, commit)}
+        next_progress = next_progress.model_copy(update=now)
         failpoints.reach("silver.after_side", batch=commit)
         run.check_lease()
         assert isinstance(run.silver, DeltaLakeTable), "`TableConfig.check` allows Delta only"
-        made = run.silver.append(rows, following, adds_columns=True, statistics=statistics(rows))
+        made = run.silver.append(rows, next_progress, adds_columns=True, statistics=statistics(rows))
         failpoints.reach("silver.after_merge", batch=commit)
     expected = counts.total - sum(parts.values())
     number = run.silver.rows_added(made.version)
@@ -343,11 +345,11 @@ def _append(batch: Batch, schemas: Schemas, following: SilverProgress) -> Silver
     run.done.count(events=counts.total, appended=number, **parts)
     for warning in batch.warnings(TableEvents()):
         run.done.warn(warning)
-    following = made.progress
-    return following
+    next_progress = made.progress
+    return next_progress
 
 
-def _widened(batch: Batch, schemas: Schemas, following: SilverProgress) -> SilverProgress:
+def _widen(batch: Batch, schemas: BatchSchemas, next_progress: SilverProgress) -> SilverProgress:
     """Write the table anew, its rows as they are, in columns wide enough for the batch, in a commit of its own.
 
     Returns:
@@ -363,17 +365,17 @@ def _widened(batch: Batch, schemas: Schemas, following: SilverProgress) -> Silve
     run.check_lease()
     wide = before.next(run.run_id)
     run.silver.overwrite(rows, wide)
-    failpoints.reach("silver.after_widen", batch=following.commit)
-    return following.model_copy(update={"commit": following.commit + 1, "follows": wide.nonce})
+    failpoints.reach("silver.after_widen", batch=next_progress.commit)
+    return next_progress.model_copy(update={"commit": next_progress.commit + 1, "follows": wide.nonce})
 
 
-def _move_on(run: SilverRun, progress: SilverProgress | None, following: SilverProgress) -> SilverProgress | None:
+def _skip(run: SilverRun, progress: SilverProgress | None, next_progress: SilverProgress) -> SilverProgress | None:
     """Consume batches that hold nothing to fold: control records, quarantine."""
     if progress is None:
         return None
     with run.done.phase("write"):
         run.check_lease()
-        return run.silver.advance(following).progress
+        return run.silver.advance(next_progress).progress
 
 
 def _progress(silver: Table[SilverProgress], done: TableReport) -> SilverProgress | None:
@@ -386,7 +388,7 @@ def _progress(silver: Table[SilverProgress], done: TableReport) -> SilverProgres
         return SilverProgress(run_id="", epoch=1, commit=last or 0)
 
 
-def _next_batch(run: SilverRun, first: int, bronze: _Bronze, max_bytes: int) -> tuple[int, int | None]:
+def _next_batch(run: SilverRun, first: int, bronze: _BronzeState, max_bytes: int) -> tuple[int, int | None]:
     """Up to which bronze batch to take, and how many rows that is: at most `max_rows` and `max_bytes` together, but at
     least one batch.
     """

@@ -20,14 +20,14 @@ from cdc_lake.columns import (
     TABLE_ENTRY,
 )
 from cdc_lake.fold.rules import TRUNCATE, Order, State
-from cdc_lake.fold.table_events import Place, TableEvents
+from cdc_lake.fold.table_events import KafkaPosition, TableEvents
 from cdc_lake.spark.literals import of_batch
 
 
 def key_is_remembered() -> Column:
     """Whether a key needs an entry: of `fold.arrow`'s pieces of rows. A truncate is remembered once for all keys."""
-    is_gone = ~F.col("has_row") & ~F.col("op").eqNullSafe(TRUNCATE) & F.col("place").isNotNull()
-    return is_gone | F.col("seen").isNotNull() | (F.col("has_row") & F.col("came_by").isNotNull())
+    is_gone = ~F.col("has_row") & ~F.col("op").eqNullSafe(TRUNCATE) & F.col("log_position").isNotNull()
+    return is_gone | F.col("seen").isNotNull() | (F.col("has_row") & F.col("moved_by").isNotNull())
 
 
 def key_entries(rows: DataFrame) -> DataFrame:
@@ -41,9 +41,9 @@ def key_entries(rows: DataFrame) -> DataFrame:
         F.lit(KEY_ENTRY).alias("kind"),
         F.col("key").alias("id"),
         "key",
-        F.col("came_by").alias("awaits"),
+        F.col("moved_by").alias("awaits"),
         F.col("order").alias(ORDER),
-        F.col("place").alias(KAFKA),
+        F.col("log_position").alias(KAFKA),
         F.col("seen").alias(SEEN),
         (~is_needed).alias(DELETE),
     )
@@ -79,7 +79,7 @@ def table_entries(spark: SparkSession, before: TableEvents, after: TableEvents) 
     rows: list[tuple[object, ...]] = []
     start = after.start
     if start != before.start:
-        rows.append((TABLE_ENTRY, START_ID, start.order, start.decided, start.considered, False))
+        rows.append((TABLE_ENTRY, START_ID, start.order, start.applied_at, start.seen_at, False))
     if after.snapshot != before.snapshot:
         rows.append((TABLE_ENTRY, SNAPSHOT_ID, None, after.snapshot, None, after.snapshot is None))
     if not rows:
@@ -100,15 +100,15 @@ def remembered(entries: Iterable[Row]) -> TableEvents:
     found = {row["id"]: row for row in entries}
     start, snapshot = found.get(START_ID), found.get(SNAPSHOT_ID)
     return TableEvents(
-        start=_start(start) if start else State(), snapshot=Place(*snapshot[KAFKA]) if snapshot else None
+        start=_start(start) if start else State(), snapshot=KafkaPosition(*snapshot[KAFKA]) if snapshot else None
     )
 
 
 def _start(entry: Row) -> State:
-    decided = entry[KAFKA] and Place(*entry[KAFKA])
-    considered = Place(*entry[SEEN]) if entry[SEEN] else decided
+    applied_at = entry[KAFKA] and KafkaPosition(*entry[KAFKA])
+    seen_at = KafkaPosition(*entry[SEEN]) if entry[SEEN] else applied_at
     order = entry[ORDER] and Order(*entry[ORDER])
-    return State(op=TRUNCATE if decided else "", decided=decided, considered=considered, order=order)
+    return State(op=TRUNCATE if applied_at else "", applied_at=applied_at, seen_at=seen_at, order=order)
 
 
 def side_rows(parts: Iterable[DataFrame], *, batch: int, at_ms: int) -> DataFrame:

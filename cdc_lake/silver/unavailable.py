@@ -23,7 +23,7 @@ def unavailable(
     placeholder: str,
     null_means_unchanged: Collection[str] = (),
     *,
-    held_in: Callable[[str], Collection[str]] = lambda name: (name,),
+    columns_of: Callable[[str], Collection[str]] = lambda name: (name,),
 ) -> Column:
     """The names of the columns of `row` that were not sent, array<string>; empty when all were.
 
@@ -33,7 +33,7 @@ def unavailable(
         placeholder: the connector's `unavailable.value.placeholder`.
         null_means_unchanged: the columns for which the connector sends null instead, because it has no placeholder of
             their type.
-        held_in: the columns that hold a column's values; what was not sent is named by these.
+        columns_of: the columns that hold a column's values; what was not sent is named by these.
     """
     found: list[Column] = []
     for name, tree in fields.items():
@@ -41,7 +41,7 @@ def unavailable(
         if name in null_means_unchanged:
             missing = row[name].isNull() if missing is None else row[name].isNull() | missing
         if missing is not None:
-            found.extend(F.when(missing, held) for held in held_in(name))
+            found.extend(F.when(missing, held) for held in columns_of(name))
     return F.array_compact(F.array(*found)) if found else F.array().cast("array<string>")
 
 
@@ -50,7 +50,7 @@ def can_be_unavailable(tree: Tree) -> bool:
     return _is_placeholder(non_null(tree), F.lit(None), "") is not None
 
 
-def may_hold(body: Column, placeholder: str) -> Column:
+def may_contain_placeholder(body: Column, placeholder: str) -> Column:
     """Whether Avro bytes have a placeholder of any form somewhere, boolean: mostly not, and that is found quickly.
 
     Args:

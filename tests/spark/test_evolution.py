@@ -88,7 +88,7 @@ def check(place: Place, wanted: Mapping[int, Mapping[str, Any]]) -> None:
 
 
 def check_stopped(reports: Sequence[TableReport], policy: str) -> None:
-    refused = [step.words for step in steps_of(TOGETHER) if policy == "freeze" or step.kind in ("widen", "beside")]
+    refused = [step.words for step in steps_of(TOGETHER) if policy == "freeze" or step.kind in ("widen", "variant")]
     for stopped in reports:
         assert stopped.error is not None
         assert (stopped.error.code, stopped.error.exit_code) == ("CDC-210", 2)

@@ -8,7 +8,7 @@ import wire
 from pyspark.sql import SparkSession
 from sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Lake, Shelf, event, row
 
-from cdc_lake.decode.records import avro_schema, refusal, schema_text
+from cdc_lake.decode.records import avro_schema, schema_text, spark_refusal
 
 
 def flat(name: str = f"{TABLE.name}.Value", **columns: Any) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def test_the_neighbors_of_hostile_schemas_land(landed: Landed) -> None:
 
 def test_spark_is_asked_once_about_a_schema(spark: SparkSession) -> None:
     schema = avro_schema(json.dumps(flat("a.RebuildOptions", id="int")))
-    before = refusal.cache_info().misses
+    before = spark_refusal.cache_info().misses
 
-    assert [refusal(schema, spark), refusal(avro_schema(schema.text), spark)] == [None, None]
-    assert refusal.cache_info().misses == before + 1
+    assert [spark_refusal(schema, spark), spark_refusal(avro_schema(schema.text), spark)] == [None, None]
+    assert spark_refusal.cache_info().misses == before + 1
