@@ -25,7 +25,7 @@ from cdc_lake.decode.framing import CSV, DECLARED, GLUE_ZLIB, JSON, NUMBERED, ST
 from cdc_lake.decode.identity import Identity, identity
 from cdc_lake.decode.key import key_fields, key_tree_from_row
 from cdc_lake.decode.records import WriterSchema, avro_schema, schema_text
-from cdc_lake.decode.types import held_types
+from cdc_lake.decode.types import stored_types
 from cdc_lake.errors import ConfigError
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.lake.schema_files import SchemaFiles
@@ -240,7 +240,7 @@ def _primary_key(
             continue
         tree = key_tree_from_row(tree, settings.merge.keys) if side == "value" else tree
         is_embedded = reference.partition(":")[0] in json_format.REFERENCES
-        (embedded if is_embedded else given)[reference] = type_mapping.key(held_types(key_fields(tree)))
+        (embedded if is_embedded else given)[reference] = type_mapping.key(stored_types(key_fields(tree)))
 
     def count(references: Collection[str]) -> Mapping[str, int]:
         reference = F.col(f"{side}_reference")

@@ -1,8 +1,8 @@
-"""What the values of a change event become in a table: one mapping from (Avro type, Connect name) to a Spark type.
+"""The table types of a change event's values: one mapping from (Avro type, Connect name) to a Spark type.
 
-Only four Connect types carry an Avro logical type; all of Debezium's own arrive as bare numbers and texts, and the
-meaning stands in `connect.name`. `RULES` is the whole mapping but for what takes parameters: decimals, small whole
-numbers, arrays, maps and records, which `type_mapping` puts together. docs/reference/types.md is made from it.
+Only four Connect types have an Avro logical type; all of Debezium's own arrive as bare numbers and texts, with their
+meaning in `connect.name`. `RULES` is the complete mapping except for types with parameters: decimals, small integers,
+arrays, maps and records, which `type_mapping` builds. docs/reference/types.md is generated from it.
 Sources: Debezium's type mappings; docs/explanation/bronze.md "Types".
 """
 
@@ -45,14 +45,14 @@ def _never(_: Column) -> Column:
 
 @dataclass(frozen=True)
 class TypeMapping:
-    """One type's way into a table.
+    """How a table stores a type.
 
     Attributes:
         type: Spark's name of the type in the table.
-        convert: from the column as `from_avro` gives it to a column of `type`. Null stays null.
-        losses: what a value can lose on this way, in words; empty if nothing.
-        is_lossy: whether a value that is not null does lose it.
-        is_too_long: whether a value has a number in it that is not written out; may be null where it has not.
+        convert: from the column as `from_avro` returns it to a column of `type`. Null stays null.
+        losses: what a value can lose, as texts; empty if nothing.
+        is_lossy: whether a non-null value does lose it.
+        is_too_long: whether a value contains a number too long to write out; may be null if not.
     """
 
     type: str
@@ -63,7 +63,7 @@ class TypeMapping:
 
 
 def type_mapping(tree: Tree) -> TypeMapping:
-    """How values of `tree` are held in a table.
+    """How a table stores values of `tree`.
 
     Raises:
         SchemaError: a union of several types.
@@ -86,28 +86,28 @@ def type_mapping(tree: Tree) -> TypeMapping:
         return RULES[kind, None]
     if kind == "spark":
         return TypeMapping(tree["spark.type"], _same)
-    raise SchemaError(f"a value of Avro type `{kind}` with several meanings cannot become a column")
+    raise SchemaError(f"a column cannot store values of several types (Avro type `{kind}`)")
 
 
 def number_problem(columns: Iterable[tuple[str, Tree, Column]]) -> Column:
-    """Why the numbers of columns cannot be written out, string; null when they can.
+    """Why numbers in columns cannot be written out, string; null if they can.
 
     Args:
-        columns: name, type, and value as `from_avro` gives it.
+        columns: name, type, and value as `from_avro` returns it.
     """
     what = f"has a number of more than {MAX_DIGITS} digits; set decimal.handling.mode=string on the connector"
     found = [
-        F.when(held.is_too_long(value), F.lit(f"the column `{name}` {what}"))
+        F.when(stored.is_too_long(value), F.lit(f"the column `{name}` {what}"))
         for name, tree, value in columns
-        if (held := type_mapping(tree)).is_too_long is not _never
+        if (stored := type_mapping(tree)).is_too_long is not _never
     ]
     return F.coalesce(*found, F.lit(None).cast("string"))
 
 
 def is_garbled(tree: Tree, column: Column) -> Column | None:
-    """Whether a text in a value of `tree`, as `from_avro` gives it, is not UTF-8; none if it holds no text. Never null.
+    """Whether a text in a value of `tree`, as `from_avro` returns it, is not UTF-8; none if it has no text. Never null.
 
-    Spark takes any bytes for the text that Avro says they are; other readers of the tables do not.
+    Spark accepts any bytes as Avro text; other readers of the tables do not.
     """
     tree = non_null(tree)
     match tree["type"]:
@@ -137,12 +137,12 @@ def _has_no_text(tree: Tree) -> bool:
 
 
 def plain_type(kind: str) -> str:
-    """A Spark type's name in the form that compares: no spaces, no quotes."""
+    """A Spark type's name in comparable form: no spaces, no quotes."""
     return kind.replace(" ", "").replace("`", "")
 
 
 def wider(one: str, other: str) -> str | None:
-    """The Spark type that holds every value of both; none if there is none that both go into unchanged."""
+    """The Spark type that represents every value of both; none if there is none without conversion."""
     if plain_type(one) == plain_type(other):
         return one
     for family in (_WHOLE, _FLOATING):
@@ -157,12 +157,12 @@ def wider(one: str, other: str) -> str | None:
 
 
 def same_key(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str] | None:
-    """The columns, name to Spark type, of a primary key that both are; none if they are two keys."""
+    """The columns, name to Spark type, of a primary key that both describe; none if they are two keys."""
     merged = {name: wide for name, kind in other.items() if (wide := wider(one.get(name, ""), kind))}
     return merged if one.keys() == other.keys() == merged.keys() else None
 
 
-def held_types(columns: Mapping[str, Tree]) -> dict[str, str]:
+def stored_types(columns: Mapping[str, Tree]) -> dict[str, str]:
     """The Spark types in which a table holds columns."""
     return {name: type_mapping(tree).type for name, tree in columns.items()}
 
@@ -224,7 +224,7 @@ def _date(days: Column) -> Column:
 
 
 def _date_of_text(text: Column) -> Column:
-    """An ISO date with or without a zone behind it."""
+    """An ISO date with or without a zone."""
     return F.when(text.rlike(_YEAR_IN_RANGE), F.try_to_timestamp(F.substring(text, 1, 10)).cast("date"))
 
 
@@ -279,7 +279,7 @@ def _variable_scale(value: Column) -> Column:
 def _in_calendar(
     kind: str, convert: Callable[[Column], Column], is_finer: Callable[[Column], Column] | None = None
 ) -> TypeMapping:
-    """A date or timestamp: null when `convert` has none; `is_finer` when it has digits beyond microseconds."""
+    """A date or timestamp: null if `convert` returns null; `is_finer` if it has digits beyond microseconds."""
     if is_finer is None:
         return TypeMapping(kind, convert, (OUT_OF_CALENDAR,), lambda c: convert(c).isNull())
     losses = (OUT_OF_CALENDAR, BEYOND_MICROSECONDS)
@@ -300,7 +300,7 @@ _TIME_OF_MILLIS = TypeMapping("bigint", _micros_of_millis)
 _NANOS = TypeMapping("bigint", _micros_of_nanos, (BEYOND_MICROSECONDS,), _has_nanos)
 
 RULES: dict[tuple[str, str | None], TypeMapping] = {
-    # Numbers, texts and bytes without a name are what they are.
+    # Numbers, texts and bytes without a name.
     ("boolean", None): TypeMapping("boolean"),
     ("int", None): TypeMapping("int"),
     ("long", None): TypeMapping("bigint"),
@@ -310,7 +310,7 @@ RULES: dict[tuple[str, str | None], TypeMapping] = {
     ("enum", None): _TEXT,
     ("bytes", None): _BINARY,
     ("fixed", None): _BINARY,
-    # Dates, and timestamps, which are held as UTC: those without a zone as the wall clock.
+    # Dates, and timestamps in UTC; those without a zone as wall-clock time.
     ("int", f"{_TIME}.Date"): _DATE,
     ("int", f"{_CONNECT}.Date"): _DATE,
     ("string", f"{_TIME}.IsoDate"): _in_calendar("date", _date_of_text),
@@ -320,7 +320,7 @@ RULES: dict[tuple[str, str | None], TypeMapping] = {
     ("long", f"{_TIME}.NanoTimestamp"): _in_calendar("timestamp", _timestamp_of_nanos, _has_nanos),
     ("string", f"{_TIME}.IsoTimestamp"): _in_calendar("timestamp", _timestamp_of_text, _has_nanos_in_text),
     ("string", f"{_TIME}.ZonedTimestamp"): _in_calendar("timestamp", _timestamp_of_text, _has_nanos_in_text),
-    # Times of day, in microseconds since midnight whatever the unit: 24:00:00 is 86400000000.
+    # Times of day, in microseconds since midnight for any unit: 24:00:00 is 86400000000.
     ("int", f"{_TIME}.Time"): _TIME_OF_MILLIS,
     ("int", f"{_CONNECT}.Time"): _TIME_OF_MILLIS,
     ("long", f"{_TIME}.MicroTime"): TypeMapping("bigint"),
@@ -334,9 +334,9 @@ RULES: dict[tuple[str, str | None], TypeMapping] = {
     ("long", f"{_TIME}.NanoDuration"): _NANOS,
     ("string", f"{_TIME}.Interval"): _TEXT,
     ("int", f"{_TIME}.Year"): TypeMapping("int"),
-    # A decimal that says its scale with every value.
+    # A decimal with a scale per value.
     ("record", VARIABLE_SCALE): TypeMapping("string", _variable_scale, is_too_long=lambda c: is_too_long(c["value"])),
-    # Texts and bytes whose meaning is known, and which are held as sent.
+    # Texts and bytes with a known meaning, stored as sent.
     ("string", f"{_DATA}.Json"): _TEXT,
     ("string", f"{_DATA}.Xml"): _TEXT,
     ("string", f"{_DATA}.Uuid"): _TEXT,
@@ -346,4 +346,4 @@ RULES: dict[tuple[str, str | None], TypeMapping] = {
     ("string", f"{_DATA}.Tsvector"): _TEXT,
     ("bytes", f"{_DATA}.Bits"): _BINARY,
 }
-"""(Avro type, Connect name) -> how it is held. A name that is not here means nothing: its Avro type decides."""
+"""(Avro type, Connect name) -> how a table stores it. For names not listed, the Avro type decides."""

@@ -33,7 +33,7 @@ from cdc_lake.fold.rules import (
 
 ROW, MEMORY, EVENT = 0, 1, 2
 """Ranks within a run: the row in silver, the key's entry in the side table, an event."""
-ROW_PIECE, VALUES_PIECE, LIFETIME_PIECE = "row", "given", "left"
+ROW_PIECE, VALUES_PIECE, LIFETIME_PIECE = "row", "values", "lifetime"
 """Roles of pieces; see `fold`."""
 
 _STRINGS, _BOOL = pa.list_(pa.string()), pa.bool_()
@@ -125,24 +125,25 @@ class Rules:
 def fold(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[pa.RecordBatch]:
     """Fold the runs of a sorted stream.
 
-    Columns in: `key`; `pk`, struct of the key columns; `rank`; `log_position`; `op`; `is_streaming`; `order`, for a row in
-    silver the key's; `unsent`, the large columns without a value; `key_change`, for a side entry the key change that began
-    the lifetime; `seen`, for a side entry the last processed log position; `snapshot`; `is_new`, whether the event is
-    new to silver; `refold`, whether to refold the key from its first event; `raw_value`, `value_schema`, `framing`.
+    Columns in: `key`; `pk`, struct of the key columns; `rank`; `log_position`; `op`; `is_streaming`; `order`, for a row
+    in silver the key's; `unsent`, the large columns without a value; `key_change`, for a side entry the key change that
+    began the lifetime; `seen`, for a side entry the last processed log position; `snapshot`; `is_new`, whether the
+    event is new to silver; `refold`, whether to refold the key from its first event; `raw_value`, `value_schema`,
+    `framing`.
 
-    Columns out, one *piece* of role `row` for each key: `key`, `pk`; `op`, `snapshot`, `log_position`, `source` of the last
-    applied event; `order`, the key's; `seen`, the last processed log position, if it differs from `log_position` and the last
-    whole-table event; `moved_by`, the key change that may provide the `missing` columns; `kept`, the large columns that
-    keep silver's value; `keeps_rest`, whether the other columns do; the record with the values, null if none was sent;
-    `has_row`, `has_stored`, `has_memory`, whether there shall be a row, is one, is a side entry; `is_changed`;
-    `is_refolded`, whether the key was refolded without the stored state; `is_out_of_order`, whether an event is before the last
-    processed one, so that the key must be refolded (in a comparison: whether events were ignored because silver has
-    more); `has_duplicates`, whether silver has several rows of the key; `is_compared`, `is_log_reset`, whether log positions were
-    comparable, and went back while the time went forward; `counting`, `stale`, the numbers of new events that were
-    applied and ignored.
+    Columns out, one *piece* of role `row` for each key: `key`, `pk`; `op`, `snapshot`, `log_position`, `source` of the
+    last applied event; `order`, the key's; `seen`, the last processed log position, if it differs from `log_position`
+    and the last whole-table event; `moved_by`, the key change that may provide the `missing` columns; `kept`, the large
+    columns that keep silver's value; `keeps_rest`, whether the other columns do; the record with the values, null if
+    none was sent; `has_row`, `has_stored`, `has_memory`, whether there shall be a row, is one, is a side entry;
+    `is_changed`; `is_refolded`, whether the key was refolded without the stored state; `is_out_of_order`, whether an
+    event is before the last processed one, so that the key must be refolded (in a comparison: whether events were
+    ignored because silver has more); `has_duplicates`, whether silver has several rows of the key; `is_compared`,
+    `is_log_reset`, whether log positions were comparable, and went back while the time went forward; `counting`,
+    `stale`, the numbers of new events that were applied and ignored.
 
-    Pieces of role `given` have a further record with `columns` of the row. Pieces of role `left` have the values that
-    a key change passes on: `key_change`, `log_position`, `moved_by`, `kept`, and `columns` in the record.
+    Pieces of role `values` have a further record with `columns` of the row. Pieces of role `lifetime` have the values
+    that a key change passes on: `key_change`, `log_position`, `moved_by`, `kept`, and `columns` in the record.
     """
     open_run, pk = None, pa.null()
     for batch in batches:
@@ -313,10 +314,10 @@ class _Pieces:
         missing = [name for name in large if name not in given] if values else []
         if rest is STORED:
             missing = [name for name in run.unsent if name not in given]
-        told = [
+        known = [
             log_position for log_position in (state.applied_at, run.rules.last_table_event) if log_position is not None
         ]
-        is_seen = state.seen_at is None or (bool(told) and state.seen_at <= max(told))
+        is_seen = state.seen_at is None or (bool(known) and state.seen_at <= max(known))
         self._add(
             run,
             ROW_PIECE,
@@ -347,10 +348,10 @@ class _Pieces:
         for left in run.left:
             values = {name: left.values[name] for name in large if name in left.values}
             kept = [name for name, value in values.items() if value is STORED]
-            said = {"key_change": left.key_change, "moved_by": left.moved_by, "kept": kept}
+            fields = {"key_change": left.key_change, "moved_by": left.moved_by, "kept": kept}
             if kept or left.moved_by is not None:
-                self._add(run, LIFETIME_PIECE, left.log_position, **said)
-            self._add_records(run, LIFETIME_PIECE, left.log_position, values, **said)
+                self._add(run, LIFETIME_PIECE, left.log_position, **fields)
+            self._add_records(run, LIFETIME_PIECE, left.log_position, values, **fields)
 
     def _add_records(
         self,
@@ -360,16 +361,16 @@ class _Pieces:
         values: Mapping[str, Any],
         *,
         but: Any = None,
-        **said: Any,
+        **fields: Any,
     ) -> None:
         """Add a piece for each record that contains values."""
         records = {id(one): one for one in values.values() if isinstance(one, _Record) and one is not but}
         for one in records.values():
             columns = [name for name, value in values.items() if value is one]
-            self._add(run, role, log_position, columns=columns, **said, **_bytes(one))
+            self._add(run, role, log_position, columns=columns, **fields, **_bytes(one))
 
-    def _add(self, run: _Run, role: str, log_position: LogPosition | None, **said: Any) -> None:
-        self._rows.append({"key": run.key, "role": role, "log_position": _log_position_dict(log_position), **said})
+    def _add(self, run: _Run, role: str, log_position: LogPosition | None, **fields: Any) -> None:
+        self._rows.append({"key": run.key, "role": role, "log_position": _log_position_dict(log_position), **fields})
         self._pks.append(run.pk)
 
     def batch(self) -> pa.RecordBatch | None:
@@ -416,8 +417,8 @@ class _Batch:
 
     def record(self, number: int, row: Mapping[str, Any]) -> _Record:
         """The record of an event."""
-        held = (self.batch.column(name)[number].as_py() for name in ("raw_value", "value_schema", "framing"))
-        return _Record(_log_position(row["log_position"]), *held)
+        fields = (self.batch.column(name)[number].as_py() for name in ("raw_value", "value_schema", "framing"))
+        return _Record(_log_position(row["log_position"]), *fields)
 
     def rows(self, is_wanted: _Bools) -> Iterator[tuple[int, dict[str, Any]]]:
         """The rows of some runs: their numbers, and their columns without the bytes."""
@@ -558,8 +559,8 @@ class _Batch:
     def _missing(self, missing: _Bools, is_stored: _Bools, first: _Ints, large: Sequence[str]) -> pa.Array:
         """The columns without a value; for unchanged rows, the stored ones."""
         found = _named(missing, large)
-        said = self.batch.column("unsent").take(pa.array(first)).cast(_STRINGS)
-        return pc.if_else(pa.array(is_stored), said, found)
+        fields = self.batch.column("unsent").take(pa.array(first)).cast(_STRINGS)
+        return pc.if_else(pa.array(is_stored), fields, found)
 
     def _given(self, runs: _Ints, last: _Ints, given: Mapping[tuple[int, int], list[str]]) -> pa.RecordBatch:
         of_run = pa.array([int(last[run]) for run, _ in given])
@@ -627,16 +628,16 @@ def _named(markers: _Bools, names: Sequence[str]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
 
-def _log_position(held: Mapping[str, Any]) -> LogPosition:
-    return tuple(held[name] for name in _LOG_POSITION)
+def _log_position(fields: Mapping[str, Any]) -> LogPosition:
+    return tuple(fields[name] for name in _LOG_POSITION)
 
 
 def _log_position_dict(log_position: LogPosition | None) -> dict[str, Any] | None:
     return None if log_position is None else dict(zip(_LOG_POSITION, log_position, strict=True))
 
 
-def _order(held: Mapping[str, Any] | None) -> Order | None:
-    return None if held is None else Order(held["position"], held["domain"], held["ts_ms"])
+def _order(fields: Mapping[str, Any] | None) -> Order | None:
+    return None if fields is None else Order(fields["position"], fields["domain"], fields["ts_ms"])
 
 
 def _order_dict(order: Order | None) -> dict[str, Any] | None:

@@ -1,8 +1,8 @@
 """Carry values that were not sent from the old key to the new one.
 
 A change of a primary key arrives as a delete of the old key and an insert of the new one, connected by the name of the
-change (`key_change`). Large unchanged values were sent under the old key only. So a row inherits missing columns from the key
-lifetimes that its change ended, or from the lifetimes before these.
+change (`key_change`). Large unchanged values were sent under the old key only. So a row inherits missing columns from
+the key lifetimes that its change ended, or from the lifetimes before these.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -74,9 +74,9 @@ INHERITED = "key string, column string, id string"
 def inherit(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The lifetime from which each row inherits its missing columns.
 
-    Columns in, all in one partition: for lifetimes `id`, `key`, `key_change`, `log_position`, `moved_by`, `columns` and `markers`,
-    which are equal if the columns' values are; for rows, whose `id` is null, `key`, `moved_by` and the missing
-    `columns`. Columns out: `INHERITED`.
+    Columns in, all in one partition: for lifetimes `id`, `key`, `key_change`, `log_position`, `moved_by`, `columns` and
+    `hashes`, which are equal if the columns' values are; for rows, whose `id` is null, `key`, `moved_by` and the
+    missing `columns`. Columns out: `INHERITED`.
     """
     rows = [row for batch in batches for row in batch.to_pylist()]
     lifetimes = EndedLifetimes((row["key_change"], _left(row)) for row in rows if row["id"] is not None)
@@ -119,7 +119,7 @@ def connected_keys(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 def _left(row: Mapping[str, Any]) -> EndedLifetime:
     log_position = tuple(row["log_position"].values()) if row["log_position"] else ()
     return EndedLifetime(
-        row["id"], log_position, dict(zip(row["columns"], row["markers"], strict=True)), row["moved_by"]
+        row["id"], log_position, dict(zip(row["columns"], row["hashes"], strict=True)), row["moved_by"]
     )
 
 

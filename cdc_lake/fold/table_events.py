@@ -56,7 +56,8 @@ class TableEvents:
         start: the state after the range of a key without events.
         snapshot: the start of a snapshot that has not ended.
         unpaired_ends: number of snapshot ends without a known start, for which no rows are removed.
-        is_out_of_order: whether an event is before the stored state, or contradicts it, so that all keys must be refolded.
+        is_out_of_order: whether an event is before the stored state, or contradicts it, so that all keys must be
+        refolded.
     """
 
     truncates: Sequence[Truncate] = ()

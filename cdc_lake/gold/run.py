@@ -1,7 +1,6 @@
-"""Gold: a table for each SQL model, brought up to date when silver or the model has changed.
+"""Gold: a table for each SQL model, refreshed if silver or the model has changed.
 
-It is refreshed as a whole, or, where the model says which groups a source's rows are part of, only the groups that
-changes of silver touch.
+A refresh computes the whole table, or, if the model maps sources to groups, only the groups that changes affect.
 """
 
 import difflib
@@ -46,18 +45,18 @@ longer than interpreting them for a few more rows.
 def run_gold(
     config: Config, models: Sequence[str], spark: SparkSession | None = None, *, scheduler: TableScheduler | None = None
 ) -> Report:
-    """Bring the tables of models up to date where silver, or the model, has changed since.
+    """Refresh the tables of models whose silver sources, or whose model, have changed.
 
     Args:
         config: the settings.
         models: names or globs.
-        spark: the session; made when there is none.
-        scheduler: who does it; one, in the calling thread, when there are none.
+        spark: the session; created if none is given.
+        workers: run the tables; by default one, in the calling thread.
 
     Raises:
-        UnknownTableError: a name or glob fits no model.
+        UnknownTableError: a name or glob matches no model.
         ModelError: the header of one of them is wrong.
-        InstallationError: Spark cannot be started with what is installed.
+        InstallationError: the installed packages cannot start Spark.
     """
     report = Report(layer="gold")
     folder = Path(config.gold.models)
@@ -81,7 +80,7 @@ def run_gold(
 def _new_without_spark(
     config: Config, files: LocalFiles | Storage, models: Mapping[str, GoldModel], done: TableReport
 ) -> NewData | None:
-    """What is new, where the tables' logs say it plainly."""
+    """What is new, if the tables' logs show it."""
     model = models[done.table]
     header = model.header
     before = lake_of(config).newest_gold(files, header.name, header.table)
@@ -103,7 +102,7 @@ def _new_without_spark(
 
 
 def _is_made_from(progress: GoldProgress, sources: Mapping[str, SilverProgress], model: GoldModel) -> bool:
-    """Whether gold is made from these states of silver tables, by id, and from this model."""
+    """Whether gold was computed from these states of silver tables, by ID, and from this model."""
     numbers = progress.sources, progress.epochs, progress.model
     now = ({table: one.commit for table, one in sources.items()}, {table: one.epoch for table, one in sources.items()})
     return numbers == (*now, model.fingerprint) and all(
@@ -161,10 +160,10 @@ def _report_commit(done: TableReport, commit: Commit[GoldProgress]) -> None:
 
 @dataclass(frozen=True)
 class _ModelRun:
-    """One model's turn.
+    """One model's run.
 
     Attributes:
-        session: its own when it runs its query, because the names of its sources are nobody else's.
+        session: for this model only while it runs its query, since its source names are temporary views.
         silver_topics: the topics that silver has.
     """
 
@@ -178,7 +177,7 @@ class _ModelRun:
 
     @cached_property
     def gold(self) -> Table[GoldProgress]:
-        """The model's table, which may not be there yet."""
+        """The model's table, which may not exist yet."""
         header = self.model.header
         return lake_of(self.config).gold(self.session, header.name, header.table)
 
@@ -188,7 +187,7 @@ class _ModelRun:
 
     @cached_property
     def sink(self) -> KafkaSink | None:
-        """The topic that the table is sent to, if it is."""
+        """The topic to which the table is sent, if it has one."""
         topic = self.model.header.topic
         if topic is None:
             return None
@@ -199,11 +198,11 @@ class _ModelRun:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """What a model's table is made from, beside what it would be made from now.
+    """The inputs of a model's table, and its current sources.
 
     Attributes:
-        before: what the table's newest commit says; none if there is no table yet.
-        has_changed: whether it is another model, or other sources, or there is no table yet.
+        before: progress of the table's newest commit; none if there is no table yet.
+        has_changed: whether the model or a source changed, or there is no table yet.
     """
 
     gold: Table[GoldProgress]
@@ -216,7 +215,7 @@ class _Comparison:
 def _compare(run: _ModelRun) -> _Comparison:
     done, gold = run.done, run.gold
     with done.phase("plan"):
-        # Before the sources: then a run that commits in between is noticed, not overwritten from an older silver.
+        # Before the sources, so that a concurrent commit is noticed, not overwritten from an older silver.
         before = _progress(gold, done)
         sources = _sources(run)
         next_progress = _following(run, before, sources.values())
@@ -229,12 +228,12 @@ def _compare(run: _ModelRun) -> _Comparison:
 
 
 def _progress(gold: Table[GoldProgress], done: TableReport) -> GoldProgress | None:
-    """What gold was made from; nothing known, if there are commits and none says so."""
+    """Gold's progress; nothing consumed, if there are commits and none has progress."""
     try:
         return gold.progress()
     except NoProgressError as error:
-        done.warn(f"{error.what}; it is made anew")
-        return GoldProgress(run_id="", commit=gold.version() + 1)  # no commit of ours had a higher number
+        done.warn(f"{error.what}; the table is rebuilt")
+        return GoldProgress(run_id="", commit=gold.version() + 1)  # none of our commits has a higher number
 
 
 def _sources(run: _ModelRun) -> dict[str, Source]:
@@ -244,7 +243,7 @@ def _sources(run: _ModelRun) -> dict[str, Source]:
         UnknownTableError: silver does not have one; the message names the nearest.
     """
     topics_of, root = run.model.header.topics, lake_of(run.config).folder("silver")
-    todo = f"run the silver job first, or mend `sources` in {run.model.file}"
+    todo = f"run the silver job first, or correct `sources` in {run.model.file}"
     topics = select(list(topics_of.values()), run.silver_topics, f"table in {root}", todo)
     pinned = {topic: _pinned(silver_targets(run.config, topic)[0].open(run.session)) for topic in topics}
     return {alias: pinned[topic] for alias, topic in topics_of.items()}
@@ -274,14 +273,13 @@ def _following(run: _ModelRun, before: GoldProgress | None, sources: Iterable[So
 
 
 def _refresh(run: _ModelRun, comparison: _Comparison) -> Commit[GoldProgress]:
-    """Bring the table up to date, in one commit.
+    """Refresh the table, in one commit.
 
     Raises:
-        ModelError: a query of the model is not one, Spark does not take it, or its columns are not what they have to
-            be.
+        ModelError: a query of the model is not one, Spark rejects it, or its columns are wrong.
         KeyConstraintError: the result has a null or a repeated key.
-        ExpectationError: the result does not meet what the model says that stops it.
-        IncompatibleSchemaError: its topic cannot take it.
+        ExpectationError: the result fails an expectation with `on_fail: stop`.
+        IncompatibleSchemaError: its topic's schema does not fit.
     """
     query, model = run.query, run.model
     with run.done.phase("plan"):
@@ -305,7 +303,7 @@ def _refresh(run: _ModelRun, comparison: _Comparison) -> Commit[GoldProgress]:
 
 
 def _groups(run: _ModelRun, comparison: _Comparison, result: DataFrame) -> Groups | None:
-    """The groups to make again; none when the whole table is to be made anew."""
+    """The groups to refresh; none to refresh the whole table."""
     header, before = run.model.header, comparison.before
     if header.refresh == "full" or before is None or before.model != comparison.next_progress.model:
         return None
@@ -317,24 +315,24 @@ def _groups(run: _ModelRun, comparison: _Comparison, result: DataFrame) -> Group
     if _stored_types(comparison.gold, result) != dict(comparison.gold.read().dtypes):
         return None
     if not all(source.progress.keys for source in comparison.sources.values()):
-        return None  # silver, made by hand or mended, does not say yet what tells its rows apart
+        return None  # silver was created or repaired by hand, and its keys are not known yet
     if another := sorted(alias for alias, source in comparison.sources.items() if not _is_read(source, before)):
         run.done.warn(
-            f"refreshed as a whole: the history of {', '.join(another)} in silver is another than gold was made from, "
-            "as after a backup was put back"
+            f"full refresh: silver's history of {', '.join(another)} differs from the one that gold was computed from, "
+            "as after a restore from a backup"
         )
         return None
-    if not changed:  # a restore brought back what was read, or nothing but progress moved
+    if not changed:  # a restore brought back the version that was read, or only progress changed
         return Groups.of(result.select(*map(quoted, header.group_columns)).limit(0), result)
     try:
         return touched_groups(run.query, comparison.sources, before.versions, comparison.gold.read(), result)
     except ExpiredError as error:
-        run.done.warn(f"refreshed as a whole: {error}")
+        run.done.warn(f"full refresh: {error}")
         return None
 
 
 def _is_read(source: Source, before: GoldProgress) -> bool:
-    """Whether the version that gold was made from is still that version of the table."""
+    """Whether the version that gold was computed from is still that version of the table."""
     if source.id not in before.nonces:
         return True
     version = before.versions[source.id]
@@ -343,7 +341,7 @@ def _is_read(source: Source, before: GoldProgress) -> bool:
     try:
         found = source.silver.progress(as_of=version)
     except NoProgressError:
-        return True  # cleaned away, as the table says when its rows are asked for
+        return True  # vacuumed; reading its rows reports that
     return found is not None and found.nonce == before.nonces[source.id]
 
 
@@ -352,7 +350,7 @@ def _stored_types(gold: Table[GoldProgress], result: DataFrame) -> dict[str, str
 
 
 def _refresh_all(run: _ModelRun, comparison: _Comparison, result: DataFrame) -> Commit[GoldProgress]:
-    """Put the model's result in the place of all rows."""
+    """Replace all rows with the model's result."""
     rows = result.persist()
     try:
         rows, count = _check_rows(run, rows)
@@ -367,7 +365,7 @@ def _refresh_all(run: _ModelRun, comparison: _Comparison, result: DataFrame) -> 
 
 
 def _refresh_groups(run: _ModelRun, comparison: _Comparison, groups: Groups, result: DataFrame) -> Commit[GoldProgress]:
-    """Put the model's result for some groups in the place of their rows."""
+    """Replace the rows of some groups with the model's result."""
     made = result.persist()
     gold, keys = comparison.gold, run.model.header.keys
     try:
@@ -398,25 +396,25 @@ def _before_write(run: _ModelRun, comparison: _Comparison) -> None:
 
 
 def _with_key(rows: DataFrame, model: GoldModel) -> DataFrame:
-    """Rows with their key's text behind, by which an engine may find them."""
+    """Rows with their key's text, by which an engine may find them."""
     keys = F.struct(*map(quoted, model.header.keys))
     return rows.withColumn(KEY, F.to_json(keys, {"ignoreNullFields": "false"}))
 
 
 def _changes(new: DataFrame, vanished: DataFrame, model: GoldModel) -> DataFrame:
-    """Rows as `Table.merge` takes them: those that are new or others now, and those that go."""
+    """Rows as `Table.merge` takes them: new or changed ones, and those to remove."""
     both = new.withColumn(DELETE, F.lit(False)).unionByName(vanished.withColumn(DELETE, F.lit(True)))
     return _with_key(both, model).withColumn(KEEP, F.array().cast("array<string>"))
 
 
 def _has_map(rows: DataFrame) -> bool:
-    """Spark does not compare maps."""
+    """Spark cannot compare maps."""
     return any("map<" in kind for _, kind in rows.dtypes)
 
 
 def _check_columns(run: _ModelRun, rows: DataFrame) -> None:
-    """See that the result has the keys and groups, can be partitioned as the model says, and has names that Delta
-    takes: of a wrong one it does not say which it is.
+    """Check that the result has the keys and groups, can be partitioned, and has names that Delta accepts: its own
+    error does not name the column.
 
     Raises:
         ModelError: it does not.
@@ -433,17 +431,17 @@ def _check_columns(run: _ModelRun, rows: DataFrame) -> None:
             if name.casefold() not in there:
                 near = difflib.get_close_matches(name, columns, n=1, cutoff=0.5) or columns
                 what = f"`{setting}`: the result has no column `{name}`; the nearest: {', '.join(near)}"
-                raise ModelError(str(model.file), what, f"select it, or mend `{setting}`")
+                raise ModelError(str(model.file), what, f"select it, or correct `{setting}`")
     storage, keys = model.header.table, model.header.keys
-    check_partitions(str(model.file), storage, dict(rows.dtypes), keys, "mend `partition_by` in the model's `table`")
+    check_partitions(str(model.file), storage, dict(rows.dtypes), keys, "correct `partition_by` in the model's `table`")
 
 
 def _check_rows(run: _ModelRun, rows: DataFrame) -> tuple[DataFrame, int]:
-    """The rows that are not rejected, and how many they are, once all is seen to be what the header says.
+    """The rows that are not rejected, and their number, after all checks of the header.
 
     Raises:
-        KeyConstraintError: a key is null, or stands in several rows.
-        ExpectationError: rows do not meet what is to stop the run.
+        KeyConstraintError: a key is null, or in several rows.
+        ExpectationError: rows fail an expectation with `on_fail: stop`.
     """
     model = run.model
     names, expectations = model.header.keys, model.header.expectations
@@ -467,17 +465,17 @@ def _check_rows(run: _ModelRun, rows: DataFrame) -> tuple[DataFrame, int]:
         raise KeyConstraintError(
             model.header.name,
             f"of {found['rows']} rows {found['nulls'] or 0} have a null in their key ({', '.join(names)}), and "
-            f"{found['repeated']} keys stand in several rows; nothing was written",
-            f"mend the query, or name in `keys` what tells its rows apart ({model.file})",
+            f"{found['repeated']} keys are in several rows; nothing was written",
+            f"fix the query, or list in `keys` the columns that identify a row ({model.file})",
         )
     return kept, found["rows"] or 0
 
 
 def _check_keys_across_groups(run: _ModelRun, rows: DataFrame, others: DataFrame) -> None:
-    """See that no key stands in a group that was made again and in another.
+    """Check that no key is in a refreshed group and in another one.
 
     Raises:
-        KeyConstraintError: one does.
+        KeyConstraintError: one is.
     """
     header = run.model.header
     with run.done.phase("check"), translated_errors(run.model):
@@ -485,7 +483,7 @@ def _check_keys_across_groups(run: _ModelRun, rows: DataFrame, others: DataFrame
     if repeated:
         raise KeyConstraintError(
             header.name,
-            f"{repeated} keys ({', '.join(header.keys)}) stand in several rows, of different groups "
+            f"{repeated} keys ({', '.join(header.keys)}) are in several rows of different groups "
             f"({', '.join(header.group_columns)}); nothing was written",
-            f"mend the query or `touched`, or name in `keys` what tells its rows apart ({run.model.file})",
+            f"fix the query or `touched`, or list in `keys` the columns that identify a row ({run.model.file})",
         )

@@ -1,4 +1,4 @@
-"""One batch of silver: a range of bronze's batches, and what can be said of it before any of it is decoded."""
+"""A silver batch: a range of bronze's batches, and what its columns tell before any record is decoded."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -48,10 +48,10 @@ from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import BronzeProgress, KeyFrom, SidePin, SilverProgress
 
 _LARGE_BYTES, _FEW_BYTES = 64 << 10, 128 << 20
-"""Values beyond the first are large; beyond the second together, they are not few."""
+"""A value above the first size is large; large values above the second size in total are not few."""
 _DEFAULTS = (
     "set value.converter.ignore.default.for.nullables=true (Confluent's converter; Apicurio's has no such setting), or "
-    "take the default off the column"
+    "drop the column's default"
 )
 
 
@@ -61,13 +61,13 @@ class SilverRun:
 
     Attributes:
         bronze: all rows, pinned to one version.
-        partitions: how many the topic has.
-        silver: the table to fold into.
-        storage: what the settings say of it.
-        side: silver's memory.
-        is_comparison: silver was folded from another bronze table, so this one may know less of a key than silver does.
-        check_lease: raises when the table is another run's by now.
-        known: the columns of the table that this is to be like; none if that is silver itself.
+        partitions: number of partitions of the topic.
+        silver: the table to merge into.
+        storage: its format, type and partitions.
+        side: its side table.
+        is_comparison: silver was folded from another bronze table, which may have known more of a key than this one.
+        check_lease: raises if another run has taken the table's lease.
+        known: the columns of the table whose layout to follow; none if that is silver itself.
     """
 
     spark: SparkSession
@@ -86,16 +86,16 @@ class SilverRun:
 
     @property
     def column_mapping(self) -> ColumnMapping:
-        """Where the values of the source's columns go."""
+        """Which silver column takes each source column."""
         return column_mapping(self.settings, self.silver)
 
     def with_current_key(self, landed: BronzeProgress, key_from: KeyFrom | None) -> "SilverRun":
-        """The same of the rows of bronze that are of the primary key of today; see `has_former_key`."""
+        """The same run on the bronze rows with the current primary key; see `has_former_key`."""
         return replace(self, bronze=self.bronze.where(~has_former_key(landed, key_from)))
 
     @property
     def truncates(self) -> Literal["soft", "hard"]:
-        """What a truncate does to rows."""
+        """How a truncate deletes rows."""
         chosen = self.settings.deletes.truncates
         return chosen if chosen in ("soft", "hard") else self.settings.deletes.mode
 
@@ -109,10 +109,10 @@ def read_only_run(
     partitions: int,
     settings: TableConfig,
 ) -> SilverRun:
-    """A run in which nothing is written, for those who want to see what bronze's rows fold to.
+    """A run that writes nothing, for commands that show how bronze's rows fold.
 
     Args:
-        target: the silver table that they would be folded into.
+        target: the silver table.
         bronze, partitions, settings: see `SilverRun`.
     """
     silver = target.open(spark)
@@ -135,28 +135,28 @@ def read_only_run(
 
 
 def check_columns(run: SilverRun) -> None:
-    """See that another program has not taken columns away from silver, unless the settings do so, too.
+    """Check that no other program removed or renamed silver's columns, unless the settings do the same.
 
     Raises:
-        ConfigError: it has; a run would add them again, with no value in the rows that it does not change.
+        ConfigError: one did. A run would add the columns again, without values in the rows that it does not change.
     """
     settings, table, path = run.settings, run.done.table, run.silver.path
     for name, now in run.silver.lost_columns().items():
         if name in settings.schema_.rename or name in settings.schema_.exclude:
             continue
         if now is None:
-            todo = f"nothing was written. To have it again: `cdc-lake rebuild --table {table}`"
+            todo = f"to restore it, run `cdc-lake rebuild --table {table}`; the run wrote nothing"
             raise ConfigError(f"{table}.{name}", "another program removed the column from silver", todo)
         raise ConfigError(
             f"{table}.{name}",
             f"another program renamed the column to `{now}` in silver",
-            f"nothing was written. Rename it back: ALTER TABLE delta.{quoted(path)} RENAME COLUMN {quoted(now)} TO "
+            f"rename it back: ALTER TABLE delta.{quoted(path)} RENAME COLUMN {quoted(now)} TO "
             f"{quoted(name)}; or set `schema.rename: {{{name}: {now}}}` for this table",
         )
 
 
 def has_former_key(landed: BronzeProgress, key_from: KeyFrom | None) -> Column:
-    """Whether a row of bronze is from before the primary key of today.
+    """Whether a bronze row is older than the current primary key.
 
     Args:
         landed: bronze's progress.
@@ -169,10 +169,10 @@ def has_former_key(landed: BronzeProgress, key_from: KeyFrom | None) -> Column:
 
 
 def is_before(offsets: Mapping[int, int], generation: int) -> Column:
-    """Whether a row of bronze stands before a place in a generation of its topic.
+    """Whether a bronze row precedes a position in a generation of its topic.
 
     Args:
-        offsets: partition -> the first offset behind it.
+        offsets: partition -> the first offset at or after that position.
     """
     before = ((F.col("partition") == number) & (F.col("offset") < to) for number, to in offsets.items())
     is_in_it = (F.col("generation") == generation) & reduce(or_, before, F.lit(False))
@@ -180,24 +180,24 @@ def is_before(offsets: Mapping[int, int], generation: int) -> Column:
 
 
 def column_mapping(settings: TableConfig, silver: Table[SilverProgress]) -> ColumnMapping:
-    """Where the values of the source's columns go in a table."""
+    """Which column of a table takes each source column."""
     return ColumnMapping(settings.schema_.exclude, settings.schema_.rename, settings.schema_.cast, silver.stored_type)
 
 
 def added_columns(settings: TableConfig) -> tuple[str, ...]:
-    """Columns of silver that are neither the source's nor the toolkit's own in every table."""
+    """Silver columns that neither come from the source nor exist in every silver table."""
     return (META, *settings.merge.derive) if settings.merge.mode == "append" else ()
 
 
 def layout_of(
     silver: StructType, progress: SilverProgress, keys: Collection[str] = (), added: Collection[str] = ()
 ) -> Layout:
-    """The source's columns as silver has them.
+    """The source's columns as silver stores them.
 
     Args:
         silver: its columns.
-        keys: the primary key's, where the progress does not know them any more.
-        added: columns that are not the source's.
+        keys: the primary key's columns, if the progress no longer has them.
+        added: columns that do not come from the source.
     """
     ours = {*SILVER_META, *added}
     columns = {field.name: type_text(field.dataType) for field in silver if field.name not in ours}
@@ -207,7 +207,7 @@ def layout_of(
 
 @dataclass(frozen=True)
 class Counts:
-    """What a batch holds, known from bronze's columns alone."""
+    """Counts of a batch, from bronze's columns alone."""
 
     total: int
     paired_tombstones: int
@@ -221,8 +221,8 @@ class Counts:
 
 
 def schemas_and_frames() -> Column:
-    """What bronze rows were written with, an aggregate: `keys` and `values`, fingerprints of schemas; `frames`; and
-    `largest`, the bytes of the largest value, a few large ones not counted.
+    """The schemas of bronze rows, as an aggregate: `keys` and `values`, fingerprints of schemas; `frames`; and
+    `largest`, the size of the largest value in bytes, not counting a few large ones.
     """
     length = F.length("raw_value")
     of_large = F.coalesce(F.sum(F.when(length > _LARGE_BYTES, length)), F.lit(0))
@@ -238,7 +238,7 @@ def schemas_and_frames() -> Column:
 
 @dataclass(frozen=True)
 class BatchSchemas:
-    """The schemas that a batch's records were written with, and the columns that follow from them."""
+    """The schemas of a batch's records, and the columns that follow from them."""
 
     keys: list[WriterSchema]
     key_trees: list[Tree]
@@ -249,7 +249,7 @@ class BatchSchemas:
 
     @cached_property
     def defaulted(self) -> list[str]:
-        """The source's columns whose nulls arrive as their defaults."""
+        """The source columns whose nulls arrive as their default."""
         found = {name for one in self.values for name in columns_that_lose_nulls(one.text)}
         return sorted(name for name in found if self.layout.column_mapping.target(name) is not None)
 
@@ -259,10 +259,10 @@ class BatchSchemas:
         return self.layout_change.layout
 
     def progress_fields(self, defaulted: Collection[str] = ()) -> dict[str, Any]:
-        """What silver's progress says of its columns.
+        """The fields of silver's progress that describe its columns.
 
         Args:
-            defaulted: what it has said so far of those whose nulls arrive as defaults.
+            defaulted: the columns already recorded there as having nulls that arrive as defaults.
         """
         return {
             "keys": tuple(sorted(self.layout.keys)),
@@ -273,16 +273,16 @@ class BatchSchemas:
 
     def with_key(self, silver: DataFrame) -> DataFrame:
         """Rows of silver with `__key`, the canonical text of their key."""
-        tree, place = self.key_trees[-1], self.layout.column_mapping.target
-        columns = {source: F.col(quoted(place(source) or source)) for source in key_fields(tree)}
+        tree, target = self.key_trees[-1], self.layout.column_mapping.target
+        columns = {source: F.col(quoted(target(source) or source)) for source in key_fields(tree)}
         return silver.withColumn(KEY, canonical_text(tree, columns))
 
 
 class BronzeReader:
-    """How silver reads rows of bronze: with which schemas, as which events.
+    """Reads bronze rows as events.
 
     Args:
-        progress: of silver, whose columns stay as they are; none if the run knows those.
+        progress: silver's, whose columns stay as they are; none if the run has the columns.
     """
 
     def __init__(self, run: SilverRun, progress: SilverProgress | None = None) -> None:
@@ -291,14 +291,14 @@ class BronzeReader:
 
     @cached_property
     def silver(self) -> DataFrame:
-        """The table as it is before any of the rows is folded."""
+        """The table before any of the rows is folded."""
         return self.run.silver.read()
 
     def schemas_in(self, rows: DataFrame, writers: Mapping[str, Any] | None = None) -> BatchSchemas | None:
-        """The schemas of these rows; none when no event among them has a key, so that nothing is known of the table.
+        """The schemas of these rows; none if no event among them has a key, so that the table is still unknown.
 
         Args:
-            writers: what `schemas_and_frames` says of them, if that is known already.
+            writers: the result of `schemas_and_frames`, if it is known already.
         """
         writers = writers or rows.agg(schemas_and_frames()).collect()[0][0].asDict()
         is_by_row = self.run.settings.key_of_rows != ()
@@ -309,10 +309,10 @@ class BronzeReader:
     def schemas_of(
         self, rows: DataFrame, key_schemas: Sequence[str], value_schemas: Sequence[str], frames: Collection[str]
     ) -> BatchSchemas:
-        """Read schemas and settle on the columns they need.
+        """Read schemas, and determine the columns that they need.
 
         Args:
-            rows: of bronze, which were written with them.
+            rows: bronze rows that use them.
         """
         run, progress = self.run, self.progress
         first_came, newest = _in_order(rows, "value_schema", value_schemas)
@@ -323,7 +323,9 @@ class BronzeReader:
         trees = [one.tree for one in keys]
         if columns:
             trees = [key_tree_from_row(values[name].tree, columns) for name in _newest_last(first_came, newest)]
-        key_columns = [place for one in trees for name in key_fields(one) if (place := run.column_mapping.target(name))]
+        key_columns = [
+            target for one in trees for name in key_fields(one) if (target := run.column_mapping.target(name))
+        ]
         found = evolve_layout(
             run.done.table,
             sent_columns(trees, values.values(), values[newest] if newest else None),
@@ -335,7 +337,7 @@ class BronzeReader:
             column_mapping=run.column_mapping,
             is_keyless=run.settings.key_of_rows is None,
         )
-        if found.layout.keys:  # else it may go by a column that is derived
+        if found.layout.keys:  # otherwise the table may be partitioned by a derived column
             check_partitions(run.done.table, run.storage, found.layout.columns, found.layout.keys)
         large = large_columns(values.values(), found.layout, run.settings.envelope.null_means_unchanged)
         return BatchSchemas(keys, trees, list(values.values()), frames, found, large)
@@ -349,7 +351,7 @@ class BronzeReader:
         is_narrow: bool = False,
         more: Sequence[str] = (),
     ) -> DataFrame:
-        """The typed events among bronze's rows, without truncates; see `events.rows.events`."""
+        """The typed events among bronze's rows, without truncates; see `silver.events.events`."""
         settings = self.run.settings
         found = events(
             rows.where(F.col("tombstone_of").isNull() & (F.col("op") != TRUNCATE)),
@@ -368,16 +370,20 @@ class BronzeReader:
         return with_deletes(found, condition, self.run.done.table) if condition else found
 
     def truncates_and_markers(self, rows: DataFrame) -> tuple[list[Truncate], list[SnapshotMarker]]:
-        """The truncates among bronze's rows, and the markers, if the settings make anything of them."""
+        """The truncates among bronze's rows, and the snapshot markers, if the settings use them."""
         settings = self.run.settings
         is_truncate = F.col("op") == TRUNCATE
         is_wanted = is_truncate | (is_snapshot_edge(F.col("snapshot")) & F.lit(settings.deletes.missing_after_snapshot))
         order = F.struct("source_position", "position_domain", "source_ts_ms")
         found = (
-            rows.where(is_wanted).select(log_position().alias("place"), "snapshot", order.alias("o"), "op").collect()
+            rows.where(is_wanted)
+            .select(log_position().alias("log_position"), "snapshot", order.alias("o"), "op")
+            .collect()
         )
-        truncates = [Truncate(KafkaPosition(*r["place"]), Order(*r["o"])) for r in found if r["op"] == TRUNCATE]
-        markers = [SnapshotMarker(KafkaPosition(*r["place"]), r["snapshot"]) for r in found if r["op"] != TRUNCATE]
+        truncates = [Truncate(KafkaPosition(*r["log_position"]), Order(*r["o"])) for r in found if r["op"] == TRUNCATE]
+        markers = [
+            SnapshotMarker(KafkaPosition(*r["log_position"]), r["snapshot"]) for r in found if r["op"] != TRUNCATE
+        ]
         return truncates, markers
 
 
@@ -387,7 +393,7 @@ class Batch(BronzeReader):
 
     Attributes:
         rows: its rows of status ok.
-        progress: of silver, before it.
+        progress: silver's, before the batch.
     """
 
     run: SilverRun
@@ -398,7 +404,7 @@ class Batch(BronzeReader):
 
     @cached_property
     def counts(self) -> Counts:
-        """One look over the rows, without decoding any."""
+        """One pass over the rows, which decodes none."""
         is_half = has_key_change_headers(F.col("headers")) & F.col("tombstone_of").isNull()
         is_untimed = F.col("op").isin("c", "u", "d") & F.col("source_ts_ms").isNull()
         if self.run.settings.merge.sequence_by:
@@ -422,16 +428,16 @@ class Batch(BronzeReader):
 
     @cached_property
     def remembered(self) -> DataFrame:
-        """The side table's entries that belong to silver's last commit."""
+        """The side-table entries of silver's last commit."""
         return self.run.side.read(self.pin)
 
     def remembers(self, *kinds: str) -> bool:
-        """Whether there may be entries of one of these kinds."""
+        """Whether entries of one of these kinds may exist."""
         return self.pin is not None and any(OLD_KINDS.get(kind, kind) in kinds for kind in self.pin.kinds)
 
     @cached_property
     def remembered_table_events(self) -> TableEvents:
-        """What earlier batches left to remember of all keys."""
+        """The state of all keys after earlier batches."""
         if not self.remembers(TABLE_ENTRY):
             return TableEvents()
         return side_entries.remembered(side_entries.of_all_keys(self.remembered).collect())
@@ -451,11 +457,11 @@ class Batch(BronzeReader):
 
     @cached_property
     def all_table_events(self) -> TableEvents:
-        """The truncates and completed snapshots of all of bronze up to this batch."""
+        """The truncates and completed snapshots in all of bronze up to this batch."""
         return table_events(*self._truncates_and_markers(self._landed()))
 
     def _truncates_and_markers(self, rows: DataFrame) -> tuple[list[Truncate], list[SnapshotMarker]]:
-        """See `truncates_and_markers`; only if the settings let truncates be applied."""
+        """See `truncates_and_markers`; refuses truncates that the settings do not allow."""
         truncates, markers = self.truncates_and_markers(rows)
         if truncates:
             self._check_truncates(len(truncates))
@@ -466,17 +472,17 @@ class Batch(BronzeReader):
         if settings.deletes.truncates == "refuse":
             raise RefusedError(
                 table,
-                f"{number} TRUNCATE events, and `deletes.truncates` is refuse",
-                "set `deletes.truncates` to hard or soft for this table and run again, or leave them off at the "
-                "connector (skipped.operations=t)",
+                f"the batch has {number} TRUNCATE events, and `deletes.truncates` is refuse",
+                "set `deletes.truncates` to hard or soft for this table, or have the connector skip them "
+                "(skipped.operations=t)",
             )
         if self.run.partitions > 1 and not settings.deletes.across_partitions:
             raise RefusedError(
                 table,
-                f"{number} TRUNCATE events in a topic of {self.run.partitions} partitions, where nothing but Kafka's "
-                "time says which rows came before",
-                "set `deletes.across_partitions: true` for this table if that is good enough, or let the topic have "
-                "one partition",
+                f"the batch has {number} TRUNCATE events, and the topic has {self.run.partitions} partitions: only "
+                "Kafka's timestamps order them relative to rows",
+                "set `deletes.across_partitions: true` for this table to accept that, or use a topic with one "
+                "partition",
             )
 
     @property
@@ -486,25 +492,25 @@ class Batch(BronzeReader):
 
     @cached_property
     def schemas(self) -> BatchSchemas | None:
-        """None when no event has had a key yet, so that nothing is known of the table."""
+        """None if no event has had a key yet, so that the table is still unknown."""
         writers = self.counts.writers.asDict()
         if self.run.settings.key_of_rows == ():
             writers["keys"] = writers["keys"] or self._last_key_schema()
         return self.schemas_in(self.rows, writers)
 
     def _last_key_schema(self) -> list[str]:
-        """Truncates have no key: the one of the events before them."""
+        """Truncates have no key: use the key schema of the events before them."""
         newest = F.max_by("key_schema", F.when(F.col("key_schema").isNotNull(), F.col("batch")))
         found = self._landed().agg(newest).collect()
         return [found[0][0]] if found[0][0] else []
 
     @cached_property
     def unmet(self) -> DataFrame | None:
-        """The new events that are not what they are expected to be, `expected.with_unmet`'s columns; none if all are.
+        """The new events that fail expectations, `expectations.with_unmet`'s columns; none if all pass.
 
         Raises:
-            ConfigError: a condition is none.
-            ExpectationError: some do not meet one that is to stop the run.
+            ConfigError: an expectation is not a valid condition.
+            ExpectationError: events fail an expectation with `on_fail: stop`.
         """
         expectations, done = self.run.settings.quality.expectations, self.run.done
         if not expectations or self.schemas is None:
@@ -519,7 +525,7 @@ class Batch(BronzeReader):
 
     @cached_property
     def rejected(self) -> DataFrame | None:
-        """Those of them that do not count, `unmet`'s columns; none if all count."""
+        """The failing events that are rejected, `unmet`'s columns; none if all are accepted."""
         if self.unmet is None:
             return None
         rejecting = [one.name for one in self.run.settings.quality.expectations if one.on_fail == "reject"]
@@ -528,7 +534,7 @@ class Batch(BronzeReader):
 
     @property
     def accepted(self) -> DataFrame:
-        """The batch's rows without those of rejected events."""
+        """The batch's rows without rejected events."""
         return self._without_rejected(self.rows)
 
     def _without_rejected(self, rows: DataFrame) -> DataFrame:
@@ -541,7 +547,7 @@ class Batch(BronzeReader):
         return self.run.bronze.where((F.col("batch") <= self.last) & (F.col("status") == "ok"))
 
     def history(self) -> DataFrame:
-        """All of bronze up to this batch that counts: nothing that was rejected."""
+        """All rows of bronze up to this batch, without rejected events."""
         rows = self._landed()
         if self.remembers(REJECTED_ENTRY):
             entries = self._rejected_before(are_back=False).select(KAFKA)
@@ -550,26 +556,26 @@ class Batch(BronzeReader):
 
     @cached_property
     def readmitted(self) -> DataFrame | None:
-        """The side table's entries of rejected events that are back in this batch and count; none if none is back."""
+        """The side-table entries of rejected events that this batch replays and accepts; none if there are none."""
         if not (self.counts.late and self.remembers(REJECTED_ENTRY)):
             return None
         entries = self._rejected_before(are_back=True)
         return entries if self.rejected is None else entries.join(self.rejected.select(KAFKA), KAFKA, "left_anti")
 
     def _rejected_before(self, *, are_back: bool) -> DataFrame:
-        """The entries of events that earlier batches rejected: of those that are back in this one, whose verdict is now
-        this batch's; or of the others.
+        """The entries of events that earlier batches rejected: those that this batch replays, and judges again, or
+        the others.
         """
         entries = self.remembered.where(F.col("kind") == REJECTED_ENTRY)
         back = self.rows.where("late").select(log_position().alias(KAFKA))
         return entries.join(back, KAFKA, "left_semi" if are_back else "left_anti")
 
     def remember(self, parts: Sequence[DataFrame], commit: int) -> SidePin | None:
-        """Write entries into the side table; the pin for silver's commit, the one before where there are none.
+        """Write side-table entries, and return the pin for silver's commit; the previous pin if there are none.
 
         Args:
             parts: entries with some of the columns; no two with the same kind and id.
-            commit: silver's number.
+            commit: silver's commit number.
         """
         if not parts:
             return self.pin
@@ -579,7 +585,7 @@ class Batch(BronzeReader):
         return self.run.side.write(self.pin, entries, at_ms=now_ms, memory_days=retention_days)
 
     def check_casts(self) -> None:
-        """See that the new events' values go into the types that the settings give to columns.
+        """Check that the new events' values fit the types set in `schema.cast`.
 
         Raises:
             ExpectationError: some do not.
@@ -590,17 +596,17 @@ class Batch(BronzeReader):
         sent = self.events(self.accepted, self.schemas, has_key_changes=self.counts.key_changes > 0)
         numbers = sent.select(F.explode(uncastable).alias("name")).groupBy("name").count().orderBy("name").collect()
         if numbers:
-            said = ", ".join(
+            counts = ", ".join(
                 f"{number} values of `{name}` as {self.run.settings.schema_.cast[name]}" for name, number in numbers
             )
             raise ExpectationError(
                 self.run.done.table,
-                f"`schema.cast` cannot hold {said}",
+                f"`schema.cast` cannot store {counts}",
                 "the commit was aborted; set a type that holds them, or remove the columns from it, and run again",
             )
 
     def warnings(self, table_events: TableEvents) -> list[str]:
-        """What the operator should know of these events."""
+        """What an operator should know of these events."""
         found = []
         if self.schemas is not None:
             found += [step.words for step in self.schemas.layout_change.steps]
@@ -609,12 +615,12 @@ class Batch(BronzeReader):
                 found.append(f"a null in {', '.join(new)} arrives as the column's default: {_DEFAULTS}")
         if self.counts.untimed:
             found.append(
-                f"{self.counts.untimed} events say no source time: their order is the log's "
-                "(add.fields=source.ts_ms on the connector)"
+                f"{self.counts.untimed} events have no source time, so only the log orders them; "
+                "set add.fields=source.ts_ms on the connector"
             )
         if table_events.unpaired_ends:
             found.append(
-                f"{table_events.unpaired_ends} snapshots ended whose start is not in bronze: no row was removed for them"
+                f"{table_events.unpaired_ends} snapshots ended whose start is not in bronze; they removed no rows"
             )
         return found
 
@@ -624,7 +630,7 @@ def _newest_last(fingerprints: Sequence[str], newest: str | None) -> list[str]:
 
 
 def _in_order(rows: DataFrame, column: str, fingerprints: Sequence[str]) -> tuple[Sequence[str], str | None]:
-    """The schemas of a column in the order in which they first came, and the one that came last."""
+    """The schemas of a column in order of first use, and the one used last."""
     if len(fingerprints) < 2:
         return fingerprints, next(iter(fingerprints), None)
     came = F.min(log_position()).alias("first"), F.max(F.when(~F.col("late"), log_position())).alias("last")

@@ -1,8 +1,9 @@
 """Silver's columns, and how they follow the source's.
 
-A column of the source has its *place*: the column of silver that is called as it is, or as `schema.rename` says. Values
-whose type does not go with the place's stand beside it, in `<place>__<type>`. What was placed once stays so: a table
-that is made anew from the same events has the same columns. docs/reference/evolution.md lists each change.
+Each source column has a *target column* in silver: the column of the same name, or the one that `rename` names. Values
+whose type is incompatible with the target go to a *variant column*, `<target>__<type>`. A column never moves once it
+exists: a table that is rebuilt from the same events has the same columns. docs/reference/evolution.md lists each
+change.
 """
 
 import shlex
@@ -25,8 +26,8 @@ class Layout:
     Attributes:
         keys: the primary key's, name to Spark type, in the key schema's order.
         columns: all, keys first.
-        variants: name of a column that stands beside its place -> the place.
-        column_mapping: what it follows.
+        variants: variant column -> its target column.
+        column_mapping: from source columns to target columns.
     """
 
     keys: Mapping[str, str]
@@ -35,17 +36,17 @@ class Layout:
     column_mapping: ColumnMapping = field(default_factory=ColumnMapping)
 
     def of_target(self, target: str) -> list[str]:
-        """The columns that hold the values of a place."""
+        """A target column and its variants, as far as they exist."""
         own = [target] if target in self.columns and target not in self.variants else []
         return own + [name for name, of in self.variants.items() if of == target and name in self.columns]
 
     def of_source(self, source: str) -> list[str]:
-        """The columns that hold the values of a column of the source."""
+        """The columns that store a source column's values."""
         target = self.column_mapping.target(source)
         return [] if target is None else self.of_target(target)
 
     def column_for(self, source: str, kind: str) -> str | None:
-        """The column that takes a source column's values of a type; none if it is left out."""
+        """The column that takes a source column's values of a type; none if it is excluded."""
         target = self.column_mapping.target(source)
         if target is None:
             return None
@@ -58,10 +59,10 @@ class SchemaStep:
     """One change of a silver table's columns.
 
     Attributes:
-        kind: `add`; `widen`, for which the table is written anew; `variants`, values of another type in a column of
-            their own; `retired`, no longer sent; `back`, sent again.
+        kind: `add`; `widen`, which rewrites the table; `variant`, a new column for values of an incompatible type;
+            `retired`, no longer sent; `resumed`, sent again.
         column: silver's.
-        was, becomes: Spark types; none where there is none.
+        was, becomes: Spark types; none if not applicable.
         target: of `variant`.
     """
 
@@ -73,16 +74,16 @@ class SchemaStep:
 
     @property
     def words(self) -> str:
-        """What changes."""
+        """A description of the change."""
         match self.kind:
             case "add":
                 return f"`{self.column}` {self.becomes} is new"
             case "widen":
                 return f"`{self.column}` {self.was} becomes {self.becomes}"
             case "variant":
-                return f"`{self.target}` {self.was} comes as {self.becomes}: such values are in `{self.column}`"
+                return f"`{self.target}` changed from {self.was} to {self.becomes}: such values go to `{self.column}`"
             case "retired":
-                return f"`{self.column}` is not sent any more: it stays, null from now on"
+                return f"`{self.column}` is no longer sent: the column stays, with null in new rows"
         return f"`{self.column}` is sent again"
 
     def ddl(self, table: str) -> str | None:
@@ -102,33 +103,32 @@ _ALLOWED: Mapping[Evolution, frozenset[str]] = {
 
 
 def check_steps(table: str, steps: Sequence[SchemaStep], policy: Evolution) -> None:
-    """See that a table's policy allows all of these steps.
+    """Check that a table's policy allows all of these steps.
 
-    `evolve` takes each; `add_only` new columns and those that are not sent any more, which no stored value notices;
-    `freeze` none.
+    `evolve` allows every step; `add_only` allows new columns, and columns that are no longer sent; `freeze` allows
+    none.
 
     Raises:
-        SchemaChangeError: it does not; the message has each of those that it does not allow.
+        SchemaChangeError: it does not; the message lists the steps that it does not allow.
     """
     refused = [step.words for step in steps if step.kind not in _ALLOWED[policy]]
     if refused:
         raise SchemaChangeError(
             table,
-            f"`schema.evolution: {policy}` does not allow what its events bring: {'; '.join(refused)}",
-            "set `schema.evolution: evolve` for this table and run again (`cdc-lake plan` shows what that does), or "
-            "name the columns in `schema.exclude`, `schema.rename` or `schema.cast`",
+            f"`schema.evolution: {policy}` does not allow these changes: {'; '.join(refused)}",
+            "set `schema.evolution: evolve` for this table and run again (`cdc-lake plan` previews the changes), or "
+            "list the columns in `schema.exclude`, `schema.rename` or `schema.cast`",
         )
 
 
 @dataclass(frozen=True)
 class SentColumns:
-    """What a table's events were written with, as far as columns go.
+    """The columns in the schemas of a table's events.
 
     Attributes:
-        keys: the columns of each key schema, name to Spark type, that of the last event last; none at all if the key is
-            as it was.
-        values: the columns of each value schema; in the order in which they first came.
-        newest: those of the one that came last, if it says which columns the source has.
+        keys: the columns of each key schema, name to Spark type, the last event's last; empty if the key is unchanged.
+        values: the columns of each value schema, in order of first use.
+        newest: those of the schema used last, if it lists the source's columns.
     """
 
     keys: Sequence[Mapping[str, str]]
@@ -138,11 +138,11 @@ class SentColumns:
 
 @dataclass(frozen=True)
 class LayoutChange:
-    """A layout, and how it came of the one before.
+    """A layout, and the steps from the previous one.
 
     Attributes:
-        steps: none of a table that is new.
-        retired: the columns that the source does not send any more.
+        steps: none if the table is new.
+        retired: the columns that the source no longer sends.
     """
 
     layout: Layout
@@ -151,7 +151,7 @@ class LayoutChange:
 
     @property
     def is_wider(self) -> bool:
-        """Whether stored columns have to become wider, for which the table is written anew."""
+        """Whether stored columns must be widened, which rewrites the table."""
         return any(step.kind == "widen" for step in self.steps)
 
 
@@ -168,16 +168,16 @@ def evolve_layout(
     """The columns that a table needs for its stored rows and new events.
 
     Args:
-        sent: what the events were written with.
-        stored: the table's columns; none of a table that is new.
-        retired: those that the source did not send any more.
-        known: the columns of a table that is made anew, which have the names that they had there.
-        column_mapping: where values go; if nothing is said, to columns of their names.
+        sent: the columns of the events.
+        stored: the table's columns; none if the table is new.
+        retired: the columns that the source already no longer sent.
+        known: the columns of the table that is rebuilt, whose names are kept.
+        column_mapping: from source columns to target columns; by default to columns of the same name.
         is_keyless: whether rows have no key.
 
     Raises:
-        UnsupportedError: the primary key is another than before, or a name cannot stand in a table.
-        ConfigError: the settings leave the primary key out, or make two columns one.
+        UnsupportedError: the primary key's columns changed, or a table cannot have a column of that name.
+        ConfigError: the settings exclude the primary key, or map two columns to one.
     """
     column_mapping = column_mapping or ColumnMapping()
     keys = {} if is_keyless else _keys(table, sent.keys, stored, column_mapping)
@@ -196,7 +196,7 @@ def evolve_layout(
 
 
 def _with_value(layout: Layout, target: str, kind: str, known: Layout) -> Layout:
-    """The layout with a column that takes a place's values of a type, called as it is in `known`."""
+    """The layout with a column that takes a target's values of a type, named as in `known`."""
     for name in layout.of_target(target):
         if (becomes := wider(layout.columns[name], kind)) is not None:
             return replace(layout, columns={**layout.columns, name: becomes})
@@ -206,7 +206,7 @@ def _with_value(layout: Layout, target: str, kind: str, known: Layout) -> Layout
 
 
 def _in_known(layout: Layout, known: Layout, target: str, kind: str) -> tuple[str, str] | None:
-    """What the column is called that takes such values there, and its type; not one that is here and did not."""
+    """The name and type of the column in `known` that takes such values, if it is free here."""
     free = (name for name in known.of_target(target) if name not in layout.columns)
     of_target = ((name, wider(known.columns[name], kind)) for name in free)
     return next(((name, becomes) for name, becomes in of_target if becomes is not None), None)
@@ -232,28 +232,28 @@ def _steps(stored: Layout, layout: Layout, retired: set[str], now_retired: set[s
 
 
 def check_names(table: str, columns: Collection[str]) -> None:
-    """See that columns can stand in one table beside the toolkit's own.
+    """Check that one table can have columns of these names.
 
     Raises:
-        UnsupportedError: one cannot.
+        UnsupportedError: it cannot.
     """
     for name in columns:
         if problem := column_problem(name):
             raise UnsupportedError(f"{table}.{name}", problem, RENAME_OR_EXCLUDE)
     if both := duplicate_names(columns):
-        reason = f"it differs from `{both[0]}` in upper and lower case only"
+        reason = f"it differs from `{both[0]}` only in case"
         raise UnsupportedError(f"{table}.{both[1]}", reason, RENAME_OR_EXCLUDE)
 
 
 def _can_store(column: str, kind: str) -> bool:
-    """Whether a column's type takes every value of another."""
+    """Whether a column's type can represent every value of another type."""
     return wider(column, kind) == column
 
 
 def _keys(
     table: str, schemas: Sequence[Mapping[str, str]], stored: Layout | None, column_mapping: ColumnMapping
 ) -> dict[str, str]:
-    """The primary key's columns by their places, wide enough for all."""
+    """The primary key's target columns, wide enough for all schemas."""
     found = dict(stored.keys) if stored else None
     for columns in schemas:
         if excluded := [name for name in columns if column_mapping.target(name) is None]:
@@ -273,12 +273,12 @@ def _keys(
             )
     if found is None:
         raise UnsupportedError(
-            table, "its records have no key, so rows cannot be told apart", "set message.key.columns on the connector"
+            table, "its records have no key, so rows cannot be identified", "set message.key.columns on the connector"
         )
     if maps := [name for name, kind in found.items() if "map<" in kind]:
         raise UnsupportedError(
             f"{table}.{maps[0]}",
-            "it is a column of the primary key and a map, which Spark cannot compare",
+            "a column of the primary key is a map, which Spark cannot compare",
             "set hstore.handling.mode=json on the connector",
         )
     return found

@@ -1,7 +1,7 @@
-"""The values that key changes leave, as columns; `fold.key_changes` says which of them a row takes.
+"""The values that key changes pass on, as columns; `fold.key_changes` decides which of them a row inherits.
 
-A *lifetime* is a key's from an upsert to the next delete. Of one that a key change ended, silver keeps the large values
-that were sent in it, its *image*: the other half of the change may come later, or once more.
+A *lifetime* of a key lasts from an upsert to the next delete. When a key change ends a lifetime, silver keeps the large
+values sent in it, its *image*: the other half of the change may arrive later, or again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,11 +21,13 @@ def ended_lifetimes(pieces: DataFrame, stored: DataFrame | None, large: Sequence
     """The lifetimes that a batch's key changes ended.
 
     Args:
-        pieces: `fold.arrow`'s of role `ended`, with `row`, decoded.
-        stored: `key`, and `stored` struct of the `large` columns of silver's row, each a struct of one value `v`; none
-            if there is no silver.
+        pieces: `fold.arrow`'s of role `lifetime`, with `row`, decoded.
+        stored: `key`, and `stored`, struct of the `large` columns of silver's row, each a struct of one value `v`; none
+        if
+            there is no silver table.
 
-    Columns out: `id`; `key`; `key_change`, the key change; `log_position` of the delete; `moved_by`; `large_values`, see `rows.held`.
+    Columns out: `id`; `key`; `key_change`; `log_position` of the delete; `moved_by`; `large_values`, see
+    `rows.collect_large_values`.
     """
     of_lifetime = ("key", "key_change", "log_position", "moved_by", "kept")
     found = collect_large_values(pieces, of_lifetime, large)
@@ -41,7 +43,7 @@ def ended_lifetimes(pieces: DataFrame, stored: DataFrame | None, large: Sequence
 
 
 def stored_values(silver: DataFrame, large: Mapping[str, str]) -> DataFrame:
-    """`stored` of `ended`, of rows of silver with `key`."""
+    """`stored` of `ended_lifetimes`, from silver rows with `key`."""
 
     def value(name: str, kind: str) -> Column:
         if name not in silver.columns:
@@ -53,7 +55,7 @@ def stored_values(silver: DataFrame, large: Mapping[str, str]) -> DataFrame:
 
 
 def stored_lifetimes(entries: DataFrame, large: Mapping[str, str]) -> DataFrame:
-    """The lifetimes that earlier batches' key changes ended, from the side table's entries; columns as `ended`'s."""
+    """The lifetimes that earlier batches' key changes ended, from side-table entries; `ended_lifetimes`' columns."""
     values = F.from_json("image", "map<string, string>")
     large_values = (F.from_json(values[name], f"struct<v: {kind}>", _JSON).alias(name) for name, kind in large.items())
     columns = {
@@ -67,10 +69,10 @@ def stored_lifetimes(entries: DataFrame, large: Mapping[str, str]) -> DataFrame:
 
 
 def inherit(lifetimes: DataFrame, moved_rows: DataFrame, large: Sequence[str]) -> DataFrame:
-    """What rows take from lifetimes.
+    """The values that rows inherit from lifetimes.
 
-    Columns in: `ended`'s; of heirs `key`, `moved_by`, `missing`. Columns out: `key`; `inherited`, as `rows.held`'s `large_values`;
-    `inherited_columns`, the columns in it.
+    Columns in: `ended_lifetimes`'; of moved rows `key`, `moved_by`, `missing`. Columns out: `key`; `inherited_values`,
+    a struct as in `rows.collect_large_values`; `inherited_columns`, the columns in it.
     """
     has = F.array_compact(F.array(*(F.when(F.col("large_values")[name].isNotNull(), name) for name in large)))
     mark = (
@@ -85,7 +87,7 @@ def inherit(lifetimes: DataFrame, moved_rows: DataFrame, large: Sequence[str]) -
         "log_position",
         "moved_by",
         has.alias("columns"),
-        F.array_compact(F.array(*mark)).alias("markers"),
+        F.array_compact(F.array(*mark)).alias("hashes"),
     ).unionByName(
         moved_rows.select(
             *nothing.values(),
@@ -93,7 +95,7 @@ def inherit(lifetimes: DataFrame, moved_rows: DataFrame, large: Sequence[str]) -
             F.lit(None).cast(KAFKA_TYPE).alias("log_position"),
             "moved_by",
             F.col("missing").alias("columns"),
-            F.array().cast("array<bigint>").alias("markers"),
+            F.array().cast("array<bigint>").alias("hashes"),
         )
     )
     found = narrow.repartition(1).mapInArrow(key_changes.inherit, key_changes.INHERITED)
@@ -105,7 +107,7 @@ def inherit(lifetimes: DataFrame, moved_rows: DataFrame, large: Sequence[str]) -
 
 
 def lifetime_entries(lifetimes: DataFrame, large: Sequence[str]) -> DataFrame:
-    """The side table's entries of lifetimes: `kind`, `id`, `key`, `move`, `awaits`, `__kafka`, `image`, `__delete`."""
+    """The side-table entries of lifetimes: `kind`, `id`, `key`, `move`, `awaits`, `__kafka`, `image`, `__delete`."""
     large_values = {name: F.col("large_values")[name] for name in large}
     values = [
         F.when(one.isNotNull(), F.struct(F.lit(name), F.to_json(one, _JSON))) for name, one in large_values.items()
@@ -122,9 +124,9 @@ def lifetime_entries(lifetimes: DataFrame, large: Sequence[str]) -> DataFrame:
 
 
 def ambiguous_key_changes(pieces: DataFrame, entries: DataFrame) -> DataFrame:
-    """The keys with a key change that is named as an earlier batch's, and may be another: see `fold.key_changes`.
+    """The keys with a key change that has the ID of an earlier batch's, and may be another: see `fold.key_changes`.
 
-    Columns in: `fold.arrow`'s of role `ended`; the side table's. Columns out: `key`.
+    Columns in: `fold.arrow`'s of role `lifetime`; the side table's. Columns out: `key`.
     """
     is_without_position = F.contains(F.substring_index("key_change", "[", 1), F.lit('"old":'))
     known = entries.where(F.col("kind") == IMAGE_ENTRY).select(F.col("move").alias("key_change"))
@@ -132,7 +134,7 @@ def ambiguous_key_changes(pieces: DataFrame, entries: DataFrame) -> DataFrame:
 
 
 def connected_keys(halves: DataFrame, keys: DataFrame) -> DataFrame:
-    """Keys, and those that key changes connect them to.
+    """Keys, and those that key changes connect to them.
 
     Columns in: of halves `key`, `key_change`; of keys `key`. Columns out: `key`.
     """

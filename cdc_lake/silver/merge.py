@@ -1,7 +1,7 @@
-"""What a batch of silver comes to: its events folded upon what is stored, the rows to write, what to remember.
+"""The fold of a silver batch: its events merged into the stored rows, the rows to write, and the state to remember.
 
-One exchange brings each key's history together: its row in silver, silver's memory of it, the batch's events with their
-bytes. `fold.arrow` goes through it, and what comes out is decoded once. docs/explanation/silver.md.
+One exchange brings each key's history together: its row in silver, its side-table entry, and the batch's events with
+their bytes. `fold.arrow` folds it, and the result is decoded once. See docs/explanation/silver.md.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,19 +40,20 @@ from cdc_lake.spark.literals import of_batch
 from cdc_lake.tables.progress import SidePin
 
 _NAMED_KEYS = 10
-"""So many keys are named in an error."""
+"""Number of keys listed in an error."""
 _RESET_KEYS = 10
-"""The source's log was reset if at least so many keys say so, and most of those that can tell."""
+"""The source's log was reset if the positions of this many keys went back, and of most comparable keys."""
 _ARROW_ROWS, _ARROW_BYTES = 10_000, 64 << 20
-"""At most so much goes to a worker's Python at a time, but at least one record."""
+"""Limits of an Arrow batch, which has at least one record."""
 _ARROW_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 def fold_events(batch: Batch) -> "FoldResult":
-    """Fold the batch; keys with an event before the last one considered, and those related to them, from all of bronze.
+    """Fold the batch. Keys with an event older than the last one seen, and keys connected to them, are refolded from
+    bronze.
 
     Raises:
-        DuplicateKeyError: silver has several rows of a key.
+        DuplicateKeyError: silver has several rows for a key.
     """
     assert batch.schemas is not None
     run, table_events = batch.run, batch.table_events
@@ -65,8 +66,8 @@ def fold_events(batch: Batch) -> "FoldResult":
         if run.is_comparison:
             if found.totals.out_of_order:
                 run.done.warn(
-                    f"{found.totals.out_of_order} rows stand as they were: bronze holds no event that tells all of them, so "
-                    "older ones in it do not count"
+                    f"{found.totals.out_of_order} rows were kept: bronze has no event with the complete row, so "
+                    "older events do not count"
                 )
             return found
         may_be_named_before = found.totals.ended and batch.remembers(IMAGE_ENTRY)
@@ -97,7 +98,7 @@ def _fold_rows(
     largest: int,
     refold: DataFrame | None = None,
 ) -> "FoldResult":
-    """Fold bronze's rows, which say by `refold` whether their key is folded again; `refold` has these keys."""
+    """Fold bronze's rows. Their column `refold` says whether their key is refolded; `refold` has these keys."""
     run, progress = batch.run, batch.progress
     rules = arrow.Rules(
         large=list(schemas.large),
@@ -128,7 +129,7 @@ def _fold_rows(
 
 @contextmanager
 def _arrow_batches(spark: SparkSession, largest: int) -> Iterator[None]:
-    """Keep batches of Arrow small where records are large: Spark counts rows only."""
+    """Keep Arrow batches small if records are large: Spark limits the number of rows only."""
     before = spark.conf.get(_ARROW_SETTING)
     spark.conf.set(_ARROW_SETTING, str(min(_ARROW_ROWS, max(_ARROW_BYTES // max(largest, 1), 1))))
     try:
@@ -138,7 +139,7 @@ def _arrow_batches(spark: SparkSession, largest: int) -> Iterator[None]:
 
 
 def _events(batch: Batch, schemas: BatchSchemas, rows: DataFrame, *, has_key_changes: bool) -> DataFrame:
-    """The events as `fold.arrow` takes them."""
+    """The events in the columns that `fold.arrow` takes."""
     more = ("raw_value", "value_schema", "refold")
     rows = rows.withColumn("value_framing", F.col("framing")["value"])
     events = batch.events(rows, schemas, has_key_changes=has_key_changes, is_narrow=True, more=(*more, "value_framing"))
@@ -163,13 +164,13 @@ def _events(batch: Batch, schemas: BatchSchemas, rows: DataFrame, *, has_key_cha
 
 
 def _with_stored(batch: Batch, schemas: BatchSchemas, events: DataFrame, refold: DataFrame | None) -> DataFrame:
-    """The events, and what silver and its memory hold of their keys; of all keys, if all are concerned."""
+    """The events, with the silver rows and side-table entries of their keys; of all keys if all are affected."""
     entries = batch.remembered.where(F.col("kind") == KEY_ENTRY)
     silver, remembers = batch.silver, batch.remembers(KEY_ENTRY)
     if batch.table_events.events:
         silver = schemas.with_key(silver)
     elif remembers and batch.counts.key_changes:
-        # A row that waits for what a key change left may get it now.
+        # A row with a pending key change may inherit its values now.
         keys = events.select("key").unionByName(entries.where(F.col("awaits").isNotNull()).select("key"))
         silver = schemas.with_key(silver).join(keys, F.col(KEY) == F.col("key"), "left_semi")
         entries = entries.join(keys, "key", "left_semi")
@@ -202,9 +203,9 @@ def _with_stored(batch: Batch, schemas: BatchSchemas, events: DataFrame, refold:
         else:
             is_refolded = refold.withColumn("refold", F.lit(True))
             part = part.join(is_refolded, "key", "left").withColumn("refold", F.coalesce("refold", F.lit(False)))
-        fillings = {"is_streaming": F.lit(False), "is_new": F.lit(False), "unsent": _names(())}
-        said = {name: F.col(name) for name in part.columns}
-        columns = fillings | said
+        defaults = {"is_streaming": F.lit(False), "is_new": F.lit(False), "unsent": _names(())}
+        own = {name: F.col(name) for name in part.columns}
+        columns = defaults | own
         filled = (columns.get(one.name, F.lit(None)).cast(one.dataType).alias(one.name) for one in events.schema)
         events = events.unionByName(part.select(*filled))
     return events
@@ -215,7 +216,7 @@ def _names(names: Iterable[str]) -> Column:
 
 
 def _of_keys(silver: DataFrame, events: DataFrame, names: Sequence[str]) -> DataFrame:
-    """The rows of silver that have a key of these events."""
+    """The silver rows that have a key of these events."""
     same = F.lit(True)
     for name in names:
         same = same & F.col(f"silver.{quoted(name)}").eqNullSafe(F.col("event.pk")[name])
@@ -231,12 +232,12 @@ def _key_change_halves(history: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Totals:
-    """What can be said of all pieces together; see `fold.arrow`.
+    """Totals over all pieces; see `fold.arrow`.
 
     Attributes:
-        keys: those with a new event that counts.
-        refolded: those that were folded from all of bronze.
-        entries: the keys that are, or were, in silver's memory.
+        keys: with a new event that counts.
+        refolded: keys that were refolded from bronze.
+        entries: keys that have, or had, a side-table entry.
     """
 
     keys: int
@@ -254,7 +255,7 @@ class Totals:
 
     @classmethod
     def of(cls, pieces: DataFrame) -> "Totals":
-        """Count; the one action that computes the pieces."""
+        """Count; this action computes the pieces."""
 
         def number(is_so: Column) -> Column:
             return F.count(F.when(is_so, 1))
@@ -278,12 +279,12 @@ class Totals:
 
 @dataclass(frozen=True)
 class FoldResult:
-    """What a batch comes to.
+    """The result of a batch's fold.
 
     Attributes:
         pieces: `fold.arrow`'s, computed.
-        table_events: to all keys.
-        refold: the keys that were folded from all of bronze: `key`; none if there are none.
+        table_events: the events of all keys.
+        refold: the keys that were refolded from bronze, in `key`; none if there are none.
     """
 
     batch: Batch
@@ -299,7 +300,7 @@ class FoldResult:
         return self.schemas.layout
 
     def counted(self) -> dict[str, int]:
-        """The parts that the batch's rows add up to."""
+        """The outcomes that add up to the batch's rows."""
         counts, totals = self.batch.counts, self.totals
         return {
             "applied": totals.keys,
@@ -332,7 +333,7 @@ class FoldResult:
 
     @cached_property
     def _rows(self) -> DataFrame:
-        """The pieces of rows, with what they take from lifetimes that key changes ended."""
+        """The pieces of rows, with the values that they inherit from ended lifetimes."""
         waits = F.when(~self._row_schema.is_emptied(), F.col("moved_by"))
         rows = self._of_role(arrow.ROW_PIECE).withColumn("moved_by", waits)
         if self._lifetimes is None:
@@ -347,7 +348,7 @@ class FoldResult:
 
     @cached_property
     def _lifetimes(self) -> DataFrame | None:
-        """The lifetimes that key changes ended, computed; none if no key moves, or no value is large."""
+        """The lifetimes that key changes ended, computed; none if no key changed, or no column is large."""
         if not self.schemas.large or not (self.totals.ended or self.totals.waiting):
             return None
         return self._ended_lifetimes.unionByName(self._stored_lifetimes).localCheckpoint()
@@ -366,7 +367,7 @@ class FoldResult:
 
     @property
     def _stored_lifetimes(self) -> DataFrame:
-        """Those that earlier batches ended; but for keys that were folded again, whose lifetimes are all here."""
+        """The lifetimes that earlier batches ended, except those of refolded keys, which this batch has."""
         found = inherited_values.stored_lifetimes(self.batch.remembered, self.schemas.large)
         return found if self.refold is None else found.join(self.refold, "key", "left_anti")
 
@@ -377,7 +378,7 @@ class FoldResult:
         return with_rows(pieces, self.layout, values=self.schemas.values, frames=self.schemas.frames)
 
     def remember(self, commit: int) -> SidePin | None:
-        """Write what has to be remembered; the pin for silver's commit."""
+        """Write the side-table entries; the pin for silver's commit."""
         batch, large = self.batch, list(self.schemas.large)
         parts = []
         if self.totals.entries:
@@ -397,7 +398,7 @@ class FoldResult:
         return batch.remember(parts, commit)
 
     def check_one_row_per_key(self) -> None:
-        """See that silver has one row of each key that the batch touches.
+        """Check that silver has one row for each key of the batch.
 
         Raises:
             DuplicateKeyError: it has several.
@@ -408,23 +409,23 @@ class FoldResult:
         keys = self.pieces.where("has_duplicates").select("key").orderBy("key").limit(_NAMED_KEYS).collect()
         raise DuplicateKeyError(
             table,
-            f"another program wrote to silver: {self.totals.duplicates} keys have several rows, such as "
+            f"another program wrote to silver: {self.totals.duplicates} keys have several rows, for example "
             f"{', '.join(row['key'] for row in keys)}",
             f"run `cdc-lake rebuild --table {table}`; the batch was not committed",
         )
 
     def check_log(self) -> None:
-        """See that the source's log goes on where it was.
+        """Check that the source's log positions continue.
 
         Raises:
-            DataLossError: its positions went back on many keys while its clock went on, and the settings say to stop.
+            DataLossError: positions went back on many keys while time advanced, and `read.on_log_reset` is stop.
         """
         totals, run = self.totals, self.batch.run
         if totals.reset < _RESET_KEYS or 2 * totals.reset <= totals.compared:
             return
         what = (
-            f"the source's log positions went back on {totals.reset} of {totals.compared} keys while its clock went "
-            "on, as after a restore or a move to another server: rows that it lost then are still in silver"
+            f"the source's log positions went back on {totals.reset} of {totals.compared} keys while its clock "
+            "advanced, as after a restore or a failover: silver still has the rows that the source lost"
         )
         if run.settings.read.on_log_reset == "stop":
             raise DataLossError(
@@ -437,5 +438,5 @@ class FoldResult:
 
 
 def is_start() -> Column:
-    """Whether a bronze row tells all of its table's row, or that it is gone."""
+    """Whether a bronze row has its table's complete row, or deletes it."""
     return F.col("op").isin(*STARTS) & F.col("tombstone_of").isNull()

@@ -1,7 +1,7 @@
-"""From what the fold comes to, key by key, to the rows to write.
+"""From the fold's pieces to the rows to write.
 
-A piece of a row (`fold.arrow`) names the record that has the row's values, the columns whose value in silver stays, and
-those without one: they are null, and named in `__unavailable`.
+A piece of a row (`fold.arrow`) identifies the record with the row's values, the columns whose value in silver stays,
+and those without a value. The latter are null, and listed in `__unavailable`.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,19 +15,19 @@ from cdc_lake.fold.rules import DELETES
 from cdc_lake.spark.literals import of_batch
 
 OTHER_VALUES, INHERITED_VALUES, INHERITED_COLUMNS = "other_values", "inherited_values", "inherited_columns"
-"""Columns of pieces: values in other records than the row's own; what a key change left, and of which columns."""
+"""Columns of pieces: values from other records than the row's own; inherited values, and their columns."""
 
 
 @dataclass(frozen=True)
 class RowSchema:
-    """What the rows of a table are like.
+    """The columns of a table's rows.
 
     Attributes:
         keys: the primary key's columns.
         columns: all columns of the source table, keys first.
-        stored: those of them that the table has already.
-        large: the columns that may not have been sent.
-        keep_values: a soft-deleted row keeps its values outside the key; else they are null.
+        stored: those that the table already has.
+        large: those that an event may leave out.
+        keep_values: whether a soft-deleted row keeps its values outside the key; otherwise they are null.
     """
 
     keys: Sequence[str]
@@ -37,7 +37,7 @@ class RowSchema:
     keep_values: bool
 
     def is_emptied(self) -> Column:
-        """Whether a piece's row is deleted, and deleted rows hold nulls."""
+        """Whether a piece's row is deleted, and deleted rows have nulls."""
         return is_deleted() & F.lit(not self.keep_values)
 
 
@@ -47,10 +47,10 @@ def is_deleted() -> Column:
 
 
 def collect_large_values(pieces: DataFrame, by: Sequence[str], large: Sequence[str]) -> DataFrame:
-    """The values of large columns that are in other records than the row's own.
+    """The values of large columns that come from other records than the row's own.
 
-    Columns in: `columns`, those that a piece's record gives; `row`, decoded. Columns out: `by`, and `large_values`, a struct of
-    the `large` columns, each a struct of one value `v`, null where no record gives it.
+    Columns in: `columns`, those that a piece's record supplies; `row`, decoded. Columns out: `by`, and `large_values`,
+    a struct of the `large` columns, each a struct of one value `v`, null if no record supplies it.
     """
 
     def value(name: str) -> Column:
@@ -64,17 +64,17 @@ def changes(rows: DataFrame, row_schema: RowSchema, *, batch: int) -> DataFrame:
     """The rows to write.
 
     Args:
-        rows: pieces of rows with `row`, decoded; `other_values` and `inherited`, as `collect_large_values`'s `large_values`, if there are any;
-            `inherited_columns`, the columns that are in `inherited`.
+        rows: pieces of rows with `row`, decoded; `other_values` and `inherited_values`, structs as in
+            `collect_large_values`, if there are any; `inherited_columns`, the columns in `inherited_values`.
         row_schema: of the table.
-        batch: silver's own commit number.
+        batch: silver's commit number.
 
     Columns out, one row per key: the source's, silver's own, `__key`, `__keep` and `__delete` (see `cdc_lake.columns`).
     """
     others = [name for name in row_schema.columns if name not in row_schema.keys]
     nothing = F.array().cast("array<string>")
     stored = F.array(*(F.lit(name) for name in others if name in row_schema.stored)).cast("array<string>")
-    # A row without an event of its own, which waited for a value, stays as it is otherwise.
+    # A row without an event of its own, which only inherits a value, keeps everything else.
     own = F.array(*(F.lit(name) for name in SILVER_META if name not in (BATCH, UNAVAILABLE)))
     stays = F.array_except(stored, INHERITED_COLUMNS)
     stays = F.when(F.col("is_changed"), stays).otherwise(F.concat(stays, own))

@@ -1,4 +1,4 @@
-"""Silver: the source table as it is now, folded from bronze's events."""
+"""Silver: a copy of each source table, merged from bronze's events."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -40,13 +40,13 @@ def run_silver(
     Args:
         config: the settings.
         tables: topic names or globs.
-        spark: the session; made when there is none.
-        scheduler: who does it; one, in the calling thread, when there are none.
+        spark: the session; created if none is given.
+        workers: run the tables; by default one, in the calling thread.
 
     Raises:
-        UnknownTableError: a name or glob fits no bronze table.
-        ConfigError: a setting lacks another one that it needs.
-        InstallationError: Spark cannot be started with what is installed.
+        UnknownTableError: a name or glob matches no bronze table.
+        ConfigError: a setting requires another one.
+        InstallationError: the installed packages cannot start Spark.
     """
     report = Report(layer="silver")
     scheduler = scheduler or TableScheduler(spark=spark)
@@ -89,7 +89,7 @@ def _targets(config: Config, topics: Sequence[str]) -> dict[str, SilverTarget]:
 def _new_without_spark(
     config: Config, files: LocalFiles | Storage, targets: Mapping[str, SilverTarget], done: TableReport
 ) -> NewData | None:
-    """What is new, where the tables' logs say it plainly."""
+    """What is new, if the tables' logs show it."""
     target = targets[done.table]
     bronze = lake_of(config).newest_bronze(files, target.topic)
     silver = target.newest(files)
@@ -121,7 +121,7 @@ def _lag(source: str, landed: BronzeProgress | None, progress: SilverProgress | 
 
 @dataclass(frozen=True)
 class _SilverWork:
-    """The layer's work; what is new is counted in bronze's batches."""
+    """The layer's work; its lag is counted in bronze's batches."""
 
     config: Config
     targets: Mapping[str, SilverTarget]
@@ -178,7 +178,7 @@ class _SilverWork:
 
 @dataclass(frozen=True)
 class _BronzeState:
-    """The bronze table, and its progress as it was read."""
+    """The bronze table, and its progress when it was read."""
 
     table: BronzeTable
     id: str
@@ -190,7 +190,7 @@ class _BronzeState:
         return found.bytes if found else 0
 
     def consumed(self, last: int) -> dict[str, Any]:
-        """What silver's progress says once it has folded the batches up to one."""
+        """The sources in silver's progress once the batches up to this one are folded."""
         nonce = self.landed.nonce if last == self.landed.commit else self.table.nonce_of(last)
         return {"sources": {self.id: last}, "nonces": {self.id: nonce} if nonce else {}}
 
@@ -216,14 +216,14 @@ def _fold_next(
         done.version_before = run.silver.version() if progress else None
     if run.is_comparison and progress is not None:
         why = (
-            "bronze's history is another than silver was folded from, as after a RESTORE or when a backup was put back"
+            "bronze's history differs from the one that silver was folded from, as after a RESTORE or from a backup"
             if source in progress.sources
-            else "silver does not know this bronze table, or how far it was folded"
+            else "silver has no progress for this bronze table"
         )
-        done.warn(f"{why}: all of it is compared with silver")
+        done.warn(f"{why}; all of bronze is compared with silver")
     first = 1 if run.is_comparison else reached + 1
     while first <= newest:
-        # In one go when compared: a key folded again from a part of bronze would step back.
+        # Compare all batches at once: a key refolded from a part of bronze would go back.
         last, rows = (newest, None) if run.is_comparison else _next_batch(run, first, bronze, max_bytes)
         with planned_for(run.spark, rows=rows), run.done.phase("plan"):
             stored_bytes = run.silver.size() if progress else 0
@@ -233,7 +233,7 @@ def _fold_next(
             reached = last
             done.status, done.batches = "ok", done.batches + 1
             break
-        first = last + 1  # nothing yet to make a table of
+        first = last + 1  # no keys yet, so no table
     done.consumed_to = {source: reached}
     done.version_after = run.silver.version() if progress else None
     return progress is not None and reached < newest
@@ -277,7 +277,7 @@ def _fold_batch(
 def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | None:
     run = batch.run
     with run.done.phase("plan"):
-        # Nothing happens to rows that are there.
+        # Appending does not change existing rows.
         happened = TableEvents() if run.settings.merge.mode == "append" else batch.table_events
         if batch.schemas is None:
             return _skip(run, batch.progress, next_progress)
@@ -292,7 +292,7 @@ def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | Non
     check_totals(run.done.table, batch.counts.total, **counts)
     is_wider = batch.progress is not None and outcome.schemas.layout_change.is_wider
     commit = next_progress.commit + (1 if is_wider else 0)  # widening is a commit of its own
-    # Before the table is widened: Delta refuses to run plans that read it as it was.
+    # Before widening: Delta refuses plans that read the table's earlier schema.
     result = outcome.changes(commit)
     if is_wider:
         with run.done.phase("widen"):
@@ -313,7 +313,7 @@ def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | Non
 
 
 def _append(batch: Batch, schemas: BatchSchemas, next_progress: SilverProgress) -> SilverProgress:
-    """Add the batch's rows; see `silver_append`."""
+    """Append the batch's rows; see `silver.append`."""
     run, counts = batch.run, batch.counts
     if schemas.layout_change.is_wider:
         with run.done.phase("widen"):
@@ -337,7 +337,7 @@ def _append(batch: Batch, schemas: BatchSchemas, next_progress: SilverProgress) 
         failpoints.reach("silver.after_merge", batch=commit)
     expected = counts.total - sum(parts.values())
     number = run.silver.rows_added(made.version)
-    if number is None:  # somebody's maintenance was quicker to commit than this to look
+    if number is None:  # a concurrent maintenance run committed first
         number = expected
     if may_repeat(batch):
         parts["already_there"] = expected - number
@@ -350,13 +350,13 @@ def _append(batch: Batch, schemas: BatchSchemas, next_progress: SilverProgress) 
 
 
 def _widen(batch: Batch, schemas: BatchSchemas, next_progress: SilverProgress) -> SilverProgress:
-    """Write the table anew, its rows as they are, in columns wide enough for the batch, in a commit of its own.
+    """Rewrite the table, with unchanged rows, in columns wide enough for the batch, as a separate commit.
 
     Returns:
         The progress for the batch's own commit, which is the next.
     """
     run, before = batch.run, batch.progress
-    assert before is not None, "a table that is new has no rows to write anew"
+    assert before is not None, "a new table has no rows to rewrite"
     rows = schemas.with_key(batch.silver) if schemas.layout.keys else batch.silver
     columns = {
         name: F.col(quoted(name)).cast(kind) for name, kind in schemas.layout.columns.items() if name in rows.columns
@@ -370,7 +370,7 @@ def _widen(batch: Batch, schemas: BatchSchemas, next_progress: SilverProgress) -
 
 
 def _skip(run: SilverRun, progress: SilverProgress | None, next_progress: SilverProgress) -> SilverProgress | None:
-    """Consume batches that hold nothing to fold: control records, quarantine."""
+    """Consume batches without events: control records, quarantined records."""
     if progress is None:
         return None
     with run.done.phase("write"):
@@ -379,11 +379,11 @@ def _skip(run: SilverRun, progress: SilverProgress | None, next_progress: Silver
 
 
 def _progress(silver: Table[SilverProgress], done: TableReport) -> SilverProgress | None:
-    """What silver has consumed; nothing known, if there are rows and no commit says so."""
+    """Silver's progress; nothing consumed, if there are rows and no commit has progress."""
     try:
         return silver.progress()
     except NoProgressError as error:
-        done.warn(f"{error.what}; its last commit number is taken from the rows")
+        done.warn(f"{error.what}; the last commit number is read from the rows")
         last = silver.read().agg(F.max(BATCH)).collect()[0][0]
         return SilverProgress(run_id="", epoch=1, commit=last or 0)
 

@@ -1,4 +1,4 @@
-"""What silver remembers that its rows do not show: entries of its side table; `columns.SIDE` tells their kinds."""
+"""State that silver's rows do not show: entries of its side table; `columns.SIDE` describes their kinds."""
 
 from collections.abc import Iterable
 
@@ -25,13 +25,13 @@ from cdc_lake.spark.literals import of_batch
 
 
 def key_is_remembered() -> Column:
-    """Whether a key needs an entry: of `fold.arrow`'s pieces of rows. A truncate is remembered once for all keys."""
+    """Whether a key needs an entry: of `fold.arrow`'s pieces of rows. A truncate has one entry for all keys."""
     is_gone = ~F.col("has_row") & ~F.col("op").eqNullSafe(TRUNCATE) & F.col("log_position").isNotNull()
     return is_gone | F.col("seen").isNotNull() | (F.col("has_row") & F.col("moved_by").isNotNull())
 
 
 def key_entries(rows: DataFrame) -> DataFrame:
-    """The entries of keys, and those that are no longer needed.
+    """The entries of keys, and the deletion of those no longer needed.
 
     Columns in: `fold.arrow`'s pieces of rows. Columns out: `kind`, `id`, `key`, `awaits`, `__order`, `__kafka`,
     `__seen`, `__delete`.
@@ -50,7 +50,7 @@ def key_entries(rows: DataFrame) -> DataFrame:
 
 
 def rejected_entries(rejected: DataFrame) -> DataFrame:
-    """The events that were rejected.
+    """The entries of rejected events.
 
     Columns in: `key`, `__kafka`, `unmet`. Columns out: `kind`, `id`, `key`, `__kafka`, `image`, `__delete`.
     """
@@ -64,7 +64,7 @@ def rejected_entries(rejected: DataFrame) -> DataFrame:
 
 
 def forgotten(entries: DataFrame) -> DataFrame:
-    """Take entries away.
+    """The deletion of entries.
 
     Columns in: the side table's. Columns out: `kind`, `id`, `key`, `__kafka`, `__delete`.
     """
@@ -72,7 +72,7 @@ def forgotten(entries: DataFrame) -> DataFrame:
 
 
 def table_entries(spark: SparkSession, before: TableEvents, after: TableEvents) -> DataFrame | None:
-    """What concerns all keys, where it is other than before; none if it is not.
+    """The entries of the whole table that changed; none if none did.
 
     Columns out: `kind`, `id`, `__order`, `__kafka`, `__seen`, `__delete`.
     """
@@ -91,12 +91,12 @@ def table_entries(spark: SparkSession, before: TableEvents, after: TableEvents) 
 
 
 def of_all_keys(entries: DataFrame) -> DataFrame:
-    """The entries that concern all keys, two at most: what `remembered` reads."""
+    """The entries of the whole table, at most two: what `remembered` reads."""
     return entries.where(F.col("kind") == TABLE_ENTRY).select("id", ORDER, KAFKA, SEEN)
 
 
 def remembered(entries: Iterable[Row]) -> TableEvents:
-    """What was remembered of all keys."""
+    """The state of all keys."""
     found = {row["id"]: row for row in entries}
     start, snapshot = found.get(START_ID), found.get(SNAPSHOT_ID)
     return TableEvents(
@@ -116,8 +116,8 @@ def side_rows(parts: Iterable[DataFrame], *, batch: int, at_ms: int) -> DataFram
 
     Args:
         parts: entries with some of the columns; no two with the same kind and id.
-        batch: silver's own commit number.
-        at_ms: when it is made.
+        batch: silver's commit number.
+        at_ms: its time.
     """
     own = {"__batch": of_batch(batch, F.col("id")), "at_ms": of_batch(at_ms, F.col("id"))}
     whole = None

@@ -1,4 +1,4 @@
-"""Silver as a dict, like `rules.table`, but by `fold.arrow` and `fold.key_changes`: what silver does with their pieces."""
+"""Silver as a dict, like `rules.table`, folded by `fold.arrow` and `fold.key_changes` as silver does."""
 
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence

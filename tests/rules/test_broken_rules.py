@@ -120,7 +120,8 @@ BROKEN_IN_RUNS: Mapping[str, Broken] = {
         "late-update",
         [
             (
-                "            return self.rules.is_comparison or not self.is_out_of_order\n        self.is_out_of_order = True",
+                "            return self.rules.is_comparison or not self.is_out_of_order\n"
+                "        self.is_out_of_order = True",
                 "            return True\n        return True",
             )
         ],

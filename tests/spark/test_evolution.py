@@ -184,7 +184,7 @@ def test_a_value_that_does_not_go_into_its_type_stops_the_run(spark: SparkSessio
 
     assert done.error is not None
     assert done.error.exit_code == 30
-    assert "`schema.cast` cannot hold 1 values of `to_number` as int" in done.error.message
+    assert "`schema.cast` cannot store 1 values of `to_number` as int" in done.error.message
     assert not list(tmp_path.glob("silver/**/_delta_log"))
 
 

@@ -34,11 +34,11 @@ REGISTERED: dict[str, tuple[Any, str]] = {
     "a number of 5,000 digits": (flat(id="int") | {"version": "N"}, "not an Avro schema"),
     "the name that the JVM is given a schema by": (
         flat(id=flat("cdc_lake.Wrapped", x="int")),
-        "Spark does not take it: ",
+        "Spark rejects it: ",
     ),
     "a name that becomes another's": (
         flat(x=flat("a.Foo", x="int"), y=flat("a.R", z=WITHOUT_NAMESPACE)),
-        "Spark does not take it: ",
+        "Spark rejects it: ",
     ),
     "a schema of cdc_lake's own": (INJECTED, "`cdc_lake.format`, which is cdc_lake's own"),
     "a schema of cdc_lake's own that is Avro, too": (

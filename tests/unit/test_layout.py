@@ -75,15 +75,15 @@ def test_every_step_says_what_changes() -> None:
             "ALTER TABLE t ALTER COLUMN `amount` TYPE decimal(6,3)",
         ),
         (
-            "`text` string comes as int: such values are in `text__int`",
+            "`text` changed from string to int: such values go to `text__int`",
             "ALTER TABLE t ADD COLUMN `text__int` int",
         ),
         ("`new` boolean is new", "ALTER TABLE t ADD COLUMN `new` boolean"),
-        ("`old` is not sent any more: it stays, null from now on", None),
+        ("`old` is no longer sent: the column stays, with null in new rows", None),
     ]
     assert words([before], [after], [after]) == []
     assert words([before], [after], [before]) == [
-        "`new` is not sent any more: it stays, null from now on",
+        "`new` is no longer sent: the column stays, with null in new rows",
         "`old` is sent again",
     ]
 
@@ -156,9 +156,7 @@ def test_columns_are_left_out_renamed_and_cast_as_the_settings_say() -> None:
     assert found.layout.column_for("full_name", "string") == found.layout.column_for("name", "string") == "name"
     assert found.layout.column_for("code", "int") == "code"
     assert found.layout.column_for("secret", "string") is None
-    with pytest.raises(
-        ConfigError, match=r"thing\.name: `schema.rename` makes two columns one, `full_name` is the second"
-    ):
+    with pytest.raises(ConfigError, match=r"thing\.name: `schema.rename` maps `full_name` and another column to it"):
         follow([{"name": "string", "full_name": "string"}], column_mapping=column_mapping)
     with pytest.raises(ConfigError, match=r"thing\.id: it is a column of the primary key"):
         follow([{}], column_mapping=ColumnMapping(excluded=["id"]))
@@ -179,13 +177,11 @@ def test_a_policy_names_every_step_that_it_does_not_allow(policy: Any, allowed: 
     with pytest.raises(SchemaChangeError) as caught:
         check_steps(TABLE, steps, policy)
     assert caught.value.exit_code == 2
-    assert f"`schema.evolution: {policy}` does not allow what its events bring: {'; '.join(refused)};" in str(
-        caught.value
-    )
+    assert f"`schema.evolution: {policy}` does not allow these changes: {'; '.join(refused)};" in str(caught.value)
 
 
 def test_map_in_primary_key_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"thing\.tags: it is a column of the primary key and a map"):
+    with pytest.raises(UnsupportedError, match=r"thing\.tags: a column of the primary key is a map"):
         evolve_layout(TABLE, SentColumns([{"id": "int", "tags": "map<string,string>"}], []))
 
 
