@@ -510,9 +510,6 @@ class _Batch:
             missing[:, number] = (has_upsert | goes_on) & ~is_held & ~kept[:, number]
             for run in np.flatnonzero(is_held & (source_of != upsert)):
                 given.setdefault((int(run), int(source_of[run])), []).append(name)
-        mark = self._mark[last]
-        taken = np.where(mark < 0, self._n, np.where(self._is_tombstone[mark], self._n + 1, mark))
-        orders = [batch.column("order"), pa.array([_order_dict(self._rules.start.order), None], ORDER_TYPE)]
         counting = np.add.reduceat(_numpy(batch.column("is_new")) & self._is_event, self._first, dtype=np.int32)
         record = pa.array(upsert, mask=~has_upsert)
         at_last = pa.array(last)
@@ -524,7 +521,7 @@ class _Batch:
             "snapshot": batch.column("snapshot").take(at_last),
             "log_position": batch.column("log_position").take(at_last),
             "source": batch.column("order").take(at_last),
-            "order": pa.concat_arrays([one.cast(ORDER_TYPE) for one in orders]).take(pa.array(taken)),
+            "order": self._orders(last),
             "kept": _named(kept, large),
             "missing": self._missing(missing, goes_on & ~has_upsert, first, large),
             **{name: batch.column(name).take(record) for name in ("raw_value", "value_schema", "framing")},
@@ -545,6 +542,13 @@ class _Batch:
         if given:
             found = pa.concat_batches([found, self._given(runs, last, given)])
         return found
+
+    def _orders(self, last: _Ints) -> pa.Array:
+        """By run, the order of its last event with one; otherwise the start's, or null after a tombstone."""
+        mark = self._mark[last]
+        taken = np.where(mark < 0, self._n, np.where(self._is_tombstone[mark], self._n + 1, mark))
+        orders = [self.batch.column("order"), pa.array([_order_dict(self._rules.start.order), None], ORDER_TYPE)]
+        return pa.concat_arrays([one.cast(ORDER_TYPE) for one in orders]).take(pa.array(taken))
 
     def _unsent(self) -> _Bools:
         """Row by large column, whether it has no value."""

@@ -17,9 +17,10 @@ from cdc_lake.lake.lake import SilverTarget, check_holds_no_tables
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, Version
 from cdc_lake.runs.context import Leases, lake_of, select, silver_targets
-from cdc_lake.silver.batch import Batch, SilverRun, check_columns, read_only_run
+from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.events import sent_columns
 from cdc_lake.silver.evolution import LayoutChange, check_steps, evolve_layout
+from cdc_lake.silver.table_run import SilverRun, check_columns, read_only_run
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource, offsets_of
 from cdc_lake.spark.session import build_session, is_little

@@ -20,8 +20,9 @@ from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, ListedRecord, Selection, selected, utc_time
 from cdc_lake.operations.story import position_text, sent_values, value_text
 from cdc_lake.runs.context import lake_of, select_landed, silver_targets
-from cdc_lake.silver.batch import BronzeReader, read_only_run
 from cdc_lake.silver.events import log_position
+from cdc_lake.silver.reader import BronzeReader
+from cdc_lake.silver.table_run import read_only_run
 from cdc_lake.spark.session import build_session
 from cdc_lake.storage.files import Storage
 

@@ -23,9 +23,12 @@ from cdc_lake.runs.context import Leases, end_report, lake_of, select, silver_ta
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.append import check_has_keys
-from cdc_lake.silver.batch import Batch, BatchSchemas, BronzeReader, SilverRun, has_former_key, read_only_run
+from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.events import log_position, sent_columns
-from cdc_lake.silver.merge import FoldResult, fold_events, is_start
+from cdc_lake.silver.fold_result import FoldResult
+from cdc_lake.silver.merge import fold_events, is_start
+from cdc_lake.silver.reader import BatchSchemas, BronzeReader
+from cdc_lake.silver.table_run import SilverRun, has_former_key, read_only_run
 from cdc_lake.tables.kept import with_kept
 from cdc_lake.tables.progress import BronzeProgress, KeyFrom, SilverProgress
 

@@ -19,7 +19,7 @@ from cdc_lake.runs.context import end_report, select_landed, silver_targets
 from cdc_lake.runs.report import DifferentRow, ReconcileResult, Report, TableReport, check_totals
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.append import check_has_keys
-from cdc_lake.silver.batch import column_mapping, layout_of
+from cdc_lake.silver.table_run import column_mapping, layout_of
 from cdc_lake.storage.files import Storage
 
 _MAX_RECHECKED_KEYS = 1_000

@@ -21,8 +21,9 @@ from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.runs.context import lake_of, needs_hadoop, only_one, select_landed, silver_targets
 from cdc_lake.runs.expectations import UNMET, with_unmet
 from cdc_lake.silver.append import check_has_keys
-from cdc_lake.silver.batch import BronzeReader, SilverRun, read_only_run
 from cdc_lake.silver.events import log_position
+from cdc_lake.silver.reader import BronzeReader
+from cdc_lake.silver.table_run import SilverRun, read_only_run
 from cdc_lake.spark.session import build_session, is_little, lake_files, planned_for
 from cdc_lake.storage.files import Storage
 

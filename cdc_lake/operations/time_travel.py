@@ -26,9 +26,10 @@ from cdc_lake.lake.lake import BronzeTable, SilverTarget
 from cdc_lake.points import Offset, Point, SourceTime, iso, milliseconds
 from cdc_lake.runs.context import lake_of, only_one, open_gold, select, select_landed, silver_targets
 from cdc_lake.silver.append import check_has_keys
-from cdc_lake.silver.batch import Batch, has_former_key, is_before, read_only_run
+from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.events import log_position
 from cdc_lake.silver.merge import fold_events
+from cdc_lake.silver.table_run import has_former_key, is_before, read_only_run
 from cdc_lake.storage.files import Storage
 from cdc_lake.tables.contract import Table, progress_of
 from cdc_lake.tables.progress import BronzeProgress, GoldProgress, KeyFrom

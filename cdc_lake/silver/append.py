@@ -12,7 +12,9 @@ from cdc_lake.config import TableConfig
 from cdc_lake.errors import ConfigError
 from cdc_lake.runs.errors import first_line
 from cdc_lake.silver import side_entries
-from cdc_lake.silver.batch import Batch, BatchSchemas, SilverRun
+from cdc_lake.silver.batch import Batch
+from cdc_lake.silver.reader import BatchSchemas
+from cdc_lake.silver.table_run import SilverRun
 from cdc_lake.spark.literals import of_batch
 from cdc_lake.spark.user_sql import refuse_query
 from cdc_lake.tables.delta import with_statistics

@@ -22,9 +22,11 @@ from cdc_lake.runs.context import Leases, lake_of, needs_hadoop, select_landed, 
 from cdc_lake.runs.report import Report, TableReport, check_totals
 from cdc_lake.runs.scheduler import NewData, TableScheduler
 from cdc_lake.silver.append import ahead, appended, may_repeat, remember, statistics
-from cdc_lake.silver.batch import Batch, BatchSchemas, SilverRun, check_columns
+from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.evolution import check_steps
 from cdc_lake.silver.merge import fold_events
+from cdc_lake.silver.reader import BatchSchemas
+from cdc_lake.silver.table_run import SilverRun, check_columns
 from cdc_lake.spark.session import batch_bytes, planned_for
 from cdc_lake.storage.files import LocalFiles, Storage
 from cdc_lake.tables.contract import Table, progress_of
