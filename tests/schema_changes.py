@@ -14,8 +14,8 @@ import wire
 from cdc_lake.config import Evolution
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.errors import ConfigError
-from cdc_lake.silver.events import sent_by
-from cdc_lake.silver.evolution import SchemaStep, check_steps, evolved
+from cdc_lake.silver.events import sent_columns
+from cdc_lake.silver.evolution import SchemaStep, check_steps, evolve_layout
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "evolution.md"
 TABLE = "pagila.public.thing"
@@ -173,8 +173,10 @@ def steps_of(changes: Sequence[Change]) -> Sequence[SchemaStep]:
     """
     was, is_now = ([WriterSchema(text_of(schema))] for schema in value_schemas(changes))
     key_was, key_is_now = ([WriterSchema(text_of(table.key))] for table in tables(changes))
-    first = evolved(TABLE, sent_by([one.tree for one in key_was], was, was[0]))
-    return evolved(TABLE, sent_by([one.tree for one in key_is_now], is_now, is_now[0]), stored=first.layout).steps
+    first = evolve_layout(TABLE, sent_columns([one.tree for one in key_was], was, was[0]))
+    return evolve_layout(
+        TABLE, sent_columns([one.tree for one in key_is_now], is_now, is_now[0]), stored=first.layout
+    ).steps
 
 
 def outcome(change: Change, policy: Evolution) -> str:

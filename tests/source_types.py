@@ -66,7 +66,7 @@ class Arrival:
         types: as the source declares them.
         schema: the Avro type, the union with null left out; none if there is no column.
         settings: by name, the values under which they arrive so; any value of those that are not named.
-        loses: what happens to some values before Kafka or on the way into the table.
+        losses: what happens to some values before Kafka or on the way into the table.
         examples: values as `fastavro` takes them, and as the table then has them.
         is_live: whether the embedded Postgres has the types.
     """
@@ -74,7 +74,7 @@ class Arrival:
     types: tuple[str, ...]
     schema: Any
     settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    loses: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
     examples: tuple[tuple[Any, Any], ...] = ()
     is_live: bool = True
 

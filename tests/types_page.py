@@ -9,7 +9,7 @@ from typing import Any
 from source_types import DEFAULTS, POSTGRES, SOURCES, Arrival, any_precision, array, decimal, time
 
 from cdc_lake.decode.schemas import Tree, connect_name, non_null, parse
-from cdc_lake.decode.types import RULES, mapping, plain_type
+from cdc_lake.decode.types import RULES, plain_type, type_mapping
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "types.md"
 
@@ -79,7 +79,7 @@ _NOTES = {
 
 def page() -> str:
     """The page's text."""
-    parts = [_HEAD, *_table(("Avro", "Connect name", "column", "loses"), _mapping_rows()), _POLICIES]
+    parts = [_HEAD, *_table(("Avro", "Connect name", "column", "losses"), _mapping_rows()), _POLICIES]
     for source, arrivals in SOURCES.items():
         parts += [f"\n## {source}\n\n{fill(_NOTES[source], 120)}\n", *_table(_HEADINGS, map(_row, arrivals))]
     settings = ", ".join(f"`{name}={value}`" for name, value in DEFAULTS.items())
@@ -88,7 +88,7 @@ def page() -> str:
     return "\n".join(parts)
 
 
-_HEADINGS = ("source type", "setting", "arrives as", "column", "loses")
+_HEADINGS = ("source type", "setting", "arrives as", "column", "losses")
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[s
 
 def _mapping_rows() -> Iterator[Sequence[str]]:
     for (kind, name), held in RULES.items():
-        yield f"`{kind}`", f"`{name}`" if name else "", f"`{held.type}`", "; ".join(held.loses)
+        yield f"`{kind}`", f"`{name}`" if name else "", f"`{held.type}`", "; ".join(held.losses)
     decimals = "`org.apache.kafka.connect.data.Decimal`"
     yield "`int` of `connect.type` int8, int16", "", f"`{_held({'type': 'int', 'connect.type': 'int16'})}`", ""
     yield "`bytes`, up to 38 digits", decimals, f"`{_held(decimal(4, 2))}`, for example", ""
@@ -110,19 +110,19 @@ def _mapping_rows() -> Iterator[Sequence[str]]:
 
 
 def _held(schema: Any) -> str:
-    return mapping(parse(json.dumps(schema))).type
+    return type_mapping(parse(json.dumps(schema))).type
 
 
 def _row(arrival: Arrival) -> Sequence[str]:
     settings = "; ".join(f"{name}={' or '.join(values)}" for name, values in arrival.settings.items())
     types = ", ".join(f"`{kind}`" if " " not in kind or "(" in kind else kind for kind in arrival.types)
     if arrival.schema is None:
-        return types, settings, "", "none", "; ".join(arrival.loses)
+        return types, settings, "", "none", "; ".join(arrival.losses)
     tree = parse(json.dumps(arrival.schema))
-    held = mapping(tree)
+    held = type_mapping(tree)
     # Of a Postgres row all is known; what the others lose in the table comes on top of what they lose before it.
-    loses = arrival.loses if arrival in POSTGRES and arrival.is_live else (*arrival.loses, *held.loses)
-    return types, settings, _described(tree), f"`{plain_type(held.type)}`", "; ".join(dict.fromkeys(loses))
+    losses = arrival.losses if arrival in POSTGRES and arrival.is_live else (*arrival.losses, *held.losses)
+    return types, settings, _described(tree), f"`{plain_type(held.type)}`", "; ".join(dict.fromkeys(losses))
 
 
 def _described(tree: Tree) -> str:

@@ -21,7 +21,7 @@ from cdc_lake.decode.envelope import (
     ROW_OPS,
     TOMBSTONE,
     TRUNCATE,
-    before_of,
+    before_row_of,
     is_of_signal_table,
     metadata,
     row_fields,
@@ -30,10 +30,10 @@ from cdc_lake.decode.envelope import (
     shape_of,
 )
 from cdc_lake.decode.identity import NO_TIMESTAMP_MS
-from cdc_lake.decode.key import canonical_key, key_in, key_problem
+from cdc_lake.decode.key import canonical_key, key_from_row, key_problem
 from cdc_lake.decode.records import (
-    Decoded,
-    Layouts,
+    DecodedLayout,
+    DecodedLayouts,
     by_name,
     with_decoded_keys,
     with_decoded_values,
@@ -43,9 +43,9 @@ from cdc_lake.decode.types import is_garbled, number_problem
 from cdc_lake.spark.literals import of_batch
 
 _ERROR_TYPE = "struct<stage: string, code: string, message: string>"
-_KEY_RESULT_TYPE = "struct<is_whole: boolean, is_garbled: boolean, problem: string, canonical: string>"
+_KEY_RESULT_TYPE = "struct<is_exact: boolean, is_garbled: boolean, problem: string, canonical: string>"
 _VALUE_RESULT_TYPE = (
-    "struct<is_whole: boolean, is_garbled: boolean, problem: string, long_number: string, op: string, "
+    "struct<is_exact: boolean, is_garbled: boolean, problem: string, long_number: string, op: string, "
     "source_ts_ms: bigint, source_position: array<bigint>, position_domain: string, snapshot: string, "
     "transaction_id: string>"
 )
@@ -112,13 +112,13 @@ def with_decision(
     ).drop("problem", "is_control")
 
 
-def _chosen_key_result(keys: Layouts, values: Layouts, key_columns: Sequence[str] | None) -> Column:
+def _chosen_key_result(keys: DecodedLayouts, values: DecodedLayouts, key_columns: Sequence[str] | None) -> Column:
     """See `_key_result`; the key is Kafka's, or in the columns of the value's row."""
     if key_columns == ():
         return keys.chosen(_key_result)
 
-    def in_value(value: Decoded) -> Column | None:
-        found = key_in(value, key_columns) if key_columns else None
+    def in_value(value: DecodedLayout) -> Column | None:
+        found = key_from_row(value, key_columns) if key_columns else None
         if not (found and key_columns):
             return None
         is_null = reduce(or_, (found.value[name].isNull() for name in key_columns))
@@ -166,31 +166,31 @@ def bronze_rows(records: DataFrame, *, batch: int, generation: int, ingest_date:
     )
 
 
-def _typed_rows(layouts: Layouts, typed: TypedRow) -> Iterator[Column]:
+def _typed_rows(layouts: DecodedLayouts, typed: TypedRow) -> Iterator[Column]:
     is_ok, is_delete = F.col("status") == "ok", F.col("sent_op") == "d"
     is_envelope = layouts.among(lambda tree: shape_of(tree) == "envelope")
 
     def chosen(row: Callable[[Tree, Column], Column]) -> Column:
-        def made(one: Decoded) -> Column | None:
+        def made(one: DecodedLayout) -> Column | None:
             if shape_of(one.tree) == "control":
                 return None
             return typed.of(row_fields(one.tree), row(one.tree, one.value))
 
         return layouts.chosen(made)
 
-    sides = {"before": (before_of, is_envelope | is_delete), "after": (row_of, ~is_delete)}
+    sides = {"before": (before_row_of, is_envelope | is_delete), "after": (row_of, ~is_delete)}
     for name, (row, is_there) in sides.items():
         yield F.when(is_ok & is_there, chosen(row)).cast(typed.type).alias(name)
 
 
-def _is_control(keys: Layouts, values: Layouts) -> Column:
+def _is_control(keys: DecodedLayouts, values: DecodedLayouts) -> Column:
     """Whether a record belongs to no table; for a tombstone, by its key. Never null."""
     return values.among(lambda tree: shape_of(tree) == "control") | (
         F.col("is_tombstone") & keys.among(is_of_signal_table)
     )
 
 
-def _key_result(one: Decoded, problem: Column | None = None) -> Column:
+def _key_result(one: DecodedLayout, problem: Column | None = None) -> Column:
     """The result of decoding a key, as `_KEY_RESULT_TYPE`.
 
     Args:
@@ -200,11 +200,11 @@ def _key_result(one: Decoded, problem: Column | None = None) -> Column:
     lost = key_problem(one.tree, one.value)
     lost = lost if problem is None else F.coalesce(problem, lost)
     garbled = _is_garbled(one)
-    canonical = F.when(one.is_whole & ~garbled & lost.isNull(), canonical_key(one.tree, one.value))
-    return F.struct(one.is_whole, garbled, lost, canonical).cast(_KEY_RESULT_TYPE)
+    canonical = F.when(one.is_exact & ~garbled & lost.isNull(), canonical_key(one.tree, one.value))
+    return F.struct(one.is_exact, garbled, lost, canonical).cast(_KEY_RESULT_TYPE)
 
 
-def _value_result(one: Decoded, sequence_by: str | None) -> Column:
+def _value_result(one: DecodedLayout, sequence_by: str | None) -> Column:
     """The result of decoding a value, as `_VALUE_RESULT_TYPE`."""
     facts = metadata(one.tree, one.value, F.col("topic"))
     problem = row_problem(one.tree, one.value)
@@ -212,21 +212,21 @@ def _value_result(one: Decoded, sequence_by: str | None) -> Column:
         facts, missing = in_sequence(facts, one, sequence_by)
         problem = F.coalesce(problem, missing)
     rest = problem, _long_number(one), *vars(facts).values()
-    return F.struct(one.is_whole, _is_garbled(one), *rest).cast(_VALUE_RESULT_TYPE)
+    return F.struct(one.is_exact, _is_garbled(one), *rest).cast(_VALUE_RESULT_TYPE)
 
 
-def _is_garbled(one: Decoded) -> Column:
+def _is_garbled(one: DecodedLayout) -> Column:
     found = is_garbled(one.tree, one.value)
     return F.lit(False) if found is None else found
 
 
-def _long_number(one: Decoded) -> Column:
+def _long_number(one: DecodedLayout) -> Column:
     """Which number in a value's row is too long to be written out, string; null if none is."""
     if shape_of(one.tree) == "control":
         return F.lit(None).cast("string")
     rows = [row_of(one.tree, one.value)]
     if shape_of(one.tree) == "envelope" and "before" in fields(one.tree):
-        rows.append(before_of(one.tree, one.value))
+        rows.append(before_row_of(one.tree, one.value))
     columns = row_fields(one.tree).items()
     return number_problem([(name, tree, row[name]) for row in rows for name, tree in columns])
 
@@ -264,8 +264,8 @@ def _problem(keys: Schemas, values: Schemas, key_columns: Sequence[str] | None) 
         error_of("lookup", "unusable_schema", about("key", _id_problem("key", keys))),
         error_of("lookup", "ambiguous_schema", about("value", _ambiguity("value"))),
         error_of("lookup", "ambiguous_schema", F.when(is_row, about("key", _ambiguity("key")))),
-        error_of(DECODE_STAGE, "undecodable", F.when(~value["is_whole"], f"value: {undecodable}")),
-        error_of(DECODE_STAGE, "undecodable", F.when(is_row & ~key["is_whole"], f"key: {undecodable}")),
+        error_of(DECODE_STAGE, "undecodable", F.when(~value["is_exact"], f"value: {undecodable}")),
+        error_of(DECODE_STAGE, "undecodable", F.when(is_row & ~key["is_exact"], f"key: {undecodable}")),
         error_of(DECODE_STAGE, "not_utf8", F.when(value["is_garbled"], f"value: {not_utf8}")),
         error_of(DECODE_STAGE, "not_utf8", F.when(is_row & key["is_garbled"], f"key: {not_utf8}")),
         error_of("type", "unknown_op", F.when(unknown, F.when(op.isNull(), "op is null").otherwise(other_op))),

@@ -23,9 +23,9 @@ from cdc_lake.decode.column_mapping import ColumnMapping
 from cdc_lake.decode.envelope import is_of_signal_table, row_fields, shape_of
 from cdc_lake.decode.framing import CSV, DECLARED, GLUE_ZLIB, JSON, NUMBERED, STRING, Side, body, id_of
 from cdc_lake.decode.identity import Identity, identity
-from cdc_lake.decode.key import key_fields, key_tree_in
+from cdc_lake.decode.key import key_fields, key_tree_from_row
 from cdc_lake.decode.records import WriterSchema, avro_schema, schema_text
-from cdc_lake.decode.types import held_types
+from cdc_lake.decode.types import stored_types
 from cdc_lake.errors import ConfigError
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.lake.schema_files import SchemaFiles
@@ -212,7 +212,7 @@ def _usable(found: Resolution, side: Side, settings: TableConfig, spark: SparkSe
         key_columns=settings.key_of_rows,
         sequence_by=settings.merge.sequence_by,
         spark=spark,
-        placing=ColumnMapping(settings.schema_.exclude, settings.schema_.rename),
+        column_mapping=ColumnMapping(settings.schema_.exclude, settings.schema_.rename),
         in_hudi=any(one.format == "hudi" for one in settings.storage),
         are_all=are_all,
     )
@@ -232,15 +232,15 @@ def _primary_key(
     Args:
         schemas: those of the side that has the key.
     """
-    mapping = ColumnMapping(settings.schema_.exclude, settings.schema_.rename, settings.schema_.cast)
+    type_mapping = ColumnMapping(settings.schema_.exclude, settings.schema_.rename, settings.schema_.cast)
     given, embedded = dict[str, Mapping[str, str]](), dict[str, Mapping[str, str]]()
     for reference, several in schemas.known.items():
         tree = several[0].tree
         if is_of_signal_table(tree) if side == "key" else shape_of(tree) == "control":
             continue
-        tree = key_tree_in(tree, settings.merge.keys) if side == "value" else tree
+        tree = key_tree_from_row(tree, settings.merge.keys) if side == "value" else tree
         is_embedded = reference.partition(":")[0] in json_format.REFERENCES
-        (embedded if is_embedded else given)[reference] = mapping.key(held_types(key_fields(tree)))
+        (embedded if is_embedded else given)[reference] = type_mapping.key(stored_types(key_fields(tree)))
 
     def count(references: Collection[str]) -> Mapping[str, int]:
         reference = F.col(f"{side}_reference")

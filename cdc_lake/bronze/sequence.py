@@ -5,10 +5,10 @@ from dataclasses import replace
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from cdc_lake.decode.envelope import TRUNCATE, Metadata, known_of, row_fields
-from cdc_lake.decode.records import Decoded
+from cdc_lake.decode.envelope import TRUNCATE, Metadata, row_fields, row_or_before
+from cdc_lake.decode.records import DecodedLayout
 from cdc_lake.decode.schemas import SchemaError, Tree
-from cdc_lake.decode.types import mapping
+from cdc_lake.decode.types import type_mapping
 
 _NUMBERS = ("smallint", "int", "bigint")
 
@@ -22,7 +22,7 @@ def check_sequence(tree: Tree, column: str) -> None:
     row = row_fields(tree)
     if column not in row:
         raise SchemaError(f"the row does not have the column {column} of `merge.sequence_by`")
-    kind = mapping(row[column]).type
+    kind = type_mapping(row[column]).type
     if kind not in (*_NUMBERS, "date", "timestamp"):
         raise SchemaError(
             f"`merge.sequence_by` is {column}, a {kind}, but must be an integer, a date or a timestamp; for JSON "
@@ -30,7 +30,7 @@ def check_sequence(tree: Tree, column: str) -> None:
         )
 
 
-def in_sequence(facts: Metadata, value: Decoded, column: str) -> tuple[Metadata, Column]:
+def in_sequence(facts: Metadata, value: DecodedLayout, column: str) -> tuple[Metadata, Column]:
     """A value's metadata with the column as log position, and its problem, if any.
 
     Of two events with the same value in the column, the later one in Kafka is newer. A timestamp is also the
@@ -41,8 +41,8 @@ def in_sequence(facts: Metadata, value: Decoded, column: str) -> tuple[Metadata,
         value: the decoded value; its rows also have Kafka's `topic`, `timestamp` and `offset`.
         column: the name of the column.
     """
-    rule = mapping(row_fields(value.tree)[column])
-    sent = rule.convert(known_of(value.tree, value.value, [column])[column])
+    rule = type_mapping(row_fields(value.tree)[column])
+    sent = rule.convert(row_or_before(value.tree, value.value, [column])[column])
     time_ms = F.lit(None).cast("bigint")
     if rule.type == "timestamp":
         number, time_ms = F.unix_micros(sent), F.unix_millis(sent)

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructField, StructType, _parse_datatype_string
 from cdc_lake.columns import name_problem
 from cdc_lake.decode.column_mapping import variant_name
 from cdc_lake.decode.schemas import Tree
-from cdc_lake.decode.types import mapping, plain_type
+from cdc_lake.decode.types import plain_type, type_mapping
 
 SOURCE_COLUMN = "cdc_lake.column"
 
@@ -41,7 +41,7 @@ class TypedRow:
         """These fields and those that a schema's columns add."""
         found = dict(self.fields)
         for name, tree in columns.items():
-            kind = mapping(tree).type
+            kind = type_mapping(tree).type
             if self._field(found, name, kind) is None:
                 taken = {other.lower() for other in found}
                 plain = name if name_problem(name) is None else re.sub(r"\W", "_", name) or "_"
@@ -57,7 +57,7 @@ class TypedRow:
         """
         values = {}
         for name, tree in columns.items():
-            rule = mapping(tree)
+            rule = type_mapping(tree)
             values[self._field(self.fields, name, rule.type)] = rule.convert(row[name])
         parts = [values.get(field, F.lit(None)).alias(field) for field in self.fields]
         return F.when(row.isNotNull(), F.struct(*parts)).cast(self.type)

@@ -12,14 +12,14 @@ from cdc_lake.decode.column_mapping import ColumnMapping
 from cdc_lake.decode.envelope import (
     row_fields,
 )
-from cdc_lake.decode.key import key_fields, key_tree_in
+from cdc_lake.decode.key import key_fields, key_tree_from_row
 from cdc_lake.decode.records import (
     WriterSchema,
     layout,
-    refusal,
+    spark_refusal,
 )
 from cdc_lake.decode.schemas import SchemaError
-from cdc_lake.decode.types import mapping
+from cdc_lake.decode.types import type_mapping
 
 _MAX_REASON = 500
 """Maximum length of a reason. Names in schemas have any length, and each record of the schema stores the reason."""
@@ -51,7 +51,7 @@ class Schemas:
         key_columns: Sequence[str] | None = (),
         sequence_by: str | None = None,
         spark: SparkSession | None = None,
-        placing: ColumnMapping | None = None,
+        column_mapping: ColumnMapping | None = None,
         in_hudi: bool = False,
         are_all: bool = True,
     ) -> "Schemas":
@@ -63,11 +63,11 @@ class Schemas:
             side: key or value.
             key_columns, sequence_by: columns that each value's row must have; see `with_decision`.
             spark: if set, must accept the schemas, too.
-            placing, in_hudi: how silver maps the columns, see `ColumnMapping.check`.
+            column_mapping, in_hudi: how silver maps the columns, see `ColumnMapping.check`.
             are_all: see `Schemas`.
         """
         requirements = _Requirements(
-            side == "key", key_columns, sequence_by, spark, placing or ColumnMapping(), in_hudi
+            side == "key", key_columns, sequence_by, spark, column_mapping or ColumnMapping(), in_hudi
         )
         known: dict[str, Sequence[WriterSchema]] = {}
         refused = dict(problems or {})
@@ -119,7 +119,7 @@ class _Requirements(NamedTuple):
     key_columns: Sequence[str] | None
     sequence_by: str | None
     spark: SparkSession | None
-    placing: ColumnMapping
+    column_mapping: ColumnMapping
     in_hudi: bool
 
 
@@ -129,13 +129,13 @@ def _refusal(schema: WriterSchema, requirements: _Requirements) -> str | None:
     try:
         if is_key or schema.shape != "control":
             columns = key_fields(schema.tree) if is_key else row_fields(schema.tree)
-            requirements.placing.check(columns, in_hudi=requirements.in_hudi)
+            requirements.column_mapping.check(columns, in_hudi=requirements.in_hudi)
             for tree in columns.values():
-                mapping(tree)
+                type_mapping(tree)
             if requirements.key_columns and not is_key:
-                key_tree_in(schema.tree, requirements.key_columns)
+                key_tree_from_row(schema.tree, requirements.key_columns)
             if requirements.sequence_by and not is_key:
                 check_sequence(schema.tree, requirements.sequence_by)
-        return refusal(schema, requirements.spark) if requirements.spark else None
+        return spark_refusal(schema, requirements.spark) if requirements.spark else None
     except SchemaError as exc:
         return str(exc)

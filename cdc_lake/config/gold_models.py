@@ -121,7 +121,7 @@ class Header(Model):
             )
         elif unknown := self.touched.keys() - followed:
             raise ValueError(f"`touched` names {', '.join(sorted(unknown))}, and no topic is called so in `sources`")
-        if self.window and (self.window.source not in followed or self.window.start not in self.made_together):
+        if self.window and (self.window.source not in followed or self.window.start not in self.group_columns):
             raise ValueError("`window`: `source` has to be one of `sources` with a topic, `start` one of `groups`")
         if self.window and self.window.lateness and WATERMARK in map(str.casefold, self.sources):
             raise ValueError(f"`sources`: with a `lateness`, `{WATERMARK}` is what the query calls the watermark")
@@ -138,7 +138,7 @@ class Header(Model):
         return {alias: source for alias, source in self.sources.items() if isinstance(source, FileSource)}
 
     @property
-    def made_together(self) -> tuple[str, ...]:
+    def group_columns(self) -> tuple[str, ...]:
         """The columns that name a group."""
         return self.groups or self.keys
 

@@ -1,8 +1,8 @@
-"""Decoding Avro inside the JVM, with a proof per record that the schema was the right one.
+"""Decode Avro inside the JVM, and prove for each record that the schema was the right one.
 
-A record read with a wrong schema mostly does not fail: it gives wrong values and leaves bytes over, or eats too many.
-So 16 known bytes, the sentinel, are put behind every body, and the schema is wrapped as `{v: <the schema>, end: 16
-bytes}`: `end` is the sentinel exactly when the schema consumed every byte of the body and no more.
+A record that is read with a wrong schema usually does not fail: it gives wrong values and leaves bytes over, or reads
+too many. Therefore 16 known bytes, the sentinel, follow every body, and the schema is wrapped as `{v: <the schema>,
+end: 16 bytes}`: `end` equals the sentinel exactly if the schema consumed all bytes of the body and no more.
 """
 
 import hashlib
@@ -17,32 +17,32 @@ from cdc_lake.decode.schemas import Tree, compact, fixed, record
 _SENTINEL = hashlib.sha256(b"cdc_lake: the end of a record").digest()[:16]
 
 
-def wrapped(tree: Tree) -> str:
+def wrapped_schema(tree: Tree) -> str:
     """The text to decode with; equal texts decode the same bytes to the same values."""
     return compact(record("cdc_lake.Wrapped", {"v": tree, "end": fixed("cdc_lake.Sentinel", len(_SENTINEL))}))
 
 
-def check_is_taken(tree: Tree, spark: SparkSession) -> None:
-    """See that a plan that decodes with a schema can be made. The JVM is asked for what it asks itself then.
+def check_supported_by_spark(tree: Tree, spark: SparkSession) -> None:
+    """Check that Spark can plan decoding with a schema, by the same JVM calls.
 
     Raises:
         Py4JJavaError: it cannot.
     """
     jvm: Any = spark._jvm
-    parsed = jvm.org.apache.avro.Schema.Parser().parse(wrapped(tree))
+    parsed = jvm.org.apache.avro.Schema.Parser().parse(wrapped_schema(tree))
     jvm.org.apache.spark.sql.avro.SchemaConverters.toSqlType(parsed)
 
 
 def decoded(body: Column, writer: Tree, reader: Tree) -> Column:
-    """The struct to hand to `value` and `is_whole`.
+    """The struct from which `value` and `is_exact` read.
 
     Args:
         body: Avro without a frame, binary.
-        writer: all that was written.
-        reader: what of it is wanted.
+        writer: the schema that the record was written with.
+        reader: the part of it to read.
     """
-    options = {"mode": "PERMISSIVE", "avroSchema": wrapped(reader)}
-    return from_avro(F.concat(body, F.lit(_SENTINEL)), wrapped(writer), options)
+    options = {"mode": "PERMISSIVE", "avroSchema": wrapped_schema(reader)}
+    return from_avro(F.concat(body, F.lit(_SENTINEL)), wrapped_schema(writer), options)
 
 
 def value(found: Column) -> Column:
@@ -50,6 +50,6 @@ def value(found: Column) -> Column:
     return found["v"]
 
 
-def is_whole(found: Column) -> Column:
+def is_exact(found: Column) -> Column:
     """Whether the schema consumed the bytes exactly; never null."""
     return found["end"].eqNullSafe(F.lit(_SENTINEL))

@@ -8,67 +8,67 @@ from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, SILVER_META, name_p
 from cdc_lake.decode.schemas import SchemaError, Tree, field_names
 from cdc_lake.errors import ConfigError
 
-OTHER_NAME = "give it another name by `schema.rename`, or leave it out by `schema.exclude`"
+RENAME_OR_EXCLUDE = "rename it with `schema.rename`, or exclude it with `schema.exclude`"
 _RESERVED = frozenset((*SILVER_META, KEY, KEEP, DELETE))
 
 
-def variant_name(name: str, kind: str, taken: Collection[str] = ()) -> str:
-    """The name of the column beside `name` for values of another type.
+def variant_name(name: str, kind: str, reserved: Collection[str] = ()) -> str:
+    """The name of the variant column of `name` for values of another type.
 
     Args:
-        taken: names that it must not have, whatever their case.
+        reserved: names that it must not have, regardless of case.
     """
     found = f"{name}__{re.sub(r'[^A-Za-z0-9]+', '_', kind).strip('_')}"
-    lower = {other.lower() for other in taken}
+    lower = {other.lower() for other in reserved}
     while found.lower() in lower:
         found += "_"
     return found
 
 
-def _as_it_is(kind: str) -> str:
+def _unchanged(kind: str) -> str:
     return kind
 
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """Where values go, as the settings and the engine say.
+    """The mapping from source columns to silver's, by the settings and the engine.
 
     Attributes:
-        left_out: columns of the source that silver does not have.
-        renamed: column of the source -> its place.
-        cast: place -> the Spark type it has, whatever comes.
-        held_as: from a Spark type to the one that the table holds it as.
+        excluded: source columns that silver does not have.
+        renamed: source column -> target column.
+        cast: target column -> the Spark type set for it.
+        stored_type: from a Spark type to the one in which the table stores it.
     """
 
-    left_out: Collection[str] = ()
+    excluded: Collection[str] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     cast: Mapping[str, str] = field(default_factory=dict)
-    held_as: Callable[[str], str] = _as_it_is
+    stored_type: Callable[[str], str] = _unchanged
 
-    def place(self, source: str) -> str | None:
-        """Where a column of the source goes; nowhere if it is left out."""
-        return None if source in self.left_out else self.renamed.get(source, source)
+    def target(self, source: str) -> str | None:
+        """The target column of a source column; none if it is excluded."""
+        return None if source in self.excluded else self.renamed.get(source, source)
 
-    def places(self, table: str, columns: Mapping[str, str]) -> dict[str, str]:
-        """The places of a schema's columns, and the types that they bring.
+    def target_types(self, table: str, columns: Mapping[str, str]) -> dict[str, str]:
+        """The target columns of a schema's columns, and the types of their values.
 
         Args:
             columns: of the source, name to Spark type.
 
         Raises:
-            ConfigError: two of them have the same place.
+            ConfigError: two of them have the same target.
         """
         found: dict[str, str] = {}
         for source, kind in columns.items():
-            place = self.place(source)
-            if place in found:
+            target = self.target(source)
+            if target in found:
                 raise ConfigError(
-                    f"{table}.{place}",
-                    f"`schema.rename` makes two columns one, `{source}` is the second",
-                    "see `schema.rename`",
+                    f"{table}.{target}",
+                    f"`schema.rename` maps `{source}` and another column to it",
+                    "use another name in `schema.rename`",
                 )
-            if place is not None:
-                found[place] = self.type_of(place, kind)
+            if target is not None:
+                found[target] = self.type_of(target, kind)
         return found
 
     def check(self, columns: Mapping[str, Tree], *, in_hudi: bool) -> None:
@@ -76,37 +76,37 @@ class ColumnMapping:
 
         Args:
             columns: of the source, by name.
-            in_hudi: whether a Hudi table is to have them.
+            in_hudi: whether it is a Hudi table.
 
         Raises:
             SchemaError: it cannot.
         """
         sources: dict[str, str] = {}
         for source, tree in columns.items():
-            place = self.place(source)
-            if place is None:
+            target = self.target(source)
+            if target is None:
                 continue
-            if place in sources:
-                raise SchemaError(f"`schema.rename` makes `{sources[place]}` and {source!r} one column, `{place}`")
-            sources[place] = source
-            if problem := column_problem(place, in_hudi=in_hudi):
-                raise SchemaError(f"{problem}; {OTHER_NAME}")
+            if target in sources:
+                raise SchemaError(f"`schema.rename` maps `{sources[target]}` and {source!r} to one column, `{target}`")
+            sources[target] = source
+            if problem := column_problem(target, in_hudi=in_hudi):
+                raise SchemaError(f"{problem}; {RENAME_OR_EXCLUDE}")
             if problem := next(filter(None, (name_problem(one, in_hudi=in_hudi) for one in field_names(tree))), None):
                 raise SchemaError(
-                    f"{problem}; leave the column {source!r} out by `schema.exclude`, not by `schema.rename`"
+                    f"{problem}; exclude the column {source!r} with `schema.exclude`: renaming cannot help"
                 )
 
     def key(self, columns: Mapping[str, str]) -> dict[str, str]:
-        """The places of a key's columns, and the types that they bring."""
-        return {place: self.type_of(place, kind) for name, kind in columns.items() if (place := self.place(name))}
+        """The target columns of a key's columns, and the types of their values."""
+        return {target: self.type_of(target, kind) for name, kind in columns.items() if (target := self.target(name))}
 
-    def type_of(self, place: str, kind: str) -> str:
-        """The type that values of a type have in a place."""
-        return self.held_as(self.cast.get(place, kind))
+    def type_of(self, target: str, kind: str) -> str:
+        """The type in which a target column stores values of a type."""
+        return self.stored_type(self.cast.get(target, kind))
 
 
 def column_problem(name: str, *, in_hudi: bool = False) -> str | None:
     """Why silver cannot have a column of this name; none if it can."""
     if name in _RESERVED or name.startswith(HUDI_PREFIX):
-        return f"a source column has the name of one of the toolkit's own, or of Hudi's: `{name}`"
+        return f"`{name}` is the name of one of cdc_lake's own columns, or of Hudi's"
     return name_problem(name, in_hudi=in_hudi)

@@ -1,33 +1,33 @@
-"""What a source says of its columns in the schemas of its records, beside their types."""
+"""What the schemas of a source's records say of its columns, apart from their types."""
 
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-_IMAGES = ("before", "after")
+_ROW_FIELDS = ("before", "after")
 _COMMENT = "__debezium.source.column.comment"
 _TYPE = "__debezium.source.column.type"
 
 
 def column_comments(text: str) -> dict[str, str]:
-    """The comments of a table's columns, by name, as far as there are any; else the source's type if it is named.
+    """The comments of a table's columns, by name, as far as they have any; otherwise the source's type if it is sent.
 
     Debezium sends comments with `include.schema.comments`, types with `column.propagate.source.type`.
 
     Args:
-        text: the schema of a value, an envelope or a flattened row; of one that is not Avro nothing is known.
+        text: the schema of a value, an envelope or a flattened row; of a schema that is not Avro, nothing is known.
     """
-    said = {name: _said(field) for name, field in _columns(text).items()}
-    return {name: comment for name, comment in said.items() if comment}
+    comments = {name: _comment(field) for name, field in _columns(text).items()}
+    return {name: comment for name, comment in comments.items() if comment}
 
 
 def columns_that_lose_nulls(text: str) -> list[str]:
-    """The columns that may be null and have a default, sorted: a null in them arrives as the default.
+    """The nullable columns with a default, sorted: a null in them arrives as the default.
 
-    The converters do that, and nothing behind them can tell the two apart. Source: Connect's `Struct.get`.
+    The converters replace it, and no consumer can tell the two apart. Source: Connect's `Struct.get`.
 
     Args:
-        text: as of `column_comments`.
+        text: see `column_comments`.
     """
     return sorted(name for name, field in _columns(text).items() if _loses_nulls(field))
 
@@ -35,8 +35,8 @@ def columns_that_lose_nulls(text: str) -> list[str]:
 def _columns(text: str) -> dict[str, Any]:
     """The fields of a row by name."""
     fields = _fields(json.loads(text))
-    images = [row for name in _IMAGES if name in fields for row in _records(fields[name]["type"])]
-    return _fields(images[0]) if images else fields
+    rows = [row for name in _ROW_FIELDS if name in fields for row in _records(fields[name]["type"])]
+    return _fields(rows[0]) if rows else fields
 
 
 def _loses_nulls(field: Any) -> bool:
@@ -51,12 +51,12 @@ def _fields(schema: Any) -> dict[str, Any]:
 
 
 def _records(kind: Any) -> Iterator[Any]:
-    """The record that a field's type spells out; the second of two images only names it."""
+    """The record that a field's type defines; the second of two row fields only refers to it."""
     branches: Iterable[Any] = kind if isinstance(kind, list) else [kind]
     return (branch for branch in branches if isinstance(branch, dict) and branch.get("type") == "record")
 
 
-def _said(field: Any) -> str:
+def _comment(field: Any) -> str:
     kinds = field["type"] if isinstance(field["type"], list) else [field["type"]]
     described = [kind for kind in kinds if isinstance(kind, dict)]
     parameters = [kind.get("connect.parameters", {}) for kind in described]

@@ -1,8 +1,8 @@
-"""What a decoded value says: which shape it has, what happened, where in the source's log, and to which row.
+"""What a decoded value contains: its shape, the operation, the position in the source's log, and the row.
 
-A value is a full Debezium *envelope*, a *flat* row (the ExtractNewRecordState transform), or a *control* record that
-concerns no table. The schema decides, by its record's name first, because a table may well have columns named `op` and
-`source`. Sources: Debezium's `Envelope`, `ExtractNewRecordState`, `SchemaFactory`.
+A value is a complete Debezium *envelope*, a *flat* row (the ExtractNewRecordState transform), or a *control* record
+that belongs to no table. The schema decides, by its record's name first, because a table may have columns named `op`
+and `source`. Sources: Debezium's `Envelope`, `ExtractNewRecordState`, `SchemaFactory`.
 """
 
 import re
@@ -14,13 +14,13 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from cdc_lake.decode.positions import POSITION_FIELDS, domain_of, position_of
-from cdc_lake.decode.schemas import SchemaError, Tree, fields, non_null, record, twins
+from cdc_lake.decode.schemas import SchemaError, Tree, duplicate_names, fields, non_null, record
 from cdc_lake.fold.table_events import SNAPSHOT_ENDS, SNAPSHOT_STARTS
 
 Shape = Literal["envelope", "flat", "control"]
 
 DOCUMENT = "document"
-"""The column of a MongoDB row: the whole document, as the JSON text that it comes as."""
+"""The column of a MongoDB row: the complete document, as JSON text."""
 ROW_OPS = ("c", "u", "r", "d")
 TRUNCATE = "t"
 TOMBSTONE = "tombstone"
@@ -49,22 +49,22 @@ _SCALARS = ("string", "enum", "int", "long", "boolean")
 
 @dataclass(frozen=True)
 class MetadataNames:
-    """What the unwrap transform calls the fields that it adds.
+    """The names of the fields that the unwrap transform adds.
 
     Attributes:
-        prefix: put before each (`add.fields.prefix`). When it is empty a column may have such a name too, so that
-            `renamed` has to list the fields.
-        renamed: of fields that were given a name of their own (`add.fields=op:action`): (`op`, `action`), …
+        prefix: of each name (`add.fields.prefix`). If it is empty, a column may have such a name too, so `renamed` must
+            list the fields.
+        renamed: pairs of a field and its custom name (`add.fields=op:action`): (`op`, `action`), …
     """
 
     prefix: str = _PREFIX
     renamed: tuple[tuple[str, str], ...] = ()
 
     def standard(self, tree: Tree) -> Tree:
-        """A flat value's tree with these fields called as in this package, and what was sent beside the new name.
+        """A flat value's tree with the standard names of these fields, and the name that was sent in `sent`.
 
         Raises:
-            SchemaError: two fields would have one name.
+            SchemaError: two fields would have the same name.
         """
         if self == STANDARD_NAMES or tree["type"] != "record" or shape_of(tree) != "flat":
             return tree
@@ -75,9 +75,10 @@ class MetadataNames:
             rest = part["name"].removeprefix(self.prefix)
             ours = own.get(part["name"]) or (rest if is_added and _is_flat_metadata(_PREFIX + rest) else None)
             found.append({**part, "name": _PREFIX + ours, "sent": part["name"]} if ours else part)
-        if both := twins(part["name"] for part in found):
+        if both := duplicate_names(part["name"] for part in found):
             raise SchemaError(
-                f"two fields are {' and '.join(both)}: see envelope.add_fields_prefix and envelope.add_fields_renamed"
+                f"two metadata fields have the names {' and '.join(both)}; correct envelope.add_fields_prefix or "
+                "envelope.add_fields_renamed"
             )
         return {**tree, "fields": found}
 
@@ -87,14 +88,14 @@ STANDARD_NAMES = MetadataNames()
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a value says of itself, as columns.
+    """A value's metadata, as columns.
 
     Attributes:
         op: c u r d t, or as sent; string.
-        source_ts_ms: milliseconds of the source's commit; bigint.
-        source_position: place in the source's log, most significant first; array<bigint>, null when unknown.
-        position_domain: positions compare only inside one; string, null when unknown.
-        snapshot: the snapshot marker as sent, null when streaming; string.
+        source_ts_ms: commit time in the source in milliseconds; bigint.
+        source_position: position in the source's log, most significant component first; array<bigint>, null if unknown.
+        position_domain: positions are comparable within one domain only; string, null if unknown.
+        snapshot: the snapshot marker as sent, null for streaming events; string.
         transaction_id: string.
     """
 
@@ -107,13 +108,13 @@ class Metadata:
 
 
 def shape_of(tree: Tree) -> Shape:
-    """The shape of the values of one schema.
+    """The shape of a schema's values.
 
     Raises:
         SchemaError: it is not the schema of a change event.
     """
     if tree["type"] != "record":
-        raise SchemaError(f"a value of Avro type `{tree['type']}` is no change event")
+        raise SchemaError(f"a value of Avro type `{tree['type']}` is not a change event")
     name = tree["name"]
     if _CONTROL_RECORD.fullmatch(name) or is_of_signal_table(tree):
         return "control"
@@ -124,18 +125,18 @@ def shape_of(tree: Tree) -> Shape:
 
 
 def is_of_signal_table(tree: Tree) -> bool:
-    """Whether a key or a value belongs to the table through which a connector takes its orders."""
+    """Whether a key or a value belongs to the connector's signal table."""
     return tree["type"] == "record" and _SIGNAL_TABLE_RECORD.fullmatch(tree["name"]) is not None
 
 
-def needed(tree: Tree, *, before: bool = False, columns: Collection[str] | None = None) -> Tree:
-    """The part of a value's schema that is read: the rest of an envelope's `source` is skipped.
+def pruned_schema(tree: Tree, *, before: bool = False, columns: Collection[str] | None = None) -> Tree:
+    """The part of a value's schema that is read: unused fields of an envelope's `source` are skipped.
 
-    Of a control record only what tells its op.
+    Of a control record, only the fields with its op.
 
     Args:
-        before: whether the row as it was is wanted, too.
-        columns: those of the row that are wanted; all, if none are named.
+        before: whether to read the row before the change, too.
+        columns: the row's columns to read; all, if none.
     """
     shape, parts = shape_of(tree), fields(tree)
     if shape == "control":
@@ -168,16 +169,16 @@ def row_fields(tree: Tree) -> dict[str, Tree]:
 
 
 def row_of(tree: Tree, decoded: Column) -> Column:
-    """The struct that holds the columns of `row_fields`."""
+    """The struct with the columns of `row_fields`."""
     if shape_of(tree) == "flat":
         return decoded
     return _row_in(tree, decoded, "after")
 
 
 def row_problem(tree: Tree, decoded: Column) -> Column:
-    """Why a decoded value of `tree` has no row though its op says that there is one, string; null when it has.
+    """Why a decoded value has no row although its op requires one, string; null if it has one.
 
-    To take such a record for a row of nulls would wipe the row that is there.
+    Read as a row of nulls, such a record would erase the stored row.
     """
     if shape_of(tree) != "envelope":
         return F.lit(None).cast("string")
@@ -188,19 +189,19 @@ def row_problem(tree: Tree, decoded: Column) -> Column:
     return F.when(is_missing, F.concat(F.lit("op is "), decoded["op"], F.lit(f" and `after` is null{advice}")))
 
 
-def before_of(tree: Tree, decoded: Column) -> Column:
-    """The same of the row as it was; of a flat delete that is all there is."""
+def before_row_of(tree: Tree, decoded: Column) -> Column:
+    """The struct with the columns of the row before the change; of a flat delete, the only row."""
     if shape_of(tree) != "envelope":
         return decoded
     return _row_in(tree, decoded, "before") if "before" in fields(tree) else F.lit(None)
 
 
-def known_of(tree: Tree, decoded: Column, columns: Sequence[str]) -> Column:
-    """A struct of some columns of the row; of an envelope's delete, of the row as it was."""
+def row_or_before(tree: Tree, decoded: Column, columns: Sequence[str]) -> Column:
+    """A struct of some of the row's columns; of an envelope's delete, from the row before it."""
     row = row_of(tree, decoded)
     if shape_of(tree) != "envelope" or "before" not in fields(tree):
         return row
-    was = before_of(tree, decoded)
+    was = before_row_of(tree, decoded)
     return F.struct(*(F.when(row.isNull(), was[name]).otherwise(row[name]).alias(name) for name in columns))
 
 
@@ -210,7 +211,7 @@ def _row_in(tree: Tree, decoded: Column, name: str) -> Column:
 
 
 def metadata(tree: Tree, decoded: Column, topic: Column) -> Metadata:
-    """What a decoded value of `tree` says of itself; of a control record that is its op, if it has one."""
+    """The metadata of a decoded value; of a control record, its op, if it has one."""
     source = {} if shape_of(tree) == "control" else _source_of(tree, decoded)
 
     def field(name: str) -> Column:
@@ -229,15 +230,15 @@ def metadata(tree: Tree, decoded: Column, topic: Column) -> Metadata:
 def _check_envelope(parts: Mapping[str, Tree]) -> None:
     missing = [name for name in ("after", "op", "source") if name not in parts]
     if missing:
-        raise SchemaError(f"an envelope without {', '.join(missing)}")
+        raise SchemaError(f"the envelope lacks {', '.join(missing)}")
     if non_null(parts["source"])["type"] != "record":
-        raise SchemaError("an envelope whose `source` is no record")
+        raise SchemaError("the envelope's `source` is not a record")
     if non_null(parts["after"])["type"] != "record" and not _is_document(parts["after"]):
-        raise SchemaError("an envelope whose `after` is neither a record nor a document")
+        raise SchemaError("the envelope's `after` is neither a record nor a document")
 
 
 def _is_document(after: Tree) -> bool:
-    """Whether a row is a MongoDB document, which comes as one JSON text."""
+    """Whether a row is a MongoDB document, sent as one JSON text."""
     return bool(non_null(after)["type"] == "string")
 
 
@@ -284,7 +285,7 @@ def _streaming_is_null(marker: Column) -> Column:
 
 
 def is_snapshot_edge(snapshot: Column) -> Column:
-    """Whether a snapshot marker begins or ends a snapshot of the table."""
+    """Whether a snapshot marker starts or ends a snapshot of the table."""
     return snapshot.isin(*SNAPSHOT_STARTS, *SNAPSHOT_ENDS)
 
 

@@ -1,7 +1,7 @@
-"""How a record's bytes name their schema, and where the body starts behind the name.
+"""How a record's bytes identify their schema, and where the body starts.
 
-A key and a value are each in a frame of their own. The frame gives a *reference*, `<kind>:<id>`: how the bytes name the
-schema, not yet which one it is. Sources: Confluent's wire format and `HeaderSchemaIdSerializer`; Apicurio's
+Keys and values are each in a frame of their own. A frame gives a *reference*, `<kind>:<id>`: how the bytes identify the
+schema, before it is looked up. Sources: Confluent's wire format and `HeaderSchemaIdSerializer`; Apicurio's
 `Default4ByteIdHandler`, `Legacy8ByteIdHandler` and header names; AWS Glue's `AWSSchemaRegistryConstants`; Avro's single
 object encoding. docs/explanation/bronze.md "Frames".
 """
@@ -21,37 +21,36 @@ JSON, CSV, STRING = "json", "csv", "string"
 FILE = "file"
 
 NUMBERED = (ID4, ID8)
-"""Frames of a bare number: what kind of id it is, the registry's kind decides, and sometimes only a look at it."""
+"""Frames with a bare number: the registry's type, or the record itself, decides which kind of ID it is."""
 DECLARED = (BARE, CSV, STRING)
-"""Frames that name nothing: their schema is declared in the settings."""
+"""Frames without a reference: their schema is declared in the settings."""
 
 _BODY_STARTS: Final = {ID4: 6, ID8: 10, GLUE: 19, GLUE_ZLIB: 19, SINGLE_OBJECT: 11}
-"""Where the body starts, counted from 1; in the other frames it is all there is."""
+"""Where the body starts, counted from 1; in other frames it is everything."""
 _MAGIC: Final = {ID4: b"\0", ID8: b"\0", GLUE: b"\x03\0", GLUE_ZLIB: b"\x03\5", SINGLE_OBJECT: b"\xc3\x01"}
 FILE_HEADER: Final = "cdc_lake.{}.schema"
-"""Header of a key or value out of a file: the fingerprint of the schema that the file brought along."""
+"""Header of a key or value from a file: the fingerprint of the file's schema."""
 _NAMED_IN_HEADERS = frozenset((APICURIO, CONFLUENT, FILE))
 _APICURIO_IDS = ("contentId", "globalId")
 _PIECE_BYTES = 1 << 20
 MAX_INFLATED_BYTES = 64 << 20
-"""A small body that unpacks to more than this is no record."""
+"""A body that decompresses to more than this is rejected."""
 
 
-def framing(data: Column, headers: Column, side: Side, fixed: str = "auto", *, of_files: bool = False) -> Column:
-    """The name of the frame; null when there are no bytes, or when they are in none that is known.
+def framing(data: Column, headers: Column, side: Side, configured: str = "auto", *, of_files: bool = False) -> Column:
+    """The name of the frame; null if there are no bytes, or no known frame matches.
 
-    What the headers say comes first: a body named there may begin with a byte that looks like a frame.
+    Headers take precedence: a body that headers describe may start with a byte that looks like a frame.
 
     Args:
         data: the key or the value.
-        fixed: the frame that the settings name, or `auto`.
-        of_files: whether the records came out of files. Only then a header of our own counts: in Kafka it is somebody
-            else's.
+        configured: the frame set for the table, or `auto`.
+        of_files: whether the records come from files. Only then is our own header used: in Kafka it is someone else's.
     """
     magic = {name: F.startswith(data, F.lit(start)) for name, start in _MAGIC.items()}
     is_long_id = F.startswith(data, F.lit(bytes(5))) & (F.length(data) >= _BODY_STARTS[ID8] - 1)
-    by_bytes = F.lit(fixed)
-    if fixed == "auto":
+    by_bytes = F.lit(configured)
+    if configured == "auto":
         by_bytes = F.when(is_long_id, ID8)
         for name in (ID4, GLUE, GLUE_ZLIB, SINGLE_OBJECT):
             by_bytes = by_bytes.when(magic[name], name)
@@ -60,17 +59,16 @@ def framing(data: Column, headers: Column, side: Side, fixed: str = "auto", *, o
 
 
 def reference(data: Column, headers: Column, side: Side, frame: Column, frames: Collection[str]) -> Column:
-    """How the bytes name their schema, `<kind>:<id>`; null when they do not.
+    """How the bytes identify their schema, `<kind>:<id>`; null if they do not.
 
-    Kinds: `id4` and `id8`, a number that a registry knows, in hexadecimal digits; `contentId`, `globalId`,
-    `contentHash`, `artifact` (group, artifact and version, each percent-encoded) as Apicurio's headers say; `guid`;
-    `glue`; `crc`, a fingerprint of Avro; `file`, one of ours; `declared`. JSON names its schema itself, see
-    `events.json`.
+    Kinds: `id4` and `id8`, a registry's number in hexadecimal digits; `contentId`, `globalId`, `contentHash`,
+    `artifact` (group, artifact and version, each percent-encoded), from Apicurio's headers; `guid`; `glue`; `crc`, an
+    Avro fingerprint; `file`, one of ours; `declared`. JSON contains its schema's reference, see `decode.json`.
 
     Args:
         data: the key or the value.
         frame: the name of its frame.
-        frames: the names to plan for.
+        frames: the frames to plan for.
     """
     glue = F.concat(F.lit("glue:"), _uuid(F.substring(data, 3, 16)))
     by_frame = {
@@ -94,18 +92,18 @@ def reference(data: Column, headers: Column, side: Side, frame: Column, frames: 
 
 
 def id_of(reference: str) -> str:
-    """The id in a reference; a number's in decimal digits, which for each record would cost more than all the rest."""
+    """The ID in a reference. A number is converted to decimal digits here, since that is expensive per record."""
     kind, _, found = reference.partition(":")
     return str(int(found, 16)) if kind in NUMBERED else found
 
 
 def body(data: Column, frame: Column, frames: Collection[str]) -> Column:
-    """What the schema describes, binary.
+    """The bytes that the schema describes, binary.
 
     Args:
         data: the key or the value.
         frame: the name of its frame.
-        frames: the names among the rows; of the others nothing is planned.
+        frames: the frames of the rows; others are not planned.
     """
     known = set(frames) & _BODY_STARTS.keys()
     if not known:
@@ -115,7 +113,7 @@ def body(data: Column, frame: Column, frames: Collection[str]) -> Column:
         start = F.when(frame == name, _BODY_STARTS[name]).otherwise(start)
     found = F.call_function("substring", data, start, F.lit(1 << 30))
     if GLUE_ZLIB in known:
-        # Spark has no function that unpacks, so this frame alone, where it occurs, is taken through Python.
+        # Spark has no function that decompresses, so only this frame goes through Python.
         packed = F.when(frame == GLUE_ZLIB, found)
         # Without type hints: of a function that has them PySpark 4 wants to know what else they mean.
         return F.coalesce(F.udf(lambda data: _inflated(data), "binary")(packed), found)
@@ -137,12 +135,12 @@ def unpacked_bytes(data: Column, frame: Column, most: int) -> Column:
 
 
 def frame_problem(data: Column, frame: Column, named: Column, frames: Collection[str]) -> Column:
-    """Why the bytes cannot be read, string; null when they can, or when there are none.
+    """Why the bytes cannot be read, string; null if they can, or if there are none.
 
     Args:
         frame: `framing` of the bytes.
         named: `reference` of the bytes.
-        frames: the names to plan for.
+        frames: the frames to plan for.
     """
     problem = F.when(data.isNull(), None)
     for name, start in _BODY_STARTS.items():
@@ -156,9 +154,7 @@ def frame_problem(data: Column, frame: Column, named: Column, frames: Collection
             (frame == name) & ~F.startswith(data, F.lit(_MAGIC[name])),
             F.format_string(f"its first byte is 0x%s, which is not the frame {name}", _first_byte(data)),
         )
-    unknown = (
-        "its first byte is 0x%s, which no frame begins with; if that is how it is written, set the table's framing"
-    )
+    unknown = "its first byte is 0x%s, which starts no known frame; if that is intended, set the table's framing"
     problem = problem.when(F.length(data) == 0, "there are no bytes").when(
         frame.isNull(), F.format_string(unknown, _first_byte(data))
     )
@@ -170,14 +166,14 @@ def frame_problem(data: Column, frame: Column, named: Column, frames: Collection
     if JSON in frames:
         problem = problem.when(
             (frame == JSON) & named.isNull(),
-            "it is no JSON object, or one without a schema: if that is how it is written, set the table's framing to "
-            "json, and its columns",
+            "it is not a JSON object with a schema; if that is intended, set the table's framing to json, and its "
+            "columns",
         )
     return problem
 
 
 def _frame_of_headers(headers: Column, side: Side, of_files: bool) -> Column:
-    """The frame whose headers name the schema of a side; null when none do."""
+    """The frame whose headers identify a side's schema; null if none do."""
 
     def is_apicurio(name: Column) -> Column:
         return name.startswith(f"apicurio.{side}.") & ~name.endswith(".encoding") & ~name.endswith(".type")

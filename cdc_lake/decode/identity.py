@@ -1,4 +1,6 @@
-"""What identifies a record besides its offset: a log that loses its end gives the same offsets to other records."""
+"""What identifies a record apart from its offset: a log that loses its end assigns the same offsets to other
+records.
+"""
 
 import zlib
 
@@ -27,13 +29,13 @@ class Identity(BaseModel):
 
     @classmethod
     def of(cls, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None) -> "Identity":
-        """That of a record as Kafka's client returns it."""
+        """The identity of a record as Kafka's client returns it."""
         checksums = (None if data is None else zlib.crc32(data) for data in (key, value))
         return cls(offset=offset, timestamp_ms=timestamp_ms, **dict(zip(("key", "value"), checksums, strict=True)))
 
 
 def identity(timestamp: str, key: str, value: str) -> Column:
-    """The same as a struct: of the column `offset` and those named. Without a time: `NO_TIMESTAMP_MS`."""
+    """The same as a struct, from the column `offset` and the named columns. Without a time: `NO_TIMESTAMP_MS`."""
     return F.struct(
         "offset",
         F.coalesce(F.unix_millis(timestamp), F.lit(NO_TIMESTAMP_MS)).alias("timestamp_ms"),

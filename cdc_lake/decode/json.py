@@ -1,9 +1,9 @@
-"""JSON records: how they name their schema, what that schema is as a tree, and decoding.
+"""JSON records: how they identify their schema, that schema as a tree, and decoding.
 
-Three kinds. Connect's JsonConverter puts the schema beside the payload; its name here is a hash of the schema's text.
-A registry's JSON Schema. And JSON without any schema: there the names of its fields are all that is known, their types
-are declared in the table's settings or the values stay text as they stand. Sources: Kafka Connect's `JsonConverter`,
-Confluent's `JsonSchemaData`.
+Three kinds. Connect's JsonConverter sends the schema with the payload; its ID here is a hash of the schema's text. A
+registry's JSON Schema. And JSON without a schema: only the names of its fields are known, and their types are declared
+in the table's settings, or the values stay text. Sources: Kafka Connect's `JsonConverter`, Confluent's
+`JsonSchemaData`.
 """
 
 import itertools
@@ -38,17 +38,17 @@ _JSON_TYPES = {"boolean": "boolean", "integer": "int64", "number": "float64", "s
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 _CORRUPT = "__corrupt"
 _UNDECLARED_PRECISION = 64
-"""What Connect's Avro converter writes for a decimal that declares none."""
+"""What Connect's Avro converter writes for a decimal without a precision."""
 _SPARK_TYPES = {"boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double"}
 
 
 def reference(text: Column, side: Side, *, plain: bool) -> Column:
-    """How a JSON text names its schema, `<kind>:<id>`; null when it is no JSON object.
+    """How a JSON text identifies its schema, `<kind>:<id>`; null if it is not a JSON object.
 
     `connect:<sha256 of the schema's text>`, or `json:<shape>:<sorted field names>` of a text without one.
 
     Args:
-        plain: whether a text without a schema counts. One that strays into a topic would bring columns of no type.
+        plain: whether to accept a text without a schema. A stray one in a topic would add columns without a type.
     """
     names = F.json_object_keys(text)
     schema = embedded_schema(text)
@@ -71,21 +71,21 @@ def reference(text: Column, side: Side, *, plain: bool) -> Column:
 
 
 def is_null(text: Column) -> Column:
-    """Whether a JSON text is Connect's way to write a null: JsonConverter's tombstones are no null values in Kafka."""
+    """Whether a JSON text is Connect's null: JsonConverter's tombstones are not null values in Kafka."""
     is_null_payload = F.get_json_object(text, "$.payload").isNull() & reference(text, "value", plain=False).isNotNull()
     return (F.trim(text) == "null") | is_null_payload
 
 
 def embedded_schema(text: Column) -> Column:
-    """The schema that Connect's JsonConverter put into the text."""
+    """The schema that Connect's JsonConverter wrote into the text."""
     return F.get_json_object(text, "$.schema")
 
 
 def connect_tree(schema: Mapping[str, Any]) -> Tree:
-    """A schema of Connect's own, as it stands in JSON, as a tree.
+    """One of Connect's own schemas, in JSON, as a tree.
 
     Raises:
-        SchemaError: it is none.
+        SchemaError: it is not one.
     """
     tree = _connect_type(schema)
     return {"type": "union", "branches": [{"type": "null"}, tree]} if schema.get("optional") else tree
@@ -103,10 +103,10 @@ def _connect_type(schema: Mapping[str, Any]) -> Tree:
         return {"type": "array", "items": connect_tree(schema["items"]), **properties}
     if kind == "map":
         if schema["keys"]["type"] != "string":
-            raise SchemaError(f"a map with keys of type {schema['keys']['type']} is no JSON object")
+            raise SchemaError(f"a map with keys of type {schema['keys']['type']} is not supported")
         return {"type": "map", "values": connect_tree(schema["values"]), **properties}
     if kind not in _CONNECT_TYPES:
-        raise SchemaError(f"`{kind}` is no type of Connect's")
+        raise SchemaError(f"`{kind}` is not a Connect type")
     return {**_CONNECT_TYPES[kind], **properties, **(_decimal(schema) if name == _DECIMAL else {})}
 
 
@@ -120,7 +120,7 @@ def json_schema_tree(schema: Mapping[str, Any]) -> Tree:
     """A JSON Schema, as Connect's JSON Schema converters write it, as a tree.
 
     Raises:
-        SchemaError: it says something that no column can hold.
+        SchemaError: no column can store its values.
     """
     return _json_schema_tree(schema, schema, (), itertools.count())
 
@@ -129,7 +129,7 @@ def _json_schema_tree(schema: Any, root: Mapping[str, Any], path: tuple[str, ...
     if next(types) > MAX_TYPES:
         raise SchemaError(f"written out, the schema has more than {MAX_TYPES} types")
     if not isinstance(schema, Mapping):
-        raise SchemaError("a JSON Schema that says nothing of a field")
+        raise SchemaError("the JSON Schema does not describe a field")
     pointer = schema.get("$ref")
     if pointer is not None:
         if pointer in path:
@@ -164,7 +164,7 @@ def _json_schema_tree(schema: Any, root: Mapping[str, Any], path: tuple[str, ...
     if kind == "array":
         return {"type": "array", "items": _json_schema_tree(schema.get("items"), root, path, types), **properties}
     if kind not in _JSON_TYPES:
-        raise SchemaError(f"a JSON Schema whose type is `{kind}`")
+        raise SchemaError(f"the JSON Schema has the unknown type `{kind}`")
     own = _CONNECT_TYPES[schema.get("connect.type") or _JSON_TYPES[kind]]
     if schema.get("connect.parameters"):
         properties["connect.parameters"] = schema["connect.parameters"]
@@ -192,7 +192,7 @@ def plain_tree(shape: str, names: Sequence[str], declared: Mapping[str, str]) ->
     Args:
         shape: key, flat or envelope.
         names: of the row's fields.
-        declared: types in Spark's words by name; the others are text.
+        declared: Spark types by name; the others are text.
     """
     row: Tree = {"type": "record", "name": f"json.{'Key' if shape == 'key' else 'Value'}"}
     row["fields"] = [{"name": name, "type": _optional(_declared_type(declared.get(name)), True)} for name in names]
@@ -212,28 +212,28 @@ _SOURCE_NAMES = (
 
 
 def _declared_type(kind: str | None) -> Tree:
-    """The tree of a declared type: Avro's where there is one, so that placeholders are found in it."""
+    """The tree of a declared type: Avro's if there is one, so that placeholders are recognized."""
     kind = (kind or "string").strip()
     if kind.lower().startswith("array<"):
         return {"type": "array", "items": _optional(_declared_type(kind[len("array<") : -1]), True)}
     own = {spark: avro for avro, spark in _SPARK_TYPES.items()} | {"string": "string"}
-    # As it is spelt: JSON tells the fields of a struct apart by their case.
+    # Keep the case: the fields of a struct in JSON are case-sensitive.
     return {"type": own[kind.lower()]} if kind.lower() in own else {"type": "spark", "spark.type": kind}
 
 
 def decoded(text: Column, tree: Tree, payload: str | None) -> Column:
-    """The struct to hand to `value` and `is_whole`.
+    """The struct from which `value` and `is_exact` read.
 
     Args:
         text: one JSON value.
-        tree: what of it is wanted.
-        payload: the field that holds the value; none when the text is the value.
+        tree: the part of it to read.
+        payload: the field that contains the value; none if the text is the value.
     """
     name = payload or "v"
     holder = text if payload else F.concat(F.lit('{"v":'), text, F.lit("}"))
     kind = f"struct<{quoted(name)}: {_read_type(tree)}, {_CORRUPT}: string>"
     read = F.from_json(holder, kind, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
-    # An array of just this text has one element, unless something stands behind the value.
+    # An array of just this text has one element, unless something follows the value.
     alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
     return F.struct(read[name].alias("v"), read[_CORRUPT].alias("corrupt"), alone.alias("alone"))
 
@@ -243,7 +243,7 @@ def value(found: Column, tree: Tree) -> Column:
     return _converted(tree, found["v"])
 
 
-def is_whole(found: Column) -> Column:
+def is_exact(found: Column) -> Column:
     """Whether the text is one JSON value that fits; never null."""
     return (F.coalesce(found["alone"], F.lit(0)) == 1) & found["corrupt"].isNull() & found["v"].isNotNull()
 
@@ -261,12 +261,12 @@ def _read_type(tree: Tree) -> str:
         case "spark":
             return str(tree["spark.type"])
         case "union":
-            raise SchemaError("a value with several types cannot become a column")
+            raise SchemaError("a column cannot store values of several types")
     return _SPARK_TYPES.get(tree["type"], "string")
 
 
 def sent_name(field: Mapping[str, Any]) -> str:
-    """A field's name in the text; the tree may call it otherwise."""
+    """A field's name in the text; the tree may use another name."""
     return str(field.get("sent", field["name"]))
 
 
@@ -303,7 +303,7 @@ def _is_converted(tree: Tree) -> bool:
 
 
 def _decimal_of(size: tuple[int, int], unscaled: Column) -> Column:
-    """Avro's decimal is a length and these bytes, so the JVM's own reader of it takes them."""
+    """Avro's decimal is a length and these bytes, so the JVM's own reader decodes it."""
     text = json.dumps({"type": "bytes", "logicalType": "decimal", "precision": size[0], "scale": size[1]})
     length = F.unhex(F.lpad(F.hex(F.length(unscaled) * 2), 2, "0"))
     return F.when(unscaled.isNotNull(), from_avro(F.concat(length, unscaled), text))

@@ -1,7 +1,7 @@
-"""The canonical text of a record's key: what the fold, a key's story and an erasure look rows up by.
+"""The canonical text of a record's key, by which the fold, `cdc-lake story` and erasure look rows up.
 
-JSON with the fields sorted by name and nulls written. The text depends on what the key *is*, not on how it was
-declared: `int` and `long`, `numeric(4,2)` and `numeric(6,3)`, milliseconds and microseconds give the same text.
+JSON with the fields sorted by name and nulls written. The text depends on the key's *value*, not on its declaration:
+`int` and `long`, `numeric(4,2)` and `numeric(6,3)`, milliseconds and microseconds give the same text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from cdc_lake.decode.envelope import known_of, row_fields, shape_of
-from cdc_lake.decode.records import Decoded
+from cdc_lake.decode.envelope import row_fields, row_or_before, shape_of
+from cdc_lake.decode.records import DecodedLayout
 from cdc_lake.decode.schemas import (
     MAX_DECIMAL_PRECISION,
     SchemaError,
@@ -21,7 +21,7 @@ from cdc_lake.decode.schemas import (
     non_null,
     record,
 )
-from cdc_lake.decode.types import VARIABLE_SCALE, mapping, number_problem
+from cdc_lake.decode.types import VARIABLE_SCALE, number_problem, type_mapping
 
 BARE_KEY = "key"
 """The field name of a key that is not a record."""
@@ -32,8 +32,8 @@ def key_fields(tree: Tree) -> dict[str, Tree]:
     return fields(tree) if tree["type"] == "record" else {BARE_KEY: tree}
 
 
-def key_tree_in(tree: Tree, columns: Sequence[str]) -> Tree:
-    """The schema of a key that columns of the row make.
+def key_tree_from_row(tree: Tree, columns: Sequence[str]) -> Tree:
+    """The schema of a key that consists of columns of the row.
 
     Args:
         tree: of the value.
@@ -47,32 +47,36 @@ def key_tree_in(tree: Tree, columns: Sequence[str]) -> Tree:
     return record("Key", {name: row[name] for name in columns})
 
 
-def key_in(value: Decoded, columns: Sequence[str]) -> Decoded | None:
-    """The key that columns of a decoded value's row make; of an envelope's delete, of the row as it was. None of a
+def key_from_row(value: DecodedLayout, columns: Sequence[str]) -> DecodedLayout | None:
+    """The key that consists of columns of a decoded row; of an envelope's delete, of the row before it. None for a
     control record.
     """
     if shape_of(value.tree) == "control":
         return None
-    return Decoded(key_tree_in(value.tree, columns), known_of(value.tree, value.value, columns), value.is_whole)
+    return DecodedLayout(
+        key_tree_from_row(value.tree, columns), row_or_before(value.tree, value.value, columns), value.is_exact
+    )
 
 
 def key_values(tree: Tree, decoded: Column) -> dict[str, Column]:
-    """The key's columns, typed as in a table, from the key as `from_avro` gives it."""
-    return {name: mapping(part).convert(value) for name, (part, value) in _parts(tree, decoded).items()}
+    """The key's columns, in a table's types, from the key as `from_avro` returns it."""
+    return {name: type_mapping(part).convert(value) for name, (part, value) in _parts(tree, decoded).items()}
 
 
 def key_problem(tree: Tree, decoded: Column) -> Column:
-    """Why a decoded key cannot be told from others in a table, string; null when it can.
+    """Why a decoded key cannot identify a row in a table, string; null if it can.
 
-    What is merely lost in a column, such as an infinite date, would make two keys one here.
+    A value that is merely lost in a column, such as an infinite date, would make two keys equal here.
     """
     parts = _parts(tree, decoded)
     found = [number_problem([(name, part, value) for name, (part, value) in parts.items()])]
     for name, (part, value) in parts.items():
-        held = mapping(part)
-        if held.loses:
-            message = f"the key's column `{name}` has a value that a {held.type} cannot hold: {'; '.join(held.loses)}"
-            found.append(F.when(value.isNotNull() & held.is_lost(value), F.lit(message)))
+        stored = type_mapping(part)
+        if stored.losses:
+            message = (
+                f"the key's column `{name}` has a value that a {stored.type} cannot hold: {'; '.join(stored.losses)}"
+            )
+            found.append(F.when(value.isNotNull() & stored.is_lossy(value), F.lit(message)))
     return F.coalesce(*found)
 
 
@@ -82,7 +86,7 @@ def canonical_key(tree: Tree, decoded: Column) -> Column:
 
 
 def canonical_text(tree: Tree, values: Mapping[str, Column]) -> Column:
-    """The canonical text of a key, string, from its columns typed as in a table."""
+    """The canonical text of a key, string, from its columns in a table's types."""
     return F.to_json(_canonical_struct(key_fields(tree), values), {"ignoreNullFields": "false"})
 
 
@@ -97,8 +101,8 @@ def _canonical_struct(parts: Mapping[str, Tree], values: Mapping[str, Column]) -
 
 
 def _canonical(tree: Tree, value: Column) -> Column:
-    """`value`, typed as `mapping(tree)` says, in a type that JSON has just one text for."""
-    kind = mapping(tree).type
+    """`value`, typed as in `type_mapping(tree)`, in a type that has one JSON text only."""
+    kind = type_mapping(tree).type
     if kind == "string" and (is_decimal(non_null(tree)) or connect_name(non_null(tree)) == VARIABLE_SCALE):
         return _without_trailing_zeros(value)
     if kind in ("smallint", "int", "bigint", "boolean", "string"):
@@ -118,5 +122,5 @@ def _canonical(tree: Tree, value: Column) -> Column:
 
 
 def _without_trailing_zeros(text: Column) -> Column:
-    # Each alternative goes over the digits once: a few bytes of a key can say twenty thousand of them.
+    # Each alternative reads the digits once: a few bytes of a key can encode twenty thousand of them.
     return F.regexp_replace(text, r"(\.\d*[1-9])0+$|\.0*$", "$1")

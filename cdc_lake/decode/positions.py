@@ -1,8 +1,8 @@
-"""Where in its source's log a change stands, as numbers that compare left to right.
+"""A change's position in its source's log, as numbers that compare left to right.
 
-The fields that a schema has tell the source apart, not the connector's name. A position with a component missing is
-unknown: half of one would order changes that have no order. Positions compare inside one domain only. Sources:
-Debezium's `SourceInfo` of each connector; docs/explanation/ordering-and-deletes.md "The fold".
+The fields of a schema identify the source, not the connector's name. A position that lacks a component is unknown: it
+would order changes that have no order. Positions are comparable within one domain only. Sources: Debezium's
+`SourceInfo` of each connector; docs/explanation/ordering-and-deletes.md "The fold".
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ POSITION_FIELDS = (
     *("lsn", "server_id", "file", "pos", "row", "commit_lsn", "change_lsn", "event_serial_no"),
     *("commit_scn", "scn", "rs_id", "ssn", "rs", "ord", "txnNumber"),
 )
-"""The fields of a source block that positions and their domains are made of, beside `name`, `db` and `ts_ms`."""
+"""The fields of a source block that form positions and their domains, in addition to `name`, `db` and `ts_ms`."""
 
 _BINLOG_FILE = r"^(.+)\.([0-9]{1,18})$"
 _SQL_SERVER_LSN = "^([0-9a-fA-F]{8}):([0-9a-fA-F]{8}):([0-9a-fA-F]{4})$"
@@ -25,7 +25,7 @@ _REDO_RECORD = r"^\s*0x([0-9a-fA-F]{1,8})\.([0-9a-fA-F]{1,8})\.([0-9a-fA-F]{1,4}
 
 
 def position_of(source: Mapping[str, Column]) -> Column:
-    """The place in the source's log, most significant component first; array<bigint>, null when unknown.
+    """The position in the source's log, most significant component first; array<bigint>, null when unknown.
 
     Postgres: the LSN alone, which for one key rises with commit order, because the row's lock makes writers wait.
     MySQL and MariaDB: number of the binlog file, position, row. SQL Server: the three numbers of the commit's LSN,
@@ -58,8 +58,8 @@ def position_of(source: Mapping[str, Column]) -> Column:
 def domain_of(source: Mapping[str, Column], topic: Column) -> Column:
     """Within what `position_of` compares, string.
 
-    MySQL and MariaDB: server id and the binlog files' base name, null when the file is unknown. MongoDB: the replica
-    set. Others: the connector's name and the database, or the topic when they are unknown.
+    MySQL and MariaDB: server ID and the binlog files' base name, null if the file is unknown. MongoDB: the replica set.
+    Others: the connector's name and the database, or the topic if they are unknown.
 
     Args:
         source: the source block's fields that the value has, by name.
@@ -78,7 +78,7 @@ def _position(*components: Column) -> Column:
 
 
 def _joined(first: Column, second: Column) -> Column:
-    """Both as one text; null when one is."""
+    """Both as one text; null if one is."""
     return F.concat(first.cast("string"), F.lit("/"), second.cast("string"))
 
 
@@ -87,7 +87,7 @@ def _field(source: Mapping[str, Column], name: str) -> Column:
 
 
 def _part(text: Column, pattern: str, group: int) -> Column:
-    """What a group of the pattern catches, string; null when the text is something else."""
+    """What a group of the pattern matches, string; null if the text does not match."""
     text = text.cast("string")
     return F.when(text.rlike(pattern), F.regexp_extract(text, pattern, group))
 

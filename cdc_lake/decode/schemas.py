@@ -1,8 +1,8 @@
-"""Avro schemas as trees: read, refused when dangerous, cut down to what is needed, written again.
+"""Avro schemas as trees: parse, refuse if dangerous, prune, and write.
 
-A tree holds every type written out where it is used (`{"type": "record", "name": <full name>, "fields": …}`, a union as
-`{"type": "union", "branches": […]}`), and beside it what a value's meaning follows from: schemas that differ in
-documentation or defaults only have equal trees. `compact` is the way back to a text.
+A tree writes each type out where it is used (`{"type": "record", "name": <full name>, "fields": …}`, a union as
+`{"type": "union", "branches": […]}`), with the properties that determine a value's meaning: schemas that differ only in
+documentation or defaults have equal trees. `compact` writes a text.
 """
 
 import hashlib
@@ -16,61 +16,61 @@ Tree = dict[str, Any]
 MAX_DEPTH = 64
 MAX_TEXT_BYTES = 1 << 20
 MAX_TYPES = 20_000
-"""So many types may a schema have when each is written out where it is used."""
+"""Limit on the types of a schema, each written out where it is used."""
 MAX_FIXED_BYTES = 1 << 20
-"""Of a `fixed`, which a reader allocates before it reads a byte."""
+"""Limit on a `fixed`, which a reader allocates before it reads a byte."""
 MAX_DECIMAL_PRECISION = 38
 """Spark's widest decimal."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""What the JVM's Avro takes for a name, or for a part of one between dots; fastavro takes more."""
+"""A name, or a part of one between dots, for the JVM's Avro; fastavro accepts more."""
 _LARGEST_INT = (1 << 31) - 1
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
 _PROPERTIES = frozenset({"logicalType", "precision", "scale", "connect.name", "connect.type"})
-"""What of a type is kept besides its parts."""
+"""Properties of a type that its tree keeps."""
 
 
 class SchemaError(ValueError):
-    """A schema text that cannot or must not be used. The message says why; its records are quarantined."""
+    """A schema text that cannot or must not be used. Its records are quarantined with the message."""
 
 
 def fingerprint(text: str) -> str:
-    """The name of a schema text for ever: its sha256 in hex."""
+    """The permanent ID of a schema text: its SHA-256 in hex."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def parse(text: str) -> Tree:
-    """Read a self-contained schema text.
+    """Parse a self-contained schema text.
 
-    A small hostile schema can bring a reader down (recursion overflows the stack, items of no size fill the memory),
-    so what Debezium never writes is refused here: recursion, more than 64 levels, more than 1 MiB, items of no size,
+    A small hostile schema can crash a reader (recursion overflows the stack, zero-size items fill the memory), so
+    anything that Debezium never writes is refused: recursion, more than 64 levels, more than 1 MiB, zero-size items,
     types that double with each level, a `fixed` of more than 1 MiB.
 
     Raises:
         SchemaError: not Avro, or refused.
     """
-    tree = read_tree("an Avro schema", text, lambda content: _expanded(content, "", {}, ()))
-    if _measured(tree, {}).has_items_of_no_size:
-        raise SchemaError("the items of an array take no space, so a short record could hold millions")
+    tree = read_tree("an Avro schema", text, lambda content: _expand(content, "", {}, ()))
+    if _measure(tree, {}).has_zero_size_items:
+        raise SchemaError("the items of an array have no size, so a short record could contain millions")
     return tree
 
 
 def read_tree(what: str, text: str, read: Callable[[Any], Tree]) -> Tree:
-    """The tree of a text of JSON that anyone may have written.
+    """The tree of untrusted JSON text.
 
     Args:
-        what: the text should be, for messages.
-        read: from the text's content to a tree; may raise any error of Python's own on content that it does not expect.
+        what: the expected kind of text, for messages.
+        read: from the text's content to a tree; may raise any of Python's errors on unexpected content.
 
     Raises:
-        SchemaError: it is not that, or too large, or no table can have its columns.
+        SchemaError: it is invalid or too large, or no table can have its columns.
     """
     try:
         if len(text.encode("utf-8")) > MAX_TEXT_BYTES:
             raise SchemaError(f"the schema text is longer than {MAX_TEXT_BYTES} bytes")
         tree = read(json.loads(text))
-        measures = _measured(tree, {})
+        measures = _measure(tree, {})
     except SchemaError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as exc:
@@ -83,11 +83,11 @@ def read_tree(what: str, text: str, read: Callable[[Any], Tree]) -> Tree:
 
 
 def inline(text: str, referenced: Sequence[str]) -> str:
-    """A self-contained text from one that names types which the texts in `referenced` define.
+    """A self-contained text from one that refers to types defined in `referenced`.
 
     Args:
-        text: the schema that was asked for.
-        referenced: the texts it refers to, in any order, their own references included.
+        text: the schema.
+        referenced: the texts it refers to, in any order, including their own references.
     """
     definitions: dict[str, Any] = {}
     for other in referenced:
@@ -120,7 +120,7 @@ def field_names(tree: Tree) -> Iterator[str]:
 
 
 def non_null(tree: Tree) -> Tree:
-    """The tree itself, or its only other branch when it is a union with null; other unions stay as they are."""
+    """The tree itself, or its only other branch if it is a union with null; other unions stay."""
     if tree["type"] != "union":
         return tree
     branches = [branch for branch in tree["branches"] if branch["type"] != "null"]
@@ -128,7 +128,7 @@ def non_null(tree: Tree) -> Tree:
 
 
 def connect_name(tree: Tree) -> str | None:
-    """Kafka Connect's name of the type, which says what a bare number or text means."""
+    """Kafka Connect's name of the type, which gives a bare number or text its meaning."""
     name = tree.get("connect.name")
     return name if isinstance(name, str) else None
 
@@ -139,7 +139,7 @@ def is_nullable(tree: Tree) -> bool:
 
 
 def type_name(tree: Tree) -> str:
-    """What a type is called in messages."""
+    """The name of a type in messages."""
     inner = non_null(tree)
     if is_decimal(inner):
         return f"decimal({inner['precision']},{inner.get('scale', 0)})"
@@ -147,10 +147,10 @@ def type_name(tree: Tree) -> str:
 
 
 def differences(before: Tree, after: Tree, where: str = "") -> list[str]:
-    """What a later schema has otherwise than an earlier one, in words; nothing when the trees are equal.
+    """How a later schema differs from an earlier one, as texts; empty if the trees are equal.
 
     Args:
-        where: the way to these trees from the top.
+        where: the path to these trees from the top.
     """
     one, other = non_null(before), non_null(after)
     found = []
@@ -184,9 +184,9 @@ def is_decimal(tree: Tree) -> bool:
 
 
 def decimal_size(tree: Tree) -> tuple[int, int] | None:
-    """Precision and scale of a decimal; none if Spark has no decimal as wide.
+    """Precision and scale of a decimal; none if it exceeds Spark's decimals.
 
-    Connect does not know every column's precision: its converters then say 64.
+    Connect does not know every column's precision: its converters then write 64.
     """
     scale = tree.get("scale", 0)
     precision = max(tree["precision"], scale)  # Postgres' numeric(3,5) is 0.00ddd
@@ -194,12 +194,13 @@ def decimal_size(tree: Tree) -> tuple[int, int] | None:
 
 
 def compact(tree: Tree) -> str:
-    """The shortest text that decodes the same bytes: no documentation, defaults or logical types but Spark's decimals.
+    """The shortest text that decodes the same bytes: without documentation, defaults and logical types other than
+    Spark's decimals.
 
-    All other logical types are taken off because a reader that maps them itself fails a whole record for one date it
-    cannot hold; `events.types` maps them by Connect's name instead. Equal layouts give equal texts.
+    Other logical types are removed because a reader that maps them itself fails a whole record for one invalid date;
+    `decode.types` maps them by Connect's name instead. Equal layouts give equal texts.
     """
-    return json.dumps(_compacted(tree, set()), separators=(",", ":"))
+    return json.dumps(_compact(tree, set()), separators=(",", ":"))
 
 
 def _full_name(content: Mapping[str, Any], namespace: str) -> str:
@@ -214,7 +215,7 @@ def _resolved_name(name: str, namespace: str, known: Mapping[str, Any]) -> str:
     return f"{namespace}.{name}" if namespace and "." not in name and f"{namespace}.{name}" in known else name
 
 
-def _expanded(content: Any, namespace: str, known: dict[str, Tree | None], path: tuple[str, ...]) -> Tree:
+def _expand(content: Any, namespace: str, known: dict[str, Tree | None], path: tuple[str, ...]) -> Tree:
     if len(path) > MAX_DEPTH:
         raise SchemaError(f"the schema is nested deeper than {MAX_DEPTH} levels")
     if isinstance(content, str):
@@ -222,31 +223,31 @@ def _expanded(content: Any, namespace: str, known: dict[str, Tree | None], path:
             return {"type": content}
         name = _resolved_name(content, namespace, known)
         if name not in known:
-            raise SchemaError(f"the schema names the type `{content}` and does not define it")
+            raise SchemaError(f"the schema does not define the type `{content}` that it uses")
         definition = known[name]
         if definition is None:
             raise SchemaError(f"the type `{name}` contains itself")
         return definition
     if isinstance(content, list):
-        branches = [_expanded(c, namespace, known, (*path, "|")) for c in content]
+        branches = [_expand(c, namespace, known, (*path, "|")) for c in content]
         _check_branches(branches)
         return {"type": "union", "branches": branches}
     kind = content["type"]
     properties = {name: content[name] for name in sorted(_PROPERTIES & content.keys())}
     if isinstance(kind, dict | list) or kind not in _PRIMITIVES | _NAMED | {"array", "map"}:
-        inner = _expanded(kind, namespace, known, (*path, "type"))
+        inner = _expand(kind, namespace, known, (*path, "type"))
         return {**inner, **properties} if isinstance(kind, dict) else inner
     if kind in _PRIMITIVES:
         return {"type": kind, **properties}
     if kind == "array":
-        items = _expanded(content["items"], namespace, known, (*path, "items"))
+        items = _expand(content["items"], namespace, known, (*path, "items"))
         return {"type": kind, **properties, "items": items}
     if kind == "map":
-        values = _expanded(content["values"], namespace, known, (*path, "values"))
+        values = _expand(content["values"], namespace, known, (*path, "values"))
         return {"type": kind, **properties, "values": values}
     name = _full_name(content, namespace)
     if not all(map(_NAME.fullmatch, name.split("."))) or name in _PRIMITIVES:
-        raise SchemaError(_not_a_name(name))
+        raise SchemaError(_invalid_name(name))
     if name in known:
         raise SchemaError(f"the type `{name}` is defined twice")
     known[name] = None
@@ -259,17 +260,17 @@ def _expanded(content: Any, namespace: str, known: dict[str, Tree | None], path:
         inside = name.rpartition(".")[0]
         for f in content["fields"]:
             if not _NAME.fullmatch(f["name"]):
-                raise SchemaError(_not_a_name(f["name"]))
+                raise SchemaError(_invalid_name(f["name"]))
         tree["fields"] = [
-            {"name": f["name"], "type": _expanded(f["type"], inside, known, (*path, f["name"]))}
+            {"name": f["name"], "type": _expand(f["type"], inside, known, (*path, f["name"]))}
             for f in content["fields"]
         ]
     known[name] = tree
     return tree
 
 
-def twins(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first two names that are equal or differ in upper and lower case only; no table can have both of them."""
+def duplicate_names(names: Iterable[str]) -> tuple[str, str] | None:
+    """The first two names that are equal, or differ only in case; no table can have both."""
     seen: dict[str, str] = {}
     for name in names:
         if name.lower() in seen:
@@ -278,8 +279,8 @@ def twins(names: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
-def _not_a_name(name: str) -> str:
-    return f"`{name}` is not a name in Avro; set field.name.adjustment.mode=avro on the connector"
+def _invalid_name(name: str) -> str:
+    return f"`{name}` is not a valid Avro name; set field.name.adjustment.mode=avro on the connector"
 
 
 def _size(name: str, size: object) -> int:
@@ -306,13 +307,13 @@ def _check_branches(branches: Sequence[Tree]) -> None:
 
 
 def _check_type(tree: Tree) -> None:
-    """Refuse what no table can hold, in any encoding of the records."""
+    """Refuse types that no table can have, in any encoding of the records."""
     if tree["type"] == "record":
         names = [tree["name"], *(field["name"] for field in tree["fields"])]
         if not all(isinstance(name, str) for name in names):
             raise SchemaError("the name of a type or a field is not a text")
         "".join(names).encode("utf-8")
-        if both := twins(names[1:]):
+        if both := duplicate_names(names[1:]):
             what = "is there twice" if both[0] == both[1] else f"differs from `{both[0]}` in upper and lower case only"
             raise SchemaError(
                 f"`{both[1]}` {what}, which no table can have: rename one, or leave it off at the connector "
@@ -341,37 +342,36 @@ def _children(tree: Tree) -> Iterator[Tree]:
 
 
 class _Measures(NamedTuple):
-    """Of a tree.
+    """Measures of a tree.
 
     Attributes:
         depth: its levels.
         types: in it; one that is used twice counts twice.
-        takes_space: whether each of its values has a byte at least.
-        has_items_of_no_size: whether an array in it has items that have not.
+        takes_space: whether each of its values has at least one byte.
+        has_zero_size_items: whether the items of an array in it may have none.
     """
 
     depth: int
     types: int
     takes_space: bool
-    has_items_of_no_size: bool
+    has_zero_size_items: bool
 
 
-def _measured(tree: Tree, done: dict[int, _Measures]) -> _Measures:
-    """Measure and check a tree. A type that is used twice is gone through once: written out, a small text can be
-    endless.
+def _measure(tree: Tree, done: dict[int, _Measures]) -> _Measures:
+    """Measure and check a tree. A type that is used twice is visited once: written out, a small text can be endless.
 
     Args:
-        done: the results for the trees that were gone through.
+        done: the results for visited trees.
     """
     if id(tree) not in done:
         _check_type(tree)
-        inner = [_measured(child, done) for child in _children(tree)]
+        inner = [_measure(child, done) for child in _children(tree)]
         is_array_of_nothing = tree["type"] == "array" and not inner[0].takes_space
         done[id(tree)] = _Measures(
             depth=1 + max((one.depth for one in inner), default=0),
             types=1 + sum(one.types for one in inner),
             takes_space=_takes_space(tree, inner),
-            has_items_of_no_size=is_array_of_nothing or any(one.has_items_of_no_size for one in inner),
+            has_zero_size_items=is_array_of_nothing or any(one.has_zero_size_items for one in inner),
         )
     return done[id(tree)]
 
@@ -387,17 +387,17 @@ def _takes_space(tree: Tree, inner: Sequence[_Measures]) -> bool:
     return True
 
 
-def _compacted(tree: Tree, defined: set[str]) -> Any:
+def _compact(tree: Tree, defined: set[str]) -> Any:
     kind = tree["type"]
     if kind == "union":
-        return [_compacted(branch, defined) for branch in tree["branches"]]
+        return [_compact(branch, defined) for branch in tree["branches"]]
     if kind in _PRIMITIVES:
         logical = _decimal(tree)
         return {"type": kind, **logical} if logical else kind
     if kind == "array":
-        return {"type": "array", "items": _compacted(tree["items"], defined)}
+        return {"type": "array", "items": _compact(tree["items"], defined)}
     if kind == "map":
-        return {"type": "map", "values": _compacted(tree["values"], defined)}
+        return {"type": "map", "values": _compact(tree["values"], defined)}
     name = tree["name"]
     if name in defined:
         return name
@@ -406,12 +406,12 @@ def _compacted(tree: Tree, defined: set[str]) -> Any:
         return {"type": "enum", "name": name, "symbols": tree["symbols"]}
     if kind == "fixed":
         return {"type": "fixed", "name": name, "size": tree["size"], **_decimal(tree)}
-    inner = [{"name": f["name"], "type": _compacted(f["type"], defined)} for f in tree["fields"]]
+    inner = [{"name": f["name"], "type": _compact(f["type"], defined)} for f in tree["fields"]]
     return {"type": "record", "name": name, "fields": inner}
 
 
 def _decimal(tree: Tree) -> dict[str, Any]:
-    """The logical type of a decimal that Spark can hold; nothing for other bytes."""
+    """The logical type of a decimal that fits Spark's; nothing for other bytes."""
     size = decimal_size(tree) if is_decimal(tree) else None
     return {"logicalType": "decimal", "precision": size[0], "scale": size[1]} if size else {}
 

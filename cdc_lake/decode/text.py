@@ -1,4 +1,4 @@
-"""Records that are plain text: one line of CSV, or one value. Their columns are declared in the table's settings."""
+"""Records in plain text: a line of CSV, or a single value. The table's settings declare their columns."""
 
 from collections.abc import Mapping
 
@@ -17,17 +17,17 @@ _OPTIONS = {
 
 
 def tree(columns: Mapping[str, str]) -> Tree:
-    """The tree of declared columns, name to Spark's name of the type."""
+    """The tree of declared columns, name to Spark type."""
     return record("text.Value", {name: {"type": "spark", "spark.type": kind} for name, kind in columns.items()})
 
 
 def decoded(text: Column, wanted: Tree, kind: str) -> Column:
-    """The struct to hand to `value` and `is_whole`.
+    """The struct from which `value` and `is_exact` read.
 
     Args:
         text: the record.
         wanted: its tree.
-        kind: csv, or string: all of the text is the value of the only column.
+        kind: csv, or string: the whole text is the value of the only column.
     """
     types = {name: part["spark.type"] for name, part in fields(wanted).items()}
     inner = ", ".join(f"{quoted(name)} {spark_type}" for name, spark_type in {**types, _CORRUPT: "string"}.items())
@@ -40,6 +40,6 @@ def value(found: Column, wanted: Tree) -> Column:
     return F.struct(*(found[name].alias(name) for name in fields(wanted)))
 
 
-def is_whole(found: Column) -> Column:
+def is_exact(found: Column) -> Column:
     """Whether the text fits the columns; never null."""
     return found.isNotNull() & found[_CORRUPT].isNull()

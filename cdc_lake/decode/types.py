@@ -1,14 +1,13 @@
-"""What the values of a change event become in a table: one mapping from (Avro type, Connect name) to a Spark type.
+"""The table types of a change event's values: one mapping from (Avro type, Connect name) to a Spark type.
 
-Only four Connect types carry an Avro logical type; all of Debezium's own arrive as bare numbers and texts, and the
-meaning stands in `connect.name`. `RULES` is the whole mapping but for what takes parameters: decimals, small whole
-numbers, arrays, maps and records, which `mapping` puts together. docs/reference/types.md is made from it.
+Only four Connect types have an Avro logical type; all of Debezium's own arrive as bare numbers and texts, with their
+meaning in `connect.name`. `RULES` is the complete mapping except for types with parameters: decimals, small integers,
+arrays, maps and records, which `type_mapping` builds. docs/reference/types.md is generated from it.
 Sources: Debezium's type mappings; docs/explanation/bronze.md "Types".
 """
 
 import re
-from collections.abc import Callable, Iterable
-from collections.abc import Mapping as Map
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import or_
@@ -45,26 +44,26 @@ def _never(_: Column) -> Column:
 
 
 @dataclass(frozen=True)
-class Mapping:
-    """One type's way into a table.
+class TypeMapping:
+    """How a table stores a type.
 
     Attributes:
         type: Spark's name of the type in the table.
-        convert: from the column as `from_avro` gives it to a column of `type`. Null stays null.
-        loses: what a value can lose on this way, in words; empty if nothing.
-        is_lost: whether a value that is not null does lose it.
-        is_too_long: whether a value has a number in it that is not written out; may be null where it has not.
+        convert: from the column as `from_avro` returns it to a column of `type`. Null stays null.
+        losses: what a value can lose, as texts; empty if nothing.
+        is_lossy: whether a non-null value does lose it.
+        is_too_long: whether a value contains a number too long to write out; may be null if not.
     """
 
     type: str
     convert: Callable[[Column], Column] = _same
-    loses: tuple[str, ...] = ()
-    is_lost: Callable[[Column], Column] = _never
+    losses: tuple[str, ...] = ()
+    is_lossy: Callable[[Column], Column] = _never
     is_too_long: Callable[[Column], Column] = _never
 
 
-def mapping(tree: Tree) -> Mapping:
-    """How values of `tree` are held in a table.
+def type_mapping(tree: Tree) -> TypeMapping:
+    """How a table stores values of `tree`.
 
     Raises:
         SchemaError: a union of several types.
@@ -78,37 +77,37 @@ def mapping(tree: Tree) -> Mapping:
     if kind == "int" and tree.get("connect.type") in ("int8", "int16"):
         return _SMALL
     if kind == "array":
-        return _array(mapping(tree["items"]))
+        return _array(type_mapping(tree["items"]))
     if kind == "map":
-        return _map(mapping(tree["values"]))
+        return _map(type_mapping(tree["values"]))
     if kind == "record":
-        return _struct({name: mapping(part) for name, part in fields(tree).items()})
+        return _struct({name: type_mapping(part) for name, part in fields(tree).items()})
     if (kind, None) in RULES:
         return RULES[kind, None]
     if kind == "spark":
-        return Mapping(tree["spark.type"], _same)
-    raise SchemaError(f"a value of Avro type `{kind}` with several meanings cannot become a column")
+        return TypeMapping(tree["spark.type"], _same)
+    raise SchemaError(f"a column cannot store values of several types (Avro type `{kind}`)")
 
 
 def number_problem(columns: Iterable[tuple[str, Tree, Column]]) -> Column:
-    """Why the numbers of columns cannot be written out, string; null when they can.
+    """Why numbers in columns cannot be written out, string; null if they can.
 
     Args:
-        columns: name, type, and value as `from_avro` gives it.
+        columns: name, type, and value as `from_avro` returns it.
     """
     what = f"has a number of more than {MAX_DIGITS} digits; set decimal.handling.mode=string on the connector"
     found = [
-        F.when(held.is_too_long(value), F.lit(f"the column `{name}` {what}"))
+        F.when(stored.is_too_long(value), F.lit(f"the column `{name}` {what}"))
         for name, tree, value in columns
-        if (held := mapping(tree)).is_too_long is not _never
+        if (stored := type_mapping(tree)).is_too_long is not _never
     ]
     return F.coalesce(*found, F.lit(None).cast("string"))
 
 
 def is_garbled(tree: Tree, column: Column) -> Column | None:
-    """Whether a text in a value of `tree`, as `from_avro` gives it, is not UTF-8; none if it holds no text. Never null.
+    """Whether a text in a value of `tree`, as `from_avro` returns it, is not UTF-8; none if it has no text. Never null.
 
-    Spark takes any bytes for the text that Avro says they are; other readers of the tables do not.
+    Spark accepts any bytes as Avro text; other readers of the tables do not.
     """
     tree = non_null(tree)
     match tree["type"]:
@@ -138,12 +137,12 @@ def _has_no_text(tree: Tree) -> bool:
 
 
 def plain_type(kind: str) -> str:
-    """A Spark type's name in the form that compares: no spaces, no quotes."""
+    """A Spark type's name in comparable form: no spaces, no quotes."""
     return kind.replace(" ", "").replace("`", "")
 
 
 def wider(one: str, other: str) -> str | None:
-    """The Spark type that holds every value of both; none if there is none that both go into unchanged."""
+    """The Spark type that represents every value of both; none if there is none without conversion."""
     if plain_type(one) == plain_type(other):
         return one
     for family in (_WHOLE, _FLOATING):
@@ -157,56 +156,58 @@ def wider(one: str, other: str) -> str | None:
     return f"decimal({whole + scale},{scale})" if whole + scale <= _MOST_DIGITS else None
 
 
-def same_key(one: Map[str, str], other: Map[str, str]) -> dict[str, str] | None:
-    """The columns, name to Spark type, of a primary key that both are; none if they are two keys."""
+def same_key(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str] | None:
+    """The columns, name to Spark type, of a primary key that both describe; none if they are two keys."""
     merged = {name: wide for name, kind in other.items() if (wide := wider(one.get(name, ""), kind))}
     return merged if one.keys() == other.keys() == merged.keys() else None
 
 
-def held_types(columns: Map[str, Tree]) -> dict[str, str]:
+def stored_types(columns: Mapping[str, Tree]) -> dict[str, str]:
     """The Spark types in which a table holds columns."""
-    return {name: mapping(tree).type for name, tree in columns.items()}
+    return {name: type_mapping(tree).type for name, tree in columns.items()}
 
 
-def _decimal(tree: Tree) -> Mapping:
+def _decimal(tree: Tree) -> TypeMapping:
     size = decimal_size(tree)
     if size is None:
         scale = tree.get("scale", 0)
-        return Mapping("string", lambda c: plain_text(c, F.lit(scale)), is_too_long=lambda c: is_too_long(c, scale))
+        return TypeMapping("string", lambda c: plain_text(c, F.lit(scale)), is_too_long=lambda c: is_too_long(c, scale))
     target = f"decimal({size[0]},{size[1]})"
-    return Mapping(target, lambda c: c.cast(target))
+    return TypeMapping(target, lambda c: c.cast(target))
 
 
-def _array(items: Mapping) -> Mapping:
+def _array(items: TypeMapping) -> TypeMapping:
     convert = _same if items.convert is _same else lambda c: F.transform(c, items.convert)
-    is_lost = _never if items.is_lost is _never else lambda c: F.exists(c, lambda i: i.isNotNull() & items.is_lost(i))
+    is_lossy = (
+        _never if items.is_lossy is _never else lambda c: F.exists(c, lambda i: i.isNotNull() & items.is_lossy(i))
+    )
     too_long = _never if items.is_too_long is _never else lambda c: F.exists(c, items.is_too_long)
-    return Mapping(f"array<{items.type}>", convert, items.loses, is_lost, too_long)
+    return TypeMapping(f"array<{items.type}>", convert, items.losses, is_lossy, too_long)
 
 
-def _map(values: Mapping) -> Mapping:
+def _map(values: TypeMapping) -> TypeMapping:
     def convert(column: Column) -> Column:
         return F.transform_values(column, lambda _, value: values.convert(value))
 
-    def is_lost(column: Column) -> Column:
-        return F.exists(F.map_values(column), lambda value: value.isNotNull() & values.is_lost(value))
+    def is_lossy(column: Column) -> Column:
+        return F.exists(F.map_values(column), lambda value: value.isNotNull() & values.is_lossy(value))
 
     inner = values.is_too_long
     too_long = _never if inner is _never else lambda c: F.exists(F.map_values(c), inner)
-    return Mapping(f"map<string, {values.type}>", convert, values.loses, is_lost, too_long)
+    return TypeMapping(f"map<string, {values.type}>", convert, values.losses, is_lossy, too_long)
 
 
-def _struct(parts: dict[str, Mapping]) -> Mapping:
+def _struct(parts: dict[str, TypeMapping]) -> TypeMapping:
     inner = ", ".join(f"{quoted(name)}: {part.type}" for name, part in parts.items())
 
     def convert(column: Column) -> Column:
         values = [part.convert(column[name]).alias(name) for name, part in parts.items()]
         return F.when(column.isNotNull(), F.struct(*values))
 
-    def is_lost(column: Column) -> Column:
+    def is_lossy(column: Column) -> Column:
         lost = F.lit(False)
         for name, part in parts.items():
-            lost = lost | (column[name].isNotNull() & part.is_lost(column[name]))
+            lost = lost | (column[name].isNotNull() & part.is_lossy(column[name]))
         return lost
 
     long = {name: part.is_too_long for name, part in parts.items() if part.is_too_long is not _never}
@@ -214,8 +215,8 @@ def _struct(parts: dict[str, Mapping]) -> Mapping:
     def too_long(column: Column) -> Column:
         return reduce(or_, (F.coalesce(is_so(column[name]), F.lit(False)) for name, is_so in long.items()))
 
-    loses = dict.fromkeys(loss for part in parts.values() for loss in part.loses)
-    return Mapping(f"struct<{inner}>", convert, tuple(loses), is_lost, too_long if long else _never)
+    losses = dict.fromkeys(loss for part in parts.values() for loss in part.losses)
+    return TypeMapping(f"struct<{inner}>", convert, tuple(losses), is_lossy, too_long if long else _never)
 
 
 def _date(days: Column) -> Column:
@@ -223,7 +224,7 @@ def _date(days: Column) -> Column:
 
 
 def _date_of_text(text: Column) -> Column:
-    """An ISO date with or without a zone behind it."""
+    """An ISO date with or without a zone."""
     return F.when(text.rlike(_YEAR_IN_RANGE), F.try_to_timestamp(F.substring(text, 1, 10)).cast("date"))
 
 
@@ -277,12 +278,12 @@ def _variable_scale(value: Column) -> Column:
 
 def _in_calendar(
     kind: str, convert: Callable[[Column], Column], is_finer: Callable[[Column], Column] | None = None
-) -> Mapping:
-    """A date or timestamp: null when `convert` has none; `is_finer` when it has digits beyond microseconds."""
+) -> TypeMapping:
+    """A date or timestamp: null if `convert` returns null; `is_finer` if it has digits beyond microseconds."""
     if is_finer is None:
-        return Mapping(kind, convert, (OUT_OF_CALENDAR,), lambda c: convert(c).isNull())
-    loses = (OUT_OF_CALENDAR, BEYOND_MICROSECONDS)
-    return Mapping(kind, convert, loses, lambda c: convert(c).isNull() | is_finer(c))
+        return TypeMapping(kind, convert, (OUT_OF_CALENDAR,), lambda c: convert(c).isNull())
+    losses = (OUT_OF_CALENDAR, BEYOND_MICROSECONDS)
+    return TypeMapping(kind, convert, losses, lambda c: convert(c).isNull() | is_finer(c))
 
 
 VARIABLE_SCALE = "io.debezium.data.VariableScaleDecimal"
@@ -290,26 +291,26 @@ _TIME = "io.debezium.time"
 _DATA = "io.debezium.data"
 _CONNECT = "org.apache.kafka.connect.data"
 
-_SMALL = Mapping("smallint", lambda c: c.cast("smallint"))
-_TEXT = Mapping("string")
-_BINARY = Mapping("binary")
+_SMALL = TypeMapping("smallint", lambda c: c.cast("smallint"))
+_TEXT = TypeMapping("string")
+_BINARY = TypeMapping("binary")
 _DATE = _in_calendar("date", _date)
 _MILLIS = _in_calendar("timestamp", _timestamp_of_millis)
-_TIME_OF_MILLIS = Mapping("bigint", _micros_of_millis)
-_NANOS = Mapping("bigint", _micros_of_nanos, (BEYOND_MICROSECONDS,), _has_nanos)
+_TIME_OF_MILLIS = TypeMapping("bigint", _micros_of_millis)
+_NANOS = TypeMapping("bigint", _micros_of_nanos, (BEYOND_MICROSECONDS,), _has_nanos)
 
-RULES: dict[tuple[str, str | None], Mapping] = {
-    # Numbers, texts and bytes without a name are what they are.
-    ("boolean", None): Mapping("boolean"),
-    ("int", None): Mapping("int"),
-    ("long", None): Mapping("bigint"),
-    ("float", None): Mapping("float"),
-    ("double", None): Mapping("double"),
+RULES: dict[tuple[str, str | None], TypeMapping] = {
+    # Numbers, texts and bytes without a name.
+    ("boolean", None): TypeMapping("boolean"),
+    ("int", None): TypeMapping("int"),
+    ("long", None): TypeMapping("bigint"),
+    ("float", None): TypeMapping("float"),
+    ("double", None): TypeMapping("double"),
     ("string", None): _TEXT,
     ("enum", None): _TEXT,
     ("bytes", None): _BINARY,
     ("fixed", None): _BINARY,
-    # Dates, and timestamps, which are held as UTC: those without a zone as the wall clock.
+    # Dates, and timestamps in UTC; those without a zone as wall-clock time.
     ("int", f"{_TIME}.Date"): _DATE,
     ("int", f"{_CONNECT}.Date"): _DATE,
     ("string", f"{_TIME}.IsoDate"): _in_calendar("date", _date_of_text),
@@ -319,23 +320,23 @@ RULES: dict[tuple[str, str | None], Mapping] = {
     ("long", f"{_TIME}.NanoTimestamp"): _in_calendar("timestamp", _timestamp_of_nanos, _has_nanos),
     ("string", f"{_TIME}.IsoTimestamp"): _in_calendar("timestamp", _timestamp_of_text, _has_nanos_in_text),
     ("string", f"{_TIME}.ZonedTimestamp"): _in_calendar("timestamp", _timestamp_of_text, _has_nanos_in_text),
-    # Times of day, in microseconds since midnight whatever the unit: 24:00:00 is 86400000000.
+    # Times of day, in microseconds since midnight for any unit: 24:00:00 is 86400000000.
     ("int", f"{_TIME}.Time"): _TIME_OF_MILLIS,
     ("int", f"{_CONNECT}.Time"): _TIME_OF_MILLIS,
-    ("long", f"{_TIME}.MicroTime"): Mapping("bigint"),
+    ("long", f"{_TIME}.MicroTime"): TypeMapping("bigint"),
     ("long", f"{_TIME}.NanoTime"): _NANOS,
-    ("string", f"{_TIME}.IsoTime"): Mapping(
+    ("string", f"{_TIME}.IsoTime"): TypeMapping(
         "bigint", _micros_of_text, (BEYOND_MICROSECONDS,), lambda c: _micros_of_text(c).isNull() | _has_nanos_in_text(c)
     ),
     ("string", f"{_TIME}.ZonedTime"): _TEXT,
     # Durations, in microseconds, and years.
-    ("long", f"{_TIME}.MicroDuration"): Mapping("bigint"),
+    ("long", f"{_TIME}.MicroDuration"): TypeMapping("bigint"),
     ("long", f"{_TIME}.NanoDuration"): _NANOS,
     ("string", f"{_TIME}.Interval"): _TEXT,
-    ("int", f"{_TIME}.Year"): Mapping("int"),
-    # A decimal that says its scale with every value.
-    ("record", VARIABLE_SCALE): Mapping("string", _variable_scale, is_too_long=lambda c: is_too_long(c["value"])),
-    # Texts and bytes whose meaning is known, and which are held as sent.
+    ("int", f"{_TIME}.Year"): TypeMapping("int"),
+    # A decimal with a scale per value.
+    ("record", VARIABLE_SCALE): TypeMapping("string", _variable_scale, is_too_long=lambda c: is_too_long(c["value"])),
+    # Texts and bytes with a known meaning, stored as sent.
     ("string", f"{_DATA}.Json"): _TEXT,
     ("string", f"{_DATA}.Xml"): _TEXT,
     ("string", f"{_DATA}.Uuid"): _TEXT,
@@ -345,4 +346,4 @@ RULES: dict[tuple[str, str | None], Mapping] = {
     ("string", f"{_DATA}.Tsvector"): _TEXT,
     ("bytes", f"{_DATA}.Bits"): _BINARY,
 }
-"""(Avro type, Connect name) -> how it is held. A name that is not here means nothing: its Avro type decides."""
+"""(Avro type, Connect name) -> how a table stores it. For names not listed, the Avro type decides."""

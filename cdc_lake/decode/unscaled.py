@@ -24,22 +24,22 @@ _LARGEST_SCALE = 20_000
 
 
 def plain_text(unscaled: Column, scale: Column) -> Column:
-    """The plain decimal text of unscaled / 10^scale, with exactly `scale` digits behind the point if there are any.
+    """The plain decimal text of unscaled / 10^scale, with exactly `scale` digits after the point if there are any.
 
-    With a scale that no database has, an exponent takes the place of the zeros.
+    With a scale that no database has, an exponent replaces the zeros.
 
     Args:
-        unscaled: a whole number as Java's BigInteger writes it: two's complement, big-endian; binary.
+        unscaled: an integer as Java's BigInteger writes it: two's complement, big-endian; binary.
         scale: may be negative; int.
     """
     return _let(_whole_text(unscaled), lambda text: _with_point(text, scale))
 
 
 def is_too_long(unscaled: Column, scale: int = 0) -> Column:
-    """Whether a number has more digits than are written out; null for null.
+    """Whether a number has too many digits to write out; null for null.
 
     Args:
-        scale: of all its column's numbers, if they have one.
+        scale: of all numbers of the column, if they share one.
     """
     return F.length(unscaled) > (_MAX_BYTES if scale <= MAX_DIGITS else _MAX_BYTES_OF_NEGATIVE_SCALE)
 
@@ -55,7 +55,7 @@ def _whole_text(unscaled: Column) -> Column:
 
 
 def _filler(hexadecimal: Column) -> Column:
-    """What a number can be filled up with in front without becoming another."""
+    """The digit by which a number can be padded on the left without changing its value."""
     return F.when(F.substring(hexadecimal, 1, 1) >= "8", "F").otherwise("0")
 
 

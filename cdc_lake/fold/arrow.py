@@ -25,29 +25,39 @@ from cdc_lake.fold.rules import (
     UPSERTS,
     Event,
     Lifetime,
+    LogPosition,
     Order,
-    Place,
     State,
     step,
 )
 
 ROW, MEMORY, EVENT = 0, 1, 2
 """Ranks within a run: the row in silver, the key's entry in the side table, an event."""
-OF_ROW, GIVEN, LEFT = "row", "given", "left"
+ROW_PIECE, VALUES_PIECE, LIFETIME_PIECE = "row", "values", "lifetime"
 """Roles of pieces; see `fold`."""
 
 _STRINGS, _BOOL = pa.list_(pa.string()), pa.bool_()
-_PLACE = ("log_ts", "topic", "generation", "partition", "offset")
-PLACE_TYPE = pa.struct(zip(_PLACE, (pa.int64(), pa.string(), pa.int32(), pa.int32(), pa.int64()), strict=True))
+_LOG_POSITION = ("log_ts", "topic", "generation", "partition", "offset")
+LOG_POSITION_TYPE = pa.struct(
+    zip(_LOG_POSITION, (pa.int64(), pa.string(), pa.int32(), pa.int32(), pa.int64()), strict=True)
+)
 ORDER_TYPE = pa.struct([("position", pa.list_(pa.int64())), ("domain", pa.string()), ("ts_ms", pa.int64())])
 PIECES = pa.schema(
     [
-        *((name, pa.string()) for name in ("key", "role", "op", "snapshot", "move", "came_by")),
-        *(("place", PLACE_TYPE), ("seen", PLACE_TYPE), ("source", ORDER_TYPE), ("order", ORDER_TYPE)),
+        *((name, pa.string()) for name in ("key", "role", "op", "snapshot", "key_change", "moved_by")),
+        *(
+            ("log_position", LOG_POSITION_TYPE),
+            ("seen", LOG_POSITION_TYPE),
+            ("source", ORDER_TYPE),
+            ("order", ORDER_TYPE),
+        ),
         *((name, _STRINGS) for name in ("columns", "kept", "missing")),
         *(("raw_value", pa.binary()), ("value_schema", pa.string()), ("framing", pa.string())),
         *((name, _BOOL) for name in ("has_row", "has_stored", "has_memory", "keeps_rest", "is_changed")),
-        *((name, _BOOL) for name in ("is_again", "is_behind", "is_twice", "is_compared", "is_reset")),
+        *(
+            (name, _BOOL)
+            for name in ("is_refolded", "is_out_of_order", "has_duplicates", "is_compared", "is_log_reset")
+        ),
         *(("counting", pa.int32()), ("stale", pa.int32())),
     ]
 )
@@ -58,16 +68,16 @@ _REST = ""
 _NARROW = (
     "key",
     "rank",
-    "place",
+    "log_position",
     "op",
     "is_streaming",
     "order",
     "unsent",
-    "move",
+    "key_change",
     "seen",
     "snapshot",
     "is_new",
-    "again",
+    "refold",
 )
 _Bools = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.int64]
@@ -76,7 +86,7 @@ _Ints = npt.NDArray[np.int64]
 class _Record(NamedTuple):
     """A record with values of a row."""
 
-    place: Place
+    log_position: LogPosition
     raw_value: bytes | None
     value_schema: str | None
     framing: str | None
@@ -94,10 +104,10 @@ class Rules:
         large: the columns that may not have been sent.
         hard: whether a delete removes the row.
         truncates_hard: whether a truncate removes rows.
-        of_all: the new whole-table events.
-        ever_of_all: all whole-table events, for keys that are refolded.
+        table_events: the new whole-table events.
+        all_table_events: all whole-table events, for keys that are refolded.
         start: the state of a key without stored state.
-        seen_by_all: the last whole-table event so far; every key has processed it.
+        last_table_event: the last whole-table event so far; every key has processed it.
         is_comparison: silver may have more than the available events. If an event with a complete row is at or before
             silver's state, the key is refolded from there; otherwise only newer events are applied.
     """
@@ -105,34 +115,35 @@ class Rules:
     large: Sequence[str]
     hard: bool
     truncates_hard: bool
-    of_all: Sequence[Event] = ()
-    ever_of_all: Sequence[Event] = ()
+    table_events: Sequence[Event] = ()
+    all_table_events: Sequence[Event] = ()
     start: State = field(default_factory=State)
-    seen_by_all: Place | None = None
+    last_table_event: LogPosition | None = None
     is_comparison: bool = False
 
 
 def fold(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[pa.RecordBatch]:
     """Fold the runs of a sorted stream.
 
-    Columns in: `key`; `pk`, struct of the key columns; `rank`; `place`; `op`; `is_streaming`; `order`, for a row in
-    silver the key's; `unsent`, the large columns without a value; `move`, for a side entry the key change that began
-    the lifetime; `seen`, for a side entry the last processed log position; `snapshot`; `is_new`, whether the event is
-    new to silver; `again`, whether to refold the key from its first event; `raw_value`, `value_schema`, `framing`.
+    Columns in: `key`; `pk`, struct of the key columns; `rank`; `log_position`; `op`; `is_streaming`; `order`, for a row
+    in silver the key's; `unsent`, the large columns without a value; `key_change`, for a side entry the key change that
+    began the lifetime; `seen`, for a side entry the last processed log position; `snapshot`; `is_new`, whether the
+    event is new to silver; `refold`, whether to refold the key from its first event; `raw_value`, `value_schema`,
+    `framing`.
 
-    Columns out, one *piece* of role `row` for each key: `key`, `pk`; `op`, `snapshot`, `place`, `source` of the last
-    applied event; `order`, the key's; `seen`, the last processed log position, if it differs from `place` and the last
-    whole-table event; `came_by`, the key change that may provide the `missing` columns; `kept`, the large columns that
-    keep silver's value; `keeps_rest`, whether the other columns do; the record with the values, null if none was sent;
-    `has_row`, `has_stored`, `has_memory`, whether there shall be a row, is one, is a side entry; `is_changed`;
-    `is_again`, whether the key was refolded without the stored state; `is_behind`, whether an event is before the last
-    processed one, so that the key must be refolded (in a comparison: whether events were ignored because silver has
-    more); `is_twice`, whether silver has several rows of the key; `is_compared`, `is_reset`, whether log positions were
-    comparable, and went back while the time went forward; `counting`, `stale`, the numbers of new events that were
-    applied and ignored.
+    Columns out, one *piece* of role `row` for each key: `key`, `pk`; `op`, `snapshot`, `log_position`, `source` of the
+    last applied event; `order`, the key's; `seen`, the last processed log position, if it differs from `log_position`
+    and the last whole-table event; `moved_by`, the key change that may provide the `missing` columns; `kept`, the large
+    columns that keep silver's value; `keeps_rest`, whether the other columns do; the record with the values, null if
+    none was sent; `has_row`, `has_stored`, `has_memory`, whether there shall be a row, is one, is a side entry;
+    `is_changed`; `is_refolded`, whether the key was refolded without the stored state; `is_out_of_order`, whether an
+    event is before the last processed one, so that the key must be refolded (in a comparison: whether events were
+    ignored because silver has more); `has_duplicates`, whether silver has several rows of the key; `is_compared`,
+    `is_log_reset`, whether log positions were comparable, and went back while the time went forward; `counting`,
+    `stale`, the numbers of new events that were applied and ignored.
 
-    Pieces of role `given` have a further record with `columns` of the row. Pieces of role `left` have the values that
-    a key change passes on: `move`, `place`, `came_by`, `kept`, and `columns` in the record.
+    Pieces of role `values` have a further record with `columns` of the row. Pieces of role `lifetime` have the values
+    that a key change passes on: `key_change`, `log_position`, `moved_by`, `kept`, and `columns` in the record.
     """
     open_run, pk = None, pa.null()
     for batch in batches:
@@ -151,7 +162,7 @@ def fold(batches: Iterable[pa.RecordBatch], rules: Rules) -> Iterator[pa.RecordB
                     out.end(open_run)
                 open_run = _Run(content["key"], rules)
             open_run.take(content, table, number)
-        if (fast := table.decided(~is_slow)) is not None:
+        if (fast := table.fast_pieces(~is_slow)) is not None:
             yield fast
         if (slow := out.batch()) is not None:
             yield slow
@@ -172,20 +183,20 @@ class _Run:
         self.state = replace(rules.start, values={})
         self.unsent: Sequence[str] = ()
         self.left: list[Lifetime] = []
-        self.has_stored = self.has_memory = self.is_twice = self.is_behind = self.again = False
-        self.is_changed = self.is_compared = self.is_reset = False
+        self.has_stored = self.has_memory = self.has_duplicates = self.is_out_of_order = self.refold = False
+        self.is_changed = self.is_compared = self.is_log_reset = False
         self.counting = self.stale = 0
         self.snapshot: str | None = None
         self.source: Order | None = None
-        self._floor: Place | None = None
+        self._floor: LogPosition | None = None
         self._fresh: State | None = None
-        self._of_all: list[Event] | None = None
+        self._table_events: list[Event] | None = None
 
     def take(self, row: Mapping[str, Any], table: "_Batch", number: int) -> None:
         """Process the next row of the run."""
         if not self.pk[0].is_valid:
             self.pk = table.batch.column("pk").slice(number, 1)
-        self.again = self.again or row["again"]
+        self.refold = self.refold or row["refold"]
         if row["rank"] == ROW:
             self._take_stored(row)
         elif row["rank"] == MEMORY:
@@ -195,27 +206,29 @@ class _Run:
             self._take_event(row, record)
 
     def _take_stored(self, row: Mapping[str, Any]) -> None:
-        self.is_twice, self.has_stored, self.unsent = self.has_stored, True, row["unsent"]
+        self.has_duplicates, self.has_stored, self.unsent = self.has_stored, True, row["unsent"]
         values = {name: STORED for name in (_REST, *self.rules.large) if name not in self.unsent}
-        place = _place(row["place"])
-        self.state = State(True, row["op"] in UPSERTS, row["op"], place, place, _order(row["order"]), values)
+        log_position = _log_position(row["log_position"])
+        self.state = State(
+            True, row["op"] in UPSERTS, row["op"], log_position, log_position, _order(row["order"]), values
+        )
 
     def _take_memory(self, row: Mapping[str, Any]) -> None:
         self.has_memory = True
         # Versions up to 0.1.0 wrote no position in entries of awaited key changes.
-        place = row["place"] and _place(row["place"])
+        log_position = row["log_position"] and _log_position(row["log_position"])
         if not self.has_stored:
-            self.state = State(decided=place, order=_order(row["order"]))
-        if seen := row["seen"] or row["place"]:
-            self.state.considered = _place(seen)
-        self.state.came_by = row["move"]
+            self.state = State(applied_at=log_position, order=_order(row["order"]))
+        if seen := row["seen"] or row["log_position"]:
+            self.state.seen_at = _log_position(seen)
+        self.state.moved_by = row["key_change"]
 
     def _take_event(self, row: Mapping[str, Any], record: _Record | None) -> None:
-        place, op = _place(row["place"]), row["op"]
-        self._take_of_all(before=place)
+        log_position, op = _log_position(row["log_position"]), row["op"]
+        self._take_table_events(before=log_position)
         sent = {name: record for name in (_REST, *self.rules.large) if name not in row["unsent"]} if record else {}
         source = _order(row["order"])
-        event = Event(place, op, source if row["is_streaming"] else None, sent, row["move"])
+        event = Event(log_position, op, source if row["is_streaming"] else None, sent, row["key_change"])
         if not self._reaches(event, is_start=op in STARTS):
             self.stale += row["is_new"]
             return
@@ -226,13 +239,13 @@ class _Run:
         self.counting += counts and row["is_new"]
         self.stale += not counts and row["is_new"]
 
-    def _take_of_all(self, before: Place | None = None) -> None:
+    def _take_table_events(self, before: LogPosition | None = None) -> None:
         """Process the whole-table events before a position; at the end all remaining ones."""
-        if self._of_all is None:
+        if self._table_events is None:
             self._begin()
-        assert self._of_all is not None
-        while self._of_all and (before is None or self._of_all[0].place < before):
-            event = self._of_all.pop(0)
+        assert self._table_events is not None
+        while self._table_events and (before is None or self._table_events[0].log_position < before):
+            event = self._table_events.pop(0)
             if self._fresh is not None:
                 step(self._fresh, event, hard=True)
             if self._reaches(event) and self._step(event):
@@ -241,25 +254,25 @@ class _Run:
     def _begin(self) -> None:
         """Prepare the state for events, after the stored rows were read."""
         rules = self.rules
-        self._of_all = list(rules.ever_of_all if self.again else rules.of_all)
-        if self.again:
+        self._table_events = list(rules.all_table_events if self.refold else rules.table_events)
+        if self.refold:
             self.state = State()
         elif rules.is_comparison:
-            self._floor, self._fresh = self.state.decided, State()
+            self._floor, self._fresh = self.state.applied_at, State()
         else:
-            known = (self.state.considered, rules.start.considered)
-            self._floor = max((place for place in known if place is not None), default=None)
-        self.state.considered = self._floor
+            known = (self.state.seen_at, rules.start.seen_at)
+            self._floor = max((log_position for log_position in known if log_position is not None), default=None)
+        self.state.seen_at = self._floor
 
     def _reaches(self, event: Event, *, is_start: bool = False) -> bool:
         """Whether to apply the event to the stored state."""
-        if self._floor is None or event.place > self._floor:
-            return self.rules.is_comparison or not self.is_behind
-        self.is_behind = True
+        if self._floor is None or event.log_position > self._floor:
+            return self.rules.is_comparison or not self.is_out_of_order
+        self.is_out_of_order = True
         if self._fresh is not None and is_start:
             self.state, self._floor, self._fresh = self._fresh, None, None
-            self.is_behind, self.again = False, True
-        return not self.is_behind
+            self.is_out_of_order, self.refold = False, True
+        return not self.is_out_of_order
 
     def _compare(self, order: Order | None) -> None:
         last = self.state.order
@@ -268,7 +281,7 @@ class _Run:
         if order.domain == last.domain:
             self.is_compared = True
             is_newer = None not in (order.ts_ms, last.ts_ms) and order.ts_ms > last.ts_ms  # type: ignore[operator]
-            self.is_reset |= is_newer and order.position < last.position  # type: ignore[operator]
+            self.is_log_reset |= is_newer and order.position < last.position  # type: ignore[operator]
 
     def _step(self, event: Event) -> bool:
         hard = self.rules.truncates_hard if event.op == TRUNCATE else self.rules.hard
@@ -280,7 +293,7 @@ class _Run:
 
     def end(self) -> State:
         """The state after the run."""
-        self._take_of_all()
+        self._take_table_events()
         return self.state
 
 
@@ -301,54 +314,63 @@ class _Pieces:
         missing = [name for name in large if name not in given] if values else []
         if rest is STORED:
             missing = [name for name in run.unsent if name not in given]
-        told = [place for place in (state.decided, run.rules.seen_by_all) if place is not None]
-        is_seen = state.considered is None or (bool(told) and state.considered <= max(told))
+        known = [
+            log_position for log_position in (state.applied_at, run.rules.last_table_event) if log_position is not None
+        ]
+        is_seen = state.seen_at is None or (bool(known) and state.seen_at <= max(known))
         self._add(
             run,
-            OF_ROW,
-            state.decided,
+            ROW_PIECE,
+            state.applied_at,
             op=state.op,
             snapshot=run.snapshot,
             source=_order_dict(run.source),
             order=_order_dict(state.order),
-            seen=None if is_seen else _place_dict(state.considered),
-            came_by=state.came_by if missing else None,
+            seen=None if is_seen else _log_position_dict(state.seen_at),
+            moved_by=state.moved_by if missing else None,
             kept=[name for name, value in given.items() if value is STORED],
             missing=missing,
             has_row=state.has_row,
             has_stored=run.has_stored,
             has_memory=run.has_memory,
             keeps_rest=rest is STORED,
-            is_changed=run.is_changed or run.again,
-            is_again=run.again,
-            is_behind=run.is_behind,
-            is_twice=run.is_twice,
+            is_changed=run.is_changed or run.refold,
+            is_refolded=run.refold,
+            is_out_of_order=run.is_out_of_order,
+            has_duplicates=run.has_duplicates,
             is_compared=run.is_compared,
-            is_reset=run.is_reset,
+            is_log_reset=run.is_log_reset,
             counting=run.counting,
             stale=run.stale,
             **_bytes(rest),
         )
-        self._add_records(run, GIVEN, state.decided, given, but=rest)
+        self._add_records(run, VALUES_PIECE, state.applied_at, given, but=rest)
         for left in run.left:
             values = {name: left.values[name] for name in large if name in left.values}
             kept = [name for name, value in values.items() if value is STORED]
-            said = {"move": left.move, "came_by": left.came_by, "kept": kept}
-            if kept or left.came_by is not None:
-                self._add(run, LEFT, left.place, **said)
-            self._add_records(run, LEFT, left.place, values, **said)
+            fields = {"key_change": left.key_change, "moved_by": left.moved_by, "kept": kept}
+            if kept or left.moved_by is not None:
+                self._add(run, LIFETIME_PIECE, left.log_position, **fields)
+            self._add_records(run, LIFETIME_PIECE, left.log_position, values, **fields)
 
     def _add_records(
-        self, run: _Run, role: str, place: Place | None, values: Mapping[str, Any], *, but: Any = None, **said: Any
+        self,
+        run: _Run,
+        role: str,
+        log_position: LogPosition | None,
+        values: Mapping[str, Any],
+        *,
+        but: Any = None,
+        **fields: Any,
     ) -> None:
         """Add a piece for each record that contains values."""
         records = {id(one): one for one in values.values() if isinstance(one, _Record) and one is not but}
         for one in records.values():
             columns = [name for name, value in values.items() if value is one]
-            self._add(run, role, place, columns=columns, **said, **_bytes(one))
+            self._add(run, role, log_position, columns=columns, **fields, **_bytes(one))
 
-    def _add(self, run: _Run, role: str, place: Place | None, **said: Any) -> None:
-        self._rows.append({"key": run.key, "role": role, "place": _place_dict(place), **said})
+    def _add(self, run: _Run, role: str, log_position: LogPosition | None, **fields: Any) -> None:
+        self._rows.append({"key": run.key, "role": role, "log_position": _log_position_dict(log_position), **fields})
         self._pks.append(run.pk)
 
     def batch(self) -> pa.RecordBatch | None:
@@ -395,8 +417,8 @@ class _Batch:
 
     def record(self, number: int, row: Mapping[str, Any]) -> _Record:
         """The record of an event."""
-        held = (self.batch.column(name)[number].as_py() for name in ("raw_value", "value_schema", "framing"))
-        return _Record(_place(row["place"]), *held)
+        fields = (self.batch.column(name)[number].as_py() for name in ("raw_value", "value_schema", "framing"))
+        return _Record(_log_position(row["log_position"]), *fields)
 
     def rows(self, is_wanted: _Bools) -> Iterator[tuple[int, dict[str, Any]]]:
         """The rows of some runs: their numbers, and their columns without the bytes."""
@@ -434,10 +456,10 @@ class _Batch:
 
     def _find_slow(self) -> _Bools:
         rules, first = self._rules, self._first
-        if rules.of_all or rules.ever_of_all:
+        if rules.table_events or rules.all_table_events:
             return np.ones(len(first), bool)
-        is_odd = self._is_stale | (self._rank == MEMORY) | _numpy(self.batch.column("again"))
-        is_odd |= _numpy(pc.is_valid(self.batch.column("move")))
+        is_odd = self._is_stale | (self._rank == MEMORY) | _numpy(self.batch.column("refold"))
+        is_odd |= _numpy(pc.is_valid(self.batch.column("key_change")))
         is_second = np.zeros(self._n, bool)
         is_second[1:] = self._run[1:] == self._run[:-1]
         is_row = self._rank == ROW
@@ -447,21 +469,21 @@ class _Batch:
         is_odd[self._last] |= is_row[self._last]  # no event at all
         if rules.is_comparison:
             is_odd |= is_row
-        if rules.start.considered is not None:
-            log_ts = _numpy(self.batch.column("place").field("log_ts"))
-            is_odd |= (log_ts <= rules.start.considered[0]) & self._is_event
+        if rules.start.seen_at is not None:
+            log_ts = _numpy(self.batch.column("log_position").field("log_ts"))
+            is_odd |= (log_ts <= rules.start.seen_at[0]) & self._is_event
         return np.logical_or.reduceat(is_odd, first)
 
     def _is_above_the_one_before(self) -> _Bools:
-        place = self.batch.column("place")
-        fields = [place.field(name) for name in _PLACE]
+        log_position = self.batch.column("log_position")
+        fields = [log_position.field(name) for name in _LOG_POSITION]
         pairs = ((values.slice(0, self._n - 1), values.slice(1)) for values in fields)
         compared = (
             [_numpy(pc.fill_null(comparison(*pair), False)) for comparison in (pc.less, pc.equal)] for pair in pairs
         )
         return _lexicographic(compared, self._n - 1)[0]
 
-    def decided(self, is_wanted: _Bools) -> pa.RecordBatch | None:
+    def fast_pieces(self, is_wanted: _Bools) -> pa.RecordBatch | None:
         """The pieces of runs in which all events are applied; none if there are no such runs."""
         runs = np.flatnonzero(is_wanted)
         if not len(runs):
@@ -482,27 +504,24 @@ class _Batch:
         given: dict[tuple[int, int], list[str]] = {}
         for number, name in enumerate(large):
             is_sent = self._is_event & self._is_upsert & ~unsent[:, number]
-            holder = self._last_of(is_sent)[upsert]
-            is_held = has_upsert & (holder >= begins)
+            source_of = self._last_of(is_sent)[upsert]
+            is_held = has_upsert & (source_of >= begins)
             kept[:, number] = goes_on & ~is_held & ~unsent[first, number]
             missing[:, number] = (has_upsert | goes_on) & ~is_held & ~kept[:, number]
-            for run in np.flatnonzero(is_held & (holder != upsert)):
-                given.setdefault((int(run), int(holder[run])), []).append(name)
-        mark = self._mark[last]
-        taken = np.where(mark < 0, self._n, np.where(self._is_tombstone[mark], self._n + 1, mark))
-        orders = [batch.column("order"), pa.array([_order_dict(self._rules.start.order), None], ORDER_TYPE)]
+            for run in np.flatnonzero(is_held & (source_of != upsert)):
+                given.setdefault((int(run), int(source_of[run])), []).append(name)
         counting = np.add.reduceat(_numpy(batch.column("is_new")) & self._is_event, self._first, dtype=np.int32)
         record = pa.array(upsert, mask=~has_upsert)
         at_last = pa.array(last)
         rows = {
             "key": self._keys.take(at_last),
             "pk": batch.column("pk").take(at_last),
-            "role": pa.repeat(OF_ROW, len(runs)),
+            "role": pa.repeat(ROW_PIECE, len(runs)),
             "op": batch.column("op").take(at_last),
             "snapshot": batch.column("snapshot").take(at_last),
-            "place": batch.column("place").take(at_last),
+            "log_position": batch.column("log_position").take(at_last),
             "source": batch.column("order").take(at_last),
-            "order": pa.concat_arrays([one.cast(ORDER_TYPE) for one in orders]).take(pa.array(taken)),
+            "order": self._orders(last),
             "kept": _named(kept, large),
             "missing": self._missing(missing, goes_on & ~has_upsert, first, large),
             **{name: batch.column(name).take(record) for name in ("raw_value", "value_schema", "framing")},
@@ -511,11 +530,11 @@ class _Batch:
             "has_memory": pa.repeat(False, len(runs)),
             "keeps_rest": pa.array(goes_on & ~has_upsert),
             "is_changed": pa.repeat(True, len(runs)),
-            "is_again": pa.repeat(False, len(runs)),
-            "is_behind": pa.repeat(False, len(runs)),
-            "is_twice": pa.repeat(False, len(runs)),
+            "is_refolded": pa.repeat(False, len(runs)),
+            "is_out_of_order": pa.repeat(False, len(runs)),
+            "has_duplicates": pa.repeat(False, len(runs)),
             "is_compared": pa.array(np.logical_or.reduceat(self._is_compared, self._first)[runs]),
-            "is_reset": pa.array(np.logical_or.reduceat(self._is_reset, self._first)[runs]),
+            "is_log_reset": pa.array(np.logical_or.reduceat(self._is_reset, self._first)[runs]),
             "counting": pa.array(counting[runs]),
             "stale": pa.array(np.zeros(len(runs), np.int32)),
         }
@@ -523,6 +542,13 @@ class _Batch:
         if given:
             found = pa.concat_batches([found, self._given(runs, last, given)])
         return found
+
+    def _orders(self, last: _Ints) -> pa.Array:
+        """By run, the order of its last event with one; otherwise the start's, or null after a tombstone."""
+        mark = self._mark[last]
+        taken = np.where(mark < 0, self._n, np.where(self._is_tombstone[mark], self._n + 1, mark))
+        orders = [self.batch.column("order"), pa.array([_order_dict(self._rules.start.order), None], ORDER_TYPE)]
+        return pa.concat_arrays([one.cast(ORDER_TYPE) for one in orders]).take(pa.array(taken))
 
     def _unsent(self) -> _Bools:
         """Row by large column, whether it has no value."""
@@ -537,8 +563,8 @@ class _Batch:
     def _missing(self, missing: _Bools, is_stored: _Bools, first: _Ints, large: Sequence[str]) -> pa.Array:
         """The columns without a value; for unchanged rows, the stored ones."""
         found = _named(missing, large)
-        said = self.batch.column("unsent").take(pa.array(first)).cast(_STRINGS)
-        return pc.if_else(pa.array(is_stored), said, found)
+        fields = self.batch.column("unsent").take(pa.array(first)).cast(_STRINGS)
+        return pc.if_else(pa.array(is_stored), fields, found)
 
     def _given(self, runs: _Ints, last: _Ints, given: Mapping[tuple[int, int], list[str]]) -> pa.RecordBatch:
         of_run = pa.array([int(last[run]) for run, _ in given])
@@ -546,8 +572,8 @@ class _Batch:
         rows = {
             "key": self._keys.take(of_run),
             "pk": self.batch.column("pk").take(of_run),
-            "role": pa.repeat(GIVEN, len(given)),
-            "place": self.batch.column("place").take(of_run),
+            "role": pa.repeat(VALUES_PIECE, len(given)),
+            "log_position": self.batch.column("log_position").take(of_run),
             "columns": pa.array(list(given.values()), _STRINGS),
             **{name: self.batch.column(name).take(record) for name in ("raw_value", "value_schema", "framing")},
         }
@@ -598,24 +624,24 @@ def _lexicographic(columns: Iterable[Sequence[_Bools]], rows: int) -> tuple[_Boo
     return is_less, is_equal
 
 
-def _named(marks: _Bools, names: Sequence[str]) -> pa.Array:
+def _named(markers: _Bools, names: Sequence[str]) -> pa.Array:
     """For each row, the marked names."""
-    offsets = np.append(0, np.cumsum(marks.sum(axis=1)))
-    chosen = np.nonzero(marks)[1]
+    offsets = np.append(0, np.cumsum(markers.sum(axis=1)))
+    chosen = np.nonzero(markers)[1]
     values = pa.array(list(names), pa.string()).take(pa.array(chosen))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
 
-def _place(held: Mapping[str, Any]) -> Place:
-    return tuple(held[name] for name in _PLACE)
+def _log_position(fields: Mapping[str, Any]) -> LogPosition:
+    return tuple(fields[name] for name in _LOG_POSITION)
 
 
-def _place_dict(place: Place | None) -> dict[str, Any] | None:
-    return None if place is None else dict(zip(_PLACE, place, strict=True))
+def _log_position_dict(log_position: LogPosition | None) -> dict[str, Any] | None:
+    return None if log_position is None else dict(zip(_LOG_POSITION, log_position, strict=True))
 
 
-def _order(held: Mapping[str, Any] | None) -> Order | None:
-    return None if held is None else Order(held["position"], held["domain"], held["ts_ms"])
+def _order(fields: Mapping[str, Any] | None) -> Order | None:
+    return None if fields is None else Order(fields["position"], fields["domain"], fields["ts_ms"])
 
 
 def _order_dict(order: Order | None) -> dict[str, Any] | None:

@@ -29,7 +29,7 @@ STREAMING_OPS = ("c", "u", "d")
 """Row events of the source's log, unless they are a snapshot's."""
 STARTS = ("r", "c", "d", TOMBSTONE)
 """Events with a complete row, or without one."""
-Place = tuple[Any, ...]
+LogPosition = tuple[Any, ...]
 """An event's log position: the fields of `__kafka`, in order."""
 
 
@@ -48,16 +48,16 @@ class Event:
     Attributes:
         order: only of streaming events.
         sent: the values that an upsert sent.
-        move: the key change of which the event is half.
+        key_change: the key change of which the event is half.
         since: for `missing`, the start of its snapshot.
     """
 
-    place: Place
+    log_position: LogPosition
     op: str
     order: Order | None = None
     sent: Mapping[str, Any] = field(default_factory=dict)
-    move: Hashable = None
-    since: Place | None = None
+    key_change: Hashable = None
+    since: LogPosition | None = None
 
 
 @dataclass(slots=True)
@@ -67,30 +67,30 @@ class State:
     Attributes:
         has_row: whether the table has a row of the key, deleted or not.
         is_live: whether that row is not deleted.
-        op, decided: the last applied event.
-        considered: the last processed event, applied or not.
+        op, applied_at: the last applied event.
+        seen_at: the last processed event, applied or not.
         order: of the last applied streaming event; none after an unpaired tombstone.
         values: the values sent in this lifetime, or in the last one if the row is deleted.
-        came_by: the key change that began this lifetime.
+        moved_by: the key change that began this lifetime.
     """
 
     has_row: bool = False
     is_live: bool = False
     op: str = ""
-    decided: Place | None = None
-    considered: Place | None = None
+    applied_at: LogPosition | None = None
+    seen_at: LogPosition | None = None
     order: Order | None = None
     values: dict[str, Any] = field(default_factory=dict)
-    came_by: Hashable = None
+    moved_by: Hashable = None
 
 
 class Lifetime(NamedTuple):
     """Values that a key change passes to the new key, and the key change that began the old key's lifetime."""
 
-    move: Hashable
-    place: Place
+    key_change: Hashable
+    log_position: LogPosition
     values: Mapping[str, Any]
-    came_by: Hashable
+    moved_by: Hashable
 
 
 class Outcome(NamedTuple):
@@ -129,24 +129,24 @@ def step(state: State, event: Event, *, hard: bool) -> Outcome:
         event: the event.
         hard: whether a delete removes the row.
     """
-    state.considered = event.place
+    state.seen_at = event.log_position
     if event.op == MISSING:
-        if not state.is_live or state.decided is None or event.since is None or state.decided >= event.since:
+        if not state.is_live or state.applied_at is None or event.since is None or state.applied_at >= event.since:
             return Outcome(counts=False)
     elif event.order is not None and is_stale(event.order, state.order):
         return Outcome(counts=False)
     was_live, state.is_live = state.is_live, event.op in UPSERTS
-    state.op, state.decided = event.op, event.place
+    state.op, state.applied_at = event.op, event.log_position
     if event.order is not None or event.op == TOMBSTONE:
         state.order = event.order
     if state.is_live:
-        if not was_live or event.move is not None:
-            state.values, state.came_by = {}, event.move
+        if not was_live or event.key_change is not None:
+            state.values, state.moved_by = {}, event.key_change
         state.values = {**state.values, **event.sent}
         state.has_row = True
         return Outcome(counts=True)
     # A whole-table event creates no row for a key without one.
     state.has_row = not hard and (state.has_row or event.op not in WHOLE_TABLE_OPS)
-    is_left = event.op == "d" and event.move is not None and was_live
-    left = Lifetime(event.move, event.place, state.values, state.came_by) if is_left else None
+    is_left = event.op == "d" and event.key_change is not None and was_live
+    left = Lifetime(event.key_change, event.log_position, state.values, state.moved_by) if is_left else None
     return Outcome(counts=True, left=left)

@@ -16,7 +16,7 @@ SNAPSHOT_STARTS = ("first", "first_in_data_collection")
 SNAPSHOT_ENDS = ("last", "last_in_data_collection")
 
 
-class Place(NamedTuple):
+class KafkaPosition(NamedTuple):
     """A log position: the fields of `__kafka`, in order."""
 
     log_ts: int
@@ -29,22 +29,22 @@ class Place(NamedTuple):
 class Truncate(NamedTuple):
     """A truncate and its source order."""
 
-    place: Place
+    log_position: KafkaPosition
     order: Order
 
 
-class Mark(NamedTuple):
+class SnapshotMarker(NamedTuple):
     """A snapshot row whose marker begins or ends the snapshot."""
 
-    place: Place
+    log_position: KafkaPosition
     marker: str
 
 
-class Missing(NamedTuple):
+class SnapshotEnd(NamedTuple):
     """The end of a snapshot, and its start."""
 
-    place: Place
-    since: Place
+    log_position: KafkaPosition
+    since: KafkaPosition
 
 
 @dataclass(frozen=True)
@@ -56,41 +56,42 @@ class TableEvents:
         start: the state after the range of a key without events.
         snapshot: the start of a snapshot that has not ended.
         unpaired_ends: number of snapshot ends without a known start, for which no rows are removed.
-        is_behind: whether an event is before the stored state, or contradicts it, so that all keys must be refolded.
+        is_out_of_order: whether an event is before the stored state, or contradicts it, so that all keys must be
+        refolded.
     """
 
     truncates: Sequence[Truncate] = ()
-    missing: Sequence[Missing] = ()
+    missing: Sequence[SnapshotEnd] = ()
     start: State = field(default_factory=State)
-    snapshot: Place | None = None
+    snapshot: KafkaPosition | None = None
     unpaired_ends: int = 0
-    is_behind: bool = False
+    is_out_of_order: bool = False
 
     @property
     def events(self) -> list[Event]:
         """The whole-table events as events of a key, in log order."""
-        truncates = [Event(one.place, TRUNCATE, one.order) for one in self.truncates]
-        missing = [Event(one.place, MISSING, since=one.since) for one in self.missing]
-        return sorted((*truncates, *missing), key=lambda event: event.place)
+        truncates = [Event(one.log_position, TRUNCATE, one.order) for one in self.truncates]
+        missing = [Event(one.log_position, MISSING, since=one.since) for one in self.missing]
+        return sorted((*truncates, *missing), key=lambda event: event.log_position)
 
 
 def table_events(
     truncates: Iterable[Truncate],
-    marks: Iterable[Mark],
+    markers: Iterable[SnapshotMarker],
     *,
-    earlier: Iterable[Mark] = (),
+    earlier: Iterable[SnapshotMarker] = (),
     before: TableEvents | None = None,
 ) -> TableEvents:
     """Process the whole-table events of a range of the log.
 
     Args:
-        truncates, marks: of the range, in any order.
-        earlier: all marks that were read before, needed only if some of `marks` may be before them in the log.
+        truncates, markers: of the range, in any order.
+        earlier: all marks that were read before, needed only if some of `markers` may be before them in the log.
         before: the state stored before the range.
     """
     before = before or TableEvents()
-    known = [*earlier, *([Mark(before.snapshot, SNAPSHOT_STARTS[0])] if before.snapshot else [])]
-    was, now = _snapshots(known), _snapshots([*known, *marks])
+    known = [*earlier, *([SnapshotMarker(before.snapshot, SNAPSHOT_STARTS[0])] if before.snapshot else [])]
+    was, now = _snapshots(known), _snapshots([*known, *markers])
     happened = TableEvents(
         sorted(truncates),
         [one for one in now.ended if one not in was.ended],
@@ -98,31 +99,31 @@ def table_events(
         now.begun,
         max(now.unpaired_ends - was.unpaired_ends, 0),
     )
-    seen = before.start.considered
-    is_behind = any(one not in now.ended for one in was.ended)
+    seen = before.start.seen_at
+    is_out_of_order = any(one not in now.ended for one in was.ended)
     for event in happened.events:
-        is_behind |= seen is not None and event.place <= seen
+        is_out_of_order |= seen is not None and event.log_position <= seen
         step(happened.start, event, hard=True)
-    return replace(happened, is_behind=is_behind)
+    return replace(happened, is_out_of_order=is_out_of_order)
 
 
 class _Snapshots(NamedTuple):
     """Snapshots by their marks: completed ones, the start of a running one, and the number of ends without a start."""
 
-    ended: Sequence[Missing]
-    begun: Place | None
+    ended: Sequence[SnapshotEnd]
+    begun: KafkaPosition | None
     unpaired_ends: int
 
 
-def _snapshots(marks: Iterable[Mark]) -> _Snapshots:
-    ended: list[Missing] = []
+def _snapshots(markers: Iterable[SnapshotMarker]) -> _Snapshots:
+    ended: list[SnapshotEnd] = []
     begun, unpaired = None, 0
-    for mark in sorted(marks):
+    for mark in sorted(markers):
         if mark.marker in SNAPSHOT_STARTS:
-            begun = mark.place
+            begun = mark.log_position
         elif begun is None:
             unpaired += 1
         else:
-            ended.append(Missing(mark.place, begun))
+            ended.append(SnapshotEnd(mark.log_position, begun))
             begun = None
     return _Snapshots(ended, begun, unpaired)

@@ -1,4 +1,4 @@
-"""The groups of a gold model that changes of its sources touch, and how they narrow what is read."""
+"""The groups of a gold model that changes of its sources affect, and how they narrow what is read."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,56 +13,57 @@ from pyspark.sql import functions as F
 from cdc_lake.columns import quoted
 from cdc_lake.config.gold_models import Window
 from cdc_lake.errors import ModelError
-from cdc_lake.gold.query import Query, Source, in_our_words, seen
+from cdc_lake.gold.query import Query, Source, live_rows, translated_errors
 from cdc_lake.tables.images import AFTER, BEFORE, IMAGE, images
 from cdc_lake.tables.joins import null_safe_join
 
 _MOST_NAMED = 10_000
-"""Groups that are brought to the driver to be named in conditions, by which files are skipped."""
+"""Number of groups collected to the driver for conditions that skip files."""
 _MOST_RANGES = 32
 _UNORDERED = ("array<", "map<", "struct<", "binary", "boolean", "float", "double")
 
 
-def touched(
+def touched_groups(
     query: Query, sources: Mapping[str, Source], since: Mapping[str, int], stored: DataFrame, result: DataFrame
 ) -> "Groups":
-    """The groups that differ, or may, from what they were.
+    """The groups that may have changed.
 
-    A changed row touches the groups that it was part of, among the sources as they were, and those that it is part of,
-    among the sources as they are. Whatever a group is made of, it is made of the same rows as before if none of them is
-    of a changed row in either.
+    A changed row affects the groups that it was part of, given the previous sources, and those that it is part of,
+    given the current ones. Any other group consists of the same rows as before.
 
     Args:
-        sources: by what the model calls them.
-        since: by a silver table's id the version that gold was made from.
+        sources: by the model's names for them.
+        since: by a silver table's ID, the version that gold was computed from.
         stored: gold's rows.
-        result: what the model's query says now.
+        result: the current result of the model's query.
 
     Raises:
-        ExpiredError: a silver table has let that version go.
+        ExpiredError: a silver table no longer retains that version.
         ModelError: a query of `touched` is wrong.
     """
     changed = {alias: source for alias, source in sources.items() if since[source.id] != source.version}
-    of_each = {source.id: _images(source, since[source.id]).persist() for source in changed.values()}
+    images_of = {source.id: _images(source, since[source.id]).persist() for source in changed.values()}
     try:
-        is_now = {alias: source.rows() for alias, source in sources.items()}
-        was = {**is_now, **{alias: source.rows_before(since[source.id]) for alias, source in changed.items()}}
+        rows_now = {alias: source.rows() for alias, source in sources.items()}
+        rows_before = {**rows_now, **{alias: source.rows_before(since[source.id]) for alias, source in changed.items()}}
         named = [
-            _named(query, alias, {**world, alias: seen(rows.drop(IMAGE))})
+            _groups_named_by(query, alias, {**world, alias: live_rows(rows.drop(IMAGE))})
             for alias, source in changed.items()
-            for rows, world in _asked(query, alias, of_each[source.id], changed, was, is_now)
+            for rows, world in _changed_images(query, alias, images_of[source.id], changed, rows_before, rows_now)
         ]
-        window, groups = query.model.header.window, query.model.header.made_together
+        window, groups = query.model.header.window, query.model.header.group_columns
         if window is not None and window.lateness and window.source in changed:
             named.append(
-                _closing(stored, was[window.source], is_now[window.source], window).select(*map(quoted, groups))
+                _closed_windows(stored, rows_before[window.source], rows_now[window.source], window).select(
+                    *map(quoted, groups)
+                )
             )
-        if not named:  # versions that hold the same rows
+        if not named:  # the versions have the same rows
             return Groups.of(stored.select(*map(quoted, groups)).limit(0), result)
-        with in_our_words(query.model):
+        with translated_errors(query.model):
             return Groups.of(reduce(DataFrame.unionByName, named), result)
     finally:
-        for rows in of_each.values():
+        for rows in images_of.values():
             rows.unpersist()
 
 
@@ -70,50 +71,51 @@ def _images(source: Source, since: int) -> DataFrame:
     return images(source.silver, source.progress.keys, since, source.version)
 
 
-def _asked(
+def _changed_images(
     query: Query,
     alias: str,
     rows: DataFrame,
     changed: Iterable[str],
-    was: Mapping[str, DataFrame],
-    is_now: Mapping[str, DataFrame],
+    rows_before: Mapping[str, DataFrame],
+    rows_now: Mapping[str, DataFrame],
 ) -> Iterator[tuple[DataFrame, Mapping[str, DataFrame]]]:
-    """The images of one source's changed rows, each beside the other sources that it stood or stands among.
+    """The images of one source's changed rows, each with the state of the other sources that it belongs to.
 
-    Planning is most of a small refresh: what there is none of is not asked for, and a question about one source alone
-    is asked once.
+    Planning dominates a small refresh: images that do not occur are not queried, and a query of one source alone runs
+    once.
     """
     others = (other for other in changed if other != alias)
     text = query.model.header.touched[alias]
     there = {row[IMAGE] for row in rows.select(IMAGE).distinct().collect()}
     if not any(re.search(rf"\b{re.escape(other)}\b", text, re.IGNORECASE) for other in others):
-        yield from [(rows, is_now)] if there else []
+        yield from [(rows, rows_now)] if there else []
         return
-    for image, world in ((BEFORE, was), (AFTER, is_now)):
+    for image, world in ((BEFORE, rows_before), (AFTER, rows_now)):
         if image in there:
             yield rows.where(F.col(IMAGE) == image), world
 
 
-def _named(query: Query, alias: str, views: Mapping[str, DataFrame]) -> DataFrame:
-    """The groups that one source's rows name."""
+def _groups_named_by(query: Query, alias: str, views: Mapping[str, DataFrame]) -> DataFrame:
+    """The groups that a query returns for one source's rows."""
     header = query.model.header
-    found = query.ask(header.touched[alias], views, f"`touched` of {alias}")
+    found = query.run(header.touched[alias], views, f"`touched` of {alias}")
     there = {name.casefold() for name in found.columns}
-    if missing := [name for name in header.made_together if name.casefold() not in there]:
+    if missing := [name for name in header.group_columns if name.casefold() not in there]:
         what = f"`touched` of {alias} has no column {', '.join(missing)}, which `groups` (else `keys`) names"
-        raise ModelError(str(query.model.file), what, "select it under that name")
-    return found.select(*map(quoted, header.made_together))
+        raise ModelError(str(query.model.file), what, "select it with that name")
+    return found.select(*map(quoted, header.group_columns))
 
 
 def watermark(rows: DataFrame, window: Window) -> DataFrame:
-    """One row, `at`: the newest time of a window's source less the lateness; null if it has no rows."""
+    """One row, `at`: the newest time of a window's source minus the lateness; null if it has no rows."""
     return rows.agg((F.max(quoted(window.time)) - F.expr(f"INTERVAL {window.lateness}")).alias("at"))
 
 
-def _closing(stored: DataFrame, was: DataFrame, is_now: DataFrame, window: Window) -> DataFrame:
-    """Gold's rows whose windows end between the watermark as it was and as it is."""
+def _closed_windows(stored: DataFrame, rows_before: DataFrame, rows_now: DataFrame, window: Window) -> DataFrame:
+    """Gold's rows whose windows end between the previous watermark and the current one."""
     before, now = (
-        watermark(rows, window).withColumnRenamed("at", name) for rows, name in ((was, "was"), (is_now, "now"))
+        watermark(rows, window).withColumnRenamed("at", name)
+        for rows, name in ((rows_before, "was"), (rows_now, "now"))
     )
     end = F.col(f"g.{quoted(window.start)}").cast("timestamp") + F.expr(f"INTERVAL {window.length}")
     is_between = (end > F.least("m.was", "m.now")) & (end <= F.greatest("m.was", "m.now"))
@@ -122,12 +124,12 @@ def _closing(stored: DataFrame, was: DataFrame, is_now: DataFrame, window: Windo
 
 @dataclass(frozen=True)
 class Groups:
-    """Touched groups.
+    """Groups that changes affect.
 
     Attributes:
         rows: their columns, in the types of the model's result.
         names: the columns.
-        number: how many there are.
+        number: of groups.
     """
 
     rows: DataFrame
@@ -142,16 +144,16 @@ class Groups:
         typed = typed.distinct().localCheckpoint()
         return cls(typed, list(kinds), typed.count())
 
-    def among(self, rows: DataFrame) -> DataFrame:
+    def rows_in(self, rows: DataFrame) -> DataFrame:
         """The rows of these groups."""
         return null_safe_join(rows.where(self._condition), self.rows, self.names, "left_semi")
 
-    def beside(self, rows: DataFrame) -> DataFrame:
+    def rows_outside(self, rows: DataFrame) -> DataFrame:
         """The rows of all other groups."""
         return null_safe_join(rows, self.rows, self.names, "left_anti")
 
     def in_window(self, rows: DataFrame, window: Window) -> DataFrame:
-        """Of a source's rows those whose time lies within the groups' windows."""
+        """A source's rows whose time is in the groups' windows."""
         starts = self._values.get(window.start)
         if starts is None or None in starts:
             return rows
@@ -165,7 +167,7 @@ class Groups:
 
     @property
     def _condition(self) -> Column:
-        """What all rows of these groups meet, in words by which Spark skips files."""
+        """A condition that all rows of these groups meet, by which Spark skips files."""
         return reduce(and_, map(self._within, self._values), F.lit(True))
 
     def _within(self, name: str) -> Column:
@@ -182,9 +184,9 @@ class Groups:
 
     @cached_property
     def _values(self) -> dict[str, set[Any]]:
-        """The values of each column that has an order; none at all where there are too many, or no groups.
+        """The values of each column with an order; empty if there are too many groups, or none.
 
-        Timestamps are microseconds since 1970: as Python has them, an hour of autumn is there twice.
+        Timestamps are microseconds since 1970: Python's have one hour of autumn twice.
         """
         names = [name for name in self.names if not self._kinds[name].startswith(_UNORDERED)]
         if not 0 < self.number <= _MOST_NAMED:
@@ -199,7 +201,7 @@ class Groups:
 
 
 def _ranges(values: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Sorted values in a few ranges, apart where the gaps between them are widest, if that can be told."""
+    """Sorted values in a few ranges, split at the widest gaps if the type has gaps."""
     ends = list(range(1, len(values)))
     if len(values) > _MOST_RANGES and not isinstance(values[0], str):
         ends.sort(key=lambda number: values[number] - values[number - 1], reverse=True)

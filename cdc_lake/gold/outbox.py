@@ -1,7 +1,7 @@
-"""A gold table's way to its topic, at least once.
+"""Sends a gold table's rows to its topic, at least once.
 
-The table is committed first. What is due then are the rows of every key that any commit has touched since the last one
-whose rows were all sent, and it stays due until a commit says that they were: `sent` in the table's progress.
+The table is committed first. Then the rows of every key changed since the last commit that was sent completely are due,
+until a commit records that they were sent: `sent` in the table's progress.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from cdc_lake.tables.progress import GoldProgress, Sent
 
 
 def is_due(header: Header, progress: GoldProgress | None) -> bool:
-    """Whether there is anything that may not have been sent."""
+    """Whether there may be rows that were not sent."""
     if header.topic is None or progress is None:
         return header.topic is not None
     return progress.sent.get(header.topic.topic) != Sent(commit=progress.commit, is_whole=True)
@@ -40,8 +40,8 @@ def send_due(
     progress, topic = gold.progress(), header.topic
     assert progress is not None and topic is not None, "the table was made, and has a topic"
     if topic.topic not in progress.sent:
-        # Else keys that are sent now, and gone before this comes to its end, would be nobody's.
-        progress = gold.advance(_noted(progress, topic.topic, run_id, is_whole=False)).progress
+        # Otherwise, if this send dies midway, keys deleted before the next send would get no tombstone.
+        progress = gold.advance(_with_sent(progress, topic.topic, run_id, is_whole=False)).progress
     rows = due(gold, header.keys, progress.sent[topic.topic], done).persist()
     try:
         sent = sink.send(rows, keys=header.keys, batch=progress.commit, doc=header.description)
@@ -49,25 +49,25 @@ def send_due(
         rows.unpersist()
     failpoints.reach("gold.after_send", batch=progress.commit)
     done.count(sent=sent)
-    return gold.advance(_noted(progress, topic.topic, run_id, is_whole=True))
+    return gold.advance(_with_sent(progress, topic.topic, run_id, is_whole=True))
 
 
-def _noted(progress: GoldProgress, topic: str, run_id: str, *, is_whole: bool) -> GoldProgress:
+def _with_sent(progress: GoldProgress, topic: str, run_id: str, *, is_whole: bool) -> GoldProgress:
     return progress.next(run_id, sent={topic: Sent(commit=progress.commit + 1, is_whole=is_whole)})
 
 
 def due(gold: Table[GoldProgress], keys: Sequence[str], sent: Sent, done: TableReport) -> DataFrame:
-    """The rows to send: the table's columns, and `__gone`, whether there is no row of this key any more.
+    """The rows to send: the table's columns, and `__gone`, whether the key no longer has a row.
 
-    While a topic cannot be reached its table stays as it is, so few commits are ever due at once.
+    A table whose topic cannot be reached gets no new commits, so few commits are ever due at once.
     """
     rows = gold.read().withColumn(GONE, F.lit(False))
     try:
         touched = _touched(gold, keys, sent.commit)
     except ExpiredError as error:
         done.warn(
-            f"all rows are sent again, because {error.what}; of keys that went since, consumers are not told: let them "
-            "read an emptied topic anew"
+            f"all rows are sent again, because {error.what}; keys deleted since get no tombstone: have consumers "
+            "reload from an emptied topic"
         )
         return rows
     gone = null_safe_join(touched, rows, keys, "left_anti").withColumn(GONE, F.lit(True))
@@ -76,29 +76,29 @@ def due(gold: Table[GoldProgress], keys: Sequence[str], sent: Sent, done: TableR
 
 
 def _touched(gold: Table[GoldProgress], keys: Sequence[str], since: int) -> DataFrame:
-    """The keys that any commit behind `since` touched.
+    """The keys changed by the commits after `since`.
 
     Raises:
-        ExpiredError: the table has let go of what they changed.
+        ExpiredError: the table no longer retains those versions.
     """
     history = gold.history()
     start = next((one.version for one in history if one.progress and one.progress.commit == since), None)
     if start is None:
-        what = f"commit {since}, the last that was sent, is not known any more"
+        what = f"commit {since}, the last that was sent, is no longer known"
         raise ExpiredError(gold.id(), what, "name a newer one")
     versions = [one.version for one in history if one.version >= start]
-    named = [_keys_apart(*gold.differing(*pair), keys) for pair in zip(versions[1:], versions, strict=False)]
+    named = [_differing_keys(*gold.differing(*pair), keys) for pair in zip(versions[1:], versions, strict=False)]
     nothing = gold.read().select(*map(quoted, keys)).limit(0)
     return reduce(DataFrame.unionByName, named, nothing).distinct().localCheckpoint()
 
 
-def _keys_apart(before: DataFrame, after: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """The keys whose rows differ; where rows cannot be compared, all."""
+def _differing_keys(before: DataFrame, after: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """The keys whose rows differ; all, if the rows cannot be compared."""
     names = [quoted(name) for name in keys]
     if before.schema.simpleString() != after.schema.simpleString() or "map<" in after.schema.simpleString():
         return before.select(*names).unionByName(after.select(*names))
-    was, is_now = (
+    rows_before, rows_now = (
         null_safe_join(rows, others, rows.columns, "left_anti").select(*names)
         for rows, others in ((before, after), (after, before))
     )
-    return was.unionByName(is_now)
+    return rows_before.unionByName(rows_now)

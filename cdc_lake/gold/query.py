@@ -1,4 +1,4 @@
-"""What a gold model's queries see: its sources, each at one version, under the names that it gave them."""
+"""The input of a gold model's queries: its sources, each at one version, under the names that the model gives them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ _WHILE_IT_RUNS = (
     ArrayIndexOutOfBoundsException,
     DateTimeException,
 )
-"""What a value can do to a query. Spark 3.5 calls all of these `Job aborted`, which PySpark has no class for."""
+"""Errors that values can cause. Spark 3.5 reports all of them as `Job aborted`, which has no class in PySpark."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Source:
 
     Attributes:
         id: the table's.
-        progress: what it carries.
-        version: the one that is read.
+        progress: at that version.
+        version: the one to read.
     """
 
     silver: Table[SilverProgress]
@@ -52,49 +52,49 @@ class Source:
     version: int
 
     def rows(self) -> DataFrame:
-        """What a model sees of it."""
-        return seen(self.silver.read(as_of=self.version))
+        """The rows that a model sees."""
+        return live_rows(self.silver.read(as_of=self.version))
 
     def rows_before(self, version: int) -> DataFrame:
-        """What a model saw of it, in the columns of now."""
+        """The rows that a model saw at a version, in the current columns."""
         now = self.silver.read(as_of=self.version)
-        return seen(as_columns_of(now, self.silver.read(as_of=version)))
+        return live_rows(as_columns_of(now, self.silver.read(as_of=version)))
 
 
-def seen(rows: DataFrame) -> DataFrame:
-    """Of silver's rows those that are not deleted, in the source's columns."""
-    if DELETED in rows.columns:  # a table of `merge.mode: append` has no such row
+def live_rows(rows: DataFrame) -> DataFrame:
+    """Silver's rows that are not deleted, in the source's columns."""
+    if DELETED in rows.columns:  # a table with `merge.mode: append` has no deleted rows
         rows = rows.where(~F.col(DELETED).eqNullSafe(True))
     return rows.drop(*SILVER_META)
 
 
 @dataclass(frozen=True)
 class Query:
-    """Asks a model's queries.
+    """Runs a model's queries.
 
     Attributes:
-        session: its own, because the names of its sources are nobody else's.
+        session: for this model only, since its source names are temporary views.
     """
 
     session: SparkSession
     model: GoldModel
 
-    def ask(self, text: str, views: Mapping[str, DataFrame], what: str) -> DataFrame:
-        """What a query says of these rows, not yet computed.
+    def run(self, text: str, views: Mapping[str, DataFrame], what: str) -> DataFrame:
+        """The result of a query on these rows, not yet computed.
 
         Args:
             text: the query.
-            views: the rows of the model's topics, by the names that it gave them.
+            views: the rows of the model's topics, by the model's names for them.
             what: which query it is, for messages.
 
         Raises:
-            ModelError: it is not a query, or Spark does not take it.
+            ModelError: it is not a query, or Spark rejects it.
         """
         for alias, rows in {**views, **self._files}.items():
             rows.createOrReplaceTempView(alias)
-        # What a query reads by a path is in no progress.
+        # The progress does not track what a query reads by path.
         self.session.conf.set("spark.sql.runSQLOnFiles", "false")
-        with in_our_words(self.model):
+        with translated_errors(self.model):
             parser(self.session).parsePlan(text)  # any one statement
             try:
                 parsed = parser(self.session).parseQuery(text)
@@ -112,33 +112,33 @@ class Query:
         for alias, source in self.model.header.files.items():
             texts = ", ".join(f"{quoted(name)} string" for name in source.columns)
             rows = self.session.createDataFrame(list(self.model.files[alias]), texts)
-            with in_our_words(self.model):
+            with translated_errors(self.model):
                 typed = (_typed(source.file, name, kind).alias(name) for name, kind in source.columns.items())
                 found[alias] = rows.select(*typed)
         return found
 
 
 def _typed(file: str, name: str, kind: str) -> Column:
-    """A text as the type that its column is said to have."""
+    """Text cast to its column's declared type."""
     text = F.col(quoted(name))
     wrong = F.raise_error(F.concat(F.lit(f"{file}: no {kind} in the column {name}: "), text))
     return F.coalesce(text.cast(kind), F.when(text.isNotNull(), wrong).cast(kind))
 
 
 @contextmanager
-def in_our_words(model: GoldModel) -> Iterator[None]:
-    """Tell what Spark says of a model with the model's file.
+def translated_errors(model: GoldModel) -> Iterator[None]:
+    """Translate Spark's errors to ones that name the model's file.
 
     Raises:
-        ModelError: Spark does not take the SQL, or the engine the result.
+        ModelError: Spark rejects the SQL, or the engine the result.
         DamagedFileError: a file that it reads is missing or damaged.
-        CdcLakeError: Spark failed at it; it may have been the SQL or not.
+        CdcLakeError: Spark failed, because of the SQL or not.
     """
     try:
         yield
     except (*_WHILE_IT_RUNS, Py4JJavaError) as exc:
-        todo = "mend the SQL if it is that; else run again with --debug to see where"
+        todo = "fix the SQL if it is the cause; otherwise run again with --debug to see where it failed"
         failed = CdcLakeError(str(model.file), f"Spark failed: {first_line(exc)}", todo)
         raise (damage_error(exc, str(model.file)) or failed) from exc
     except PySparkException as exc:
-        raise ModelError(str(model.file), f"Spark says: {first_line(exc)}", "mend the SQL") from exc
+        raise ModelError(str(model.file), f"Spark says: {first_line(exc)}", "fix the SQL") from exc

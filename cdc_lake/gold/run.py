@@ -1,40 +1,29 @@
-"""Gold: a table for each SQL model, brought up to date when silver or the model has changed.
+"""Gold: a table for each SQL model, refreshed if silver or the model has changed.
 
-It is refreshed as a whole, or, where the model says which groups a source's rows are part of, only the groups that
-changes of silver touch.
+A refresh computes the whole table, or, if the model maps sources to groups, only the groups that changes affect.
 """
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial, reduce
-from operator import and_, or_
+from functools import partial
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from cdc_lake import failpoints
-from cdc_lake.columns import DELETE, KEEP, KEY, name_problem, quoted
 from cdc_lake.config import Config
-from cdc_lake.config.gold_models import EVERYTHING, WATERMARK, GoldModel, model_names, read_model
-from cdc_lake.errors import ExpiredError, KeyConstraintError, ModelError, NoProgressError
-from cdc_lake.gold.groups import Groups, touched, watermark
+from cdc_lake.config.gold_models import GoldModel, model_names, read_model
+from cdc_lake.errors import NoProgressError
 from cdc_lake.gold.outbox import is_due, send_due
-from cdc_lake.gold.query import Query, Source, in_our_words
-from cdc_lake.gold.topic_schemas import kafka_sink
+from cdc_lake.gold.query import Source
+from cdc_lake.gold.refresh import Comparison, ModelRun, refresh
 from cdc_lake.runs.catalog_sync import sync_catalog_after_run
 from cdc_lake.runs.context import Leases, lake_of, select, silver_targets
-from cdc_lake.runs.expectations import check_expectations, is_met
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import NewData, TableScheduler
-from cdc_lake.sinks.kafka import KafkaSink
 from cdc_lake.spark.session import planned_for, sibling
-from cdc_lake.spark.user_sql import refuse_query
 from cdc_lake.storage.files import LocalFiles, Storage
 from cdc_lake.tables.contract import Commit, Table
-from cdc_lake.tables.joins import null_safe_join
-from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import GoldProgress, SilverProgress
 
 _BYTES_OF_A_ROW = 400
@@ -46,18 +35,18 @@ longer than interpreting them for a few more rows.
 def run_gold(
     config: Config, models: Sequence[str], spark: SparkSession | None = None, *, scheduler: TableScheduler | None = None
 ) -> Report:
-    """Bring the tables of models up to date where silver, or the model, has changed since.
+    """Refresh the tables of models whose silver sources, or whose model, have changed.
 
     Args:
         config: the settings.
         models: names or globs.
-        spark: the session; made when there is none.
-        scheduler: who does it; one, in the calling thread, when there are none.
+        spark: the session; created if none is given.
+        workers: run the tables; by default one, in the calling thread.
 
     Raises:
-        UnknownTableError: a name or glob fits no model.
+        UnknownTableError: a name or glob matches no model.
         ModelError: the header of one of them is wrong.
-        InstallationError: Spark cannot be started with what is installed.
+        InstallationError: the installed packages cannot start Spark.
     """
     report = Report(layer="gold")
     folder = Path(config.gold.models)
@@ -70,8 +59,8 @@ def run_gold(
         return report
     storage = scheduler.open_storage(config, report)
     leases = Leases(config, storage, report.run_id, report.layer)
-    folded = lake_of(config).names(storage, "silver")
-    scheduler.each_table(report, names, _Gold(config, chosen, folded, leases, report.run_id), leases=leases)
+    silver_topics = lake_of(config).names(storage, "silver")
+    scheduler.each_table(report, names, _GoldWork(config, chosen, silver_topics, leases, report.run_id), leases=leases)
     sync_catalog_after_run(config, report, scheduler.spark(config, "gold"))
     failpoints.reach("gold.before_report")
     scheduler.end(storage, config, report)
@@ -81,7 +70,7 @@ def run_gold(
 def _new_without_spark(
     config: Config, files: LocalFiles | Storage, models: Mapping[str, GoldModel], done: TableReport
 ) -> NewData | None:
-    """What is new, where the tables' logs say it plainly."""
+    """What is new, if the tables' logs show it."""
     model = models[done.table]
     header = model.header
     before = lake_of(config).newest_gold(files, header.name, header.table)
@@ -103,7 +92,7 @@ def _new_without_spark(
 
 
 def _is_made_from(progress: GoldProgress, sources: Mapping[str, SilverProgress], model: GoldModel) -> bool:
-    """Whether gold is made from these states of silver tables, by id, and from this model."""
+    """Whether gold was computed from these states of silver tables, by ID, and from this model."""
     numbers = progress.sources, progress.epochs, progress.model
     now = ({table: one.commit for table, one in sources.items()}, {table: one.epoch for table, one in sources.items()})
     return numbers == (*now, model.fingerprint) and all(
@@ -112,134 +101,86 @@ def _is_made_from(progress: GoldProgress, sources: Mapping[str, SilverProgress],
 
 
 @dataclass(frozen=True)
-class _Gold:
+class _GoldWork:
     """The layer's work.
 
     Attributes:
-        folded: the topics that silver has.
+        silver_topics: the topics that silver has.
     """
 
     config: Config
     models: Mapping[str, GoldModel]
-    folded: Sequence[str]
+    silver_topics: Sequence[str]
     leases: Leases
     run_id: str
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
         run = self._run(spark, done)
-        compared = _compared(run)
-        return None if compared.has_changed or is_due(run.model.header, compared.before) else 0
+        comparison = _compare(run)
+        return None if comparison.has_changed or is_due(run.model.header, comparison.before) else 0
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         run = self._run(sibling(spark), done)
         self.leases.recover(run.gold, done)
-        compared = _compared(run)
-        if compared.has_changed:
-            stored_bytes = sum(source.silver.size() for source in {s.id: s for s in compared.sources.values()}.values())
+        comparison = _compare(run)
+        if comparison.has_changed:
+            stored_bytes = sum(
+                source.silver.size() for source in {s.id: s for s in comparison.sources.values()}.values()
+            )
             with planned_for(run.session, rows=stored_bytes // _BYTES_OF_A_ROW):
-                commit = _refresh(run, compared)
-            _note(done, commit)
-        if run.sink is not None and is_due(run.model.header, compared.gold.progress()):
+                commit = refresh(run, comparison)
+            _report_commit(done, commit)
+        if run.sink is not None and is_due(run.model.header, comparison.gold.progress()):
             with done.phase("send"):
-                _note(done, send_due(compared.gold, run.model.header, run.sink, self.run_id, done))
+                _report_commit(done, send_due(comparison.gold, run.model.header, run.sink, self.run_id, done))
         return False
 
-    def _run(self, session: SparkSession, done: TableReport) -> "_Run":
-        return _Run(session, self.config, self.models[done.table], self.folded, self.leases, self.run_id, done)
+    def _run(self, session: SparkSession, done: TableReport) -> "ModelRun":
+        return ModelRun(
+            session, self.config, self.models[done.table], self.silver_topics, self.leases, self.run_id, done
+        )
 
 
-def _note(done: TableReport, commit: Commit[GoldProgress]) -> None:
+def _report_commit(done: TableReport, commit: Commit[GoldProgress]) -> None:
     done.status, done.batches = "ok", 1
     done.consumed_to, done.version_after = commit.progress.sources, commit.version
 
 
-@dataclass(frozen=True)
-class _Run:
-    """One model's turn.
-
-    Attributes:
-        session: its own when it runs its query, because the names of its sources are nobody else's.
-        folded: the topics that silver has.
-    """
-
-    session: SparkSession
-    config: Config
-    model: GoldModel
-    folded: Sequence[str]
-    leases: Leases
-    run_id: str
-    done: TableReport
-
-    @cached_property
-    def gold(self) -> Table[GoldProgress]:
-        """The model's table, which may not be there yet."""
-        header = self.model.header
-        return lake_of(self.config).gold(self.session, header.name, header.table)
-
-    @cached_property
-    def query(self) -> Query:
-        return Query(self.session, self.model)
-
-    @cached_property
-    def sink(self) -> KafkaSink | None:
-        """The topic that the table is sent to, if it is."""
-        topic = self.model.header.topic
-        if topic is None:
-            return None
-        for warning in self.config.kafka.warnings:
-            self.done.warn(warning)
-        return kafka_sink(self.config, topic)
-
-
-@dataclass(frozen=True)
-class _Compared:
-    """What a model's table is made from, beside what it would be made from now.
-
-    Attributes:
-        before: what the table's newest commit says; none if there is no table yet.
-        has_changed: whether it is another model, or other sources, or there is no table yet.
-    """
-
-    gold: Table[GoldProgress]
-    sources: Mapping[str, Source]
-    before: GoldProgress | None
-    following: GoldProgress
-    has_changed: bool
-
-
-def _compared(run: _Run) -> _Compared:
+def _compare(run: ModelRun) -> Comparison:
     done, gold = run.done, run.gold
     with done.phase("plan"):
-        # Before the sources: then a run that commits in between is noticed, not overwritten from an older silver.
+        # Before the sources, so that a concurrent commit is noticed, not overwritten from an older silver.
         before = _progress(gold, done)
         sources = _sources(run)
-        following = _following(run, before, sources.values())
+        next_progress = _following(run, before, sources.values())
         done.version_before = done.version_after = gold.version() if before else None
     done.consumed_from = done.consumed_to = before.sources if before else {}
     read = {source.id: source.progress for source in sources.values()}
-    return _Compared(gold, sources, before, following, before is None or not _is_made_from(before, read, run.model))
+    return Comparison(
+        gold, sources, before, next_progress, before is None or not _is_made_from(before, read, run.model)
+    )
 
 
 def _progress(gold: Table[GoldProgress], done: TableReport) -> GoldProgress | None:
-    """What gold was made from; nothing known, if there are commits and none says so."""
+    """Gold's progress; nothing consumed, if there are commits and none has progress."""
     try:
         return gold.progress()
     except NoProgressError as error:
-        done.warn(f"{error.what}; it is made anew")
-        return GoldProgress(run_id="", commit=gold.version() + 1)  # no commit of ours had a higher number
+        done.warn(f"{error.what}; the table is rebuilt")
+        return GoldProgress(run_id="", commit=gold.version() + 1)  # none of our commits has a higher number
 
 
-def _sources(run: _Run) -> dict[str, Source]:
+def _sources(run: ModelRun) -> dict[str, Source]:
     """The model's silver tables by alias, each pinned to one version; a table with several aliases is pinned once.
 
     Raises:
         UnknownTableError: silver does not have one; the message names the nearest.
     """
     topics_of, root = run.model.header.topics, lake_of(run.config).folder("silver")
-    todo = f"run the silver job first, or mend `sources` in {run.model.file}"
-    topics = select(list(topics_of.values()), run.folded, f"table in {root}", todo)
+    todo = f"run the silver job first, or correct `sources` in {run.model.file}"
+    topics = select(list(topics_of.values()), run.silver_topics, f"table in {root}", todo)
     pinned = {topic: _pinned(silver_targets(run.config, topic)[0].open(run.session)) for topic in topics}
     return {alias: pinned[topic] for alias, topic in topics_of.items()}
 
@@ -251,7 +192,7 @@ def _pinned(silver: Table[SilverProgress]) -> Source:
     return Source(silver, silver.id(), progress, version)
 
 
-def _following(run: _Run, before: GoldProgress | None, sources: Iterable[Source]) -> GoldProgress:
+def _following(run: ModelRun, before: GoldProgress | None, sources: Iterable[Source]) -> GoldProgress:
     read = {source.id: source for source in sources}
     return GoldProgress(
         run_id=run.run_id,
@@ -265,221 +206,3 @@ def _following(run: _Run, before: GoldProgress | None, sources: Iterable[Source]
         sent=before.sent if before else {},
         model=run.model.fingerprint,
     )
-
-
-def _refresh(run: _Run, compared: _Compared) -> Commit[GoldProgress]:
-    """Bring the table up to date, in one commit.
-
-    Raises:
-        ModelError: a query of the model is not one, Spark does not take it, or its columns are not what they have to
-            be.
-        KeyConstraintError: the result has a null or a repeated key.
-        ExpectationError: the result does not meet what the model says that stops it.
-        IncompatibleSchemaError: its topic cannot take it.
-    """
-    query, model = run.query, run.model
-    with run.done.phase("plan"):
-        views = {alias: source.rows() for alias, source in compared.sources.items()}
-        window = model.header.window
-        if window is not None and window.lateness:
-            views[WATERMARK] = watermark(views[window.source], window)
-        result = query.ask(model.text, views, "its SQL")
-        _check_columns(run, result)
-        if run.sink is not None:
-            run.sink.check(run.session, result.schema, keys=model.header.keys, doc=model.header.description)
-        groups = _groups(run, compared, result)
-    if groups is None:
-        return _make_anew(run, compared, result)
-    with run.done.phase("plan"):
-        run.done.count(groups=groups.number)
-        if window is not None:
-            views[window.source] = groups.in_window(views[window.source], window)
-            result = query.ask(model.text, views, "its SQL")
-    return _make_again(run, compared, groups, groups.among(result))
-
-
-def _groups(run: _Run, compared: _Compared, result: DataFrame) -> Groups | None:
-    """The groups to make again; none when the whole table is to be made anew."""
-    header, before = run.model.header, compared.before
-    if header.refresh == "full" or before is None or before.model != compared.following.model:
-        return None
-    if before.versions.keys() != compared.following.versions.keys():
-        return None
-    changed = {alias for alias, source in compared.sources.items() if before.versions[source.id] != source.version}
-    if any(header.touched[alias] == EVERYTHING for alias in changed):
-        return None
-    if _held(compared.gold, result) != dict(compared.gold.read().dtypes):
-        return None
-    if not all(source.progress.keys for source in compared.sources.values()):
-        return None  # silver, made by hand or mended, does not say yet what tells its rows apart
-    if another := sorted(alias for alias, source in compared.sources.items() if not _is_read(source, before)):
-        run.done.warn(
-            f"refreshed as a whole: the history of {', '.join(another)} in silver is another than gold was made from, "
-            "as after a backup was put back"
-        )
-        return None
-    if not changed:  # a restore brought back what was read, or nothing but progress moved
-        return Groups.of(result.select(*map(quoted, header.made_together)).limit(0), result)
-    try:
-        return touched(run.query, compared.sources, before.versions, compared.gold.read(), result)
-    except ExpiredError as error:
-        run.done.warn(f"refreshed as a whole: {error}")
-        return None
-
-
-def _is_read(source: Source, before: GoldProgress) -> bool:
-    """Whether the version that gold was made from is still that version of the table."""
-    if source.id not in before.nonces:
-        return True
-    version = before.versions[source.id]
-    if version > source.version:
-        return False
-    try:
-        found = source.silver.progress(as_of=version)
-    except NoProgressError:
-        return True  # cleaned away, as the table says when its rows are asked for
-    return found is not None and found.nonce == before.nonces[source.id]
-
-
-def _held(gold: Table[GoldProgress], result: DataFrame) -> dict[str, str]:
-    return {name: gold.held_as(kind) for name, kind in result.dtypes}
-
-
-def _make_anew(run: _Run, compared: _Compared, result: DataFrame) -> Commit[GoldProgress]:
-    """Put the model's result in the place of all rows."""
-    rows = result.persist()
-    try:
-        rows, count = _checked(run, rows)
-        _ready(run, compared)
-        with run.done.phase("write"), in_our_words(run.model):
-            commit = compared.gold.overwrite(_with_key(rows, run.model), compared.following)
-    finally:
-        result.unpersist()
-    failpoints.reach("gold.after_overwrite", batch=compared.following.commit)
-    run.done.count(written=count)
-    return commit
-
-
-def _make_again(run: _Run, compared: _Compared, groups: Groups, result: DataFrame) -> Commit[GoldProgress]:
-    """Put the model's result for some groups in the place of their rows."""
-    made = result.persist()
-    gold, keys = compared.gold, run.model.header.keys
-    try:
-        rows, _ = _checked(run, made)
-        stored = groups.among(gold.read())
-        if not set(groups.names) <= set(keys):
-            _check_apart(run, rows, groups.beside(gold.read()))
-        with run.done.phase("check"), in_our_words(run.model):
-            vanished = null_safe_join(stored, rows, keys, "left_anti")
-            new = rows if _has_map(rows) else null_safe_join(rows, stored, rows.columns, "left_anti")
-            changes = _changes(new, vanished, run.model).persist()
-            counts = {row[DELETE]: row["count"] for row in changes.groupBy(DELETE).count().collect()}
-        _ready(run, compared)
-        with run.done.phase("write"), in_our_words(run.model):
-            following = compared.following
-            commit = gold.merge(changes, keys, following) if counts else gold.advance(following)
-        changes.unpersist()
-    finally:
-        made.unpersist()
-    failpoints.reach("gold.after_merge", batch=compared.following.commit)
-    run.done.count(written=counts.get(False, 0), removed=counts.get(True, 0))
-    return commit
-
-
-def _ready(run: _Run, compared: _Compared) -> None:
-    failpoints.reach("gold.after_plan", batch=compared.following.commit)
-    run.leases.check(run.done.table)
-
-
-def _with_key(rows: DataFrame, model: GoldModel) -> DataFrame:
-    """Rows with their key's text behind, by which an engine may find them."""
-    keys = F.struct(*map(quoted, model.header.keys))
-    return rows.withColumn(KEY, F.to_json(keys, {"ignoreNullFields": "false"}))
-
-
-def _changes(new: DataFrame, vanished: DataFrame, model: GoldModel) -> DataFrame:
-    """Rows as `Table.merge` takes them: those that are new or others now, and those that go."""
-    both = new.withColumn(DELETE, F.lit(False)).unionByName(vanished.withColumn(DELETE, F.lit(True)))
-    return _with_key(both, model).withColumn(KEEP, F.array().cast("array<string>"))
-
-
-def _has_map(rows: DataFrame) -> bool:
-    """Spark does not compare maps."""
-    return any("map<" in kind for _, kind in rows.dtypes)
-
-
-def _check_columns(run: _Run, rows: DataFrame) -> None:
-    """See that the result has the keys and groups, can be partitioned as the model says, and has names that Delta
-    takes: of a wrong one it does not say which it is.
-
-    Raises:
-        ModelError: it does not.
-        ConfigError: it cannot be partitioned.
-    """
-    model, columns = run.model, rows.columns
-    unnamed = [name for name in columns if name_problem(name)]
-    if unnamed:
-        what = f"columns of the result need a name of letters and digits: {', '.join(unnamed)}"
-        raise ModelError(str(model.file), what, "name them with AS")
-    there = {name.casefold() for name in columns}
-    for setting, names in (("keys", model.header.keys), ("groups", model.header.groups)):
-        for name in names:
-            if name.casefold() not in there:
-                near = difflib.get_close_matches(name, columns, n=1, cutoff=0.5) or columns
-                what = f"`{setting}`: the result has no column `{name}`; the nearest: {', '.join(near)}"
-                raise ModelError(str(model.file), what, f"select it, or mend `{setting}`")
-    held_in, keys = model.header.table, model.header.keys
-    check_partitions(str(model.file), held_in, dict(rows.dtypes), keys, "mend `partition_by` in the model's `table`")
-
-
-def _checked(run: _Run, rows: DataFrame) -> tuple[DataFrame, int]:
-    """The rows that are not rejected, and how many they are, once all is seen to be what the header says.
-
-    Raises:
-        KeyConstraintError: a key is null, or stands in several rows.
-        ExpectationError: rows do not meet what is to stop the run.
-    """
-    model = run.model
-    names, expectations = model.header.keys, model.header.expectations
-    with run.done.phase("check"), in_our_words(model):
-        for one in expectations:
-            refuse_query(rows, one.holds, str(model.file), ModelError)
-        if expectations:
-            unmet = rows.agg(*(F.count_if(~is_met(one)).alias(one.name) for one in expectations)).collect()[0]
-            check_expectations(run.done, expectations, unmet.asDict())
-        rejecting = (is_met(one) for one in expectations if one.on_fail == "reject")
-        kept = rows.where(reduce(and_, rejecting, F.lit(True)))
-        keys = [F.col(quoted(name)) for name in names]
-        has_null = reduce(or_, (key.isNull() for key in keys))
-        by_key = kept.groupBy(*keys).agg(F.count("*").alias("__rows"))
-        found = by_key.agg(
-            F.sum("__rows").alias("rows"),
-            F.sum(F.when(has_null, F.col("__rows"))).alias("nulls"),
-            F.count_if(F.col("__rows") > 1).alias("repeated"),
-        ).collect()[0]
-    if found["nulls"] or found["repeated"]:
-        raise KeyConstraintError(
-            model.header.name,
-            f"of {found['rows']} rows {found['nulls'] or 0} have a null in their key ({', '.join(names)}), and "
-            f"{found['repeated']} keys stand in several rows; nothing was written",
-            f"mend the query, or name in `keys` what tells its rows apart ({model.file})",
-        )
-    return kept, found["rows"] or 0
-
-
-def _check_apart(run: _Run, rows: DataFrame, others: DataFrame) -> None:
-    """See that no key stands in a group that was made again and in another.
-
-    Raises:
-        KeyConstraintError: one does.
-    """
-    header = run.model.header
-    with run.done.phase("check"), in_our_words(run.model):
-        repeated = null_safe_join(rows, others, header.keys, "left_semi").count()
-    if repeated:
-        raise KeyConstraintError(
-            header.name,
-            f"{repeated} keys ({', '.join(header.keys)}) stand in several rows, of different groups "
-            f"({', '.join(header.made_together)}); nothing was written",
-            f"mend the query or `touched`, or name in `keys` what tells its rows apart ({run.model.file})",
-        )

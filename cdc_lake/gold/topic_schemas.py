@@ -1,4 +1,4 @@
-"""Gold's topics: what they are sent by, and the schemas that they are to have."""
+"""The sinks of gold's topics, and the schemas that their subjects should have."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from cdc_lake.storage.files import Storage
 
 
 def kafka_sink(config: Config, settings: TopicSink) -> KafkaSink:
-    """The sink of a topic, with the settings' broker, registry and schemas written by hand.
+    """The sink of a topic, with the broker, registry and handwritten schemas of the settings.
 
     Raises:
         ConfigError: the settings do not say how to reach the registry, or it refuses the credentials.
-        UnsupportedError: schemas are not registered in one of its type.
-        InfrastructureError: it does not answer.
+        UnsupportedError: the registry's type does not register schemas.
+        InfrastructureError: it does not respond.
     """
     address, timeout = kafka_address(config), config.kafka.timeout_seconds
     by_hand, login = Path(config.gold.schemas), broker_login(config.kafka)
@@ -31,10 +31,10 @@ def kafka_sink(config: Config, settings: TopicSink) -> KafkaSink:
 
 @dataclass(frozen=True)
 class SubjectSchema:
-    """A schema that a subject is to have.
+    """The schema that a subject should have.
 
     Attributes:
-        origin: the file that it stands in, or the model from whose table it follows.
+        origin: its file, or the model whose table it follows from.
     """
 
     subject: str
@@ -43,12 +43,12 @@ class SubjectSchema:
 
 
 def subject_schemas(config: Config, patterns: Sequence[str]) -> list[SubjectSchema]:
-    """The schemas of the subjects that `patterns` (names or globs) name: written by hand, or those of models' topics.
+    """The schemas of the subjects that match `patterns` (names or globs): handwritten, or derived from models' tables.
 
     Raises:
-        UnknownTableError: a pattern fits none, or the table of a model that is asked for is not there yet.
+        UnknownTableError: a pattern matches none, or the table of a requested model does not exist yet.
         ModelError: the header of a model is wrong.
-        IncompatibleSchemaError: Avro has no such columns, or a schema written by hand does not fit them.
+        IncompatibleSchemaError: Avro has no such columns, or a handwritten schema does not fit them.
     """
     files = {file.stem: file for file in sorted(Path(config.gold.schemas).glob("*.avsc"))}
     models = _by_subject(config)

@@ -38,19 +38,19 @@ class SilverTarget:
 
     Attributes:
         name: the topic's; for all but the first table followed by its storage, `<topic>@hudi_mor`.
-        held_in: its format, type and partitions.
+        storage: its format, type and partitions.
         path, side: its folder, and its side table's.
     """
 
     name: str
     topic: str
-    held_in: StorageConfig
+    storage: StorageConfig
     path: str
     side: str
 
     def open(self, spark: SparkSession) -> Table[SilverProgress]:
         """The table; see `lake.open`."""
-        return silver_table(spark, self.path, self.held_in)
+        return silver_table(spark, self.path, self.storage)
 
     def open_side(self, spark: SparkSession) -> SideTable:
         """Its side table."""
@@ -58,7 +58,7 @@ class SilverTarget:
 
     def newest(self, files: LocalFiles | Storage) -> Newest[SilverProgress] | None:
         """Its newest commit, read without Spark; see `newest_commit`."""
-        return newest_commit(files, self.path, self.held_in.format, SilverProgress)
+        return newest_commit(files, self.path, self.storage.format, SilverProgress)
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from cdc_lake.lake.lake import SilverTarget, check_holds_no_tables
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, Version
 from cdc_lake.runs.context import Leases, lake_of, select, silver_targets
-from cdc_lake.silver.batch import Batch, SilverRun, check_columns, looking
-from cdc_lake.silver.events import sent_by
-from cdc_lake.silver.evolution import Evolved, check_steps, evolved
+from cdc_lake.silver.batch import Batch
+from cdc_lake.silver.events import sent_columns
+from cdc_lake.silver.evolution import LayoutChange, check_steps, evolve_layout
+from cdc_lake.silver.table_run import SilverRun, check_columns, read_only_run
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource, offsets_of
 from cdc_lake.spark.session import build_session, is_little
@@ -193,7 +194,7 @@ class _TopicPlanner:
         bronze = lake_of(self.config).bronze(self.spark, self.topic)
         landed, settings = bronze.progress(), self.config.table(self.topic)
         assert landed is not None, "a bronze table is created with progress"
-        run = looking(
+        run = read_only_run(
             lake_of(self.config),
             target,
             self.spark,
@@ -202,7 +203,7 @@ class _TopicPlanner:
             settings=settings,
         )
         progress = run.silver.progress()
-        run = run.of_key(landed, progress.key_from if progress else None)
+        run = run.with_current_key(landed, progress.key_from if progress else None)
         known = bronze.reached_by(progress, landed)
         is_compared, reached = progress is not None and known is None, known or 0
         found = TablePlan(
@@ -214,14 +215,14 @@ class _TopicPlanner:
         )
         rows = run.bronze.where((F.col("batch") > reached) & (F.col("status") == "ok"))
         batch = Batch(run, reached + 1, landed.commit, progress, rows)
-        after = None if progress is None or run.known is None else Evolved(run.known, (), progress.gone)
+        after = None if progress is None or run.known is None else LayoutChange(run.known, (), progress.gone)
         if reached < landed.commit:
             found.records = batch.counts.total
             found.what, found.why = _describe_merge(batch, is_compared)
         try:
             check_columns(run)
             if found.records and batch.schemas is not None:
-                after = batch.schemas.evolved
+                after = batch.schemas.layout_change
                 found.steps = _planned_steps(run, after)
                 check_steps(target.name, after.steps, settings.schema_.evolution)
             if after is not None:
@@ -232,7 +233,7 @@ class _TopicPlanner:
             found.refused.append(str(error))
         return found
 
-    def _announced(self, run: SilverRun, after: Evolved) -> Evolved:
+    def _announced(self, run: SilverRun, after: LayoutChange) -> LayoutChange:
         """The columns that the latest registry schema would cause.
 
         Args:
@@ -242,14 +243,16 @@ class _TopicPlanner:
             return replace(after, steps=())
         schema = avro_schema(self.newest.text).of_table(run.settings)
         try:
-            sent = sent_by([], [schema], schema)
+            sent = sent_columns([], [schema], schema)
         except SchemaError as exc:
             todo = "fix the schema in the registry, or its records will be quarantined"
             raise UnsupportedError(f"{self.topic}{VALUE_SUFFIX}, version {self.newest.number}", str(exc), todo) from exc
-        return evolved(run.done.table, sent, stored=after.layout, gone=after.gone, placing=run.placing)
+        return evolve_layout(
+            run.done.table, sent, stored=after.layout, retired=after.retired, column_mapping=run.column_mapping
+        )
 
 
-def _planned_steps(run: SilverRun, after: Evolved) -> list[PlannedStep]:
+def _planned_steps(run: SilverRun, after: LayoutChange) -> list[PlannedStep]:
     size = run.silver.size() if after.is_wider else 0
     return [
         PlannedStep(words=step.words, ddl=step.ddl(run.done.table), rewritten_bytes=size if step.kind == "widen" else 0)
@@ -277,7 +280,7 @@ def _describe_merge(batch: Batch, is_compared: bool) -> tuple[str, list[str]]:
         why.append(f"{counts.late} records were replayed: their keys are refolded from all of bronze")
     if counts.truncates:
         why.append(f"{counts.truncates} truncates: every row of the table is read")
-    if counts.marks and run.settings.deletes.missing_after_snapshot:
+    if counts.markers and run.settings.deletes.missing_after_snapshot:
         why.append("a snapshot began or ended: rows that it lacks are deleted")
     if run.partitions > 1:
         why.append(f"{run.partitions} partitions: keys that changed partition are refolded from all of bronze")

@@ -24,7 +24,7 @@ from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.operations.story import position_text
 from cdc_lake.points import milliseconds
 from cdc_lake.runs.context import lake_of, select_landed, silver_targets
-from cdc_lake.silver.events import place
+from cdc_lake.silver.events import log_position
 from cdc_lake.spark.session import build_session
 from cdc_lake.storage.files import Storage
 from cdc_lake.tables.contract import progress_of
@@ -159,7 +159,7 @@ def _rejected(config: Config, topic: str, spark: SparkSession, bronze: BronzeTab
     if not may_be:
         return None
     places = reduce(DataFrame.unionByName, (one.select(KAFKA) for one in verdicts)).distinct()
-    rows = bronze.read().where(F.col("status") == "ok").withColumn(KAFKA, place())
+    rows = bronze.read().where(F.col("status") == "ok").withColumn(KAFKA, log_position())
     rows = rows.join(F.broadcast(places), KAFKA, "left_semi")
     judged, took = [], F.lit(False)
     for number, entries in enumerate(verdicts):
@@ -263,7 +263,7 @@ def list_quarantined(
     for topic in select_landed(config, Storage(spark), tables):
         rows = selected(config, topic, spark, selection).select(
             F.struct(*COORDINATES).alias("at"),
-            place().alias("place"),
+            log_position().alias("place"),
             F.unix_millis("kafka_timestamp").alias("written_ms"),
             "first_batch",
             *("error.stage", "error.code", F.col("error.message").alias("reason")),

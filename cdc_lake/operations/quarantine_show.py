@@ -20,8 +20,9 @@ from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, ListedRecord, Selection, selected, utc_time
 from cdc_lake.operations.story import position_text, sent_values, value_text
 from cdc_lake.runs.context import lake_of, select_landed, silver_targets
-from cdc_lake.silver.batch import Reading, looking
-from cdc_lake.silver.events import place
+from cdc_lake.silver.events import log_position
+from cdc_lake.silver.reader import BronzeReader
+from cdc_lake.silver.table_run import read_only_run
 from cdc_lake.spark.session import build_session
 from cdc_lake.storage.files import Storage
 
@@ -115,7 +116,7 @@ def show_quarantined(
     found: list[QuarantinedRecord] = []
     for topic in select_landed(config, storage, tables):
         if len(found) < limit:
-            rows = selected(config, topic, spark, selection).orderBy(place()).limit(limit - len(found))
+            rows = selected(config, topic, spark, selection).orderBy(log_position()).limit(limit - len(found))
             found += _read_records(config, topic, spark, files, rows)
     return found
 
@@ -133,7 +134,7 @@ def _read_records(
         collected = records.select(
             *(*COORDINATES, "status", "error", "first_batch", "headers", "key_schema", "value_schema"),
             *(f"{side}_{what}" for side in SIDES for what in ("framing", "reference")),
-            place().alias(KAFKA),
+            log_position().alias(KAFKA),
             F.unix_millis("kafka_timestamp").alias("written_ms"),
             *(F.length(side).alias(f"{side}_size") for side in SIDES),
             *(F.substring(side, 1, _SHOWN_BYTES).alias(f"{side}_head") for side in SIDES),
@@ -172,10 +173,12 @@ def _typed_rows(
     if rows.isEmpty():
         return {}
     target, rows = silver_targets(config, topic)[0], rows.select(*BRONZE)
-    reading = Reading(looking(lake_of(config), target, spark, bronze=rows, partitions=1, settings=config.table(topic)))
+    reading = BronzeReader(
+        read_only_run(lake_of(config), target, spark, bronze=rows, partitions=1, settings=config.table(topic))
+    )
     schemas = reading.schemas_in(rows)
     assert schemas is not None, "rejected events have a key"
-    sent = reading.events(rows, schemas, has_moves=True).select(KAFKA, "row", "unavailable").collect()
+    sent = reading.events(rows, schemas, has_key_changes=True).select(KAFKA, "row", "unavailable").collect()
     return {tuple(row[KAFKA]): {name: _truncated(text) for name, text in sent_values(row).items()} for row in sent}
 
 

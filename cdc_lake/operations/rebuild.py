@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from cdc_lake import failpoints
 from cdc_lake.columns import BATCH, BRONZE, DELETE, DELETED, KEEP, KEY, UNAVAILABLE, quoted
 from cdc_lake.config import Config
-from cdc_lake.decode.key import key_tree_in
+from cdc_lake.decode.key import key_tree_from_row
 from cdc_lake.decode.types import same_key
 from cdc_lake.errors import ConfigError, DataLossError, TableLockedError, UnsupportedError
 from cdc_lake.fold.rules import DELETES
@@ -23,9 +23,12 @@ from cdc_lake.runs.context import Leases, end_report, lake_of, select, silver_ta
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.append import check_has_keys
-from cdc_lake.silver.batch import Batch, Reading, Schemas, SilverRun, is_of_former_key, looking
-from cdc_lake.silver.events import place, sent_by
-from cdc_lake.silver.merge import Folded, folded, is_start
+from cdc_lake.silver.batch import Batch
+from cdc_lake.silver.events import log_position, sent_columns
+from cdc_lake.silver.fold_result import FoldResult
+from cdc_lake.silver.merge import fold_events, is_start
+from cdc_lake.silver.reader import BatchSchemas, BronzeReader
+from cdc_lake.silver.table_run import SilverRun, has_former_key, read_only_run
 from cdc_lake.tables.kept import with_kept
 from cdc_lake.tables.progress import BronzeProgress, KeyFrom, SilverProgress
 
@@ -137,7 +140,7 @@ class _Rebuild:
                 "silver has changed since the differences were shown; nothing was written",
                 "stop the runs that write the table, then run the command again",
             )
-        looked = looking(
+        looked = read_only_run(
             lake_of(self.config),
             target,
             spark,
@@ -156,7 +159,9 @@ class _Rebuild:
             key_from = before.key_from if before else None
             if self.options.key:
                 key_from = _find_key_change(run, progress, self.options.key)
-            rebuilt = _RebuiltTable.of(run.of_key(progress, key_from), progress, before, key_from, self.options)
+            rebuilt = _RebuiltTable.of(
+                run.with_current_key(progress, key_from), progress, before, key_from, self.options
+            )
         try:
             with done.phase("compare"):
                 if self.options.key and before is not None:
@@ -189,8 +194,8 @@ class _RebuiltTable:
     before: SilverProgress | None
     key_from: KeyFrom | None
     last: int
-    schemas: Schemas
-    outcome: Folded
+    schemas: BatchSchemas
+    outcome: FoldResult
     rows: DataFrame
 
     @classmethod
@@ -217,7 +222,7 @@ class _RebuiltTable:
         batch.check_casts()
         if not (options.is_seeded or options.key):
             _check_history(run, batch.schemas, there)
-        outcome = folded(batch)
+        outcome = fold_events(batch)
         changes = outcome.changes(before.commit + 1 if before else 1)
         if options.is_seeded:
             rows = _with_changes(run, outcome.schemas, changes)
@@ -307,7 +312,7 @@ class _RebuiltTable:
         """
         run, before, source = self.run, self.before or SilverProgress(run_id="", commit=0), bronze.id()
         run.check_lease()
-        now = {**self.outcome.schemas.of_progress(), "side": self.outcome.remember(before.commit + 1)}
+        now = {**self.outcome.schemas.progress_fields(), "side": self.outcome.remember(before.commit + 1)}
         nonce = bronze.nonce_of(self.last)
         consumed = {"sources": {source: self.last}, "nonces": {source: nonce} if nonce else {}}
         following = before.next(run.run_id, **consumed, key_from=self.key_from, **now)
@@ -328,7 +333,7 @@ def _find_key_change(run: SilverRun, landed: BronzeProgress, key: Sequence[str])
     """
     side, keys = _keys(run, run.bronze)
     events = run.bronze.where((F.col("status") == "ok") & F.col(side).isin(*keys))
-    came = {row[side]: row["last"] for row in events.groupBy(side).agg(F.max(place()).alias("last")).collect()}
+    came = {row[side]: row["last"] for row in events.groupBy(side).agg(F.max(log_position()).alias("last")).collect()}
     newest = keys[max(came, key=lambda name: came[name])]
     if set(newest) != set(key):
         raise ConfigError(
@@ -363,11 +368,11 @@ def _keys(run: SilverRun, bronze: DataFrame) -> tuple[str, dict[str, dict[str, s
     trees = {}
     for (name,) in events.select(side).distinct().collect():
         tree = run.schemas.by_fingerprint(name).of_table(run.settings).tree
-        trees[name] = key_tree_in(tree, columns) if columns else tree
+        trees[name] = key_tree_from_row(tree, columns) if columns else tree
     if not trees:
         raise UnsupportedError(run.done.table, "bronze has no event with a key", "run the bronze job first")
-    sent = zip(trees, sent_by(trees.values(), []).keys, strict=True)
-    return side, {name: run.placing.places(run.done.table, one) for name, one in sent}
+    sent = zip(trees, sent_columns(trees.values(), []).keys, strict=True)
+    return side, {name: run.column_mapping.target_types(run.done.table, one) for name, one in sent}
 
 
 def _former_deletes(
@@ -376,17 +381,17 @@ def _former_deletes(
     """The silver keys whose last unmerged event before the key change is a delete."""
     side, keys = _keys(run, run.bronze)
     of_silver = [name for name, one in keys.items() if set(one) == set(before.keys)]
-    former = run.of_key(landed, before.key_from).bronze.where(
-        is_of_former_key(landed, key_from)
+    former = run.with_current_key(landed, before.key_from).bronze.where(
+        has_former_key(landed, key_from)
         & (F.col("status") == "ok")
         & (F.col("batch") > before.sources.get(source, 0))
         & F.col("tombstone_of").isNull()
         & F.col("key").isNotNull()
         & F.col(side).isin(of_silver)
     )
-    last = former.groupBy("key").agg(F.max_by("op", place()).alias("op"))
+    last = former.groupBy("key").agg(F.max_by("op", log_position()).alias("op"))
     deleted = last.where(F.col("op").isin(*DELETES)).select(F.col("key").alias(KEY))
-    schemas, silver = Reading(run, before).schemas_in(former), run.silver.read()
+    schemas, silver = BronzeReader(run, before).schemas_in(former), run.silver.read()
     found = silver.limit(0) if schemas is None else schemas.with_key(silver).join(deleted, KEY, "left_semi")
     return found.select(*map(quoted, before.keys))
 
@@ -398,7 +403,7 @@ def _last_whole_batch(there: DataFrame, rows: DataFrame, newest: int) -> int:
     return newest if first is None else int(first) - 1
 
 
-def _check_history(run: SilverRun, schemas: Schemas, there: DataFrame) -> None:
+def _check_history(run: SilverRun, schemas: BatchSchemas, there: DataFrame) -> None:
     """Check that bronze has the complete history of each silver row.
 
     Raises:
@@ -417,7 +422,7 @@ def _check_history(run: SilverRun, schemas: Schemas, there: DataFrame) -> None:
         )
 
 
-def _with_changes(run: SilverRun, schemas: Schemas, changes: DataFrame) -> DataFrame:
+def _with_changes(run: SilverRun, schemas: BatchSchemas, changes: DataFrame) -> DataFrame:
     """Silver's rows with `changes` applied, and `__key`."""
     stored = schemas.with_key(run.silver.read())
     others = {field.name: field.dataType for field in changes.schema if field.name not in (KEEP, DELETE)}

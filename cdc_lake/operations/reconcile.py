@@ -19,7 +19,7 @@ from cdc_lake.runs.context import end_report, select_landed, silver_targets
 from cdc_lake.runs.report import DifferentRow, ReconcileResult, Report, TableReport, check_totals
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.append import check_has_keys
-from cdc_lake.silver.batch import layout_of, placing
+from cdc_lake.silver.table_run import column_mapping, layout_of
 from cdc_lake.storage.files import Storage
 
 _MAX_RECHECKED_KEYS = 1_000
@@ -94,7 +94,9 @@ class _Snapshot:
             version = stored.version()
             rows = stored.read(as_of=version)
             table = _table_of(read_tables(connection), target.topic, prefix)
-            layout = replace(layout_of(rows.schema, progress), placing=placing(config.table(target.topic), stored))
+            layout = replace(
+                layout_of(rows.schema, progress), column_mapping=column_mapping(config.table(target.topic), stored)
+            )
             shared, columns = shared_columns(table, rows.schema, progress.keys, layout.of_source)
             sides = postgres.SourceRows(connection, shared), silver.SilverRows(rows, shared)
             yield cls(shared, columns, *sides, rows, version, source_lsn)

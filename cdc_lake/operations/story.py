@@ -15,14 +15,15 @@ from cdc_lake.columns import BRONZE, KAFKA
 from cdc_lake.config import Config
 from cdc_lake.decode.envelope import is_snapshot_edge
 from cdc_lake.errors import ConfigError
-from cdc_lake.fold.rules import STREAMING_OPS, TRUNCATE, WHOLE_TABLE_OPS, Event, Order, Place, State, step
+from cdc_lake.fold.rules import STREAMING_OPS, TRUNCATE, WHOLE_TABLE_OPS, Event, LogPosition, Order, State, step
 from cdc_lake.fold.table_events import table_events
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.runs.context import lake_of, needs_hadoop, only_one, select_landed, silver_targets
 from cdc_lake.runs.expectations import UNMET, with_unmet
 from cdc_lake.silver.append import check_has_keys
-from cdc_lake.silver.batch import Reading, SilverRun, looking
-from cdc_lake.silver.events import place
+from cdc_lake.silver.events import log_position
+from cdc_lake.silver.reader import BronzeReader
+from cdc_lake.silver.table_run import SilverRun, read_only_run
 from cdc_lake.spark.session import build_session, is_little, lake_files, planned_for
 from cdc_lake.storage.files import Storage
 
@@ -99,9 +100,9 @@ def _story(config: Config, topic: str, bronze: BronzeTable, key: str, spark: Spa
     check_has_keys(config.table(topic), topic, "look for the row in silver")
     landed, target = bronze.progress(), silver_targets(config, topic)[0]
     assert landed is not None, "a bronze table is created with progress"
-    run = looking(lake_of(config), target, spark, bronze=rows, partitions=1, settings=config.table(topic))
+    run = read_only_run(lake_of(config), target, spark, bronze=rows, partitions=1, settings=config.table(topic))
     progress = run.silver.progress()
-    run = run.of_key(landed, progress.key_from if progress else None)
+    run = run.with_current_key(landed, progress.key_from if progress else None)
     text = _find_key(topic, run.bronze, key)
     reached = bronze.reached_by(progress, landed) or 0
     events, left_out = _story_events(run, text, reached)
@@ -149,27 +150,27 @@ def _story_events(run: SilverRun, key: str, reached: int) -> tuple[list[StoryEve
     happened, more = _key_events(run, own)
     listed = _fold_events(happened, reached, more)
     is_aside = F.col("status").isin("quarantined", "dropped") | F.col("tombstone_of").isNotNull()
-    aside, more_aside = _first(run.bronze.where(own & is_aside).withColumn(KAFKA, place()))
+    aside, more_aside = _first(run.bronze.where(own & is_aside).withColumn(KAFKA, log_position()))
     listed += [(tuple(row[KAFKA]), _unfolded_event(row)) for row in aside]
     return [event for _, event in sorted(listed, key=lambda one: one[0])], more + more_aside
 
 
 def _key_events(run: SilverRun, own: Column) -> tuple[list[tuple[Event, StoryEvent]], int]:
     """The first events of a key, and those of all keys, in log order, and how many more follow."""
-    of_all = (F.col("op") == TRUNCATE) | is_snapshot_edge(F.col("snapshot"))
-    rows = run.bronze.where((own | of_all) & (F.col("status") == "ok"))
-    reading = Reading(run)
+    truncates_and_markers = (F.col("op") == TRUNCATE) | is_snapshot_edge(F.col("snapshot"))
+    rows = run.bronze.where((own | truncates_and_markers) & (F.col("status") == "ok"))
+    reading = BronzeReader(run)
     schemas, sent, more = reading.schemas_in(rows), list[Row](), 0
     if schemas is not None:
-        events = reading.events(rows.where(own), schemas, has_moves=True)
+        events = reading.events(rows.where(own), schemas, has_key_changes=True)
         rejecting = [one for one in run.settings.quality.expectations if one.on_fail == "reject"]
         unmet = with_unmet(events, rejecting, run.done.table).drop("key")
         sent, more = _first(events.join(unmet, KAFKA, "left"))
     found = [
         *(_row_event(row) for row in sent),
-        *map(_whole_table_event, table_events(*reading.of_all(rows)).events),
+        *map(_whole_table_event, table_events(*reading.truncates_and_markers(rows)).events),
     ]
-    found.sort(key=lambda one: one[0].place)
+    found.sort(key=lambda one: one[0].log_position)
     return found[:_MAX_EVENTS], more + len(found[_MAX_EVENTS:])
 
 
@@ -181,7 +182,7 @@ def _first(events: DataFrame) -> tuple[list[Row], int]:
 
 def _fold_events(
     happened: Iterable[tuple[Event, StoryEvent]], reached: int, more: int
-) -> list[tuple[Place, StoryEvent]]:
+) -> list[tuple[LogPosition, StoryEvent]]:
     """Fold events, and add to each its effect. Events of all keys are listed only if they count.
 
     Args:
@@ -207,7 +208,7 @@ def _fold_events(
             continue
         else:
             one.verdict, one.why = "lost", _why_lost(event, newest)
-        listed.append((event.place, one))
+        listed.append((event.log_position, one))
     if winner is not None and winner.verdict == "counts" and state.has_row:
         if more:
             winner.why = "an event that is not shown may decide"
@@ -222,7 +223,7 @@ def _why_lost(event: Event, newest: Event | None) -> str:
     has_positions = event.order.position is not None and newest.order.position is not None
     is_by_position = has_positions and event.order.domain == newest.order.domain
     by = "its log position and time are not newer" if is_by_position else "its time is older"
-    return f"stale: {by} than those of {position_text(newest.place)}"
+    return f"stale: {by} than those of {position_text(newest.log_position)}"
 
 
 def _row_event(row: Row) -> tuple[Event, StoryEvent]:
@@ -235,7 +236,7 @@ def _row_event(row: Row) -> tuple[Event, StoryEvent]:
 
 
 def _whole_table_event(event: Event) -> tuple[Event, StoryEvent]:
-    at, ts_ms = position_text(event.place), event.order and event.order.ts_ms
+    at, ts_ms = position_text(event.log_position), event.order and event.order.ts_ms
     why = "the table was truncated" if event.op == TRUNCATE else "a completed snapshot lacks the row"
     return event, StoryEvent(place=at, op=event.op, source_ts_ms=ts_ms, why=why)
 

@@ -26,9 +26,10 @@ from cdc_lake.lake.lake import BronzeTable, SilverTarget
 from cdc_lake.points import Offset, Point, SourceTime, iso, milliseconds
 from cdc_lake.runs.context import lake_of, only_one, open_gold, select, select_landed, silver_targets
 from cdc_lake.silver.append import check_has_keys
-from cdc_lake.silver.batch import Batch, is_before, is_of_former_key, looking
-from cdc_lake.silver.events import place
-from cdc_lake.silver.merge import folded
+from cdc_lake.silver.batch import Batch
+from cdc_lake.silver.events import log_position
+from cdc_lake.silver.merge import fold_events
+from cdc_lake.silver.table_run import has_former_key, is_before, read_only_run
 from cdc_lake.storage.files import Storage
 from cdc_lake.tables.contract import Table, progress_of
 from cdc_lake.tables.progress import BronzeProgress, GoldProgress, KeyFrom
@@ -140,7 +141,7 @@ class _Silver:
         check_has_keys(self.config.table(self.target.topic), self.target.topic, "name a version or a commit time")
         topic, bronze = self.target.topic, _bronze(self.config, self.target.topic, self.spark)
         landed = progress_of(bronze)
-        run = looking(
+        run = read_only_run(
             lake_of(self.config),
             self.target,
             self.spark,
@@ -155,7 +156,7 @@ class _Silver:
         batch = Batch(run, 1, landed.commit, None, rows)
         if batch.schemas is None:
             raise TimeTravelError(topic, f"bronze has no row event up to {point}", "name a later point")
-        outcome = folded(batch)
+        outcome = fold_events(batch)
         found = outcome.changes(landed.commit).where(~F.col(DELETE)).drop(KEY, KEEP, DELETE)
         # The rows belong to no commit of silver.
         return _State(found.withColumn(BATCH, F.lit(None).cast("bigint")), list(outcome.layout.keys))
@@ -198,7 +199,7 @@ def _of_one_key(
     """
     if key_from is None or key_from.topic_id not in landed.offsets:
         return rows
-    is_former, is_until = is_of_former_key(landed, key_from), _is_until(point, landed, topic)
+    is_former, is_until = has_former_key(landed, key_from), _is_until(point, landed, topic)
     generation = list(landed.offsets).index(key_from.topic_id)
     is_needed = ~is_former & is_before(key_from.whole, generation)
     ((of_today, missing),) = rows.agg(
@@ -262,8 +263,8 @@ def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) ->
         TimeTravelError: the snapshot had not ended.
     """
     is_row = (F.col("op") == _SNAPSHOT_OP) & ~F.col("snapshot").eqNullSafe(_INCREMENTAL)
-    first_end = F.min(F.when(is_snapshot_end(F.col("snapshot")), place()))
-    first_other = F.min(F.when(~is_row, place()))
+    first_end = F.min(F.when(is_snapshot_end(F.col("snapshot")), log_position()))
+    first_other = F.min(F.when(~is_row, log_position()))
     of_rows = rows.where(F.col("tombstone_of").isNull() & (F.col("key").isNotNull() | (F.col("op") == TRUNCATE)))
     found = of_rows.agg(
         F.coalesce(first_end, first_other).alias("end"),
@@ -276,7 +277,7 @@ def _check_snapshot_has_ended(rows: DataFrame, point: SourceTime, topic: str) ->
     of_snapshot = rows.where(is_row)
     if end is not None:
         at_end = F.struct(*(F.lit(value).alias(name) for name, value in end.asDict().items())).cast(KAFKA_TYPE)
-        of_snapshot = of_snapshot.where(place() <= at_end)
+        of_snapshot = of_snapshot.where(log_position() <= at_end)
     ((ended_ms,),) = of_snapshot.agg(F.max(_event_time_ms())).collect()
     known_ms = first_ms if ended_ms is None else ended_ms
     if known_ms is None or point.ms < known_ms:

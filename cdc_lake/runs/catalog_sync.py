@@ -197,7 +197,7 @@ class _LakeTable:
 def _lake_table(config: Config, layer: str, name: str) -> _LakeTable:
     if layer == "silver":
         target = next(one for one in silver_targets(config, name.partition("@")[0]) if one.name == name)
-        return _LakeTable(layer, name, target.path, target.held_in, target.open)
+        return _LakeTable(layer, name, target.path, target.storage, target.open)
     path = lake_of(config).path(layer, name)
     if layer == "gold":
         storage = read_model(Path(config.gold.models) / f"{name}.sql").header.table

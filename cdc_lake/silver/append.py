@@ -1,4 +1,4 @@
-"""Silver of `merge.mode: append`: a row for each event, as it came. Nothing is folded, so nothing is known of keys."""
+"""Silver with `merge.mode: append`: one row per event, without a fold or keys."""
 
 from collections.abc import Mapping
 
@@ -11,8 +11,10 @@ from cdc_lake.columns import BATCH, KAFKA, META, META_TYPE, quoted, type_text
 from cdc_lake.config import TableConfig
 from cdc_lake.errors import ConfigError
 from cdc_lake.runs.errors import first_line
-from cdc_lake.silver import side_entries as memory
-from cdc_lake.silver.batch import Batch, Schemas, SilverRun
+from cdc_lake.silver import side_entries
+from cdc_lake.silver.batch import Batch
+from cdc_lake.silver.reader import BatchSchemas
+from cdc_lake.silver.table_run import SilverRun
 from cdc_lake.spark.literals import of_batch
 from cdc_lake.spark.user_sql import refuse_query
 from cdc_lake.tables.delta import with_statistics
@@ -23,7 +25,7 @@ _MOST_STATISTICS = 32
 
 
 def check_has_keys(settings: TableConfig, topic: str, todo: str) -> None:
-    """See that a table's rows have keys, for what tells them apart by these.
+    """Check that a table's rows have keys, for commands that look rows up by key.
 
     Raises:
         ConfigError: they have none.
@@ -32,18 +34,17 @@ def check_has_keys(settings: TableConfig, topic: str, todo: str) -> None:
         raise ConfigError(topic, "its rows have no key: `merge.mode` is append", todo)
 
 
-def appended(batch: Batch, schemas: Schemas, commit: int) -> DataFrame:
-    """The rows that a batch adds.
+def appended(batch: Batch, schemas: BatchSchemas, commit: int) -> DataFrame:
+    """The rows that a batch appends.
 
-    Columns out: the layout's; `meta` struct, which record a row is; `__op`, `__source_ts_ms`, `__batch`; those that the
-    settings derive.
+    Columns out: the layout's; `meta` struct, which identifies the record; `__op`, `__source_ts_ms`, `__batch`; those in
+    `merge.derive`.
 
     Raises:
-        ConfigError: an expression is none of these columns, gives another type than before, or a column's name is
-            taken.
+        ConfigError: an expression in `derive` is not valid for these columns, changes its type, or its name is in use.
     """
     run = batch.run
-    events = batch.events(batch.accepted, schemas, has_moves=False, more=["kafka_timestamp"])
+    events = batch.events(batch.accepted, schemas, has_key_changes=False, more=["kafka_timestamp"])
     place = F.col(KAFKA)
     kafka = [place[name].alias(name) for name in ("topic", "generation", "partition", "offset")]
     meta = F.struct(F.struct(*kafka, F.col("kafka_timestamp").alias("timestamp")).alias("kafka")).cast(META_TYPE)
@@ -60,14 +61,14 @@ def appended(batch: Batch, schemas: Schemas, commit: int) -> DataFrame:
     if batch.progress is not None:
         _check_types(rows.schema, run.silver.schema(), run.settings.merge.derive, run.done.table)
     columns = {field.name: type_text(field.dataType) for field in rows.schema}
-    check_partitions(run.done.table, run.held_in, columns, ())
+    check_partitions(run.done.table, run.storage, columns, ())
     return rows
 
 
 def may_repeat(batch: Batch) -> bool:
-    """Whether silver may have records of a batch already: bronze was wiped, restored or put back from a backup.
+    """Whether silver may already have records of a batch: bronze was deleted, restored or replaced by a backup.
 
-    Bronze then reads them once more, or they come back once more from quarantine or a gap, as replayed ones (`late`).
+    Bronze then reads them again, or they return from quarantine or a gap as replayed records (`late`).
     """
     has_more = batch.progress is not None and bool(batch.progress.again or batch.counts.late)
     return batch.run.is_comparison or has_more
@@ -96,19 +97,19 @@ def statistics(rows: DataFrame) -> list[str]:
 
 
 def remember(batch: Batch, commit: int) -> SidePin | None:
-    """Write which events were rejected, and which count again; the pin for silver's commit."""
+    """Write the entries of rejected and readmitted events; the pin for silver's commit."""
     parts = []
     if batch.rejected is not None:
-        parts.append(memory.rejected_entries(batch.rejected))
+        parts.append(side_entries.rejected_entries(batch.rejected))
     if batch.readmitted is not None:
-        parts.append(memory.forgotten(batch.readmitted))
+        parts.append(side_entries.forgotten(batch.readmitted))
     return batch.remember(parts, commit)
 
 
 def _derived(rows: DataFrame, derive: Mapping[str, str], table: str) -> DataFrame:
     for name in derive:
         if name in rows.columns:
-            raise ConfigError(f"{table}: derive: {name}", "there is a column of that name", "give it another name")
+            raise ConfigError(f"{table}: derive: {name}", "a column of that name already exists", "use another name")
     found = []
     for name, expression in derive.items():
         try:
@@ -116,7 +117,7 @@ def _derived(rows: DataFrame, derive: Mapping[str, str], table: str) -> DataFram
             rows.select(F.expr(expression))
         except PySparkException as exc:
             raise ConfigError(
-                f"{table}: derive: {name}", f"Spark says: {first_line(exc)}", "mend it in this table's settings"
+                f"{table}: derive: {name}", f"Spark says: {first_line(exc)}", "fix it in this table's settings"
             ) from exc
         found.append(F.expr(expression).alias(name))
     return rows.select("*", *found)
@@ -128,6 +129,6 @@ def _check_types(rows: StructType, stored: StructType, derive: Mapping[str, str]
             was, becomes = type_text(stored[name].dataType), type_text(rows[name].dataType)
             raise ConfigError(
                 f"{table}: derive: {name}",
-                f"it was {was}, and now is {becomes}",
-                "give the new one another name, or cast it",
+                f"its type changed from {was} to {becomes}",
+                "use another name for the new column, or cast it",
             )

@@ -1,4 +1,4 @@
-"""Events that say by a column of their row that it is gone (`merge.apply_as_deletes`)."""
+"""Events that a condition on their row turns into deletes (`merge.apply_as_deletes`)."""
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -12,17 +12,17 @@ _OF_ROWS = ("row", "unavailable")
 
 
 def with_deletes(events: DataFrame, condition: str, table: str) -> DataFrame:
-    """Make deletes of the events whose row meets a condition.
+    """Turn events whose row meets a condition into deletes.
 
     Args:
         events: `events()`' columns.
-        condition: in SQL, on silver's columns; one that is null is not met.
-        table: whose they are, for the message.
+        condition: SQL on silver's columns; null counts as not met.
+        table: its name, for messages.
 
     Columns out: those of `events`.
 
     Raises:
-        ConfigError: the condition is none of the table's columns.
+        ConfigError: the condition is not valid for the table's columns.
     """
     rows = events.select(F.struct(*events.columns).alias("__event"), "row.*")
     try:
@@ -30,7 +30,7 @@ def with_deletes(events: DataFrame, condition: str, table: str) -> DataFrame:
         met = rows.withColumn("__is_met", F.coalesce(F.expr(condition).cast("boolean"), F.lit(False)))
     except PySparkException as exc:
         raise ConfigError(
-            f"{table}: apply_as_deletes", f"Spark says: {first_line(exc)}", "mend it in this table's settings"
+            f"{table}: apply_as_deletes", f"Spark says: {first_line(exc)}", "fix it in this table's settings"
         ) from exc
     event = F.col("__event")
     is_met = F.col("__is_met") & event["row"].isNotNull()

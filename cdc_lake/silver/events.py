@@ -1,4 +1,4 @@
-"""From bronze rows to typed change events: the one way in which silver, and every other reader, sees what happened."""
+"""From bronze rows to typed change events: silver and every other reader use this module."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -8,29 +8,31 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import KAFKA, quoted
 from cdc_lake.decode import framing
-from cdc_lake.decode.envelope import ROW_OPS, known_of, row_fields, row_of
-from cdc_lake.decode.key import key_fields, key_in, key_values
-from cdc_lake.decode.records import Decoded, WriterSchema, with_decoded_keys, with_decoded_values
+from cdc_lake.decode.envelope import ROW_OPS, row_fields, row_of, row_or_before
+from cdc_lake.decode.key import key_fields, key_from_row, key_values
+from cdc_lake.decode.records import DecodedLayout, DecodedLayouts, WriterSchema, with_decoded_keys, with_decoded_values
 from cdc_lake.decode.schemas import Tree
-from cdc_lake.decode.types import held_types, mapping
-from cdc_lake.silver.evolution import Layout, Sent
-from cdc_lake.silver.key_changes import move_of
-from cdc_lake.silver.unavailable import can_be_unavailable, may_hold, unavailable
+from cdc_lake.decode.types import stored_types, type_mapping
+from cdc_lake.silver.evolution import Layout, SentColumns
+from cdc_lake.silver.key_changes import key_change_id
+from cdc_lake.silver.unavailable import can_be_unavailable, may_contain_placeholder, unavailable
 
 
-def sent_by(keys: Iterable[Tree], values: Iterable[WriterSchema], newest: WriterSchema | None = None) -> Sent:
-    """The columns that schemas bring, as they are held in a table.
+def sent_columns(
+    keys: Iterable[Tree], values: Iterable[WriterSchema], newest: WriterSchema | None = None
+) -> SentColumns:
+    """The columns of schemas, in the types in which a table stores them.
 
     Args:
         keys: the schemas of keys.
-        values: in the order in which they first came.
-        newest: the one that came last. JSON without a schema does not say which columns there are.
+        values: in order of first use.
+        newest: the one used last. JSON without a schema does not list the columns.
     """
     has_all = newest is not None and newest.format != "json"
-    return Sent(
-        [held_types(key_fields(tree)) for tree in keys],
-        [held_types(row_fields(one.tree)) for one in values],
-        held_types(row_fields(newest.tree)) if newest is not None and has_all else None,
+    return SentColumns(
+        [stored_types(key_fields(tree)) for tree in keys],
+        [stored_types(row_fields(one.tree)) for one in values],
+        stored_types(row_fields(newest.tree)) if newest is not None and has_all else None,
     )
 
 
@@ -44,7 +46,7 @@ def events(
     unavailable_value: str,
     key_columns: Sequence[str] | None = (),
     null_means_unchanged: Sequence[str] = (),
-    has_moves: bool = True,
+    has_key_changes: bool = True,
     is_narrow: bool = False,
     more: Sequence[str] = (),
 ) -> DataFrame:
@@ -52,23 +54,23 @@ def events(
 
     Args:
         bronze: its bronze rows of status ok.
-        layout: the columns to give each event.
-        keys: the key schemas among the rows.
-        values: the value schemas among the rows.
-        frames: the frames among the rows.
-        unavailable_value: the connector's placeholder for what it did not send.
-        key_columns: those of the row that make the key; empty where Kafka's key does, none where rows have no key: then
-            `pk` is null, and a delete's `row` is the row as it was.
-        null_means_unchanged: the columns whose null in an update says the same.
-        has_moves: whether there may be halves of key changes among the rows.
-        is_narrow: whether `row` is left out, and of values no more is decoded than what tells `unavailable`.
-        more: columns of bronze that come along.
+        layout: the columns of each event.
+        keys: the key schemas of the rows.
+        values: the value schemas of the rows.
+        frames: the frames of the rows.
+        unavailable_value: the connector's placeholder for a value that was not sent.
+        key_columns: the columns of the row that form the key; empty if Kafka's key is used, none if rows have no key:
+        then
+            `pk` is null, and a delete's `row` is the row before it.
+        null_means_unchanged: columns whose null in an update means that the value was not sent.
+        has_key_changes: whether halves of key changes may be among the rows.
+        is_narrow: leave out `row`, and decode of values only what `unavailable` needs.
+        more: further bronze columns to return.
 
-    Columns in: bronze's. Columns out: `key` string; `pk` struct of the primary key; `row` struct of all columns of the
-    layout, null for deletes and tombstones; `unavailable` array<string>; `op`, `source_ts_ms`, `source_position`,
-    `position_domain`, `snapshot`; `move`, the name of the key change that the event is half of; `batch`, `late`;
-    `__kafka` struct; where the settings cast columns, `unfit` array<string>, those of them whose value does not go into
-    the type.
+    Columns in: bronze's. Columns out: `key` string; `pk` struct of the primary key; `row` struct of the layout's
+    columns, null for deletes and tombstones; `unavailable` array<string>; `op`, `source_ts_ms`, `source_position`,
+    `position_domain`, `snapshot`; `key_change`, the ID of the key change that the event is half of; `batch`, `late`;
+    `__kafka` struct; if the settings cast columns, `uncastable` array<string>, those whose value does not fit the type.
     """
     bodies = {side: framing.body(F.col(f"raw_{side}"), F.col("framing")[side], frames) for side in ("key", "value")}
     rows, key_layouts = with_decoded_keys(
@@ -82,7 +84,7 @@ def events(
         wanted = {name for one in values for name in _large(one, null_means_unchanged)}.union(key_columns or ())
         values = [one for one in values if not wanted.isdisjoint(row_fields(one.tree))]
         if not (key_columns or null_means_unchanged) and all(one.format == "avro" for one in values):
-            bodies["value"] = F.when(may_hold(bodies["value"], unavailable_value), bodies["value"])
+            bodies["value"] = F.when(may_contain_placeholder(bodies["value"], unavailable_value), bodies["value"])
     rows, value_layouts = with_decoded_values(
         rows,
         {one.fingerprint: (one,) for one in values},
@@ -91,52 +93,70 @@ def events(
         before=key_columns != (),
         columns=wanted,
     )
-
-    def pk_in(value: Decoded) -> Column | None:
-        found = key_in(value, key_columns) if key_columns else None
-        return _pk(layout, found) if found else None
-
-    pk = key_layouts.chosen(partial(_pk, layout)) if key_columns == () else value_layouts.chosen(pk_in)
-    rows = rows.withColumn("pk", pk.cast(struct_type(layout.keys) if layout.keys else "string"))
-    row = value_layouts.chosen(lambda one: _row(layout, one))
+    rows = rows.withColumn("pk", _primary_key(layout, key_layouts, value_layouts, key_columns))
     has_row = F.col("op").isin(*(op for op in ROW_OPS if op != "d" or key_columns is None))
     of_change = ("headers", "source_position", "position_domain", "source_ts_ms", "key")
-    move = move_of(*map(F.col, of_change)) if has_moves else F.lit(None).cast("string")
-    # A new row and a snapshot's are sent whole: a null there is one.
-    is_whole = F.col("snapshot").isNotNull() | (F.col("op") == "r") | ((F.col("op") == "c") & move.isNull())
-
-    def missing(one: Decoded) -> Column:
-        of_row = row_fields(one.tree), row_of(one.tree, one.value), unavailable_value
-        sent = unavailable(*of_row, held_in=layout.of_source)
-        if not null_means_unchanged:
-            return sent
-        return F.when(is_whole, sent).otherwise(unavailable(*of_row, null_means_unchanged, held_in=layout.of_source))
-
-    of_row = [F.when(has_row, row).cast(struct_type(layout.columns)).alias("row")]
-    unfit = [F.when(has_row, value_layouts.chosen(lambda one: _unfit(layout, one))).alias("unfit")]
+    key_change = key_change_id(*map(F.col, of_change)) if has_key_changes else F.lit(None).cast("string")
+    unsent = _unsent(layout, value_layouts, unavailable_value, null_means_unchanged, key_change)
+    row = F.when(has_row, value_layouts.chosen(lambda one: _row(layout, one)))
+    uncastable = F.when(has_row, value_layouts.chosen(lambda one: _uncastable(layout, one)))
     return rows.select(
         "key",
         "pk",
-        *(() if is_narrow else of_row),
-        F.when(has_row, value_layouts.chosen(missing)).cast("array<string>").alias("unavailable"),
+        *([] if is_narrow else [row.cast(struct_type(layout.columns)).alias("row")]),
+        F.when(has_row, unsent).cast("array<string>").alias("unavailable"),
         *("op", "source_ts_ms", "source_position", "position_domain", "snapshot", "batch", "late"),
-        move.alias("move"),
-        place().alias(KAFKA),
-        *(unfit if layout.placing.cast and not is_narrow else ()),
+        key_change.alias("key_change"),
+        log_position().alias(KAFKA),
+        *([uncastable.alias("uncastable")] if layout.column_mapping.cast and not is_narrow else []),
         *more,
     )
+
+
+def _primary_key(
+    layout: Layout, keys: DecodedLayouts, values: DecodedLayouts, key_columns: Sequence[str] | None
+) -> Column:
+    def of_row(value: DecodedLayout) -> Column | None:
+        found = key_from_row(value, key_columns) if key_columns else None
+        return _pk(layout, found) if found else None
+
+    pk = keys.chosen(partial(_pk, layout)) if key_columns == () else values.chosen(of_row)
+    return pk.cast(struct_type(layout.keys) if layout.keys else "string")
+
+
+def _unsent(
+    layout: Layout,
+    values: DecodedLayouts,
+    placeholder: str,
+    null_means_unchanged: Sequence[str],
+    key_change: Column,
+) -> Column:
+    """The layout's columns that a value was not sent for."""
+    # New rows and snapshot rows are complete: a null there is a null.
+    is_complete = F.col("snapshot").isNotNull() | (F.col("op") == "r") | ((F.col("op") == "c") & key_change.isNull())
+
+    def missing(one: DecodedLayout) -> Column:
+        of_row = row_fields(one.tree), row_of(one.tree, one.value), placeholder
+        sent = unavailable(*of_row, columns_of=layout.of_source)
+        if not null_means_unchanged:
+            return sent
+        return F.when(is_complete, sent).otherwise(
+            unavailable(*of_row, null_means_unchanged, columns_of=layout.of_source)
+        )
+
+    return values.chosen(missing)
 
 
 def with_rows(
     records: DataFrame, layout: Layout, *, values: Sequence[WriterSchema], frames: Collection[str]
 ) -> DataFrame:
-    """Decode the rows of records of which the fold has kept the bytes.
+    """Decode the rows of records whose bytes the fold has kept.
 
     Args:
         records: `pk`, `raw_value`, `value_schema`, `framing`.
         layout, values, frames: see `events`.
 
-    Columns out: all; `row` struct of all columns of the layout, null where there are no bytes.
+    Columns out: all; `row` struct of the layout's columns, null if there are no bytes.
     """
     body = framing.body(F.col("raw_value"), F.col("framing"), frames)
     by_name = {one.fingerprint: (one,) for one in values}
@@ -146,16 +166,16 @@ def with_rows(
     return rows.select(*records.columns, row.alias("row"))
 
 
-def place() -> Column:
-    """A bronze row's place in the log, in log order: what `__kafka` holds."""
+def log_position() -> Column:
+    """A bronze row's log position, in log order: the fields of `__kafka`."""
     return F.struct("log_ts", "topic", "generation", "partition", "offset")
 
 
 def large_columns(
     values: Iterable[WriterSchema], layout: Layout, null_means_unchanged: Collection[str] = ()
 ) -> dict[str, str]:
-    """The columns that may not have been sent, name to type: by their type in any of the schemas, or because they are
-    named.
+    """The columns that an event may leave out, name to type: because of their type in a schema, or by
+    `null_means_unchanged`.
     """
     found = {
         name
@@ -172,37 +192,39 @@ def _large(schema: WriterSchema, null_means_unchanged: Collection[str]) -> list[
 
 
 def struct_type(columns: Mapping[str, str]) -> str:
-    """Spark's name of the struct of these columns."""
+    """Spark's name of the struct type of these columns."""
     return "struct<" + ", ".join(f"{quoted(name)}: {kind}" for name, kind in columns.items()) + ">"
 
 
-def _pk(layout: Layout, decoded: Decoded) -> Column:
+def _pk(layout: Layout, decoded: DecodedLayout) -> Column:
     values = key_values(decoded.tree, decoded.value)
-    by_place = {layout.placing.place(source): value for source, value in values.items()}
-    return F.struct(*(by_place[name].alias(name) for name in layout.keys))
+    by_target = {layout.column_mapping.target(source): value for source, value in values.items()}
+    return F.struct(*(by_target[name].alias(name) for name in layout.keys))
 
 
-def _row(layout: Layout, decoded: Decoded) -> Column:
+def _row(layout: Layout, decoded: DecodedLayout) -> Column:
     values = {name: F.col("pk")[name] for name in layout.keys}
     values = _sent(layout, decoded) | values
     nothing = {name: F.lit(None).cast(kind) for name, kind in layout.columns.items()}
     return F.struct(*(values.get(name, nothing[name]).alias(name) for name in layout.columns))
 
 
-def _sent(layout: Layout, decoded: Decoded) -> dict[str, Column]:
-    """What a value says of silver's columns."""
+def _sent(layout: Layout, decoded: DecodedLayout) -> dict[str, Column]:
+    """The values of silver's columns in a decoded value."""
     columns, found = row_fields(decoded.tree), {}
-    row = known_of(decoded.tree, decoded.value, list(columns))
+    row = row_or_before(decoded.tree, decoded.value, list(columns))
     for source, tree in columns.items():
-        held = mapping(tree)
-        name = layout.column_for(source, held.type)
+        stored = type_mapping(tree)
+        name = layout.column_for(source, stored.type)
         if name is not None:
-            found[name] = held.convert(row[source])
+            found[name] = stored.convert(row[source])
     return found
 
 
-def _unfit(layout: Layout, decoded: Decoded) -> Column:
-    sent, cast = _sent(layout, decoded), layout.placing.cast
-    is_unfit = {name: sent[name].isNotNull() & sent[name].cast(cast[name]).isNull() for name in cast if name in sent}
-    found = [F.when(is_so, name) for name, is_so in is_unfit.items()]
+def _uncastable(layout: Layout, decoded: DecodedLayout) -> Column:
+    sent, cast = _sent(layout, decoded), layout.column_mapping.cast
+    is_uncastable = {
+        name: sent[name].isNotNull() & sent[name].cast(cast[name]).isNull() for name in cast if name in sent
+    }
+    found = [F.when(is_so, name) for name, is_so in is_uncastable.items()]
     return F.array_compact(F.array(*found)) if found else F.array().cast("array<string>")

@@ -1,8 +1,9 @@
 """Silver's columns, and how they follow the source's.
 
-A column of the source has its *place*: the column of silver that is called as it is, or as `schema.rename` says. Values
-whose type does not go with the place's stand beside it, in `<place>__<type>`. What was placed once stays so: a table
-that is made anew from the same events has the same columns. docs/reference/evolution.md lists each change.
+Each source column has a *target column* in silver: the column of the same name, or the one that `rename` names. Values
+whose type is incompatible with the target go to a *variant column*, `<target>__<type>`. A column never moves once it
+exists: a table that is rebuilt from the same events has the same columns. docs/reference/evolution.md lists each
+change.
 """
 
 import shlex
@@ -12,8 +13,8 @@ from typing import Literal
 
 from cdc_lake.columns import quoted
 from cdc_lake.config import Evolution
-from cdc_lake.decode.column_mapping import OTHER_NAME, ColumnMapping, column_problem, variant_name
-from cdc_lake.decode.schemas import twins
+from cdc_lake.decode.column_mapping import RENAME_OR_EXCLUDE, ColumnMapping, column_problem, variant_name
+from cdc_lake.decode.schemas import duplicate_names
 from cdc_lake.decode.types import plain_type, same_key, wider
 from cdc_lake.errors import ConfigError, SchemaChangeError, UnsupportedError
 
@@ -25,32 +26,32 @@ class Layout:
     Attributes:
         keys: the primary key's, name to Spark type, in the key schema's order.
         columns: all, keys first.
-        beside: name of a column that stands beside its place -> the place.
-        placing: what it follows.
+        variants: variant column -> its target column.
+        column_mapping: from source columns to target columns.
     """
 
     keys: Mapping[str, str]
     columns: Mapping[str, str]
-    beside: Mapping[str, str] = field(default_factory=dict)
-    placing: ColumnMapping = field(default_factory=ColumnMapping)
+    variants: Mapping[str, str] = field(default_factory=dict)
+    column_mapping: ColumnMapping = field(default_factory=ColumnMapping)
 
-    def of_place(self, place: str) -> list[str]:
-        """The columns that hold the values of a place."""
-        own = [place] if place in self.columns and place not in self.beside else []
-        return own + [name for name, of in self.beside.items() if of == place and name in self.columns]
+    def of_target(self, target: str) -> list[str]:
+        """A target column and its variants, as far as they exist."""
+        own = [target] if target in self.columns and target not in self.variants else []
+        return own + [name for name, of in self.variants.items() if of == target and name in self.columns]
 
     def of_source(self, source: str) -> list[str]:
-        """The columns that hold the values of a column of the source."""
-        place = self.placing.place(source)
-        return [] if place is None else self.of_place(place)
+        """The columns that store a source column's values."""
+        target = self.column_mapping.target(source)
+        return [] if target is None else self.of_target(target)
 
     def column_for(self, source: str, kind: str) -> str | None:
-        """The column that takes a source column's values of a type; none if it is left out."""
-        place = self.placing.place(source)
-        if place is None:
+        """The column that takes a source column's values of a type; none if it is excluded."""
+        target = self.column_mapping.target(source)
+        if target is None:
             return None
-        kind = self.placing.type_of(place, kind)
-        return next((name for name in self.of_place(place) if _holds(self.columns[name], kind)), None)
+        kind = self.column_mapping.type_of(target, kind)
+        return next((name for name in self.of_target(target) if _can_store(self.columns[name], kind)), None)
 
 
 @dataclass(frozen=True)
@@ -58,77 +59,76 @@ class SchemaStep:
     """One change of a silver table's columns.
 
     Attributes:
-        kind: `add`; `widen`, for which the table is written anew; `beside`, values of another type in a column of
-            their own; `gone`, no longer sent; `back`, sent again.
+        kind: `add`; `widen`, which rewrites the table; `variant`, a new column for values of an incompatible type;
+            `retired`, no longer sent; `resumed`, sent again.
         column: silver's.
-        was, becomes: Spark types; none where there is none.
-        place: of `beside`.
+        was, becomes: Spark types; none if not applicable.
+        target: of `variant`.
     """
 
-    kind: Literal["add", "widen", "beside", "gone", "back"]
+    kind: Literal["add", "widen", "variant", "retired", "resumed"]
     column: str
     was: str | None = None
     becomes: str | None = None
-    place: str | None = None
+    target: str | None = None
 
     @property
     def words(self) -> str:
-        """What changes."""
+        """A description of the change."""
         match self.kind:
             case "add":
                 return f"`{self.column}` {self.becomes} is new"
             case "widen":
                 return f"`{self.column}` {self.was} becomes {self.becomes}"
-            case "beside":
-                return f"`{self.place}` {self.was} comes as {self.becomes}: such values are in `{self.column}`"
-            case "gone":
-                return f"`{self.column}` is not sent any more: it stays, null from now on"
+            case "variant":
+                return f"`{self.target}` changed from {self.was} to {self.becomes}: such values go to `{self.column}`"
+            case "retired":
+                return f"`{self.column}` is no longer sent: the column stays, with null in new rows"
         return f"`{self.column}` is sent again"
 
     def ddl(self, table: str) -> str | None:
         """The step as SQL; none if no column changes."""
         if self.kind == "widen":
             return f"ALTER TABLE {table} ALTER COLUMN {quoted(self.column)} TYPE {self.becomes}"
-        if self.kind in ("add", "beside"):
+        if self.kind in ("add", "variant"):
             return f"ALTER TABLE {table} ADD COLUMN {quoted(self.column)} {self.becomes}"
         return None
 
 
 _ALLOWED: Mapping[Evolution, frozenset[str]] = {
-    "evolve": frozenset({"add", "widen", "beside", "gone", "back"}),
-    "add_only": frozenset({"add", "gone", "back"}),
+    "evolve": frozenset({"add", "widen", "variant", "retired", "resumed"}),
+    "add_only": frozenset({"add", "retired", "resumed"}),
     "freeze": frozenset(),
 }
 
 
 def check_steps(table: str, steps: Sequence[SchemaStep], policy: Evolution) -> None:
-    """See that a table's policy allows all of these steps.
+    """Check that a table's policy allows all of these steps.
 
-    `evolve` takes each; `add_only` new columns and those that are not sent any more, which no stored value notices;
-    `freeze` none.
+    `evolve` allows every step; `add_only` allows new columns, and columns that are no longer sent; `freeze` allows
+    none.
 
     Raises:
-        SchemaChangeError: it does not; the message has each of those that it does not allow.
+        SchemaChangeError: it does not; the message lists the steps that it does not allow.
     """
     refused = [step.words for step in steps if step.kind not in _ALLOWED[policy]]
     if refused:
         raise SchemaChangeError(
             table,
-            f"`schema.evolution: {policy}` does not allow what its events bring: {'; '.join(refused)}",
-            "set `schema.evolution: evolve` for this table and run again (`cdc-lake plan` shows what that does), or "
-            "name the columns in `schema.exclude`, `schema.rename` or `schema.cast`",
+            f"`schema.evolution: {policy}` does not allow these changes: {'; '.join(refused)}",
+            "set `schema.evolution: evolve` for this table and run again (`cdc-lake plan` previews the changes), or "
+            "list the columns in `schema.exclude`, `schema.rename` or `schema.cast`",
         )
 
 
 @dataclass(frozen=True)
-class Sent:
-    """What a table's events were written with, as far as columns go.
+class SentColumns:
+    """The columns in the schemas of a table's events.
 
     Attributes:
-        keys: the columns of each key schema, name to Spark type, that of the last event last; none at all if the key is
-            as it was.
-        values: the columns of each value schema; in the order in which they first came.
-        newest: those of the one that came last, if it says which columns the source has.
+        keys: the columns of each key schema, name to Spark type, the last event's last; empty if the key is unchanged.
+        values: the columns of each value schema, in order of first use.
+        newest: those of the schema used last, if it lists the source's columns.
     """
 
     keys: Sequence[Mapping[str, str]]
@@ -137,128 +137,128 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Evolved:
-    """A layout, and how it came of the one before.
+class LayoutChange:
+    """A layout, and the steps from the previous one.
 
     Attributes:
-        steps: none of a table that is new.
-        gone: the columns that the source does not send any more.
+        steps: none if the table is new.
+        retired: the columns that the source no longer sends.
     """
 
     layout: Layout
     steps: Sequence[SchemaStep]
-    gone: Collection[str] = ()
+    retired: Collection[str] = ()
 
     @property
     def is_wider(self) -> bool:
-        """Whether stored columns have to become wider, for which the table is written anew."""
+        """Whether stored columns must be widened, which rewrites the table."""
         return any(step.kind == "widen" for step in self.steps)
 
 
-def evolved(
+def evolve_layout(
     table: str,
-    sent: Sent,
+    sent: SentColumns,
     *,
     stored: Layout | None = None,
-    gone: Collection[str] = (),
+    retired: Collection[str] = (),
     known: Layout | None = None,
-    placing: ColumnMapping | None = None,
+    column_mapping: ColumnMapping | None = None,
     is_keyless: bool = False,
-) -> Evolved:
+) -> LayoutChange:
     """The columns that a table needs for its stored rows and new events.
 
     Args:
-        sent: what the events were written with.
-        stored: the table's columns; none of a table that is new.
-        gone: those that the source did not send any more.
-        known: the columns of a table that is made anew, which have the names that they had there.
-        placing: where values go; if nothing is said, to columns of their names.
+        sent: the columns of the events.
+        stored: the table's columns; none if the table is new.
+        retired: the columns that the source already no longer sent.
+        known: the columns of the table that is rebuilt, whose names are kept.
+        column_mapping: from source columns to target columns; by default to columns of the same name.
         is_keyless: whether rows have no key.
 
     Raises:
-        UnsupportedError: the primary key is another than before, or a name cannot stand in a table.
-        ConfigError: the settings leave the primary key out, or make two columns one.
+        UnsupportedError: the primary key's columns changed, or a table cannot have a column of that name.
+        ConfigError: the settings exclude the primary key, or map two columns to one.
     """
-    placing = placing or ColumnMapping()
-    keys = {} if is_keyless else _keys(table, sent.keys, stored, placing)
+    column_mapping = column_mapping or ColumnMapping()
+    keys = {} if is_keyless else _keys(table, sent.keys, stored, column_mapping)
     own = {name: kind for name, kind in stored.columns.items() if name not in stored.keys} if stored else {}
-    layout = Layout(keys, {**keys, **own}, stored.beside if stored else {}, placing)
+    layout = Layout(keys, {**keys, **own}, stored.variants if stored else {}, column_mapping)
     for columns in sent.values:
-        for place, kind in placing.places(table, columns).items():
-            if place not in keys:
-                layout = _with_value(layout, place, kind, known or layout)
+        for target, kind in column_mapping.target_types(table, columns).items():
+            if target not in keys:
+                layout = _with_value(layout, target, kind, known or layout)
     check_names(table, layout.columns)
-    now_gone = set(gone)
+    now_retired = set(retired)
     if sent.newest is not None:
-        here = {*keys, *placing.places(table, sent.newest)}
-        now_gone = {name for name in layout.columns if layout.beside.get(name, name) not in here}
-    return Evolved(layout, _steps(stored, layout, set(gone), now_gone) if stored else (), now_gone)
+        here = {*keys, *column_mapping.target_types(table, sent.newest)}
+        now_retired = {name for name in layout.columns if layout.variants.get(name, name) not in here}
+    return LayoutChange(layout, _steps(stored, layout, set(retired), now_retired) if stored else (), now_retired)
 
 
-def _with_value(layout: Layout, place: str, kind: str, known: Layout) -> Layout:
-    """The layout with a column that takes a place's values of a type, called as it is in `known`."""
-    for name in layout.of_place(place):
+def _with_value(layout: Layout, target: str, kind: str, known: Layout) -> Layout:
+    """The layout with a column that takes a target's values of a type, named as in `known`."""
+    for name in layout.of_target(target):
         if (becomes := wider(layout.columns[name], kind)) is not None:
             return replace(layout, columns={**layout.columns, name: becomes})
-    name, becomes = _in_known(layout, known, place, kind) or (_free_name(layout, known, place, kind), kind)
-    beside = {} if name == place else {name: place}
-    return replace(layout, columns={**layout.columns, name: becomes}, beside={**layout.beside, **beside})
+    name, becomes = _in_known(layout, known, target, kind) or (_free_name(layout, known, target, kind), kind)
+    variants = {} if name == target else {name: target}
+    return replace(layout, columns={**layout.columns, name: becomes}, variants={**layout.variants, **variants})
 
 
-def _in_known(layout: Layout, known: Layout, place: str, kind: str) -> tuple[str, str] | None:
-    """What the column is called that takes such values there, and its type; not one that is here and did not."""
-    free = (name for name in known.of_place(place) if name not in layout.columns)
-    of_place = ((name, wider(known.columns[name], kind)) for name in free)
-    return next(((name, becomes) for name, becomes in of_place if becomes is not None), None)
+def _in_known(layout: Layout, known: Layout, target: str, kind: str) -> tuple[str, str] | None:
+    """The name and type of the column in `known` that takes such values, if it is free here."""
+    free = (name for name in known.of_target(target) if name not in layout.columns)
+    of_target = ((name, wider(known.columns[name], kind)) for name in free)
+    return next(((name, becomes) for name, becomes in of_target if becomes is not None), None)
 
 
-def _free_name(layout: Layout, known: Layout, place: str, kind: str) -> str:
-    taken = {*layout.columns, *known.columns}
-    is_free = place.lower() not in {other.lower() for other in taken}
-    return place if is_free else variant_name(place, kind, taken)
+def _free_name(layout: Layout, known: Layout, target: str, kind: str) -> str:
+    reserved = {*layout.columns, *known.columns}
+    is_free = target.lower() not in {other.lower() for other in reserved}
+    return target if is_free else variant_name(target, kind, reserved)
 
 
-def _steps(stored: Layout, layout: Layout, gone: set[str], now_gone: set[str]) -> list[SchemaStep]:
+def _steps(stored: Layout, layout: Layout, retired: set[str], now_retired: set[str]) -> list[SchemaStep]:
     found = []
     for name, kind in layout.columns.items():
-        was, place = stored.columns.get(name), layout.beside.get(name)
+        was, target = stored.columns.get(name), layout.variants.get(name)
         if was is None:
-            beside = layout.columns.get(place) if place else None
-            found.append(SchemaStep("beside" if beside else "add", name, beside, kind, place))
+            base_type = layout.columns.get(target) if target else None
+            found.append(SchemaStep("variant" if base_type else "add", name, base_type, kind, target))
         elif plain_type(was) != plain_type(kind):
             found.append(SchemaStep("widen", name, was, kind))
-    found += [SchemaStep("gone", name) for name in stored.columns if name in now_gone - gone]
-    return found + [SchemaStep("back", name) for name in stored.columns if name in gone - now_gone]
+    found += [SchemaStep("retired", name) for name in stored.columns if name in now_retired - retired]
+    return found + [SchemaStep("resumed", name) for name in stored.columns if name in retired - now_retired]
 
 
 def check_names(table: str, columns: Collection[str]) -> None:
-    """See that columns can stand in one table beside the toolkit's own.
+    """Check that one table can have columns of these names.
 
     Raises:
-        UnsupportedError: one cannot.
+        UnsupportedError: it cannot.
     """
     for name in columns:
         if problem := column_problem(name):
-            raise UnsupportedError(f"{table}.{name}", problem, OTHER_NAME)
-    if both := twins(columns):
-        reason = f"it differs from `{both[0]}` in upper and lower case only"
-        raise UnsupportedError(f"{table}.{both[1]}", reason, OTHER_NAME)
+            raise UnsupportedError(f"{table}.{name}", problem, RENAME_OR_EXCLUDE)
+    if both := duplicate_names(columns):
+        reason = f"it differs from `{both[0]}` only in case"
+        raise UnsupportedError(f"{table}.{both[1]}", reason, RENAME_OR_EXCLUDE)
 
 
-def _holds(column: str, kind: str) -> bool:
-    """Whether a column's type takes every value of another."""
+def _can_store(column: str, kind: str) -> bool:
+    """Whether a column's type can represent every value of another type."""
     return wider(column, kind) == column
 
 
 def _keys(
-    table: str, schemas: Sequence[Mapping[str, str]], stored: Layout | None, placing: ColumnMapping
+    table: str, schemas: Sequence[Mapping[str, str]], stored: Layout | None, column_mapping: ColumnMapping
 ) -> dict[str, str]:
-    """The primary key's columns by their places, wide enough for all."""
+    """The primary key's target columns, wide enough for all schemas."""
     found = dict(stored.keys) if stored else None
     for columns in schemas:
-        if left_out := [name for name in columns if placing.place(name) is None]:
-            raise ConfigError(f"{table}.{left_out[0]}", "it is a column of the primary key", "see `schema.exclude`")
-    every_sent = [placing.places(table, columns) for columns in schemas]
+        if excluded := [name for name in columns if column_mapping.target(name) is None]:
+            raise ConfigError(f"{table}.{excluded[0]}", "it is a column of the primary key", "see `schema.exclude`")
+    every_sent = [column_mapping.target_types(table, columns) for columns in schemas]
     for sent in every_sent:
         known, found = found or sent, same_key(found or sent, sent)
         if found is None:
@@ -267,22 +267,22 @@ def _keys(
             names = shlex.quote(",".join(sorted(newest)))
             raise UnsupportedError(
                 table,
-                f"its primary key was {_listed(was)} and now is {_listed(newest)}",
+                f"its primary key was {_column_list(was)} and now is {_column_list(newest)}",
                 "have the connector take a new snapshot of the table, run the bronze job, then "
                 f"`cdc-lake rebuild --table {table} --key-from {names}`, with --dry-run first",
             )
     if found is None:
         raise UnsupportedError(
-            table, "its records have no key, so rows cannot be told apart", "set message.key.columns on the connector"
+            table, "its records have no key, so rows cannot be identified", "set message.key.columns on the connector"
         )
     if maps := [name for name, kind in found.items() if "map<" in kind]:
         raise UnsupportedError(
             f"{table}.{maps[0]}",
-            "it is a column of the primary key and a map, which Spark cannot compare",
+            "a column of the primary key is a map, which Spark cannot compare",
             "set hstore.handling.mode=json on the connector",
         )
     return found
 
 
-def _listed(columns: Mapping[str, str]) -> str:
+def _column_list(columns: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in sorted(columns.items()))

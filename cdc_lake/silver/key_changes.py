@@ -1,7 +1,7 @@
-"""Which delete and which insert are the two halves of one change of a primary key.
+"""Which delete and which insert are the two halves of a primary-key change.
 
-Debezium sends such a change as a delete of the old key, which names the new one in a header, and an insert of the new
-key, which names the old one. Both carry the place of the one change in the source's log. Source: Debezium's
+Debezium sends such a change as a delete of the old key, with the new key in a header, and an insert of the new key,
+with the old key in a header. Both have the change's position in the source's log. Source: Debezium's
 `RelationalChangeRecordEmitter`; docs/explanation/ordering-and-deletes.md "Key changes".
 """
 
@@ -13,7 +13,7 @@ _OLD_KEY = "__debezium.oldkey"
 _SQL_SERVER_COMPONENTS = 7
 
 
-def has_move_headers(headers: Column) -> Column:
+def has_key_change_headers(headers: Column) -> Column:
     """Whether a record is half of a key change, boolean, never null.
 
     Args:
@@ -22,19 +22,18 @@ def has_move_headers(headers: Column) -> Column:
     return F.coalesce(F.exists(headers, lambda h: h["key"].isin(_NEW_KEY, _OLD_KEY)), F.lit(False))
 
 
-def move_of(headers: Column, position: Column, domain: Column, ts_ms: Column, key: Column) -> Column:
-    """The name of the key change that a record is half of, string; the same for both halves.
+def key_change_id(headers: Column, position: Column, domain: Column, ts_ms: Column, key: Column) -> Column:
+    """The ID of the key change that a record is half of, string; the same for both halves.
 
-    Null for other records, and for halves that nothing ties together: there is no position, and the header is not the
-    JSON text of a key. Without a position the keys are compared as texts: numbers, texts and booleans agree; columns of
-    other types may not, and then the halves have different names, which loses no more than the values that were not
-    sent.
+    Null for other records, and for halves that cannot be linked: there is no position, and the header is not the JSON
+    text of a key. Without a position, keys are compared as texts: numbers, texts and booleans agree; columns of other
+    types may not. Then the halves have different IDs, which loses only the values that were not sent.
 
     Args:
         headers: array<struct<key: string, value: binary>>.
-        position: place in the source's log, array<bigint>.
+        position: position in the source's log, array<bigint>.
         domain: of the position, string.
-        ts_ms: time of the source's commit, bigint.
+        ts_ms: commit time in the source in milliseconds, bigint.
         key: the record's own key, canonical text.
     """
     is_old_half = F.exists(headers, lambda h: h["key"] == _NEW_KEY)
@@ -50,11 +49,11 @@ def move_of(headers: Column, position: Column, domain: Column, ts_ms: Column, ke
     )
     are_keys_known = own.isNotNull() & other.isNotNull()
     name = F.when(position.isNotNull(), F.to_json(by_position)).when(are_keys_known, F.to_json(by_keys))
-    return F.when(has_move_headers(headers), name)
+    return F.when(has_key_change_headers(headers), name)
 
 
 def _of_change(position: Column) -> Column:
-    """SQL Server numbers the two halves of a change one after the other: that number is left off."""
+    """SQL Server numbers the two halves of a change; that number is removed."""
     return F.when(F.size(position) == _SQL_SERVER_COMPONENTS, F.slice(position, 1, 6)).otherwise(position)
 
 
@@ -64,5 +63,5 @@ def _last_header(headers: Column, name: str) -> Column:
 
 
 def _sorted_columns(key_text: Column) -> Column:
-    """A key's columns and their values as texts, sorted by name; null when the text is no JSON object."""
+    """A key's columns and their values as texts, sorted by name; null if the text is not a JSON object."""
     return F.array_sort(F.map_entries(F.from_json(key_text, "map<string, string>")))

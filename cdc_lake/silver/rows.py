@@ -1,7 +1,7 @@
-"""From what the fold comes to, key by key, to the rows to write.
+"""From the fold's pieces to the rows to write.
 
-A piece of a row (`fold.arrow`) names the record that has the row's values, the columns whose value in silver stays, and
-those without one: they are null, and named in `__unavailable`.
+A piece of a row (`fold.arrow`) identifies the record with the row's values, the columns whose value in silver stays,
+and those without a value. The latter are null, and listed in `__unavailable`.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,20 +14,20 @@ from cdc_lake.columns import BATCH, DELETE, DELETED, KAFKA, KEEP, KEY, ORDER, SI
 from cdc_lake.fold.rules import DELETES
 from cdc_lake.spark.literals import of_batch
 
-GIVEN, TAKEN, INHERITED = "given", "taken", "inherited"
-"""Columns of pieces: values in other records than the row's own; what a key change left, and of which columns."""
+OTHER_VALUES, INHERITED_VALUES, INHERITED_COLUMNS = "other_values", "inherited_values", "inherited_columns"
+"""Columns of pieces: values from other records than the row's own; inherited values, and their columns."""
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What the rows of a table are like.
+class RowSchema:
+    """The columns of a table's rows.
 
     Attributes:
         keys: the primary key's columns.
         columns: all columns of the source table, keys first.
-        stored: those of them that the table has already.
-        large: the columns that may not have been sent.
-        keep_values: a soft-deleted row keeps its values outside the key; else they are null.
+        stored: those that the table already has.
+        large: those that an event may leave out.
+        keep_values: whether a soft-deleted row keeps its values outside the key; otherwise they are null.
     """
 
     keys: Sequence[str]
@@ -37,7 +37,7 @@ class Shape:
     keep_values: bool
 
     def is_emptied(self) -> Column:
-        """Whether a piece's row is deleted, and deleted rows hold nulls."""
+        """Whether a piece's row is deleted, and deleted rows have nulls."""
         return is_deleted() & F.lit(not self.keep_values)
 
 
@@ -46,39 +46,39 @@ def is_deleted() -> Column:
     return F.col("op").isin(*DELETES)
 
 
-def held(pieces: DataFrame, by: Sequence[str], large: Sequence[str]) -> DataFrame:
-    """The values of large columns that are in other records than the row's own.
+def collect_large_values(pieces: DataFrame, by: Sequence[str], large: Sequence[str]) -> DataFrame:
+    """The values of large columns that come from other records than the row's own.
 
-    Columns in: `columns`, those that a piece's record gives; `row`, decoded. Columns out: `by`, and `real`, a struct of
-    the `large` columns, each a struct of one value `v`, null where no record gives it.
+    Columns in: `columns`, those that a piece's record supplies; `row`, decoded. Columns out: `by`, and `large_values`,
+    a struct of the `large` columns, each a struct of one value `v`, null if no record supplies it.
     """
 
     def value(name: str) -> Column:
         is_given = F.array_contains("columns", name)
         return F.first(F.when(is_given, F.struct(F.col("row")[name].alias("v"))), ignorenulls=True).alias(name)
 
-    return pieces.groupBy(*by).agg(F.struct(*(value(name) for name in large)).alias("real"))
+    return pieces.groupBy(*by).agg(F.struct(*(value(name) for name in large)).alias("large_values"))
 
 
-def changes(rows: DataFrame, shape: Shape, *, batch: int) -> DataFrame:
+def changes(rows: DataFrame, row_schema: RowSchema, *, batch: int) -> DataFrame:
     """The rows to write.
 
     Args:
-        rows: pieces of rows with `row`, decoded; `given` and `taken`, as `held`'s `real`, if there are any;
-            `inherited`, the columns that are in `taken`.
-        shape: of the table.
-        batch: silver's own commit number.
+        rows: pieces of rows with `row`, decoded; `other_values` and `inherited_values`, structs as in
+            `collect_large_values`, if there are any; `inherited_columns`, the columns in `inherited_values`.
+        row_schema: of the table.
+        batch: silver's commit number.
 
     Columns out, one row per key: the source's, silver's own, `__key`, `__keep` and `__delete` (see `cdc_lake.columns`).
     """
-    others = [name for name in shape.columns if name not in shape.keys]
+    others = [name for name in row_schema.columns if name not in row_schema.keys]
     nothing = F.array().cast("array<string>")
-    stored = F.array(*(F.lit(name) for name in others if name in shape.stored)).cast("array<string>")
-    # A row without an event of its own, which waited for a value, stays as it is otherwise.
+    stored = F.array(*(F.lit(name) for name in others if name in row_schema.stored)).cast("array<string>")
+    # A row without an event of its own, which only inherits a value, keeps everything else.
     own = F.array(*(F.lit(name) for name in SILVER_META if name not in (BATCH, UNAVAILABLE)))
-    stays = F.array_except(stored, INHERITED)
+    stays = F.array_except(stored, INHERITED_COLUMNS)
     stays = F.when(F.col("is_changed"), stays).otherwise(F.concat(stays, own))
-    is_emptied = shape.is_emptied()
+    is_emptied = row_schema.is_emptied()
     keep = (
         F.when(is_emptied | ~F.col("has_row"), nothing)
         .when(F.col("keeps_rest"), stays)
@@ -92,24 +92,24 @@ def changes(rows: DataFrame, shape: Shape, *, batch: int) -> DataFrame:
 
     def value(name: str) -> Column:
         found = F.col("row")[name]
-        if name in shape.large:
+        if name in row_schema.large:
             is_sent = ~F.array_contains("kept", name) & ~F.array_contains("missing", name)
             found = F.when(is_sent, found)
-            for other in {GIVEN, TAKEN}.intersection(rows.columns):
-                real = F.col(other)[name]
-                found = F.when(real.isNotNull(), real["v"]).otherwise(found)
+            for other in {OTHER_VALUES, INHERITED_VALUES}.intersection(rows.columns):
+                large_values = F.col(other)[name]
+                found = F.when(large_values.isNotNull(), large_values["v"]).otherwise(found)
         return F.when(~is_emptied, found)
 
-    is_written = (F.col("is_changed") | (F.size(INHERITED) > 0)) & (F.col("has_row") | F.col("has_stored"))
+    is_written = (F.col("is_changed") | (F.size(INHERITED_COLUMNS) > 0)) & (F.col("has_row") | F.col("has_stored"))
     return rows.where(is_written).select(
-        *(F.col("pk")[name].alias(name) for name in shape.keys),
+        *(F.col("pk")[name].alias(name) for name in row_schema.keys),
         *(value(name).alias(name) for name in others),
         F.col("op").alias("__op"),
         is_deleted().alias(DELETED),
         F.col("source")["ts_ms"].alias("__source_ts_ms"),
         F.col("source")["position"].alias("__source_position"),
         F.col("snapshot").alias("__snapshot"),
-        F.col("place").alias(KAFKA),
+        F.col("log_position").alias(KAFKA),
         F.col("order").alias(ORDER),
         of_batch(batch, F.col("key")).alias(BATCH),
         unavailable.alias(UNAVAILABLE),

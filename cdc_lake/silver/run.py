@@ -1,4 +1,4 @@
-"""Silver: the source table as it is now, folded from bronze's events."""
+"""Silver: a copy of each source table, merged from bronze's events."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,11 @@ from cdc_lake.runs.context import Leases, lake_of, needs_hadoop, select_landed, 
 from cdc_lake.runs.report import Report, TableReport, check_totals
 from cdc_lake.runs.scheduler import NewData, TableScheduler
 from cdc_lake.silver.append import ahead, appended, may_repeat, remember, statistics
-from cdc_lake.silver.batch import Batch, Schemas, SilverRun, check_columns
+from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.evolution import check_steps
-from cdc_lake.silver.merge import folded
+from cdc_lake.silver.merge import fold_events
+from cdc_lake.silver.reader import BatchSchemas
+from cdc_lake.silver.table_run import SilverRun, check_columns
 from cdc_lake.spark.session import batch_bytes, planned_for
 from cdc_lake.storage.files import LocalFiles, Storage
 from cdc_lake.tables.contract import Table, progress_of
@@ -40,13 +42,13 @@ def run_silver(
     Args:
         config: the settings.
         tables: topic names or globs.
-        spark: the session; made when there is none.
-        scheduler: who does it; one, in the calling thread, when there are none.
+        spark: the session; created if none is given.
+        workers: run the tables; by default one, in the calling thread.
 
     Raises:
-        UnknownTableError: a name or glob fits no bronze table.
-        ConfigError: a setting lacks another one that it needs.
-        InstallationError: Spark cannot be started with what is installed.
+        UnknownTableError: a name or glob matches no bronze table.
+        ConfigError: a setting requires another one.
+        InstallationError: the installed packages cannot start Spark.
     """
     report = Report(layer="silver")
     scheduler = scheduler or TableScheduler(spark=spark)
@@ -59,13 +61,13 @@ def run_silver(
         return report
     storage = scheduler.open_storage(config, report)
     leases = Leases(config, storage, report.run_id, report.layer)
-    silver = _Silver(
+    silver = _SilverWork(
         config,
         targets,
         lake_of(config).schema_files(storage),
         leases,
         report.run_id,
-        colliding(config.catalog, "silver", {name: target.held_in.kind for name, target in targets.items()}),
+        colliding(config.catalog, "silver", {name: target.storage.kind for name, target in targets.items()}),
         min(scheduler.parallel, len(targets)),
     )
     scheduler.each_table(report, list(silver.targets), silver, leases=leases)
@@ -89,7 +91,7 @@ def _targets(config: Config, topics: Sequence[str]) -> dict[str, SilverTarget]:
 def _new_without_spark(
     config: Config, files: LocalFiles | Storage, targets: Mapping[str, SilverTarget], done: TableReport
 ) -> NewData | None:
-    """What is new, where the tables' logs say it plainly."""
+    """What is new, if the tables' logs show it."""
     target = targets[done.table]
     bronze = lake_of(config).newest_bronze(files, target.topic)
     silver = target.newest(files)
@@ -120,8 +122,8 @@ def _lag(source: str, landed: BronzeProgress | None, progress: SilverProgress | 
 
 
 @dataclass(frozen=True)
-class _Silver:
-    """The layer's work; what is new is counted in bronze's batches."""
+class _SilverWork:
+    """The layer's work; its lag is counted in bronze's batches."""
 
     config: Config
     targets: Mapping[str, SilverTarget]
@@ -162,7 +164,7 @@ class _Silver:
             bronze=bronze.read(as_of=bronze.version()).select(*BRONZE),
             partitions=len(landed.position),
             silver=silver,
-            held_in=target.held_in,
+            storage=target.storage,
             side=target.open_side(spark),
             settings=self.config.table(target.topic),
             run_id=self.run_id,
@@ -171,14 +173,14 @@ class _Silver:
             check_lease=lambda: self.leases.check(done.table),
         )
         check_columns(run)
-        run = run.of_key(landed, progress.key_from if progress else None)
+        run = run.with_current_key(landed, progress.key_from if progress else None)
         max_bytes = batch_bytes(spark, run.settings.read.max_batch_bytes, self.parallel)
-        return _follow(run, progress, _Bronze(bronze, bronze.id(), landed), reached or 0, max_bytes)
+        return _fold_next(run, progress, _BronzeState(bronze, bronze.id(), landed), reached or 0, max_bytes)
 
 
 @dataclass(frozen=True)
-class _Bronze:
-    """The bronze table, and its progress as it was read."""
+class _BronzeState:
+    """The bronze table, and its progress when it was read."""
 
     table: BronzeTable
     id: str
@@ -190,12 +192,14 @@ class _Bronze:
         return found.bytes if found else 0
 
     def consumed(self, last: int) -> dict[str, Any]:
-        """What silver's progress says once it has folded the batches up to one."""
+        """The sources in silver's progress once the batches up to this one are folded."""
         nonce = self.landed.nonce if last == self.landed.commit else self.table.nonce_of(last)
         return {"sources": {self.id: last}, "nonces": {self.id: nonce} if nonce else {}}
 
 
-def _follow(run: SilverRun, progress: SilverProgress | None, bronze: _Bronze, reached: int, max_bytes: int) -> bool:
+def _fold_next(
+    run: SilverRun, progress: SilverProgress | None, bronze: _BronzeState, reached: int, max_bytes: int
+) -> bool:
     """Fold in what bronze has beyond silver's progress: whole bronze batches, of at most
     `read.max_records_per_batch` records and `max_bytes` together, but at least one.
 
@@ -214,14 +218,14 @@ def _follow(run: SilverRun, progress: SilverProgress | None, bronze: _Bronze, re
         done.version_before = run.silver.version() if progress else None
     if run.is_comparison and progress is not None:
         why = (
-            "bronze's history is another than silver was folded from, as after a RESTORE or when a backup was put back"
+            "bronze's history differs from the one that silver was folded from, as after a RESTORE or from a backup"
             if source in progress.sources
-            else "silver does not know this bronze table, or how far it was folded"
+            else "silver has no progress for this bronze table"
         )
-        done.warn(f"{why}: all of it is compared with silver")
+        done.warn(f"{why}; all of bronze is compared with silver")
     first = 1 if run.is_comparison else reached + 1
     while first <= newest:
-        # In one go when compared: a key folded again from a part of bronze would step back.
+        # Compare all batches at once: a key refolded from a part of bronze would go back.
         last, rows = (newest, None) if run.is_comparison else _next_batch(run, first, bronze, max_bytes)
         with planned_for(run.spark, rows=rows), run.done.phase("plan"):
             stored_bytes = run.silver.size() if progress else 0
@@ -231,14 +235,14 @@ def _follow(run: SilverRun, progress: SilverProgress | None, bronze: _Bronze, re
             reached = last
             done.status, done.batches = "ok", done.batches + 1
             break
-        first = last + 1  # nothing yet to make a table of
+        first = last + 1  # no keys yet, so no table
     done.consumed_to = {source: reached}
     done.version_after = run.silver.version() if progress else None
     return progress is not None and reached < newest
 
 
 def _fold_batch(
-    run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: _Bronze
+    run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: _BronzeState
 ) -> SilverProgress | None:
     """Fold bronze's batches `first` to `last` into silver, in one commit.
 
@@ -255,68 +259,68 @@ def _fold_batch(
     """
     consumed = bronze.consumed(last)
     if progress is None:
-        following = SilverProgress(run_id=run.run_id, commit=1, **consumed)
+        next_progress = SilverProgress(run_id=run.run_id, commit=1, **consumed)
     else:
-        following = progress.next(run.run_id, **consumed)
+        next_progress = progress.next(run.run_id, **consumed)
         is_at_end = last == bronze.landed.commit
         if run.settings.merge.mode == "append" and (run.is_comparison or (progress.again and is_at_end)):
-            following = following.model_copy(update={"again": ahead(run, bronze.landed)})
+            next_progress = next_progress.model_copy(update={"again": ahead(run, bronze.landed)})
     with run.done.phase("read"):
         rows = run.bronze.where(F.col("batch").between(first, last) & (F.col("status") == "ok")).persist()
     try:
         batch = Batch(run, first, last, progress, rows)
         with run.done.phase("read"):
             total = batch.counts.total
-        return _commit(batch, following) if total else _move_on(run, progress, following)
+        return _commit(batch, next_progress) if total else _skip(run, progress, next_progress)
     finally:
         rows.unpersist()
 
 
-def _commit(batch: Batch, following: SilverProgress) -> SilverProgress | None:
+def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | None:
     run = batch.run
     with run.done.phase("plan"):
-        # Nothing happens to rows that are there.
-        happened = TableEvents() if run.settings.merge.mode == "append" else batch.happened_to_all
+        # Appending does not change existing rows.
+        happened = TableEvents() if run.settings.merge.mode == "append" else batch.table_events
         if batch.schemas is None:
-            return _move_on(run, batch.progress, following)
-        check_steps(run.done.table, batch.schemas.evolved.steps, run.settings.schema_.evolution)
+            return _skip(run, batch.progress, next_progress)
+        check_steps(run.done.table, batch.schemas.layout_change.steps, run.settings.schema_.evolution)
         batch.check_casts()
     if run.settings.merge.mode == "append":
-        return _append(batch, batch.schemas, following)
+        return _append(batch, batch.schemas, next_progress)
     with run.done.phase("fold"):
-        outcome = folded(batch)
+        outcome = fold_events(batch)
     outcome.check_log()
     counts = outcome.counted()
     check_totals(run.done.table, batch.counts.total, **counts)
-    is_wider = batch.progress is not None and outcome.schemas.evolved.is_wider
-    commit = following.commit + (1 if is_wider else 0)  # widening is a commit of its own
-    # Before the table is widened: Delta refuses to run plans that read it as it was.
+    is_wider = batch.progress is not None and outcome.schemas.layout_change.is_wider
+    commit = next_progress.commit + (1 if is_wider else 0)  # widening is a commit of its own
+    # Before widening: Delta refuses plans that read the table's earlier schema.
     result = outcome.changes(commit)
     if is_wider:
         with run.done.phase("widen"):
-            following = _widened(batch, outcome.schemas, following)
+            next_progress = _widen(batch, outcome.schemas, next_progress)
     failpoints.reach("silver.after_plan", batch=commit)
     with run.done.phase("write"):
         run.check_lease()
-        now = {**outcome.schemas.of_progress(following.defaulted), "side": outcome.remember(commit)}
-        following = following.model_copy(update=now)
+        now = {**outcome.schemas.progress_fields(next_progress.defaulted), "side": outcome.remember(commit)}
+        next_progress = next_progress.model_copy(update=now)
         failpoints.reach("silver.after_side", batch=commit)
         run.check_lease()
-        following = run.silver.merge(result, list(outcome.layout.keys), following).progress
+        next_progress = run.silver.merge(result, list(outcome.layout.keys), next_progress).progress
         failpoints.reach("silver.after_merge", batch=commit)
     run.done.count(events=batch.counts.total, **counts, stale=outcome.totals.stale, refolded=outcome.totals.refolded)
     for warning in batch.warnings(happened):
         run.done.warn(warning)
-    return following
+    return next_progress
 
 
-def _append(batch: Batch, schemas: Schemas, following: SilverProgress) -> SilverProgress:
-    """Add the batch's rows; see `silver_append`."""
+def _append(batch: Batch, schemas: BatchSchemas, next_progress: SilverProgress) -> SilverProgress:
+    """Append the batch's rows; see `silver.append`."""
     run, counts = batch.run, batch.counts
-    if schemas.evolved.is_wider:
+    if schemas.layout_change.is_wider:
         with run.done.phase("widen"):
-            following = _widened(batch, schemas, following)
-    commit = following.commit
+            next_progress = _widen(batch, schemas, next_progress)
+    commit = next_progress.commit
     rows = appended(batch, schemas, commit)
     parts = {
         "truncates": counts.truncates,
@@ -326,16 +330,16 @@ def _append(batch: Batch, schemas: Schemas, following: SilverProgress) -> Silver
     failpoints.reach("silver.after_plan", batch=commit)
     with run.done.phase("write"):
         run.check_lease()
-        now = {**schemas.of_progress(following.defaulted), "side": remember(batch, commit)}
-        following = following.model_copy(update=now)
+        now = {**schemas.progress_fields(next_progress.defaulted), "side": remember(batch, commit)}
+        next_progress = next_progress.model_copy(update=now)
         failpoints.reach("silver.after_side", batch=commit)
         run.check_lease()
         assert isinstance(run.silver, DeltaLakeTable), "`TableConfig.check` allows Delta only"
-        made = run.silver.append(rows, following, adds_columns=True, statistics=statistics(rows))
+        made = run.silver.append(rows, next_progress, adds_columns=True, statistics=statistics(rows))
         failpoints.reach("silver.after_merge", batch=commit)
     expected = counts.total - sum(parts.values())
     number = run.silver.rows_added(made.version)
-    if number is None:  # somebody's maintenance was quicker to commit than this to look
+    if number is None:  # a concurrent maintenance run committed first
         number = expected
     if may_repeat(batch):
         parts["already_there"] = expected - number
@@ -343,18 +347,18 @@ def _append(batch: Batch, schemas: Schemas, following: SilverProgress) -> Silver
     run.done.count(events=counts.total, appended=number, **parts)
     for warning in batch.warnings(TableEvents()):
         run.done.warn(warning)
-    following = made.progress
-    return following
+    next_progress = made.progress
+    return next_progress
 
 
-def _widened(batch: Batch, schemas: Schemas, following: SilverProgress) -> SilverProgress:
-    """Write the table anew, its rows as they are, in columns wide enough for the batch, in a commit of its own.
+def _widen(batch: Batch, schemas: BatchSchemas, next_progress: SilverProgress) -> SilverProgress:
+    """Rewrite the table, with unchanged rows, in columns wide enough for the batch, as a separate commit.
 
     Returns:
         The progress for the batch's own commit, which is the next.
     """
     run, before = batch.run, batch.progress
-    assert before is not None, "a table that is new has no rows to write anew"
+    assert before is not None, "a new table has no rows to rewrite"
     rows = schemas.with_key(batch.silver) if schemas.layout.keys else batch.silver
     columns = {
         name: F.col(quoted(name)).cast(kind) for name, kind in schemas.layout.columns.items() if name in rows.columns
@@ -363,30 +367,30 @@ def _widened(batch: Batch, schemas: Schemas, following: SilverProgress) -> Silve
     run.check_lease()
     wide = before.next(run.run_id)
     run.silver.overwrite(rows, wide)
-    failpoints.reach("silver.after_widen", batch=following.commit)
-    return following.model_copy(update={"commit": following.commit + 1, "follows": wide.nonce})
+    failpoints.reach("silver.after_widen", batch=next_progress.commit)
+    return next_progress.model_copy(update={"commit": next_progress.commit + 1, "follows": wide.nonce})
 
 
-def _move_on(run: SilverRun, progress: SilverProgress | None, following: SilverProgress) -> SilverProgress | None:
-    """Consume batches that hold nothing to fold: control records, quarantine."""
+def _skip(run: SilverRun, progress: SilverProgress | None, next_progress: SilverProgress) -> SilverProgress | None:
+    """Consume batches without events: control records, quarantined records."""
     if progress is None:
         return None
     with run.done.phase("write"):
         run.check_lease()
-        return run.silver.advance(following).progress
+        return run.silver.advance(next_progress).progress
 
 
 def _progress(silver: Table[SilverProgress], done: TableReport) -> SilverProgress | None:
-    """What silver has consumed; nothing known, if there are rows and no commit says so."""
+    """Silver's progress; nothing consumed, if there are rows and no commit has progress."""
     try:
         return silver.progress()
     except NoProgressError as error:
-        done.warn(f"{error.what}; its last commit number is taken from the rows")
+        done.warn(f"{error.what}; the last commit number is read from the rows")
         last = silver.read().agg(F.max(BATCH)).collect()[0][0]
         return SilverProgress(run_id="", epoch=1, commit=last or 0)
 
 
-def _next_batch(run: SilverRun, first: int, bronze: _Bronze, max_bytes: int) -> tuple[int, int | None]:
+def _next_batch(run: SilverRun, first: int, bronze: _BronzeState, max_bytes: int) -> tuple[int, int | None]:
     """Up to which bronze batch to take, and how many rows that is: at most `max_rows` and `max_bytes` together, but at
     least one batch.
     """

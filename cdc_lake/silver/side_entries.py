@@ -1,4 +1,4 @@
-"""What silver remembers that its rows do not show: entries of its side table; `columns.SIDE` tells their kinds."""
+"""State that silver's rows do not show: entries of its side table; `columns.SIDE` describes their kinds."""
 
 from collections.abc import Iterable
 
@@ -20,18 +20,18 @@ from cdc_lake.columns import (
     TABLE_ENTRY,
 )
 from cdc_lake.fold.rules import TRUNCATE, Order, State
-from cdc_lake.fold.table_events import Place, TableEvents
+from cdc_lake.fold.table_events import KafkaPosition, TableEvents
 from cdc_lake.spark.literals import of_batch
 
 
 def key_is_remembered() -> Column:
-    """Whether a key needs an entry: of `fold.arrow`'s pieces of rows. A truncate is remembered once for all keys."""
-    is_gone = ~F.col("has_row") & ~F.col("op").eqNullSafe(TRUNCATE) & F.col("place").isNotNull()
-    return is_gone | F.col("seen").isNotNull() | (F.col("has_row") & F.col("came_by").isNotNull())
+    """Whether a key needs an entry: of `fold.arrow`'s pieces of rows. A truncate has one entry for all keys."""
+    is_gone = ~F.col("has_row") & ~F.col("op").eqNullSafe(TRUNCATE) & F.col("log_position").isNotNull()
+    return is_gone | F.col("seen").isNotNull() | (F.col("has_row") & F.col("moved_by").isNotNull())
 
 
 def key_entries(rows: DataFrame) -> DataFrame:
-    """The entries of keys, and those that are no longer needed.
+    """The entries of keys, and the deletion of those no longer needed.
 
     Columns in: `fold.arrow`'s pieces of rows. Columns out: `kind`, `id`, `key`, `awaits`, `__order`, `__kafka`,
     `__seen`, `__delete`.
@@ -41,16 +41,16 @@ def key_entries(rows: DataFrame) -> DataFrame:
         F.lit(KEY_ENTRY).alias("kind"),
         F.col("key").alias("id"),
         "key",
-        F.col("came_by").alias("awaits"),
+        F.col("moved_by").alias("awaits"),
         F.col("order").alias(ORDER),
-        F.col("place").alias(KAFKA),
+        F.col("log_position").alias(KAFKA),
         F.col("seen").alias(SEEN),
         (~is_needed).alias(DELETE),
     )
 
 
 def rejected_entries(rejected: DataFrame) -> DataFrame:
-    """The events that were rejected.
+    """The entries of rejected events.
 
     Columns in: `key`, `__kafka`, `unmet`. Columns out: `kind`, `id`, `key`, `__kafka`, `image`, `__delete`.
     """
@@ -64,7 +64,7 @@ def rejected_entries(rejected: DataFrame) -> DataFrame:
 
 
 def forgotten(entries: DataFrame) -> DataFrame:
-    """Take entries away.
+    """The deletion of entries.
 
     Columns in: the side table's. Columns out: `kind`, `id`, `key`, `__kafka`, `__delete`.
     """
@@ -72,14 +72,14 @@ def forgotten(entries: DataFrame) -> DataFrame:
 
 
 def table_entries(spark: SparkSession, before: TableEvents, after: TableEvents) -> DataFrame | None:
-    """What concerns all keys, where it is other than before; none if it is not.
+    """The entries of the whole table that changed; none if none did.
 
     Columns out: `kind`, `id`, `__order`, `__kafka`, `__seen`, `__delete`.
     """
     rows: list[tuple[object, ...]] = []
     start = after.start
     if start != before.start:
-        rows.append((TABLE_ENTRY, START_ID, start.order, start.decided, start.considered, False))
+        rows.append((TABLE_ENTRY, START_ID, start.order, start.applied_at, start.seen_at, False))
     if after.snapshot != before.snapshot:
         rows.append((TABLE_ENTRY, SNAPSHOT_ID, None, after.snapshot, None, after.snapshot is None))
     if not rows:
@@ -91,24 +91,24 @@ def table_entries(spark: SparkSession, before: TableEvents, after: TableEvents) 
 
 
 def of_all_keys(entries: DataFrame) -> DataFrame:
-    """The entries that concern all keys, two at most: what `remembered` reads."""
+    """The entries of the whole table, at most two: what `remembered` reads."""
     return entries.where(F.col("kind") == TABLE_ENTRY).select("id", ORDER, KAFKA, SEEN)
 
 
 def remembered(entries: Iterable[Row]) -> TableEvents:
-    """What was remembered of all keys."""
+    """The state of all keys."""
     found = {row["id"]: row for row in entries}
     start, snapshot = found.get(START_ID), found.get(SNAPSHOT_ID)
     return TableEvents(
-        start=_start(start) if start else State(), snapshot=Place(*snapshot[KAFKA]) if snapshot else None
+        start=_start(start) if start else State(), snapshot=KafkaPosition(*snapshot[KAFKA]) if snapshot else None
     )
 
 
 def _start(entry: Row) -> State:
-    decided = entry[KAFKA] and Place(*entry[KAFKA])
-    considered = Place(*entry[SEEN]) if entry[SEEN] else decided
+    applied_at = entry[KAFKA] and KafkaPosition(*entry[KAFKA])
+    seen_at = KafkaPosition(*entry[SEEN]) if entry[SEEN] else applied_at
     order = entry[ORDER] and Order(*entry[ORDER])
-    return State(op=TRUNCATE if decided else "", decided=decided, considered=considered, order=order)
+    return State(op=TRUNCATE if applied_at else "", applied_at=applied_at, seen_at=seen_at, order=order)
 
 
 def side_rows(parts: Iterable[DataFrame], *, batch: int, at_ms: int) -> DataFrame:
@@ -116,8 +116,8 @@ def side_rows(parts: Iterable[DataFrame], *, batch: int, at_ms: int) -> DataFram
 
     Args:
         parts: entries with some of the columns; no two with the same kind and id.
-        batch: silver's own commit number.
-        at_ms: when it is made.
+        batch: silver's commit number.
+        at_ms: its time.
     """
     own = {"__batch": of_batch(batch, F.col("id")), "at_ms": of_batch(at_ms, F.col("id"))}
     whole = None

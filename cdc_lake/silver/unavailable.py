@@ -1,9 +1,9 @@
 """Values that were not sent.
 
-Postgres does not log a large value that an update leaves alone; the connector then sends a placeholder in its place.
-It must never reach a table: the row keeps the value it has. In which form the placeholder comes depends on the
-column's type. Sources: Debezium's `UnchangedToastedPlaceholder` and `unavailable.value.placeholder`;
-docs/explanation/ordering-and-deletes.md "Placeholders".
+Postgres does not log a large value that an update leaves alone; the connector then sends a placeholder instead, which
+must never reach a table: the row keeps its value. The placeholder's form depends on the column's type. Sources:
+Debezium's `UnchangedToastedPlaceholder` and `unavailable.value.placeholder`; docs/explanation/ordering-and-deletes.md
+"Placeholders".
 """
 
 import base64
@@ -23,17 +23,16 @@ def unavailable(
     placeholder: str,
     null_means_unchanged: Collection[str] = (),
     *,
-    held_in: Callable[[str], Collection[str]] = lambda name: (name,),
+    columns_of: Callable[[str], Collection[str]] = lambda name: (name,),
 ) -> Column:
-    """The names of the columns of `row` that were not sent, array<string>; empty when all were.
+    """The names of the columns of `row` that were not sent, array<string>; empty if all were.
 
     Args:
         fields: the row's columns as in the value's schema.
-        row: the struct with the columns as `from_avro` gives them.
+        row: the struct with the columns as `from_avro` returns them.
         placeholder: the connector's `unavailable.value.placeholder`.
-        null_means_unchanged: the columns for which the connector sends null instead, because it has no placeholder of
-            their type.
-        held_in: the columns that hold a column's values; what was not sent is named by these.
+        null_means_unchanged: columns for which the connector sends null, because their type has no placeholder.
+        columns_of: the silver columns that store a source column, which the result names.
     """
     found: list[Column] = []
     for name, tree in fields.items():
@@ -41,17 +40,17 @@ def unavailable(
         if name in null_means_unchanged:
             missing = row[name].isNull() if missing is None else row[name].isNull() | missing
         if missing is not None:
-            found.extend(F.when(missing, held) for held in held_in(name))
+            found.extend(F.when(missing, column) for column in columns_of(name))
     return F.array_compact(F.array(*found)) if found else F.array().cast("array<string>")
 
 
 def can_be_unavailable(tree: Tree) -> bool:
-    """Whether a column of this type may be replaced by a placeholder."""
+    """Whether a placeholder may replace a column of this type."""
     return _is_placeholder(non_null(tree), F.lit(None), "") is not None
 
 
-def may_hold(body: Column, placeholder: str) -> Column:
-    """Whether Avro bytes have a placeholder of any form somewhere, boolean: mostly not, and that is found quickly.
+def may_contain_placeholder(body: Column, placeholder: str) -> Column:
+    """Whether Avro bytes contain a placeholder in any form, boolean: a quick check that is mostly false.
 
     Args:
         body: binary.
@@ -66,12 +65,12 @@ def may_hold(body: Column, placeholder: str) -> Column:
 
 
 def _as_uuid(raw: bytes) -> str:
-    """What an array of uuids holds: the name-based uuid of the placeholder's bytes."""
+    """The placeholder in an array of UUIDs: the name-based UUID of its bytes."""
     return str(uuid.UUID(bytes=hashlib.md5(raw, usedforsecurity=False).digest(), version=3))
 
 
 def _as_numbers(raw: bytes) -> bytes:
-    """What an array of numbers holds, a number for each byte, as Avro writes them."""
+    """The placeholder in an array of numbers, one per byte, in Avro's encoding."""
     return b"".join(bytes([code * 2]) if code < 64 else bytes([code * 2 % 128 + 128, code // 64]) for code in raw)
 
 

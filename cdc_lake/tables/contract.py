@@ -73,7 +73,7 @@ class Table(Protocol[P]):
     def size(self) -> int:
         """Total bytes of its files."""
 
-    def held_as(self, kind: str) -> str:
+    def stored_type(self, kind: str) -> str:
         """The Spark type with which the table stores a column of Spark type `kind`."""
 
     def progress(self, as_of: int | None = None) -> P | None:

@@ -196,7 +196,7 @@ class DeltaLakeTable(Generic[P]):
         names = self._snapshot().metadata().partitionColumns()
         return tuple(names.apply(number) for number in range(names.size()))
 
-    def held_as(self, kind: str) -> str:
+    def stored_type(self, kind: str) -> str:
         """See `Table`."""
         return kind
 

@@ -279,7 +279,7 @@ class HudiTable(Generic[P]):
         """Total bytes of its files, including older versions."""
         return self._storage.size(self.path)
 
-    def held_as(self, kind: str) -> str:
+    def stored_type(self, kind: str) -> str:
         """See `Table`. Hudi's schema is Avro, whose smallest integer type is int."""
         return _SMALL.sub("int", kind)
 

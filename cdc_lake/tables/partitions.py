@@ -23,7 +23,7 @@ _MAX_LENGTH = 64
 
 def check_partitions(
     table: str,
-    held_in: StorageConfig,
+    storage: StorageConfig,
     columns: Mapping[str, str],
     keys: Collection[str],
     todo: str = "correct `partition_by` in the `storage` setting of this table",
@@ -39,11 +39,11 @@ def check_partitions(
         ConfigError: a column does not exist or has the wrong type; or with `buckets`, a partition column is not part
             of the key.
     """
-    fields = held_in.partitions
+    fields = storage.partitions
     if clash := fields and columns.keys() & {joint_name(fields), *(field.name for field in fields)}:
         raise ConfigError(table, f"its column {min(clash)} has the name of a partition column", todo)
     for field in fields:
-        if held_in.buckets and field.column not in keys:
+        if storage.buckets and field.column not in keys:
             what = f"with `buckets`, partition columns must be part of the key, but `{field.column}` is not"
             raise ConfigError(table, what, f"remove `buckets`, or {todo}")
         kind = columns.get(field.column)

@@ -178,14 +178,14 @@ def test_a_table_that_is_altered_under_load_stays_the_source(story: Story) -> No
         "`whole` int becomes bigint",
         "`floating` float becomes double",
         "`digits` decimal(4,2) becomes decimal(6,3)",
-        "`to_number` string comes as int: such values are in `to_number__int`",
+        "`to_number` changed from string to int: such values go to `to_number__int`",
     ):
         assert words in stopped.error.message
 
     done = story.follow()
 
     assert done.error is None
-    assert any("`dropped` is not sent any more" in warning for warning in done.warnings)
+    assert any("`dropped` is no longer sent" in warning for warning in done.warnings)
     unannounced = story.differing()
     assert unannounced, "the default of the new column was announced"
     assert {name for _, name in unannounced} == {"filled"}

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, load_config
 from cdc_lake.decode.schemas import fields, non_null, parse
-from cdc_lake.decode.types import mapping, plain_type
+from cdc_lake.decode.types import plain_type, type_mapping
 from cdc_lake.demo import sample
 from cdc_lake.demo.comparer import compare
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
@@ -194,7 +194,7 @@ def problems(story: Story, prefix: str) -> Iterator[str]:
         if sent.get(kind.column) != meaning(declared):
             yield f"{kind.type}: it is sent as {sent.get(kind.column)}, not {meaning(declared)}"
             continue
-        if types[kind.column] != plain_type(mapping(declared).type):
+        if types[kind.column] != plain_type(type_mapping(declared).type):
             yield f"{kind.type}: it is held as {types[kind.column]}"
         lost = set()
         for row_id, row in source.items():
@@ -208,14 +208,14 @@ def problems(story: Story, prefix: str) -> Iterator[str]:
                     f"{kind.type} in the {phase}, row {row_id}: Postgres has {row[kind.column]!r:.120}, "
                     f"silver {found!r:.120}, expected {expected!r:.120}"
                 )
-        if lost != set(stated.loses):
-            yield f"{kind.type}: it lost {lost}, docs/reference/types.md states {stated.loses}"
+        if lost != set(stated.losses):
+            yield f"{kind.type}: it lost {lost}, docs/reference/types.md states {stated.losses}"
 
 
 def held(kind: Kind, value: Any, how: How) -> Any:
     if value is not None:
         return kind.held(value, how)
-    return how.loses(st.NULL_AS_DEFAULT, "none") if "DEFAULT" in kind.declared else None
+    return how.losses(st.NULL_AS_DEFAULT, "none") if "DEFAULT" in kind.declared else None
 
 
 def spark_types(table: DeltaTable) -> dict[str, str]:

@@ -205,7 +205,7 @@ Garbage = tuple[bytes | None, bytes | None, str, str]
 
 def garbage(key: bytes, value: bytes) -> list[Garbage]:
     """Bad records made of a good one: key, value, and the stage and message they are to be quarantined with."""
-    no_frame = "which no frame begins with; if that is how it is written, set the table's framing"
+    no_frame = "which starts no known frame; if that is intended, set the table's framing"
     return [
         (
             key,

@@ -143,7 +143,7 @@ def _kinds() -> dict[str, tuple[Sent, str]]:
         "a deep schema": ((key, of(11), []), "schema id 11 is refused: the schema is nested deeper than 64 levels"),
         "a very deep schema": ((key, of(12), []), "schema id 12 is refused: the schema text is longer"),
         "a large schema": ((key, of(13), []), "schema id 13 is refused: the schema text is longer than 1048576 bytes"),
-        "items without size": ((key, of(14, b"\xfe\xff\xff\xff\x0f\0"), []), "the items of an array take no space"),
+        "items without size": ((key, of(14, b"\xfe\xff\xff\xff\x0f\0"), []), "the items of an array have no size"),
         "a text that is no schema": ((key, of(15), []), "schema id 15 is refused: this is not an Avro schema"),
         "a schema that doubles": ((key, of(17), []), "id 17 is refused: written out, the schema has more than 20000"),
         "Protobuf": ((key, of(16), []), "schema id 16 is refused: it is Protobuf"),
@@ -164,7 +164,7 @@ def _kinds() -> dict[str, tuple[Sent, str]]:
             "a value does not fit its column",
         ),
         "JSON without a schema": ((key, b'{"id": 1}', []), "one without a schema"),
-        "JSON cut short": ((key, b'{"schema":{"type":"struct"},"payload":{', []), "it is no JSON object"),
+        "JSON cut short": ((key, b'{"schema":{"type":"struct"},"payload":{', []), "it is not a JSON object"),
         "headers that name nothing": (
             (key, body, [("apicurio.value.encoding", b"BINARY"), ("apicurio.value.artifactId", b"x")]),
             "the headers of apicurio name no schema",

@@ -1,4 +1,4 @@
-"""Silver as a dict, like `rules.table`, but by `fold.arrow` and `fold.moves`: what silver does with their pieces."""
+"""Silver as a dict, like `rules.table`, folded by `fold.arrow` and `fold.key_changes` as silver does."""
 
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -7,10 +7,19 @@ from typing import Any
 import pyarrow as pa
 import reference
 
-from cdc_lake.fold import arrow, moves
-from cdc_lake.fold.arrow import EVENT, GIVEN, LEFT, MEMORY, OF_ROW, ORDER_TYPE, PLACE_TYPE, ROW
+from cdc_lake.fold import arrow, key_changes
+from cdc_lake.fold.arrow import (
+    EVENT,
+    LIFETIME_PIECE,
+    LOG_POSITION_TYPE,
+    MEMORY,
+    ORDER_TYPE,
+    ROW,
+    ROW_PIECE,
+    VALUES_PIECE,
+)
 from cdc_lake.fold.rules import DELETES, TRUNCATE, UPSERTS, Event, Order, State
-from cdc_lake.fold.table_events import Mark, Place, TableEvents, Truncate, table_events
+from cdc_lake.fold.table_events import KafkaPosition, SnapshotMarker, TableEvents, Truncate, table_events
 from rules.table import Record, Settled
 
 STREAM = pa.schema(
@@ -18,16 +27,16 @@ STREAM = pa.schema(
         ("key", pa.string()),
         ("pk", pa.struct([("id", pa.int64())])),
         ("rank", pa.int32()),
-        ("place", PLACE_TYPE),
+        ("log_position", LOG_POSITION_TYPE),
         ("op", pa.string()),
         ("is_streaming", pa.bool_()),
         ("order", ORDER_TYPE),
         ("unsent", pa.list_(pa.string())),
-        ("move", pa.string()),
-        ("seen", PLACE_TYPE),
+        ("key_change", pa.string()),
+        ("seen", LOG_POSITION_TYPE),
         ("snapshot", pa.string()),
         ("is_new", pa.bool_()),
-        ("again", pa.bool_()),
+        ("refold", pa.bool_()),
         ("raw_value", pa.binary()),
         ("value_schema", pa.string()),
         ("framing", pa.string()),
@@ -49,7 +58,7 @@ class ArrowTable(Settled):
         self._keys: dict[str, Hashable] = {}
         self._rows: dict[str, Row] = {}
         self._memory: dict[str, Row] = {}
-        self._lifetimes: dict[str, dict[str, tuple[str, moves.EndedLifetime, Row]]] = {}
+        self._lifetimes: dict[str, dict[str, tuple[str, key_changes.EndedLifetime, Row]]] = {}
         """By key, those that its key changes ended, by name: the change, what it left, and the values."""
         self._happened = TableEvents()
 
@@ -57,40 +66,40 @@ class ArrowTable(Settled):
         """Fold a batch, in any order, into the table."""
         before, earlier = self._happened, self._log
         self._log = [*self._log, *batch]
-        happened = table_events(*self._of_all(batch), earlier=self._of_all(earlier)[1], before=before)
-        if happened.is_behind:
-            self._happened = table_events(*self._of_all(self._log))
-            again = {json.dumps(event.key) for _, event in self._log if event.op != TRUNCATE}
+        happened = table_events(*self._table_events(batch), earlier=self._table_events(earlier)[1], before=before)
+        if happened.is_out_of_order:
+            self._happened = table_events(*self._table_events(self._log))
+            refold = {json.dumps(event.key) for _, event in self._log if event.op != TRUNCATE}
         else:
             self._happened = happened
             pieces = self._fold(batch, happened.events, before.start)
-            again = self._again(pieces)
-        if again:
-            pieces = self._fold(batch, happened.events, before.start, again)
-        self._write(pieces, again)
+            refold = self._again(pieces)
+        if refold:
+            pieces = self._fold(batch, happened.events, before.start, refold)
+        self._write(pieces, refold)
 
     def rows(self) -> dict[Hashable, tuple[Any, ...]]:
         """By key: values, whether it is deleted, the columns that were never sent, op, place, order."""
         return {self._keys[key]: self._row(row) for key, row in self._rows.items()}
 
     def _row(self, row: Row) -> tuple[Any, ...]:
-        log_ts, _, *rest = row["place"].values()
+        log_ts, _, *rest = row["log_position"].values()
         order = row["order"] and tuple(_unlisted(row["order"]).values())
         missing = tuple(sorted(row["missing"]))
         return row["values"], row["op"] in DELETES, missing, row["op"], (log_ts, *rest), order
 
-    def _of_all(self, records: Iterable[Record]) -> tuple[list[Truncate], list[Mark]]:
-        truncates, marks = [], []
-        for place, event in records:
-            at = Place(*_place(place).values())
+    def _table_events(self, records: Iterable[Record]) -> tuple[list[Truncate], list[SnapshotMarker]]:
+        truncates, markers = [], []
+        for log_position, event in records:
+            at = KafkaPosition(*_log_position(log_position).values())
             if event.op == TRUNCATE:
                 truncates.append(Truncate(at, Order(event.position and list(event.position), *event.order[1:])))
             elif self._removes_missing and event.snapshot in _MARKERS:
-                marks.append(Mark(at, event.snapshot))
-        return truncates, marks
+                markers.append(SnapshotMarker(at, event.snapshot))
+        return truncates, markers
 
     def _fold(
-        self, batch: Sequence[Record], of_all: Sequence[Event], start: State, again: Iterable[str] = ()
+        self, batch: Sequence[Record], of_all: Sequence[Event], start: State, refold: Iterable[str] = ()
     ) -> list[Row]:
         """The pieces of the batch; of the keys that are folded again, of all of the log."""
         rules = arrow.Rules(
@@ -98,17 +107,17 @@ class ArrowTable(Settled):
             self._is_hard,
             self._truncates_hard,
             of_all,
-            table_events(*self._of_all(self._log)).events if again else (),
+            table_events(*self._table_events(self._log)).events if refold else (),
             start,
-            self._happened.start.considered,
+            self._happened.start.seen_at,
         )
-        events = [row for record in batch if (row := self._event(record)) and row["key"] not in again]
+        events = [row for record in batch if (row := self._event(record)) and row["key"] not in refold]
         events += [
-            row | {"again": True} for record in self._log if (row := self._event(record)) and row["key"] in again
+            row | {"refold": True} for record in self._log if (row := self._event(record)) and row["key"] in refold
         ]
-        keys = {row["key"] for row in events} | {key for key, one in self._memory.items() if one["move"]}
+        keys = {row["key"] for row in events} | {key for key, one in self._memory.items() if one["key_change"]}
         stored = [
-            row | {"again": row["key"] in again}
+            row | {"refold": row["key"] in refold}
             for held in (self._rows, self._memory)
             for key, row in held.items()
             if of_all or key in keys
@@ -129,36 +138,42 @@ class ArrowTable(Settled):
 
     def _again(self, pieces: Iterable[Row]) -> set[str]:
         """The keys to fold again."""
-        known = {move for move, *_ in self._ended()}
-        asked = {piece["key"] for piece in pieces if piece["is_behind"]} | {
+        known = {key_change for key_change, *_ in self._ended()}
+        asked = {piece["key"] for piece in pieces if piece["is_out_of_order"]} | {
             piece["key"]
             for piece in pieces
-            if piece["role"] == LEFT and moves.is_without_position(piece["move"]) and piece["move"] in known
+            if piece["role"] == LIFETIME_PIECE
+            and key_changes.is_without_position(piece["key_change"])
+            and piece["key_change"] in known
         }
-        halves = [(row["key"], row["move"]) for one in self._log if (row := self._event(one)) and row["move"]]
+        halves = [
+            (row["key"], row["key_change"]) for one in self._log if (row := self._event(one)) and row["key_change"]
+        ]
         keys, names = zip(*halves, *((key, None) for key in asked), strict=True) if asked else ((), ())
-        batch = pa.RecordBatch.from_arrays([pa.array(keys, pa.string()), pa.array(names, pa.string())], ["key", "move"])
-        return {key for found in moves.relatives([batch]) for key in found.column("key").to_pylist()}
+        batch = pa.RecordBatch.from_arrays(
+            [pa.array(keys, pa.string()), pa.array(names, pa.string())], ["key", "key_change"]
+        )
+        return {key for found in key_changes.connected_keys([batch]) for key in found.column("key").to_pylist()}
 
-    def _write(self, pieces: Sequence[Row], again: Iterable[str]) -> None:
-        for key in again:
+    def _write(self, pieces: Sequence[Row], refold: Iterable[str]) -> None:
+        for key in refold:
             self._lifetimes.pop(key, None)
         for piece in pieces:
-            if piece["role"] == LEFT:
+            if piece["role"] == LIFETIME_PIECE:
                 self._leave(piece)
-        lifetimes = moves.Lifetimes((move, left) for move, left, _ in self._ended())
+        lifetimes = key_changes.EndedLifetimes((key_change, left) for key_change, left, _ in self._ended())
         values = {left.id: values for _, left, values in self._ended()}
-        given = [piece for piece in pieces if piece["role"] == GIVEN]
-        rows = {piece["key"]: self._written(piece, given) for piece in pieces if piece["role"] == OF_ROW}
+        given = [piece for piece in pieces if piece["role"] == VALUES_PIECE]
+        rows = {piece["key"]: self._written(piece, given) for piece in pieces if piece["role"] == ROW_PIECE}
         for key, row in rows.items():
             for name in list(row["missing"]):
-                holder = lifetimes.holder(name, row["came_by"])
-                if holder is not None:
+                source_of = lifetimes.source_of(name, row["moved_by"])
+                if source_of is not None:
                     row["missing"].remove(name)
-                    row["values"][name] = values[holder][name]
+                    row["values"][name] = values[source_of][name]
             self._remember(key, row)
 
-    def _ended(self) -> list[tuple[str, moves.EndedLifetime, Row]]:
+    def _ended(self) -> list[tuple[str, key_changes.EndedLifetime, Row]]:
         return [one for of_key in self._lifetimes.values() for one in of_key.values()]
 
     def _written(self, piece: Row, given: Iterable[Row]) -> Row:
@@ -174,35 +189,41 @@ class ArrowTable(Settled):
                 values |= {name: self._values[one["raw_value"]][name] for name in one["columns"]}
         found = piece | {"values": values | dict.fromkeys(piece["missing"]), "missing": list(piece["missing"])}
         if self._empties and piece["op"] in DELETES:
-            found |= {"values": dict.fromkeys(self.columns), "missing": [], "came_by": None}
+            found |= {"values": dict.fromkeys(self.columns), "missing": [], "moved_by": None}
         return found
 
     def _leave(self, piece: Row) -> None:
         held = self._rows.get(piece["key"], {}).get("values", {})
         values = {name: held[name] for name in piece["kept"]}
         values |= {name: self._values[piece["raw_value"]][name] for name in piece["columns"] or ()}
-        place = tuple(piece["place"].values())
-        name = json.dumps([piece["move"], place])
+        log_position = tuple(piece["log_position"].values())
+        name = json.dumps([piece["key_change"], log_position])
         lifetimes = self._lifetimes.setdefault(piece["key"], {})
         if name in lifetimes:  # several records hold its values
             values |= lifetimes[name][2]
-        marks = {column: repr(value) for column, value in values.items()}
-        lifetimes[name] = piece["move"], moves.EndedLifetime(name, place, marks, piece["came_by"]), values
+        markers = {column: repr(value) for column, value in values.items()}
+        lifetimes[name] = (
+            piece["key_change"],
+            key_changes.EndedLifetime(name, log_position, markers, piece["moved_by"]),
+            values,
+        )
 
     def _remember(self, key: str, row: Row) -> None:
         """Keep what the table and its side table can hold, and nothing else."""
-        came_by = row["came_by"] if row["missing"] else None
+        moved_by = row["moved_by"] if row["missing"] else None
         self._rows.pop(key, None)
         self._memory.pop(key, None)
         if row["has_row"]:
-            self._rows[key] = {name: row[name] for name in ("key", "pk", "place", "op", "order", "missing", "values")}
+            self._rows[key] = {
+                name: row[name] for name in ("key", "pk", "log_position", "op", "order", "missing", "values")
+            }
             self._rows[key]["rank"] = ROW
-        if row["seen"] or came_by or (not row["has_row"] and row["op"] != TRUNCATE and row["place"]):
-            memory = {name: row[name] for name in ("key", "place", "order", "seen")}
-            self._memory[key] = memory | {"rank": MEMORY, "move": came_by}
+        if row["seen"] or moved_by or (not row["has_row"] and row["op"] != TRUNCATE and row["log_position"]):
+            memory = {name: row[name] for name in ("key", "log_position", "order", "seen")}
+            self._memory[key] = memory | {"rank": MEMORY, "key_change": moved_by}
 
 
-def event_row(place: tuple[Any, ...], event: reference.Event) -> Row:
+def event_row(log_position: tuple[Any, ...], event: reference.Event) -> Row:
     """An event as silver hands it over."""
     unsent = [name for name, value in (event.values or {}).items() if value is reference.UNSENT]
     is_upsert = event.op in UPSERTS
@@ -210,33 +231,36 @@ def event_row(place: tuple[Any, ...], event: reference.Event) -> Row:
         "key": json.dumps(event.key),
         "pk": {"id": event.key if isinstance(event.key, int) else None},
         "rank": EVENT,
-        "place": _place(place),
+        "log_position": _log_position(log_position),
         "op": event.op,
         "is_streaming": event.op in ("c", "u", "d") and not event.is_snapshot,
         "order": {"position": event.position, "domain": event.domain, "ts_ms": event.ts_ms},
         "unsent": unsent if is_upsert else [],
-        "move": None if event.move is None else move_name(event.move),
+        "key_change": None if event.move is None else key_change_name(event.move),
         "snapshot": event.snapshot,
         "is_new": True,
-        "again": False,
-        "raw_value": json.dumps(place[1:]).encode() if is_upsert else None,
+        "refold": False,
+        "raw_value": json.dumps(log_position[1:]).encode() if is_upsert else None,
         "value_schema": "schema",
         "framing": "id4",
     }
 
 
-def move_name(move: reference.Move) -> str:
-    """The name of a key change as `events.moves.move_of` makes it."""
-    if move.position is not None:
-        return json.dumps({"domain": move.domain, "position": move.position, "ts_ms": move.ts_ms})
-    time = {} if move.ts_ms is None else {"ts_ms": move.ts_ms}
-    keys = {name: [{"key": "id", "value": json.dumps(key)}] for name, key in (("old", move.old), ("new", move.new))}
+def key_change_name(key_change: reference.Move) -> str:
+    """The name of a key change as `events.moves.key_change_id` makes it."""
+    if key_change.position is not None:
+        return json.dumps({"domain": key_change.domain, "position": key_change.position, "ts_ms": key_change.ts_ms})
+    time = {} if key_change.ts_ms is None else {"ts_ms": key_change.ts_ms}
+    keys = {
+        name: [{"key": "id", "value": json.dumps(key)}]
+        for name, key in (("old", key_change.old), ("new", key_change.new))
+    }
     return json.dumps(time | keys, separators=(",", ":"))
 
 
 def folded(rows: Iterable[Row], rules: arrow.Rules, *, size: int) -> list[Row]:
     """The pieces of a stream in batches of this size, in an order that does not depend on it."""
-    in_order = sorted(rows, key=lambda row: (row["key"], row["rank"], tuple((row["place"] or {}).values())))
+    in_order = sorted(rows, key=lambda row: (row["key"], row["rank"], tuple((row["log_position"] or {}).values())))
     cut = [in_order[start : start + size] for start in range(0, len(in_order), size)]
     batches = arrow.fold((pa.RecordBatch.from_pylist(part, STREAM) for part in cut), rules)
     pieces = [piece for batch in batches for piece in batch.to_pylist()]
@@ -248,8 +272,8 @@ def _in_stream(stored: Row) -> Row:
     return {"is_streaming": False, "is_new": False, "unsent": stored.get("missing", []), **stored}
 
 
-def _place(place: Sequence[Any]) -> Row:
-    log_ts, generation, partition, offset = place
+def _log_position(log_position: Sequence[Any]) -> Row:
+    log_ts, generation, partition, offset = log_position
     return {"log_ts": log_ts, "topic": "t", "generation": generation, "partition": partition, "offset": offset}
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import reference
 
-from cdc_lake.fold.rules import MISSING, TRUNCATE, UPSERTS, Event, Lifetime, Order, Place, State, step
+from cdc_lake.fold.rules import MISSING, TRUNCATE, UPSERTS, Event, Lifetime, LogPosition, Order, State, step
 
 Key = Hashable
-Record = tuple[Place, reference.Event]
+Record = tuple[LogPosition, reference.Event]
 
 
 class Settled:
@@ -50,7 +50,7 @@ class Table(Settled):
         self.refolded = 0
         self._states: dict[Key, State] = {}
         self._lifetimes: dict[Hashable, list[tuple[Key, Lifetime]]] = {}
-        self._of_all: list[Event] = []
+        self._table_events: list[Event] = []
         self._start = State()
         """What is known of a key that has had no event of its own."""
 
@@ -60,27 +60,27 @@ class Table(Settled):
         before = replace(self._start)
         new_of_all, all_again = self._take_whole_table(batch)
         own: dict[Key, list[Event]] = {}
-        for place, event in batch:
+        for log_position, event in batch:
             if event.op != TRUNCATE:
-                own.setdefault(event.key, []).append(event_of(place, event))
+                own.setdefault(event.key, []).append(event_of(log_position, event))
         touched = set(own) | (set(self._states) if new_of_all else set())
-        again = {
+        refold = {
             key for key in touched if self._is_behind([*own.get(key, ()), *new_of_all], self._states.get(key, before))
         }
-        again |= {key for key in own if any(self._is_named_before(event) for event in own[key])}
+        refold |= {key for key in own if any(self._is_named_before(event) for event in own[key])}
         if all_again:
-            again = {event.key for _, event in self._log if event.op != TRUNCATE}
-        again = self._with_related(again)
-        self.refolded += len(again)
-        self._forget_lifetimes(again)
+            refold = {event.key for _, event in self._log if event.op != TRUNCATE}
+        refold = self._with_related(refold)
+        self.refolded += len(refold)
+        self._forget_lifetimes(refold)
         history: dict[Key, list[Event]] = {}
-        for place, event in self._log:
-            if event.op != TRUNCATE and event.key in again:
-                history.setdefault(event.key, []).append(event_of(place, event))
+        for log_position, event in self._log:
+            if event.op != TRUNCATE and event.key in refold:
+                history.setdefault(event.key, []).append(event_of(log_position, event))
         changed = {}
-        for key in touched | again:
-            if key in again:
-                state, events = State(), [*history.get(key, ()), *self._of_all]
+        for key in touched | refold:
+            if key in refold:
+                state, events = State(), [*history.get(key, ()), *self._table_events]
             else:
                 stored = self._states.get(key, before)
                 state, events = replace(stored, values=dict(stored.values)), [*own.get(key, ()), *new_of_all]
@@ -88,7 +88,7 @@ class Table(Settled):
             changed[key] = state
         self._inherit(changed)
         for key, state in changed.items():
-            self._store(key, state, has_own=key in own or key in again)
+            self._store(key, state, has_own=key in own or key in refold)
 
     def rows(self) -> dict[Key, tuple[Any, ...]]:
         """By key: values, whether it is deleted, the columns that were never sent, op, place, order."""
@@ -96,39 +96,39 @@ class Table(Settled):
 
     @staticmethod
     def _is_behind(events: Iterable[Event], state: State) -> bool:
-        first = min((event.place for event in events), default=None)
-        return first is not None and state.considered is not None and first <= state.considered
+        first = min((event.log_position for event in events), default=None)
+        return first is not None and state.seen_at is not None and first <= state.seen_at
 
     def _is_named_before(self, event: Event) -> bool:
         """Whether rows may have what an earlier key change of that name left, and this may be another change."""
         return (
             event.op == "d"
-            and isinstance(event.move, reference.Move)
-            and event.move.position is None
-            and bool(self._lifetimes.get(event.move))
+            and isinstance(event.key_change, reference.Move)
+            and event.key_change.position is None
+            and bool(self._lifetimes.get(event.key_change))
         )
 
     def _step_through(self, key: Key, state: State, events: Iterable[Event]) -> None:
-        for event in sorted(events, key=lambda event: event.place):
+        for event in sorted(events, key=lambda event: event.log_position):
             hard = self._truncates_hard if event.op == TRUNCATE else self._is_hard
             left = step(state, event, hard=hard).left
             if left is not None:
-                self._lifetimes.setdefault(left.move, []).append((key, left))
+                self._lifetimes.setdefault(left.key_change, []).append((key, left))
 
     def _take_whole_table(self, batch: Sequence[Record]) -> tuple[list[Event], bool]:
         """The new whole-table events, and whether all keys are folded again."""
-        new = [event_of(place, event) for place, event in batch if event.op == TRUNCATE]
+        new = [event_of(log_position, event) for log_position, event in batch if event.op == TRUNCATE]
         ends = list(reference.snapshot_ends(self._log)) if self._removes_missing else []
-        known = {(event.place, event.since) for event in self._of_all if event.op == MISSING}
+        known = {(event.log_position, event.since) for event in self._table_events if event.op == MISSING}
         now = {(tuple(end), tuple(start)) for start, end in ends}
-        new += [Event(place, MISSING, since=since) for place, since in now - known]
+        new += [Event(log_position, MISSING, since=since) for log_position, since in now - known]
         gone = known - now
-        kept = [event for event in self._of_all if (event.place, event.since) not in gone]
+        kept = [event for event in self._table_events if (event.log_position, event.since) not in gone]
         all_again = bool(gone) or self._is_behind(new, self._start)
-        self._of_all = sorted([*kept, *new], key=lambda event: event.place)
+        self._table_events = sorted([*kept, *new], key=lambda event: event.log_position)
         if all_again:
             self._start = State()
-        for event in self._of_all if all_again else sorted(new, key=lambda event: event.place):
+        for event in self._table_events if all_again else sorted(new, key=lambda event: event.log_position):
             step(self._start, event, hard=True)
         return new, all_again
 
@@ -136,43 +136,43 @@ class Table(Settled):
         """These keys, and those that key changes connect them to."""
         halves = [(event.key, event.move) for _, event in self._log if event.move is not None]
         while keys:
-            moves = {move for key, move in halves if key in keys}
-            more = keys | {key for key, move in halves if move in moves}
+            key_changes = {key_change for key, key_change in halves if key in keys}
+            more = keys | {key for key, key_change in halves if key_change in key_changes}
             if more == keys:
                 break
             keys = more
         return keys
 
     def _forget_lifetimes(self, keys: set[Key]) -> None:
-        for move, left in list(self._lifetimes.items()):
-            self._lifetimes[move] = [one for one in left if one[0] not in keys]
+        for key_change, left in list(self._lifetimes.items()):
+            self._lifetimes[key_change] = [one for one in left if one[0] not in keys]
 
     def _inherit(self, changed: dict[Key, State]) -> None:
         """Give rows the values that a key change left to them: those that came with this batch, and those that wait."""
         for left in self._lifetimes.values():
-            left.sort(key=lambda one: one[1].place)
+            left.sort(key=lambda one: one[1].log_position)
         waiting = {
             key: replace(state, values=dict(state.values))
             for key, state in self._states.items()
-            if key not in changed and state.came_by is not None
+            if key not in changed and state.moved_by is not None
         }
         for key, state in (changed | waiting).items():
             for name in self.columns:
-                if state.came_by is not None and name not in state.values:
-                    values = self._values(name, state.came_by, ())
+                if state.moved_by is not None and name not in state.values:
+                    values = self._values(name, state.moved_by, ())
                     if len(values) == 1:
                         state.values[name] = values[0]
                     changed[key] = state
 
-    def _values(self, name: str, move: Hashable, seen: tuple[Lifetime, ...]) -> list[Any]:
+    def _values(self, name: str, key_change: Hashable, seen: tuple[Lifetime, ...]) -> list[Any]:
         """What a key change may have left of a column: with a position the first lifetime's value, else any one's."""
         values: list[Any] = []
-        for _, left in self._lifetimes.get(move, ()):
+        for _, left in self._lifetimes.get(key_change, ()):
             if any(left is one for one in seen):
                 continue
-            more = [left.values[name]] if name in left.values else self._values(name, left.came_by, (*seen, left))
+            more = [left.values[name]] if name in left.values else self._values(name, left.moved_by, (*seen, left))
             values += [value for value in more if value not in values]
-            if values and isinstance(move, reference.Move) and move.position is not None:
+            if values and isinstance(key_change, reference.Move) and key_change.position is not None:
                 break
         return values
 
@@ -181,10 +181,10 @@ class Table(Settled):
         if self._empties and not state.is_live:
             state.values = {}
         if not state.has_row:
-            state.values, state.came_by = {}, None
+            state.values, state.moved_by = {}, None
         if all(name in state.values for name in self.columns):
-            state.came_by = None
-        is_told = state.op == TRUNCATE and state.considered == self._start.considered
+            state.moved_by = None
+        is_told = state.op == TRUNCATE and state.seen_at == self._start.seen_at
         if not state.has_row and (is_told or (not has_own and key not in self._states)):
             self._states.pop(key, None)  # the truncate itself is remembered, once for all keys
         else:
@@ -195,7 +195,7 @@ class Table(Settled):
         unsent = [name for name in self.columns if name not in state.values] if shows_values else []
         values = {name: state.values.get(name) for name in self.columns}
         order = state.order and tuple(state.order)
-        return values, not state.is_live, tuple(sorted(unsent)), state.op, state.decided, order
+        return values, not state.is_live, tuple(sorted(unsent)), state.op, state.applied_at, order
 
 
 def batches_as_seen(
@@ -217,7 +217,7 @@ def batches_as_seen(
         before[number] = last.get(event.partition)
         last[event.partition] = number
     found: dict[tuple[int, int], list[Record]] = {}
-    for place, event in reference.in_log_order(events.values()):
+    for log_position, event in reference.in_log_order(events.values()):
         number = number_at[event.generation, event.partition, event.offset]
         when, previous = (batch_of[number], 0), before[number]
         if (late := due.get(number)) is not None:
@@ -225,16 +225,16 @@ def batches_as_seen(
         elif event.op == "tombstone" and previous is not None and events[previous].key == event.key:
             late = due.get(previous)
             when = when if late is None else max(when, (late, 1))
-        found.setdefault(when, []).append((tuple(place), event))
+        found.setdefault(when, []).append((tuple(log_position), event))
     return [found[when] for when in sorted(found)]
 
 
-def event_of(place: Place, event: reference.Event) -> Event:
+def event_of(log_position: LogPosition, event: reference.Event) -> Event:
     """An event of the reference as the rules take it."""
     is_streaming = event.op in ("c", "u", "d", TRUNCATE) and not event.is_snapshot
     sent = {name: value for name, value in (event.values or {}).items() if value is not reference.UNSENT}
     return Event(
-        tuple(place),
+        tuple(log_position),
         event.op,
         Order(event.position, event.domain, event.ts_ms) if is_streaming else None,
         sent if event.op in UPSERTS else {},

@@ -1,4 +1,4 @@
-"""`fold.arrow` and `fold.moves` on the kit and on random logs.
+"""`fold.arrow` and `fold.key_changes` on the kit and on random logs.
 
 Against what is written and the reference; by index arithmetic as by `step`; and however the stream is cut into batches.
 """
@@ -15,7 +15,7 @@ import reference
 from conformance.log import Deletes, Log
 from histories import LARGE, batches, random_log
 
-from cdc_lake.fold.arrow import GIVEN, MEMORY, OF_ROW, PLACE_TYPE, ROW, Rules, fold
+from cdc_lake.fold.arrow import LOG_POSITION_TYPE, MEMORY, ROW, ROW_PIECE, VALUES_PIECE, Rules, fold
 from cdc_lake.fold.rules import Order, State
 from rules import arrow_table
 from rules.arrow_table import STREAM, ArrowTable, Row, event_row, folded
@@ -32,15 +32,15 @@ def stored_rows(pieces: Iterable[Row]) -> list[Row]:
     """What the next batch reads of what these pieces were written as."""
     found = []
     for piece in pieces:
-        if piece["role"] != OF_ROW:
+        if piece["role"] != ROW_PIECE:
             continue
-        known = {"key": piece["key"], "place": piece["place"], "order": piece["order"], "unsent": []}
-        known |= {"is_streaming": False, "is_new": False, "again": False}
+        known = {"key": piece["key"], "log_position": piece["log_position"], "order": piece["order"], "unsent": []}
+        known |= {"is_streaming": False, "is_new": False, "refold": False}
         if piece["has_row"]:
             unsent = piece["missing"]
             found.append({**known, "pk": piece["pk"], "rank": ROW, "op": piece["op"], "unsent": unsent})
-        if not piece["has_row"] or piece["seen"] or piece["came_by"]:
-            found.append({**known, "rank": MEMORY, "seen": piece["seen"], "move": piece["came_by"]})
+        if not piece["has_row"] or piece["seen"] or piece["moved_by"]:
+            found.append({**known, "rank": MEMORY, "seen": piece["seen"], "key_change": piece["moved_by"]})
     return found
 
 
@@ -52,8 +52,8 @@ def two_batches(seed: int) -> tuple[list[Row], list[Row], Rules]:
     rules = Rules(LARGE, hard=rng.random() < 0.5, truncates_hard=False, start=start)
     early = {(log.events[number].partition, log.events[number].offset) for number in batches(rng, log, 2)[0]}
     parts: tuple[list[Row], list[Row]] = [], []
-    for place, event in reference.in_log_order(log.events):
-        parts[(place.partition, place.offset) not in early].append(event_row(place, event))
+    for log_position, event in reference.in_log_order(log.events):
+        parts[(log_position.partition, log_position.offset) not in early].append(event_row(log_position, event))
     one, other = parts
     assert one and other
     return one, [*stored_rows(folded(one, rules, size=WHOLE)), *other], rules
@@ -72,7 +72,7 @@ def depends_on_index_arithmetic(seed: int) -> bool:
     with pytest.MonkeyPatch.context() as patch:
         kind = arrow_table.arrow._Batch
         patch.setattr(kind, "_find_slow", lambda batch: np.ones(len(batch._first), bool))
-        patch.setattr(kind, "decided", lambda batch, runs: None)
+        patch.setattr(kind, "fast_pieces", lambda batch, runs: None)
         return [folded(rows, rules, size=WHOLE) for rows in streams] != by_index
 
 
@@ -120,22 +120,22 @@ def test_index_arithmetic_decides_at_least_a_third_of_the_runs(monkeypatch: pyte
         pieces += folded(rows, rules, size=WHOLE)
 
     assert is_slow.count(False) > len(is_slow) / 3
-    assert any(piece["role"] == GIVEN for piece in pieces)
+    assert any(piece["role"] == VALUES_PIECE for piece in pieces)
 
 
 def test_a_memory_without_a_place_leaves_the_row_s() -> None:
     """Versions up to 0.1.0 remembered so what a row waits for."""
     rows, _, rules = two_batches(0)
     event = {**rows[0], "key": "k", "op": "u", "unsent": list(LARGE), "is_streaming": False}
-    place = {**event["place"], "log_ts": event["place"]["log_ts"] - 1}
-    row = {**event, "rank": ROW, "place": place, "is_new": False}
-    memory = {**row, "rank": MEMORY, "place": None, "order": None, "unsent": [], "move": "m"}
+    log_position = {**event["log_position"], "log_ts": event["log_position"]["log_ts"] - 1}
+    row = {**event, "rank": ROW, "log_position": log_position, "is_new": False}
+    memory = {**row, "rank": MEMORY, "log_position": None, "order": None, "unsent": [], "key_change": "m"}
 
     batch = pa.RecordBatch.from_pylist([row, memory, event], STREAM)
-    places = batch.column("place")
-    fields = [pc.if_else(pc.is_valid(places), places.field(one.name), None) for one in PLACE_TYPE]
-    as_in_spark = pa.StructArray.from_arrays(fields, fields=list(PLACE_TYPE), mask=pc.is_null(places))
-    batch = batch.set_column(STREAM.get_field_index("place"), "place", as_in_spark)
+    places = batch.column("log_position")
+    fields = [pc.if_else(pc.is_valid(places), places.field(one.name), None) for one in LOG_POSITION_TYPE]
+    as_in_spark = pa.StructArray.from_arrays(fields, fields=list(LOG_POSITION_TYPE), mask=pc.is_null(places))
+    batch = batch.set_column(STREAM.get_field_index("log_position"), "log_position", as_in_spark)
     (piece,) = (piece for found in fold([batch], rules) for piece in found.to_pylist())
 
-    assert (piece["place"], piece["came_by"], piece["is_behind"]) == (event["place"], "m", False)
+    assert (piece["log_position"], piece["moved_by"], piece["is_out_of_order"]) == (event["log_position"], "m", False)

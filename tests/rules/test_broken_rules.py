@@ -8,12 +8,12 @@ from typing import NamedTuple, get_args
 import pytest
 from conformance.log import Deletes
 
-from cdc_lake.fold import arrow, moves, rules
+from cdc_lake.fold import arrow, key_changes, rules
 from rules import arrow_table, table, test_moves
 from rules.test_arrow import KIT, SEEDS, depends_on_index_arithmetic, depends_on_size, wrong_by_arrow
 from rules.test_histories import wrong_rows
 from rules.test_kit import LOGS, wrong_in
-from rules.test_moves import HOLDERS, RELATIVES, relatives, wrong_holders
+from rules.test_moves import HOLDERS, RELATIVES, connected_keys, wrong_holders
 
 Edits = Sequence[tuple[str, str]]
 """Texts and what stands in their stead."""
@@ -34,17 +34,17 @@ BROKEN: Mapping[str, Edits] = {
     "a tombstone keeps the order": [("event.order is not None or event.op == TOMBSTONE", "event.order is not None")],
     "an insert inherits from the deleted row": [("if not was_live or event", "if event")],
     "placeholders overwrite values": [("{**state.values, **event.sent}", "dict(event.sent)")],
-    "a snapshot's end deletes the rows that it shows": [(" or state.decided >= event.since", "")],
+    "a snapshot's end deletes the rows that it shows": [(" or state.applied_at >= event.since", "")],
     "a key change leaves nothing": [('is_left = event.op == "d" and', "is_left = False and")],
     "a deleted row leaves its values, too": [("is not None and was_live", "is not None")],
-    "a moved row inherits nothing": [("{}, event.move", "{}, None")],
-    "a moved row goes on with the one before it": [(" or event.move is not None:", ":")],
+    "a moved row inherits nothing": [("{}, event.key_change", "{}, None")],
+    "a moved row goes on with the one before it": [(" or event.key_change is not None:", ":")],
     "a truncate makes a row of an unknown key": [("(state.has_row or event.op not in WHOLE_TABLE_OPS)", "True")],
     "a stale event is not considered": [
-        ("    state.considered = event.place\n", ""),
+        ("    state.seen_at = event.log_position\n", ""),
         (
-            "state.op, state.decided = event.op, event.place",
-            "state.op, state.decided, state.considered = event.op, event.place, event.place",
+            "state.op, state.applied_at = event.op, event.log_position",
+            "state.op, state.applied_at, state.seen_at = event.op, event.log_position, event.log_position",
         ),
     ],
 }
@@ -95,7 +95,7 @@ BROKEN_BY_INDEX: Mapping[str, Broken] = {
         "tombstones-of-two-keys", [("is_live | (not self._rules.hard)", "is_live | True")]
     ),
     "a key change is a delete and an insert": Broken(
-        "T4-key-change", [('        is_odd |= _numpy(pc.is_valid(self.batch.column("move")))\n', "")]
+        "T4-key-change", [('        is_odd |= _numpy(pc.is_valid(self.batch.column("key_change")))\n', "")]
     ),
     "silver's memory of a key is passed over": Broken("O8-replay-behind-a-delete", [(" | (self._rank == MEMORY)", "")]),
     "an event below what silver shows counts": Broken(
@@ -107,10 +107,10 @@ BROKEN_BY_INDEX: Mapping[str, Broken] = {
 BROKEN_IN_RUNS: Mapping[str, Broken] = {
     "the last place that was considered is not told": Broken(
         "O12-tombstone-read-late-before-a-replay",
-        [("seen=None if is_seen else _place_dict(state.considered)", "seen=None")],
+        [("seen=None if is_seen else _log_position_dict(state.seen_at)", "seen=None")],
     ),
     "the last place that was considered is not looked at": Broken(
-        "O12-tombstone-read-late-before-a-replay", [('row["seen"] or row["place"]', 'row["place"]')]
+        "O12-tombstone-read-late-before-a-replay", [('row["seen"] or row["log_position"]', 'row["log_position"]')]
     ),
     "a run ends with its batch": Broken(
         depends_on_size,
@@ -120,7 +120,8 @@ BROKEN_IN_RUNS: Mapping[str, Broken] = {
         "late-update",
         [
             (
-                "            return self.rules.is_comparison or not self.is_behind\n        self.is_behind = True",
+                "            return self.rules.is_comparison or not self.is_out_of_order\n"
+                "        self.is_out_of_order = True",
                 "            return True\n        return True",
             )
         ],
@@ -129,8 +130,8 @@ BROKEN_IN_RUNS: Mapping[str, Broken] = {
         "truncate-without-position",
         [
             (
-                "        self._take_of_all(before=place)\n",
-                "        if self._of_all is None:\n            self._begin()\n",
+                "        self._take_table_events(before=log_position)\n",
+                "        if self._table_events is None:\n            self._begin()\n",
             )
         ],
     ),
@@ -141,17 +142,17 @@ BROKEN_IN_RUNS: Mapping[str, Broken] = {
         "late-update", [("            self.state = State()\n        elif", "            pass\n        elif")]
     ),
     "a delete is forgotten": Broken(
-        "O8-replay-behind-a-delete", [('State(decided=place, order=_order(row["order"]))', "State()")]
+        "O8-replay-behind-a-delete", [('State(applied_at=log_position, order=_order(row["order"]))', "State()")]
     ),
     "truncates are as hard as deletes": Broken(
         "truncates-hard",
         [("self.rules.truncates_hard if event.op == TRUNCATE else self.rules.hard", "self.rules.hard")],
     ),
     "a row does not wait for what a key change leaves": Broken(
-        "T4-insert-before-delete", [("came_by=state.came_by if missing else None", "came_by=None")]
+        "T4-insert-before-delete", [("moved_by=state.moved_by if missing else None", "moved_by=None")]
     ),
     "a lifetime does not say what it came by": Broken(
-        "T4-chain", [('"came_by": left.came_by, "kept"', '"came_by": None, "kept"')]
+        "T4-chain", [('"moved_by": left.moved_by, "kept"', '"moved_by": None, "kept"')]
     ),
     "a lifetime leaves nothing that silver's row has": Broken(
         "T4-key-change",
@@ -160,22 +161,26 @@ BROKEN_IN_RUNS: Mapping[str, Broken] = {
 }
 """In `fold.arrow`, around `step`."""
 BROKEN_MOVES: Mapping[str, Edits] = {
-    "the last lifetime counts": [("key=lambda left: left.place", "key=lambda left: left.place, reverse=True")],
+    "the last lifetime counts": [
+        ("key=lambda left: left.log_position", "key=lambda left: left.log_position, reverse=True")
+    ],
     "the first lifetime counts that is read": [
-        ("            lifetimes.sort(key=lambda left: left.place)\n", "            pass\n")
+        ("            lifetimes.sort(key=lambda left: left.log_position)\n", "            pass\n")
     ],
     "a lifetime without a value counts": [("if found and not", "if not")],
-    "a change without a position takes the first value": [("if found and not is_without_position(move):", "if found:")],
+    "a change without a position takes the first value": [
+        ("if found and not is_without_position(key_change):", "if found:")
+    ],
     "any lifetime of a change with a position may be meant": [
-        ("if found and not is_without_position(move):", "if False:")
+        ("if found and not is_without_position(key_change):", "if False:")
     ],
     "any of several values is taken": [("if len(found) == 1 else None", "if found else None")],
     "equal values of two lifetimes are two": [("{left.values[column]: left.id}", "{left.id: left.id}")],
     "what is not clear one step behind is not there": [
-        ("found = held | found", "found = found | (held if len(held) == 1 else {})")
+        ("found = own | found", "found = found | (own if len(own) == 1 else {})")
     ],
     "only the lifetimes of the change itself are looked at": [
-        ("self._held(column, left.came_by, (*seen, left.id))", "{}")
+        ("self._candidates(column, left.moved_by, (*seen, left.id))", "{}")
     ],
     "relatives of relatives are left out": [("            waiting += new\n", "")],
     "keys without a relative are left out": [("for key in found])", "for key in found if key in moves_of])")],
@@ -217,7 +222,7 @@ def test_broken_arrow_is_noticed(monkeypatch: pytest.MonkeyPatch, case: Broken) 
 
 @pytest.mark.parametrize("name", BROKEN_MOVES)
 def test_broken_move_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(test_moves, "moves", broken(moves, BROKEN_MOVES[name]))
+    monkeypatch.setattr(test_moves, "key_changes", broken(key_changes, BROKEN_MOVES[name]))
 
     is_noticed = any(map(wrong_holders, HOLDERS.values()))
-    assert is_noticed or any(relatives(asked) != found for asked, found in RELATIVES.items())
+    assert is_noticed or any(connected_keys(asked) != found for asked, found in RELATIVES.items())

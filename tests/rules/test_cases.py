@@ -82,8 +82,8 @@ def folded(log: Iterable[tuple[int, E]], stored: State | None, *, hard: bool) ->
 def stored(state: State) -> State:
     """What a batch finds of what the one before came to: a row in silver, or its memory of one that is gone."""
     if not state.has_row:
-        return State(decided=state.decided, considered=state.considered, order=state.order)
-    return State(True, state.is_live, state.op, state.decided, state.considered, state.order)
+        return State(applied_at=state.applied_at, seen_at=state.seen_at, order=state.order)
+    return State(True, state.is_live, state.op, state.applied_at, state.seen_at, state.order)
 
 
 @pytest.mark.parametrize("hard", [False, True])
@@ -91,10 +91,10 @@ def stored(state: State) -> State:
 def test_every_log_ends_at_the_event_it_should_wherever_it_is_cut(name: str, hard: bool) -> None:
     log, winner = CASES[name]
     placed = list(enumerate(log))
-    decided: list[tuple[int, ...] | None] = []
+    applied_at: list[tuple[int, ...] | None] = []
 
     for cut in range(len(log)):
         before = folded(placed[:cut], None, hard=hard)
-        decided.append(folded(placed[cut:], stored(before), hard=hard).decided)
+        applied_at.append(folded(placed[cut:], stored(before), hard=hard).applied_at)
 
-    assert decided == [(winner,)] * len(log)
+    assert applied_at == [(winner,)] * len(log)

@@ -1,4 +1,4 @@
-"""`fold.moves`, as tables: which lifetime a value is taken from, and which keys hang together."""
+"""`fold.key_changes`, as tables: which lifetime a value is taken from, and which keys hang together."""
 
 import json
 from collections.abc import Hashable
@@ -8,25 +8,25 @@ import pyarrow as pa
 import pytest
 import reference
 
-from cdc_lake.fold import moves
-from cdc_lake.fold.moves import EndedLifetime
-from rules.arrow_table import move_name
+from cdc_lake.fold import key_changes
+from cdc_lake.fold.key_changes import EndedLifetime
+from rules.arrow_table import key_change_name
 
 
 def at(position: int) -> str | None:
     """The name of a key change with a log position."""
-    return move_name(reference.Move(7, "server/db", (position,)))
+    return key_change_name(reference.Move(7, "server/db", (position,)))
 
 
 def between(old: int, new: int) -> str | None:
     """The name of a key change without one."""
-    return move_name(reference.Move(7, old=old, new=new))
+    return key_change_name(reference.Move(7, old=old, new=new))
 
 
 def ended(
-    move: str | None, name: str, place: int, came_by: str | None = None, **values: Hashable
+    key_change: str | None, name: str, log_position: int, moved_by: str | None = None, **values: Hashable
 ) -> tuple[str | None, EndedLifetime]:
-    return move, EndedLifetime(name, (place,), values, came_by)
+    return key_change, EndedLifetime(name, (log_position,), values, moved_by)
 
 
 class Case(NamedTuple):
@@ -43,7 +43,7 @@ HOLDERS = {
         {at(10): "one", at(20): "two", at(30): None, at(40): None, None: None},
     ),
     "of those that one change ended, from the first that has a value": Case(
-        [ended(at(10), "again", 3, body="b"), ended(at(10), "none", 1), ended(at(10), "first", 2, body="a")],
+        [ended(at(10), "refold", 3, body="b"), ended(at(10), "none", 1), ended(at(10), "first", 2, body="a")],
         {at(10): "first"},
     ),
     "from the lifetimes before": Case(
@@ -63,7 +63,7 @@ HOLDERS = {
         {at(30): "two"},
     ),
     "from the one before the first rather than from the second": Case(
-        [ended(at(10), "one", 1, body="a"), ended(at(20), "two", 2, at(10)), ended(at(20), "again", 3, body="b")],
+        [ended(at(10), "one", 1, body="a"), ended(at(20), "two", 2, at(10)), ended(at(20), "refold", 3, body="b")],
         {at(20): "one"},
     ),
     "round a cycle from none": Case(
@@ -117,16 +117,18 @@ RELATIVES = {
 
 def wrong_holders(case: Case) -> dict[str | None, str | None]:
     """By change, the lifetimes that are not those of the case."""
-    lifetimes = moves.Lifetimes(case.lifetimes)
-    found = {move: lifetimes.holder("body", move) for move in case.holders}
-    return {move: holder for move, holder in found.items() if holder != case.holders[move]}
+    lifetimes = key_changes.EndedLifetimes(case.lifetimes)
+    found = {key_change: lifetimes.source_of("body", key_change) for key_change in case.holders}
+    return {key_change: source_of for key_change, source_of in found.items() if source_of != case.holders[key_change]}
 
 
-def relatives(asked: str) -> str:
+def connected_keys(asked: str) -> str:
     """The keys that hang together with these, each a letter, in order."""
     rows = [*HALVES, *((key, None) for key in asked)]
-    batches = [pa.RecordBatch.from_pylist([{"key": key, "move": move}]) for key, move in rows]
-    return "".join(sorted(key for batch in moves.relatives(batches) for key in batch.column("key").to_pylist()))
+    batches = [pa.RecordBatch.from_pylist([{"key": key, "key_change": key_change}]) for key, key_change in rows]
+    return "".join(
+        sorted(key for batch in key_changes.connected_keys(batches) for key in batch.column("key").to_pylist())
+    )
 
 
 @pytest.mark.parametrize("case", HOLDERS.values(), ids=HOLDERS)
@@ -136,10 +138,10 @@ def test_value_is_taken(case: Case) -> None:
 
 @pytest.mark.parametrize("asked", RELATIVES)
 def test_keys_that_changes_connect_hang_together(asked: str) -> None:
-    assert relatives(asked) == RELATIVES[asked]
+    assert connected_keys(asked) == RELATIVES[asked]
 
 
 def test_a_change_is_known_to_have_no_position_by_its_name() -> None:
-    assert moves.is_without_position(json.dumps({"ts_ms": 7, "old": [], "new": []}, separators=(",", ":")))
-    assert not moves.is_without_position(at(10))
-    assert not moves.is_without_position(None)
+    assert key_changes.is_without_position(json.dumps({"ts_ms": 7, "old": [], "new": []}, separators=(",", ":")))
+    assert not key_changes.is_without_position(at(10))
+    assert not key_changes.is_without_position(None)

@@ -261,8 +261,8 @@ def test_columns_follow_what_is_sent(logs: Logs) -> None:
     ("derive", "said"),
     [
         ({"date": "to_date(time)"}, "derive: date: Spark says: .*time"),
-        ({"path": "upper(path)"}, "derive: path: there is a column of that name"),
-        ({"date": "timestamp"}, "derive: date: it was date, and now is string"),
+        ({"path": "upper(path)"}, "derive: path: a column of that name already exists"),
+        ({"date": "timestamp"}, "derive: date: its type changed from date to string"),
     ],
 )
 def test_what_cannot_be_derived_is_told_and_nothing_is_written(

@@ -10,7 +10,7 @@ from lake import Cases, Lake
 from pyspark.sql import SparkSession
 
 from cdc_lake.decode.schemas import parse
-from cdc_lake.decode.types import mapping
+from cdc_lake.decode.types import type_mapping
 
 KEY = '{"$oid": "64b7"}'
 FIRST, SECOND = '{"_id": {"$oid": "64b7"}, "n": 1.0}', '{"_id": {"$oid": "64b7"}, "n": {"$numberLong": "2"}}'
@@ -38,7 +38,7 @@ def test_a_document_is_held_as_the_text_it_comes_as(spark: SparkSession, tmp_pat
         "updated": (SECOND, False),
         "deleted": (SECOND, True),
     }
-    assert mapping(parse(json.dumps(DOCUMENT))).type == "string"
+    assert type_mapping(parse(json.dumps(DOCUMENT))).type == "string"
 
 
 @CASES.of()

@@ -21,7 +21,7 @@ from cdc_lake.silver.run import run_silver
 
 def repeat_row(spark: SparkSession, target: SilverTarget, key: int) -> None:
     """Append a second copy of a row, as a program that knows nothing of cdc_lake would."""
-    kind = target.held_in.format
+    kind = target.storage.format
     rows = spark.read.format(kind).load(target.path).where(f"id = {key}")
     options: dict[str, Any] = {}
     if kind == "hudi":

@@ -88,7 +88,7 @@ def check(place: Place, wanted: Mapping[int, Mapping[str, Any]]) -> None:
 
 
 def check_stopped(reports: Sequence[TableReport], policy: str) -> None:
-    refused = [step.words for step in steps_of(TOGETHER) if policy == "freeze" or step.kind in ("widen", "beside")]
+    refused = [step.words for step in steps_of(TOGETHER) if policy == "freeze" or step.kind in ("widen", "variant")]
     for stopped in reports:
         assert stopped.error is not None
         assert (stopped.error.code, stopped.error.exit_code) == ("CDC-210", 2)
@@ -184,7 +184,7 @@ def test_a_value_that_does_not_go_into_its_type_stops_the_run(spark: SparkSessio
 
     assert done.error is not None
     assert done.error.exit_code == 30
-    assert "`schema.cast` cannot hold 1 values of `to_number` as int" in done.error.message
+    assert "`schema.cast` cannot store 1 values of `to_number` as int" in done.error.message
     assert not list(tmp_path.glob("silver/**/_delta_log"))
 
 

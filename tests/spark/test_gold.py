@@ -348,9 +348,9 @@ def test_a_key_in_several_rows_and_a_null_in_a_key_are_refused_and_nothing_is_wr
     code, exit_code, said = refusal(of_model(first_run, "twice"))
 
     assert (code, exit_code) == ("CDC-501", 30)
-    assert "twice: of 3 rows 0 have a null in their key (kind), and 1 keys stand in several rows" in said
+    assert "twice: of 3 rows 0 have a null in their key (kind), and 1 keys are in several rows" in said
     assert (
-        "of 3 rows 1 have a null in their key (id, kind), and 0 keys stand in several rows"
+        "of 3 rows 1 have a null in their key (id, kind), and 0 keys are in several rows"
         in (refusal(of_model(first_run, "nulls"))[2])
     )
     assert sorted(folder.name for folder in (first_run[0].root / "gold").iterdir()) == ["joined", "per_kind"]
@@ -376,7 +376,7 @@ def test_a_source_that_silver_does_not_have_is_told_with_the_nearest_and_stops_n
     assert (code, exit_code) == ("CDC-201", 2)
     assert "shop.public.thingy: there is no such table" in said
     file = first_run[0].models / "lost.sql"
-    assert f"nearest: {THING}; run the silver job first, or mend `sources` in {file}" in said
+    assert f"nearest: {THING}; run the silver job first, or correct `sources` in {file}" in said
     ok(of_model(first_run, "per_kind"))
 
 

@@ -242,7 +242,7 @@ def test_where_silver_has_let_go_of_what_gold_was_made_from_it_is_made_anew_and_
     done = lake.refresh()["per_store"]
 
     assert (done.status, "groups" in done.rows) == ("ok", False)
-    assert "refreshed as a whole" in done.warnings[0] and "were vacuumed" in done.warnings[0]
+    assert "full refresh" in done.warnings[0] and "were vacuumed" in done.warnings[0]
     lake.check("per_store")
 
 

@@ -8,7 +8,7 @@ import wire
 from pyspark.sql import SparkSession
 from sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Lake, Shelf, event, row
 
-from cdc_lake.decode.records import avro_schema, refusal, schema_text
+from cdc_lake.decode.records import avro_schema, schema_text, spark_refusal
 
 
 def flat(name: str = f"{TABLE.name}.Value", **columns: Any) -> dict[str, Any]:
@@ -34,11 +34,11 @@ REGISTERED: dict[str, tuple[Any, str]] = {
     "a number of 5,000 digits": (flat(id="int") | {"version": "N"}, "not an Avro schema"),
     "the name that the JVM is given a schema by": (
         flat(id=flat("cdc_lake.Wrapped", x="int")),
-        "Spark does not take it: ",
+        "Spark rejects it: ",
     ),
     "a name that becomes another's": (
         flat(x=flat("a.Foo", x="int"), y=flat("a.R", z=WITHOUT_NAMESPACE)),
-        "Spark does not take it: ",
+        "Spark rejects it: ",
     ),
     "a schema of cdc_lake's own": (INJECTED, "`cdc_lake.format`, which is cdc_lake's own"),
     "a schema of cdc_lake's own that is Avro, too": (
@@ -146,7 +146,7 @@ def test_the_neighbors_of_hostile_schemas_land(landed: Landed) -> None:
 
 def test_spark_is_asked_once_about_a_schema(spark: SparkSession) -> None:
     schema = avro_schema(json.dumps(flat("a.RebuildOptions", id="int")))
-    before = refusal.cache_info().misses
+    before = spark_refusal.cache_info().misses
 
-    assert [refusal(schema, spark), refusal(avro_schema(schema.text), spark)] == [None, None]
-    assert refusal.cache_info().misses == before + 1
+    assert [spark_refusal(schema, spark), spark_refusal(avro_schema(schema.text), spark)] == [None, None]
+    assert spark_refusal.cache_info().misses == before + 1

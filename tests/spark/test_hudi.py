@@ -229,7 +229,7 @@ def test_values_of_every_kind_come_back_as_they_were(spark: SparkSession, table:
         table.read().selectExpr(*texts), rows.selectExpr(*texts), ignore_nullable=True, ignore_row_order=True
     )
     types = {field.name: field.dataType.simpleString() for field in table.read().schema}
-    assert types == {f.name: table.held_as(f.dataType.simpleString()) for f in rows.schema if f.name in names}
+    assert types == {f.name: table.stored_type(f.dataType.simpleString()) for f in rows.schema if f.name in names}
     if any(Path(table.path).glob("*.log.*")):  # of which hudi-rs cannot read moments inside arrays
         table.overwrite(rows.drop("times", "__keep", "__delete"), step(3))
     for found in read_back(table):
@@ -260,7 +260,7 @@ def test_overwrite_saves_arrays_of_tables_from_before(
 
 
 @pytest.mark.parametrize(
-    ("given", "held_as"),
+    ("given", "stored_type"),
     [
         ("smallint", "int"),
         ("array<tinyint>", "array<int>"),
@@ -268,8 +268,8 @@ def test_overwrite_saves_arrays_of_tables_from_before(
         ("decimal(4,2)", "decimal(4,2)"),
     ],
 )
-def test_small_whole_numbers_are_held_as_int(table: HudiTable, given: str, held_as: str) -> None:
-    assert table.held_as(given) == held_as
+def test_small_whole_numbers_are_held_as_int(table: HudiTable, given: str, stored_type: str) -> None:
+    assert table.stored_type(given) == stored_type
 
 
 def test_an_overwrite_is_one_commit_and_the_versions_before_stay(spark: SparkSession, copied: HudiTable) -> None:

@@ -157,7 +157,7 @@ def test_json_schemas_of_a_registry_are_read_and_protobuf_is_not(spark: SparkSes
 
     assert lake.land().error is None
     assert lake.problems() == {
-        1: "value: the schema of schema id 3 is refused: it is Protobuf, which is not read: let the connector write "
+        1: "value: the schema of schema id 3 is refused: Protobuf is not supported; have the connector write "
         "Avro or JSON"
     }
     (found,) = lake.fold().values()

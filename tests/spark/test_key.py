@@ -17,7 +17,7 @@ from source_types import VARIABLE
 
 from cdc_lake.decode.key import canonical_key, key_problem
 from cdc_lake.decode.schemas import parse
-from cdc_lake.decode.types import OUT_OF_CALENDAR, mapping
+from cdc_lake.decode.types import OUT_OF_CALENDAR, type_mapping
 
 EPOCH = dt.datetime(1970, 1, 1)
 MILLIS = connect("long", "io.debezium.time.Timestamp")
@@ -37,7 +37,7 @@ def decoded_type(kind: Any) -> str:
     if isinstance(kind, dict) and kind["type"] == "array":
         return f"array<{decoded_type(kind['items'])}>"
     if isinstance(kind, dict) and "logicalType" in kind and kind["precision"] <= 38:
-        return mapping(parse(json.dumps(kind))).type
+        return type_mapping(parse(json.dumps(kind))).type
     return DECODED[kind["type"] if isinstance(kind, dict) else kind]
 
 

@@ -14,7 +14,7 @@ from source_types import OTHERS, SOURCES
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig
 from cdc_lake.decode.schemas import parse
-from cdc_lake.decode.types import mapping
+from cdc_lake.decode.types import type_mapping
 from cdc_lake.runs.context import silver_targets
 from cdc_lake.silver.run import run_silver
 
@@ -68,7 +68,7 @@ def renamed(schema: Any, number: int) -> Any:
 
 
 TYPES = [renamed(schema, number) for number, schema in enumerate(types())]
-TOGETHER = list({mapping(parse(json.dumps(kind))).type: kind for kind in TYPES}.values())
+TOGETHER = list({type_mapping(parse(json.dumps(kind))).type: kind for kind in TYPES}.values())
 ALONE = ["boolean", "bytes", {"type": "array", "items": ["null", "int"]}]
 
 

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from cdc_lake.bronze.decide import bronze_rows
 from cdc_lake.bronze.log_order import with_log_order
 from cdc_lake.fold.arrow import PIECES
-from cdc_lake.silver.rows import INHERITED, Shape, changes
+from cdc_lake.silver.rows import INHERITED_COLUMNS, RowSchema, changes
 from cdc_lake.spark.literals import of_batch
 
 Plan = Callable[[SparkSession, int], DataFrame]
@@ -44,18 +44,18 @@ def in_bronze(spark: SparkSession, batch: int) -> DataFrame:
 
 
 def in_the_fold(spark: SparkSession, batch: int) -> DataFrame:
-    shape = Shape(keys=["id"], columns=["id", "n"], stored=["id", "n"], large=[], keep_values=True)
+    row_schema = RowSchema(keys=["id"], columns=["id", "n"], stored=["id", "n"], large=[], keep_values=True)
     given = {
         "has_row": F.lit(True),
         "is_changed": F.lit(True),
         "key": F.col("id").cast("string"),
         "pk": F.struct("id"),
         "row": F.struct(F.lit(None).cast("int").alias("n")),
-        INHERITED: F.array().cast("array<string>"),
+        INHERITED_COLUMNS: F.array().cast("array<string>"),
     }
     nothing = {one.name: F.lit(None).cast(one.dataType) for one in from_arrow_schema(PIECES)}
     rows = spark.range(3).select(*(column.alias(name) for name, column in (nothing | given).items()))
-    return changes(rows, shape, batch=batch)
+    return changes(rows, row_schema, batch=batch)
 
 
 @pytest.mark.parametrize("plan", [in_bronze, in_the_fold])

@@ -126,7 +126,7 @@ def test_what_counts_in_a_story_is_what_counts_by_the_rules(spark: SparkSession,
     ]
     records = []
     for event in happened:
-        (offset,) = event.place
+        (offset,) = event.log_position
         if event.order is None:
             records += [topic.tombstone(7, offset=offset)] * (event.op == TOMBSTONE)
         else:
@@ -144,7 +144,7 @@ def test_what_counts_in_a_story_is_what_counts_by_the_rules(spark: SparkSession,
     state = State()
     counting = [(event, step(state, event, hard=False).counts) for event in happened]
     assert [(one.place, one.op, one.verdict != "lost") for one in found] == [
-        (f"0@{event.place[0]}", event.op, counts)
+        (f"0@{event.log_position[0]}", event.op, counts)
         for event, counts in counting
         if counts or event.op not in WHOLE_TABLE_OPS
     ]

@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.silver.key_changes import has_move_headers, move_of
+from cdc_lake.silver.key_changes import has_key_change_headers, key_change_id
 
 NEW, OLD = "__debezium.newkey", "__debezium.oldkey"
 DELETE = {"headers": [(NEW, b'{"id":2}')], "key": '{"id":1}', "position": [100], "domain": "s/db", "ts_ms": 7}
@@ -90,7 +90,7 @@ Moves = dict[tuple[str, int], tuple[bool, str | None]]
 
 
 @pytest.fixture(scope="module")
-def moves(spark: SparkSession) -> Moves:
+def key_changes(spark: SparkSession) -> Moves:
     """Of each case's records whether they have the headers, and their moves."""
     cases = {**SAME, **OTHERS, **{name: (record,) for name, record in {**NAMELESS, **NO_HALVES}.items()}}
     fields = ("headers", "position", "domain", "ts_ms", "key")
@@ -100,14 +100,14 @@ def moves(spark: SparkSession) -> Moves:
         for place, record in enumerate(records)
     ]
     found = spark.createDataFrame(rows, COLUMNS).select(
-        "name", "place", has_move_headers(F.col("headers")), move_of(*(F.col(field) for field in fields))
+        "name", "place", has_key_change_headers(F.col("headers")), key_change_id(*(F.col(field) for field in fields))
     )
-    return {(name, place): (has_headers, move) for name, place, has_headers, move in found.collect()}
+    return {(name, place): (has_headers, key_change) for name, place, has_headers, key_change in found.collect()}
 
 
 @pytest.mark.parametrize("case", SAME)
-def test_both_halves_of_a_key_change_have_one_name(moves: Moves, case: str) -> None:
-    (is_half, delete), (is_other_half, insert) = moves[case, 0], moves[case, 1]
+def test_both_halves_of_a_key_change_have_one_name(key_changes: Moves, case: str) -> None:
+    (is_half, delete), (is_other_half, insert) = key_changes[case, 0], key_changes[case, 1]
 
     assert is_half and is_other_half
     assert delete is not None
@@ -115,18 +115,18 @@ def test_both_halves_of_a_key_change_have_one_name(moves: Moves, case: str) -> N
 
 
 @pytest.mark.parametrize("case", OTHERS)
-def test_another_key_change_has_another_name(moves: Moves, case: str) -> None:
-    (_, delete), (_, insert) = moves[case, 0], moves[case, 1]
+def test_another_key_change_has_another_name(key_changes: Moves, case: str) -> None:
+    (_, delete), (_, insert) = key_changes[case, 0], key_changes[case, 1]
 
     assert None not in (delete, insert)
     assert insert != delete
 
 
 @pytest.mark.parametrize("case", NAMELESS)
-def test_halves_that_nothing_ties_together_have_no_name(moves: Moves, case: str) -> None:
-    assert moves[case, 0] == (True, None)
+def test_halves_that_nothing_ties_together_have_no_name(key_changes: Moves, case: str) -> None:
+    assert key_changes[case, 0] == (True, None)
 
 
 @pytest.mark.parametrize("case", NO_HALVES)
-def test_a_record_without_the_headers_is_no_half(moves: Moves, case: str) -> None:
-    assert moves[case, 0] == (False, None)
+def test_a_record_without_the_headers_is_no_half(key_changes: Moves, case: str) -> None:
+    assert key_changes[case, 0] == (False, None)

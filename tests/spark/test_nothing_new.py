@@ -279,8 +279,8 @@ def test_log_that_is_not_plain_is_left_to_spark(
 ) -> None:
     target = silver_targets(lake.config, lake.topic.table)[number]
     path = Path(shutil.copytree(target.path, tmp_path / "table"))
-    assert newest_commit(LocalFiles(), str(path), target.held_in.format, SilverProgress) is not None
+    assert newest_commit(LocalFiles(), str(path), target.storage.format, SilverProgress) is not None
 
     damage(path)
 
-    assert newest_commit(LocalFiles(), str(path), target.held_in.format, SilverProgress) is None
+    assert newest_commit(LocalFiles(), str(path), target.storage.format, SilverProgress) is None

@@ -80,7 +80,7 @@ def test_a_plan_is_what_the_run_then_does(spark: SparkSession, tmp_path: Path) -
 
     frozen = planned(spark, place, tmp_path, among, schema={"evolution": "freeze"})
     (refused,) = frozen.refused
-    assert refused.startswith(f"{TABLE}: `schema.evolution: freeze` does not allow what its events bring: ")
+    assert refused.startswith(f"{TABLE}: `schema.evolution: freeze` does not allow these changes: ")
     assert "; ".join(words) in refused
 
     (done,) = place.fold()
@@ -115,7 +115,7 @@ def test_a_subject_that_the_policy_will_refuse_is_named_before_any_record_comes(
     _print_plan(found, console)
     text = console.export_text()
     assert "the registry's latest schema, which no record uses yet:" in text
-    assert "`to_text` int comes as string" in text
+    assert "`to_text` changed from int to string" in text
 
 
 def test_a_registry_that_stops_answering_is_no_refusal_and_who_writes_the_table_is_named(

@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from cdc_lake.bronze.decide import bronze_rows
 from cdc_lake.bronze.log_order import with_log_order
 from cdc_lake.decode.records import WriterSchema
-from cdc_lake.silver.events import events, sent_by
-from cdc_lake.silver.evolution import evolved
-from cdc_lake.silver.key_changes import move_of
+from cdc_lake.silver.events import events, sent_columns
+from cdc_lake.silver.evolution import evolve_layout
+from cdc_lake.silver.key_changes import key_change_id
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "debezium"
 UNSENT = {"unavailable": True}
@@ -87,7 +87,7 @@ def check(table: str, sources: list[dict[str, Any]], spark: SparkSession) -> Non
     ).persist()
     keys = [WriterSchema(source["key_schema"]) for source in sources]
     values = [WriterSchema(source["value_schema"]) for source in sources]
-    layout = evolved(table, sent_by([one.tree for one in keys], values)).layout
+    layout = evolve_layout(table, sent_columns([one.tree for one in keys], values)).layout
     typed = events(
         bronze, layout, keys=keys, values=values, frames=["id4"], unavailable_value="__debezium_unavailable_value"
     ).select(
@@ -140,12 +140,12 @@ def test_a_real_logical_message_is_a_control_record(spark: SparkSession) -> None
 
 
 @pytest.fixture(scope="module")
-def moves(spark: SparkSession) -> dict[tuple[str, str], dict[str, str | None]]:
+def key_changes(spark: SparkSession) -> dict[tuple[str, str], dict[str, str | None]]:
     """By shape, and what names it, the moves of the fixture's records by their names."""
     registry, sources = FakeRegistry(), [fixture("film-envelope"), fixture("film-flattened")]
     named_by = {"position": F.col("source_position"), "keys": F.lit(None).cast("array<bigint>")}
     others = [F.col(name) for name in ("position_domain", "source_ts_ms", "canonical_key")]
-    columns = {name: move_of(F.col("headers"), position, *others) for name, position in named_by.items()}
+    columns = {name: key_change_id(F.col("headers"), position, *others) for name, position in named_by.items()}
     sent, records = [], list[Record]()
     for source in sources:
         records += records_of(source, registry, len(records))
@@ -160,9 +160,9 @@ def moves(spark: SparkSession) -> dict[tuple[str, str], dict[str, str | None]]:
 @pytest.mark.parametrize("named_by", ["position", "keys"])
 @pytest.mark.parametrize("shape", ["envelope", "flattened"])
 def test_the_halves_of_a_real_key_change_have_one_name(
-    moves: dict[tuple[str, str], dict[str, str | None]], shape: str, named_by: str
+    key_changes: dict[tuple[str, str], dict[str, str | None]], shape: str, named_by: str
 ) -> None:
-    found = moves[shape, named_by]
+    found = key_changes[shape, named_by]
 
     first, second = found["key_change_delete_1"], found["key_change_delete_2"]
     assert None not in (first, second)

@@ -112,7 +112,7 @@ def test_n13_a_name_that_avro_does_not_take_quarantines_its_records_and_says_whi
 ) -> None:
     problems, _ = misnamed
 
-    said = f"`{name}` is not a name in Avro; set field.name.adjustment.mode=avro"
+    said = f"`{name}` is not a valid Avro name; set field.name.adjustment.mode=avro"
     assert said in problems[BAD_NAMES.index(name)]
 
 

@@ -59,7 +59,7 @@ def check(spark: SparkSession, schema: WriterSchema) -> None:
         assert time.process_time() - started < SECONDS
         assert usable.known.keys() | usable.problems.keys() == {"glue:1"}
         if usable.known and schema.format == "avro":
-            spark._jvm.org.apache.avro.Schema.Parser().parse(avro.wrapped(schema.tree))  # type: ignore[union-attr]
+            spark._jvm.org.apache.avro.Schema.Parser().parse(avro.wrapped_schema(schema.tree))  # type: ignore[union-attr]
 
 
 @seed(42)

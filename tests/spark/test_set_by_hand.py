@@ -76,7 +76,7 @@ def test_column_renamed_by_hand_stops_run_until_renamed_back(place: Place) -> No
 
     assert (error.code, error.exit_code) == ("CDC-200", 2)
     assert "thing.text: another program renamed the column to `label` in silver; nothing was written" in error.message
-    place.spark.sql(error.message.partition("Rename it back: ")[2].partition(";")[0]).collect()
+    place.spark.sql(error.message.partition("rename it back: ")[2].partition(";")[0]).collect()
     place.lake.fold()
     assert place.lake.rows()[1]["text"] == "later"
     assert "label" not in place.lake.silver.read().columns

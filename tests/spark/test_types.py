@@ -19,7 +19,7 @@ from source_types import DOUBLE_VECTOR, OTHERS, POINT, SOURCES, SPARSE, VARIABLE
 
 from cdc_lake.decode import types
 from cdc_lake.decode.schemas import SchemaError, parse
-from cdc_lake.decode.types import mapping, plain_type
+from cdc_lake.decode.types import plain_type, type_mapping
 
 NAMED = "io.debezium.time."
 CONNECT = "org.apache.kafka.connect.data."
@@ -329,13 +329,13 @@ def test_a_null_where_the_schema_has_a_default_stays_null(silver: dict[int, dict
     ],
 )
 def test_a_column_s_type_follows_from_its_schema(kind: Any, spark_type: str) -> None:
-    assert mapping(parse(json.dumps(kind))).type == spark_type
+    assert type_mapping(parse(json.dumps(kind))).type == spark_type
 
 
 @pytest.mark.parametrize("kind", [["int", "string"], ["null", "int", "string"], "null"])
 def test_a_value_of_several_types_is_refused(kind: Any) -> None:
     with pytest.raises(SchemaError):
-        mapping(parse(json.dumps(kind)))
+        type_mapping(parse(json.dumps(kind)))
 
 
 def test_a_number_that_its_column_cannot_hold_quarantines_its_record_and_no_other(spark: SparkSession) -> None:
@@ -419,7 +419,10 @@ def test_a_structured_date_stays_a_struct() -> None:
     special = {"name": "specialValue", "type": ["null", "string"]}
     date = {"type": "record", "name": "io.debezium.time.StructuredDate", "fields": [*parts, special]}
 
-    assert plain_type(mapping(parse(json.dumps(date))).type) == "struct<year:int,month:int,day:int,specialValue:string>"
+    assert (
+        plain_type(type_mapping(parse(json.dumps(date))).type)
+        == "struct<year:int,month:int,day:int,specialValue:string>"
+    )
 
 
 def test_a_text_that_is_not_unicode_does_not_stop_the_batch(spark: SparkSession) -> None:

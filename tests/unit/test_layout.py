@@ -8,22 +8,30 @@ from hypothesis import strategies as st
 
 from cdc_lake.decode.types import wider
 from cdc_lake.errors import ConfigError, SchemaChangeError, UnsupportedError
-from cdc_lake.silver.evolution import ColumnMapping, Evolved, Layout, Sent, check_steps, evolved, variant_name
+from cdc_lake.silver.evolution import (
+    ColumnMapping,
+    Layout,
+    LayoutChange,
+    SentColumns,
+    check_steps,
+    evolve_layout,
+    variant_name,
+)
 
 TABLE = "pagila.public.thing"
 KEY = {"id": "int"}
 KINDS = ("smallint", "int", "bigint", "float", "double", "string", "date", "decimal(4,2)", "decimal(6,3)", "binary")
 
 
-def follow(*batches: list[dict[str, str]], **more: Any) -> Evolved:
+def follow(*batches: list[dict[str, str]], **more: Any) -> LayoutChange:
     """The last of several batches of value schemas, each folded upon the one before."""
     found = None
     for schemas in batches:
-        found = evolved(
+        found = evolve_layout(
             TABLE,
-            Sent([KEY], [KEY | one for one in schemas], KEY | schemas[-1]),
+            SentColumns([KEY], [KEY | one for one in schemas], KEY | schemas[-1]),
             stored=found.layout if found else None,
-            gone=found.gone if found else (),
+            retired=found.retired if found else (),
             **more,
         )
     assert found is not None
@@ -67,15 +75,15 @@ def test_every_step_says_what_changes() -> None:
             "ALTER TABLE t ALTER COLUMN `amount` TYPE decimal(6,3)",
         ),
         (
-            "`text` string comes as int: such values are in `text__int`",
+            "`text` changed from string to int: such values go to `text__int`",
             "ALTER TABLE t ADD COLUMN `text__int` int",
         ),
         ("`new` boolean is new", "ALTER TABLE t ADD COLUMN `new` boolean"),
-        ("`old` is not sent any more: it stays, null from now on", None),
+        ("`old` is no longer sent: the column stays, with null in new rows", None),
     ]
     assert words([before], [after], [after]) == []
     assert words([before], [after], [before]) == [
-        "`new` is not sent any more: it stays, null from now on",
+        "`new` is no longer sent: the column stays, with null in new rows",
         "`old` is sent again",
     ]
 
@@ -92,8 +100,11 @@ def test_however_schemas_are_cut_into_batches_the_columns_are_the_same(
     batches = [schemas[start:end] for start, end in zip([0, *cuts], [*cuts, len(schemas)], strict=True)]
 
     assert follow(*batches).layout == whole
-    again = evolved(TABLE, Sent([KEY], [KEY | one for one in reversed(schemas)]), known=whole).layout
-    assert (dict(sorted(again.columns.items())), again.beside) == (dict(sorted(whole.columns.items())), whole.beside)
+    again = evolve_layout(TABLE, SentColumns([KEY], [KEY | one for one in reversed(schemas)]), known=whole).layout
+    assert (dict(sorted(again.columns.items())), again.variants) == (
+        dict(sorted(whole.columns.items())),
+        whole.variants,
+    )
     for schema in schemas:
         taken = [whole.column_for(name, kind) for name, kind in schema.items()]
         assert None not in taken
@@ -104,14 +115,16 @@ def test_names_that_are_known_never_make_a_column_narrower() -> None:
     known = follow([{"a": "decimal(10,0)"}]).layout
     schemas = [{"a": "decimal(30,0)"}, {"a": "decimal(20,15)"}]
 
-    found = evolved(TABLE, Sent([KEY], [KEY | one for one in schemas]), known=known).layout
+    found = evolve_layout(TABLE, SentColumns([KEY], [KEY | one for one in schemas]), known=known).layout
 
     assert found.columns == {"id": "int", "a": "decimal(30,0)", "a__decimal_20_15": "decimal(20,15)"}
 
 
 def test_a_name_that_is_taken_is_not_given_twice() -> None:
     assert variant_name("n", "decimal(4,2)") == "n__decimal_4_2"
-    assert follow([{"n": "string", "n__int": "date"}, {"n": "int", "n__int": "date"}]).layout.beside == {"n__int_": "n"}
+    assert follow([{"n": "string", "n__int": "date"}, {"n": "int", "n__int": "date"}]).layout.variants == {
+        "n__int_": "n"
+    }
     found = follow([{"n": "string"}], [{"n": "int"}], [{"n": "int", "n__int": "date"}])
     assert found.layout.columns == {
         "id": "int",
@@ -128,27 +141,25 @@ def test_a_name_that_is_taken_is_not_given_twice() -> None:
 def test_a_name_that_differs_in_case_only_stands_beside() -> None:
     found = follow([{"Order_Date": "date"}], [{"Order_Date": "date", "order_date": "string"}])
 
-    assert found.layout.beside == {"order_date__string": "order_date"}
+    assert found.layout.variants == {"order_date__string": "order_date"}
     assert [step.words for step in found.steps] == ["`order_date__string` string is new"]
 
 
 def test_columns_are_left_out_renamed_and_cast_as_the_settings_say() -> None:
-    placing = ColumnMapping(left_out=["secret"], renamed={"full_name": "name"}, cast={"code": "string"})
+    column_mapping = ColumnMapping(excluded=["secret"], renamed={"full_name": "name"}, cast={"code": "string"})
     schemas = [{"name": "string", "secret": "string", "code": "int"}, {"full_name": "string", "code": "string"}]
 
-    found = follow(schemas[:1], schemas[1:], placing=placing)
+    found = follow(schemas[:1], schemas[1:], column_mapping=column_mapping)
 
     assert found.layout.columns == {"id": "int", "name": "string", "code": "string"}
     assert found.steps == []
     assert found.layout.column_for("full_name", "string") == found.layout.column_for("name", "string") == "name"
     assert found.layout.column_for("code", "int") == "code"
     assert found.layout.column_for("secret", "string") is None
-    with pytest.raises(
-        ConfigError, match=r"thing\.name: `schema.rename` makes two columns one, `full_name` is the second"
-    ):
-        follow([{"name": "string", "full_name": "string"}], placing=placing)
+    with pytest.raises(ConfigError, match=r"thing\.name: `schema.rename` maps `full_name` and another column to it"):
+        follow([{"name": "string", "full_name": "string"}], column_mapping=column_mapping)
     with pytest.raises(ConfigError, match=r"thing\.id: it is a column of the primary key"):
-        follow([{}], placing=ColumnMapping(left_out=["id"]))
+        follow([{}], column_mapping=ColumnMapping(excluded=["id"]))
 
 
 @pytest.mark.parametrize(("policy", "allowed"), [("evolve", 5), ("add_only", 3), ("freeze", 0)])
@@ -156,8 +167,8 @@ def test_a_policy_names_every_step_that_it_does_not_allow(policy: Any, allowed: 
     before = {"n": "int", "text": "string", "old": "date", "new": "date"}
     first = follow([before], [{key: kind for key, kind in before.items() if key != "new"}])
     after = {"n": "bigint", "text": "int", "new": "date", "more": "date"}
-    steps = evolved(TABLE, Sent([KEY], [after], after), stored=first.layout, gone=first.gone).steps
-    refused = [step.words for step in steps if step.kind in ("widen", "beside") or policy == "freeze"]
+    steps = evolve_layout(TABLE, SentColumns([KEY], [after], after), stored=first.layout, retired=first.retired).steps
+    refused = [step.words for step in steps if step.kind in ("widen", "variant") or policy == "freeze"]
     assert len(steps) == 5
 
     if allowed == len(steps):
@@ -166,23 +177,21 @@ def test_a_policy_names_every_step_that_it_does_not_allow(policy: Any, allowed: 
     with pytest.raises(SchemaChangeError) as caught:
         check_steps(TABLE, steps, policy)
     assert caught.value.exit_code == 2
-    assert f"`schema.evolution: {policy}` does not allow what its events bring: {'; '.join(refused)};" in str(
-        caught.value
-    )
+    assert f"`schema.evolution: {policy}` does not allow these changes: {'; '.join(refused)};" in str(caught.value)
 
 
 def test_map_in_primary_key_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"thing\.tags: it is a column of the primary key and a map"):
-        evolved(TABLE, Sent([{"id": "int", "tags": "map<string,string>"}], []))
+    with pytest.raises(UnsupportedError, match=r"thing\.tags: a column of the primary key is a map"):
+        evolve_layout(TABLE, SentColumns([{"id": "int", "tags": "map<string,string>"}], []))
 
 
 def test_a_primary_key_may_become_wider_and_no_other() -> None:
     stored = Layout({"id": "int", "day": "date"}, {"id": "int", "day": "date", "n": "int"})
 
-    found = evolved(TABLE, Sent([{"day": "date", "id": "bigint"}], []), stored=stored)
+    found = evolve_layout(TABLE, SentColumns([{"day": "date", "id": "bigint"}], []), stored=stored)
 
     assert found.layout.keys == {"day": "date", "id": "bigint"}
     assert [step.words for step in found.steps] == ["`id` int becomes bigint"]
     for other in ({"id": "int"}, {"id": "string", "day": "date"}, {"id": "int", "day": "date", "n": "int"}):
         with pytest.raises(UnsupportedError, match="its primary key was day date, id int and now is"):
-            evolved(TABLE, Sent([other], []), stored=stored)
+            evolve_layout(TABLE, SentColumns([other], []), stored=stored)

@@ -128,7 +128,7 @@ def test_a_reference_to_what_is_no_avro_leaves_a_text_that_is_refused(server: Fa
     server.answer(f"{V3}/ids/contentIds/1/references", (200, [reference("B")]))
     server.answer(f"{V3}/groups/default/artifacts/B/versions/1/content", (200, "no schema"))
 
-    with pytest.raises(SchemaError, match="does not define it"):
+    with pytest.raises(SchemaError, match="does not define the type"):
         parse(text_of(client(server), 1))
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from events import envelope_schema, flat_metadata, flat_schema, key_schema
 
-from cdc_lake.decode.envelope import is_of_signal_table, needed, row_fields, shape_of
+from cdc_lake.decode.envelope import is_of_signal_table, pruned_schema, row_fields, shape_of
 from cdc_lake.decode.schemas import fields, parse
 
 CONNECTORS = ["postgresql", "mysql", "sqlserver", "oracle"]
@@ -51,5 +51,5 @@ def test_of_a_control_record_nothing_is_read_but_its_op() -> None:
     message = parse(a_record("io.debezium.connector.postgresql.MessageValue", "op", "message"))
     heartbeat = parse(a_record("io.debezium.connector.common.Heartbeat", "ts_ms"))
 
-    assert list(fields(needed(message))) == ["op"]
-    assert list(fields(needed(heartbeat))) == []
+    assert list(fields(pruned_schema(message))) == ["op"]
+    assert list(fields(pruned_schema(heartbeat))) == []

@@ -1,0 +1,299 @@
+"""Refreshes a model's table: all of it, or the groups that changes affect, after the checks of the result."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import and_, or_
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc_lake import failpoints
+from cdc_lake.columns import DELETE, KEEP, KEY, name_problem, quoted
+from cdc_lake.config import Config
+from cdc_lake.config.gold_models import EVERYTHING, WATERMARK, GoldModel
+from cdc_lake.errors import ExpiredError, KeyConstraintError, ModelError, NoProgressError
+from cdc_lake.gold.groups import Groups, touched_groups, watermark
+from cdc_lake.gold.query import Query, Source, translated_errors
+from cdc_lake.gold.topic_schemas import kafka_sink
+from cdc_lake.runs.context import Leases, lake_of
+from cdc_lake.runs.expectations import check_expectations, is_met
+from cdc_lake.runs.report import TableReport
+from cdc_lake.sinks.kafka import KafkaSink
+from cdc_lake.spark.user_sql import refuse_query
+from cdc_lake.tables.contract import Commit, Table
+from cdc_lake.tables.joins import null_safe_join
+from cdc_lake.tables.partitions import check_partitions
+from cdc_lake.tables.progress import GoldProgress
+
+
+@dataclass(frozen=True)
+class ModelRun:
+    """One model's run.
+
+    Attributes:
+        session: for this model only while it runs its query, since its source names are temporary views.
+        silver_topics: the topics that silver has.
+    """
+
+    session: SparkSession
+    config: Config
+    model: GoldModel
+    silver_topics: Sequence[str]
+    leases: Leases
+    run_id: str
+    done: TableReport
+
+    @cached_property
+    def gold(self) -> Table[GoldProgress]:
+        """The model's table, which may not exist yet."""
+        header = self.model.header
+        return lake_of(self.config).gold(self.session, header.name, header.table)
+
+    @cached_property
+    def query(self) -> Query:
+        return Query(self.session, self.model)
+
+    @cached_property
+    def sink(self) -> KafkaSink | None:
+        """The topic to which the table is sent, if it has one."""
+        topic = self.model.header.topic
+        if topic is None:
+            return None
+        for warning in self.config.kafka.warnings:
+            self.done.warn(warning)
+        return kafka_sink(self.config, topic)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The inputs of a model's table, and its current sources.
+
+    Attributes:
+        before: progress of the table's newest commit; none if there is no table yet.
+        has_changed: whether the model or a source changed, or there is no table yet.
+    """
+
+    gold: Table[GoldProgress]
+    sources: Mapping[str, Source]
+    before: GoldProgress | None
+    next_progress: GoldProgress
+    has_changed: bool
+
+
+def refresh(run: ModelRun, comparison: Comparison) -> Commit[GoldProgress]:
+    """Refresh the table, in one commit.
+
+    Raises:
+        ModelError: a query of the model is not one, Spark rejects it, or its columns are wrong.
+        KeyConstraintError: the result has a null or a repeated key.
+        ExpectationError: the result fails an expectation with `on_fail: stop`.
+        IncompatibleSchemaError: its topic's schema does not fit.
+    """
+    query, model = run.query, run.model
+    with run.done.phase("plan"):
+        views = {alias: source.rows() for alias, source in comparison.sources.items()}
+        window = model.header.window
+        if window is not None and window.lateness:
+            views[WATERMARK] = watermark(views[window.source], window)
+        result = query.run(model.text, views, "its SQL")
+        _check_columns(run, result)
+        if run.sink is not None:
+            run.sink.check(run.session, result.schema, keys=model.header.keys, doc=model.header.description)
+        groups = _groups(run, comparison, result)
+    if groups is None:
+        return _refresh_all(run, comparison, result)
+    with run.done.phase("plan"):
+        run.done.count(groups=groups.number)
+        if window is not None:
+            views[window.source] = groups.in_window(views[window.source], window)
+            result = query.run(model.text, views, "its SQL")
+    return _refresh_groups(run, comparison, groups, groups.rows_in(result))
+
+
+def _groups(run: ModelRun, comparison: Comparison, result: DataFrame) -> Groups | None:
+    """The groups to refresh; none to refresh the whole table."""
+    header, before = run.model.header, comparison.before
+    if header.refresh == "full" or before is None or before.model != comparison.next_progress.model:
+        return None
+    if before.versions.keys() != comparison.next_progress.versions.keys():
+        return None
+    changed = {alias for alias, source in comparison.sources.items() if before.versions[source.id] != source.version}
+    if any(header.touched[alias] == EVERYTHING for alias in changed):
+        return None
+    if _stored_types(comparison.gold, result) != dict(comparison.gold.read().dtypes):
+        return None
+    if not all(source.progress.keys for source in comparison.sources.values()):
+        return None  # silver was created or repaired by hand, and its keys are not known yet
+    if another := sorted(alias for alias, source in comparison.sources.items() if not _is_read(source, before)):
+        run.done.warn(
+            f"full refresh: silver's history of {', '.join(another)} differs from the one that gold was computed from, "
+            "as after a restore from a backup"
+        )
+        return None
+    if not changed:  # a restore brought back the version that was read, or only progress changed
+        return Groups.of(result.select(*map(quoted, header.group_columns)).limit(0), result)
+    try:
+        return touched_groups(run.query, comparison.sources, before.versions, comparison.gold.read(), result)
+    except ExpiredError as error:
+        run.done.warn(f"full refresh: {error}")
+        return None
+
+
+def _is_read(source: Source, before: GoldProgress) -> bool:
+    """Whether the version that gold was computed from is still that version of the table."""
+    if source.id not in before.nonces:
+        return True
+    version = before.versions[source.id]
+    if version > source.version:
+        return False
+    try:
+        found = source.silver.progress(as_of=version)
+    except NoProgressError:
+        return True  # vacuumed; reading its rows reports that
+    return found is not None and found.nonce == before.nonces[source.id]
+
+
+def _stored_types(gold: Table[GoldProgress], result: DataFrame) -> dict[str, str]:
+    return {name: gold.stored_type(kind) for name, kind in result.dtypes}
+
+
+def _refresh_all(run: ModelRun, comparison: Comparison, result: DataFrame) -> Commit[GoldProgress]:
+    """Replace all rows with the model's result."""
+    rows = result.persist()
+    try:
+        rows, count = _check_rows(run, rows)
+        _before_write(run, comparison)
+        with run.done.phase("write"), translated_errors(run.model):
+            commit = comparison.gold.overwrite(_with_key(rows, run.model), comparison.next_progress)
+    finally:
+        result.unpersist()
+    failpoints.reach("gold.after_overwrite", batch=comparison.next_progress.commit)
+    run.done.count(written=count)
+    return commit
+
+
+def _refresh_groups(run: ModelRun, comparison: Comparison, groups: Groups, result: DataFrame) -> Commit[GoldProgress]:
+    """Replace the rows of some groups with the model's result."""
+    made = result.persist()
+    gold, keys = comparison.gold, run.model.header.keys
+    try:
+        rows, _ = _check_rows(run, made)
+        stored = groups.rows_in(gold.read())
+        if not set(groups.names) <= set(keys):
+            _check_keys_across_groups(run, rows, groups.rows_outside(gold.read()))
+        with run.done.phase("check"), translated_errors(run.model):
+            vanished = null_safe_join(stored, rows, keys, "left_anti")
+            new = rows if _has_map(rows) else null_safe_join(rows, stored, rows.columns, "left_anti")
+            changes = _changes(new, vanished, run.model).persist()
+            counts = {row[DELETE]: row["count"] for row in changes.groupBy(DELETE).count().collect()}
+        _before_write(run, comparison)
+        with run.done.phase("write"), translated_errors(run.model):
+            next_progress = comparison.next_progress
+            commit = gold.merge(changes, keys, next_progress) if counts else gold.advance(next_progress)
+        changes.unpersist()
+    finally:
+        made.unpersist()
+    failpoints.reach("gold.after_merge", batch=comparison.next_progress.commit)
+    run.done.count(written=counts.get(False, 0), removed=counts.get(True, 0))
+    return commit
+
+
+def _before_write(run: ModelRun, comparison: Comparison) -> None:
+    failpoints.reach("gold.after_plan", batch=comparison.next_progress.commit)
+    run.leases.check(run.done.table)
+
+
+def _with_key(rows: DataFrame, model: GoldModel) -> DataFrame:
+    """Rows with their key's text, by which an engine may find them."""
+    keys = F.struct(*map(quoted, model.header.keys))
+    return rows.withColumn(KEY, F.to_json(keys, {"ignoreNullFields": "false"}))
+
+
+def _changes(new: DataFrame, vanished: DataFrame, model: GoldModel) -> DataFrame:
+    """Rows as `Table.merge` takes them: new or changed ones, and those to remove."""
+    both = new.withColumn(DELETE, F.lit(False)).unionByName(vanished.withColumn(DELETE, F.lit(True)))
+    return _with_key(both, model).withColumn(KEEP, F.array().cast("array<string>"))
+
+
+def _has_map(rows: DataFrame) -> bool:
+    """Spark cannot compare maps."""
+    return any("map<" in kind for _, kind in rows.dtypes)
+
+
+def _check_columns(run: ModelRun, rows: DataFrame) -> None:
+    """Check that the result has the keys and groups, can be partitioned, and has names that Delta accepts: its own
+    error does not name the column.
+
+    Raises:
+        ModelError: it does not.
+        ConfigError: it cannot be partitioned.
+    """
+    model, columns = run.model, rows.columns
+    unnamed = [name for name in columns if name_problem(name)]
+    if unnamed:
+        what = f"columns of the result need a name of letters and digits: {', '.join(unnamed)}"
+        raise ModelError(str(model.file), what, "name them with AS")
+    there = {name.casefold() for name in columns}
+    for setting, names in (("keys", model.header.keys), ("groups", model.header.groups)):
+        for name in names:
+            if name.casefold() not in there:
+                near = difflib.get_close_matches(name, columns, n=1, cutoff=0.5) or columns
+                what = f"`{setting}`: the result has no column `{name}`; the nearest: {', '.join(near)}"
+                raise ModelError(str(model.file), what, f"select it, or correct `{setting}`")
+    storage, keys = model.header.table, model.header.keys
+    check_partitions(str(model.file), storage, dict(rows.dtypes), keys, "correct `partition_by` in the model's `table`")
+
+
+def _check_rows(run: ModelRun, rows: DataFrame) -> tuple[DataFrame, int]:
+    """The rows that are not rejected, and their number, after all checks of the header.
+
+    Raises:
+        KeyConstraintError: a key is null, or in several rows.
+        ExpectationError: rows fail an expectation with `on_fail: stop`.
+    """
+    model = run.model
+    names, expectations = model.header.keys, model.header.expectations
+    with run.done.phase("check"), translated_errors(model):
+        for one in expectations:
+            refuse_query(rows, one.holds, str(model.file), ModelError)
+        if expectations:
+            unmet = rows.agg(*(F.count_if(~is_met(one)).alias(one.name) for one in expectations)).collect()[0]
+            check_expectations(run.done, expectations, unmet.asDict())
+        rejecting = (is_met(one) for one in expectations if one.on_fail == "reject")
+        kept = rows.where(reduce(and_, rejecting, F.lit(True)))
+        keys = [F.col(quoted(name)) for name in names]
+        has_null = reduce(or_, (key.isNull() for key in keys))
+        by_key = kept.groupBy(*keys).agg(F.count("*").alias("__rows"))
+        found = by_key.agg(
+            F.sum("__rows").alias("rows"),
+            F.sum(F.when(has_null, F.col("__rows"))).alias("nulls"),
+            F.count_if(F.col("__rows") > 1).alias("repeated"),
+        ).collect()[0]
+    if found["nulls"] or found["repeated"]:
+        raise KeyConstraintError(
+            model.header.name,
+            f"of {found['rows']} rows {found['nulls'] or 0} have a null in their key ({', '.join(names)}), and "
+            f"{found['repeated']} keys are in several rows; nothing was written",
+            f"fix the query, or list in `keys` the columns that identify a row ({model.file})",
+        )
+    return kept, found["rows"] or 0
+
+
+def _check_keys_across_groups(run: ModelRun, rows: DataFrame, others: DataFrame) -> None:
+    """Check that no key is in a refreshed group and in another one.
+
+    Raises:
+        KeyConstraintError: one is.
+    """
+    header = run.model.header
+    with run.done.phase("check"), translated_errors(run.model):
+        repeated = null_safe_join(rows, others, header.keys, "left_semi").count()
+    if repeated:
+        raise KeyConstraintError(
+            header.name,
+            f"{repeated} keys ({', '.join(header.keys)}) are in several rows of different groups "
+            f"({', '.join(header.group_columns)}); nothing was written",
+            f"fix the query or `touched`, or list in `keys` the columns that identify a row ({run.model.file})",
+        )

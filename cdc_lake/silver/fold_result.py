@@ -1,0 +1,250 @@
+"""The result of a batch's fold: checks, the rows to write, and the state to remember."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from cdc_lake.columns import (
+    IMAGE_ENTRY,
+    KEY,
+    quoted,
+)
+from cdc_lake.errors import DataLossError, DuplicateKeyError
+from cdc_lake.fold import arrow
+from cdc_lake.fold.table_events import TableEvents
+from cdc_lake.silver import inherited_values, side_entries
+from cdc_lake.silver.batch import Batch
+from cdc_lake.silver.events import with_rows
+from cdc_lake.silver.evolution import Layout
+from cdc_lake.silver.reader import BatchSchemas
+from cdc_lake.silver.rows import INHERITED_COLUMNS, OTHER_VALUES, RowSchema, changes, collect_large_values
+from cdc_lake.tables.progress import SidePin
+
+_NAMED_KEYS = 10
+"""Number of keys listed in an error."""
+
+
+_RESET_KEYS = 10
+"""The source's log was reset if the positions of this many keys went back, and of most comparable keys."""
+
+
+def string_array(names: Iterable[str]) -> Column:
+    return F.array(*map(F.lit, names)).cast("array<string>")
+
+
+def rows_with_keys(silver: DataFrame, events: DataFrame, names: Sequence[str]) -> DataFrame:
+    """The silver rows that have a key of these events."""
+    same = F.lit(True)
+    for name in names:
+        same = same & F.col(f"silver.{quoted(name)}").eqNullSafe(F.col("event.pk")[name])
+    return silver.alias("silver").join(events.select("pk").alias("event"), same, "left_semi")
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Totals over all pieces; see `fold.arrow`.
+
+    Attributes:
+        keys: with a new event that counts.
+        refolded: keys that were refolded from bronze.
+        entries: keys that have, or had, a side-table entry.
+    """
+
+    keys: int
+    counting: int
+    stale: int
+    out_of_order: int
+    duplicates: int
+    compared: int
+    reset: int
+    refolded: int
+    other_values: int
+    ended: int
+    waiting: int
+    entries: int
+
+    @classmethod
+    def of(cls, pieces: DataFrame) -> "Totals":
+        """Count; this action computes the pieces."""
+
+        def number(is_so: Column) -> Column:
+            return F.count(F.when(is_so, 1))
+
+        role = F.col("role")
+        found = pieces.agg(
+            number(F.col("counting") > 0),
+            F.coalesce(F.sum("counting"), F.lit(0)),
+            F.coalesce(F.sum("stale"), F.lit(0)),
+            *(
+                number(F.col(name))
+                for name in ("is_out_of_order", "has_duplicates", "is_compared", "is_log_reset", "is_refolded")
+            ),
+            number(role == arrow.VALUES_PIECE),
+            number(role == arrow.LIFETIME_PIECE),
+            number(F.col("moved_by").isNotNull() & (role == arrow.ROW_PIECE)),
+            number((role == arrow.ROW_PIECE) & (side_entries.key_is_remembered() | F.col("has_memory"))),
+        )
+        return cls(*found.collect()[0])
+
+
+@dataclass(frozen=True)
+class FoldResult:
+    """The result of a batch's fold.
+
+    Attributes:
+        pieces: `fold.arrow`'s, computed.
+        table_events: the events of all keys.
+        refold: the keys that were refolded from bronze, in `key`; none if there are none.
+    """
+
+    batch: Batch
+    schemas: BatchSchemas
+    pieces: DataFrame
+    totals: Totals
+    table_events: TableEvents
+    refold: DataFrame | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """Silver's columns."""
+        return self.schemas.layout
+
+    def counted(self) -> dict[str, int]:
+        """The outcomes that add up to the batch's rows."""
+        counts, totals = self.batch.counts, self.totals
+        return {
+            "applied": totals.keys,
+            "superseded": totals.counting - totals.keys + totals.stale,
+            "paired_tombstones": counts.paired_tombstones,
+            "truncates": counts.truncates,
+            "rejected": self.batch.rejected.count() if self.batch.rejected is not None else 0,
+        }
+
+    def changes(self, commit: int) -> DataFrame:
+        """The rows to write."""
+        rows, large = self._decoded(self._rows), self._row_schema.large
+        if self.totals.other_values:
+            other_values = collect_large_values(
+                self._decoded(self._of_role(arrow.VALUES_PIECE)), ["key"], large
+            ).withColumnRenamed("large_values", OTHER_VALUES)
+            rows = rows.join(other_values, "key", "left")
+        return changes(rows, self._row_schema, batch=commit)
+
+    @property
+    def _row_schema(self) -> RowSchema:
+        batch, layout = self.batch, self.layout
+        return RowSchema(
+            list(layout.keys),
+            list(layout.columns),
+            batch.stored_columns,
+            list(self.schemas.large),
+            batch.run.settings.deletes.keep_values,
+        )
+
+    @cached_property
+    def _rows(self) -> DataFrame:
+        """The pieces of rows, with the values that they inherit from ended lifetimes."""
+        waits = F.when(~self._row_schema.is_emptied(), F.col("moved_by"))
+        rows = self._of_role(arrow.ROW_PIECE).withColumn("moved_by", waits)
+        if self._lifetimes is None:
+            return rows.withColumn(INHERITED_COLUMNS, string_array(()))
+        moved_rows = rows.where(F.col("moved_by").isNotNull()).select("key", "moved_by", "missing")
+        inherited = inherited_values.inherit(self._lifetimes, moved_rows, self._row_schema.large).localCheckpoint()
+        rows = rows.join(inherited, "key", "left")
+        inherited_columns = F.coalesce(INHERITED_COLUMNS, string_array(()))
+        missing = F.array_except("missing", inherited_columns)
+        waits = F.when(F.size(missing) > 0, F.col("moved_by"))
+        return rows.withColumns({INHERITED_COLUMNS: inherited_columns, "missing": missing, "moved_by": waits})
+
+    @cached_property
+    def _lifetimes(self) -> DataFrame | None:
+        """The lifetimes that key changes ended, computed; none if no key changed, or no column is large."""
+        if not self.schemas.large or not (self.totals.ended or self.totals.waiting):
+            return None
+        return self._ended_lifetimes.unionByName(self._stored_lifetimes).localCheckpoint()
+
+    @cached_property
+    def _ended_lifetimes(self) -> DataFrame:
+        """The lifetimes that this batch's key changes ended."""
+        batch, large = self.batch, self.schemas.large
+        ended = self._decoded(self._of_role(arrow.LIFETIME_PIECE))
+        stored = None
+        if batch.progress is not None:
+            rows = rows_with_keys(batch.silver, ended, list(self.layout.keys))
+            rows = self.schemas.with_key(rows).withColumnRenamed(KEY, "key")
+            stored = inherited_values.stored_values(rows, large)
+        return inherited_values.ended_lifetimes(ended, stored, list(large)).localCheckpoint()
+
+    @property
+    def _stored_lifetimes(self) -> DataFrame:
+        """The lifetimes that earlier batches ended, except those of refolded keys, which this batch has."""
+        found = inherited_values.stored_lifetimes(self.batch.remembered, self.schemas.large)
+        return found if self.refold is None else found.join(self.refold, "key", "left_anti")
+
+    def _of_role(self, role: str) -> DataFrame:
+        return self.pieces.where(F.col("role") == role)
+
+    def _decoded(self, pieces: DataFrame) -> DataFrame:
+        return with_rows(pieces, self.layout, values=self.schemas.values, frames=self.schemas.frames)
+
+    def remember(self, commit: int) -> SidePin | None:
+        """Write the side-table entries; the pin for silver's commit."""
+        batch, large = self.batch, list(self.schemas.large)
+        parts = []
+        if self.totals.entries:
+            parts.append(side_entries.key_entries(self._rows))
+        table_events = side_entries.table_entries(batch.run.spark, batch.remembered_table_events, self.table_events)
+        if table_events is not None:
+            parts.append(table_events)
+        if large and self.totals.ended:
+            parts.append(inherited_values.lifetime_entries(self._ended_lifetimes, large))
+        if self.refold is not None and batch.remembers(IMAGE_ENTRY):
+            old = batch.remembered.where(F.col("kind") == IMAGE_ENTRY).join(self.refold, "key", "left_semi")
+            parts.append(side_entries.forgotten(old.join(self._ended_lifetimes.select("id"), "id", "left_anti")))
+        if batch.rejected is not None:
+            parts.append(side_entries.rejected_entries(batch.rejected))
+        if batch.readmitted is not None:
+            parts.append(side_entries.forgotten(batch.readmitted))
+        return batch.remember(parts, commit)
+
+    def check_one_row_per_key(self) -> None:
+        """Check that silver has one row for each key of the batch.
+
+        Raises:
+            DuplicateKeyError: it has several.
+        """
+        if not self.totals.duplicates:
+            return
+        table = self.batch.run.done.table
+        keys = self.pieces.where("has_duplicates").select("key").orderBy("key").limit(_NAMED_KEYS).collect()
+        raise DuplicateKeyError(
+            table,
+            f"another program wrote to silver: {self.totals.duplicates} keys have several rows, for example "
+            f"{', '.join(row['key'] for row in keys)}",
+            f"run `cdc-lake rebuild --table {table}`; the batch was not committed",
+        )
+
+    def check_log(self) -> None:
+        """Check that the source's log positions continue.
+
+        Raises:
+            DataLossError: positions went back on many keys while time advanced, and `read.on_log_reset` is stop.
+        """
+        totals, run = self.totals, self.batch.run
+        if totals.reset < _RESET_KEYS or 2 * totals.reset <= totals.compared:
+            return
+        what = (
+            f"the source's log positions went back on {totals.reset} of {totals.compared} keys while its clock "
+            "advanced, as after a restore or a failover: silver still has the rows that the source lost"
+        )
+        if run.settings.read.on_log_reset == "stop":
+            raise DataLossError(
+                run.done.table,
+                what,
+                "set `read.on_log_reset: warn` for this table and run again, then have the connector take a new "
+                "snapshot (with `deletes.missing_after_snapshot: true` for the rows that are gone)",
+            )
+        run.done.warn(what)
