@@ -18,14 +18,14 @@ EVENT = "  events: [{op: c, position: 1, ts: 1, values: {n: 1}}]\n"
 
 
 @pytest.mark.parametrize("deletes", ["soft", "hard"])
-def test_every_log_ends_as_the_reference_says(deletes: Deletes) -> None:
+def test_every_log_matches_the_reference(deletes: Deletes) -> None:
     results = dict(results_by_reference(list(LOGS.values()), deletes))
 
     assert {name: lines for name, lines in results.items() if lines} == {}
     assert len(results) == sum(log.stops in (None, REFUSED) for log in LOGS.values())
 
 
-def test_there_are_logs_of_every_case() -> None:
+def test_logs_cover_every_case() -> None:
     cases = [f"O{n}" for n in range(1, 18)] + [f"T{n}" for n in range(1, 7)] + [f"F{n}" for n in range(1, 6)] + ["N14"]
     cases += [f"K{n}" for n in range(1, 11)]
 
@@ -88,14 +88,14 @@ def test_a_wrong_rule_fails_a_log(mutation: str, monkeypatch: pytest.MonkeyPatch
         ("- just a text\n", "x.yml: just a text"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_name_and_the_logs(tmp_path: Path, text: str, said: str) -> None:
+def test_malformed_log_file_is_refused_with_its_name(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "x.yml").write_text(text, encoding="utf-8")
 
     with pytest.raises(LogError, match=said):
         load(tmp_path)
 
 
-def test_every_cut_holds_every_event_once() -> None:
+def test_every_cut_contains_every_event_once() -> None:
     for log in LOGS.values():
         for split in ("none", "each", "all-pairs"):
             for batches in cuts(log, split):
@@ -103,7 +103,7 @@ def test_every_cut_holds_every_event_once() -> None:
                 assert all(batches)
 
 
-def test_all_pairs_cuts_at_every_place_and_each_at_all_of_them() -> None:
+def test_all_pairs_tries_each_single_cut_and_each_splits_fully() -> None:
     log = LOGS["O8-replay"]
 
     assert [len(batches[0]) for batches in cuts(log, "all-pairs")] == [1, 2, 3, 4]
@@ -111,12 +111,12 @@ def test_all_pairs_cuts_at_every_place_and_each_at_all_of_them() -> None:
     assert [len(batch) for batch in cuts(log, "none")[0]] == [5]
 
 
-def test_a_new_topic_and_lost_records_begin_a_batch_in_every_cut() -> None:
+def test_new_topic_and_lost_records_start_a_batch_in_every_cut() -> None:
     assert [len(batch) for batch in cuts(LOGS["O12-topic-created-again"], "none")[0]] == [2, 1]
     assert [len(batch) for batch in cuts(LOGS["gap-accepted"], "none")[0]] == [1, 4]
 
 
-def test_a_late_record_is_due_after_the_batch_of_the_event_it_waits_for() -> None:
+def test_replayed_record_is_due_after_its_predecessors_batch() -> None:
     log = LOGS["late-update"]
 
     assert [due(log, batches, 1) for batches in cuts(log, "all-pairs")] == [1, 1]
@@ -124,7 +124,7 @@ def test_a_late_record_is_due_after_the_batch_of_the_event_it_waits_for() -> Non
     assert due(log, cuts(log, "none")[0], 0) is None
 
 
-def test_the_dump_holds_every_record_and_its_schemas(tmp_path: Path) -> None:
+def test_dump_contains_every_record_and_its_schemas(tmp_path: Path) -> None:
     dump(list(LOGS.values()), ["envelope", "flat"], tmp_path)
 
     for log in LOGS.values():
@@ -140,7 +140,7 @@ def rows_as_json(log: Log) -> list[dict[str, object]]:
     ]
 
 
-def test_the_check_passes_right_rows_and_names_wrong_ones(tmp_path: Path) -> None:
+def test_check_passes_correct_rows_and_lists_wrong_ones(tmp_path: Path) -> None:
     right, wrong = LOGS["T1-value-of-an-earlier-update"], LOGS["O8-replay"]
     tables = {right.log: rows_as_json(right), wrong.log: [{"key": 1, "values": {"n": 2}}]}
     file = tmp_path / "rows.json"
@@ -154,7 +154,7 @@ def test_the_check_passes_right_rows_and_names_wrong_ones(tmp_path: Path) -> Non
     assert all(len(line) <= 80 for lines in results.values() for line in lines)
 
 
-def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_foreign_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     file.write_text('{"O8-replay": [1]}', encoding="utf-8")
 
@@ -162,9 +162,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         check([LOGS["O8-replay"]], "soft", file)
 
 
-def test_the_command_says_what_passes_and_ends_with_0_1_or_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_prints_results_and_exits_0_1_or_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "rows.json"
     file.write_text('{"O8-replay": []}', encoding="utf-8")
 

@@ -25,7 +25,7 @@ from .log import Deletes, Shape, load
         pytest.param("hudi-mor", "hard", "envelope", marks=pytest.mark.deep),
     ],
 )
-def test_the_logs_that_share_a_table_end_as_they_must(
+def test_logs_sharing_a_table_match_the_reference(
     spark: SparkSession, tmp_path: Path, table_type: TableType, deletes: Deletes, shape: Shape
 ) -> None:
     logs = [log for log in load() if not log.has_own_table]
@@ -45,7 +45,7 @@ def test_the_logs_that_share_a_table_end_as_they_must(
     ids=["short", "long"],
 )
 @pytest.mark.parametrize("table_type", get_args(TableType))
-def test_what_shows_only_from_batch_to_batch(
+def test_logs_cut_into_one_event_batches_match_the_reference(
     spark: SparkSession, tmp_path: Path, table_type: TableType, names: set[str]
 ) -> None:
     logs = [log for log in load() if log.log in names]
@@ -68,7 +68,7 @@ def test_what_shows_only_from_batch_to_batch(
         ("hudi-mor", "hard", "halves"),
     ],
 )
-def test_a_rebuild_of_what_came_batch_by_batch_is_the_same(
+def test_rebuild_equals_incremental_batches(
     spark: SparkSession, tmp_path: Path, table_type: TableType, deletes: Deletes, split: Split
 ) -> None:
     results = dict(

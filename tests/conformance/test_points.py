@@ -21,7 +21,7 @@ def shared() -> list[Log]:
 
 
 @pytest.mark.deep
-def test_a_few_logs_at_each_of_their_offsets(spark: SparkSession, tmp_path: Path) -> None:
+def test_selected_logs_match_reference_at_each_offset(spark: SparkSession, tmp_path: Path) -> None:
     logs = [log for log in load() if log.log in FEW]
     told = Told(spark, tmp_path, logs, table_type="delta", deletes="hard", shape="envelope")
 
@@ -33,7 +33,7 @@ def test_a_few_logs_at_each_of_their_offsets(spark: SparkSession, tmp_path: Path
 
 @pytest.mark.deep
 @pytest.mark.parametrize(("table_type", "deletes", "shape"), WAYS)
-def test_all_logs_that_share_a_table(
+def test_all_logs_sharing_a_table_match_reference_at_each_point(
     spark: SparkSession, tmp_path: Path, table_type: TableType, deletes: Deletes, shape: Shape
 ) -> None:
     told = Told(spark, tmp_path, shared(), table_type=table_type, deletes=deletes, shape=shape, is_each=True)
@@ -46,7 +46,9 @@ def test_all_logs_that_share_a_table(
 
 @pytest.mark.deep
 @pytest.mark.parametrize("deletes", get_args(Deletes))
-def test_all_logs_with_tables_of_their_own(spark: SparkSession, tmp_path: Path, deletes: Deletes) -> None:
+def test_all_logs_with_own_tables_match_reference_at_each_point(
+    spark: SparkSession, tmp_path: Path, deletes: Deletes
+) -> None:
     logs = [log for log in load() if log.has_own_table]
     told = Told(spark, tmp_path, logs, table_type="delta", deletes=deletes, shape="envelope")
 

@@ -14,7 +14,7 @@ SETTINGS = dict(re.findall(r"^\| `catalog\.(\w+)` \| ([^|]*) \|", PAGE, re.MULTI
 
 
 @pytest.mark.parametrize("name", CatalogConfig.model_fields)
-def test_every_setting_is_there_with_its_default(name: str) -> None:
+def test_page_lists_every_setting_with_its_default(name: str) -> None:
     default = CatalogConfig.model_fields[name].default
     words = {None: "none", True: "true", ("bronze", "silver", "gold"): "all"}
     said = words.get(default, f"{default:g}" if isinstance(default, float) else f"`{default}`")
@@ -22,7 +22,7 @@ def test_every_setting_is_there_with_its_default(name: str) -> None:
     assert SETTINGS[name] == said
 
 
-def test_nothing_else_is() -> None:
+def test_page_lists_no_unknown_setting() -> None:
     assert set(SETTINGS) - {"type"} < set(CatalogConfig.model_fields)
 
 

@@ -31,7 +31,7 @@ def rows() -> Iterator[tuple[str, str]]:
         yield from zip(found, said * len(found) if len(said) == 1 else said, strict=len(said) > 1)
 
 
-def test_every_setting_is_there_with_its_default_and_nothing_else_is() -> None:
+def test_page_lists_every_setting_with_its_default_and_no_other() -> None:
     assert dict(rows()) == {name: shown(default) for name, default in settings(EmrConfig, "emr")}
 
 
@@ -43,5 +43,5 @@ def test_examples_are_accepted(example: str, tmp_path: Path) -> None:
     assert load_config(file) != Config()
 
 
-def test_there_are_examples() -> None:
+def test_page_has_examples() -> None:
     assert len(EXAMPLES) >= 4

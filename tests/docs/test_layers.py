@@ -64,7 +64,7 @@ def may_know(room: str, other: str) -> bool:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(CHECKOUT)))
-def test_imports_are_absolute_and_go_down_only(file: Path) -> None:
+def test_imports_are_absolute_and_only_go_down(file: Path) -> None:
     if file == PACKAGE / "__init__.py":  # the front door, which shows what is in any room
         return
 
@@ -75,7 +75,7 @@ def test_imports_are_absolute_and_go_down_only(file: Path) -> None:
 
 
 @pytest.mark.parametrize("room", sorted(ROW_OF))
-def test_modules_of_a_room_import_no_circles(room: str) -> None:
+def test_modules_of_a_room_have_no_import_cycles(room: str) -> None:
     files = [file for file in FILES if room_of(file) == room]
     modules = {".".join(file.relative_to(CHECKOUT).with_suffix("").parts).removesuffix(".__init__") for file in files}
     known = {}
@@ -97,7 +97,7 @@ def test_rules_run_without_spark(room: str) -> None:
 
 
 @pytest.mark.parametrize("module", ["comparer", "tap"])
-def test_the_proof_imports_nothing_of_what_it_proves(module: str) -> None:
+def test_comparer_imports_nothing_from_cdc_lake(module: str) -> None:
     names = set(imported(PACKAGE / "demo" / f"{module}.py"))
 
     assert names

@@ -35,12 +35,12 @@ def test_no_tracked_file_names_a_package_index() -> None:
     assert found == []
 
 
-def test_no_tracked_file_names_a_path_of_the_workplace() -> None:
+def test_no_tracked_file_names_a_local_path() -> None:
     assert [(place, path) for place, line in lines() for path in WORKPLACE.findall(line)] == []
 
 
 @pytest.mark.parametrize("written", ["https://repo.{}/x", "http://a.example/api/{}/simple", "/{}/x"])
-def test_what_must_not_be_there_would_be_found(written: str) -> None:
+def test_leak_patterns_match_known_leaks(written: str) -> None:
     text = written.format("root" if written.startswith("/") else "maven")
 
     assert INDEX.search(f"see {text}") or WORKPLACE.search(f"see {text}")

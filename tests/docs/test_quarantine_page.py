@@ -15,7 +15,7 @@ from cdc_lake.sinks import dead_letters
 PAGE = page("how-to/quarantine.md")
 
 
-def test_every_command_and_flag_is_there() -> None:
+def test_page_lists_every_command_and_flag() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     flags = {name for command in commands.values() for option in command.params for name in option.opts}
 
@@ -23,7 +23,7 @@ def test_every_command_and_flag_is_there() -> None:
     assert set(re.findall(r"(--[a-z]+)", PAGE)) <= flags
 
 
-def test_every_header_of_a_dead_letter_is_there() -> None:
+def test_page_lists_every_dead_letter_header() -> None:
     table = PAGE.partition("| header ")[2].partition("\n\n")[0]
     sent = set(re.findall(r'^        "([a-z.]+)": ', inspect.getsource(dead_letters), re.MULTILINE))
 

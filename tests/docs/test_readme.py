@@ -81,7 +81,7 @@ def assert_resolves(words: list[str]) -> None:
     assert (shown.exit_code, "Usage: cdc-lake" in shown.output) == (0, True)
 
 
-def test_there_is_a_readme_and_it_says_what_to_type() -> None:
+def test_readme_shows_commands_to_run() -> None:
     assert README.is_file()
     assert commands("make")
     assert commands("cdc-lake")
@@ -155,6 +155,6 @@ def test_sample_output_is_what_demo_prints(page: str) -> None:
 
 
 @pytest.mark.parametrize("job", sorted((CHECKOUT / "jobs").glob("*.py")), ids=lambda job: job.stem)
-def test_every_job_is_a_command_of_the_same_name(job: Path) -> None:
+def test_every_job_matches_a_cli_command(job: Path) -> None:
     what = "--model" if job.stem == "gold" else "--table"
     assert_resolves(["run", job.stem, what, "t", "--config", "c", "--json"])

@@ -12,7 +12,7 @@ from cdc_lake.config import DatabaseConfig, load_config
 PAGE = page("how-to/reconcile.md")
 
 
-def test_every_flag_is_there_and_no_other() -> None:
+def test_page_lists_every_flag_and_no_other() -> None:
     command = typer.main.get_command(app).commands["reconcile"]  # type: ignore[attr-defined]
 
     assert set(re.findall(r"^\| `(--[a-z-]+)` \|", PAGE, re.MULTILINE)) == {
@@ -20,7 +20,7 @@ def test_every_flag_is_there_and_no_other() -> None:
     }
 
 
-def test_every_setting_is_there_with_its_default_and_no_other() -> None:
+def test_page_lists_every_setting_with_its_default_and_no_other() -> None:
     said = dict(re.findall(r"^\| `databases\.<prefix>\.(\w+)` \| `(\w+)` \|", PAGE, re.MULTILINE))
 
     assert said == {name: field.default for name, field in DatabaseConfig.model_fields.items()}

@@ -22,7 +22,7 @@ def shown(default: object) -> str:
     return f"`{default}`" if isinstance(default, str) else f"{default:g}"
 
 
-def test_every_setting_is_in_the_table_with_its_default_and_nothing_else_is() -> None:
+def test_page_lists_every_setting_with_its_default_and_no_other() -> None:
     table = PAGE.partition("## Settings")[2]
     rows = dict(re.findall(r"^\| `(registry\.[a-z_.]+)` \| ([^|]*?) ?\|", table, re.MULTILINE))
 
@@ -37,5 +37,5 @@ def test_every_example_is_accepted(tmp_path: Path, example: str) -> None:
     assert load_config(file).registry != RegistryConfig()
 
 
-def test_there_are_examples() -> None:
+def test_page_has_examples() -> None:
     assert len(EXAMPLES) >= 7

@@ -6,7 +6,7 @@ from types_page import PAGE
 from cdc_lake.decode.types import RULES
 
 
-def test_every_type_that_has_a_name_is_on_the_page() -> None:
+def test_page_lists_every_named_type_and_source() -> None:
     text = PAGE.read_text(encoding="utf-8")
 
     assert [name for _, name in RULES if name and f"`{name}`" not in text] == []

@@ -22,7 +22,7 @@ CONTENDERS = (OURS, "tuned")
 
 
 @pytest.mark.deep
-def test_the_contenders_are_measured_and_ours_has_no_row_wrong(
+def test_contenders_are_measured_and_cdc_lake_has_no_wrong_row(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # they are not compared here
@@ -48,7 +48,7 @@ def row(key: int, amount: float) -> dict[str, object]:
     }
 
 
-def test_a_row_that_is_missing_too_much_or_another_one_is_wrong() -> None:
+def test_missing_extra_and_changed_rows_count_as_wrong() -> None:
     sent = [
         {"seq": 1, "deleted": False, **row(1, 1.0)},
         {"seq": 2, "deleted": False, **row(2, 2.0)},

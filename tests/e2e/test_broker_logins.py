@@ -157,7 +157,7 @@ def test_scram_over_tls(
     works(spark, settings(tmp_path, address, **login, tls=tls, java={"linger.ms": 5, "client.id": "lake"}))
 
 
-def test_plain_over_tls_and_over_an_open_line(
+def test_plain_over_tls_and_without_tls(
     spark: SparkSession, broker: SecureKafka, secrets: dict[str, str], tmp_path: Path
 ) -> None:
     login = {"auth": "plain", "user": USER, "password": secrets["PASSWORD"]}
@@ -169,14 +169,14 @@ def test_plain_over_tls_and_over_an_open_line(
     assert (done.rows["read"], [warning.partition(":")[0] for warning in done.warnings]) == (1, ["kafka.tls.enabled"])
 
 
-def test_certificates_of_both_sides_from_the_environment(
+def test_mutual_tls_with_certificates_from_the_environment(
     spark: SparkSession, broker: SecureKafka, secrets: dict[str, str], tmp_path: Path
 ) -> None:
     tls = {name.lower(): secrets[name] for name in ("CA", "CERT", "KEY")}
     works(spark, settings(tmp_path, broker.site.address("mutual"), tls=tls))
 
 
-def test_tokens_of_an_identity_provider(
+def test_oauth_tokens_from_an_identity_provider(
     spark: SparkSession,
     broker: SecureKafka,
     provider: Provider,
@@ -222,7 +222,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("listener", "login", "said"), WRONG.values(), ids=WRONG)
-def test_a_wrong_login_ends_the_job_with_2_before_anything_is_read(
+def test_wrong_login_exits_2_before_anything_is_read(
     broker: SecureKafka,
     refused: Refused,
     secrets: dict[str, str],
@@ -249,7 +249,7 @@ NOT_BELIEVED: dict[str, tuple[str, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("listener", "tls"), NOT_BELIEVED.values(), ids=NOT_BELIEVED)
-def test_a_certificate_that_is_not_believed_ends_the_job_with_2(
+def test_untrusted_certificate_exits_2(
     broker: SecureKafka,
     refused: Refused,
     certificates: Certificates,
@@ -265,7 +265,7 @@ def test_a_certificate_that_is_not_believed_ends_the_job_with_2(
     assert "certificate" in error
 
 
-def test_what_a_login_lacks_is_named_before_anything_starts(refused: Refused, tmp_path: Path) -> None:
+def test_incomplete_login_settings_are_named_before_start(refused: Refused, tmp_path: Path) -> None:
     for kafka, said in (
         ({"auth": "scram_sha_512", "user": "lake"}, "`auth: scram_sha_512` needs `kafka.password`"),
         ({"auth": "oauthbearer"}, "`auth: oauthbearer` needs `kafka.oauth`"),

@@ -211,7 +211,7 @@ def test_one_changed_cell_is_found_with_its_key_and_column(
     assert found.source != found.lake
 
 
-def test_the_difference_shows_both_values_as_a_person_reads_them(compared: Callable[..., Comparison]) -> None:
+def test_difference_shows_both_values(compared: Callable[..., Comparison]) -> None:
     def change(rows: list[Row]) -> None:
         rows[6]["at"] = AT + timedelta(microseconds=1)
 
@@ -221,7 +221,7 @@ def test_the_difference_shows_both_values_as_a_person_reads_them(compared: Calla
 
 
 @pytest.mark.parametrize(("real", "wrong"), [("", None), (None, "")])
-def test_null_is_not_the_empty_text(compared: Callable[..., Comparison], real: str | None, wrong: str | None) -> None:
+def test_null_differs_from_empty_text(compared: Callable[..., Comparison], real: str | None, wrong: str | None) -> None:
     at = 4 if real == "" else 3
 
     def change(rows: list[Row]) -> None:
@@ -234,7 +234,7 @@ def test_null_is_not_the_empty_text(compared: Callable[..., Comparison], real: s
 
 
 @pytest.mark.parametrize(("real", "wrong"), [([], None), (None, [])])
-def test_null_is_not_the_empty_array(compared: Callable[..., Comparison], real: Any, wrong: Any) -> None:
+def test_null_differs_from_empty_array(compared: Callable[..., Comparison], real: Any, wrong: Any) -> None:
     at = 4 if real == [] else 3
 
     def change(rows: list[Row]) -> None:
@@ -274,7 +274,7 @@ def test_swapped_keys_of_two_rows_are_found(compared: Callable[..., Comparison])
     assert {sample.kind for sample in outcome.samples} == {"cell"}
 
 
-def test_a_key_that_differs_in_its_second_column_is_missing_and_extra(compared: Callable[..., Comparison]) -> None:
+def test_changed_second_key_column_is_missing_and_extra(compared: Callable[..., Comparison]) -> None:
     def change(rows: list[Row]) -> None:
         rows[6]["region"] = "south"
 
@@ -291,13 +291,13 @@ def retyped(name: str, arrow: pa.DataType) -> pa.Schema:
     return SCHEMA.set(SCHEMA.get_field_index(name), pa.field(name, arrow))
 
 
-def test_a_column_the_lake_lacks_is_found(compared: Callable[..., Comparison]) -> None:
+def test_column_missing_in_the_lake_is_found(compared: Callable[..., Comparison]) -> None:
     found = only(compared(schema=without("label")))
 
     assert found == Difference("column", None, "label", "string", None)
 
 
-def test_a_column_only_the_lake_has_is_found(compared: Callable[..., Comparison]) -> None:
+def test_extra_column_in_the_lake_is_found(compared: Callable[..., Comparison]) -> None:
     found = only(compared(schema=SCHEMA.append(pa.field("surplus", pa.int32()))))
 
     assert found == Difference("column", None, "surplus", None, "int32")
@@ -327,23 +327,23 @@ def test_a_column_of_the_wrong_type_is_found(
     assert outcome.lake_rows == 20
 
 
-def test_a_wider_decimal_of_the_same_scale_is_no_difference(compared: Callable[..., Comparison]) -> None:
+def test_wider_decimal_of_same_scale_is_equal(compared: Callable[..., Comparison]) -> None:
     assert compared(schema=retyped("exact", pa.decimal128(9, 2))).differences == 0
 
 
-def test_a_lake_without_a_key_column_is_a_difference_and_no_row_is_compared(
+def test_missing_key_column_is_one_difference_and_skips_rows(
     compared: Callable[..., Comparison],
 ) -> None:
     assert compared(schema=without("id")) == Comparison(0, 0, 1, (Difference("column", None, "id", "int", None),))
 
 
-def test_a_lake_without_the_deleted_mark_is_a_difference(compared: Callable[..., Comparison]) -> None:
+def test_missing_deleted_column_is_a_difference(compared: Callable[..., Comparison]) -> None:
     found = only(compared(schema=without("__deleted")))
 
     assert (found.kind, found.column) == ("column", "__deleted")
 
 
-def test_a_soft_deleted_row_is_not_there(compared: Callable[..., Comparison]) -> None:
+def test_soft_deleted_row_is_ignored(compared: Callable[..., Comparison]) -> None:
     def change(rows: list[Row]) -> None:
         rows.append(lake_row(99) | {"__deleted": True})
         rows.append(dict(rows[6]) | {"__deleted": True})
@@ -351,14 +351,14 @@ def test_a_soft_deleted_row_is_not_there(compared: Callable[..., Comparison]) ->
     assert compared(change) == Comparison(20, 20, 0, ())
 
 
-def test_a_row_whose_deleted_mark_is_null_is_missing(compared: Callable[..., Comparison]) -> None:
+def test_row_with_null_deleted_column_is_missing(compared: Callable[..., Comparison]) -> None:
     def change(rows: list[Row]) -> None:
         rows[6]["__deleted"] = None
 
     assert only(compared(change)).kind == "missing"
 
 
-def test_columns_of_the_toolkit_are_not_compared(compared: Callable[..., Comparison]) -> None:
+def test_cdc_lake_columns_are_not_compared(compared: Callable[..., Comparison]) -> None:
     def change(rows: list[Row]) -> None:
         rows[6]["__op"] = "anything"
 
@@ -371,7 +371,7 @@ def test_all_differences_are_counted_when_few_are_shown(compared: Callable[..., 
     assert (outcome.differences, len(outcome.samples)) == (20, 3)
 
 
-def test_a_source_table_without_a_primary_key_is_refused(
+def test_source_table_without_primary_key_is_refused(
     dsn: str, compared: Callable[..., Comparison], tmp_path: Path
 ) -> None:
     compared()
@@ -382,7 +382,7 @@ def test_a_source_table_without_a_primary_key_is_refused(
         compare(dsn, "proof", "keyless", str(tmp_path / "lake"))
 
 
-def test_values_outside_pythons_calendar_are_compared_too(dsn: str, tmp_path: Path) -> None:
+def test_values_outside_python_date_range_are_compared(dsn: str, tmp_path: Path) -> None:
     with psycopg.connect(dsn) as source:
         source.execute(
             "DROP TABLE IF EXISTS proof.far; CREATE TABLE proof.far (id int PRIMARY KEY, at timestamp, d date)"
@@ -427,7 +427,7 @@ NAN: Row = {"far": float("nan"), "note": "a"}
 ONE: Row = {"far": 1.0, "note": "b"}
 
 
-def test_keys_with_nan_match_and_quarantined_dates_are_known(compare_keys: Callable[..., Comparison]) -> None:
+def test_nan_keys_match_and_quarantined_dates_are_known_losses(compare_keys: Callable[..., Comparison]) -> None:
     assert compare_keys([NAN, ONE]) == Comparison(4, 2, 0, (), {QUARANTINED_KEY: 2})
 
 
@@ -442,7 +442,7 @@ def test_keys_with_nan_match_and_quarantined_dates_are_known(compare_keys: Calla
     ],
     ids=["nan_missing", "one_missing", "nan_twice", "extra", "cell_of_nan"],
 )
-def test_a_difference_among_odd_keys_is_found(
+def test_difference_among_nan_and_quarantined_keys_is_found(
     compare_keys: Callable[..., Comparison], rows: list[Row], kind: str
 ) -> None:
     outcome = compare_keys(rows)
@@ -451,7 +451,7 @@ def test_a_difference_among_odd_keys_is_found(
     assert outcome.known == {QUARANTINED_KEY: 2}
 
 
-def test_a_text_like_the_placeholder_is_a_known_loss(dsn: str, tmp_path: Path) -> None:
+def test_text_equal_to_the_placeholder_is_a_known_loss(dsn: str, tmp_path: Path) -> None:
     with psycopg.connect(dsn) as source:
         source.execute("DROP TABLE IF EXISTS proof.said")
         source.execute("CREATE TABLE proof.said (id int PRIMARY KEY, note text, rise timetz)")
@@ -468,7 +468,7 @@ def test_a_text_like_the_placeholder_is_a_known_loss(dsn: str, tmp_path: Path) -
     assert outcome.known == {LIKE_PLACEHOLDER: 1, ZONE_WITH_SECONDS: 1}
 
 
-def test_an_array_of_several_dimensions_is_no_array_of_one(dsn: str, tmp_path: Path) -> None:
+def test_nested_array_differs_from_flat_array(dsn: str, tmp_path: Path) -> None:
     with psycopg.connect(dsn) as source:
         source.execute("DROP TABLE IF EXISTS proof.deep; CREATE TABLE proof.deep (id int PRIMARY KEY, grid int[])")
         source.execute("INSERT INTO proof.deep VALUES (1, '{{7},{8}}'), (2, '{7,8}')")
@@ -527,20 +527,18 @@ def compare_odd(dsn: str, tmp_path: Path) -> Callable[..., Comparison]:
     return run
 
 
-def test_rare_types_are_compared_under_the_names_the_lake_has(compare_odd: Callable[..., Comparison]) -> None:
+def test_rare_types_are_compared_by_their_lake_names(compare_odd: Callable[..., Comparison]) -> None:
     assert compare_odd({}) == Comparison(source_rows=2, lake_rows=2, differences=0, samples=())
 
 
 @pytest.mark.parametrize("column", ODD)
-def test_a_changed_cell_of_a_rare_type_is_found_by_its_name_in_the_source(
-    compare_odd: Callable[..., Comparison], column: str
-) -> None:
+def test_changed_cell_of_rare_type_is_found_by_source_name(compare_odd: Callable[..., Comparison], column: str) -> None:
     found = only(compare_odd({column: ODD[column][-1]}))
 
     assert (found.kind, found.key, found.column) == ("cell", (1,), f"Odd {column}")
 
 
-def test_a_difference_that_is_explained_is_counted_apart(compare_odd: Callable[..., Comparison]) -> None:
+def test_explained_difference_is_counted_separately(compare_odd: Callable[..., Comparison]) -> None:
     outcome = compare_odd(
         {"ref": 1, "host": None},
         explain=lambda difference: "it is lost" if difference.lake is None else None,
@@ -550,7 +548,7 @@ def test_a_difference_that_is_explained_is_counted_apart(compare_odd: Callable[.
     assert outcome.known == {"it is lost": 1}
 
 
-def test_the_command_exits_1_and_prints_the_differences(
+def test_command_prints_differences_and_exits_1(
     dsn: str, compared: Callable[..., Comparison], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def change(rows: list[Row]) -> None:
@@ -567,7 +565,7 @@ def test_the_command_exits_1_and_prints_the_differences(
     ]
 
 
-def test_the_command_exits_0_for_equal_tables(dsn: str, compared: Callable[..., Comparison], tmp_path: Path) -> None:
+def test_command_exits_0_for_equal_tables(dsn: str, compared: Callable[..., Comparison], tmp_path: Path) -> None:
     compared()
     command = [sys.executable, "-m", "cdc_lake.demo.comparer", "--dsn", dsn, "--table", "proof.thing"]
 
@@ -579,7 +577,7 @@ def test_the_command_exits_0_for_equal_tables(dsn: str, compared: Callable[..., 
     )
 
 
-def test_gold_rows_that_are_not_what_postgres_says_are_counted(dsn: str, tmp_path: Path) -> None:
+def test_gold_rows_that_differ_from_postgres_are_counted(dsn: str, tmp_path: Path) -> None:
     held = pa.table({"day": pa.array([1, 2, 2], pa.int32()), "sales": pa.array([10, 20, 20], pa.int32())})
     write_deltalake(tmp_path / "gold" / "per_day", held)
 

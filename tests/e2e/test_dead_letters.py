@@ -60,7 +60,7 @@ def offsets(found: list[Message]) -> list[int]:
     return sorted(int(dict(record.headers())["__connect.errors.offset"]) for record in found)
 
 
-def test_each_record_in_quarantine_is_sent_wherever_runs_die(
+def test_each_quarantined_record_is_sent_despite_crashes(
     spark: SparkSession, stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = Source(spark, stack, tmp_path)
@@ -102,7 +102,7 @@ def test_each_record_in_quarantine_is_sent_wherever_runs_die(
     ]
 
 
-def test_a_topic_that_takes_dead_letters_sends_none(spark: SparkSession, stack: Stack, tmp_path: Path) -> None:
+def test_dead_letter_topic_itself_sends_no_dead_letters(spark: SparkSession, stack: Stack, tmp_path: Path) -> None:
     source = Source(spark, stack, tmp_path)
 
     done = source.land(0, to=source.topic.table, servers=DOWN)

@@ -72,7 +72,7 @@ def result(ended: Ended) -> dict[str, Any]:
     return found
 
 
-def test_the_demo_ends_with_0_and_its_last_line_is_the_result(result: dict[str, Any]) -> None:
+def test_demo_exits_0_and_last_line_is_the_result(result: dict[str, Any]) -> None:
     assert set(result) == {
         *(
             "source",
@@ -99,14 +99,14 @@ def test_the_demo_ends_with_0_and_its_last_line_is_the_result(result: dict[str, 
     assert set(result["stream"]) == {"updates", "deletes", "ties", "key_changes", "placeholders"}
 
 
-def test_the_demo_finds_no_difference(result: dict[str, Any]) -> None:
+def test_demo_finds_no_difference(result: dict[str, Any]) -> None:
     assert result["differences"] == 0
     for table in result["tables"]:
         assert (table["differences"], table["quarantined"], table["losses"]) == (0, 0, {})
         assert table["events"] == table["bronze_rows"] >= table["source_rows"] == table["silver_rows"] > 0
 
 
-def test_the_demo_says_what_it_did(result: dict[str, Any]) -> None:
+def test_demo_reports_its_phases_and_resources(result: dict[str, Any]) -> None:
     assert result["too_few"] == {}
     assert result["transactions"] >= ENOUGH
     assert list(result["parts"]) == [
@@ -116,12 +116,12 @@ def test_the_demo_says_what_it_did(result: dict[str, Any]) -> None:
     assert 1 << 29 < result["peak_rss_bytes"] < 8 << 30
 
 
-def test_the_demo_s_stream_was_a_hard_one(result: dict[str, Any]) -> None:
+def test_demo_stream_contains_hard_cases(result: dict[str, Any]) -> None:
     assert min(result["stream"].values()) >= 10, result["stream"]
 
 
 @pytest.mark.usefixtures("result")
-def test_a_soft_delete_keeps_the_row_and_a_hard_one_does_not(ended: Ended) -> None:
+def test_soft_delete_keeps_the_row_and_hard_delete_removes_it(ended: Ended) -> None:
     silver = ended.folder / "lake" / "silver" / "pagila" / "public"
     customers, payments = (DeltaTable(silver / name).to_pyarrow_table().to_pylist() for name in ("customer", "payment"))
     soft = [row for row in payments if row["__deleted"]]
@@ -132,14 +132,14 @@ def test_a_soft_delete_keeps_the_row_and_a_hard_one_does_not(ended: Ended) -> No
     assert not any(row["__deleted"] for row in customers)
 
 
-def test_the_demo_says_in_words_what_equals_postgres(ended: Ended) -> None:
+def test_demo_prints_summary_on_stderr(ended: Ended) -> None:
     assert "Silver equals Postgres" in ended.err
     assert len(ended.out.splitlines()) == 1
     assert max(map(len, ended.err.splitlines())) <= 80
 
 
 @pytest.mark.usefixtures("result")
-def test_the_demo_starts_its_servers_and_stops_them(ended: Ended) -> None:
+def test_demo_starts_and_stops_its_servers(ended: Ended) -> None:
     """What stopped servers are: tests/e2e/test_stack.py."""
     assert ended.servers == ["delete", "start", "stop"]
 
@@ -173,7 +173,7 @@ def test_unknown_demo_table_is_refused_and_known_ones_are_listed(refused: Callab
 
 
 @pytest.mark.parametrize("place", ["lake", "stack"])
-def test_a_folder_with_what_no_demo_made_is_refused_and_left_alone(
+def test_folder_with_foreign_data_is_refused_and_unchanged(
     refused: Callable[..., str], tmp_path: Path, place: str
 ) -> None:
     (tmp_path / place / "bronze").mkdir(parents=True)
@@ -185,7 +185,7 @@ def test_a_folder_with_what_no_demo_made_is_refused_and_left_alone(
     assert "--folder" in said
 
 
-def test_a_slice_has_the_models_that_read_no_other_tables() -> None:
+def test_slice_includes_models_that_read_only_its_tables() -> None:
     topics = [f"pagila.public.{table}" for table in ("customer", "inventory", "rental", "payment")]
 
     assert list(reading_only(topics, sample.GOLD)) == ["rentals_per_store_day", "sales_by_region"]
@@ -215,7 +215,7 @@ def listens(address: str) -> bool:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("table_type", get_args(TableType))
-def test_the_whole_demo_finds_no_difference_and_is_no_easy_one(tmp_path: Path, table_type: TableType) -> None:
+def test_full_demo_finds_no_difference_in_a_hard_stream(tmp_path: Path, table_type: TableType) -> None:
     ended = demo(tmp_path, "--table-type", table_type)
 
     assert ended.returncode == 0, ended.stderr
@@ -233,7 +233,7 @@ def test_the_whole_demo_finds_no_difference_and_is_no_easy_one(tmp_path: Path, t
 
 
 @pytest.mark.deep
-def test_the_demo_follows_dumps_that_look_nothing_like_the_sample(tmp_path: Path) -> None:
+def test_demo_follows_dumps_unlike_the_sample(tmp_path: Path) -> None:
     dumps = [flag for dump in sorted(DUMPS.glob("*.sql")) for flag in ("--sql", str(dump))]
 
     ended = demo(tmp_path, *dumps)

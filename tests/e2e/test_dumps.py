@@ -55,7 +55,7 @@ def contents(dsn: str) -> dict[str, Any]:
         }
 
 
-def test_tables_of_all_schemas_are_found_a_partitioned_one_once(dsn: str) -> None:
+def test_tables_of_all_schemas_are_found_and_partitioned_once(dsn: str) -> None:
     assert {place: table.trouble for place, table in tables(dsn).items()} == {
         "Sky Survey.Star": None,
         "Sky Survey.Exposure 2024": None,
@@ -70,7 +70,7 @@ def test_tables_of_all_schemas_are_found_a_partitioned_one_once(dsn: str) -> Non
     }
 
 
-def test_a_table_that_cannot_be_followed_says_why(copies: tuple[str, str]) -> None:
+def test_table_that_debezium_cannot_follow_gives_the_reason(copies: tuple[str, str]) -> None:
     with psycopg.connect(copies[0]) as source:
         source.execute('CREATE TABLE "a b" (id int PRIMARY KEY); CREATE TABLE "a_b" (id int PRIMARY KEY)')
         source.execute('CREATE TABLE twins (id int PRIMARY KEY, "x-y" int, "X_y" int)')
@@ -85,7 +85,7 @@ def test_a_table_that_cannot_be_followed_says_why(copies: tuple[str, str]) -> No
     assert troubles["odd"] == "Debezium does not send the type of its primary key"
 
 
-def test_the_catalogue_says_what_a_column_is(dsn: str) -> None:
+def test_catalogue_describes_columns(dsn: str) -> None:
     star = {column.name: column for column in tables(dsn)["Sky Survey.Star"].columns}
 
     assert (star["Größe"].type, star["Größe"].lake_name) == ("numeric", "Gr__e")
@@ -95,7 +95,7 @@ def test_the_catalogue_says_what_a_column_is(dsn: str) -> None:
     assert [name for name, column in star.items() if column.is_key] == ["Id"]
 
 
-def test_the_same_seed_makes_the_same_changes_of_every_kind(copies: tuple[str, str]) -> None:
+def test_same_seed_makes_same_changes_of_every_kind(copies: tuple[str, str]) -> None:
     before = contents(copies[0])
     changes = partial(AnyChanges, [table for table in tables(copies[0]).values() if table.trouble is None])
 
@@ -124,7 +124,7 @@ def load(stack: Any) -> Iterator[Load]:
         admin.execute("DROP DATABASE dump_of_one WITH (FORCE)")
 
 
-def test_a_dump_that_creates_its_database_is_followed(load: Load) -> None:
+def test_dump_that_creates_its_database_is_followed(load: Load) -> None:
     dsn, skipped = load(FOLDER / "created.sql")
 
     assert {place: table.trouble for place, table in tables(dsn).items()} == {"public.sack": None}
@@ -148,7 +148,7 @@ def test_a_dump_that_creates_its_database_is_followed(load: Load) -> None:
 
 
 @pytest.mark.parametrize("extension", ["citext", "hstore", "ltree", "pgcrypto", "uuid-ossp"])
-def test_an_extension_that_the_server_lacks_is_named(load: Load, tmp_path: Path, extension: str) -> None:
+def test_extension_missing_on_the_server_is_named(load: Load, tmp_path: Path, extension: str) -> None:
     file = tmp_path / "dump.sql"
     file.write_text(f'CREATE EXTENSION "{extension}"; CREATE TABLE fine (id int PRIMARY KEY);')
 
@@ -169,7 +169,7 @@ def test_archives_of_pg_dump_are_loaded(dsn: str, load: Load, tmp_path: Path, fo
     assert set(contents(dsn)) >= {"Sky Survey.Star", "public.Port"}
 
 
-def test_a_file_in_latin_1_keeps_its_letters(load: Load) -> None:
+def test_latin_1_file_keeps_its_characters(load: Load) -> None:
     dsn, skipped = load(FOLDER / "latin1.sql")
 
     with psycopg.connect(dsn) as source:
@@ -177,7 +177,7 @@ def test_a_file_in_latin_1_keeps_its_letters(load: Load) -> None:
     assert not skipped
 
 
-def test_a_failed_statement_leaves_the_rest_of_its_transaction(load: Load, tmp_path: Path) -> None:
+def test_failed_statement_keeps_the_rest_of_its_transaction(load: Load, tmp_path: Path) -> None:
     broken = tmp_path / "broken.sql"
     broken.write_text("BEGIN;\nCREATE TABLE fine (id int PRIMARY KEY);\nSELECT * FROM absent;\nCOMMIT;\n")
 
@@ -186,7 +186,7 @@ def test_a_failed_statement_leaves_the_rest_of_its_transaction(load: Load, tmp_p
     assert (list(tables(dsn)), list(skipped.values())) == (["public.fine"], [1])
 
 
-def test_a_dump_of_several_databases_is_refused(load: Load, tmp_path: Path) -> None:
+def test_dump_of_several_databases_is_refused(load: Load, tmp_path: Path) -> None:
     file = tmp_path / "all.sql"
     file.write_text("\\connect template1\n\\c shop;\n\\connect -reuse-previous=on \"dbname='mill'\"\n")
 
@@ -195,7 +195,7 @@ def test_a_dump_of_several_databases_is_refused(load: Load, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["a_folder", "cut"])
-def test_an_archive_that_cannot_be_read_is_a_config_error(load: Load, tmp_path: Path, name: str) -> None:
+def test_unreadable_archive_is_a_config_error(load: Load, tmp_path: Path, name: str) -> None:
     (tmp_path / "a_folder").mkdir()
     (tmp_path / "cut").write_bytes(b"PGDMP\x01")
 
@@ -203,7 +203,7 @@ def test_an_archive_that_cannot_be_read_is_a_config_error(load: Load, tmp_path: 
         load(tmp_path / name)
 
 
-def test_a_dump_without_usable_tables_says_what_failed(stack: Any, tmp_path: Path) -> None:
+def test_dump_without_usable_tables_names_the_failed_statement(stack: Any, tmp_path: Path) -> None:
     file = tmp_path / "broken.sql"
     file.write_text("CREATE TABLE lost (name citext PRIMARY KEY);")
 

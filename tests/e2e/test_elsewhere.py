@@ -32,11 +32,11 @@ def demo(folder: Path, table_type: TableType, where: Where) -> int:
     return found.exit_code
 
 
-def test_a_package_on_spark_as_it_comes(plain: PlainSpark, table_type: TableType, tmp_path: Path) -> None:
+def test_packaged_jobs_run_on_plain_spark(plain: PlainSpark, table_type: TableType, tmp_path: Path) -> None:
     assert demo(tmp_path / "demo", table_type, plain.where("local[2]")) == 0
 
 
-def test_a_cluster_that_loses_a_worker_in_the_middle_of_a_merge(
+def test_cluster_that_loses_a_worker_during_merge_completes(
     plain: PlainSpark, table_type: TableType, tmp_path: Path
 ) -> None:
     silver = tmp_path / "demo" / "lake" / "silver"
@@ -46,7 +46,7 @@ def test_a_cluster_that_loses_a_worker_in_the_middle_of_a_merge(
     assert seen, "no worker was lost"
 
 
-def test_a_lake_on_s3(aws: str, table_type: TableType, tmp_path: Path) -> None:
+def test_lake_on_s3(aws: str, table_type: TableType, tmp_path: Path) -> None:
     bucket, at_home = Bucket(aws), here()
     where = replace(at_home, command=[*at_home.command, *bucket.flags], lake=LAKE, bring=bucket.bring)
 

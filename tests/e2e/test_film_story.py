@@ -21,7 +21,7 @@ TOPIC = f"{NAME}.public.film"
 
 
 @pytest.mark.deep
-def test_a_topic_whose_events_are_whole_at_first_and_then_flattened(
+def test_topic_that_switches_from_envelopes_to_flattened_rows(
     spark: SparkSession, stack: Stack, tmp_path: Path
 ) -> None:
     dsn = sample.create(stack.endpoints["postgres"], NAME)

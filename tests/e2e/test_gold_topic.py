@@ -63,7 +63,7 @@ class Shop:
         return {(row["store"],): row.asDict() for row in rows}
 
 
-def test_a_consumer_ends_with_the_table_s_rows_wherever_runs_die(
+def test_consumer_matches_the_gold_table_after_each_failpoint(
     spark: SparkSession, stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = Shop(spark, stack, tmp_path)
@@ -95,7 +95,7 @@ def test_a_consumer_ends_with_the_table_s_rows_wherever_runs_die(
 
 @pytest.mark.deep
 @pytest.mark.parametrize("refresh", ["incremental", "full"])
-def test_a_consumer_ends_with_the_table_s_rows_after_random_deaths(
+def test_consumer_matches_the_gold_table_after_random_crashes(
     spark: SparkSession, stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refresh: str
 ) -> None:
     rng = random.Random(8)
@@ -114,9 +114,7 @@ def test_a_consumer_ends_with_the_table_s_rows_after_random_deaths(
 
 @pytest.mark.deep
 @pytest.mark.parametrize("point", ["gold.after_overwrite", "gold.after_send"])
-def test_a_job_that_is_killed_is_made_good_by_the_next(
-    spark: SparkSession, stack: Stack, tmp_path: Path, point: str
-) -> None:
+def test_killed_job_is_recovered_by_the_next_run(spark: SparkSession, stack: Stack, tmp_path: Path, point: str) -> None:
     shop = Shop(spark, stack, tmp_path)
     shop.silver.change(SALE, {1: (1, "a", 10), 2: (2, "b", 5)})
     programs = Path(sys.executable).parent

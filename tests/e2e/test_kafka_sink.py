@@ -59,7 +59,7 @@ def read_bare(text: str, data: bytes) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["ccompat", "apicurio"])
-def test_confluent_s_deserializer_reads_every_type_as_it_is(place: Place, spark: SparkSession, kind: str) -> None:
+def test_confluent_deserializer_reads_every_type(place: Place, spark: SparkSession, kind: str) -> None:
     rows = spark.sql(EVERY_TYPE)
 
     assert place.sink(kind).send(rows.withColumn(GONE, F.lit(False)), keys=["name", "id"], batch=7, doc="things") == 3
@@ -75,9 +75,7 @@ def expected(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "bytes": bytes(row["bytes"]), "at": row["at"].replace(tzinfo=UTC)}
 
 
-def test_a_consumer_that_upserts_ends_with_the_table_however_often_a_batch_was_sent(
-    place: Place, spark: SparkSession
-) -> None:
+def test_upserting_consumer_matches_table_after_repeated_batches(place: Place, spark: SparkSession) -> None:
     sink = place.sink(partitions=3)
     first = {id: f"kind {id}" for id in range(20)}
     second = {3: "other", 20: "new"}
@@ -100,7 +98,7 @@ def test_a_consumer_that_upserts_ends_with_the_table_however_often_a_batch_was_s
 
 
 @pytest.mark.parametrize("framing", ["id8", "headers", "bare"])
-def test_a_frame_names_the_schema_as_it_says(place: Place, spark: SparkSession, framing: str) -> None:
+def test_each_framing_names_the_schema(place: Place, spark: SparkSession, framing: str) -> None:
     place.sink(framing=framing).send(things(spark, {1: "a"}, gone=[2]), keys=["id"], batch=1)
 
     by_key: dict[Any, Message] = {}
@@ -126,9 +124,7 @@ def test_a_frame_names_the_schema_as_it_says(place: Place, spark: SparkSession, 
         assert headers(by_key[2]) == {BATCH_HEADER: b"1", **key}
 
 
-def test_a_new_column_is_a_new_version_that_old_consumers_read_and_no_key_changes(
-    place: Place, spark: SparkSession
-) -> None:
+def test_new_column_makes_a_compatible_version_and_keeps_keys(place: Place, spark: SparkSession) -> None:
     sink = place.sink()
     sink.send(things(spark, {1: "a", 2: "b"}), keys=["id"], batch=1)
     old = place.text("value")
@@ -144,9 +140,7 @@ def test_a_new_column_is_a_new_version_that_old_consumers_read_and_no_key_change
 
 
 @pytest.mark.parametrize("kind", ["ccompat", "apicurio"])
-def test_what_the_version_before_does_not_allow_is_refused_before_anything_is_sent(
-    place: Place, spark: SparkSession, kind: str
-) -> None:
+def test_incompatible_schema_is_refused_before_sending(place: Place, spark: SparkSession, kind: str) -> None:
     sink = place.sink(kind)
     sink.send(things(spark, {1: "a"}), keys=["id"], batch=1)
 
@@ -161,7 +155,7 @@ def test_what_the_version_before_does_not_allow_is_refused_before_anything_is_se
     assert sink.check(spark, things(spark, {1: "a"}).drop(GONE).schema, keys=["id"])
 
 
-def test_a_registry_that_checks_nothing_is_left_so_on_demand(place: Place, spark: SparkSession) -> None:
+def test_compatibility_none_skips_registry_checks(place: Place, spark: SparkSession) -> None:
     sink = place.sink(compatibility="none")
     sink.send(things(spark, {1: "a"}), keys=["id"], batch=1)
 
@@ -170,7 +164,7 @@ def test_a_registry_that_checks_nothing_is_left_so_on_demand(place: Place, spark
     assert place.upserted() == {(1,): {"id": 1, "kind": 2}}
 
 
-def test_schemas_written_by_hand_are_used_and_have_to_fit_the_columns(place: Place, spark: SparkSession) -> None:
+def test_hand_written_schemas_must_match_the_columns(place: Place, spark: SparkSession) -> None:
     def write(side: str, **kinds: Any) -> str:
         content = {"type": "record", "name": f"x.{side}", "fields": [{"name": n, "type": t} for n, t in kinds.items()]}
         (place.by_hand / f"{place.topic}-{side}.avsc").write_text(json.dumps(content))
@@ -201,7 +195,7 @@ def test_schemas_written_by_hand_are_used_and_have_to_fit_the_columns(place: Pla
     assert place.upserted() == {(1,): {"id": 1, "kind": "a"}}
 
 
-def test_a_broker_that_is_down_is_told_apart_from_a_topic_that_is_not_there(place: Place, spark: SparkSession) -> None:
+def test_unavailable_broker_differs_from_missing_topic(place: Place, spark: SparkSession) -> None:
     rows = things(spark, {1: "a"})
 
     with pytest.raises(InfrastructureError, match=r"Kafka at 127\.0\.0\.1:1:") as down:

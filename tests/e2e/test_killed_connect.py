@@ -47,7 +47,7 @@ def connect(stack: Stack, tmp_path: Path) -> OwnConnect:
     return OwnConnect(Site(tmp_path, choose_ports(tmp_path) | {"kafka": kafka}, find_java(), jars, cache_folder()))
 
 
-def test_a_connect_worker_that_is_killed_repeats_itself_and_silver_still_equals_the_source(
+def test_silver_equals_source_after_a_killed_connect_worker(
     stack: Stack, connect: OwnConnect, spark: SparkSession, tmp_path: Path
 ) -> None:
     dsn = sample.create(stack.endpoints["postgres"], NAME)

@@ -39,7 +39,7 @@ def dsn(stack: Stack) -> Iterator[str]:
         admin.execute(f"DROP DATABASE {NAME} WITH (FORCE)".encode())
 
 
-def test_large_row_arrives_and_one_above_the_limit_is_an_error(stack: Stack, dsn: str) -> None:
+def test_large_row_arrives_and_oversize_row_is_an_error(stack: Stack, dsn: str) -> None:
     wait = partial(
         sample.wait_until_sent,
         dsn,

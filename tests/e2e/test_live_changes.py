@@ -158,7 +158,7 @@ def writing(story: Story) -> Callable[[], None]:
 
 
 @pytest.mark.deep
-def test_a_table_that_is_altered_under_load_stays_the_source(story: Story) -> None:
+def test_table_altered_under_load_equals_the_source(story: Story) -> None:
     assert story.follow().error is None
     assert story.differing() == []
 

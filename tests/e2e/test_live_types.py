@@ -271,9 +271,7 @@ def leave(story: Story) -> None:
             time.sleep(0.1)
 
 
-def test_a_few_rows_of_every_type_are_in_silver_as_the_page_states(
-    stack: Stack, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_few_rows_of_every_type_reach_silver_as_documented(stack: Stack, spark: SparkSession, tmp_path: Path) -> None:
     story = take(stack, spark, tmp_path, SMALL, rows=4)
     (prefix,) = SMALL
 
@@ -295,17 +293,17 @@ def large(stack: Stack, spark: SparkSession, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.deep
 @pytest.mark.parametrize("prefix", LARGE)
-def test_random_rows_of_every_type_are_in_silver_as_the_page_states(large: Story, prefix: str) -> None:
+def test_random_rows_of_every_type_reach_silver_as_documented(large: Story, prefix: str) -> None:
     assert_right(large, prefix)
 
 
-def test_every_type_of_the_page_is_in_the_source() -> None:
+def test_every_documented_type_is_in_the_source() -> None:
     stated = {kind for row in st.POSTGRES if row.is_live for kind in row.types}
 
     assert {kind.type for kind in KINDS} == stated
 
 
-def test_every_setting_of_the_page_is_tried() -> None:
+def test_every_documented_setting_is_tested() -> None:
     tried = [st.DEFAULTS | settings for settings in LARGE.values()]
 
     assert [row for row in st.POSTGRES if row.is_live and not any(map(row.applies, tried))] == []

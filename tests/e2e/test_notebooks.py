@@ -22,7 +22,7 @@ def tagged(file: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
-def test_a_notebook_s_pictures_are_there_and_shown(file: Path) -> None:
+def test_notebook_pictures_exist_and_are_shown(file: Path) -> None:
     shown = "".join(page.read_text() for page in (CHECKOUT / "docs").rglob("*.md"))
 
     for name in tagged(file):
@@ -30,14 +30,14 @@ def test_a_notebook_s_pictures_are_there_and_shown(file: Path) -> None:
         assert f"(../pictures/{name}.svg)" in shown
 
 
-def test_all_pictures_are_some_notebook_s() -> None:
+def test_every_picture_belongs_to_a_notebook() -> None:
     drawn = {f"{name}.svg" for file in NOTEBOOKS for name in tagged(file)}
 
     assert {file.name for file in PICTURES.iterdir()} == drawn
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_notebook_runs_as_it_is(
+def test_notebook_runs_unchanged(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("cdc_lake.embedded.stack.Stack", running(stack))
@@ -51,7 +51,7 @@ def test_a_notebook_runs_as_it_is(
     assert "green kite" in said
 
 
-def test_a_cell_s_picture_and_the_executed_notebook_are_kept(tmp_path: Path) -> None:
+def test_cell_picture_and_executed_notebook_are_kept(tmp_path: Path) -> None:
     notebook = tmp_path / "circle.py"
     notebook.write_text(
         '# %% tags=["picture:circle"]\nfrom IPython.display import SVG\nSVG("<svg><circle/></svg>")\n'

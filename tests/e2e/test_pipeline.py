@@ -252,7 +252,7 @@ def test_bad_records_are_quarantined_and_bronze_has_every_byte(story: Story, tab
     story.assert_silver_is_the_source()
 
 
-def test_the_stream_was_a_hard_one(story: Story) -> None:
+def test_stream_contains_hard_cases(story: Story) -> None:
     stream = story.stream
     assert min(stream.updates, stream.deletes, stream.ties, stream.key_changes, stream.placeholders) >= 10, stream
 
@@ -264,7 +264,7 @@ def forms_of_the_placeholder() -> list[str]:
     return [part if isinstance(part, str) else repr(part) for part in tap._PLACEHOLDERS] + lists
 
 
-def test_no_placeholder_is_in_silver(story: Story, table: str) -> None:
+def test_silver_contains_no_placeholder(story: Story, table: str) -> None:
     assert story.stream.placeholders > 0
     text = repr(story.lake.rows("silver", table))
 
@@ -273,9 +273,7 @@ def test_no_placeholder_is_in_silver(story: Story, table: str) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("table", KEYS)
-def test_every_commit_is_told_by_its_version_and_by_the_offsets_it_had_read(
-    both: Story, tmp_path: Path, table: str
-) -> None:
+def test_every_commit_is_readable_by_version_and_by_offset(both: Story, tmp_path: Path, table: str) -> None:
     lake, key = both.lake, KEYS[table]
     both.change(30)
     lake.land()
@@ -297,7 +295,7 @@ def test_every_commit_is_told_by_its_version_and_by_the_offsets_it_had_read(
             assert live(parquet.read_table(path).to_pylist()) == expected
 
 
-def test_runs_with_nothing_new_change_nothing_and_say_so(story: Story) -> None:
+def test_runs_without_new_records_change_nothing(story: Story) -> None:
     before = story.lake.versions()
 
     runs = [*story.lake.land().values(), *story.lake.fold().values()]
@@ -311,7 +309,7 @@ NOT_COMPARED = {"batch", "first_batch", "ingest_date"}
 
 
 @pytest.mark.deep
-def test_many_small_batches_make_the_same_tables_as_one_big_batch(both: Story) -> None:
+def test_many_small_batches_equal_one_big_batch(both: Story) -> None:
     deletes = {topic(FILM): {"deletes": {"mode": "hard"}}, topic(CUSTOMER): {"deletes": {"mode": "soft"}}}
     big = both.new_lake("big", tables=deletes)
     small = both.new_lake("small", tables=deletes, defaults={"read": {"max_records_per_batch": 450}})
@@ -368,7 +366,7 @@ class KilledError(BaseException):
 
 @pytest.mark.deep
 @pytest.mark.parametrize("after", [False, True], ids=["before_its_commit", "after_its_commit"])
-def test_a_silver_run_that_dies_between_two_batches_is_made_good_by_the_next(
+def test_silver_run_killed_between_batches_is_recovered_by_next(
     both: Story, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
     for _ in range(2):
@@ -397,9 +395,7 @@ def test_a_silver_run_that_dies_between_two_batches_is_made_good_by_the_next(
 
 @pytest.mark.deep
 @pytest.mark.parametrize("after", [False, True], ids=["before_its_commit", "after_its_commit"])
-def test_a_bronze_run_that_dies_is_made_good_by_the_next(
-    both: Story, monkeypatch: pytest.MonkeyPatch, after: bool
-) -> None:
+def test_killed_bronze_run_is_recovered_by_the_next(both: Story, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
     both.change(30)
     with monkeypatch.context() as patch, pytest.raises(KilledError):
         Dying(DeltaLakeTable.append, at_call=1, after=after).patch(patch)
@@ -416,7 +412,7 @@ def test_a_bronze_run_that_dies_is_made_good_by_the_next(
     both.assert_silver_is_the_source()
 
 
-def test_a_column_added_at_the_source_arrives_and_is_null_elsewhere(story: Story, table: str) -> None:
+def test_added_source_column_arrives_and_is_null_elsewhere(story: Story, table: str) -> None:
     key, (changed, unchanged, _) = KEYS[table], QUIET_KEYS
     story.run(f"ALTER TABLE {table} ADD COLUMN tagline text")
     story.run(f"UPDATE {table} SET tagline = 'it arrived' WHERE {key} = {changed}")

@@ -258,7 +258,7 @@ def changed(given: list[Row]) -> set[tuple[str, str, tuple[str, ...]]]:
     ],
     ids=lambda held_in: "_".join(held_in.values()),
 )
-def test_each_row_of_many_types_that_differs_is_named_and_no_other(
+def test_only_differing_rows_of_many_types_are_named(
     stack: Stack, spark: SparkSession, tmp_path: Path, dsn: str, small_ranges: None, held_in: dict[str, str]
 ) -> None:
     lake = Lake(spark, tmp_path, stack, storage=[held_in])
@@ -316,7 +316,7 @@ def test_lost_values_and_quarantined_keys_are_known_losses(
     }
 
 
-def test_changes_under_way_are_no_difference_once_silver_has_them(
+def test_changes_in_flight_are_equal_once_silver_has_them(
     stack: Stack, spark: SparkSession, tmp_path: Path, dsn: str
 ) -> None:
     held = {"id": "int", "note": "string", "gone": "string", "price": "string", "price__int": "int"}
@@ -346,7 +346,7 @@ def test_changes_under_way_are_no_difference_once_silver_has_them(
 
 
 @pytest.mark.parametrize("rows", [(0, 0), (0, 3), (3, 0)], ids=["both_empty", "source_empty", "silver_empty"])
-def test_a_side_without_rows_is_compared_like_any_other(
+def test_empty_side_is_compared_like_any_other(
     stack: Stack, spark: SparkSession, tmp_path: Path, dsn: str, rows: tuple[int, int]
 ) -> None:
     table = f"empty_{rows[0]}_{rows[1]}"
@@ -364,9 +364,7 @@ def test_a_side_without_rows_is_compared_like_any_other(
     assert (done.rows["source"], done.rows["silver"]) == rows
 
 
-def test_the_command_tells_what_differs_and_ends_with_30(
-    stack: Stack, spark: SparkSession, tmp_path: Path, dsn: str
-) -> None:
+def test_command_prints_differences_and_exits_30(stack: Stack, spark: SparkSession, tmp_path: Path, dsn: str) -> None:
     topic = f"{PREFIX}.public.told"
     lake = Lake(spark, tmp_path, stack)
     with psycopg.connect(dsn) as source:

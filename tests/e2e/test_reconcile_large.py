@@ -64,7 +64,7 @@ def settings(stack: Stack, spark: SparkSession, tmp_path: Path) -> Path:
 
 
 @pytest.mark.deep
-def test_three_rows_in_a_million_are_found_in_less_than_a_gigabyte(settings: Path) -> None:
+def test_three_rows_in_a_million_are_found_in_under_1_gib(settings: Path) -> None:
     command = [str(COMMAND), "reconcile", "--table", TOPIC, "--config", str(settings), "--json"]
     environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": SMALL_DRIVER}
     peak = {"java": 0, "python": 0, "all": 0}

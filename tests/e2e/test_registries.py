@@ -89,7 +89,7 @@ def assert_reads(schema: RegisteredSchema | None) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/apis/registry/v2"])
-def test_apicurio_s_ids_of_every_kind_are_one_text_whatever_it_refers_to(address: str, path: str) -> None:
+def test_every_apicurio_id_kind_resolves_to_the_same_text(address: str, path: str) -> None:
     ids = person(address)
     registry = opened("apicurio", f"{address}{path}")
 
@@ -103,7 +103,7 @@ def test_apicurio_s_ids_of_every_kind_are_one_text_whatever_it_refers_to(address
     assert registry.schema("contentHash", hashlib.sha256(town.text.encode()).hexdigest()) == town
 
 
-def test_an_id_looked_up_as_one_of_the_other_kind_is_another_schema(address: str) -> None:
+def test_global_id_read_as_content_id_is_another_schema(address: str) -> None:
     ids = person(address)
     registry = opened("apicurio", address)
 
@@ -113,7 +113,7 @@ def test_an_id_looked_up_as_one_of_the_other_kind_is_another_schema(address: str
     assert one != other
 
 
-def test_apicurio_by_confluent_s_client_is_one_text_too(address: str) -> None:
+def test_confluent_client_reads_the_same_text_from_apicurio(address: str) -> None:
     ids = person(address)
     registry = opened("ccompat", f"{address}/apis/ccompat/v7")
 
@@ -124,7 +124,7 @@ def test_apicurio_by_confluent_s_client_is_one_text_too(address: str) -> None:
 
 
 @pytest.mark.deep
-def test_the_interface_of_before_is_read_where_there_is_one(version_2: str) -> None:
+def test_ccompat_v6_interface_is_read_on_apicurio_2(version_2: str) -> None:
     ids = person(version_2)
     registry = opened("ccompat", f"{version_2}/apis/ccompat/v6")
 
@@ -134,7 +134,7 @@ def test_the_interface_of_before_is_read_where_there_is_one(version_2: str) -> N
 
 
 @pytest.mark.parametrize(("kind", "path"), [("apicurio", ""), ("ccompat", "/apis/ccompat/v7")])
-def test_schemas_of_other_types_say_so(address: str, kind: str, path: str) -> None:
+def test_other_schema_types_are_reported_with_their_type(address: str, kind: str, path: str) -> None:
     registry = opened(kind, f"{address}{path}")
     namespace = registry.namespaces[0]
 
@@ -148,12 +148,12 @@ def test_schemas_of_other_types_say_so(address: str, kind: str, path: str) -> No
     ("kind", "missing"),
     [("contentId", "999999"), ("globalId", "999999"), ("contentHash", "ab"), ("artifact", "default/nothing/1")],
 )
-def test_what_apicurio_does_not_have_is_none(address: str, path: str, kind: str, missing: str) -> None:
+def test_missing_apicurio_artifact_is_none(address: str, path: str, kind: str, missing: str) -> None:
     assert opened("apicurio", f"{address}{path}").schema(kind, missing) is None
 
 
 @pytest.mark.parametrize(("kind", "path"), [("ccompat", "/apis/ccompat/v6"), ("ccompat", ""), ("apicurio", "/health")])
-def test_an_interface_that_is_not_there_is_a_wrong_setting(version_3: str, kind: str, path: str) -> None:
+def test_missing_interface_names_registry_url(version_3: str, kind: str, path: str) -> None:
     with pytest.raises((ConfigError, InfrastructureError), match=version_3) as caught:
         opened(kind, f"{version_3}{path}").check()
 
@@ -163,7 +163,7 @@ def test_an_interface_that_is_not_there_is_a_wrong_setting(version_3: str, kind:
 @pytest.mark.parametrize(
     ("kind", "path"), [("apicurio", ""), ("apicurio", "/apis/registry/v2"), ("ccompat", "/apis/ccompat/v7")]
 )
-def test_a_subject_s_versions_are_registered_once_and_held_to_its_level(address: str, kind: str, path: str) -> None:
+def test_versions_register_once_if_compatible(address: str, kind: str, path: str) -> None:
     def text(*fields: tuple[str, Any]) -> str:
         content = [{"name": name, "type": its_type, "default": None} for name, its_type in fields]
         return json.dumps({**TOWN, "fields": [*TOWN["fields"], *content]})

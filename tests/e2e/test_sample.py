@@ -91,7 +91,7 @@ def test_two_loads_are_equal(stack: Any, databases: tuple[str, str]) -> None:
     assert set(sample.TABLES) == set(ROWS)
 
 
-def test_creating_it_again_leaves_it_alone(stack: Any, databases: tuple[str, str]) -> None:
+def test_second_create_keeps_existing_data(stack: Any, databases: tuple[str, str]) -> None:
     change(databases[0], Shop, seed=3, transactions=20)
     before = contents(databases[0])
 
@@ -100,7 +100,7 @@ def test_creating_it_again_leaves_it_alone(stack: Any, databases: tuple[str, str
 
 
 @pytest.mark.parametrize("changes_to", [HardChanges, Shop])
-def test_the_same_seed_makes_the_same_changes(databases: tuple[str, str], changes_to: ChangesTo) -> None:
+def test_same_seed_makes_same_changes(databases: tuple[str, str], changes_to: ChangesTo) -> None:
     done = [change(dsn, changes_to, seed=7, transactions=300) for dsn in databases]
     first, second = (contents(dsn, "last_update") for dsn in databases)
 
@@ -108,7 +108,7 @@ def test_the_same_seed_makes_the_same_changes(databases: tuple[str, str], change
     assert first == second
 
 
-def test_the_workload_is_of_every_kind_and_leaves_quiet_rows_alone(databases: tuple[str, str]) -> None:
+def test_workload_has_every_kind_and_keeps_quiet_rows(databases: tuple[str, str]) -> None:
     before = rows(databases[0], *QUIET)
 
     done = change(databases[0], Shop, seed=1, transactions=ENOUGH)
@@ -135,7 +135,7 @@ def test_the_workload_is_of_every_kind_and_leaves_quiet_rows_alone(databases: tu
     assert rows(databases[0], *QUIET) == before
 
 
-def test_a_workload_in_the_background_goes_on_until_its_body_has_ended(databases: tuple[str, str]) -> None:
+def test_background_workload_runs_until_its_body_ends(databases: tuple[str, str]) -> None:
     with changing(databases[0], Shop, seed=1, at_least=0) as done:
         while done.total() < 10:
             threading.Event().wait(0.01)
@@ -156,7 +156,7 @@ class Broken:
         return "never"
 
 
-def test_a_workload_that_fails_in_the_background_is_heard_of(databases: tuple[str, str]) -> None:
+def test_failure_of_background_workload_is_raised(databases: tuple[str, str]) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero), changing(databases[0], Broken, seed=1, at_least=1) as done:
         assert done == Counter()
 
@@ -167,7 +167,7 @@ def test_every_customer_lives_in_a_country(unchanged: str) -> None:
     assert rows(unchanged, f"SELECT count(*), count(DISTINCT country) {joined}") == [(600, 25)]
 
 
-def test_a_nullable_column_has_no_default(unchanged: str) -> None:
+def test_nullable_columns_have_no_default(unchanged: str) -> None:
     query = "SELECT count(*) FROM information_schema.columns WHERE table_schema = 'public' AND is_nullable = 'YES'"
 
     assert rows(unchanged, f"{query} AND column_default IS NOT NULL") == [(0,)]

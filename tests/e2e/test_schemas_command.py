@@ -62,7 +62,7 @@ def desk(request: pytest.FixtureRequest, stack: Stack, tmp_path: Path) -> Desk:
     return Desk(stack, request.param, tmp_path)
 
 
-def test_schemas_written_by_hand_are_registered_once_they_are_compatible(desk: Desk) -> None:
+def test_hand_written_schemas_register_once_compatible(desk: Desk) -> None:
     key, value = f"{desk.topic}-key", f"{desk.topic}-value"
     desk.write("key", ("id", "int"))
     desk.write("value", ("id", "int"), ("kind", ["null", "string"]))
@@ -99,7 +99,7 @@ def test_schemas_written_by_hand_are_registered_once_they_are_compatible(desk: D
     assert f"similar names: {key}" in desk.fails(UnknownTableError, "check", f"{desk.topic}-kye")
 
 
-def test_the_schemas_of_a_model_s_topic_follow_from_its_table(desk: Desk, spark: SparkSession) -> None:
+def test_schemas_of_a_gold_topic_follow_its_table(desk: Desk, spark: SparkSession) -> None:
     (desk.folder / "gold" / "things.sql").write_text(MODEL.replace("TOPIC", desk.topic))
     desk.fails(UnknownTableError, "check")
     write_deltalake(desk.folder / "lake" / "gold" / "things", pa.table({"id": [1], "kind": ["a"]}))

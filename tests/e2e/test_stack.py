@@ -54,7 +54,7 @@ def own_stack(tmp_path: Path) -> Iterator[Stack]:
     stack.delete()
 
 
-def test_all_servers_are_up_and_answer(stack: Stack) -> None:
+def test_all_servers_are_up_and_respond(stack: Stack) -> None:
     assert {server.name: server.state for server in stack.status()} == dict.fromkeys(NAMES, "running")
     assert all(server.rss_bytes > 10_000_000 for server in stack.status())
     assert set(stack.endpoints) == NAMES
@@ -64,7 +64,7 @@ def test_all_servers_are_up_and_answer(stack: Stack) -> None:
     assert "io.debezium.connector.postgresql.PostgresConnector" in {plugin["class"] for plugin in plugins}
 
 
-def test_postgres_asks_for_the_password_that_only_its_user_can_read(stack: Stack) -> None:
+def test_postgres_requires_a_password_only_its_user_can_read(stack: Stack) -> None:
     address = stack.endpoints["postgres"]
     for password in ("", "postgres"):
         with pytest.raises(psycopg.OperationalError, match="password"):
@@ -73,13 +73,13 @@ def test_postgres_asks_for_the_password_that_only_its_user_can_read(stack: Stack
     assert {name: file.stat().st_mode & 0o777 for name, file in holding.items()} == dict.fromkeys(holding, 0o600)
 
 
-def test_starting_what_runs_changes_nothing(stack: Stack) -> None:
+def test_starting_a_running_stack_changes_nothing(stack: Stack) -> None:
     before = pids(stack)
     Stack(stack.folder).start(detach=False)
     assert pids(stack) == before
 
 
-def test_a_connector_that_cannot_run_says_why(stack: Stack) -> None:
+def test_failed_connector_reports_the_reason(stack: Stack) -> None:
     config = postgres_connector_config(stack.endpoints, database="absent", topic_prefix="absent", tables=["public.a"])
     with pytest.raises(InfrastructureError, match=r'(?s)connector absent: .*database "absent" does not exist'):
         put_connector(stack.endpoints["connect"], "absent", config)
@@ -95,7 +95,7 @@ def start_elsewhere(stack: Stack, how: str = "", what_next: str = "") -> subproc
     return subprocess.Popen([sys.executable, "-c", program, str(stack.folder)], stdout=subprocess.PIPE, text=True)
 
 
-def test_servers_outlive_a_killed_caller_if_detached_and_data_a_stop(own_stack: Stack) -> None:
+def test_detached_servers_outlive_caller_and_data_outlives_stop(own_stack: Stack) -> None:
     with start_elsewhere(own_stack, ", metastore=True", "stack.detach()") as caller:
         assert caller.stdout and caller.stdout.readline() == "up\n"
         addresses, servers = own_stack.endpoints, pids(own_stack)
@@ -122,7 +122,7 @@ def test_servers_outlive_a_killed_caller_if_detached_and_data_a_stop(own_stack: 
     assert soon(lambda: not any(map(lives, servers)), seconds=15)
 
 
-def test_a_killed_keeper_takes_the_servers_with_it(own_stack: Stack) -> None:
+def test_killed_keeper_stops_its_servers(own_stack: Stack) -> None:
     with start_elsewhere(own_stack) as caller:
         # Connect, which is the fourth, waits until Kafka is ready.
         are_there = soon(lambda: len(pids(own_stack)) >= 3, seconds=60)
@@ -134,7 +134,7 @@ def test_a_killed_keeper_takes_the_servers_with_it(own_stack: Stack) -> None:
     assert {server.state for server in own_stack.status()} == {"stopped"}
 
 
-def test_a_server_that_does_not_start_shows_the_end_of_its_log_and_leaves_nothing_running(own_stack: Stack) -> None:
+def test_failed_server_start_shows_log_and_stops_everything(own_stack: Stack) -> None:
     data = own_stack.folder / "kafka"
     data.mkdir(parents=True)
     (data / "meta.properties").write_text("version=7\n")

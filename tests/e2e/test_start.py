@@ -23,7 +23,7 @@ def at(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def test_a_time_is_an_offset_of_each_partition(spark: SparkSession, stack: Stack, tmp_path: Path) -> None:
+def test_start_time_becomes_an_offset_per_partition(spark: SparkSession, stack: Stack, tmp_path: Path) -> None:
     topic, servers = f"start.public.t{uuid4().hex[:8]}", stack.endpoints["kafka"]
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(topic, 3, 1)])[topic].result()

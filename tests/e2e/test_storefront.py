@@ -95,7 +95,7 @@ def newest(sent: list[dict[str, Any]], settings: Mapping[str, Any]) -> dict[tupl
 
 
 @pytest.mark.deep
-def test_the_newest_state_of_every_entity_is_there_however_its_events_came(
+def test_newest_state_of_every_entity_wins_in_any_event_order(
     spark: SparkSession, stack: Stack, tmp_path: Path
 ) -> None:
     servers, shop, rng = stack.endpoints["kafka"], f"shop{uuid4().hex[:6]}", random.Random(11)

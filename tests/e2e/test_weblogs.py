@@ -32,7 +32,7 @@ def request(number: int) -> dict[str, Any]:
     }
 
 
-def test_a_web_server_s_log(spark: SparkSession, stack: Stack, tmp_path: Path) -> None:
+def test_web_server_log_is_appended_by_date(spark: SparkSession, stack: Stack, tmp_path: Path) -> None:
     servers, topic = stack.endpoints["kafka"], f"web.requests.t{uuid4().hex[:6]}"
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result()

@@ -49,7 +49,7 @@ def version(part: str, artifact: str) -> str:
     return found
 
 
-def test_every_image_is_of_the_version_that_is_embedded(services: Services) -> None:
+def test_images_have_the_embedded_versions(services: Services) -> None:
     kafka = version("kafka", "kafka-server")
     assert version("connect", "connect-runtime") == kafka
     said = subprocess.run([program("postgres"), "--version"], check=True, capture_output=True, text=True).stdout
@@ -62,7 +62,7 @@ def test_every_image_is_of_the_version_that_is_embedded(services: Services) -> N
     }
 
 
-def test_the_broker_s_settings_are_those_of_the_embedded_one(services: Services, site: Site) -> None:
+def test_broker_settings_match_the_embedded_broker(services: Services, site: Site) -> None:
     wanted = {key: str(value) for key, value in Kafka(site)._settings().items() if key not in OTHER_BROKER}
     there = services["kafka"]["environment"]
 
@@ -72,7 +72,7 @@ def test_the_broker_s_settings_are_those_of_the_embedded_one(services: Services,
     assert there.keys() <= known
 
 
-def test_connect_s_settings_are_those_of_the_embedded_one(site: Site) -> None:
+def test_connect_settings_match_the_embedded_connect(site: Site) -> None:
     lines = (COMPOSE / "connect.properties").read_text(encoding="utf-8").splitlines()
     there = dict(line.split("=", 1) for line in lines)
     wanted = {key: str(value) for key, value in Connect(site)._settings(Path("/plugins")).items()}
@@ -81,7 +81,7 @@ def test_connect_s_settings_are_those_of_the_embedded_one(site: Site) -> None:
     assert {key for key in wanted if there[key] != wanted[key]} == OTHER_PLACE - {"plugin.path"}
 
 
-def test_postgres_settings_are_those_of_the_embedded_one(services: Services, site: Site) -> None:
+def test_postgres_settings_match_the_embedded_postgres(services: Services, site: Site) -> None:
     def settings(command: list[str]) -> set[str]:
         return {value for flag, value in pairwise(command) if flag == "-c"}
 
@@ -95,7 +95,7 @@ def test_postgres_settings_are_those_of_the_embedded_one(services: Services, sit
     }
 
 
-def test_the_connector_is_the_demo_s() -> None:
+def test_connector_matches_the_demo_connector() -> None:
     assert json.loads((COMPOSE / "connector.json").read_text(encoding="utf-8")) == postgres_connector_config(
         {"postgres": "postgresql://postgres@postgres:5432/postgres", "registry": "http://registry:8080"},
         database="pagila",
@@ -106,14 +106,14 @@ def test_the_connector_is_the_demo_s() -> None:
     )
 
 
-def test_servers_are_reached_from_this_machine_only(services: Services) -> None:
+def test_servers_listen_on_loopback_only(services: Services) -> None:
     ports = [port for service in services.values() for port in service["ports"]]
 
     assert len(ports) == 4
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_what_is_mounted_is_there(services: Services) -> None:
+def test_mounted_files_exist(services: Services) -> None:
     volumes = [volume.split(":")[0] for service in services.values() for volume in service["volumes"]]
     files = [volume for volume in volumes if volume.startswith(".") and volume != "./plugins"]
 
@@ -121,7 +121,7 @@ def test_what_is_mounted_is_there(services: Services) -> None:
     assert all((COMPOSE / file).is_file() for file in files)
 
 
-def test_jobs_are_told_where_the_servers_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_env_sets_the_server_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     for line in (COMPOSE / "jobs.env").read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             monkeypatch.setenv(*line.split("=", 1))

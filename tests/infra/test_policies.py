@@ -99,7 +99,7 @@ def every_statement() -> Iterator[Statement]:
         yield from (statement for _, statement in stack(target).statements())
 
 
-def test_no_statement_has_a_wildcard_without_a_reason() -> None:
+def test_every_wildcard_statement_has_a_reason() -> None:
     assert complaints(every_statement(), REASONS) == []
 
 
@@ -138,7 +138,7 @@ def test_the_lint_refuses_a_bad_statement(change: Statement) -> None:
 
 @pytest.mark.parametrize("holds", [*product((False, True), repeat=3)], ids=str)
 @pytest.mark.parametrize("layer", LAYERS)
-def test_both_languages_let_a_layer_do_the_same(layer: str, holds: tuple[bool, ...]) -> None:
+def test_both_languages_grant_a_layer_the_same(layer: str, holds: tuple[bool, ...]) -> None:
     terraform, cloudformation = languages(layer, **dict(zip(SWITCHES, holds, strict=True)))
 
     assert len(normal(terraform)) == len(terraform)
@@ -146,7 +146,7 @@ def test_both_languages_let_a_layer_do_the_same(layer: str, holds: tuple[bool, .
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_both_languages_let_the_others_do_the_same(target: str) -> None:
+def test_both_languages_grant_the_other_roles_the_same(target: str) -> None:
     policies, resources = terraform_policies(), stack(target).resources
     made = {
         "key": resources["Key"]["KeyPolicy"],
@@ -166,20 +166,20 @@ def test_both_languages_let_the_others_do_the_same(target: str) -> None:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_layer_reaches_the_tables_that_it_needs_and_no_others(layer: str) -> None:
+def test_a_layer_may_access_only_the_tables_it_needs(layer: str) -> None:
     for statements in languages(layer):
         assert {what for what, file in DATA.items() if may(statements, "s3:GetObject", file)} == READS[layer]
         assert {what for what, file in DATA.items() if may(statements, "s3:PutObject", file)} == WRITES[layer]
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_only_maintenance_may_remove_data(layer: str) -> None:
+def test_only_maintenance_may_delete_data(layer: str) -> None:
     for statements in languages(layer):
         gone = {what for what, file in DATA.items() if may(statements, "s3:DeleteObject", file)}
         assert gone == (set(DATA) if layer == "maintain" else set())
 
 
-def test_hudi_s_writers_remove_data_of_tables_that_may_be_in_hudi() -> None:
+def test_hudi_writers_may_delete_only_data_of_hudi_tables() -> None:
     asked = {layer: list(languages(layer, hudi=True)) for layer in LAYERS}
     gone = {
         layer: [{what for what, file in DATA.items() if may(one, "s3:DeleteObject", file)} for one in both]
@@ -195,13 +195,13 @@ def test_hudi_s_writers_remove_data_of_tables_that_may_be_in_hudi() -> None:
     "layer, folders",
     [("bronze", [BRONZE]), ("silver", [DELTA.path, DELTA.side, HUDI.side]), ("gold", [GOLD]), ("maintain", [BRONZE])],
 )
-def test_what_delta_expires_by_itself_may_go(layer: str, folders: list[str]) -> None:
+def test_writers_may_delete_expired_delta_logs(layer: str, folders: list[str]) -> None:
     for statements in languages(layer):
         assert all(may(statements, "s3:DeleteObject", f"{folder}/{LOG}") for folder in folders)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_leases_are_taken_and_left_behind(layer: str) -> None:
+def test_a_layer_may_take_and_release_only_its_own_leases(layer: str) -> None:
     leases = {
         "bronze": [lake_of(CONFIG).path("_leases/bronze", TOPIC)],
         "silver": [lake_of(CONFIG).path("_leases/silver", name) for name in (DELTA.name, HUDI.name)],
@@ -217,7 +217,7 @@ def test_leases_are_taken_and_left_behind(layer: str) -> None:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_a_layer_writes_its_own_reports_and_removes_none(layer: str) -> None:
+def test_a_layer_writes_only_its_own_reports_and_deletes_none(layer: str) -> None:
     reports = {other: f"{ROOT}/_runs/{Report(layer=other).file_name}" for other in LAYERS}
 
     for statements in languages(layer):
@@ -226,7 +226,7 @@ def test_a_layer_writes_its_own_reports_and_removes_none(layer: str) -> None:
         assert not any(may(statements, "s3:DeleteObject", report) for report in reports.values())
 
 
-def test_a_layer_reads_its_own_and_shared_secrets() -> None:
+def test_a_layer_reads_only_its_own_and_shared_secrets() -> None:
     readers = {"bronze": {"bronze"}, "gold": {"gold"}, "shared": {"bronze", "gold"}, "silver": set(), "": set()}
     asked = {layer: list(languages(layer)) for layer in LAYERS}
 
@@ -239,7 +239,7 @@ def test_a_layer_reads_its_own_and_shared_secrets() -> None:
             assert found == expected, secret
 
 
-def test_schemas_are_kept_by_bronze_and_read_by_silver() -> None:
+def test_bronze_writes_schemas_and_silver_reads_them() -> None:
     kept = [f"{ROOT}/_schemas/0f0f.avsc", f"{ROOT}/_schemas/ids/apicurio/content/1/0f0f"]
     asked = {layer: list(languages(layer)) for layer in LAYERS}
     for action, layers in {"s3:GetObject": {"bronze", "silver"}, "s3:PutObject": {"bronze"}}.items():
@@ -250,7 +250,7 @@ def test_schemas_are_kept_by_bronze_and_read_by_silver() -> None:
         assert not any(may(statements, "s3:DeleteObject", file) for file in kept)
 
 
-def test_topics_are_read_by_bronze_and_written_by_gold_and_dead_letters_by_bronze() -> None:
+def test_bronze_reads_topics_and_only_gold_and_dlq_are_written() -> None:
     dead_letters = f"{PREFIX}.dlq"
     topics = {
         TOPIC: {"bronze"},
@@ -273,7 +273,7 @@ def test_topics_are_read_by_bronze_and_written_by_gold_and_dead_letters_by_bronz
 
 
 @pytest.mark.parametrize("layer", ["bronze", "silver", "gold"])
-def test_a_layer_tells_the_catalog_of_its_own_tables(layer: str) -> None:
+def test_a_layer_updates_only_its_own_catalog_tables(layer: str) -> None:
     for statements in languages(layer):
         for other in ("bronze", "silver", "gold"):
             table = f"arn:aws:glue:eu-central-1:123456789012:table/{PREFIX}_{other}/film"
@@ -281,14 +281,14 @@ def test_a_layer_tells_the_catalog_of_its_own_tables(layer: str) -> None:
             assert not may(statements, "glue:DeleteTable", table)
 
 
-def test_eventbridge_s_messages_are_not_lost_to_a_condition_that_it_never_meets() -> None:
+def test_eventbridge_statements_have_no_condition() -> None:
     for target in TARGETS:
         told = [one for _, one in stack(target).statements() if "events.amazonaws.com" in str(one.get("Principal"))]
         assert {one["Sid"] for one in told} == {"EncryptFailures", "PublishFailures"}
         assert not any("Condition" in one for one in told)
 
 
-def test_cluster_machines_speak_tls_and_read_certificates_only() -> None:
+def test_cluster_uses_tls_and_machines_read_only_certificates() -> None:
     resources = stack("ec2").resources
     encryption = resources["SecurityConfiguration"]["SecurityConfiguration"]["EncryptionConfiguration"]
     tls = encryption["InTransitEncryptionConfiguration"]["TLSCertificateConfiguration"]

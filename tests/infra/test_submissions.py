@@ -62,7 +62,7 @@ def plain(request: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("job", FLAGS)
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_scheduled_run_is_what_would_be_submitted(target: str, job: str) -> None:
+def test_scheduled_run_equals_the_submitted_one(target: str, job: str) -> None:
     config = printed(target)
     submitted = open_target(emr_settings(config)).request(submission(config, job.partition("-")[0], FLAGS[job]))
     made = Stack(Target=target, Tables="a.*", Models="sales_*", ArtifactsVersion=version("cdc-lake"))
@@ -77,7 +77,7 @@ def test_a_scheduled_run_is_what_would_be_submitted(target: str, job: str) -> No
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_is_shared_is_what_would_be_submitted(target: str) -> None:
+def test_shared_settings_equal_the_submitted_ones(target: str) -> None:
     config = printed(target)
     job = submission(config, "bronze", ["--table", "a"])
     configurations = yaml.safe_load((TERRAFORM / "configurations.yml").read_text(encoding="utf-8"))

@@ -88,12 +88,12 @@ def as_boto_says(tree: Any, service: str) -> Any:
     return tree
 
 
-def test_cloudformation_s_linter_has_nothing_to_say() -> None:
+def test_cloudformation_template_passes_the_linter() -> None:
     assert lint_file(TEMPLATE) == []
     assert len(TEMPLATE.read_bytes()) < MOST_BYTES
 
 
-def test_it_would_say_something(tmp_path: Path) -> None:
+def test_cloudformation_linter_finds_an_unknown_property(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yml"
     broken.write_text(TEMPLATE.read_text(encoding="utf-8").replace("MaximumCapacity:", "MostCapacity:"), "utf-8")
 
@@ -139,7 +139,7 @@ def test_every_local_is_declared_once_and_used() -> None:
     assert set(re.findall(r"\blocal\.(\w+)", code)) == set(declared)
 
 
-def test_every_statement_of_terraform_is_in_a_file_of_its_policies() -> None:
+def test_every_terraform_statement_is_in_a_policy_file() -> None:
     code = "\n".join(file.read_text(encoding="utf-8") for file in TERRAFORM.glob("*.tf"))
     asked = re.findall(r"Statement\s*=\s*(\S+)", code)
     named = re.findall(r'policies/([\w${}.]+)\.yml"', code)
@@ -156,7 +156,7 @@ def test_every_statement_of_terraform_is_in_a_file_of_its_policies() -> None:
     assert expanded == {file.stem for file in (TERRAFORM / "policies").glob("*.yml")}
 
 
-def test_every_bucket_of_terraform_is_closed_encrypted_and_versioned_where_it_fits() -> None:
+def test_terraform_buckets_are_private_and_encrypted() -> None:
     resources = {labels: block for labels, block in terraform_blocks("resource")}
     buckets = [labels for labels in resources if labels[0] == "aws_s3_bucket"]
     each = "${aws_s3_bucket.each}"
@@ -178,7 +178,7 @@ def test_every_bucket_of_terraform_is_closed_encrypted_and_versioned_where_it_fi
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_bucket_of_cloudformation_is_closed_encrypted_and_versioned_where_it_fits(target: str) -> None:
+def test_cloudformation_buckets_are_private_and_encrypted(target: str) -> None:
     made = stack(target)
     buckets = made.of_type("AWS::S3::Bucket")
     closed = made.of_type("AWS::S3::BucketPolicy").values()
@@ -214,7 +214,7 @@ def config_texts() -> list[str]:
     return [f"{terraform}\n{GIVEN['Settings']}", made.resources["Config"]["Value"]]
 
 
-def test_the_settings_in_the_parameter_store_are_settings(tmp_path: Path) -> None:
+def test_parameter_store_settings_are_valid(tmp_path: Path) -> None:
     found: list[Config] = []
     for number, text in enumerate(config_texts()):
         assert len(text) <= 4096
@@ -233,7 +233,7 @@ def test_the_settings_in_the_parameter_store_are_settings(tmp_path: Path) -> Non
     assert known.keys() - yaml.safe_load(config_texts()[0]).keys() == {"gold", "stack", "tables"}
 
 
-def test_the_databases_are_those_that_tables_are_listed_in() -> None:
+def test_created_databases_are_those_the_catalog_uses() -> None:
     config = Config(**yaml.safe_load(config_texts()[0]))
     held = [{"format": "delta"}, {"format": "hudi"}, {"format": "hudi", "type": "mor"}]
     wanted = {names_of(config.catalog, "bronze", "pagila.public.film")[0], names_of(config.catalog, "gold", "x")[0]}
@@ -259,7 +259,7 @@ def _databases_of_terraform() -> str:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_scheduled_requests_are_such_as_the_service_takes(target: str) -> None:
+def test_scheduled_requests_match_the_service_model(target: str) -> None:
     service, operation = CALLS[target]
     shape = get_session().get_service_model(service).operation_model(operation).input_shape
     for job, schedule in scheduled(target).items():
@@ -269,7 +269,7 @@ def test_the_scheduled_requests_are_such_as_the_service_takes(target: str) -> No
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_both_languages_ask_for_the_same_runs(target: str) -> None:
+def test_both_languages_schedule_the_same_runs(target: str) -> None:
     schedules = scheduled(target)
 
     assert schedules.keys() == JOBS.keys()
@@ -281,7 +281,7 @@ def test_both_languages_ask_for_the_same_runs(target: str) -> None:
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_a_run_is_the_job_with_its_settings_and_role(job: str) -> None:
+def test_scheduled_run_has_the_job_its_arguments_and_role(job: str) -> None:
     layer, arguments = JOBS[job]
     step, run = (json.loads(scheduled(target)[job]["Target"]["Input"]) for target in ("ec2", "serverless"))
     words = step["Steps"][0]["HadoopJarStep"]["Args"]
@@ -295,7 +295,7 @@ def test_a_run_is_the_job_with_its_settings_and_role(job: str) -> None:
     assert run["ClientToken"] == "<aws.scheduler.execution-id>"
 
 
-def test_the_jars_that_are_shipped_are_the_locked_ones_that_emr_does_not_bring() -> None:
+def test_shipped_jars_are_the_locked_ones_that_emr_lacks() -> None:
     locked = chain(*(read_lock(CHECKOUT / "conf" / "jars" / f"{name}.lock") for name in ("emr7", "msk")))
     wanted = [jar.path(Path()).name for jar in locked if not re.match("delta|hudi", jar.artifact)]
     words = json.loads(scheduled("ec2")["bronze"]["Target"]["Input"])["Steps"][0]["HadoopJarStep"]["Args"]
@@ -305,7 +305,7 @@ def test_the_jars_that_are_shipped_are_the_locked_ones_that_emr_does_not_bring()
     assert [jar.rpartition("/")[2] for jar in shipped if jar.startswith(VERSION)] == sorted(wanted)
 
 
-def test_the_cluster_s_settings_are_ours() -> None:
+def test_cluster_settings_match_spark_defaults() -> None:
     terraform = yaml.safe_load((TERRAFORM / "configurations.yml").read_text(encoding="utf-8"))
     wanted = {one["Classification"]: one["Properties"] for one in terraform}
     cluster = stack("ec2").resources["Cluster"]["Configurations"]
@@ -329,7 +329,7 @@ def test_the_cluster_s_settings_are_ours() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_output_is_a_block_of_settings(target: str) -> None:
+def test_output_is_a_valid_emr_settings_block(target: str) -> None:
     made = stack(target)
     text = made.resolved(made.template["Outputs"]["Emr"]["Value"])
     block = yaml.safe_load(text)["emr"]
@@ -351,7 +351,7 @@ def test_the_output_is_a_block_of_settings(target: str) -> None:
     assert all(f'"{name}"' in terraform for name in ("cluster", "serverless"))
 
 
-def test_alarms_tell_the_topic() -> None:
+def test_every_alarm_notifies_the_topic() -> None:
     for target in TARGETS:
         alarms = stack(target).of_type("AWS::CloudWatch::Alarm")
         assert {one["AlarmName"] for one in alarms.values()} == {
@@ -364,7 +364,7 @@ def test_alarms_tell_the_topic() -> None:
     assert of_terraform == {"failed", "no_success", "not_started"}
 
 
-def test_the_page_names_every_variable_that_has_no_default() -> None:
+def test_page_names_every_variable_without_default() -> None:
     page = (CHECKOUT / "docs" / "how-to" / "infrastructure.md").read_text(encoding="utf-8")
 
     assert [

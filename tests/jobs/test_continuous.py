@@ -39,7 +39,7 @@ def wait_for(state: Callable[[], bool], process: subprocess.Popen[bytes]) -> Non
 
 
 @pytest.mark.parametrize("program", ["cdc-lake", pytest.param("spark-submit", marks=pytest.mark.deep)])
-def test_it_goes_on_until_it_is_told_to_end(spark: SparkSession, tmp_path: Path, program: str) -> None:
+def test_continuous_job_runs_until_sigterm(spark: SparkSession, tmp_path: Path, program: str) -> None:
     topic, broker = Topic({"n": OPTIONAL_INT}), FakeBroker()
     root = tmp_path / "lake"
     config = Config(lake=LakeConfig(root=str(root)))

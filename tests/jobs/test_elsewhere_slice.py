@@ -59,7 +59,7 @@ def assert_all_is_there(lake: Path, *tables: str) -> None:
         assert len(found) == RECORDS
 
 
-def test_a_package_says_what_it_holds(plain: PlainSpark) -> None:
+def test_package_manifest_lists_every_file(plain: PlainSpark) -> None:
     plan = plain.plan
     there = {path.relative_to(plain.package).as_posix() for path in plain.package.rglob("*") if path.is_file()}
 
@@ -76,7 +76,7 @@ def test_a_package_says_what_it_holds(plain: PlainSpark) -> None:
 
 
 @pytest.mark.deep
-def test_a_node_without_its_python_says_so(plain: PlainSpark, tmp_path: Path) -> None:
+def test_node_without_python_fails_with_a_clear_error(plain: PlainSpark, tmp_path: Path) -> None:
     (tmp_path / "dirname").symlink_to("/usr/bin/dirname")
     (tmp_path / "hostname").symlink_to("/usr/bin/hostname")
 
@@ -91,7 +91,7 @@ def test_a_node_without_its_python_says_so(plain: PlainSpark, tmp_path: Path) ->
     assert "no Python 3.11 on the PATH" in ended.stderr
 
 
-def test_a_package_on_a_cluster_that_loses_a_worker(
+def test_packaged_jobs_survive_the_loss_of_a_worker(
     plain: PlainSpark, stack: Stack, topic: str, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(lake.parent)
@@ -106,7 +106,7 @@ def test_a_package_on_a_cluster_that_loses_a_worker(
     assert not (lake.parent / "environment").exists(), "the package was unpacked where it was submitted from"
 
 
-def test_all_layers_and_a_sink_s_files_on_s3(
+def test_all_layers_and_sink_files_run_on_s3(
     submit: Submit, stack: Stack, topic: str, aws: str, models: str, tmp_path: Path
 ) -> None:
     bucket, in_files = Bucket(aws), Topic({"name": OPTIONAL_STRING})

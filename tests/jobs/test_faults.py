@@ -260,7 +260,7 @@ SLICE = {"silver.after_side:batch=2": killed, "bronze.after_append:batch=2": cop
         ),
     ],
 )
-def test_a_killed_run_is_made_good_by_the_next(
+def test_killed_run_is_recovered_by_the_next(
     run: Run, lake: Path, undisturbed: dict[str, Content], layer: str, failpoint: str, kill: Kill
 ) -> None:
     left = kill(run, layer, lake, failpoint)
@@ -361,7 +361,7 @@ def copied_on_hudi(run: Run, root: Path, held_in: StorageConfig, failpoint: str,
         ),
     ],
 )
-def test_a_run_on_hudi_that_is_killed_is_made_good_by_the_next(
+def test_killed_run_on_hudi_is_recovered_by_the_next(
     run: Run,
     landed: Path,
     undisturbed: dict[str, Content],
@@ -439,7 +439,7 @@ def test_kill_in_compaction_plan_is_recovered_by_next_run(spark: SparkSession, r
 
 
 @pytest.mark.deep
-def test_ten_kills_in_mid_write_leave_silver_right(spark: SparkSession, run: Run, tmp_path: Path) -> None:
+def test_silver_is_correct_after_ten_kills_during_writes(spark: SparkSession, run: Run, tmp_path: Path) -> None:
     root, batches, chance = tmp_path / "lake", 30, random.Random(37)
     timeline = root / "silver" / FOLDER / ".hoodie" / "timeline"
     land_updates(spark, root, batches)
@@ -463,7 +463,7 @@ def test_ten_kills_in_mid_write_leave_silver_right(spark: SparkSession, run: Run
 
 @pytest.mark.deep
 @pytest.mark.parametrize("kind", ["cow", "mor"])
-def test_a_reader_beside_a_run_on_hudi_sees_whole_versions_only(
+def test_reader_during_a_hudi_run_sees_only_complete_versions(
     landed: Path, tmp_path: Path, spark: SparkSession, kind: Literal["cow", "mor"]
 ) -> None:
     root = Path(shutil.copytree(landed, tmp_path / "lake"))
@@ -492,7 +492,7 @@ def test_a_reader_beside_a_run_on_hudi_sees_whole_versions_only(
 
 @pytest.mark.deep
 @pytest.mark.parametrize("point", ["gold.after_plan:batch=1", "gold.after_overwrite:batch=1", "gold.before_report"])
-def test_a_killed_gold_run_is_made_good_by_the_next(
+def test_killed_gold_run_is_recovered_by_the_next(
     spark: SparkSession, run: Run, landed: Path, tmp_path: Path, point: str
 ) -> None:
     root = Path(shutil.copytree(landed, tmp_path / "lake"))
@@ -530,7 +530,7 @@ IN_THE_OVERWRITE = "its first file is there"
         ("rebuild.before_report", True),
     ],
 )
-def test_a_rebuild_that_is_killed_leaves_the_table_whole_and_can_be_run_again(
+def test_killed_rebuild_leaves_a_complete_table_and_reruns(
     run: Run, landed: Path, undisturbed: dict[str, Content], tmp_path: Path, at: str, is_done: bool
 ) -> None:
     root = Path(shutil.copytree(landed, tmp_path / "lake"))
@@ -566,7 +566,7 @@ def without_batches(rows: list[str]) -> list[dict[str, Any]]:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("layer", DRIVERS)
-def test_a_second_driver_ends_with_40_at_once_and_the_first_is_not_disturbed(
+def test_second_driver_exits_40_and_first_completes(
     run: Run, lake: Path, undisturbed: dict[str, Content], layer: str
 ) -> None:
     with stopped(layer, lake, batch=1) as first:
@@ -611,7 +611,7 @@ def meet(request: pytest.FixtureRequest, run: Run, monkeypatch: pytest.MonkeyPat
         *(pytest.param(*at, marks=pytest.mark.deep) for at in (("silver", 1), ("bronze", 1), ("bronze", 2))),
     ],
 )
-def test_without_leases_one_driver_commits_and_one_ends_with_40(
+def test_without_leases_one_driver_commits_and_other_exits_40(
     run: Run, meet: Meet, lake: Path, undisturbed: dict[str, Content], layer: str, batch: int
 ) -> None:
     first, second = meet(layer, lake, batch, lambda: run(layer, lake, enabled=False), enabled=False)
@@ -622,7 +622,7 @@ def test_without_leases_one_driver_commits_and_one_ends_with_40(
 
 
 @pytest.mark.parametrize("layer", ["bronze", pytest.param("silver", marks=pytest.mark.deep)])
-def test_a_driver_past_its_lease_is_followed_and_ends_with_40(
+def test_driver_past_its_lease_exits_40_after_a_takeover(
     run: Run, meet: Meet, lake: Path, undisturbed: dict[str, Content], layer: str
 ) -> None:
     def follow() -> TableReport:
@@ -660,7 +660,7 @@ def appended_offsets(root: Path) -> list[int]:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("point", ["after_plan", "after_side", "after_merge"])
-def test_each_record_is_appended_once_where_a_run_is_killed(spark: SparkSession, appended: Path, point: str) -> None:
+def test_append_after_a_killed_run_writes_each_record_once(spark: SparkSession, appended: Path, point: str) -> None:
     with Driver("silver", appended, f"silver.{point}:batch=2:kill9", **APPEND) as driver:
         assert driver.ended() == KILLED, driver.said
 
@@ -669,7 +669,7 @@ def test_each_record_is_appended_once_where_a_run_is_killed(spark: SparkSession,
 
 
 @pytest.mark.deep
-def test_each_record_is_appended_once_by_two_drivers(spark: SparkSession, appended: Path) -> None:
+def test_append_by_two_drivers_writes_each_record_once(spark: SparkSession, appended: Path) -> None:
     with stopped("silver", appended, 2, CDC_LAKE__LAKE__LEASE__ENABLED="false", **APPEND) as first:
         second = append(appended, spark, enabled=False)
         first.go_on()

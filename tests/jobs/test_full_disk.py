@@ -46,7 +46,7 @@ def submitted(program: Path, *arguments: object, **variables: str) -> subprocess
     )
 
 
-def test_full_disk_exits_10_and_the_next_run_is_right(disk: Path) -> None:
+def test_full_disk_exits_10_and_the_next_run_succeeds(disk: Path) -> None:
     done = submitted(
         Path(__file__).parent / "lake_on_a_full_disk.py",
         *(disk, NO_BYTES, SOME),

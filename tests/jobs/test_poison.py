@@ -10,9 +10,7 @@ POISON = Path(__file__).with_name("bronze_of_poison.py")
 WORKER_BYTES = 1 << 30
 
 
-def test_poison_is_quarantined_for_its_own_reason_and_the_rest_lands(
-    submit: Submit, lake: Path, tmp_path: Path
-) -> None:
+def test_poison_is_quarantined_with_its_reason_and_rest_lands(submit: Submit, lake: Path, tmp_path: Path) -> None:
     limited = tmp_path / "python"
     limited.write_text(f'#!/bin/sh\nulimit -v {WORKER_BYTES >> 10}\nexec python "$@"\n')
     limited.chmod(0o755)

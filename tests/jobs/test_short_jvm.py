@@ -65,7 +65,7 @@ def start_session(folder: Path, **variables: str) -> dict[str, Any]:
     return said
 
 
-def test_short_jvm_takes_our_options_and_then_the_users(tmp_path: Path) -> None:
+def test_short_jvm_takes_default_options_then_user_options(tmp_path: Path) -> None:
     said = start_session(tmp_path, SPARK_SUBMIT_OPTS="-XX:ReservedCodeCacheSize=100m")
 
     sizes = [option for option in said["options"] if option.startswith("-XX:ReservedCodeCacheSize=")]
@@ -75,7 +75,7 @@ def test_short_jvm_takes_our_options_and_then_the_users(tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_session_starts_from_the_archive_of_classes(tmp_path: Path) -> None:
+def test_session_starts_from_the_class_data_archive(tmp_path: Path) -> None:
     home, job = tmp_path / "spark", tmp_path / "job.py"
     home.mkdir()
     for name in ("bin", "jars"):

@@ -25,7 +25,7 @@ def rows(table: Path) -> list[dict[str, object]]:
     return DeltaTable(table).to_pyarrow_table().to_pylist()
 
 
-def test_a_topic_is_decoded_merged_and_counted_and_another_reader_finds_it(tmp_path: Path) -> None:
+def test_spark41_runs_all_layers_and_delta_rs_reads_the_tables(tmp_path: Path) -> None:
     programs, lake = ENVIRONMENT / "bin", tmp_path / "lake"
     assert (programs / "spark-submit").is_file(), f"{ENVIRONMENT} is not there: run `make setup-spark41`"
     (tmp_path / "per_note.sql").write_text(MODEL)

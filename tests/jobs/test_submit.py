@@ -43,7 +43,7 @@ def tables(lake: Path) -> list[Path]:
     return [log.parent.relative_to(lake) for log in lake.rglob("_delta_log")]
 
 
-def test_jobs_end_with_0_print_their_reports_and_keep_them(
+def test_jobs_exit_0_and_print_and_store_their_reports(
     submit: Submit, call: Submit, stack: Stack, topic: str, lake: Path
 ) -> None:
     bronze = call("bronze", "--table", topic, "--json", CDC_LAKE__STACK__FOLDER=str(stack.folder))
@@ -64,7 +64,7 @@ def test_jobs_end_with_0_print_their_reports_and_keep_them(
     assert sorted(map(str, tables(lake))) == ["bronze/submitted/public/thing", "silver/submitted/public/thing"]
 
 
-def test_gold_makes_the_project_s_own_model_once(call: Submit, lake: Path) -> None:
+def test_gold_refreshes_the_bundled_model_once(call: Submit, lake: Path) -> None:
     """Silver of one film that was rented and paid for twice, and of one that was deleted."""
     silver = {
         "film": [{"film_id": 1, "title": "ALIEN"}, {"film_id": 2, "title": "ALIENS", "__deleted": True}],
@@ -96,9 +96,7 @@ def test_gold_makes_the_project_s_own_model_once(call: Submit, lake: Path) -> No
     assert "Traceback" not in made.said + again.said
 
 
-def test_unknown_model_ends_with_2_before_spark_starts(
-    call: Submit, lake: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_model_exits_2_before_spark_starts(call: Submit, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "build_session", None)
 
     done = call("gold", "--model", "film_revenues")
@@ -113,7 +111,7 @@ def read_json(file: Path) -> dict[str, object]:
     return content
 
 
-def test_an_unknown_topic_ends_with_2_and_names_the_nearest(call: Submit, stack: Stack, topic: str) -> None:
+def test_unknown_topic_exits_2_and_names_the_nearest(call: Submit, stack: Stack, topic: str) -> None:
     asked = topic.replace("thing", "thingy")
 
     done = call("bronze", "--table", asked, CDC_LAKE__STACK__FOLDER=str(stack.folder))
@@ -123,7 +121,7 @@ def test_an_unknown_topic_ends_with_2_and_names_the_nearest(call: Submit, stack:
     assert "Traceback" not in done.said
 
 
-def test_silver_without_bronze_ends_with_2_and_says_what_to_run(call: Submit) -> None:
+def test_silver_without_bronze_exits_2_and_names_the_bronze_job(call: Submit) -> None:
     done = call("silver", "--table", "submitted.public.thing")
 
     assert done.code == 2
@@ -132,7 +130,7 @@ def test_silver_without_bronze_ends_with_2_and_says_what_to_run(call: Submit) ->
     assert "Traceback" not in done.said
 
 
-def test_a_broker_that_is_down_ends_with_10_and_is_named(call: Submit, closed_port: int, lake: Path) -> None:
+def test_unavailable_broker_exits_10_and_is_named(call: Submit, closed_port: int, lake: Path) -> None:
     done = call(
         *("bronze", "--table", "submitted.public.thing"),
         CDC_LAKE__KAFKA__BOOTSTRAP_SERVERS=f"127.0.0.1:{closed_port}",
@@ -147,7 +145,7 @@ def test_a_broker_that_is_down_ends_with_10_and_is_named(call: Submit, closed_po
     assert not lake.exists()
 
 
-def test_registry_down_ends_with_10_and_nothing_is_committed(
+def test_unavailable_registry_exits_10_without_a_commit(
     call: Submit, stack: Stack, topic: str, closed_port: int, lake: Path
 ) -> None:
     done = call(
@@ -164,14 +162,14 @@ def test_registry_down_ends_with_10_and_nothing_is_committed(
     assert tables(lake) == []
 
 
-def test_servers_never_started_end_with_2_and_how_to_start_them(call: Submit) -> None:
+def test_servers_never_started_exit_2_and_name_stack_up(call: Submit) -> None:
     done = call("bronze", "--table", "submitted.public.thing")
 
     assert done.code == 2
     assert "run `cdc-lake stack up`" in done.said
 
 
-def test_an_unknown_key_ends_with_2_and_is_named_with_its_file(call: Submit, tmp_path: Path) -> None:
+def test_unknown_key_exits_2_and_is_named_with_its_file(call: Submit, tmp_path: Path) -> None:
     file = tmp_path / "mine.yml"
     file.write_text("kafka:\n  bootstrap_server: localhost:9092\n")
 
@@ -183,7 +181,7 @@ def test_an_unknown_key_ends_with_2_and_is_named_with_its_file(call: Submit, tmp
     assert "Traceback" not in done.said
 
 
-def test_missing_configuration_file_ends_with_2_and_is_named(call: Submit, tmp_path: Path) -> None:
+def test_missing_configuration_file_exits_2_and_is_named(call: Submit, tmp_path: Path) -> None:
     done = call("silver", "--table", "t", "--config", str(tmp_path / "absent.yml"))
 
     assert done.code == 2
@@ -191,7 +189,7 @@ def test_missing_configuration_file_ends_with_2_and_is_named(call: Submit, tmp_p
     assert "--config" in done.said
 
 
-def test_unknown_flag_ends_with_2_before_spark_starts(call: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_flag_exits_2_before_spark_starts(call: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "build_session", None)
 
     done = call("bronze", "--tabel", "t")
@@ -201,7 +199,7 @@ def test_unknown_flag_ends_with_2_before_spark_starts(call: Submit, monkeypatch:
 
 
 @pytest.mark.parametrize(("layer", "what"), [("bronze", "--table"), ("silver", "--table"), ("gold", "--model")])
-def test_help_is_there_without_spark(layer: str, what: str) -> None:
+def test_help_works_without_spark(layer: str, what: str) -> None:
     program = (
         "import runpy, sys\n"
         f"sys.argv = ['{layer}.py', '--help']\n"
@@ -241,7 +239,7 @@ def jar_of(artifact: str, own_jars: dict[str, str]) -> Path:
 
 
 @pytest.mark.parametrize("artifact", ["delta-storage", pytest.param("commons-pool2", marks=pytest.mark.deep)])
-def test_a_missing_jar_ends_with_2_and_is_named(submit: Submit, own_jars: dict[str, str], artifact: str) -> None:
+def test_missing_jar_exits_2_and_is_named(submit: Submit, own_jars: dict[str, str], artifact: str) -> None:
     jar_of(artifact, own_jars).unlink()
 
     done = submit("silver", "--table", "t", **own_jars)
@@ -252,7 +250,7 @@ def test_a_missing_jar_ends_with_2_and_is_named(submit: Submit, own_jars: dict[s
 
 
 @pytest.mark.deep
-def test_a_damaged_jar_ends_with_2_and_is_named(submit: Submit, own_jars: dict[str, str]) -> None:
+def test_damaged_jar_exits_2_and_is_named(submit: Submit, own_jars: dict[str, str]) -> None:
     jar = jar_of("delta-spark", own_jars)
     os.truncate(jar, jar.stat().st_size // 2)
 
@@ -263,7 +261,7 @@ def test_a_damaged_jar_ends_with_2_and_is_named(submit: Submit, own_jars: dict[s
     assert "Traceback" not in done.said
 
 
-def test_spark_without_jars_ends_with_2_and_how_to_have_them(submit: Submit, tmp_path: Path) -> None:
+def test_missing_jars_exit_2_and_name_the_fix(submit: Submit, tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     shutil.copy(spark_home() / "conf" / "spark-env.sh", tmp_path / "conf")  # says which Java, where there is none
 
@@ -275,7 +273,7 @@ def test_spark_without_jars_ends_with_2_and_how_to_have_them(submit: Submit, tmp
 
 
 @pytest.mark.deep
-def test_another_java_ends_with_2_and_says_which_is_wanted(submit: Submit, tmp_path: Path) -> None:
+def test_wrong_java_version_exits_2_and_names_the_right_one(submit: Submit, tmp_path: Path) -> None:
     job = tmp_path / "silver.py"
     # Java overrules a -D for this property, so the running one is made to say so.
     job.write_text(
@@ -294,7 +292,7 @@ def test_another_java_ends_with_2_and_says_which_is_wanted(submit: Submit, tmp_p
 
 
 @pytest.mark.deep
-def test_hudi_s_catalog_in_the_place_of_delta_s_ends_with_2_and_says_why(submit: Submit) -> None:
+def test_hudi_catalog_instead_of_delta_catalog_exits_2(submit: Submit) -> None:
     catalog = "spark.sql.catalog.spark_catalog"
 
     done = submit(
@@ -312,7 +310,7 @@ def test_hudi_s_catalog_in_the_place_of_delta_s_ends_with_2_and_says_why(submit:
 
 
 @pytest.mark.deep
-def test_a_delta_of_a_version_that_is_broken_here_ends_with_2_and_says_why(
+def test_broken_delta_version_exits_2_and_names_the_reason(
     submit: Submit, own_jars: dict[str, str], tmp_path: Path
 ) -> None:
     """The right one, which says that it is the other."""

@@ -26,7 +26,7 @@ def noticed(project: Path, name: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.deep) for name in PATCHES]
 )
-def test_a_broken_rule_is_noticed(tmp_path: Path, name: str) -> None:
+def test_a_broken_rule_fails_its_test(tmp_path: Path, name: str) -> None:
     ended = noticed(broken_copy(tmp_path, name), name)
 
     assert ended.returncode == 1, ended.stdout
@@ -35,14 +35,14 @@ def test_a_broken_rule_is_noticed(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("name", {caught_by(patch)[1][0]: name for name, patch in PATCHES.items()}.values())
-def test_nothing_is_noticed_where_no_rule_is_broken(tmp_path: Path, name: str) -> None:
+def test_unbroken_copy_passes_all_named_tests(tmp_path: Path, name: str) -> None:
     ended = noticed(copy_of_the_project(tmp_path), name)
 
     assert ended.returncode == 0, ended.stdout
 
 
 @pytest.mark.parametrize("name", PATCHES)
-def test_every_patch_fits_the_code(name: str) -> None:
+def test_every_patch_applies_to_the_code(name: str) -> None:
     """Most are tried rarely: that one does not fit any more must not wait until then."""
     subprocess.run(["git", "apply", "--check", PATCHES[name]], cwd=CHECKOUT, check=True)
     tool, (named, *_) = caught_by(PATCHES[name])

@@ -83,22 +83,22 @@ def wrong_by_arrow(log: Log) -> list[str]:
 
 
 @pytest.mark.parametrize("log", KIT, ids=lambda log: log.log)
-def test_log_ends_as_written(log: Log) -> None:
+def test_log_ends_as_the_kit_states(log: Log) -> None:
     assert wrong_by_arrow(log) == []
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_log_ends_as_the_reference_says(seed: int) -> None:
+def test_random_log_matches_the_reference(seed: int) -> None:
     assert wrong_rows(seed, kind=ArrowTable) == {}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_size_of_the_batches_changes_nothing(seed: int) -> None:
+def test_batch_size_does_not_change_the_result(seed: int) -> None:
     assert not depends_on_size(seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_index_arithmetic_decides_as_step_does(seed: int) -> None:
+def test_index_arithmetic_matches_step(seed: int) -> None:
     assert not depends_on_index_arithmetic(seed)
 
 
@@ -123,7 +123,7 @@ def test_index_arithmetic_decides_at_least_a_third_of_the_runs(monkeypatch: pyte
     assert any(piece["role"] == VALUES_PIECE for piece in pieces)
 
 
-def test_a_memory_without_a_place_leaves_the_row_s() -> None:
+def test_memory_without_log_position_keeps_the_rows_position() -> None:
     """Versions up to 0.1.0 remembered so what a row waits for."""
     rows, _, rules = two_batches(0)
     event = {**rows[0], "key": "k", "op": "u", "unsent": list(LARGE), "is_streaming": False}

@@ -200,7 +200,7 @@ def broken(module: ModuleType, edits: Edits) -> ModuleType:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_rule_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_broken_rule_fails_the_tests(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(table, "step", broken(rules, BROKEN[name]).step)
 
     is_noticed = any(wrong_in(log, deletes) for log in LOGS for deletes in get_args(Deletes))
@@ -210,7 +210,7 @@ def test_broken_rule_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str) -> N
 @pytest.mark.parametrize(
     "case", [pytest.param(one, id=name) for part in (BROKEN_BY_INDEX, BROKEN_IN_RUNS) for name, one in part.items()]
 )
-def test_broken_arrow_is_noticed(monkeypatch: pytest.MonkeyPatch, case: Broken) -> None:
+def test_broken_arrow_fold_fails_the_tests(monkeypatch: pytest.MonkeyPatch, case: Broken) -> None:
     monkeypatch.setattr(arrow_table, "arrow", broken(arrow, case.edits))
 
     if callable(case.by):
@@ -221,7 +221,7 @@ def test_broken_arrow_is_noticed(monkeypatch: pytest.MonkeyPatch, case: Broken) 
 
 
 @pytest.mark.parametrize("name", BROKEN_MOVES)
-def test_broken_move_is_noticed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_broken_key_change_rule_fails_the_tests(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(test_moves, "key_changes", broken(key_changes, BROKEN_MOVES[name]))
 
     is_noticed = any(map(wrong_holders, HOLDERS.values()))

@@ -88,7 +88,7 @@ def stored(state: State) -> State:
 
 @pytest.mark.parametrize("hard", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_every_log_ends_at_the_event_it_should_wherever_it_is_cut(name: str, hard: bool) -> None:
+def test_every_log_ends_at_the_expected_event_in_every_cut(name: str, hard: bool) -> None:
     log, winner = CASES[name]
     placed = list(enumerate(log))
     applied_at: list[tuple[int, ...] | None] = []

@@ -55,7 +55,7 @@ def wrong_rows(seed: int, *, kind: type[Table] | type[ArrowTable] = Table) -> di
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_random_logs_end_the_same_in_any_cut(part: int) -> None:
+def test_random_logs_match_the_reference_in_any_cut(part: int) -> None:
     seeds = range(part * SEEDS_OF_A_TEST, (part + 1) * SEEDS_OF_A_TEST)
 
     assert {seed: wrong for seed in seeds if (wrong := wrong_rows(seed))} == {}

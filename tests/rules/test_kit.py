@@ -46,5 +46,5 @@ def wrong_in(
 
 @pytest.mark.parametrize("deletes", get_args(Deletes))
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.log)
-def test_log_ends_as_written_in_every_cut(log: Log, deletes: Deletes) -> None:
+def test_log_ends_as_the_kit_states_in_every_cut(log: Log, deletes: Deletes) -> None:
     assert wrong_in(log, deletes) == []

@@ -132,16 +132,16 @@ def connected_keys(asked: str) -> str:
 
 
 @pytest.mark.parametrize("case", HOLDERS.values(), ids=HOLDERS)
-def test_value_is_taken(case: Case) -> None:
+def test_value_is_carried_from_the_expected_lifetime(case: Case) -> None:
     assert wrong_holders(case) == {}
 
 
 @pytest.mark.parametrize("asked", RELATIVES)
-def test_keys_that_changes_connect_hang_together(asked: str) -> None:
+def test_keys_connected_by_changes_are_related(asked: str) -> None:
     assert connected_keys(asked) == RELATIVES[asked]
 
 
-def test_a_change_is_known_to_have_no_position_by_its_name() -> None:
+def test_change_id_shows_whether_it_has_a_position() -> None:
     assert key_changes.is_without_position(json.dumps({"ts_ms": 7, "old": [], "new": []}, separators=(",", ":")))
     assert not key_changes.is_without_position(at(10))
     assert not key_changes.is_without_position(None)

@@ -38,7 +38,7 @@ def test_event_is_stale_if_position_and_time_are_not_newer(
 
 @pytest.mark.parametrize(("ts_ms", "stale"), [(99, True), (100, False), (101, False), (None, False)])
 @pytest.mark.parametrize("position", [[9], [10], [11]])
-def test_positions_of_another_domain_do_not_compare(position: list[int], ts_ms: int | None, stale: bool) -> None:
+def test_positions_of_different_domains_are_not_compared(position: list[int], ts_ms: int | None, stale: bool) -> None:
     assert is_stale(Order(position, "another", ts_ms), LAST) is stale
 
 
@@ -60,7 +60,7 @@ def test_first_event_of_a_key_is_never_stale() -> None:
     assert not is_stale(Order(None, None, None), None)
 
 
-def test_events_that_say_nothing_of_themselves_count_by_their_place_in_the_log() -> None:
+def test_events_without_position_or_time_follow_log_order() -> None:
     nothing = Order(None, None, None)
 
     assert not is_stale(nothing, nothing)

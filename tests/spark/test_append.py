@@ -123,7 +123,7 @@ def half_folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     return logs
 
 
-def test_each_line_is_a_row_with_its_date_and_its_place(logs: Logs) -> None:
+def test_each_line_becomes_one_row_with_its_derived_date(logs: Logs) -> None:
     logs.send(line(1), line(2, 503), b'{"timestamp": "cut o')
     logs.send(line(11), None, partition=1)
 
@@ -159,7 +159,7 @@ def test_each_line_is_a_row_with_its_date_and_its_place(logs: Logs) -> None:
         *(pytest.param(point, marks=pytest.mark.deep) for point in ("silver.after_plan", "silver.after_side")),
     ],
 )
-def test_each_record_is_there_once_wherever_a_run_ended(
+def test_each_record_is_appended_once_after_each_failpoint(
     logs: Logs, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     logs.send(*(line(second) for second in range(3)))
@@ -180,7 +180,7 @@ def test_each_record_is_there_once_wherever_a_run_ended(
 
 
 @pytest.mark.parametrize("silver_is_first", [False, True])
-def test_records_that_a_restored_bronze_reads_again_stay_once(logs: Logs, silver_is_first: bool) -> None:
+def test_records_reread_by_a_restored_bronze_are_appended_once(logs: Logs, silver_is_first: bool) -> None:
     logs.send(*(line(second) for second in range(3)), b'{"timestamp": "cut o')
     logs.take()
     logs.send(*(line(second) for second in range(3, 6)))
@@ -202,7 +202,7 @@ def test_records_that_a_restored_bronze_reads_again_stay_once(logs: Logs, silver
     assert "already_there" not in logs.take().rows  # and no batch is compared from then on
 
 
-def test_what_comes_back_from_quarantine_and_what_was_rejected_is_appended_then(logs: Logs) -> None:
+def test_replayed_records_and_former_rejects_are_appended(logs: Logs) -> None:
     logs.settings["quality"] = {"expectations": ({"name": "real", "holds": "status < 600", "on_fail": "reject"},)}
     logs.send(line(1), line(2, 999))
     assert logs.take().rows["rejected"] == 1
@@ -217,7 +217,7 @@ def test_what_comes_back_from_quarantine_and_what_was_rejected_is_appended_then(
 
 
 @pytest.mark.parametrize("flat", [True, pytest.param(False, marks=pytest.mark.deep)])
-def test_the_changes_of_a_table_are_a_history(spark: SparkSession, tmp_path: Path, flat: bool) -> None:
+def test_append_mode_stores_the_history_of_a_table(spark: SparkSession, tmp_path: Path, flat: bool) -> None:
     topic = Topic({"name": OPTIONAL_STRING}, flat=flat)
     place = Logs(
         spark,
@@ -245,7 +245,7 @@ def test_the_changes_of_a_table_are_a_history(spark: SparkSession, tmp_path: Pat
     ]
 
 
-def test_columns_follow_what_is_sent(logs: Logs) -> None:
+def test_columns_follow_the_declared_types(logs: Logs) -> None:
     logs.settings["value"] = {"wire_format": "json", "columns": {"status": "int"}}
     logs.settings["merge"], logs.settings["storage"] = {"mode": "append"}, (StorageConfig(),)
     logs.send(line(1))
@@ -265,7 +265,7 @@ def test_columns_follow_what_is_sent(logs: Logs) -> None:
         ({"date": "timestamp"}, "derive: date: its type changed from date to string"),
     ],
 )
-def test_what_cannot_be_derived_is_told_and_nothing_is_written(
+def test_invalid_derive_expression_exits_2_and_writes_nothing(
     half_folded: Logs, monkeypatch: pytest.MonkeyPatch, derive: dict[str, str], said: str
 ) -> None:
     own = LOGS["merge"]["derive"]
@@ -290,7 +290,7 @@ def test_what_cannot_be_derived_is_told_and_nothing_is_written(
         ({"merge": {"mode": "merge"}}, "merge.derive: it has no effect with `merge.mode: merge`"),
     ],
 )
-def test_settings_that_do_not_go_with_it_are_refused_before_anything_is_read(
+def test_conflicting_settings_are_refused_before_reading(
     logs: Logs, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], said: str
 ) -> None:
     logs.settings = patched(logs.settings, settings)
@@ -300,7 +300,7 @@ def test_settings_that_do_not_go_with_it_are_refused_before_anything_is_read(
         logs.land()
 
 
-def test_what_needs_keys_says_that_there_are_none(half_folded: Logs) -> None:
+def test_commands_that_need_keys_refuse_append_mode(half_folded: Logs) -> None:
     (rebuilt,) = run_rebuild(half_folded.config, [TOPIC], half_folded.spark).tables
 
     assert rebuilt.error is not None and "`mode` is append; move its folder" in rebuilt.error.message
@@ -308,7 +308,7 @@ def test_what_needs_keys_says_that_there_are_none(half_folded: Logs) -> None:
         story(half_folded.config, TOPIC, "1", half_folded.spark)
 
 
-def test_records_wait_for_others_but_not_too_long(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_batches_are_delayed_up_to_max_latency(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     logs.settings["read"] = {"min_batch_bytes": 3 * len(line(1))}
     clock = (START_MS + 60_000) / 1000
     monkeypatch.setattr("cdc_lake.bronze.run.time.time", lambda: clock)

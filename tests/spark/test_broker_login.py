@@ -16,14 +16,14 @@ from cdc_lake.sources.logs import Span
 NOWHERE = "127.0.0.1:9"
 
 
-def test_bronzes_reader_is_told(spark: SparkSession) -> None:
+def test_login_settings_reach_bronzes_kafka_reader(spark: SparkSession) -> None:
     broker = Broker(NOWHERE, 1, BrokerLogin(java={"key.deserializer": "any"}))
 
     with pytest.raises(IllegalArgumentException, match=r"key\.deserializer"):
         broker.read(spark, "t", {0: Span(0, 1)}).printSchema()
 
 
-def test_golds_writer_is_told(spark: SparkSession) -> None:
+def test_login_settings_reach_golds_kafka_writer(spark: SparkSession) -> None:
     nobody: Any = None
     login = BrokerLogin(java={"key.serializer": "any"})
     sink = KafkaSink(TopicSink(topic="t"), NOWHERE, 1, nobody, Path("none"), login)

@@ -116,9 +116,7 @@ def coordinates(rows: list[Row]) -> list[tuple[int, int, int]]:
     return [(row["generation"], row["partition"], row["offset"]) for row in rows]
 
 
-def test_a_run_lands_what_is_new_in_batches_and_says_how_far_it_is(
-    here: Bronze, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_lands_new_records_in_batches_and_reports_lag(here: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
     records = [here.change("c", 1, partition=0), here.change("c", 2, partition=1), here.change("u", 1, partition=0)]
     records.append(here.corrupt(here.change("u", 2, partition=1, offset=3)))
 
@@ -137,7 +135,7 @@ def test_a_run_lands_what_is_new_in_batches_and_says_how_far_it_is(
     assert (failed.status, failed.lag_after, failed.read_bytes) == ("failed", {"0": 0, "1": 1}, 0)
 
 
-def test_what_cannot_be_read_may_be_logged_and_wait_for_nobody(here: Bronze, caplog: pytest.LogCaptureFixture) -> None:
+def test_on_error_log_drops_unreadable_records_and_warns(here: Bronze, caplog: pytest.LogCaptureFixture) -> None:
     records = [here.change("c", 1), here.corrupt(here.change("d", 1)), here.topic.tombstone(1), here.change("c", 2)]
 
     done = here.land(*records, quality={"on_error": "log", "max_quarantined": "0"})
@@ -155,9 +153,7 @@ def test_what_cannot_be_read_may_be_logged_and_wait_for_nobody(here: Bronze, cap
     ]
 
 
-def test_a_setting_that_lacks_another_one_ends_the_run_before_anything_is_read(
-    here: Bronze, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_incomplete_settings_are_refused_before_reading(here: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(here.broker, "read", None)
 
     with pytest.raises(ConfigError, match=r"value_framing: bare: .*name the files of their Avro schemas") as refused:
@@ -166,7 +162,7 @@ def test_a_setting_that_lacks_another_one_ends_the_run_before_anything_is_read(
     assert refused.value.exit_code == 2 and not here.table.exists()
 
 
-def test_a_lake_that_cannot_be_written_ends_the_run_before_anything_is_read(
+def test_unwritable_lake_is_refused_before_reading(
     here: Bronze, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -182,9 +178,7 @@ def test_a_lake_that_cannot_be_written_ends_the_run_before_anything_is_read(
     assert not [path for path in here.root.rglob("*") if "_access" in path.name]
 
 
-def test_a_topic_created_again_stops_and_the_command_told_goes_on(
-    landed: Bronze, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recreated_topic_stops_and_accept_loss_continues(landed: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
     landed.broker.recreate(landed.name)
 
     stopped = landed.land(
@@ -223,7 +217,7 @@ def test_a_topic_created_again_stops_and_the_command_told_goes_on(
 
 
 @pytest.mark.deep
-def test_a_loss_is_accepted_once_also_when_there_is_nothing_new(here: Bronze) -> None:
+def test_loss_is_accepted_once_even_without_new_records(here: Bronze) -> None:
     here.land(here.change("c", 1))
     here.broker.recreate(here.name)
 
@@ -234,7 +228,7 @@ def test_a_loss_is_accepted_once_also_when_there_is_nothing_new(here: Bronze) ->
     assert here.land().status == "unchanged"
 
 
-def test_records_removed_before_they_were_read_stop_the_run(landed: Bronze) -> None:
+def test_retention_gap_stops_run_until_accept_loss(landed: Bronze) -> None:
     removed = [landed.change("u", 1, partition=0) for _ in range(3)]
     for record in removed:
         landed.broker.append(record)
@@ -251,7 +245,7 @@ def test_records_removed_before_they_were_read_stop_the_run(landed: Bronze) -> N
     assert coordinates(landed.rows()) == [*LANDED[:3], (0, 0, 5), LANDED[3]]
 
 
-def test_log_that_lost_its_end_goes_on_as_another_generation(landed: Bronze) -> None:
+def test_truncated_log_continues_as_a_new_generation(landed: Bronze) -> None:
     landed.broker.cut_off(landed.name, 0, 1)
 
     stopped = landed.land()
@@ -265,7 +259,7 @@ def test_log_that_lost_its_end_goes_on_as_another_generation(landed: Bronze) -> 
 
 
 @pytest.mark.parametrize("end", [5, 2])  # behind what bronze read, and before it
-def test_refilled_log_stops_then_lands_what_it_now_holds(
+def test_refilled_log_stops_then_lands_its_new_records(
     landed: Bronze, monkeypatch: pytest.MonkeyPatch, end: int
 ) -> None:
     monkeypatch.setattr(log_ends, "_NEAR_OFFSETS", 1)  # looked for step by step
@@ -319,7 +313,7 @@ def test_refilled_log_is_searched_around_impossible_timestamps(landed: Bronze, m
     assert coordinates(landed.rows()) == [*LANDED, *((1, 0, offset) for offset in (1, 2, 3, 4))]
 
 
-def test_record_that_compaction_removed_is_no_sign_of_loss(landed: Bronze) -> None:
+def test_compacted_record_is_not_reported_as_loss(landed: Bronze) -> None:
     landed.broker.compact_away(landed.name, 0, 2)
 
     done = landed.land(landed.change("u", 1, partition=0))
@@ -327,7 +321,7 @@ def test_record_that_compaction_removed_is_no_sign_of_loss(landed: Bronze) -> No
     assert (done.error, done.warnings) == (None, [])
 
 
-def test_identity_of_a_record_is_optional_and_ends_with_seek(landed: Bronze) -> None:
+def test_last_record_identity_is_optional_and_reset_by_seek(landed: Bronze) -> None:
     """Bronze of versions that recorded none is read on."""
     landed.table.advance(landed.progress.next("of before", last={}))
     landed.broker.cut_off(landed.name, 0, 2)
@@ -339,9 +333,7 @@ def test_identity_of_a_record_is_optional_and_ends_with_seek(landed: Bronze) -> 
     assert (done.error, done.rows["read"], landed.progress.last[0].offset) == (None, 1, 3)
 
 
-def test_a_run_that_was_overtaken_after_it_had_listed_the_logs_sees_no_loss(
-    landed: Bronze, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_run_after_listing_is_not_reported_as_loss(landed: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = [landed.broker.logs([landed.name])]
     landed.land(landed.change("u", 1))
     logs = landed.broker.logs
@@ -363,9 +355,7 @@ def test_new_partitions_are_read_from_their_first_offset(landed: Bronze) -> None
 
 
 @pytest.mark.deep
-def test_the_delete_of_a_tombstone_is_found_however_many_batches_and_late_rows_lie_between(
-    here: Bronze, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tombstone_finds_its_delete_across_batches_and_replays(here: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbours, "_NEAR_BATCHES", 1)
     here.topic.registry.hide(here.topic.late_id)
     here.land(here.change("c", 1, late=True), here.change("d", 1))
@@ -378,7 +368,7 @@ def test_the_delete_of_a_tombstone_is_found_however_many_batches_and_late_rows_l
     assert {row["offset"]: row["tombstone_of"] for row in here.rows() if row["op"] == "tombstone"} == {5: 1}
 
 
-def test_progress_that_is_lost_is_read_off_the_rows(here: Bronze, tmp_path: Path) -> None:
+def test_lost_progress_is_recovered_from_the_rows(here: Bronze, tmp_path: Path) -> None:
     here.land(here.change("c", 1, partition=0), here.change("c", 2, partition=1))
     here.broker.recreate(here.name)
     here.land(here.change("c", 3, partition=0, offset=0, timestamp_ms=START_MS + 900), accept_loss=True)
@@ -415,7 +405,7 @@ def quarantined(here: Bronze) -> Bronze:
     return here
 
 
-def test_a_replay_decodes_what_can_be_read_now_in_a_late_batch_at_its_old_place(quarantined: Bronze) -> None:
+def test_replay_decodes_readable_records_at_their_old_offsets(quarantined: Bronze) -> None:
     before = {row["offset"]: row for row in quarantined.rows()}
     landed = quarantined.progress
     quarantined.topic.registry.show(quarantined.topic.late_id)
@@ -441,7 +431,7 @@ def test_a_replay_decodes_what_can_be_read_now_in_a_late_batch_at_its_old_place(
 
 
 @pytest.mark.deep
-def test_a_replay_of_nothing_commits_nothing(quarantined: Bronze) -> None:
+def test_replay_without_readable_records_commits_nothing(quarantined: Bronze) -> None:
     done = quarantined.replay()
 
     assert (done.error, done.status, done.rows) == (None, "unchanged", {"replayed": 0, "still_quarantined": 6})
@@ -449,7 +439,7 @@ def test_a_replay_of_nothing_commits_nothing(quarantined: Bronze) -> None:
 
 
 @pytest.mark.deep
-def test_a_replayed_record_may_be_a_control_record(here: Bronze) -> None:
+def test_replayed_record_can_be_a_control_record(here: Bronze) -> None:
     fields = [{"name": "ts_ms", "type": "long"}]
     beat = {"type": "record", "name": "Heartbeat", "namespace": "io.debezium.connector.common", "fields": fields}
     beat_id = here.topic.registry.add(json.dumps(beat))
@@ -463,7 +453,7 @@ def test_a_replayed_record_may_be_a_control_record(here: Bronze) -> None:
     assert Counter(row["status"] for row in here.rows()) == {"ok": 1, "control": 1}
 
 
-def test_a_run_that_fails_at_any_point_is_finished_by_the_next(here: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_that_fails_at_any_point_is_finished_by_the_next(here: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
     for key in range(3):
         here.broker.append(here.change("u", key))
     for committed, point in enumerate(("after_plan", "after_append"), 1):

@@ -12,7 +12,7 @@ from cdc_lake.config import CatalogConfig, Config, LakeConfig
 from cdc_lake.silver.run import run_silver
 
 
-def test_only_the_later_of_two_tables_of_one_name_fails(spark: SparkSession, tmp_path: Path, aws: str) -> None:
+def test_only_the_later_of_two_tables_with_one_name_fails(spark: SparkSession, tmp_path: Path, aws: str) -> None:
     broker, registry = FakeBroker(), FakeRegistry()
     glue = {"type": "glue", "region": "eu-central-1", "endpoint": aws}
 

@@ -158,7 +158,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("layer", "which", "damage", "held_in"), CASES)
-def test_damaged_file_is_named_and_the_cure_works(
+def test_damaged_file_is_named_and_the_advised_fix_works(
     built: Built,
     layer: str,
     which: Callable[[Lake, str], Path],
@@ -179,7 +179,7 @@ def test_damaged_file_is_named_and_the_cure_works(
 
 
 @pytest.mark.parametrize(("number", "layer"), [(0, "bronze"), (1, "silver")])
-def test_status_names_a_damaged_file_in_its_table(built: Built, number: int, layer: str) -> None:
+def test_status_names_a_damaged_file_at_its_table(built: Built, number: int, layer: str) -> None:
     lake = built(DELTA)
     file = entry(1)(lake, layer)
     gone(file)
@@ -191,7 +191,7 @@ def test_status_names_a_damaged_file_in_its_table(built: Built, number: int, lay
 
 
 @pytest.mark.parametrize("damage", [gone, cut])
-def test_damaged_schema_file_comes_back_from_the_registry(built: Built, damage: Callable[[Path], None]) -> None:
+def test_damaged_schema_file_is_restored_from_the_registry(built: Built, damage: Callable[[Path], None]) -> None:
     lake = built(DELTA)
     (file,) = (file for file in lake.root.glob("_schemas/*.avsc") if '"Envelope"' in file.read_text())
     text = file.read_text()

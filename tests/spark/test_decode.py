@@ -58,7 +58,7 @@ def a_broken_body_behind_each_whole_one(registry: FakeRegistry, flat: bool) -> l
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_body_with_bytes_left_over_is_quarantined_alone(found: Found, flat: bool) -> None:
+def test_body_with_trailing_bytes_quarantines_only_that_record(found: Found, flat: bool) -> None:
     rows = found(a_broken_body_behind_each_whole_one, flat)
     bad = broken_bodies(FakeRegistry(), flat)
 
@@ -77,7 +77,7 @@ def a_wrong_schema(registry: FakeRegistry) -> list[Record]:
     return [values, wide.record(values.key, framed(narrow.value_id, values.value[5:]))]
 
 
-def test_wrong_schema_that_fits_by_chance_is_found_by_bytes_left_over(found: Found) -> None:
+def test_wrong_schema_that_decodes_is_found_by_trailing_bytes(found: Found) -> None:
     assert said(found(a_wrong_schema)) == [OK, UNDECODABLE]
 
 
@@ -89,7 +89,7 @@ def broken_keys(registry: FakeRegistry) -> list[Record]:
     return [good, *(here.record(key, good.value) for key in keys)]
 
 
-def test_a_key_that_does_not_decode_quarantines_its_record(found: Found) -> None:
+def test_undecodable_key_quarantines_its_record(found: Found) -> None:
     rows = found(broken_keys)
 
     assert said(rows) == [OK] + [UNDECODABLE] * 3
@@ -134,7 +134,7 @@ def headers_that_name_the_schema(registry: FakeRegistry) -> list[Record]:
     ]
 
 
-def test_what_the_headers_say_comes_before_the_first_bytes(found: Found) -> None:
+def test_headers_take_precedence_over_the_first_bytes(found: Found) -> None:
     """A bare envelope begins like a frame: with the zero byte of `before`'s null."""
     assert said(found(headers_that_name_the_schema)) == [OK, UNDECODABLE, OK]
 
@@ -146,7 +146,7 @@ def frames_without_a_body(registry: FakeRegistry) -> list[Record]:
     return [here.record(good.key[:5], good.value), here.record(good.key, good.value[:5])]
 
 
-def test_a_frame_without_a_body_is_quarantined(found: Found) -> None:
+def test_frame_without_body_is_quarantined(found: Found) -> None:
     assert [row["status"] for row in found(frames_without_a_body)] == ["quarantined"] * 2
 
 
@@ -156,7 +156,7 @@ def strange_ops(registry: FakeRegistry) -> list[Record]:
     return [here.change(op, 1, ROW) for op in ("x", "U", "", "c")]
 
 
-def test_an_op_that_is_not_known_is_kept_as_sent_and_quarantined(found: Found) -> None:
+def test_unknown_op_is_kept_and_quarantined(found: Found) -> None:
     rows = found(strange_ops)
 
     assert said(rows) == [UNTYPED, UNTYPED, UNTYPED, OK]
@@ -174,7 +174,7 @@ def an_event_without_op(registry: FakeRegistry) -> list[Record]:
     return [here.record(here.key(1), framed(registry.add(text), value))]
 
 
-def test_a_change_that_says_no_op_is_quarantined(found: Found) -> None:
+def test_change_without_op_is_quarantined(found: Found) -> None:
     assert said(found(an_event_without_op)) == [UNTYPED]
 
 
@@ -184,7 +184,7 @@ def neither_key_nor_value(registry: FakeRegistry) -> list[Record]:
     return [here.record(None, None), here.tombstone(1)]
 
 
-def test_a_record_without_key_and_value_is_quarantined(found: Found) -> None:
+def test_record_without_key_and_value_is_quarantined(found: Found) -> None:
     """Case F4."""
     assert said(found(neither_key_nor_value)) == [UNTYPED, OK]
 
@@ -195,7 +195,7 @@ def no_keys(registry: FakeRegistry) -> list[Record]:
     return [here.record(None, here.change("c", 1, ROW).value), here.change("t", lsn=5, ts_ms=7)]
 
 
-def test_a_change_without_a_key_is_quarantined_and_a_truncate_is_not(found: Found) -> None:
+def test_change_without_key_is_quarantined_but_truncate_is_not(found: Found) -> None:
     rows = found(no_keys)
 
     assert [r["key"] for r in rows] == [None, None]
@@ -247,7 +247,7 @@ def broken_controls(registry: FakeRegistry) -> list[Record]:
     return [here.record(change.key, framed(schema_id, change.value[5:])) for schema_id in ids]
 
 
-def test_control_record_with_bytes_left_over_is_quarantined(found: Found) -> None:
+def test_control_record_with_trailing_bytes_is_quarantined(found: Found) -> None:
     assert said(found(broken_controls)) == [UNDECODABLE] * len(CONTROLS)
 
 
@@ -274,7 +274,7 @@ def a_schema_called_like_signals(registry: FakeRegistry) -> list[Record]:
     return [here.change("c", 1, ROW), here.tombstone(1)]
 
 
-def test_a_table_in_a_schema_named_like_the_signal_table_is_a_table(found: Found) -> None:
+def test_table_in_schema_named_like_signal_table_is_a_table(found: Found) -> None:
     assert said(found(a_schema_called_like_signals)) == [OK, OK]
 
 
@@ -289,7 +289,7 @@ def marked(registry: FakeRegistry, flat: bool) -> list[Record]:
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_snapshot_marker_is_kept_and_false_and_null_mean_streaming(found: Found, flat: bool) -> None:
+def test_snapshot_marker_is_kept_and_false_or_null_is_streaming(found: Found, flat: bool) -> None:
     rows = found(marked, flat)
 
     assert [(r["op"], r["snapshot"]) for r in rows[:-2]] == [(op, m) for m in MARKERS for op in ("r", "c", "u")]
@@ -303,7 +303,7 @@ def a_flat_table_like_an_envelope(registry: FakeRegistry) -> list[Record]:
     return [here.change("u", 1, {"op": "d", "source": "s", "before": "b"}, lsn=5, ts_ms=7), here.change("d", 1)]
 
 
-def test_a_flat_table_with_columns_named_like_an_envelope_s_is_a_flat_table(found: Found) -> None:
+def test_flat_table_with_envelope_column_names_stays_flat(found: Found) -> None:
     """Case N14."""
     change, delete = found(a_flat_table_like_an_envelope)
 
@@ -324,7 +324,7 @@ def without_added_fields(registry: FakeRegistry) -> list[Record]:
     return [flat_row(registry, "name", "string", "x")]
 
 
-def test_a_flat_row_without_any_added_field_is_an_update_with_no_order_of_its_own(found: Found) -> None:
+def test_flat_row_without_added_fields_is_update_without_order(found: Found) -> None:
     """Case F5."""
     (row,) = found(without_added_fields)
 
@@ -346,5 +346,5 @@ def marked_as_deleted(registry: FakeRegistry) -> list[Record]:
     return [flat_row(registry, "__deleted", kind, mark) for kind, mark, _ in DELETE_MARKS]
 
 
-def test_a_flat_delete_is_told_by_its_mark_whatever_its_type(found: Found) -> None:
+def test_flat_delete_is_recognized_by_any_delete_mark_type(found: Found) -> None:
     assert [(row["status"], row["op"]) for row in found(marked_as_deleted)] == [("ok", op) for *_, op in DELETE_MARKS]

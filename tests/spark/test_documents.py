@@ -23,7 +23,7 @@ def documents(registry: FakeRegistry | None = None) -> Topic:
     return Topic({"document": "string"}, keys={"id": "string"}, connector="mongodb", registry=registry)
 
 
-def test_a_document_is_held_as_the_text_it_comes_as(spark: SparkSession, tmp_path: Path) -> None:
+def test_document_is_stored_as_its_original_text(spark: SparkSession, tmp_path: Path) -> None:
     topic = documents()
     changes = [
         topic.change(op, key, {"document": text}, source={"ord": 10 * key_number + number})
@@ -65,12 +65,12 @@ def problems(spark: SparkSession) -> Callable[..., list[str | None]]:
     return lambda *case: [row["error"] and row["error"]["message"] for row in found(*case)]
 
 
-def test_an_update_without_its_document_is_a_problem_with_advice(problems: Callable[..., list[str | None]]) -> None:
+def test_update_without_document_is_a_problem_with_advice(problems: Callable[..., list[str | None]]) -> None:
     advice = " and `after` is null; set capture.mode=change_streams_update_full on the connector"
 
     assert problems(without_documents) == [None, f"op is u{advice}", None, f"op is r{advice}"]
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_a_row_that_is_there_is_no_problem(problems: Callable[..., list[str | None]], flat: bool) -> None:
+def test_row_with_document_is_not_a_problem(problems: Callable[..., list[str | None]], flat: bool) -> None:
     assert problems(with_rows, flat) == [None, None]

@@ -109,7 +109,7 @@ def taken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tupl
     return shop, shop.take()
 
 
-def test_documents_become_nested_columns_by_the_id_in_their_body(taken: tuple[Shop, TableReport]) -> None:
+def test_documents_become_nested_columns_keyed_by_body_id(taken: tuple[Shop, TableReport]) -> None:
     shop, _ = taken
 
     rows = shop.rows()
@@ -125,7 +125,7 @@ def test_documents_become_nested_columns_by_the_id_in_their_body(taken: tuple[Sh
     assert [row["key"] for row in shop.read("bronze")].count('{"orderId":1}') == 2
 
 
-def test_what_lacks_its_key_or_its_place_is_quarantined_with_the_reason(taken: tuple[Shop, TableReport]) -> None:
+def test_missing_key_or_sequence_is_quarantined_with_the_reason(taken: tuple[Shop, TableReport]) -> None:
     shop, landed = taken
 
     assert landed.rows["quarantined"] == 7
@@ -141,9 +141,7 @@ def test_what_lacks_its_key_or_its_place_is_quarantined_with_the_reason(taken: t
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(1, 6))])
-def test_whatever_the_order_of_arrival_the_newest_state_is_there(
-    spark: SparkSession, tmp_path: Path, seed: int
-) -> None:
+def test_newest_state_wins_in_any_arrival_order(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     sent = [order(rng.randrange(6), second, rng.choice(["NEW", "PAID", "SENT", "CANCELLED"])) for second in range(30)]
     newest = {one["orderId"]: one for one in sent}
@@ -162,7 +160,7 @@ def test_whatever_the_order_of_arrival_the_newest_state_is_there(
     assert lines == {number: newest[number]["lines"][0]["sku"] for number in found}
 
 
-def test_a_delete_by_predicate_goes_and_comes_back(spark: SparkSession, tmp_path: Path) -> None:
+def test_apply_as_deletes_removes_rows_until_a_newer_event(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(
         spark,
         tmp_path,
@@ -196,7 +194,7 @@ def test_a_delete_by_predicate_goes_and_comes_back(spark: SparkSession, tmp_path
         ),
     ],
 )
-def test_a_column_that_says_no_order_is_refused(
+def test_unorderable_sequence_by_column_is_refused(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any], where: str
 ) -> None:
     shop = Shop(spark, tmp_path, **settings)
@@ -207,9 +205,7 @@ def test_a_column_that_says_no_order_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["bigint", pytest.param("date", marks=pytest.mark.deep)])
-def test_numbers_and_dates_say_an_order_and_the_log_decides_between_equals(
-    spark: SparkSession, tmp_path: Path, kind: str
-) -> None:
+def test_sequence_by_numbers_and_dates_break_ties_by_log_order(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     def rank(number: int) -> object:
         return number if kind == "bigint" else f"2026-11-{number:02}"
 
@@ -228,7 +224,7 @@ def test_numbers_and_dates_say_an_order_and_the_log_decides_between_equals(
     assert row["text"] == "c"
 
 
-def test_a_condition_on_what_is_no_column_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_apply_as_deletes_on_unknown_column_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
     shop = Shop(spark, tmp_path, merge={"apply_as_deletes": "stat = 'CANCELLED'"})
     shop.send(order(1, 1))
 
@@ -236,6 +232,6 @@ def test_a_condition_on_what_is_no_column_is_told(spark: SparkSession, tmp_path:
         shop.take()
 
 
-def test_settings_that_contradict_each_other_are_refused() -> None:
+def test_contradictory_settings_are_refused() -> None:
     with pytest.raises(ValidationError, match=r"`merge\.keys` takes the key from the row; remove `key\.columns`"):
         TableConfig(merge={"keys": ("id",)}, key={"columns": ("id",)})

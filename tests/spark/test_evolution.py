@@ -96,7 +96,7 @@ def check_stopped(reports: Sequence[TableReport], policy: str) -> None:
 
 
 @pytest.mark.hudi
-def test_all_changes_at_once_stop_if_frozen_else_old_and_new_mix(spark: SparkSession, tmp_path: Path) -> None:
+def test_all_changes_together_stop_if_frozen_and_else_apply(spark: SparkSession, tmp_path: Path) -> None:
     place = Place(spark, tmp_path, TOGETHER, *TABLE_TYPES)
     wanted = played(place, TOGETHER)
     before = list(place.rows())
@@ -119,7 +119,7 @@ def test_all_changes_at_once_stop_if_frozen_else_old_and_new_mix(spark: SparkSes
 
 
 @pytest.mark.deep
-def test_add_only_stops_the_table_with_all_that_it_refuses(spark: SparkSession, tmp_path: Path) -> None:
+def test_add_only_stops_the_table_and_lists_all_refused_changes(spark: SparkSession, tmp_path: Path) -> None:
     place = Place(spark, tmp_path, TOGETHER, "delta")
     wanted = played(place, TOGETHER)
     (before,) = place.rows()
@@ -135,7 +135,7 @@ def test_add_only_stops_the_table_with_all_that_it_refuses(spark: SparkSession, 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("table_type", TABLE_TYPES)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
-def test_a_change_has_the_outcome_that_the_page_says(
+def test_each_change_has_the_documented_outcome(
     spark: SparkSession, tmp_path: Path, change: Change, table_type: str, policy: Any
 ) -> None:
     place = Place(spark, tmp_path, [change], table_type)
@@ -157,7 +157,7 @@ def test_a_change_has_the_outcome_that_the_page_says(
         assert place.fold()[0].warnings == []
 
 
-def test_settings_leave_out_rename_and_cast(spark: SparkSession, tmp_path: Path) -> None:
+def test_except_columns_rename_and_cast_are_applied(spark: SparkSession, tmp_path: Path) -> None:
     changes = [change for change in CHANGES if change.name in ("a column is renamed", "integer to text")]
     settings = {"schema": {"exclude": ["old_name"], "rename": {"new_name": "label"}, "cast": {"to_text": "string"}}}
     place = Place(spark, tmp_path, changes, "delta")
@@ -174,7 +174,7 @@ def test_settings_leave_out_rename_and_cast(spark: SparkSession, tmp_path: Path)
     }
 
 
-def test_a_value_that_does_not_go_into_its_type_stops_the_run(spark: SparkSession, tmp_path: Path) -> None:
+def test_value_that_does_not_fit_its_cast_exits_30(spark: SparkSession, tmp_path: Path) -> None:
     changes = [change for change in CHANGES if change.name == "text to integer"]
     place = Place(spark, tmp_path, changes, "delta")
     place.send(False, 1, {"to_number": "12"})
@@ -188,7 +188,7 @@ def test_a_value_that_does_not_go_into_its_type_stops_the_run(spark: SparkSessio
     assert not list(tmp_path.glob("silver/**/_delta_log"))
 
 
-def test_a_key_that_becomes_wider_is_the_same_key(spark: SparkSession, tmp_path: Path) -> None:
+def test_widened_key_type_keeps_the_same_key(spark: SparkSession, tmp_path: Path) -> None:
     columns = {"name": wire.optional(wire.STRING)}
     narrow, wide = (wire.Table(TABLE, {"id": kind, **columns}, ["id"]) for kind in (wire.INT32, wire.INT64))
     shelf = Shelf()

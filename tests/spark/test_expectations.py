@@ -38,7 +38,7 @@ def rejected(root: Path, topic: Topic) -> dict[int, list[str]]:
 
 
 @pytest.mark.parametrize("cuts", [(0, 9), (0, 4, 9), pytest.param((0, 4, 8, 9), marks=pytest.mark.deep)])
-def test_a_rejected_event_never_was_however_the_log_is_cut(
+def test_rejected_event_has_no_effect_in_any_cut(
     spark: SparkSession, tmp_path: Path, topic: Topic, cuts: tuple[int, ...]
 ) -> None:
     records = [
@@ -60,7 +60,7 @@ def test_a_rejected_event_never_was_however_the_log_is_cut(
     assert rejected(tmp_path, topic) == {1: ["positive"], 2: ["positive"], 5: ["positive", "with_body"]}
 
 
-def test_the_report_says_how_many_and_its_sum_closes(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+def test_report_counts_unmet_expectations_and_its_sum_closes(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     lake = Lake(spark, tmp_path, topic, quality={"expectations": (POSITIVE, {"name": "small", "holds": "n < 100"})})
     lake.land([change(topic, 1, 1, 1000, op="c"), change(topic, 2, 1, -1), change(topic, 3, 2, 5, op="c")])
 
@@ -75,9 +75,7 @@ def test_the_report_says_how_many_and_its_sum_closes(spark: SparkSession, tmp_pa
     assert lake.rows()[1]["n"] == 1000
 
 
-def test_a_key_that_is_folded_again_is_folded_without_what_was_rejected(
-    spark: SparkSession, tmp_path: Path, topic: Topic
-) -> None:
+def test_refolded_key_excludes_rejected_events(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     lake = Lake(spark, tmp_path, topic, quality={"expectations": (POSITIVE,)})
     at = [{"timestamp_ms": START_MS + number} for number in range(9)]
     lake.take(
@@ -109,7 +107,7 @@ def waiting(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tu
     return lake, root
 
 
-def test_what_stops_the_run_leaves_the_table_as_it_was(
+def test_on_fail_stop_exits_30_and_leaves_the_table_unchanged(
     spark: SparkSession, waiting: tuple[Lake, Path], topic: Topic
 ) -> None:
     lake, root = waiting
@@ -128,9 +126,7 @@ def test_what_stops_the_run_leaves_the_table_as_it_was(
     assert lake.rows()[1]["n"] == 10
 
 
-def test_a_condition_on_what_is_no_column_is_told(
-    spark: SparkSession, waiting: tuple[Lake, Path], topic: Topic
-) -> None:
+def test_expectation_on_unknown_column_exits_2(spark: SparkSession, waiting: tuple[Lake, Path], topic: Topic) -> None:
     _, root = waiting
     wrong = {"name": "big", "holds": "nn > 0"}
     config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(quality={"expectations": (wrong,)}))

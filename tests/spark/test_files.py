@@ -99,7 +99,7 @@ def history(topic: Topic, seed: int, number: int) -> list[Record]:
         ),
     ],
 )
-def test_what_is_in_files_is_as_if_it_had_come_from_kafka(
+def test_records_from_files_equal_records_from_kafka(
     spark: SparkSession, tmp_path: Path, ending: str, flat: bool
 ) -> None:
     topic = Topic(COLUMNS, flat=flat)
@@ -125,9 +125,7 @@ def test_what_is_in_files_is_as_if_it_had_come_from_kafka(
     assert {row["raw_key"] for row in here.read("bronze")} <= keys
 
 
-def test_a_row_s_offset_is_its_number_in_the_file_in_whatever_pieces_it_is_read(
-    spark: SparkSession, landing: Landing
-) -> None:
+def test_row_offset_is_its_number_in_a_file_split_into_pieces(spark: SparkSession, landing: Landing) -> None:
     values = [landing.topic.change("c", number, {"n": number}) for number in range(300)]
     (file,) = landing.write(*values, flush=300, name="{}+{}+{:d}.{}")
     before = spark.conf.get("spark.sql.files.maxPartitionBytes")
@@ -142,7 +140,7 @@ def test_a_row_s_offset_is_its_number_in_the_file_in_whatever_pieces_it_is_read(
     assert places == {f'{{"id":{number}}}': number for number in range(300)}
 
 
-def test_nothing_new_is_nothing_read_and_what_comes_goes_on_behind(landing: Landing) -> None:
+def test_no_new_files_is_unchanged_and_new_files_continue(landing: Landing) -> None:
     topic = landing.topic
     landing.write(*(topic.change("c", number, {"n": 1}) for number in range(4)))
     first, idle = landing.take(), landing.land()
@@ -159,7 +157,7 @@ def test_nothing_new_is_nothing_read_and_what_comes_goes_on_behind(landing: Land
     assert {row["id"]: row["n"] for row in landing.read("silver")} == {0: 1, 1: 2, 2: 1, 3: 1, 9: 9}
 
 
-def test_names_may_say_the_last_offset_and_folders_are_whatever_they_are(landing: Landing) -> None:
+def test_file_names_may_contain_last_offset_in_any_folder(landing: Landing) -> None:
     topic = landing.topic
     landing.write(topic.change("c", 1), folder="year=2026/month=11", name="{0}-{1}-{2:d}-4.{3}")
     landing.write(topic.change("c", 2, offset=5), folder="")
@@ -176,7 +174,7 @@ def test_names_may_say_the_last_offset_and_folders_are_whatever_they_are(landing
     assert {row["key"] for row in landing.read("bronze")} == {'{"id":1}', '{"id":2}'}
 
 
-def test_a_batch_ends_where_a_file_does(spark: SparkSession, tmp_path: Path) -> None:
+def test_batches_end_at_file_boundaries(spark: SparkSession, tmp_path: Path) -> None:
     here = Landing(spark, tmp_path, Topic(COLUMNS), read={"max_records_per_batch": 15})
     here.write(*(here.topic.change("c", number) for number in range(24)), flush=6)
     here.write(*(here.topic.change("c", number) for number in range(24, 54)), flush=100)
@@ -188,7 +186,7 @@ def test_a_batch_ends_where_a_file_does(spark: SparkSession, tmp_path: Path) -> 
     assert landed.batches == 3
 
 
-def test_files_that_overlap_or_begin_alike_are_refused(landing: Landing) -> None:
+def test_overlapping_or_equal_first_offsets_are_refused(landing: Landing) -> None:
     topic = landing.topic
     records = [topic.change("c", number) for number in range(5)]
     (file,) = landing.write(*records)
@@ -206,7 +204,7 @@ def test_files_that_overlap_or_begin_alike_are_refused(landing: Landing) -> None
     assert not (landing.lake / "bronze").exists()
 
 
-def test_a_file_that_is_cut_off_leaves_nothing_half_read(landing: Landing) -> None:
+def test_truncated_file_exits_10_and_is_never_half_read(landing: Landing) -> None:
     (file,) = landing.write(*(landing.topic.change("c", number) for number in range(5)))
     whole = file.read_bytes()
     file.write_bytes(whole[:-20])
@@ -224,7 +222,7 @@ def test_a_file_that_is_cut_off_leaves_nothing_half_read(landing: Landing) -> No
     assert [row["offset"] for row in landing.read("bronze")] == list(range(6))
 
 
-def test_a_schema_may_change_from_file_to_file(spark: SparkSession, tmp_path: Path) -> None:
+def test_schema_can_change_between_files(spark: SparkSession, tmp_path: Path) -> None:
     before = Topic(COLUMNS)
     here = Landing(spark, tmp_path, before)
     after = Topic({**COLUMNS, "more": OPTIONAL_STRING}, registry=before.registry)
@@ -237,7 +235,7 @@ def test_a_schema_may_change_from_file_to_file(spark: SparkSession, tmp_path: Pa
     assert rows == {0: (2, "m"), 1: (2, "m"), 2: (1, None), 3: (1, None), 4: (1, None)}
 
 
-def test_parquet_without_an_avro_schema_has_its_columns(landing: Landing) -> None:
+def test_parquet_without_avro_schema_keeps_its_columns(landing: Landing) -> None:
     topic = landing.topic
     changes = (topic.change("c", 1, {"n": 1}), topic.change("u", 1, {"n": 3}, lsn=200), topic.change("d", 2))
     landing.write(*changes, ending="parquet", folder="plain")
@@ -247,14 +245,14 @@ def test_parquet_without_an_avro_schema_has_its_columns(landing: Landing) -> Non
     assert {row["id"]: (row["n"], row["__op"]) for row in landing.read("silver")} == {1: (3, "u"), 2: (None, "d")}
 
 
-def test_a_folder_that_cannot_be_listed_is_said(landing: Landing) -> None:
+def test_unlistable_folder_is_a_config_error(landing: Landing) -> None:
     source = TopicFiles("s4://nowhere/at/all", str(landing.lake), lambda: landing.spark)
 
     with pytest.raises(ConfigError, match=r"files\.root: s4://nowhere/at/all: it cannot be listed"):
         source.topics()
 
 
-def test_keys_of_the_settings_need_no_registry(spark: SparkSession, tmp_path: Path) -> None:
+def test_keys_from_settings_need_no_registry(spark: SparkSession, tmp_path: Path) -> None:
     topic = Topic(COLUMNS)
     here = Landing(spark, tmp_path, topic, merge={"keys": ["id"]})
     here.write(topic.change("c", 1, {"n": 1}), topic.change("d", 2))
@@ -266,7 +264,7 @@ def test_keys_of_the_settings_need_no_registry(spark: SparkSession, tmp_path: Pa
     assert [row["raw_key"] for row in here.read("bronze")] == [None, None]
 
 
-def test_rows_without_the_key_s_columns_are_said(landing: Landing, tmp_path: Path) -> None:
+def test_rows_without_the_key_columns_exit_2(landing: Landing, tmp_path: Path) -> None:
     folder = landing.files / landing.topic.table
     schema = '{"type":"record","name":"Value","fields":[{"name":"other","type":"int"}]}'
     container(folder / f"{landing.topic.table}+0+0.avro", [{"other": 1}], schema)
@@ -277,7 +275,7 @@ def test_rows_without_the_key_s_columns_are_said(landing: Landing, tmp_path: Pat
     assert "has the column id, which the files' rows lack" in done.error.message
 
 
-def test_a_line_that_is_no_record_is_in_quarantine(spark: SparkSession, tmp_path: Path) -> None:
+def test_invalid_json_line_is_quarantined(spark: SparkSession, tmp_path: Path) -> None:
     here = Landing(spark, tmp_path, Topic(COLUMNS), **AS_JSON)
     folder = here.files / here.topic.table
     (folder / f"{here.topic.table}+0+10.json").write_text('{"id": 1, "n": 1, "text": "a"}\n{"id": 2, "n"\n{"n": 3}\n')
@@ -294,7 +292,7 @@ def test_a_line_that_is_no_record_is_in_quarantine(spark: SparkSession, tmp_path
     assert again.error is None and again.rows == {"replayed": 0, "still_quarantined": 2}
 
 
-def test_what_is_there_can_be_asked_sought_and_gone_for_good(landing: Landing) -> None:
+def test_status_plan_and_seek_work_and_removed_files_exit_20(landing: Landing) -> None:
     topic, spark = landing.topic, landing.spark
     files = landing.write(*(topic.change("c", number) for number in range(10)))
     landing.take()

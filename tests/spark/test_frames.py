@@ -60,7 +60,7 @@ def schema_files(tmp_path: Path) -> dict[str, Any]:
     return found
 
 
-def test_every_frame_of_keys_with_every_frame_of_values_in_one_topic_gives_the_same_events(
+def test_every_key_frame_with_every_value_frame_decodes_equally(
     spark: SparkSession, tmp_path: Path, shelf: Shelf, schema_files: dict[str, Any]
 ) -> None:
     lake = Lake(spark, tmp_path, shelf, **schema_files)
@@ -96,7 +96,7 @@ def test_every_frame_of_keys_with_every_frame_of_values_in_one_topic_gives_the_s
 @pytest.mark.parametrize(
     "frame", ["bare", *(pytest.param(frame, marks=pytest.mark.deep) for frame in ("single-object", "id8"))]
 )
-def test_a_frame_that_the_settings_name_is_not_guessed(
+def test_configured_frame_is_not_guessed(
     spark: SparkSession, tmp_path: Path, shelf: Shelf, schema_files: dict[str, Any], frame: wire.Frame
 ) -> None:
     kind = {"bare": None, "single-object": "crc", "id8": "contentId"}[frame]
@@ -116,7 +116,7 @@ def test_a_frame_that_the_settings_name_is_not_guessed(
     check_life(lake.fold(), 0)
 
 
-def test_an_unknown_id_in_a_header_does_not_stop_a_bare_topic(
+def test_unknown_id_in_a_header_does_not_stop_a_bare_topic(
     spark: SparkSession, tmp_path: Path, schema_files: dict[str, Any]
 ) -> None:
     lake = Lake(

@@ -20,7 +20,7 @@ ADDED = (
 """What the transform is told to add: nothing at all, up to more than is needed."""
 
 
-def test_envelopes_of_all_generations_in_one_topic_give_the_same_events(spark: SparkSession, tmp_path: Path) -> None:
+def test_envelopes_of_all_debezium_versions_decode_equally(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path, Shelf())
     lake.shelf.put("contentId:1", KEY_TEXT)
     for number, generation in enumerate(GENERATIONS):
@@ -36,7 +36,7 @@ def test_envelopes_of_all_generations_in_one_topic_give_the_same_events(spark: S
         check_life(rows, 10 * number)
 
 
-def test_flattened_rows_of_all_generations_modes_and_fields_end_the_same(spark: SparkSession, tmp_path: Path) -> None:
+def test_flattened_rows_of_all_debezium_versions_decode_equally(spark: SparkSession, tmp_path: Path) -> None:
     """Without `__op` a row is an update, and a delete is told by its mark or its missing value."""
     lake = Lake(spark, tmp_path, Shelf())
     lake.shelf.put("contentId:1", KEY_TEXT)

@@ -252,7 +252,7 @@ EXPECTED = {
 """What the project's models are to say, asked in another way."""
 
 
-def test_the_models_that_come_with_the_project_say_what_duckdb_says(spark: SparkSession, tmp_path: Path) -> None:
+def test_bundled_models_match_duckdb(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path, models=CHECKOUT / "conf" / "gold")
     rows = pagila(seed=7)
     for name, columns in PAGILA.items():
@@ -273,7 +273,7 @@ def test_the_models_that_come_with_the_project_say_what_duckdb_says(spark: Spark
         assert lake.rows(name) == lake.duckdb(sql, **TOPICS), name
 
 
-def test_a_model_s_result_and_what_it_was_made_from_are_one_commit(first_run: tuple[Lake, Report]) -> None:
+def test_model_result_and_source_versions_are_one_commit(first_run: tuple[Lake, Report]) -> None:
     lake, done = first_run[0], ok(of_model(first_run, "per_kind"))
 
     assert lake.rows("per_kind") == [("a", 2, Decimal("3.00")), ("b", 1, Decimal("1.50"))]
@@ -284,7 +284,7 @@ def test_a_model_s_result_and_what_it_was_made_from_are_one_commit(first_run: tu
     assert (progress.layer, progress.commit, progress.sources) == ("gold", 1, {table_id(lake): 1})
 
 
-def test_a_commit_comes_of_something_new_and_of_what_was_restored(made: Lake, spark: SparkSession) -> None:
+def test_new_and_restored_silver_versions_trigger_a_commit(made: Lake, spark: SparkSession) -> None:
     made.model("per_kind", PER_KIND)
 
     same = made.made("per_kind")
@@ -309,7 +309,7 @@ def test_a_commit_comes_of_something_new_and_of_what_was_restored(made: Lake, sp
     assert [row[0] for row in made.rows("per_kind")] == ["a", "b"]
 
 
-def test_a_changed_text_is_run_although_silver_is_the_same_and_may_change_the_schema(made: Lake) -> None:
+def test_changed_model_runs_on_unchanged_silver_and_may_evolve(made: Lake) -> None:
     made.model("per_kind", "SELECT upper(kind) AS name, max(id) AS newest FROM thing GROUP BY kind", keys="[name]")
 
     ok(made.made("per_kind"))
@@ -319,7 +319,7 @@ def test_a_changed_text_is_run_although_silver_is_the_same_and_may_change_the_sc
     assert made.made("per_kind").status == "unchanged"
 
 
-def test_soft_deleted_rows_and_silver_s_own_columns_are_not_there_for_a_model(lake: Lake) -> None:
+def test_models_see_no_soft_deleted_rows_or_metadata_columns(lake: Lake) -> None:
     lake.fold(THING, THINGS, [(1, "a", None), (2, "b", None)], deleted=[2])
     lake.model("all_things", "SELECT * FROM thing", keys="[id]")
     lake.model("ops", "SELECT id, __op FROM thing", keys="[id]")
@@ -331,7 +331,7 @@ def test_soft_deleted_rows_and_silver_s_own_columns_are_not_there_for_a_model(la
     assert refusal(done["ops"])[:2] == ("CDC-205", 2)
 
 
-def test_an_empty_source_makes_an_empty_table_with_its_columns(lake: Lake) -> None:
+def test_empty_source_creates_an_empty_table_with_its_columns(lake: Lake) -> None:
     lake.fold(THING, THINGS, [(1, "a", None)], deleted=[1])
     lake.model("per_kind", PER_KIND)
 
@@ -342,7 +342,7 @@ def test_an_empty_source_makes_an_empty_table_with_its_columns(lake: Lake) -> No
     assert lake.gold("per_kind").to_pyarrow_table().column_names == ["kind", "things", "worth"]
 
 
-def test_a_key_in_several_rows_and_a_null_in_a_key_are_refused_and_nothing_is_written(
+def test_duplicate_and_null_keys_exit_30_and_write_nothing(
     first_run: tuple[Lake, Report],
 ) -> None:
     code, exit_code, said = refusal(of_model(first_run, "twice"))
@@ -356,7 +356,7 @@ def test_a_key_in_several_rows_and_a_null_in_a_key_are_refused_and_nothing_is_wr
     assert sorted(folder.name for folder in (first_run[0].root / "gold").iterdir()) == ["joined", "per_kind"]
 
 
-def test_a_table_stays_as_it_was_when_a_later_result_is_refused(made: Lake) -> None:
+def test_rejected_result_leaves_the_table_unchanged(made: Lake) -> None:
     made.model("joined", JOINED, keys="[id]", sources=f"{{thing: {THING}, order: {THING}}}")
     made.fold(THING, THINGS, [(1, "a", None), (1, "b", None)])
 
@@ -368,7 +368,7 @@ def test_a_table_stays_as_it_was_when_a_later_result_is_refused(made: Lake) -> N
     assert made.rows("joined") == [(1, "c")]
 
 
-def test_a_source_that_silver_does_not_have_is_told_with_the_nearest_and_stops_no_other_model(
+def test_missing_source_exits_2_and_other_models_continue(
     first_run: tuple[Lake, Report],
 ) -> None:
     code, exit_code, said = refusal(of_model(first_run, "lost"))
@@ -380,7 +380,7 @@ def test_a_source_that_silver_does_not_have_is_told_with_the_nearest_and_stops_n
     ok(of_model(first_run, "per_kind"))
 
 
-def test_only_a_query_is_run(lake: Lake) -> None:
+def test_statements_other_than_queries_are_refused(lake: Lake) -> None:
     there = lake.silver(THING)
     statements = {
         "insert": f"INSERT INTO delta.`{there}` SELECT * FROM thing",
@@ -406,7 +406,7 @@ def test_only_a_query_is_run(lake: Lake) -> None:
     assert sorted(folder.name for folder in lake.root.iterdir() if folder.name[0] != "_") == ["silver"]
 
 
-def test_sql_that_spark_does_not_take_is_told_with_its_file_and_spark_s_first_line(lake: Lake) -> None:
+def test_invalid_sql_names_the_file_and_sparks_first_line(lake: Lake) -> None:
     wrong = {
         "two": (f"{PER_KIND}; DROP VIEW thing", "Syntax error at or near 'DROP'"),
         "none": ("", "Syntax error at or near end of input"),
@@ -436,7 +436,7 @@ def test_sql_that_spark_does_not_take_is_told_with_its_file_and_spark_s_first_li
     assert not (lake.root / "gold").exists()
 
 
-def test_a_query_that_fails_while_it_runs_is_told_with_its_file_and_the_reason(first_run: tuple[Lake, Report]) -> None:
+def test_failing_query_names_the_file_and_the_reason(first_run: tuple[Lake, Report]) -> None:
     code, exit_code, said = refusal(of_model(first_run, "fails"))
 
     assert (code, exit_code, first_run[1].exit_code) == ("CDC-100", 1, 1)
@@ -444,18 +444,18 @@ def test_a_query_that_fails_while_it_runs_is_told_with_its_file_and_the_reason(f
     assert "no luck" in said
 
 
-def test_models_do_not_see_each_other_s_sources(first_run: tuple[Lake, Report]) -> None:
+def test_models_see_only_their_own_sources(first_run: tuple[Lake, Report]) -> None:
     assert "`thing` cannot be found" in refusal(of_model(first_run, "blind"))[2]
 
 
-def test_a_table_may_have_two_names_and_a_name_may_need_quotes(first_run: tuple[Lake, Report]) -> None:
+def test_source_can_have_two_names_and_quoted_names(first_run: tuple[Lake, Report]) -> None:
     lake, done = first_run[0], ok(of_model(first_run, "joined"))
 
     assert lake.rows("joined") == [(1, "a"), (2, "a"), (3, "b")]
     assert done.consumed_to == {table_id(lake): 1}
 
 
-def test_a_gold_table_that_says_nothing_of_its_sources_is_made_anew_with_a_warning(lake: Lake) -> None:
+def test_gold_table_without_progress_is_refreshed_with_a_warning(lake: Lake) -> None:
     lake.model("per_kind", PER_KIND)
     write_deltalake(lake.root / "gold" / "per_kind", pa.table({"id": [0, 1, 2]}))
 
@@ -466,7 +466,7 @@ def test_a_gold_table_that_says_nothing_of_its_sources_is_made_anew_with_a_warni
     assert lake.made("per_kind").status == "unchanged"
 
 
-def test_a_model_that_another_run_is_making_ends_with_40(lake: Lake, spark: SparkSession) -> None:
+def test_model_locked_by_another_run_exits_40(lake: Lake, spark: SparkSession) -> None:
     lake.model("per_kind", PER_KIND)
 
     with Lease(Storage(spark), f"{lake.root}/_leases/gold/per_kind", "per_kind", "theirs", 60):
@@ -476,7 +476,7 @@ def test_a_model_that_another_run_is_making_ends_with_40(lake: Lake, spark: Spar
     assert "run theirs" in said
 
 
-def test_a_run_that_dies_is_repeated(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_run_recovers_a_crashed_gold_run(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.model("per_kind", PER_KIND)
     for point, is_made in (("after_plan", False), ("after_overwrite", True)):
         monkeypatch.setenv(VARIABLE, f"gold.{point}:batch=1:raise")
@@ -490,7 +490,7 @@ def test_a_run_that_dies_is_repeated(lake: Lake, monkeypatch: pytest.MonkeyPatch
     assert lake.gold("per_kind").version() == 0
 
 
-def test_a_model_there_is_not_is_told_with_the_nearest_before_anything_runs(lake: Lake) -> None:
+def test_unknown_model_names_the_nearest_before_any_model_runs(lake: Lake) -> None:
     lake.model("per_kind", PER_KIND)
 
     with pytest.raises(UnknownTableError, match=r"per_knd: there is no such model .*similar names: per_kind"):
@@ -498,7 +498,7 @@ def test_a_model_there_is_not_is_told_with_the_nearest_before_anything_runs(lake
     assert not (lake.root / "gold").exists()
 
 
-def test_a_wrong_header_ends_the_run_before_anything_runs(lake: Lake) -> None:
+def test_invalid_header_stops_the_run_before_any_model_runs(lake: Lake) -> None:
     lake.model("fine", PER_KIND)
     (lake.models / "bare.sql").write_text(PER_KIND)
 
@@ -507,7 +507,7 @@ def test_a_wrong_header_ends_the_run_before_anything_runs(lake: Lake) -> None:
     assert not (lake.root / "gold").exists()
 
 
-def test_the_report_is_kept_beside_the_tables(first_run: tuple[Lake, Report]) -> None:
+def test_report_is_stored_with_the_lake(first_run: tuple[Lake, Report]) -> None:
     lake, report = first_run
 
     (kept,) = (lake.root / "_runs").glob("*-gold-*.json")

@@ -190,7 +190,7 @@ def check(
 
 
 @pytest.mark.parametrize(("table_type", "model"), [("delta", "sliding"), ("hudi-mor", "best_of_region")])
-def test_what_is_made_again_is_what_is_made_anew(
+def test_incremental_refresh_equals_full_refresh(
     spark: SparkSession, tmp_path: Path, table_type: TableType, model: str
 ) -> None:
     check(spark, tmp_path, table_type, seed=1, models=[model], times=1)
@@ -199,13 +199,13 @@ def test_what_is_made_again_is_what_is_made_anew(
 @pytest.mark.deep
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("table_type", TABLE_TYPES)
-def test_models_of_every_kind_made_again_are_what_they_are_made_anew(
+def test_incremental_refresh_of_all_models_equals_full_refresh(
     spark: SparkSession, tmp_path: Path, table_type: TableType, seed: int
 ) -> None:
     check(spark, tmp_path, table_type, seed, list(MODELS), times=3)
 
 
-def test_groups_that_rows_left_and_windows_that_closed_are_refreshed(spark: SparkSession, tmp_path: Path) -> None:
+def test_emptied_groups_and_closed_windows_are_refreshed(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path, "delta", ["sliding"])
     lake.change(SALE, {1: (1, 1, START, Decimal(5)), 2: (2, 2, START, Decimal(7))})
     lake.change(STORE, {1: (1, "north"), 2: (2, "south")})
@@ -228,9 +228,7 @@ def test_groups_that_rows_left_and_windows_that_closed_are_refreshed(spark: Spar
     assert [row["is_final"] for row in lake.rows("sliding")] == [True, True, False, False]
 
 
-def test_where_silver_has_let_go_of_what_gold_was_made_from_it_is_made_anew_and_that_is_said(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_vacuumed_silver_version_forces_full_refresh(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path, "delta", ["per_store"])
     lake.change(SALE, {n: sale(random.Random(n), n) for n in range(9)})
     lake.change(STORE, {n: (n, "north") for n in range(1, 5)})
@@ -265,7 +263,7 @@ def counted(spark: SparkSession) -> Iterator[dict[str, int]]:
     found["bytes written"] = sum(stage.outputBytes() for stage in run)
 
 
-def test_what_a_refresh_reads_and_writes_is_of_the_size_of_the_change(spark: SparkSession, tmp_path: Path) -> None:
+def test_refresh_reads_and_writes_in_proportion_to_the_change(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path, "delta", ["per_day"])
     model = lake.models / "per_day.sql"
     model.write_text(model.read_text().replace("{format: delta}", "{partition_by: [month(day)]}"))

@@ -120,9 +120,7 @@ def by_hand(spark: SparkSession, catalog: HiveCatalog, database: str, name: str,
         client.close()
 
 
-def test_a_session_that_knows_only_the_metastore_reads_equal_rows(
-    lake: CataloguedLake, reader: Reader, spark: SparkSession
-) -> None:
+def test_metastore_only_session_reads_equal_rows(lake: CataloguedLake, reader: Reader, spark: SparkSession) -> None:
     def seen() -> dict[str, dict[int, dict[str, Any]]]:
         found = {kind: of_the_source(reader.rows(f"{database}.thing")) for kind, database in DATABASES.items()}
         assert of_the_source(reader.rows("pagila_silver_hudi_mor.thing_rt")) == found["hudi_mor"]
@@ -154,7 +152,7 @@ def test_a_session_that_knows_only_the_metastore_reads_equal_rows(
     assert drift(lake, spark) == {}
 
 
-def test_glue_is_told_the_same_as_the_metastore(
+def test_glue_entries_equal_metastore_entries(
     spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog, aws: str
 ) -> None:
     settings = CatalogConfig(type="glue", region="eu-central-1", endpoint=aws, table="{table}")
@@ -177,7 +175,7 @@ def test_glue_is_told_the_same_as_the_metastore(
 
 
 @pytest.mark.deep
-def test_a_gold_table_that_is_made_of_other_columns_is_listed_with_these(
+def test_gold_table_with_changed_columns_is_listed_with_new_ones(
     lake: CataloguedLake, catalog: HiveCatalog, reader: Reader
 ) -> None:
     lake.model("SELECT max(n) AS most, kind FROM thing GROUP BY kind")
@@ -189,14 +187,14 @@ def test_a_gold_table_that_is_made_of_other_columns_is_listed_with_these(
     assert {row["kind"] for row in reader.ask("SELECT most, kind FROM gold.per_kind")} >= {"a", "b"}
 
 
-def test_columns_have_the_sources_comments(catalog: HiveCatalog) -> None:
+def test_columns_have_the_source_comments(catalog: HiveCatalog) -> None:
     for database in DATABASES.values():
         for listing in catalog.found(database).values():
             comments = {column.name: column.comment for column in listing.columns if column.comment}
             assert comments == {"kind": "what it is"}, listing.full_name
 
 
-def test_a_delta_table_is_listed_as_spark_lists_it(lake: CataloguedLake, catalog: HiveCatalog, reader: Reader) -> None:
+def test_delta_entry_equals_sparks_own(lake: CataloguedLake, catalog: HiveCatalog, reader: Reader) -> None:
     ours = catalog.found("pagila_silver", ["thing"])["thing"]
     reader.ask(f"CREATE TABLE default.by_spark USING delta LOCATION '{ours.location}'")
     by_spark = catalog.found("default", ["by_spark"])["by_spark"]
@@ -208,7 +206,7 @@ def test_a_delta_table_is_listed_as_spark_lists_it(lake: CataloguedLake, catalog
 
 
 @pytest.mark.parametrize("kind", [pytest.param("hudi_cow", marks=pytest.mark.deep), "hudi_mor"])
-def test_a_hudi_table_is_listed_as_hudis_own_sync_lists_it(
+def test_hudi_entry_equals_hudi_sync(
     spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog, kind: str
 ) -> None:
     """Glue's entries are made of the same listings, without that sync."""
@@ -243,7 +241,7 @@ def describe_reference(parameters: Mapping[str, str]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "kind", ["delta", *(pytest.param(f"hudi_{kind}", marks=pytest.mark.deep) for kind in ("cow", "mor"))]
 )
-def test_drift_made_by_hand_is_found_and_mended(
+def test_manual_drift_is_found_and_repaired(
     spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog, reader: Reader, kind: str
 ) -> None:
     database = DATABASES[kind]
@@ -267,9 +265,7 @@ def test_drift_made_by_hand_is_found_and_mended(
     assert [of_the_source(reader.rows(entry)) for entry in listed] == [rows] * len(listed)
 
 
-def test_an_entry_of_something_else_is_left_alone(
-    spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog
-) -> None:
+def test_foreign_entry_is_left_unchanged(spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog) -> None:
     before = catalog.found("pagila_silver", ["thing"])["thing"]
     by_hand(spark, catalog, "pagila_silver", "thing", location="file:/somebody/elses", parameters={"EXTERNAL": "TRUE"})
 
@@ -283,7 +279,7 @@ def test_an_entry_of_something_else_is_left_alone(
     by_hand(spark, catalog, "pagila_silver", "thing", location=before.location, parameters=dict(before.parameters))
 
 
-def test_what_is_dropped_is_the_entry_alone(
+def test_drop_removes_only_the_catalog_entry(
     spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog, reader: Reader
 ) -> None:
     rows = {kind: lake.rows(kind) for kind in DATABASES}
@@ -299,9 +295,7 @@ def test_what_is_dropped_is_the_entry_alone(
 
 
 @pytest.mark.deep
-def test_a_surplus_entry_of_ours_is_told_and_taken_out(
-    spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog
-) -> None:
+def test_surplus_entry_is_reported_and_removed(spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog) -> None:
     gone = next(one for one in entries(spark, lake) if one.layer == "bronze")
     catalog.put(replace(gone, name="gone", path=f"{gone.path}_gone"))
     reader_s = replace(gone, name="of_another_lake", path="/another/lake/bronze/thing")
@@ -314,7 +308,7 @@ def test_a_surplus_entry_of_ours_is_told_and_taken_out(
     catalog.drop("pagila_bronze", "of_another_lake")
 
 
-def test_a_metastore_that_is_down_fails_no_run_and_the_next_one_mends_it(
+def test_metastore_outage_only_warns_and_next_run_catches_up(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:
     here = CatalogConfig(type="hive", uri=server.address, database="mended_{layer}")
@@ -339,7 +333,7 @@ def test_a_metastore_that_is_down_fails_no_run_and_the_next_one_mends_it(
     assert catalog.found("mended_bronze") == {}  # nothing new, and nothing behind: nobody is asked
 
 
-def test_the_command_line_ends_with_30_on_drift(
+def test_catalog_check_exits_30_on_drift(
     lake: CataloguedLake, catalog: HiveCatalog, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "cdc-lake.yml"
@@ -367,7 +361,7 @@ def test_the_command_line_ends_with_30_on_drift(
     assert run("sync", "--layer", "gold")[0] is None
 
 
-def test_check_of_delta_tables_makes_no_session(
+def test_check_of_delta_tables_starts_no_session(
     lake: CataloguedLake, spark: SparkSession, catalog: HiveCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*arguments: Any) -> None:

@@ -131,7 +131,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_schema_is_refused_with_a_reason(landed: Landed, name: str) -> None:
+def test_hostile_schema_is_refused_with_a_reason(landed: Landed, name: str) -> None:
     error = landed.errors[name]
 
     assert (error["stage"], error["code"]) == ("lookup", "unusable_schema")
@@ -139,12 +139,12 @@ def test_a_hostile_schema_is_refused_with_a_reason(landed: Landed, name: str) ->
     assert len(error["message"]) < 700
 
 
-def test_the_neighbors_of_hostile_schemas_land(landed: Landed) -> None:
+def test_records_adjacent_to_hostile_schemas_land(landed: Landed) -> None:
     assert landed.keys == set(range(landed.neighbors))
     assert "injected" not in landed.columns
 
 
-def test_spark_is_asked_once_about_a_schema(spark: SparkSession) -> None:
+def test_spark_checks_each_schema_once(spark: SparkSession) -> None:
     schema = avro_schema(json.dumps(flat("a.RebuildOptions", id="int")))
     before = spark_refusal.cache_info().misses
 

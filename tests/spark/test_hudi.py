@@ -127,12 +127,12 @@ def table(spark: SparkSession, tmp_path: Path, kind: HudiType) -> HudiTable:
     return HudiTable(spark, str(tmp_path / "table"), kind=kind)
 
 
-def test_a_table_that_does_not_exist_has_no_progress(table: HudiTable) -> None:
+def test_missing_table_has_no_progress(table: HudiTable) -> None:
     assert not table.exists()
     assert table.progress() is None
 
 
-def test_a_merge_creates_updates_keeps_deletes_and_inserts(merged: Merged) -> None:
+def test_merge_creates_updates_keeps_deletes_and_inserts(merged: Merged) -> None:
     table, (first, second), _ = merged
 
     assert_held(table, {1: (11, "a"), 3: (30, "c"), 4: (40, None)})
@@ -142,11 +142,11 @@ def test_a_merge_creates_updates_keeps_deletes_and_inserts(merged: Merged) -> No
     assert table.read().columns == ["id", "n", "text"]
 
 
-def test_no_merge_leaves_its_changes_in_memory(merged: Merged) -> None:
+def test_merge_leaves_no_cached_changes(merged: Merged) -> None:
     assert merged.persisted == set()
 
 
-def test_what_was_deleted_comes_back_only_as_it_is_written_again(
+def test_deleted_key_reappears_only_with_newly_written_values(
     spark: SparkSession, copied: HudiTable, kind: HudiType
 ) -> None:
     table = HudiTable(spark, copied.path, kind=kind, properties=OFTEN)
@@ -162,7 +162,7 @@ def test_what_was_deleted_comes_back_only_as_it_is_written_again(
     assert table.progress() is not None
 
 
-def test_a_table_without_rows_is_read_as_such(spark: SparkSession, copied: HudiTable) -> None:
+def test_table_without_rows_reads_as_empty(spark: SparkSession, copied: HudiTable) -> None:
     copied.merge(changes(spark, gone(1), gone(3), gone(4)), ["id"], step(3))
 
     assert (held(copied), read_back(copied)) == ({}, [])
@@ -181,7 +181,7 @@ def test_progress_advances_without_rows(copied: HudiTable) -> None:
     assert copied.id() == table_id
 
 
-def test_any_key_has_its_row(spark: SparkSession, table: HudiTable) -> None:
+def test_similar_keys_each_have_their_own_row(spark: SparkSession, table: HudiTable) -> None:
     """Hudi's own text of (a, b) is the same for some of these, and it refuses an empty key."""
     keys = [("", ""), ("1,b:2", "3"), ("1", "2,b:3"), ("__null__", "__empty__"), (None, "x")]
     rows = [(a, b, 0, f'{{"a":"{a}","b":"{b}"}}', [], False) for a, b in keys]
@@ -194,7 +194,7 @@ def test_any_key_has_its_row(spark: SparkSession, table: HudiTable) -> None:
     assert table.read().count() == len(read_back(table)) == len(keys)
 
 
-def test_columns_are_added_in_the_commit_that_first_has_them(spark: SparkSession, copied: HudiTable) -> None:
+def test_new_columns_are_added_in_the_first_commit_with_them(spark: SparkSession, copied: HudiTable) -> None:
     wider = changes(spark, row(3, 20)).selectExpr("id", "n", "text", "7 AS added", "__key", "__keep", "__delete")
 
     copied.merge(wider, ["id"], step(3))
@@ -203,7 +203,7 @@ def test_columns_are_added_in_the_commit_that_first_has_them(spark: SparkSession
     assert {row["id"]: row["added"] for row in read_back(copied)} == {1: None, 3: 7, 4: None}
 
 
-def test_values_of_every_kind_come_back_as_they_were(spark: SparkSession, table: HudiTable) -> None:
+def test_values_of_every_type_round_trip(spark: SparkSession, table: HudiTable) -> None:
     """Written by bulk insert, and copied into another file by the upsert of another row, which are two ways."""
     made = """
         cast(1 AS smallint) AS small, cast('NaN' AS double) AS nan, cast('-Infinity' AS float) AS infinite,
@@ -236,7 +236,7 @@ def test_values_of_every_kind_come_back_as_they_were(spark: SparkSession, table:
         assert (found["small"], found["last_day"], found["texts"]) == (1, date(9999, 12, 31), ["a", None])
 
 
-def test_overwrite_saves_arrays_of_tables_from_before(
+def test_overwrite_repairs_arrays_of_tables_from_older_versions(
     spark: SparkSession, table: HudiTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Earlier versions created tables with short decimals by the row writer; `cdc-lake rebuild` overwrites them."""
@@ -268,11 +268,11 @@ def test_overwrite_saves_arrays_of_tables_from_before(
         ("decimal(4,2)", "decimal(4,2)"),
     ],
 )
-def test_small_whole_numbers_are_held_as_int(table: HudiTable, given: str, stored_type: str) -> None:
+def test_small_integers_are_stored_as_int(table: HudiTable, given: str, stored_type: str) -> None:
     assert table.stored_type(given) == stored_type
 
 
-def test_an_overwrite_is_one_commit_and_the_versions_before_stay(spark: SparkSession, copied: HudiTable) -> None:
+def test_overwrite_is_one_commit_and_keeps_earlier_versions(spark: SparkSession, copied: HudiTable) -> None:
     before, rows_before = copied.version(), held(copied)
     rows = spark.createDataFrame([(7, "seven", '{"id": 7}')], "id int, other string, __key string")
 
@@ -283,7 +283,7 @@ def test_an_overwrite_is_one_commit_and_the_versions_before_stay(spark: SparkSes
     assert copied.progress() == after.progress
 
 
-def test_a_name_that_hudi_cannot_hold_is_refused_and_nothing_is_written(spark: SparkSession, table: HudiTable) -> None:
+def test_unsupported_hudi_column_name_is_refused_before_writing(spark: SparkSession, table: HudiTable) -> None:
     odd = changes(spark, row(1)).withColumnRenamed("text", "a text")
 
     with pytest.raises(UnsupportedError, match=r"`a text`.*field\.name\.adjustment\.mode"):
@@ -292,7 +292,7 @@ def test_a_name_that_hudi_cannot_hold_is_refused_and_nothing_is_written(spark: S
     assert not table.exists()
 
 
-def test_a_commit_that_is_not_this_run_s_is_noticed(spark: SparkSession, merged: Merged) -> None:
+def test_commit_of_another_run_is_detected(spark: SparkSession, merged: Merged) -> None:
     late = HudiTable(spark, merged.table.path, kind="cow")
     late.progress = lambda: step(7)  # type: ignore[method-assign]
 
@@ -301,7 +301,7 @@ def test_a_commit_that_is_not_this_run_s_is_noticed(spark: SparkSession, merged:
 
 
 @pytest.mark.parametrize("ahead", [2.0, 7200.0])
-def test_write_waits_for_its_clock_or_exits_10(
+def test_write_delays_for_its_clock_or_exits_10(
     spark: SparkSession, copied: HudiTable, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
     """A commit before the newest one would be hidden behind it."""
@@ -348,13 +348,13 @@ def test_write_that_loses_a_race_exits_40(
     assert 5 not in held(winner) and 6 in held(winner)
 
 
-def test_a_table_without_any_progress_is_data_loss(spark: SparkSession, foreign: Path) -> None:
+def test_table_without_any_progress_is_data_loss(spark: SparkSession, foreign: Path) -> None:
     with pytest.raises(NoProgressError, match="none of the commits on its timeline has progress"):
         HudiTable(spark, str(foreign)).progress()
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_write_that_failed_leaves_nothing_and_the_next_one_succeeds(
+def test_failed_write_leaves_nothing_and_the_next_succeeds(
     spark: SparkSession, table: HudiTable, copied: HudiTable, is_first: bool
 ) -> None:
     if not is_first:
@@ -372,7 +372,7 @@ def test_a_write_that_failed_leaves_nothing_and_the_next_one_succeeds(
     assert_held(table, {1: (20, None), 2: (0, None)} | ({} if is_first else {3: (30, "c"), 4: (40, None)}))
 
 
-def test_a_table_of_another_format_or_type_is_refused(
+def test_table_of_another_format_or_type_is_refused(
     spark: SparkSession, tmp_path: Path, merged: Merged, kind: HudiType
 ) -> None:
     hudi, delta = merged.table.path, str(tmp_path / "delta")
@@ -387,7 +387,7 @@ def test_a_table_of_another_format_or_type_is_refused(
         silver_table(spark, hudi, StorageConfig(format="hudi", type=other))
 
 
-def test_a_table_that_a_newer_hudi_has_written_is_refused_before_this_one_reads_it(
+def test_table_of_a_newer_hudi_version_is_refused_before_reading(
     spark: SparkSession, copied: HudiTable, kind: HudiType
 ) -> None:
     properties = Path(copied.path, ".hoodie", "hoodie.properties")
@@ -402,7 +402,7 @@ def test_a_table_that_a_newer_hudi_has_written_is_refused_before_this_one_reads_
         silver_table(spark, copied.path, StorageConfig(format="hudi", type=kind))
 
 
-def test_a_hudi_table_of_somebody_else_is_refused(spark: SparkSession, tmp_path: Path, foreign: Path) -> None:
+def test_foreign_hudi_table_is_refused(spark: SparkSession, tmp_path: Path, foreign: Path) -> None:
     path = shutil.copytree(foreign, tmp_path / "theirs")
 
     with pytest.raises(ConfigError, match=r"whose hoodie\.\S+ is \w+, but the settings ask for hudi"):
@@ -414,7 +414,7 @@ def test_a_hudi_table_of_somebody_else_is_refused(spark: SparkSession, tmp_path:
         silver_table(spark, str(path), StorageConfig(format="hudi"))
 
 
-def test_a_table_for_old_readers_holds_the_same_rows(spark: SparkSession, tmp_path: Path, kind: HudiType) -> None:
+def test_table_version_6_stores_the_same_rows(spark: SparkSession, tmp_path: Path, kind: HudiType) -> None:
     path = str(tmp_path / "table")
     wanted = StorageConfig(format="hudi", type=kind, table_version=6, properties=OFTEN)
     table = silver_table(spark, path, wanted)
@@ -434,7 +434,7 @@ def test_a_table_for_old_readers_holds_the_same_rows(spark: SparkSession, tmp_pa
         silver_table(spark, path, wanted.model_copy(update={"table_version": None}))
 
 
-def test_the_history_names_the_versions_that_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_history_lists_the_readable_versions(spark: SparkSession, tmp_path: Path) -> None:
     few = {"hoodie.clean.commits.retained": "2", "hoodie.keep.min.commits": "3", "hoodie.keep.max.commits": "4"}
     table = HudiTable(spark, str(tmp_path / "table"), kind="cow", properties=few)
     commits = [table.merge(changes(spark, row(1, number)), ["id"], step(number)) for number in range(1, 6)]
@@ -455,7 +455,7 @@ def test_the_history_names_the_versions_that_can_be_read(spark: SparkSession, tm
 
 
 @pytest.mark.parametrize("version", [None, pytest.param(6, marks=pytest.mark.deep)])
-def test_what_was_written_since_a_version_is_read_alone(
+def test_read_since_returns_only_later_writes(
     spark: SparkSession, tmp_path: Path, kind: HudiType, version: Any
 ) -> None:
     often = {"hoodie.compact.inline.max.delta.commits": "4"}
@@ -479,7 +479,7 @@ def test_what_was_written_since_a_version_is_read_alone(
         table.read_since(versions[0] - 1)
 
 
-def test_a_restore_brings_back_the_progress_in_a_new_epoch(spark: SparkSession, copied: HudiTable) -> None:
+def test_restore_recovers_progress_in_a_new_epoch(spark: SparkSession, copied: HudiTable) -> None:
     version, rows = copied.version(), held(copied)
     spark.sql(f"CREATE TABLE to_be_restored USING hudi LOCATION '{copied.path}'")
     try:

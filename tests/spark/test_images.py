@@ -50,7 +50,9 @@ def found(table: Table, since: int, until: int) -> dict[str, Rows]:
 
 
 @pytest.mark.parametrize("table_type", TABLE_TYPES)
-def test_two_versions_differ_by_their_images(spark: SparkSession, tmp_path: Path, table_type: TableType) -> None:
+def test_diff_of_two_versions_lists_before_and_after_images(
+    spark: SparkSession, tmp_path: Path, table_type: TableType
+) -> None:
     rng = random.Random(8)
     wanted = TABLE_TYPES[table_type].model_copy(update={"partition_by": ("part",)})
     table = silver_table(spark, str(tmp_path / "table"), wanted)

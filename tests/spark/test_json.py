@@ -40,9 +40,7 @@ def with_schemas(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.mark.parametrize("start", [pytest.param(0, id="envelope"), pytest.param(10, id="flat")])
-def test_json_with_its_schema_beside_each_payload_gives_the_same_events_as_avro(
-    with_schemas: dict[int, Any], start: int
-) -> None:
+def test_json_with_inline_schemas_decodes_like_avro(with_schemas: dict[int, Any], start: int) -> None:
     check_life(with_schemas, start)
 
 
@@ -76,7 +74,7 @@ def declared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> D
 
 
 @pytest.mark.parametrize("key", [pytest.param(1, id="envelope"), pytest.param(2, id="flat")])
-def test_json_without_a_schema_is_typed_as_declared_and_text_else(declared: Declared, key: int) -> None:
+def test_json_without_schema_has_declared_types_or_text(declared: Declared, key: int) -> None:
     good, bad = 2 * key - 2, 2 * key - 1
 
     assert bad in declared.problems and good not in declared.problems
@@ -93,7 +91,7 @@ def test_json_without_a_schema_is_typed_as_declared_and_text_else(declared: Decl
     }
 
 
-def test_a_text_that_is_not_one_json_object_that_fits_is_quarantined(declared: Declared) -> None:
+def test_text_that_is_not_one_fitting_json_object_is_quarantined(declared: Declared) -> None:
     assert {place for place in declared.problems if place >= 4} == {4 + 2 * number for number in range(len(NO_JSON))}
 
 
@@ -197,7 +195,7 @@ def test_csv_and_text_are_read_by_the_declared_columns(spark: SparkSession, tmp_
         pytest.param("__", {"op": "action", "source_ts_ms": "committed"}, marks=pytest.mark.deep),
     ],
 )
-def test_the_fields_that_the_transform_adds_may_have_any_prefix_and_name(
+def test_metadata_fields_may_have_any_prefix_and_name(
     spark: SparkSession, tmp_path: Path, prefix: str, renamed: dict[str, str]
 ) -> None:
     lake = Lake(

@@ -153,16 +153,16 @@ def problems(spark: SparkSession) -> dict[str, list[str | None]]:
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_a_key_s_text_depends_on_what_it_is_and_not_on_how_declared(texts: dict[str, list[str]], name: str) -> None:
+def test_key_text_depends_on_the_value_not_on_the_declaration(texts: dict[str, list[str]], name: str) -> None:
     assert texts[name] == [text for _, text in DECLARED[name].texts]
 
 
-def test_a_key_that_is_no_record_is_one_column(texts: dict[str, list[str]]) -> None:
+def test_non_record_key_is_one_column(texts: dict[str, list[str]]) -> None:
     assert texts[BARE_NUMBER] == ['{"key":5}']
 
 
 @pytest.mark.parametrize("name", LIMITED)
-def test_a_key_that_its_type_cannot_hold_is_a_problem(problems: dict[str, list[str | None]], name: str) -> None:
+def test_key_out_of_range_of_its_type_is_a_problem(problems: dict[str, list[str | None]], name: str) -> None:
     _, held, lost = LIMITED[name]
     found = problems[name]
 
@@ -172,7 +172,7 @@ def test_a_key_that_its_type_cannot_hold_is_a_problem(problems: dict[str, list[s
         assert problem is not None and problem.startswith("the key's column `id` has a value that a ")
 
 
-def test_a_bare_key_that_its_type_cannot_hold_is_a_problem(problems: dict[str, list[str | None]]) -> None:
+def test_bare_key_out_of_range_of_its_type_is_a_problem(problems: dict[str, list[str | None]]) -> None:
     expected = "the key's column `key` has a value that a date cannot hold: " + OUT_OF_CALENDAR
 
     assert problems[BARE_DATE] == [None, expected]
@@ -202,7 +202,7 @@ KEY_COLUMNS = {"text": ["null", "string"], "n": "long", "amount": decimal(9, 3),
 
 @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(rows=st.lists(KEYS, min_size=150, max_size=150))
-def test_a_key_s_text_is_what_the_reference_says(spark: SparkSession, rows: list[tuple[Any, ...]]) -> None:
+def test_key_text_matches_the_reference(spark: SparkSession, rows: list[tuple[Any, ...]]) -> None:
     found = evaluated(spark, {"keys": Key(KEY_COLUMNS, [(row, "") for row in rows]).case})["keys"]
 
     for text, (name, number, amount, micros, data) in zip(found, rows, strict=True):
@@ -215,7 +215,7 @@ def test_a_key_s_text_is_what_the_reference_says(spark: SparkSession, rows: list
         ]
 
 
-def test_a_record_whose_key_cannot_be_held_is_quarantined_and_never_takes_another_row_s_place(
+def test_key_out_of_range_is_quarantined_and_replaces_no_row(
     spark: SparkSession,
 ) -> None:
     topic = Topic({"name": ["null", "string"]}, keys={"on": DATE})

@@ -85,7 +85,7 @@ def run_command(error: str, config: Config, tmp_path: Path, *flags: str) -> int:
 
 
 @pytest.mark.hudi
-def test_error_names_command_that_rebuilds_by_new_key(
+def test_key_change_error_names_the_command_that_rebuilds(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = Place(spark, tmp_path / "lake", storage=(TABLE_TYPES["delta"], TABLE_TYPES["hudi-mor"]))
@@ -142,7 +142,7 @@ def test_error_names_command_that_rebuilds_by_new_key(
     assert read(place.config, place.by_id.table, spark, as_of=Offset(place.position)).count() == 4
 
 
-def test_key_change_before_silver_makes_table_of_new_key(spark: SparkSession, tmp_path: Path) -> None:
+def test_key_change_before_silver_creates_table_with_new_key(spark: SparkSession, tmp_path: Path) -> None:
     place = Place(spark, tmp_path / "lake")
     place.send("c", 1, "north", "old")
     place.send_new("r", 1, "north", "by region")
@@ -161,7 +161,7 @@ def test_key_change_before_silver_makes_table_of_new_key(spark: SparkSession, tm
     )
 
 
-def test_new_key_that_silver_lacks_is_found_by_old_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_new_key_missing_in_silver_is_found_by_the_old_key(spark: SparkSession, tmp_path: Path) -> None:
     place = Place(spark, tmp_path / "lake", deletes={"mode": "hard"})
     uid = Topic({"id": "int", "text": OPTIONAL_STRING}, keys={"uid": "string"}, registry=place.by_id.registry)
     for key in (1, 2):

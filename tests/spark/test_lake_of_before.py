@@ -288,32 +288,32 @@ def expected(soft: Shown, deletes: Deletes) -> Shown:
     return Shown(soft.live, {}, {key: names for key, names in soft.lacks.items() if key in soft.live})
 
 
-def test_there_is_a_lake() -> None:
+def test_archived_lakes_exist() -> None:
     assert LAKES
 
 
-def test_silver_shows_what_it_showed(carried: Carried) -> None:
+def test_silver_of_an_older_version_is_unchanged(carried: Carried) -> None:
     assert carried.stock[0] == expected(STOCK[0], carried.deletes[0])
     assert carried.parts[0] == expected(PARTS[0], carried.deletes[1])
 
 
-def test_an_event_from_before_its_key_s_delete_or_the_truncate_stays_out(carried: Carried) -> None:
+def test_event_older_than_its_delete_or_truncate_is_ignored(carried: Carried) -> None:
     assert carried.stock[1] == expected(STOCK[1], carried.deletes[0])
 
 
-def test_the_other_half_of_a_key_change_finds_the_large_value_or_brings_it(carried: Carried) -> None:
+def test_second_half_of_a_key_change_carries_the_large_value(carried: Carried) -> None:
     assert carried.parts[1] == expected(PARTS[1], carried.deletes[1])
 
 
-def test_the_end_of_a_snapshot_that_had_begun_removes_the_row_that_it_lacks(carried: Carried) -> None:
+def test_end_of_a_started_snapshot_deletes_the_missing_row(carried: Carried) -> None:
     assert carried.stock[2] == expected(STOCK[2], carried.deletes[0])
 
 
-def test_a_rejected_event_that_is_replayed_counts(carried: Carried) -> None:
+def test_replayed_rejected_event_is_applied(carried: Carried) -> None:
     assert carried.parts[2] == expected(PARTS[2], carried.deletes[1])
 
 
-def test_what_is_remembered_from_now_on_counts_too(carried: Carried) -> None:
+def test_state_remembered_after_the_upgrade_is_applied(carried: Carried) -> None:
     assert carried.stock[3] == expected(STOCK[3], carried.deletes[0])
     assert carried.parts[3] == expected(PARTS[3], carried.deletes[1])
 
@@ -321,7 +321,7 @@ def test_what_is_remembered_from_now_on_counts_too(carried: Carried) -> None:
 @pytest.mark.deep
 @pytest.mark.hudi
 @pytest.mark.parametrize("archive", LAKES, ids=lambda file: file.name)
-def test_silver_in_hudi_is_carried_on_to_the_same_rows(spark: SparkSession, tmp_path: Path, archive: Path) -> None:
+def test_silver_in_hudi_continues_to_the_same_rows(spark: SparkSession, tmp_path: Path, archive: Path) -> None:
     carried = carry_on(spark, tmp_path, archive, ("hard", "hard"), with_hudi=True, layer="silver_hudi_cow")
 
     assert carried.stock == [expected(each, "hard") for each in STOCK]

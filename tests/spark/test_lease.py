@@ -70,7 +70,7 @@ def ended_process() -> int:
     return process.pid
 
 
-def test_a_table_that_was_given_back_can_be_taken_at_once(storage: Storage, folder: str) -> None:
+def test_released_lease_can_be_taken_at_once(storage: Storage, folder: str) -> None:
     for run_id in ("first", "second", "third"):
         with lease(storage, folder, run_id) as mine:
             mine.check()
@@ -78,7 +78,7 @@ def test_a_table_that_was_given_back_can_be_taken_at_once(storage: Storage, fold
     assert storage.names(folder) == ["000000000003.json"]
 
 
-def test_a_second_run_ends_at_once_and_is_told_who_has_the_table_and_until_when(storage: Storage, folder: str) -> None:
+def test_second_run_is_refused_and_names_lease_owner_and_expiry(storage: Storage, folder: str) -> None:
     with lease(storage, folder, "theirs"):
         with pytest.raises(TableLockedError) as raised, lease(storage, folder):
             pass
@@ -89,7 +89,7 @@ def test_a_second_run_ends_at_once_and_is_told_who_has_the_table_and_until_when(
         assert raised.value.exit_code == 40
 
 
-def test_a_run_that_was_refused_leaves_the_lease_as_it_is(storage: Storage, folder: str) -> None:
+def test_refused_run_leaves_the_lease_unchanged(storage: Storage, folder: str) -> None:
     with lease(storage, folder, "theirs") as theirs:
         with pytest.raises(TableLockedError), lease(storage, folder):
             pass
@@ -98,7 +98,7 @@ def test_a_run_that_was_refused_leaves_the_lease_as_it_is(storage: Storage, fold
         assert storage.names(folder) == ["000000000001.json"]
 
 
-def test_a_run_that_fails_gives_its_table_back(storage: Storage, tmp_path: Path) -> None:
+def test_failed_run_releases_its_lease(storage: Storage, tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), lease(storage, tmp_path):
         raise ZeroDivisionError
 
@@ -106,7 +106,7 @@ def test_a_run_that_fails_gives_its_table_back(storage: Storage, tmp_path: Path)
         mine.check()
 
 
-def test_of_many_that_create_one_file_in_the_same_moment_one_gets_it(storage: Storage, tmp_path: Path) -> None:
+def test_concurrent_exclusive_creates_have_one_winner(storage: Storage, tmp_path: Path) -> None:
     start = threading.Barrier(8)
 
     def create(writer: int) -> bool:
@@ -121,14 +121,14 @@ def test_of_many_that_create_one_file_in_the_same_moment_one_gets_it(storage: St
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_file_that_is_there_is_not_created_again(storage: Storage, folder: str) -> None:
+def test_existing_file_is_not_created_again(storage: Storage, folder: str) -> None:
     created = [storage.create_exclusively(f"{folder}/file", text) for text in ("old", "new")]
 
     assert created == [True, False]
     assert storage.read_text(f"{folder}/file") == "old"
 
 
-def test_replacing_a_file_leaves_the_new_text_and_nothing_beside_it(storage: Storage, folder: str) -> None:
+def test_replace_leaves_only_the_new_text(storage: Storage, folder: str) -> None:
     for text in ("old", "new"):
         storage.replace(f"{folder}/file", text)
 
@@ -136,7 +136,7 @@ def test_replacing_a_file_leaves_the_new_text_and_nothing_beside_it(storage: Sto
     assert storage.names(folder) == ["file"]
 
 
-def test_a_lease_past_its_time_is_taken_over(storage: Storage, tmp_path: Path) -> None:
+def test_expired_lease_is_taken_over(storage: Storage, tmp_path: Path) -> None:
     storage.replace(f"{tmp_path}/000000000007.json", held(until_ms=1))
 
     with lease(storage, tmp_path) as mine:
@@ -145,7 +145,7 @@ def test_a_lease_past_its_time_is_taken_over(storage: Storage, tmp_path: Path) -
         assert os.listdir(tmp_path) == ["000000000008.json"]
 
 
-def test_a_lease_of_a_process_of_this_host_that_is_no_more_is_taken_over(storage: Storage, tmp_path: Path) -> None:
+def test_lease_of_a_dead_process_on_this_host_is_taken_over(storage: Storage, tmp_path: Path) -> None:
     theirs = held(host=socket.gethostname(), pid=ended_process(), pid_space=pid_space())
     storage.replace(f"{tmp_path}/000000000001.json", theirs)
 
@@ -161,7 +161,7 @@ OTHER_SPACES = {
 
 
 @pytest.mark.parametrize("name", OTHER_SPACES)
-def test_process_that_cannot_be_seen_is_not_dead(storage: Storage, tmp_path: Path, name: str) -> None:
+def test_process_in_another_pid_space_is_assumed_alive(storage: Storage, tmp_path: Path, name: str) -> None:
     theirs = held(host=socket.gethostname(), pid=ended_process(), pid_space=OTHER_SPACES[name]())
     storage.replace(f"{tmp_path}/000000000001.json", theirs)
 
@@ -178,14 +178,14 @@ def test_lease_of_a_version_without_pid_space_is_read(storage: Storage, tmp_path
         pass
 
 
-def test_a_process_of_another_host_is_not_looked_for_on_this_one(storage: Storage, tmp_path: Path) -> None:
+def test_process_of_another_host_is_not_checked_on_this_host(storage: Storage, tmp_path: Path) -> None:
     storage.replace(f"{tmp_path}/000000000001.json", held(host="elsewhere", pid=ended_process()))
 
     with pytest.raises(TableLockedError, match="on elsewhere"), lease(storage, tmp_path):
         pass
 
 
-def test_a_lease_is_renewed_for_as_long_as_the_run_lasts(storage: Storage, folder: str) -> None:
+def test_lease_is_renewed_while_the_run_lasts(storage: Storage, folder: str) -> None:
     with lease(storage, folder, "theirs", seconds=1) as theirs:
         time.sleep(2)
 
@@ -195,7 +195,7 @@ def test_a_lease_is_renewed_for_as_long_as_the_run_lasts(storage: Storage, folde
         theirs.check()
 
 
-def test_a_run_whose_lease_was_taken_over_is_told_before_it_commits(storage: Storage, tmp_path: Path) -> None:
+def test_run_that_lost_its_lease_fails_before_commit(storage: Storage, tmp_path: Path) -> None:
     with lease(storage, tmp_path) as mine:
         mine.check()
         storage.replace(f"{tmp_path}/000000000002.json", held())
@@ -204,9 +204,7 @@ def test_a_run_whose_lease_was_taken_over_is_told_before_it_commits(storage: Sto
             mine.check()
 
 
-def test_a_run_whose_lease_was_taken_over_neither_renews_it_nor_gives_the_others_back(
-    storage: Storage, tmp_path: Path
-) -> None:
+def test_run_that_lost_its_lease_neither_renews_nor_releases_it(storage: Storage, tmp_path: Path) -> None:
     theirs = held()
 
     with lease(storage, tmp_path, seconds=0.3):
@@ -217,7 +215,7 @@ def test_a_run_whose_lease_was_taken_over_neither_renews_it_nor_gives_the_others
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"000000000002.json": theirs}
 
 
-def test_a_run_that_looked_long_ago_does_not_get_a_number_that_is_gone(spark: SparkSession, tmp_path: Path) -> None:
+def test_stale_listing_does_not_win_a_skipped_lease_number(spark: SparkSession, tmp_path: Path) -> None:
     class LookedLongAgo(Storage):
         looks = 0
 
@@ -234,7 +232,7 @@ def test_a_run_that_looked_long_ago_does_not_get_a_number_that_is_gone(spark: Sp
     assert "000000000002.json" in os.listdir(tmp_path)  # it was created, and is not the newest
 
 
-def test_a_file_without_content_is_a_lease_from_when_it_was_written(storage: Storage, tmp_path: Path) -> None:
+def test_empty_lease_file_counts_from_its_modification_time(storage: Storage, tmp_path: Path) -> None:
     file = tmp_path / "000000000001.json"
     file.touch()
 
@@ -245,14 +243,14 @@ def test_a_file_without_content_is_a_lease_from_when_it_was_written(storage: Sto
         mine.check()
 
 
-def test_a_lease_that_cannot_be_written_is_an_error_that_names_its_folder(storage: Storage, tmp_path: Path) -> None:
+def test_unwritable_lease_is_an_error_naming_its_folder(storage: Storage, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(InfrastructureError, match=r"cannot take its lease: .*file/lease can be read"):
         lease(storage, tmp_path / "file" / "lease").__enter__()
 
 
-def test_lease_on_a_full_disk_is_renewed_and_given_back(
+def test_lease_on_a_full_disk_is_renewed_and_released(
     storage: Storage, full_disk: None, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     with lease(storage, tmp_path, seconds=0.3) as mine:
@@ -266,7 +264,7 @@ def test_lease_on_a_full_disk_is_renewed_and_given_back(
     assert caplog.messages == []
 
 
-def test_draft_is_not_among_the_names(storage: Storage, tmp_path: Path) -> None:
+def test_drafts_are_not_listed(storage: Storage, tmp_path: Path) -> None:
     for name in ("whole", "whole.0a1b.tmp", "orders.tmp"):
         (tmp_path / name).touch()
 
@@ -274,7 +272,7 @@ def test_draft_is_not_among_the_names(storage: Storage, tmp_path: Path) -> None:
         assert files.names(str(tmp_path)) == ["orders.tmp", "whole"]
 
 
-def test_what_a_run_left_in_the_middle_of_writing_is_removed(storage: Storage, tmp_path: Path) -> None:
+def test_leftover_drafts_are_removed(storage: Storage, tmp_path: Path) -> None:
     storage.replace(f"{tmp_path}/000000000001.json", held(until_ms=0))
     (tmp_path / "000000000001.json.0a1b.tmp").touch()
     (tmp_path / "0012").mkdir()  # of a table whose name begins with this one's
@@ -309,7 +307,7 @@ def run_over(
     return report
 
 
-def test_a_run_leaves_a_table_that_another_has_and_goes_on_with_the_next(storage: Storage, tmp_path: Path) -> None:
+def test_run_skips_a_locked_table_and_continues_with_the_next(storage: Storage, tmp_path: Path) -> None:
     storage.replace(f"{tmp_path}/_leases/silver/a/b/000000000001.json", held())
     worked_on = []
 
@@ -320,7 +318,7 @@ def test_a_run_leaves_a_table_that_another_has_and_goes_on_with_the_next(storage
     assert report.exit_code == 40
 
 
-def test_a_run_holds_each_table_while_it_works_on_it_and_no_longer(storage: Storage, tmp_path: Path) -> None:
+def test_run_locks_each_table_only_while_processing_it(storage: Storage, tmp_path: Path) -> None:
     def work(done: TableReport, leases: Leases) -> None:
         other = run_over(storage, tmp_path, lambda *_: None)
         locked.append([one.table for one in other.tables if one.error and one.error.exit_code == 40])
@@ -332,7 +330,7 @@ def test_a_run_holds_each_table_while_it_works_on_it_and_no_longer(storage: Stor
     assert locked == [["a.b"], ["a.b.c"]]
 
 
-def test_a_run_finds_that_it_was_followed_when_it_asks(storage: Storage, tmp_path: Path) -> None:
+def test_check_detects_a_lease_taken_over_during_the_run(storage: Storage, tmp_path: Path) -> None:
     def work(done: TableReport, leases: Leases) -> None:
         leases.check(done.table)
         if done.table == "a.b":
@@ -345,7 +343,7 @@ def test_a_run_finds_that_it_was_followed_when_it_asks(storage: Storage, tmp_pat
     assert [(done.table, done.status) for done in report.tables] == [("a.b", "failed"), ("a.b.c", "ok")]
 
 
-def test_with_leases_off_nothing_is_taken_and_nothing_is_asked(storage: Storage, tmp_path: Path) -> None:
+def test_disabled_leases_are_neither_taken_nor_checked(storage: Storage, tmp_path: Path) -> None:
     storage.replace(f"{tmp_path}/_leases/silver/a/b/000000000001.json", held())
 
     report = run_over(storage, tmp_path, lambda done, leases: leases.check(done.table), enabled=False)

@@ -167,7 +167,7 @@ def test_silver_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_pa
     assert (done.error, done.rows["events"], done.batches) == (None, 5, 4)  # 2 rows, 1, the large one alone, 1
 
 
-def test_compressed_bodies_count_by_what_they_unpack_to(spark: SparkSession, tmp_path: Path) -> None:
+def test_compressed_bodies_count_with_their_unpacked_size(spark: SparkSession, tmp_path: Path) -> None:
     shelf, glue = Shelf(), {side: f"glue:{uuid.UUID(int=number)}" for number, side in enumerate(TEXTS)}
     for side, text in TEXTS.items():
         shelf.put(glue[side], text)

@@ -59,7 +59,7 @@ def in_the_fold(spark: SparkSession, batch: int) -> DataFrame:
 
 
 @pytest.mark.parametrize("plan", [in_bronze, in_the_fold])
-def test_two_batches_run_the_same_code(compiling: SparkSession, plan: Plan) -> None:
+def test_two_batches_generate_the_same_code(compiling: SparkSession, plan: Plan) -> None:
     code = generated(plan(compiling, 1_234_567))
 
     assert code
@@ -67,7 +67,7 @@ def test_two_batches_run_the_same_code(compiling: SparkSession, plan: Plan) -> N
     assert not any("1234567" in part for part in code)
 
 
-def test_the_number_is_the_same_in_each_row_and_a_plain_literal_would_be_in_the_code(compiling: SparkSession) -> None:
+def test_batch_number_is_equal_in_all_rows_and_not_in_the_code(compiling: SparkSession) -> None:
     def numbered(column: Column) -> DataFrame:
         return compiling.range(3).withColumn("batch", column)
 

@@ -106,9 +106,7 @@ both = pytest.mark.parametrize("is_cut", [pytest.param(False, id="whole"), pytes
 
 
 @both
-def test_a_tombstone_belongs_to_the_delete_right_before_it_also_across_the_edge_of_a_batch(
-    ordered: Ordered, is_cut: bool
-) -> None:
+def test_tombstone_pairs_with_preceding_delete_across_batches(ordered: Ordered, is_cut: bool) -> None:
     rows = ordered["log", is_cut]
 
     assert len(rows) == 12
@@ -118,18 +116,16 @@ def test_a_tombstone_belongs_to_the_delete_right_before_it_also_across_the_edge_
 
 
 @both
-def test_a_second_tombstone_behind_a_quarantined_delete_does_not_depend_on_the_edge_of_a_batch(
-    ordered: Ordered, is_cut: bool
-) -> None:
+def test_only_first_tombstone_after_bad_delete_is_quarantined(ordered: Ordered, is_cut: bool) -> None:
     assert [row["status"] for row in ordered["broken delete", is_cut]] == ["quarantined", "quarantined", "ok"]
 
 
 @both
-def test_the_time_in_the_log_never_steps_back(ordered: Ordered, is_cut: bool) -> None:
+def test_log_ts_never_decreases(ordered: Ordered, is_cut: bool) -> None:
     assert [row["log_ts"] - START_MS for row in ordered["clock", is_cut]] == [5, 5, 9, 9, 9, 10]
 
 
-def test_partitions_have_each_their_own_time_and_tombstones(spark: SparkSession) -> None:
+def test_partitions_have_independent_log_ts_and_tombstones(spark: SparkSession) -> None:
     here = Topic(COLUMNS)
     change = here.change("d", 1)
     records = [
@@ -148,18 +144,18 @@ def test_partitions_have_each_their_own_time_and_tombstones(spark: SparkSession)
     ]
 
 
-def test_a_tombstone_behind_a_hole_in_the_offsets_is_still_its_delete_s(ordered: Ordered) -> None:
+def test_tombstone_after_an_offset_gap_pairs_with_its_delete(ordered: Ordered) -> None:
     assert [(row["offset"], row["tombstone_of"]) for row in ordered["hole", False]] == [(0, None), (7, 0)]
 
 
-def test_a_tombstone_with_a_key_of_another_schema_id_is_not_that_delete_s(ordered: Ordered) -> None:
+def test_tombstone_with_other_key_schema_id_does_not_pair(ordered: Ordered) -> None:
     rows = ordered["other schema id", False]
 
     assert [row["canonical_key"] for row in rows] == ['{"id":1}'] * 2
     assert rows[1]["tombstone_of"] is None
 
 
-def test_a_delete_sent_as_two_empty_values_is_two_lone_tombstones(ordered: Ordered) -> None:
+def test_delete_sent_as_two_nulls_is_two_unpaired_tombstones(ordered: Ordered) -> None:
     """Case F2."""
     assert [(r["status"], r["op"], r["tombstone_of"]) for r in ordered["two empty values", False]] == [
         ("ok", "c", None),

@@ -55,7 +55,7 @@ def folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return root
 
 
-def test_a_story_tells_of_each_event_what_it_did_and_why(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+def test_story_explains_the_effect_of_each_event(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     lake = Lake(spark, tmp_path, topic)
     create = topic.change("c", 7, {"n": 1, "body": "long"}, lsn=10, ts_ms=START_MS, offset=0)
     lake.take(
@@ -92,11 +92,11 @@ def test_a_story_tells_of_each_event_what_it_did_and_why(spark: SparkSession, tm
     assert "bronze batch 3" in events["0@7"].why
 
 
-def test_once_folded_the_last_event_that_counts_decides(spark: SparkSession, folded: Path, topic: Topic) -> None:
+def test_story_of_a_folded_key_shows_the_deciding_event(spark: SparkSession, folded: Path, topic: Topic) -> None:
     assert told(spark, folded, topic, '{"id": 7}') == [("c", "0@0", "decides"), ("c", "0@1", "lost")]
 
 
-def test_a_story_too_long_to_tell_says_how_much_is_left_out(
+def test_long_story_reports_how_many_events_are_omitted(
     spark: SparkSession, folded: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(story_module, "_MAX_EVENTS", 2)
@@ -107,7 +107,7 @@ def test_a_story_too_long_to_tell_says_how_much_is_left_out(
     assert (found.events[1].verdict, found.events[1].why) == ("counts", "an event that is not shown may decide")
 
 
-def test_what_counts_in_a_story_is_what_counts_by_the_rules(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+def test_story_verdicts_match_the_fold_rules(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     def order(lsn: int) -> Order:
         return Order((lsn,), "", START_MS + lsn)
 
@@ -154,15 +154,11 @@ def test_what_counts_in_a_story_is_what_counts_by_the_rules(spark: SparkSession,
     assert found[4].changes == {"id": (None, "7"), "n": (None, "4")}
 
 
-def test_the_story_of_a_key_whose_only_record_is_in_quarantine_is_that_record(
-    spark: SparkSession, folded: Path, topic: Topic
-) -> None:
+def test_story_of_a_quarantined_only_key_is_that_record(spark: SparkSession, folded: Path, topic: Topic) -> None:
     assert told(spark, folded, topic, "9") == [(None, "0@7", "quarantined")]
 
 
-def test_a_truncate_and_a_record_in_quarantine_are_part_of_the_story(
-    spark: SparkSession, tmp_path: Path, topic: Topic
-) -> None:
+def test_story_includes_truncates_and_quarantined_records(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     create = topic.change("c", 7, {"n": 1}, lsn=10, ts_ms=START_MS, offset=0)
     unreadable = topic.change("u", 7, {"n": 2}, lsn=11, ts_ms=START_MS + 1, offset=1)
     lake = Lake(spark, tmp_path, topic)
@@ -185,14 +181,12 @@ def test_a_truncate_and_a_record_in_quarantine_are_part_of_the_story(
 
 
 @pytest.mark.parametrize("key", ["6", "id=6", '{"id": 6}', "n=7", '{"id": 7, "n": 1}', "{broken"])
-def test_a_key_that_bronze_does_not_have_is_told_with_one_that_it_has(
-    spark: SparkSession, folded: Path, topic: Topic, key: str
-) -> None:
+def test_unknown_key_error_shows_an_existing_key(spark: SparkSession, folded: Path, topic: Topic, key: str) -> None:
     with pytest.raises(ConfigError, match=r'no event of key .*its key columns are id, for example {"id":[789]}'):
         story(config(folded), topic.table, key, spark)
 
 
-def test_status_says_how_far_each_layer_is_behind(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+def test_status_reports_the_lag_of_each_layer(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     lake = Lake(spark, tmp_path, topic)
     then_ms = round(time.time() * 1000) - 60_000
     records = [
@@ -223,7 +217,7 @@ def test_status_says_how_far_each_layer_is_behind(spark: SparkSession, tmp_path:
     assert caught_up.last_reconcile and caught_up.last_reconcile.run_id == compared.run_id
 
 
-def test_status_without_kafka_says_what_the_tables_say(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+def test_status_without_kafka_reports_table_state(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     Lake(spark, tmp_path, topic).land([topic.change("c", 7, {"n": 1}, lsn=10, ts_ms=START_MS, offset=0)])
 
     found = status(config(tmp_path), ["*"], spark, source=Down())  # type: ignore[arg-type]

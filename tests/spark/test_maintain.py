@@ -47,7 +47,9 @@ def held(rows: list[dict[str, Any]]) -> dict[int, str]:
 
 
 @pytest.mark.hudi
-def test_rows_stay_logs_are_compacted_and_the_fold_goes_on(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+def test_maintain_keeps_rows_compacts_logs_and_fold_continues(
+    spark: SparkSession, tmp_path: Path, topic: Topic
+) -> None:
     """Hudi's compaction in a job of its own: `hoodie.compact.inline: false`, and `maintain`."""
     lake = Lake(spark, tmp_path, topic)
     properties: dict[str, dict[str, str]] = {"delta": AT_ONCE, "hudi-cow": {}, "hudi-mor": NEVER}
@@ -95,9 +97,7 @@ def test_rows_stay_logs_are_compacted_and_the_fold_goes_on(spark: SparkSession, 
 
 
 @pytest.mark.deep
-def test_bronze_is_folded_on_after_its_files_were_put_together(
-    spark: SparkSession, tmp_path: Path, topic: Topic
-) -> None:
+def test_bronze_folds_on_after_compaction(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     lake = Lake(spark, tmp_path, topic)
     settings = config(tmp_path, StorageConfig())
     for number in range(1, 5):
@@ -114,9 +114,7 @@ def test_bronze_is_folded_on_after_its_files_were_put_together(
     assert held(table_rows(lake.silver.path)) == dict.fromkeys(range(1, 4), "landed") | {4: "landed later"}
 
 
-def test_a_side_table_keeps_what_silver_names_where_a_run_died_beyond_it(
-    spark: SparkSession, tmp_path: Path, topic: Topic
-) -> None:
+def test_side_vacuum_keeps_the_version_that_silver_pins(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     lake = Lake(spark, tmp_path, topic, deletes={"mode": "hard"})
     lake.take([change(topic, 1, "c", 1), change(topic, 2, "c", 2), change(topic, 3, "d", 1)])
     progress = lake.silver.progress()
@@ -134,9 +132,7 @@ def test_a_side_table_keeps_what_silver_names_where_a_run_died_beyond_it(
     assert side.read(pinned).collect() == before
 
 
-def test_a_table_that_is_being_written_is_left_alone_and_an_unknown_one_named(
-    spark: SparkSession, tmp_path: Path, topic: Topic
-) -> None:
+def test_locked_table_is_skipped_and_unknown_table_is_named(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     lake = Lake(spark, tmp_path, topic)
     lake.land([change(topic, 1, "c", 1)])
     lease = tmp_path / "_leases" / "bronze" / topic.table.replace(".", "/") / f"{99:012}.json"

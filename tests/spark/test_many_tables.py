@@ -54,7 +54,7 @@ class Table:
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(40, marks=pytest.mark.deep)])
-def test_many_tables_are_right_and_a_broken_one_is_named(spark: SparkSession, tmp_path: Path, count: int) -> None:
+def test_many_tables_are_correct_and_a_broken_one_is_named(spark: SparkSession, tmp_path: Path, count: int) -> None:
     registry, broker = FakeRegistry(), FakeBroker()
     tables = [Table(number, registry, broker) for number in range(count)]
     before, after = (Topic({"n": kind}, registry=registry, table=BROKEN) for kind in (OPTIONAL_INT, OPTIONAL_STRING))

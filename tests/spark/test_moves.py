@@ -106,7 +106,7 @@ def key_changes(spark: SparkSession) -> Moves:
 
 
 @pytest.mark.parametrize("case", SAME)
-def test_both_halves_of_a_key_change_have_one_name(key_changes: Moves, case: str) -> None:
+def test_both_halves_of_a_key_change_share_one_id(key_changes: Moves, case: str) -> None:
     (is_half, delete), (is_other_half, insert) = key_changes[case, 0], key_changes[case, 1]
 
     assert is_half and is_other_half
@@ -115,7 +115,7 @@ def test_both_halves_of_a_key_change_have_one_name(key_changes: Moves, case: str
 
 
 @pytest.mark.parametrize("case", OTHERS)
-def test_another_key_change_has_another_name(key_changes: Moves, case: str) -> None:
+def test_different_key_changes_have_different_ids(key_changes: Moves, case: str) -> None:
     (_, delete), (_, insert) = key_changes[case, 0], key_changes[case, 1]
 
     assert None not in (delete, insert)
@@ -123,10 +123,10 @@ def test_another_key_change_has_another_name(key_changes: Moves, case: str) -> N
 
 
 @pytest.mark.parametrize("case", NAMELESS)
-def test_halves_that_nothing_ties_together_have_no_name(key_changes: Moves, case: str) -> None:
+def test_unrelated_halves_have_no_id(key_changes: Moves, case: str) -> None:
     assert key_changes[case, 0] == (True, None)
 
 
 @pytest.mark.parametrize("case", NO_HALVES)
-def test_a_record_without_the_headers_is_no_half(key_changes: Moves, case: str) -> None:
+def test_record_without_key_change_headers_is_not_a_half(key_changes: Moves, case: str) -> None:
     assert key_changes[case, 0] == (False, None)

@@ -94,7 +94,7 @@ def describe_reference(report: Report) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_run_with_nothing_new_makes_no_session(
+def test_run_with_nothing_new_starts_no_session(
     lake: Lake, no_spark: None, monkeypatch: pytest.MonkeyPatch, layer: str
 ) -> None:
     report = lake.run(layer, spark=False)
@@ -132,7 +132,7 @@ def test_first_runs_of_small_tables_are_short(
     assert asked == [True, False, False, True]
 
 
-def test_catalog_that_is_behind_is_told_by_a_session(lake: Lake, no_spark: None) -> None:
+def test_catalog_that_lags_starts_a_session(lake: Lake, no_spark: None) -> None:
     behind = lake.config.model_copy(update={"catalog": CatalogConfig(type="hive", uri="embedded")})
     lake.run("bronze", behind, spark=False)
     mark = Path(lake.config.lake.root, "_catalog", "bronze", lake.topic.table)
@@ -147,7 +147,7 @@ def test_catalog_that_is_behind_is_told_by_a_session(lake: Lake, no_spark: None)
 
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("variable", ["HADOOP_CONF_DIR", "YARN_CONF_DIR"])
-def test_path_that_hadoop_may_take_elsewhere_is_left_to_it(
+def test_path_that_hadoop_config_may_redirect_is_left_to_hadoop(
     lake: Lake, no_spark: None, monkeypatch: pytest.MonkeyPatch, layer: str, variable: str
 ) -> None:
     monkeypatch.setenv(variable, "/etc/hadoop/conf")
@@ -161,7 +161,7 @@ def test_path_that_hadoop_may_take_elsewhere_is_left_to_it(
         assert {done.status for done in report.tables} == {"unchanged"}
 
 
-def test_newest_commits_are_read_as_spark_reads_them(spark: SparkSession, lake: Lake) -> None:
+def test_newest_commits_equal_those_spark_reads(spark: SparkSession, lake: Lake) -> None:
     files = LocalFiles()
     for target in silver_targets(lake.config, lake.topic.table):
         table = target.open(spark)
@@ -173,7 +173,7 @@ def test_newest_commits_are_read_as_spark_reads_them(spark: SparkSession, lake: 
 
 
 @pytest.mark.parametrize("by", ["local files", "Hadoop's files"])
-def test_status_without_spark_counts_what_spark_counts(
+def test_status_without_spark_equals_status_with_spark(
     spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_spark: None, by: str
 ) -> None:
     root = shutil.copytree(lake.config.lake.root, tmp_path / "lake")
@@ -274,9 +274,7 @@ OF_ANY, OF_DELTA, OF_HUDI = (
         *((number, damage) for number in (1, 2) for damage in OF_HUDI),
     ],
 )
-def test_log_that_is_not_plain_is_left_to_spark(
-    lake: Lake, tmp_path: Path, number: int, damage: Callable[[Path], None]
-) -> None:
+def test_unusual_log_is_left_to_spark(lake: Lake, tmp_path: Path, number: int, damage: Callable[[Path], None]) -> None:
     target = silver_targets(lake.config, lake.topic.table)[number]
     path = Path(shutil.copytree(target.path, tmp_path / "table"))
     assert newest_commit(LocalFiles(), str(path), target.storage.format, SilverProgress) is not None

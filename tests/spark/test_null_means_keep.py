@@ -38,7 +38,7 @@ def not_sent(spark: SparkSession) -> dict[str, list[list[str]]]:
 
 
 @pytest.mark.parametrize("case", EXPECTED)
-def test_columns_that_were_not_sent_are_named(not_sent: dict[str, list[list[str]]], case: str) -> None:
+def test_unsent_columns_are_listed(not_sent: dict[str, list[list[str]]], case: str) -> None:
     _, expected = EXPECTED[case]
 
     assert not_sent[case] == expected

@@ -52,7 +52,7 @@ def partitioned(table_type: TableType, *expressions: str) -> StorageConfig:
     "expressions",
     [("text", "month(at)"), *(pytest.param((one,), marks=pytest.mark.deep) for one in ("text", "bucket(3, id)"))],
 )
-def test_a_row_is_there_once_and_where_its_values_say(
+def test_each_row_exists_once_in_the_partition_of_its_values(
     spark: SparkSession, path: str, table_type: TableType, expressions: tuple[str, ...]
 ) -> None:
     table = silver_table(spark, path, partitioned(table_type, *expressions))
@@ -77,7 +77,7 @@ def test_a_row_is_there_once_and_where_its_values_say(
 
 @pytest.mark.hudi
 @pytest.mark.parametrize("kind", ["cow", "mor"])
-def test_rows_may_be_placed_by_their_keys_alone(spark: SparkSession, path: str, kind: Any) -> None:
+def test_rows_can_be_bucketed_by_key_only(spark: SparkSession, path: str, kind: Any) -> None:
     wanted = StorageConfig(format="hudi", type=kind, buckets=2)
     table = silver_table(spark, path, wanted)
     table.merge(changes(spark, *((number, "a", JANUARY) for number in range(8))), ["id"], step(1))
@@ -98,7 +98,7 @@ def test_rows_may_be_placed_by_their_keys_alone(spark: SparkSession, path: str, 
     assert {row["id"]: row["text"] for row in table.read().collect()} == expected
 
 
-def test_delta_finds_the_files_by_the_source_s_own_column(spark: SparkSession, path: str) -> None:
+def test_delta_prunes_files_by_the_source_column(spark: SparkSession, path: str) -> None:
     table = silver_table(spark, path, partitioned("delta", "month(at)"))
     table.merge(changes(spark, (1, "a", JANUARY), (2, "b", FEBRUARY), (3, "c", None)), ["id"], step(1))
 
@@ -107,7 +107,7 @@ def test_delta_finds_the_files_by_the_source_s_own_column(spark: SparkSession, p
     assert "partition_at_month=2026-02" in file
 
 
-def test_other_partitions_are_refused_and_overwrites_keep_them(
+def test_changed_partitioning_is_refused_and_overwrite_keeps_it(
     spark: SparkSession, path: str, table_type: TableType
 ) -> None:
     table = silver_table(spark, path, partitioned(table_type, "text"))
@@ -172,7 +172,7 @@ OTHER = ("Zao", "Chinese", "another")
         ),
     ],
 )
-def test_one_artist_at_six_instants(
+def test_artist_changing_partitions_is_right_in_each_version(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any], at_last: tuple[str | None, ...] | None
 ) -> None:
     topic = Topic(dict.fromkeys(("name", "nationality", "bio"), OPTIONAL_STRING))

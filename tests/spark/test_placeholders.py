@@ -84,7 +84,7 @@ def found(
     return [set(row["names"]) for row in by_offset(rows.select("offset", names.alias("names")))]
 
 
-def test_every_form_of_the_placeholder_is_seen_and_nothing_else(spark: SparkSession) -> None:
+def test_every_placeholder_form_is_recognized_and_nothing_else(spark: SparkSession) -> None:
     columns = {name: ["null", kind] for name, (kind, _) in FORMS.items()}
     enveloped = Topic(columns)
     topics = [enveloped, Topic(columns, flat=True, registry=enveloped.registry)]
@@ -95,7 +95,7 @@ def test_every_form_of_the_placeholder_is_seen_and_nothing_else(spark: SparkSess
     assert seen == [set(FORMS), set(), set()] * 2
 
 
-def test_a_placeholder_of_one_s_own_is_seen_and_the_default_one_is_not(spark: SparkSession) -> None:
+def test_custom_placeholder_replaces_the_default_one(spark: SparkSession) -> None:
     topic = Topic({"text": OPTIONAL_STRING, "ints": ["null", array("int")]})
     records = [
         topic.change("u", 1, {"text": "gone", "ints": list(b"gone")}),
@@ -109,7 +109,7 @@ def test_a_placeholder_of_one_s_own_is_seen_and_the_default_one_is_not(spark: Sp
     "kind",
     ["int", "boolean", "double", connect("string", "io.debezium.data.Enum"), array("double")],
 )
-def test_a_column_that_is_never_large_cannot_be_missing(kind: Any) -> None:
+def test_type_without_placeholder_is_never_unavailable(kind: Any) -> None:
     assert not can_be_unavailable(WriterSchema(json.dumps(kind)).tree)
 
 
@@ -208,9 +208,7 @@ def silver_of(
     return {name: rows[key] for key, name in enumerate(CASES) if key in rows}
 
 
-def test_what_was_not_sent_stays_and_a_soft_delete_keeps_it_too(
-    spark: SparkSession, landed: tuple[Topic, Path]
-) -> None:
+def test_unsent_values_are_kept_also_by_soft_deletes(spark: SparkSession, landed: tuple[Topic, Path]) -> None:
     rows = silver_of(spark, landed, "soft")
 
     held = {name: (r["n"], r["body"], r["__deleted"], r["__unavailable"]) for name, r in rows.items()}
@@ -218,7 +216,7 @@ def test_what_was_not_sent_stays_and_a_soft_delete_keeps_it_too(
 
 
 @pytest.mark.parametrize("batches", [1, pytest.param(3, marks=pytest.mark.deep)])
-def test_a_soft_delete_may_empty_the_row_but_for_its_key(
+def test_soft_delete_values_null_clears_all_but_the_key(
     spark: SparkSession, landed: tuple[Topic, Path], batches: int
 ) -> None:
     rows = silver_of(spark, landed, f"emptied in {batches}", batches=batches, deletes={"keep_values": False})
@@ -230,7 +228,7 @@ def test_a_soft_delete_may_empty_the_row_but_for_its_key(
 
 
 @pytest.mark.deep
-def test_a_hard_delete_leaves_nothing_to_take_a_value_from(spark: SparkSession, landed: tuple[Topic, Path]) -> None:
+def test_hard_delete_leaves_no_value_to_carry_over(spark: SparkSession, landed: tuple[Topic, Path]) -> None:
     rows = silver_of(spark, landed, "hard", deletes={"mode": "hard"})
 
     held = {name: (r["n"], r["body"], r["__unavailable"]) for name, r in rows.items()}
@@ -238,7 +236,7 @@ def test_a_hard_delete_leaves_nothing_to_take_a_value_from(spark: SparkSession, 
 
 
 @pytest.mark.parametrize("apart", [False, pytest.param(True, marks=pytest.mark.deep)])
-def test_a_column_is_null_in_the_rows_before_it_and_behind_it(spark: SparkSession, tmp_path: Path, apart: bool) -> None:
+def test_column_is_null_in_rows_sent_without_it(spark: SparkSession, tmp_path: Path, apart: bool) -> None:
     """The rows without the column come in the batch of those with it, or in one of their own."""
     old = Topic({"n": OPTIONAL_INT})
     new = Topic({"n": OPTIONAL_INT, "body": OPTIONAL_STRING}, registry=old.registry)

@@ -53,7 +53,7 @@ def planned(spark: SparkSession, place: Place, root: Path, among: Sequence[Chang
     return found
 
 
-def test_a_plan_is_what_the_run_then_does(spark: SparkSession, tmp_path: Path) -> None:
+def test_plan_matches_the_next_run(spark: SparkSession, tmp_path: Path) -> None:
     among = changes("a column is added", "integer to bigint", "text to integer", "a column is dropped")
     place = Place(spark, tmp_path, among, "delta")
     place.send(False, 1, {"whole": 7, "to_number": "x", "dropped": 7})
@@ -103,7 +103,7 @@ def folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tup
     return place, root
 
 
-def test_a_subject_that_the_policy_will_refuse_is_named_before_any_record_comes(
+def test_registry_schema_that_policy_refuses_is_named_in_advance(
     spark: SparkSession, folded: tuple[Place, Path]
 ) -> None:
     found = planned(spark, *folded, SOON, schema={"evolution": "add_only"})
@@ -118,9 +118,7 @@ def test_a_subject_that_the_policy_will_refuse_is_named_before_any_record_comes(
     assert "`to_text` changed from int to string" in text
 
 
-def test_a_registry_that_stops_answering_is_no_refusal_and_who_writes_the_table_is_named(
-    spark: SparkSession, folded: tuple[Place, Path]
-) -> None:
+def test_plan_reports_registry_outage_and_the_writing_run(spark: SparkSession, folded: tuple[Place, Path]) -> None:
     place, root = folded
     config = Config(lake=LakeConfig(root=str(root)))
     down: Any = Announcing(None)

@@ -80,7 +80,7 @@ def both_shapes(registry: FakeRegistry, connector: str) -> list[Record]:
 
 
 @pytest.mark.parametrize("connector", SOURCES)
-def test_each_source_s_position_is_read_alike_from_both_shapes(placed: Placed, connector: str) -> None:
+def test_each_connectors_position_is_read_alike_from_both_shapes(placed: Placed, connector: str) -> None:
     _, *expected = SOURCES[connector]
 
     assert placed(both_shapes, connector) == [tuple(expected)] * 2
@@ -94,7 +94,7 @@ def broken(registry: FakeRegistry, connector: str) -> list[Record]:
 
 
 @pytest.mark.parametrize("connector", BROKEN)
-def test_a_position_with_a_component_missing_or_malformed_is_unknown(placed: Placed, connector: str) -> None:
+def test_position_with_missing_or_malformed_part_is_unknown(placed: Placed, connector: str) -> None:
     positions = [position for position, _ in placed(broken, connector)]
 
     assert positions == [None] * sum(map(len, BROKEN[connector].values()))
@@ -106,7 +106,7 @@ def files_of_mysql(registry: FakeRegistry) -> list[Record]:
     return flat(registry, "mysql", [MYSQL | change for change in changes])
 
 
-def test_mysql_s_files_compare_by_number_and_only_inside_one_server_s_series(placed: Placed) -> None:
+def test_mysql_binlogs_compare_by_number_within_one_server(placed: Placed) -> None:
     one, next_file, other_series, other_server, unknown = placed(files_of_mysql)
 
     assert next_file[1] == one[1]
@@ -121,7 +121,7 @@ def wide_number(registry: FakeRegistry) -> list[Record]:
     return flat(registry, "oracle", [ORACLE | {"scn": "9223372036854775807"}])
 
 
-def test_an_oracle_number_as_wide_as_a_bigint_is_read_whole(placed: Placed) -> None:
+def test_oracle_scn_as_wide_as_bigint_is_read_exactly(placed: Placed) -> None:
     ((position, _),) = placed(wide_number)
 
     assert position == [281474976710656, 9223372036854775807, 0x41, 0xA1B, 0x10, 3]
@@ -132,7 +132,7 @@ def other_servers(registry: FakeRegistry) -> list[Record]:
     return flat(registry, "postgresql", [{"name": "other"}, {"db": "other"}, {"name": None}, {"db": None}])
 
 
-def test_positions_of_other_servers_and_databases_are_in_other_domains(placed: Placed) -> None:
+def test_other_servers_and_databases_are_other_domains(placed: Placed) -> None:
     assert [domain for _, domain in placed(other_servers)] == [
         "other/pagila",
         "pagila/other",
@@ -146,7 +146,7 @@ def incremental(registry: FakeRegistry) -> list[Record]:
     return [Topic(COLUMNS, registry=registry).change("r", 1, lsn=None, snapshot="incremental")]
 
 
-def test_a_row_of_an_incremental_snapshot_has_no_position(found: Callable[..., list[Row]]) -> None:
+def test_incremental_snapshot_row_has_no_position(found: Callable[..., list[Row]]) -> None:
     (row,) = found(incremental)
 
     assert (row["status"], row["source_position"], row["snapshot"]) == ("ok", None, "incremental")
@@ -180,24 +180,24 @@ def of_fields(registry: FakeRegistry, name: str) -> list[Record]:
     return [here.record(here.key(1), framed(registry.add(text), body(text, {"id": 1, **values})))]
 
 
-def test_mongodb_s_position_is_the_second_and_the_number_in_it_inside_a_replica_set(placed: Placed) -> None:
+def test_mongodb_position_is_time_and_ordinal_in_a_replica_set(placed: Placed) -> None:
     assert placed(of_fields, "mongodb") == [([1_700_000_000, 7], "rs0")]
 
 
-def test_mongodb_s_changes_inside_a_transaction_have_no_position_of_their_own(placed: Placed) -> None:
+def test_mongodb_changes_in_a_transaction_have_no_position(placed: Placed) -> None:
     ((position, _),) = placed(of_fields, "mongodb in a transaction")
 
     assert position is None
 
 
-def test_a_field_of_the_source_block_is_found_by_its_long_name_first(found: Callable[..., list[Row]]) -> None:
+def test_long_name_of_a_source_field_takes_precedence(found: Callable[..., list[Row]]) -> None:
     (row,) = found(of_fields, "long names")
 
     assert (row["source_position"], row["position_domain"], row["source_ts_ms"]) == ([2], "n/d", None)
 
 
 @pytest.mark.parametrize("name", ["an array", "half a place"])
-def test_a_field_that_only_has_the_name_of_a_position_s_is_none(placed: Placed, name: str) -> None:
+def test_field_merely_named_like_a_position_is_ignored(placed: Placed, name: str) -> None:
     ((position, _),) = placed(of_fields, name)
 
     assert position is None

@@ -25,7 +25,7 @@ def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) ->
     return lake
 
 
-def test_bronze_put_back_is_compared_and_no_row_is_missing(lake: Lake) -> None:
+def test_bronze_restored_from_backup_is_compared_without_loss(lake: Lake) -> None:
     put_back = lake.back_up("bronze")
     for keys in ((1, 4), (5,)):
         lake.take(*keys)
@@ -48,7 +48,7 @@ def test_bronze_put_back_is_compared_and_no_row_is_missing(lake: Lake) -> None:
     lake.check()
 
 
-def test_silver_put_back_is_caught_up_and_gold_is_made_anew(lake: Lake) -> None:
+def test_silver_from_backup_catches_up_and_gold_is_refreshed(lake: Lake) -> None:
     put_back = lake.back_up(*(folder.name for folder in lake.root.glob("silver*")))
     lake.take(1, 4)
     lake.change(2)
@@ -69,7 +69,7 @@ def test_silver_put_back_is_caught_up_and_gold_is_made_anew(lake: Lake) -> None:
     lake.check()
 
 
-def test_look_without_spark_sees_another_history(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_without_spark_detects_a_restored_backup(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     put_back = lake.back_up("bronze")
     lake.take(4)
     put_back()

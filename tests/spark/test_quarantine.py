@@ -101,7 +101,7 @@ def here(spark: SparkSession, tmp_path: Path) -> Place:
     return Place(spark, tmp_path, quality={"expectations": (POSITIVE,)}, deletes={"mode": "hard"})
 
 
-def test_what_is_selected_comes_back_and_what_is_not_waits(here: Place) -> None:
+def test_selected_records_are_replayed_and_others_stay(here: Place) -> None:
     """A schema breaks, the same keys are changed later without it, large values left alone; then it is mended."""
     topic = here.topic
     here.land(
@@ -137,9 +137,7 @@ def test_what_is_selected_comes_back_and_what_is_not_waits(here: Place) -> None:
     )
 
 
-def test_an_operator_s_way_from_the_list_to_the_end_of_it_on_eighty_columns(
-    here: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quarantine_commands_from_list_to_drop_fit_80_columns(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = here.topic
     monkeypatch.setenv("CDC_LAKE__LAKE__ROOT", str(here.root))
     monkeypatch.setenv("CDC_LAKE__DEFAULTS__QUALITY__EXPECTATIONS", json.dumps([POSITIVE]))
@@ -194,7 +192,7 @@ def test_an_operator_s_way_from_the_list_to_the_end_of_it_on_eighty_columns(
 
 @pytest.mark.deep
 @pytest.mark.hudi
-def test_what_was_rejected_comes_back_in_every_table_whatever_dies_between_its_two_commits(
+def test_rejects_are_replayed_in_every_table_after_a_crash(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows are those that there would be had nothing been rejected; what still is not as expected stays away."""
@@ -229,7 +227,7 @@ def test_what_was_rejected_comes_back_in_every_table_whatever_dies_between_its_t
 
 
 @pytest.mark.deep
-def test_what_means_more_than_its_row_is_not_lost_with_it(here: Place) -> None:
+def test_drop_keeps_snapshot_markers_and_drops_paired_tombstones(here: Place) -> None:
     """The end of a snapshot; a delete whose tombstone comes in the next batch, and goes where that went."""
     topic = here.topic
     here.land(
@@ -300,7 +298,7 @@ class Portions(Run):
 @pytest.mark.deep
 @pytest.mark.parametrize("table_type", get_args(TableType))
 @pytest.mark.parametrize("seed", range(12))
-def test_silver_is_as_if_nothing_had_ever_been_in_quarantine(
+def test_silver_after_replay_equals_silver_without_quarantine(
     spark: SparkSession, tmp_path: Path, table_type: TableType, seed: int
 ) -> None:
     run = Portions(seed, 12)

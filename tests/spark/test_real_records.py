@@ -123,14 +123,12 @@ def check_row(about: str, record: dict[str, Any], event: Row) -> None:
 
 
 @pytest.mark.parametrize("table", ["film", "customer"])
-def test_real_records_of_both_shapes_in_one_topic_decode_to_what_was_in_the_source(
-    spark: SparkSession, table: str
-) -> None:
+def test_recorded_records_of_both_shapes_decode_to_source_values(spark: SparkSession, table: str) -> None:
     """Case F1: the shape belongs to the schema, not to the topic."""
     check(table, [fixture(f"{table}-envelope"), fixture(f"{table}-flattened")], spark)
 
 
-def test_a_real_logical_message_is_a_control_record(spark: SparkSession) -> None:
+def test_recorded_logical_message_is_a_control_record(spark: SparkSession) -> None:
     registry = FakeRegistry()
     records = records_of(fixture("message"), registry, 0)
 
@@ -159,7 +157,7 @@ def key_changes(spark: SparkSession) -> dict[tuple[str, str], dict[str, str | No
 
 @pytest.mark.parametrize("named_by", ["position", "keys"])
 @pytest.mark.parametrize("shape", ["envelope", "flattened"])
-def test_the_halves_of_a_real_key_change_have_one_name(
+def test_halves_of_a_recorded_key_change_share_one_id(
     key_changes: dict[tuple[str, str], dict[str, str | None]], shape: str, named_by: str
 ) -> None:
     found = key_changes[shape, named_by]

@@ -105,7 +105,7 @@ def place(lived: Place, tmp_path: Path) -> Place:
     return lived.copied(tmp_path / "lake")
 
 
-def test_a_rebuild_is_the_same_and_mends_what_is_not(place: Place) -> None:
+def test_rebuild_keeps_correct_rows_and_repairs_wrong_ones(place: Place) -> None:
     rows, remembered = place.rows(), place.remembered()
     assert rows and remembered
     path = f"{place.root}/silver/{FOLDER}"
@@ -216,7 +216,7 @@ def test_silver_changed_since_shown_is_not_rebuilt(
         *(pytest.param(one, marks=pytest.mark.deep) for one in ("after_compare", "after_overwrite", "before_report")),
     ],
 )
-def test_a_rebuild_that_ends_anywhere_leaves_a_table_that_goes_on(
+def test_rebuild_that_fails_anywhere_leaves_a_usable_table(
     place: Place, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     rows = place.rows()
@@ -241,7 +241,7 @@ def test_a_rebuild_that_ends_anywhere_leaves_a_table_that_goes_on(
 
 
 @pytest.mark.deep
-def test_up_to_a_place_in_the_topic_and_on_from_there(place: Place) -> None:
+def test_rebuild_until_an_offset_continues_from_there(place: Place) -> None:
     rows, remembered = place.rows(), place.remembered()
 
     done = place.rebuild(RebuildOptions(until=Offset({0: 8})))
@@ -253,7 +253,7 @@ def test_up_to_a_place_in_the_topic_and_on_from_there(place: Place) -> None:
     assert (place.rows(), place.remembered()) == (rows, remembered)
 
 
-def test_what_bronze_cannot_tell_any_more_is_refused_or_stays(place: Place, spark: SparkSession) -> None:
+def test_rebuild_without_full_history_is_refused_unless_seeded(place: Place, spark: SparkSession) -> None:
     rows = place.rows()
     spark.sql(f"DELETE FROM delta.`{place.root}/bronze/{FOLDER}` WHERE batch = 1").collect()
     place.send(1, event("u", row(1, "later"), 9_000))
@@ -273,7 +273,7 @@ def test_what_bronze_cannot_tell_any_more_is_refused_or_stays(place: Place, spar
 
 
 @pytest.mark.deep
-def test_a_column_first_seen_in_another_order_keeps_its_name(spark: SparkSession, tmp_path: Path) -> None:
+def test_columns_keep_their_names_in_any_order_of_first_use(spark: SparkSession, tmp_path: Path) -> None:
     place = Place(spark, tmp_path)
     place.knows(22)
     place.send(1, event("c", {"id": 1, "n": "text"}, 1), 21)

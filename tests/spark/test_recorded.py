@@ -97,7 +97,7 @@ QUICK = (
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.deep) for name in RECORDED]
 )
-def test_a_recorded_story_ends_in_silver_as_it_was_told(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_recorded_story_reaches_silver_unchanged(spark: SparkSession, tmp_path: Path, name: str) -> None:
     recording = RECORDED[name]
     is_plain = name.startswith("json-bare")
     settings = (

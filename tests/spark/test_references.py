@@ -35,7 +35,9 @@ def send(lake: Lake, key: int, key_id: int, value_id: int, text: str = VALUE_TEX
     lake.send_numbered(key, wire.avro(text, wire.filled(schema, change)), value_id, key_id=key_id)
 
 
-def test_names_in_headers_open_no_other_file(lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_schema_names_in_headers_open_no_other_file(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     asked = []
     monkeypatch.setattr(Storage, "_fs", lambda self, path, fs=Storage._fs: (asked.append(path), fs(self, path))[1])
     secret = tmp_path.parent / "secret.avsc"
@@ -72,7 +74,7 @@ def test_names_in_headers_open_no_other_file(lake: Lake, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("kind", ["contentId", "globalId"])
-def test_the_kind_of_the_numbers_is_settled_on_samples_and_stays(lake: Lake, kind: str) -> None:
+def test_id_kind_is_resolved_from_samples_and_kept(lake: Lake, kind: str) -> None:
     other = {"contentId": "globalId", "globalId": "contentId"}[kind]
     lake.shelf.put(f"{kind}:1", KEY_TEXT)
     lake.shelf.put(f"{kind}:2", VALUE_TEXT)
@@ -92,7 +94,7 @@ def test_the_kind_of_the_numbers_is_settled_on_samples_and_stays(lake: Lake, kin
     assert [(r["id"], r["name"], r["note"]) for r in lake.fold().values()] == [(1, "row 1", None), (2, "row 2", "new")]
 
 
-def test_a_number_that_is_the_topic_s_own_schema_in_both_ways_is_settled_by_the_bytes(lake: Lake) -> None:
+def test_id_of_own_schemas_in_both_kinds_is_resolved_by_bytes(lake: Lake) -> None:
     lake.shelf.put("contentId:1", KEY_TEXT)
     lake.shelf.put("globalId:1", KEY_TEXT)
     lake.shelf.put("contentId:2", WIDER_VALUE)
@@ -104,7 +106,7 @@ def test_a_number_that_is_the_topic_s_own_schema_in_both_ways_is_settled_by_the_
     assert lake.fold()[1]["name"] == "row 1"
 
 
-def test_a_number_that_fits_in_both_ways_and_means_different_columns_is_quarantined(lake: Lake) -> None:
+def test_id_with_ambiguous_columns_is_quarantined(lake: Lake) -> None:
     lake.shelf.put("contentId:1", KEY_TEXT)
     lake.shelf.put("contentId:2", VALUE_TEXT)
     lake.shelf.put("globalId:2", RENAMED_VALUE)
@@ -140,7 +142,7 @@ def changed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ch
     return lake.problems(), lake.fold()
 
 
-def test_once_settled_an_id_of_another_table_s_schema_is_quarantined_though_it_reads_the_bytes(
+def test_other_tables_schema_is_quarantined_even_if_it_decodes(
     changed: Changed,
 ) -> None:
     problems, rows = changed
@@ -151,23 +153,21 @@ def test_once_settled_an_id_of_another_table_s_schema_is_quarantined_though_it_r
     assert 7 not in rows
 
 
-def test_an_id_whose_two_meanings_both_fit_is_quarantined(changed: Changed) -> None:
+def test_id_with_two_fitting_meanings_is_quarantined(changed: Changed) -> None:
     problems, rows = changed
 
     assert problems[3] == "value: the reference has had several schemas, and not exactly one of them fits the bytes"
     assert 5 not in rows
 
 
-def test_an_id_that_differs_in_documentation_only_after_a_rebuild_is_read(changed: Changed) -> None:
+def test_id_changed_only_in_docs_is_read_after_registry_rebuild(changed: Changed) -> None:
     problems, rows = changed
 
     assert problems.keys() == {3, 5}
     assert rows.keys() == {2, 3, 4, 6}
 
 
-def test_a_topic_that_no_schema_is_named_after_takes_the_names_it_begins_with_and_no_others(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_topic_without_own_schema_name_adopts_its_first_names(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path, Shelf(), envelope={"record_names": ("pagila.public.thi*",)})
     lake.shelf.put("contentId:1", KEY_TEXT.replace("public.thing", "routed.from"))
     lake.shelf.put("contentId:2", VALUE_TEXT.replace("public.thing", "routed.from"))
@@ -199,7 +199,7 @@ def wiped(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -
         yield Lake(spark, tmp_path / "lake", LiveShelf(server))
 
 
-def test_a_registry_that_was_wiped_and_filled_in_another_order_is_noticed_and_nothing_is_misread(wiped: Lake) -> None:
+def test_wiped_and_refilled_registry_is_detected_not_misread(wiped: Lake) -> None:
     """Ids are used again; records of before and after are in one batch, and one id has never been looked up before."""
     wiped.shelf.put("contentId:1", KEY_TEXT)
     wiped.shelf.put("contentId:2", VALUE_TEXT)

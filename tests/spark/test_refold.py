@@ -25,9 +25,7 @@ def topic() -> Topic:
 
 
 @pytest.mark.deep
-def test_on_four_partitions_with_nothing_late_no_key_is_folded_again_and_behind_six_only_those_out_of_order(
-    spark: SparkSession, tmp_path: Path, topic: Topic
-) -> None:
+def test_only_keys_out_of_order_are_refolded(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     lake = Lake(spark, tmp_path, topic)
     lake.land([change(topic, 1 + key, key, key % 4, op="c") for key in range(KEYS)])
     lake.land([change(topic, 100 + key, key, key % 4) for key in reversed(range(KEYS))])
@@ -47,9 +45,7 @@ def test_on_four_partitions_with_nothing_late_no_key_is_folded_again_and_behind_
     assert {key: row["n"] for key, row in lake.rows().items()} == expected
 
 
-def test_a_value_that_arrives_out_of_order_fills_what_later_updates_did_not_send(
-    spark: SparkSession, tmp_path: Path, topic: Topic
-) -> None:
+def test_out_of_order_value_fills_later_unsent_values(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     lake = Lake(spark, tmp_path, topic)
     rows = lake.take(
         [change(topic, 1, 1, 0, op="c", body="old"), change(topic, 3, 1, 1, body=PLACEHOLDER)],
@@ -60,7 +56,7 @@ def test_a_value_that_arrives_out_of_order_fills_what_later_updates_did_not_send
     assert rows[1]["body"] == "new"
 
 
-def test_bronze_made_anew_is_compared_and_rows_it_knows_less_of_stand(
+def test_recreated_bronze_is_compared_and_incomplete_rows_stay(
     spark: SparkSession, tmp_path: Path, topic: Topic
 ) -> None:
     lake = Lake(spark, tmp_path, topic)
@@ -83,7 +79,7 @@ def test_bronze_made_anew_is_compared_and_rows_it_knows_less_of_stand(
     assert lake.fold().status == "unchanged"
 
 
-def test_bronze_restored_and_landed_again_changes_nothing(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+def test_restored_bronze_that_lands_again_changes_nothing(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     lake = Lake(spark, tmp_path, topic)
     lake.land([change(topic, 1, 1, 0, op="c")])
     version = lake.bronze.version()
@@ -100,7 +96,7 @@ def test_bronze_restored_and_landed_again_changes_nothing(spark: SparkSession, t
 
 
 @pytest.mark.deep
-def test_silver_restored_goes_on_from_there_and_no_batch_number_comes_twice(
+def test_restored_silver_continues_without_reusing_batch_numbers(
     spark: SparkSession, tmp_path: Path, topic: Topic
 ) -> None:
     lake = Lake(spark, tmp_path, topic, deletes={"mode": "hard"})

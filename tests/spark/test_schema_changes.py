@@ -47,7 +47,7 @@ ADJUSTED = ("Order_Date", "Order_u002dDate")
 """Names as `field.name.adjustment.mode` avro, and avro_unicode, send them."""
 
 
-def test_a_new_enum_value_is_text_and_names_stay_as_sent(lake: Lake) -> None:
+def test_new_enum_value_is_text_and_names_stay_as_sent(lake: Lake) -> None:
     """Cases N8 and N13."""
     named = dict.fromkeys(ADJUSTED, wire.optional(wire.STRING))
     few, more = (
@@ -66,7 +66,7 @@ def test_a_new_enum_value_is_text_and_names_stay_as_sent(lake: Lake) -> None:
     assert after["mood"].dataType.simpleString() == "string"
 
 
-def test_n9_a_comment_on_a_column_is_a_new_id_and_changes_no_table(lake: Lake) -> None:
+def test_n9_column_comment_is_a_new_id_and_changes_no_table(lake: Lake) -> None:
     of = table(name=wire.optional(wire.STRING))
     commented = text_of(of).replace('"name":"name"', '"doc":"what it is called","name":"name"')
     assert commented != text_of(of)
@@ -107,22 +107,20 @@ def misnamed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> M
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_n13_a_name_that_avro_does_not_take_quarantines_its_records_and_says_which(
-    misnamed: Misnamed, name: str
-) -> None:
+def test_n13_invalid_avro_name_quarantines_and_is_named(misnamed: Misnamed, name: str) -> None:
     problems, _ = misnamed
 
     said = f"`{name}` is not a valid Avro name; set field.name.adjustment.mode=avro"
     assert said in problems[BAD_NAMES.index(name)]
 
 
-def test_n13_two_names_that_differ_in_case_only_quarantine_their_records_and_say_which(misnamed: Misnamed) -> None:
+def test_n13_names_differing_only_in_case_quarantine_records(misnamed: Misnamed) -> None:
     problems, _ = misnamed
 
     assert "`order_date` differs from `Order_Date` in upper and lower case only" in problems[len(BAD_NAMES)]
 
 
-def test_n13_records_with_good_names_are_not_held_up_by_others(misnamed: Misnamed) -> None:
+def test_n13_records_with_valid_names_land(misnamed: Misnamed) -> None:
     _, rows = misnamed
 
     assert {key: row["Order_Date"] for key, row in rows.items()} == {2: "y"}

@@ -65,12 +65,12 @@ def check(spark: SparkSession, schema: WriterSchema) -> None:
 @seed(42)
 @settings(max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(TEXTS)
-def test_a_made_up_schema_is_refused_or_taken_by_the_jvm(spark: SparkSession, text: str) -> None:
+def test_generated_schema_is_refused_or_accepted_by_the_jvm(spark: SparkSession, text: str) -> None:
     check(spark, WriterSchema(text))
 
 
 @pytest.mark.parametrize("number", [10, pytest.param(400, marks=pytest.mark.deep)])
-def test_a_spoiled_schema_is_refused_or_taken_by_the_jvm(spark: SparkSession, number: int) -> None:
+def test_corrupted_schema_is_refused_or_accepted_by_the_jvm(spark: SparkSession, number: int) -> None:
     for one in range(number):
         rng = random.Random(one)
         texts = [WriterSchema(text) for text in fuzz.hostile_texts(rng)]

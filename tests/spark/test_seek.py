@@ -117,7 +117,7 @@ def topic() -> Topic:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(1, 8))])
-def test_what_was_skipped_and_is_read_after_all_is_there_once_and_silver_is_as_if_it_had_never_been_missing(
+def test_seek_back_loads_skipped_offsets_exactly_once(
     spark: SparkSession, tmp_path: Path, topic: Topic, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(seed)
@@ -150,7 +150,7 @@ def test_what_was_skipped_and_is_read_after_all_is_there_once_and_silver_is_as_i
     assert here.land().status == "unchanged"
 
 
-def test_places_to_begin_at(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+def test_start_at_latest_time_or_offsets_reads_from_there(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     records = [topic.change("c", n, timestamp_ms=START_MS + n, partition=n % 2) for n in range(6)]
     at_3 = datetime.fromtimestamp((START_MS + 3) / 1000, UTC)
     found = dict[str, list[tuple[int, int]]]()
@@ -183,7 +183,7 @@ def four_records(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
     ("start", "said"),
     [({0: 7}, "offset 7 is outside the log"), ({5: 0}, r"\[5\]: the topic does not")],
 )
-def test_a_place_that_is_not_there_is_named_before_anything_is_read(
+def test_missing_start_offset_is_named_before_reading(
     four_records: tuple[Place, Place], start: dict[int, int], said: str
 ) -> None:
     here, landed = four_records
@@ -205,14 +205,12 @@ def test_a_place_that_is_not_there_is_named_before_anything_is_read(
 
 
 @pytest.mark.parametrize("wrong", [1200, "2026-11-23T12:00:00", "first", {0: -1}])
-def test_what_is_no_place_is_refused(wrong: object) -> None:
+def test_invalid_start_is_refused(wrong: object) -> None:
     with pytest.raises(ValidationError):
         TableConfig.model_validate({"start": wrong})
 
 
-def test_what_is_skipped_is_a_gap_once_and_what_was_read_before_is_none(
-    spark: SparkSession, tmp_path: Path, topic: Topic
-) -> None:
+def test_seek_forward_records_a_gap_only_for_unread_offsets(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     here, _ = places(spark, tmp_path, [topic.change("c", n) for n in range(6)], topic)
     here.land(read={"start": {0: 3}, "max_records_per_batch": 2})
 
@@ -230,7 +228,7 @@ def test_what_is_skipped_is_a_gap_once_and_what_was_read_before_is_none(
     assert here.places() == [(0, 3), (0, 4), (0, 5), (0, 7)]
 
 
-def test_the_command_shows_what_it_means_and_does_nothing_before_it_may(
+def test_seek_shows_its_effect_and_needs_confirmation(
     spark: SparkSession, tmp_path: Path, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, _ = places(spark, tmp_path, [topic.change("c", n) for n in range(150)], topic)
@@ -254,7 +252,7 @@ def test_the_command_shows_what_it_means_and_does_nothing_before_it_may(
     assert isinstance(runner.invoke(app, [*flags, "soon"]).exception, ConfigError)
 
 
-def test_offsets_of_another_topic_are_no_places(four_records: tuple[Place, Place]) -> None:
+def test_seek_is_refused_on_a_truncated_or_recreated_topic(four_records: tuple[Place, Place]) -> None:
     _, landed = four_records
     here = Place(landed.spark, landed.root, landed.topic, deepcopy(landed.broker))
     here.broker.cut_off(here.topic.table, 0, 2)
@@ -271,7 +269,7 @@ def test_offsets_of_another_topic_are_no_places(four_records: tuple[Place, Place
 
 
 @pytest.mark.deep
-def test_nothing_is_done_once_bronze_has_read_on(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+def test_seek_is_refused_if_bronze_has_advanced(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     here, _ = places(spark, tmp_path, [topic.change("c", n) for n in range(4)], topic)
     here.land(read={"max_records_per_batch": 1, "start": {0: 2}})
     agreed = [move.model_copy(update={"offset": 3}) for move in here.offset_changes("earliest")]

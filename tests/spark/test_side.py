@@ -62,20 +62,20 @@ def pins(table: SideTable, written: tuple[Path, SidePin, SidePin]) -> Pins:
     return first, second
 
 
-def test_without_a_pin_there_are_no_entries(table: SideTable) -> None:
+def test_missing_pin_reads_no_entries(table: SideTable) -> None:
     nothing = table.read(None)
 
     assert nothing.count() == 0
     assert dict(nothing.dtypes) == {name: kind.replace(": ", ":").replace(", ", ",") for name, kind in SIDE.items()}
 
 
-def test_nothing_to_write_makes_no_table(spark: SparkSession, table: SideTable) -> None:
+def test_empty_write_creates_no_table(spark: SparkSession, table: SideTable) -> None:
     assert table.write(None, entries(spark), at_ms=0, memory_days=30) is None
     assert table.write(None, entries(spark, ("key", "a", ""), gone=True), at_ms=0, memory_days=30) is None
     assert not Path(table.path).exists()
 
 
-def test_a_merge_adds_replaces_and_removes_by_kind_and_id(spark: SparkSession, table: SideTable) -> None:
+def test_merge_adds_replaces_and_removes_by_kind_and_id(spark: SparkSession, table: SideTable) -> None:
     first = write(table, None, entries(spark, ("key", "a", "1"), ("key", "b", "1"), ("image", "a", "1")))
     changes = entries(spark, ("key", "a", "2"), ("rejected", "c", "2")).union(
         entries(spark, ("key", "b", ""), ("image", "unknown", ""), gone=True)
@@ -89,7 +89,7 @@ def test_a_merge_adds_replaces_and_removes_by_kind_and_id(spark: SparkSession, t
     assert second.id == first.id
 
 
-def test_an_entry_comes_back_as_it_went(spark: SparkSession, table: SideTable) -> None:
+def test_entry_round_trips(spark: SparkSession, table: SideTable) -> None:
     given = entries(spark, ("image", "m", '{"text": "x"}'), at_ms=7)
 
     pin = write(table, None, given)
@@ -98,14 +98,14 @@ def test_an_entry_comes_back_as_it_went(spark: SparkSession, table: SideTable) -
     assert table.read(pin).columns == list(SIDE)
 
 
-def test_a_write_that_changes_nothing_leaves_the_version(spark: SparkSession, table: SideTable, pins: Pins) -> None:
+def test_write_without_changes_keeps_the_version(spark: SparkSession, table: SideTable, pins: Pins) -> None:
     _, pin = pins
 
     assert table.write(pin, entries(spark), at_ms=0, memory_days=30) == pin
     assert write(table, pin, entries(spark, ("key", "unknown", ""), gone=True)) == pin
 
 
-def test_what_stands_beyond_the_pin_does_not_count(spark: SparkSession, table: SideTable, pins: Pins) -> None:
+def test_entries_after_the_pin_are_ignored(spark: SparkSession, table: SideTable, pins: Pins) -> None:
     first, died = pins
 
     again = write(table, first, entries(spark, ("key", "c", "3")))
@@ -114,7 +114,7 @@ def test_what_stands_beyond_the_pin_does_not_count(spark: SparkSession, table: S
     assert (again.version, again.kinds) == (died.version + 1, ("key",))
 
 
-def test_without_a_pin_what_is_there_does_not_count(spark: SparkSession, table: SideTable, pins: Pins) -> None:
+def test_existing_entries_are_ignored_without_a_pin(spark: SparkSession, table: SideTable, pins: Pins) -> None:
     _, died = pins
 
     pin = write(table, None, entries(spark, ("key", "c", "3")))
@@ -123,7 +123,7 @@ def test_without_a_pin_what_is_there_does_not_count(spark: SparkSession, table: 
     assert (pin.id, pin.kinds) == (died.id, ("key",))
 
 
-def test_entries_past_their_time_go_once_a_day(spark: SparkSession, table: SideTable) -> None:
+def test_expired_entries_are_removed_once_a_day(spark: SparkSession, table: SideTable) -> None:
     old = entries(spark, ("key", "old", "1"), at_ms=0).union(entries(spark, ("image", "new", "1"), at_ms=40 * DAY_MS))
     pin = write(table, None, old, at_ms=40 * DAY_MS)
 
@@ -136,7 +136,7 @@ def test_entries_past_their_time_go_once_a_day(spark: SparkSession, table: SideT
     assert (within.kinds, after.kinds) == (("key", "image"), ("image",))
 
 
-def test_a_table_of_many_files_is_written_anew(
+def test_table_of_many_files_is_rewritten(
     spark: SparkSession, table: SideTable, pins: Pins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, pin = pins
@@ -152,7 +152,7 @@ def test_a_table_of_many_files_is_written_anew(
     assert not {*before} & {*after}
 
 
-def test_a_table_that_is_gone_is_data_loss(
+def test_missing_table_is_data_loss(
     spark: SparkSession, table: SideTable, written: tuple[Path, SidePin, SidePin]
 ) -> None:
     *_, pin = written
@@ -181,14 +181,14 @@ def test_version_of_another_history_is_data_loss(spark: SparkSession, table: Sid
     assert held(table, second.model_copy(update={"nonce": ""})) == held(table, second)  # of versions up to 0.1.0
 
 
-def test_a_version_that_is_not_there_is_data_loss(table: SideTable, pins: Pins) -> None:
+def test_missing_version_is_data_loss(table: SideTable, pins: Pins) -> None:
     _, pin = pins
 
     with pytest.raises(DamagedFileError, match="version 9 cannot be read"):
         table.read(pin.model_copy(update={"version": 9}))
 
 
-def test_a_version_whose_files_were_vacuumed_is_data_loss(spark: SparkSession, table: SideTable, pins: Pins) -> None:
+def test_vacuumed_version_is_data_loss(spark: SparkSession, table: SideTable, pins: Pins) -> None:
     first, second = pins
     for file in table.read(first).inputFiles():
         (Path(table.path) / Path(file).name).unlink()
@@ -201,7 +201,7 @@ def test_a_version_whose_files_were_vacuumed_is_data_loss(spark: SparkSession, t
 
 
 @pytest.mark.parametrize("meanwhile", ["DELETE FROM", "INSERT INTO"])
-def test_a_table_that_another_run_writes_meanwhile_is_locked(
+def test_concurrent_write_raises_table_locked(
     spark: SparkSession, table: SideTable, pins: Pins, monkeypatch: pytest.MonkeyPatch, meanwhile: str
 ) -> None:
     _, pin = pins
@@ -218,14 +218,14 @@ def test_a_table_that_another_run_writes_meanwhile_is_locked(
         write(table, pin, entries(spark, ("key", "a", "2")))
 
 
-def test_the_commits_of_the_side_table_leave_no_settings(spark: SparkSession, table: SideTable, pins: Pins) -> None:
+def test_side_table_commits_leave_no_session_settings(spark: SparkSession, table: SideTable, pins: Pins) -> None:
     DeltaTable.forPath(spark, table.path).delete()
 
     assert DeltaTable.forPath(spark, table.path).history(1).collect()[0]["userMetadata"] is None
     assert spark.conf.get("spark.databricks.delta.merge.materializeSource", None) in (None, "auto")
 
 
-def test_entries_of_earlier_versions_are_read_as_today_s(spark: SparkSession, table: SideTable) -> None:
+def test_entries_of_older_versions_are_upgraded_on_read(spark: SparkSession, table: SideTable) -> None:
     order, place = ([1, 2], "a domain", 3), (4, "topic", 0, 0, 5)
     rows = [
         ("deleted", "gone", "gone", None, order, place, None),

@@ -71,7 +71,7 @@ def root(tmp_path: Path, folded: Path) -> Path:
     return Path(shutil.copytree(folded, tmp_path / "lake"))
 
 
-def test_each_table_holds_the_same_rows(spark: SparkSession, root: Path, topic: Topic) -> None:
+def test_every_table_has_the_same_rows(spark: SparkSession, root: Path, topic: Topic) -> None:
     lake = Lake(spark, root, topic)
     lake.land(
         [
@@ -92,7 +92,7 @@ def test_each_table_holds_the_same_rows(spark: SparkSession, root: Path, topic: 
     assert {one.behind_records for one in found} == {0}
 
 
-def test_a_record_that_cannot_be_placed_changes_no_table(spark: SparkSession, root: Path, topic: Topic) -> None:
+def test_record_without_usable_key_changes_no_table(spark: SparkSession, root: Path, topic: Topic) -> None:
     """No key at all, and one that is no Avro."""
     good = change(topic, 6, "u", 1, "bad")
     landed = Lake(spark, root, topic).land([topic.record(None, good.value), topic.record(b"\0\0", good.value)])
@@ -104,9 +104,7 @@ def test_a_record_that_cannot_be_placed_changes_no_table(spark: SparkSession, ro
     assert [rows(root, topic, layer) for layer in LAYERS.values()] == [unchanged()] * len(LAYERS)
 
 
-def test_a_key_of_other_columns_stops_each_table_and_changes_none(
-    spark: SparkSession, root: Path, topic: Topic
-) -> None:
+def test_changed_key_columns_stop_every_table_without_changes(spark: SparkSession, root: Path, topic: Topic) -> None:
     other = Topic({"n": OPTIONAL_INT, "body": OPTIONAL_STRING}, keys={"code": "int"}, registry=topic.registry)
     Lake(spark, root, topic).land([replace(change(other, 6, "u", 1, "two"), offset=100)])
 
@@ -117,7 +115,7 @@ def test_a_key_of_other_columns_stops_each_table_and_changes_none(
     assert [rows(root, topic, layer) for layer in LAYERS.values()] == [unchanged()] * len(LAYERS)
 
 
-def test_a_table_that_fails_leaves_the_others_alone(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
+def test_failing_table_does_not_affect_the_others(spark: SparkSession, tmp_path: Path, topic: Topic) -> None:
     Lake(spark, tmp_path, topic).land([change(topic, 1, "c", 1, "one")])
     theirs = tmp_path / "silver_hudi_mor" / topic.table.replace(".", "/")
     spark.range(1).write.format("delta").save(str(theirs))

@@ -170,7 +170,9 @@ def check(spark: SparkSession, seed: int, histories: int, table_type: TableType)
         pytest.param("delta", 20261121, marks=pytest.mark.deep),  # the conformance kit is there
     ],
 )
-def test_silver_is_the_fold_of_fifty_histories(spark: SparkSession, table_type: TableType, seed: int) -> None:
+def test_silver_matches_the_reference_for_fifty_histories(
+    spark: SparkSession, table_type: TableType, seed: int
+) -> None:
     check(spark, seed, 17, table_type)
 
 
@@ -178,5 +180,7 @@ def test_silver_is_the_fold_of_fifty_histories(spark: SparkSession, table_type: 
 @pytest.mark.parametrize("table_type", get_args(TableType))
 @settings(max_examples=40, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=SEEDS)
-def test_silver_is_the_fold_of_a_thousand_histories(spark: SparkSession, table_type: TableType, seed: int) -> None:
+def test_silver_matches_the_reference_for_a_thousand_histories(
+    spark: SparkSession, table_type: TableType, seed: int
+) -> None:
     check(spark, seed, 25, table_type)

@@ -77,7 +77,7 @@ def copied(spark: SparkSession, tmp_path: Path, appended: Appended) -> DeltaLake
     return DeltaLakeTable(spark, str(shutil.copytree(appended.table.path, tmp_path / "copy")), statistics=("id",))
 
 
-def test_a_table_that_does_not_exist_has_no_progress(table: DeltaLakeTable) -> None:
+def test_missing_table_has_no_progress(table: DeltaLakeTable) -> None:
     assert not table.exists()
     assert table.progress() is None
 
@@ -97,7 +97,7 @@ def test_rows_and_progress_are_one_commit(appended: Appended) -> None:
         assert Progress.from_metadata(infos["userMetadata"]) == progress
 
 
-def test_the_history_names_all_versions(spark: SparkSession, appended: Appended, copied: DeltaLakeTable) -> None:
+def test_history_lists_all_versions(spark: SparkSession, appended: Appended, copied: DeltaLakeTable) -> None:
     spark.sql(f"OPTIMIZE delta.`{copied.path}`").collect()
 
     optimized, *ours = copied.history()
@@ -107,7 +107,7 @@ def test_the_history_names_all_versions(spark: SparkSession, appended: Appended,
     assert all(abs(one.at_ms / 1000 - datetime.now(UTC).timestamp()) < 600 for one in ours)
 
 
-def test_progress_survives_the_commits_of_others(
+def test_progress_survives_commits_of_other_programs(
     spark: SparkSession, appended: Appended, copied: DeltaLakeTable
 ) -> None:
     ours = appended.given[-1]
@@ -128,7 +128,7 @@ def test_progress_survives_the_commits_of_others(
     assert sorted(DeltaTable(copied.path).to_pyarrow_table()["id"].to_pylist()) == [1, 1, 2, 2, 3, 3, 4]
 
 
-def test_a_table_without_any_progress_is_data_loss(spark: SparkSession, table: DeltaLakeTable) -> None:
+def test_table_without_any_progress_is_data_loss(spark: SparkSession, table: DeltaLakeTable) -> None:
     rows(spark, 1).write.format("delta").save(table.path)
 
     with pytest.raises(NoProgressError, match="none of its retained commits up to version") as caught:
@@ -136,7 +136,7 @@ def test_a_table_without_any_progress_is_data_loss(spark: SparkSession, table: D
     assert caught.value.exit_code == 20
 
 
-def test_a_table_whose_last_progress_was_cleaned_away_is_data_loss(spark: SparkSession, table: DeltaLakeTable) -> None:
+def test_table_whose_last_progress_was_cleaned_up_is_data_loss(spark: SparkSession, table: DeltaLakeTable) -> None:
     table.append(rows(spark, 1), bronze(1))
     for number in range(3):
         spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ('a' = '{number}')")
@@ -152,9 +152,7 @@ def test_a_table_whose_last_progress_was_cleaned_away_is_data_loss(spark: SparkS
         table.progress()
 
 
-def test_a_restore_brings_back_the_progress_and_no_number_is_used_twice(
-    spark: SparkSession, copied: DeltaLakeTable
-) -> None:
+def test_restore_recovers_progress_and_reuses_no_commit_number(spark: SparkSession, copied: DeltaLakeTable) -> None:
     restore(copied, "VERSION AS OF 0")
     spark.sql(f"ALTER TABLE delta.`{copied.path}` SET TBLPROPERTIES ('a' = 'b')")
 
@@ -186,9 +184,7 @@ def test_nonces_of_earlier_commits_are_found_by_number(spark: SparkSession, copi
     assert copied.nonce_of(5) == found[1]
 
 
-def test_a_restore_keeps_deltas_own_transactions_so_an_old_number_would_be_skipped(
-    spark: SparkSession, copied: DeltaLakeTable
-) -> None:
+def test_restore_keeps_delta_transactions_and_skips_old_numbers(spark: SparkSession, copied: DeltaLakeTable) -> None:
     restore(copied, "VERSION AS OF 0")
 
     with pytest.raises(TableLockedError):
@@ -208,7 +204,7 @@ def test_restores_of_restores_are_followed(copied: DeltaLakeTable) -> None:
     assert (progress.offsets, progress.commit, progress.epoch) == ({"topic": {0: 20}}, 3, 3)
 
 
-def test_a_restore_by_time_is_followed_whoever_made_it(spark: SparkSession, copied: DeltaLakeTable) -> None:
+def test_restore_by_time_from_spark_or_delta_rs_is_followed(spark: SparkSession, copied: DeltaLakeTable) -> None:
     made_ms = max(file.stat().st_mtime_ns for file in [log_file(copied, 0)]) // 1_000_000
     made = datetime.fromtimestamp(made_ms / 1000, UTC)
 
@@ -223,7 +219,7 @@ def test_a_restore_by_time_is_followed_whoever_made_it(spark: SparkSession, copi
     assert found == [(10, 1), (20, 2), (10, 3)]
 
 
-def test_a_restore_to_a_commit_that_was_cleaned_away_is_data_loss(spark: SparkSession, copied: DeltaLakeTable) -> None:
+def test_restore_to_a_cleaned_up_commit_is_data_loss(spark: SparkSession, copied: DeltaLakeTable) -> None:
     restore(copied, "VERSION AS OF 0")
     log_file(copied, 0).unlink()
 
@@ -231,7 +227,7 @@ def test_a_restore_to_a_commit_that_was_cleaned_away_is_data_loss(spark: SparkSe
         copied.progress()
 
 
-def test_progress_is_found_wherever_a_commit_names_it(appended: Appended, copied: DeltaLakeTable) -> None:
+def test_progress_is_found_on_any_line_of_a_commit(appended: Appended, copied: DeltaLakeTable) -> None:
     file = log_file(copied, 2)
     first, *others = file.read_text().splitlines()
 
@@ -241,7 +237,7 @@ def test_progress_is_found_wherever_a_commit_names_it(appended: Appended, copied
     assert copied.progress() == appended.given[-1]
 
 
-def test_of_writers_that_create_a_table_at_once_one_wins(spark: SparkSession, tmp_path: Path) -> None:
+def test_concurrent_table_creation_has_one_winner(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
 
     def create(number: int) -> str | Progress:
@@ -260,7 +256,7 @@ def test_of_writers_that_create_a_table_at_once_one_wins(spark: SparkSession, tm
     assert set(held(DeltaLakeTable(spark, path))) == {ended.index(winner) + 1}
 
 
-def test_no_setting_of_a_commit_outlives_it(spark: SparkSession, table: DeltaLakeTable) -> None:
+def test_commit_settings_do_not_leak_into_the_session(spark: SparkSession, table: DeltaLakeTable) -> None:
     table.append(rows(spark, 1), bronze(1))
     assert settings_left(spark) == []
 
@@ -274,7 +270,7 @@ def test_no_setting_of_a_commit_outlives_it(spark: SparkSession, table: DeltaLak
     assert table.progress().commit == 1  # type: ignore[union-attr]
 
 
-def test_a_second_writer_of_the_same_commit_number_writes_nothing(
+def test_second_append_with_the_same_commit_number_is_locked(
     spark: SparkSession, appended: Appended, copied: DeltaLakeTable
 ) -> None:
     with pytest.raises(TableLockedError) as caught:
@@ -286,7 +282,7 @@ def test_a_second_writer_of_the_same_commit_number_writes_nothing(
     assert settings_left(spark) == []
 
 
-def test_a_second_merge_of_the_same_commit_number_changes_nothing(spark: SparkSession, copied: DeltaLakeTable) -> None:
+def test_second_merge_with_the_same_commit_number_is_locked(spark: SparkSession, copied: DeltaLakeTable) -> None:
     change = spark.createDataFrame([(1, 11, "a", [], False)], CHANGE)
     other = spark.createDataFrame([(1, 99, "b", [], False)], CHANGE)
     copied.merge(change, ["id"], bronze(4))
@@ -296,13 +292,13 @@ def test_a_second_merge_of_the_same_commit_number_changes_nothing(spark: SparkSe
     assert held(copied) == {1: (11, "a"), 2: (20, None), 3: (30, None)}
 
 
-def test_a_writer_that_is_behind_by_several_commits_writes_nothing(spark: SparkSession, copied: DeltaLakeTable) -> None:
+def test_append_with_an_old_commit_number_is_locked(spark: SparkSession, copied: DeltaLakeTable) -> None:
     with pytest.raises(TableLockedError):
         copied.append(rows(spark, 9), bronze(1))
     assert set(held(copied)) == {1, 2, 3}
 
 
-def test_a_merge_updates_keeps_deletes_inserts_and_leaves_alone(spark: SparkSession, table: DeltaLakeTable) -> None:
+def test_merge_updates_keeps_deletes_and_inserts_rows(spark: SparkSession, table: DeltaLakeTable) -> None:
     stored = [(number, number * 10, f"text {number}") for number in range(1, 6)]
     table.append(spark.createDataFrame(stored, "id int, n int, text string"), bronze(1))
     changes = [
@@ -325,7 +321,7 @@ def test_a_merge_updates_keeps_deletes_inserts_and_leaves_alone(spark: SparkSess
     }
 
 
-def test_a_null_in_a_key_is_matched(spark: SparkSession, table: DeltaLakeTable) -> None:
+def test_null_in_a_key_matches(spark: SparkSession, table: DeltaLakeTable) -> None:
     table.append(spark.createDataFrame([(1, None, "a")], "id int, n int, text string"), bronze(1))
 
     table.merge(spark.createDataFrame([(1, None, "b", [], False)], CHANGE), ["id", "n"], bronze(2))
@@ -333,7 +329,7 @@ def test_a_null_in_a_key_is_matched(spark: SparkSession, table: DeltaLakeTable) 
     assert held(table) == {1: (None, "b")}
 
 
-def test_a_merge_adds_the_columns_that_are_new_in_its_own_commit(spark: SparkSession, copied: DeltaLakeTable) -> None:
+def test_merge_adds_new_columns_in_its_own_commit(spark: SparkSession, copied: DeltaLakeTable) -> None:
     schema = CHANGE.replace("text string", "text string, `Order Date` int, deep array<struct<a: int>>").replace(
         "Order Date", "Order_Date"
     )
@@ -352,9 +348,7 @@ def test_a_merge_adds_the_columns_that_are_new_in_its_own_commit(spark: SparkSes
     ]
 
 
-def test_an_overwrite_replaces_rows_and_schema_in_one_commit_and_keeps_the_versions_before(
-    spark: SparkSession, copied: DeltaLakeTable
-) -> None:
+def test_overwrite_replaces_rows_and_schema_and_keeps_history(spark: SparkSession, copied: DeltaLakeTable) -> None:
     ours = bronze(4)
 
     commit = copied.overwrite(spark.createDataFrame([("a", 1.5)], "id string, ratio double"), ours)
@@ -366,7 +360,7 @@ def test_an_overwrite_replaces_rows_and_schema_in_one_commit_and_keeps_the_versi
     assert settings_left(spark) == []
 
 
-def test_an_overwrite_creates_the_table_with_its_properties(spark: SparkSession, table: DeltaLakeTable) -> None:
+def test_overwrite_creates_the_table_with_its_properties(spark: SparkSession, table: DeltaLakeTable) -> None:
     assert table.overwrite(rows(spark), bronze(1)).version == 0
     table.overwrite(rows(spark, 1), bronze(2))
 
@@ -374,9 +368,7 @@ def test_an_overwrite_creates_the_table_with_its_properties(spark: SparkSession,
     assert held(table) == {1: (10, None)}
 
 
-def test_a_second_overwrite_of_the_same_commit_number_changes_nothing(
-    spark: SparkSession, table: DeltaLakeTable
-) -> None:
+def test_second_overwrite_with_the_same_commit_number_is_locked(spark: SparkSession, table: DeltaLakeTable) -> None:
     table.overwrite(rows(spark, 1), bronze(1))
 
     with pytest.raises(TableLockedError):
@@ -384,13 +376,13 @@ def test_a_second_overwrite_of_the_same_commit_number_changes_nothing(
     assert (table.version(), set(held(table))) == (0, {1})
 
 
-def test_a_table_made_anew_has_another_id(spark: SparkSession, table: DeltaLakeTable, appended: Appended) -> None:
+def test_recreated_table_has_another_id(spark: SparkSession, table: DeltaLakeTable, appended: Appended) -> None:
     table.append(rows(spark, 1), bronze(1))
 
     assert table.id() != appended.table.id()
 
 
-def test_every_reader_of_delta_can_read_the_table(spark: SparkSession, copied: DeltaLakeTable) -> None:
+def test_every_delta_reader_can_read_the_table(spark: SparkSession, copied: DeltaLakeTable) -> None:
     copied.merge(spark.createDataFrame([(1, None, None, [], True)], CHANGE), ["id"], bronze(4))
 
     details = SparkDeltaTable.forPath(spark, copied.path).detail().collect()[0]
@@ -400,7 +392,7 @@ def test_every_reader_of_delta_can_read_the_table(spark: SparkSession, copied: D
     assert sorted(DeltaTable(copied.path).to_pyarrow_table()["id"].to_pylist()) == [2, 3]
 
 
-def test_properties_win_over_our_defaults_and_follow_the_settings(spark: SparkSession, tmp_path: Path) -> None:
+def test_properties_override_defaults_and_follow_the_settings(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
 
     def merged(commit: int, interval: str) -> dict[str, str]:

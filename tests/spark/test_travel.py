@@ -123,7 +123,7 @@ def changes(spark: SparkSession, settings: Config, since: Point, until: Point | 
     return cdc_lake.changes(spark, TABLE, since=since, until=until, config=settings).collect()
 
 
-def test_versions_are_read_by_number_and_by_time_and_differ_by_their_changes(
+def test_delta_versions_are_read_by_number_and_time(
     spark: SparkSession, in_delta: tuple[Path, list[int], list[datetime]]
 ) -> None:
     root, versions, times = in_delta
@@ -132,7 +132,9 @@ def test_versions_are_read_by_number_and_by_time_and_differ_by_their_changes(
 
 @pytest.mark.deep
 @pytest.mark.parametrize("table_type", ["hudi-cow", "hudi-mor"])
-def test_versions_are_read_likewise(spark: SparkSession, tmp_path: Path, table_type: TableType) -> None:
+def test_versions_of_all_table_types_are_read_by_number_and_time(
+    spark: SparkSession, tmp_path: Path, table_type: TableType
+) -> None:
     settings = config(tmp_path, TABLE_TYPES[table_type])
     check_versions(spark, settings, *written(spark, silver_targets(settings, TABLE)[0]))
 
@@ -155,7 +157,7 @@ def check_versions(spark: SparkSession, settings: Config, versions: list[int], t
     assert changes(spark, settings, times[3], versions[2]) == []
 
 
-def test_a_version_that_was_vacuumed_is_an_error_at_once_and_says_what_is_there(
+def test_vacuumed_version_fails_at_once_and_names_what_remains(
     spark: SparkSession, tmp_path: Path, in_delta: tuple[Path, list[int], list[datetime]]
 ) -> None:
     root, versions, times = in_delta
@@ -167,9 +169,7 @@ def test_a_version_that_was_vacuumed_is_an_error_at_once_and_says_what_is_there(
 @pytest.mark.parametrize(
     "how", [pytest.param("clean", marks=pytest.mark.hudi), pytest.param("log cleanup", marks=pytest.mark.deep)]
 )
-def test_a_version_that_is_gone_is_an_error_at_once_and_says_what_is_there(
-    spark: SparkSession, tmp_path: Path, how: str
-) -> None:
+def test_cleaned_up_version_fails_at_once_and_names_what_remains(spark: SparkSession, tmp_path: Path, how: str) -> None:
     properties = {
         "log cleanup": {"delta.logRetentionDuration": "interval 1 days", "delta.checkpointInterval": "2"},
         "clean": {"hoodie.clean.commits.retained": "1"},
@@ -210,7 +210,7 @@ def landed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tup
     return root, topic, between
 
 
-def test_what_no_version_held_is_folded_from_bronze(
+def test_points_between_versions_are_folded_from_bronze(
     spark: SparkSession, tmp_path: Path, landed: tuple[Path, Topic, datetime]
 ) -> None:
     landed_in, topic, _ = landed
@@ -244,7 +244,7 @@ def test_what_no_version_held_is_folded_from_bronze(
 
 
 @pytest.mark.deep
-def test_changes_between_points_that_no_version_held(spark: SparkSession, tmp_path: Path) -> None:
+def test_changes_between_points_without_versions(spark: SparkSession, tmp_path: Path) -> None:
     """Soft deletes are deletes; what was written again as it was, maps included, is no change."""
     topic = Topic(COLUMNS | {"extra": ["null", {"type": "map", "values": "string"}]})
     lake, settings = Lake(spark, tmp_path, topic), config(tmp_path, deletes={"mode": "soft"})
@@ -261,7 +261,7 @@ def test_changes_between_points_that_no_version_held(spark: SparkSession, tmp_pa
     assert extra == [{"a": "1", "b": "2"}, {"a": "2", "b": "1"}]
 
 
-def test_bronze_and_gold_are_read_as_they_were(
+def test_bronze_and_gold_are_read_at_earlier_versions(
     spark: SparkSession, tmp_path: Path, landed: tuple[Path, Topic, datetime]
 ) -> None:
     landed_in, _, between = landed
@@ -293,7 +293,7 @@ def test_bronze_and_gold_are_read_as_they_were(
 
 @pytest.mark.hudi
 @pytest.mark.deep
-def test_every_commit_of_three_tables_side_by_side(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_commit_of_three_table_types_is_readable(spark: SparkSession, tmp_path: Path) -> None:
     topic = Topic(COLUMNS)
     settings = config(tmp_path, *TABLE_TYPES.values(), deletes={"mode": "hard"})
     lake, targets = Lake(spark, tmp_path, topic), silver_targets(settings, topic.table)
@@ -311,7 +311,7 @@ def test_every_commit_of_three_tables_side_by_side(spark: SparkSession, tmp_path
 
 
 @pytest.mark.deep
-def test_the_time_of_a_version_in_hudi_s_old_format(spark: SparkSession, tmp_path: Path) -> None:
+def test_version_time_of_hudi_table_version_6(spark: SparkSession, tmp_path: Path) -> None:
     settings = config(tmp_path, TABLE_TYPES["hudi-mor"].model_copy(update={"table_version": 6}))
     (target,) = silver_targets(settings, TABLE)
     versions, times = written(spark, target)

@@ -56,7 +56,7 @@ def states(report: Report) -> Mapping[str, str]:
     return {done.table: done.status for done in report.tables}
 
 
-def test_each_table_has_a_batch_in_turn_and_the_one_furthest_behind_begins(run: Callable[..., Report]) -> None:
+def test_tables_alternate_and_the_largest_backlog_starts(run: Callable[..., Report]) -> None:
     doing = Doing({"a": 1, "b": 3, "c": 2})
 
     run(doing)
@@ -64,7 +64,7 @@ def test_each_table_has_a_batch_in_turn_and_the_one_furthest_behind_begins(run: 
     assert doing.turns == ["b", "c", "a", "b", "c", "b"]
 
 
-def test_a_table_with_nothing_new_has_no_turn_and_no_lease(run: Callable[..., Report], tmp_path: Path) -> None:
+def test_table_without_new_records_gets_no_batch_and_no_lease(run: Callable[..., Report], tmp_path: Path) -> None:
     doing = Doing({"a": 0, "b": None})
 
     report = run(doing)
@@ -74,7 +74,7 @@ def test_a_table_with_nothing_new_has_no_turn_and_no_lease(run: Callable[..., Re
     assert not (tmp_path / "_leases" / "silver" / "a").exists()
 
 
-def test_whatever_happens_to_one_table_the_others_get_through(run: Callable[..., Report]) -> None:
+def test_failing_tables_do_not_stop_the_others(run: Callable[..., Report]) -> None:
     def act(spark: SparkSession, done: TableReport) -> None:
         if done.table == "b":
             raise DataLossError("b", "records are gone", "load it anew")
@@ -92,9 +92,7 @@ def test_whatever_happens_to_one_table_the_others_get_through(run: Callable[...,
     assert report.exit_code == 20
 
 
-def test_workers_side_by_side_have_sessions_whose_settings_are_their_own(
-    run: Callable[..., Report], spark: SparkSession
-) -> None:
+def test_parallel_workers_have_isolated_session_settings(run: Callable[..., Report], spark: SparkSession) -> None:
     together = threading.Barrier(2, timeout=60)
     seen: dict[str, tuple[str | None, str | None, str | None]] = {}
 
@@ -118,7 +116,7 @@ def test_workers_side_by_side_have_sessions_whose_settings_are_their_own(
     assert seen == {"a": ("a", "UTC", partitions), "b": ("b", "UTC", partitions)}
 
 
-def test_told_to_stop_it_ends_after_the_turns_under_way(run: Callable[..., Report], spark: SparkSession) -> None:
+def test_stop_ends_the_run_after_the_running_batches(run: Callable[..., Report], spark: SparkSession) -> None:
     scheduler = TableScheduler(1, spark)
     doing = Doing({"a": 5, "b": 2}, lambda spark, done: scheduler.stop())
 
@@ -129,7 +127,7 @@ def test_told_to_stop_it_ends_after_the_turns_under_way(run: Callable[..., Repor
     assert scheduler.wait(60)
 
 
-def test_a_batch_given_up_is_no_failure(run: Callable[..., Report], spark: SparkSession) -> None:
+def test_canceled_batch_is_not_a_failure(run: Callable[..., Report], spark: SparkSession) -> None:
     def act(own: SparkSession, done: TableReport) -> None:
         threading.Timer(1, scheduler.cancel).start()
         # Our sessions do not know `java_method`.
@@ -143,9 +141,7 @@ def test_a_batch_given_up_is_no_failure(run: Callable[..., Report], spark: Spark
     assert report.exit_code == 0
 
 
-def test_run_after_run_a_table_that_failed_for_good_is_left_out(
-    run: Callable[..., Report], spark: SparkSession
-) -> None:
+def test_continuous_run_skips_tables_that_failed_permanently(run: Callable[..., Report], spark: SparkSession) -> None:
     def act(own: SparkSession, done: TableReport) -> None:
         if done.table == "a":
             raise DataLossError("a", "records are gone", "load it anew")
@@ -162,7 +158,7 @@ def test_run_after_run_a_table_that_failed_for_good_is_left_out(
 
 
 @pytest.mark.parametrize(("patience", "turns", "ends"), [(60, 2, "ok"), (0, 1, "failed")])
-def test_a_turn_is_taken_again_for_a_while_when_a_server_does_not_answer(
+def test_batch_is_retried_until_retry_seconds_pass(
     run: Callable[..., Report],
     spark: SparkSession,
     caplog: pytest.LogCaptureFixture,
@@ -184,9 +180,7 @@ def test_a_turn_is_taken_again_for_a_while_when_a_server_does_not_answer(
     assert all(line.startswith("a: no answer; wait; retrying in ") for line in retries)
 
 
-def test_what_another_try_does_not_mend_is_not_tried_again_nor_after_being_told_to_stop(
-    run: Callable[..., Report], spark: SparkSession
-) -> None:
+def test_permanent_errors_and_stopped_runs_are_not_retried(run: Callable[..., Report], spark: SparkSession) -> None:
     def act(own: SparkSession, done: TableReport) -> None:
         if done.table == "a":
             raise DataLossError("a", "records are gone", "load it anew")
@@ -213,7 +207,7 @@ def test_refused_store_access_exits_2_and_is_not_retried(run: Callable[..., Repo
     assert "the store denied access" in done.error.message
 
 
-def test_full_disk_exits_10_and_the_other_tables_go_on(
+def test_full_disk_exits_10_and_the_other_tables_continue(
     run: Callable[..., Report], spark: SparkSession, tmp_path: Path
 ) -> None:
     def act(own: SparkSession, done: TableReport) -> None:
@@ -234,7 +228,7 @@ def test_full_disk_exits_10_and_the_other_tables_go_on(
 
 
 @pytest.mark.parametrize(("error", "exit_code"), [(DataLossError("a", "records are gone", "seek"), 20), (None, 10)])
-def test_report_on_a_full_disk_is_logged_and_hides_nothing(
+def test_report_on_a_full_disk_is_logged_and_keeps_the_exit_code(
     full_disk: None, caplog: pytest.LogCaptureFixture, tmp_path: Path, error: DataLossError | None, exit_code: int
 ) -> None:
     report = Report(layer="silver", tables=[TableReport(table="a", status="ok")])
@@ -263,7 +257,7 @@ def test_spark_failure_after_losing_the_lease_exits_40(
     assert {done.table: done.error.exit_code for done in report.tables if done.error} == {"a": 40, "b": 1}
 
 
-def test_standby_leaves_a_report_only_when_its_state_changes(
+def test_standby_writes_a_report_only_when_its_state_changes(
     run: Callable[..., Report], spark: SparkSession, tmp_path: Path
 ) -> None:
     config, storage = Config(lake=LakeConfig(root=str(tmp_path))), Storage(spark)
@@ -310,7 +304,7 @@ def test_expired_reports_are_removed_once_a_day(spark: SparkSession, tmp_path: P
 @pytest.mark.parametrize(
     ("rows", "stored_bytes", "is_small"), [(100, 0, True), (10**6, 0, False), (100, 1 << 40, False), (None, 0, False)]
 )
-def test_little_work_is_planned_for_one_partition(
+def test_small_batches_use_one_shuffle_partition(
     spark: SparkSession, rows: int | None, stored_bytes: int, is_small: bool
 ) -> None:
     before = spark.conf.get("spark.sql.shuffle.partitions")

@@ -34,7 +34,7 @@ def send(lake: Lake, schema_id: int, value: dict[str, Any], schema: wire.Schema 
     lake.send_numbered(1, wire.avro(wire.avro_schema(schema), wire.filled(schema, value)), schema_id)
 
 
-def test_bronze_can_hold_typed_rows_and_a_column_that_changed_its_type_has_two_fields(
+def test_decoded_bronze_has_variant_columns_for_changed_types(
     spark: SparkSession, tmp_path: Path, shelf: Shelf
 ) -> None:
     lake = Lake(spark, tmp_path, shelf, value={"decoded": True})
@@ -66,7 +66,7 @@ def test_bronze_can_hold_typed_rows_and_a_column_that_changed_its_type_has_two_f
     }
 
 
-def test_typed_rows_are_nothing_to_silver_and_can_be_left_off_again(
+def test_decoded_columns_do_not_affect_silver_and_are_optional(
     spark: SparkSession, tmp_path: Path, shelf: Shelf
 ) -> None:
     lake = Lake(spark, tmp_path, shelf, value={"decoded": True})
@@ -82,9 +82,7 @@ def test_typed_rows_are_nothing_to_silver_and_can_be_left_off_again(
     assert [one["after"] and one["after"]["name"] for one in plain.bronze()] == ["one", None]
 
 
-def test_a_record_that_cannot_be_read_stops_the_run_where_that_is_wanted(
-    spark: SparkSession, tmp_path: Path, shelf: Shelf
-) -> None:
+def test_on_error_stop_exits_30_without_a_commit(spark: SparkSession, tmp_path: Path, shelf: Shelf) -> None:
     lake = Lake(spark, tmp_path, shelf, quality={"on_error": "stop"})
     send(lake, 2, event("c", row(1, "one"), 1))
     send(lake, 9, event("c", row(1, "one"), 1))
@@ -98,9 +96,7 @@ def test_a_record_that_cannot_be_read_stops_the_run_where_that_is_wanted(
     assert not lake.table("bronze").exists()
 
 
-def test_more_in_quarantine_than_is_allowed_ends_the_run_with_30_after_the_commit(
-    spark: SparkSession, tmp_path: Path, shelf: Shelf
-) -> None:
+def test_max_quarantined_exits_30_after_commit(spark: SparkSession, tmp_path: Path, shelf: Shelf) -> None:
     lake = Lake(spark, tmp_path, shelf, quality={"max_quarantined": "0"})
     send(lake, 2, event("c", row(1, "one"), 1))
     send(lake, 9, event("c", row(1, "one"), 1))
@@ -112,16 +108,14 @@ def test_more_in_quarantine_than_is_allowed_ends_the_run_with_30_after_the_commi
 
 
 @pytest.mark.parametrize(("limit", "fails"), [("0", True), ("1", False), ("49%", True), ("50%", False)])
-def test_the_quarantine_s_limit_is_a_number_or_a_share(limit: str, fails: bool) -> None:
+def test_max_quarantined_is_a_number_or_a_share(limit: str, fails: bool) -> None:
     done = TableReport(table=TABLE.name, status="ok", rows={"read": 2, "ok": 1, "quarantined": 1})
 
     with pytest.raises(QualityGateError) if fails else nullcontext():
         land._check_quarantine_limit(done, TableConfig(quality={"max_quarantined": limit}))
 
 
-def test_ids_of_which_the_registry_knows_none_are_its_fault_unless_told_otherwise(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_unknown_ids_exit_10_unless_quarantine_unknown_ids(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path, Shelf())
     send(lake, 9, event("c", row(1, "one"), 1))
 

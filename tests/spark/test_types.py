@@ -295,13 +295,13 @@ def silver(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 @pytest.mark.parametrize("name", COLUMNS)
 @pytest.mark.parametrize("first", [pytest.param(0, id="enveloped"), pytest.param(FLAT, id="flat")])
-def test_every_type_comes_through_to_delta_and_back_by_another_reader(
+def test_every_type_reaches_delta_and_is_read_by_delta_rs(
     silver: dict[int, dict[str, Any]], first: int, name: str
 ) -> None:
     assert [silver[first + place][name] for place in range(LENGTH)] == [expected for _, expected in VALUES[name]]
 
 
-def test_a_null_where_the_schema_has_a_default_stays_null(silver: dict[int, dict[str, Any]]) -> None:
+def test_null_with_a_schema_default_stays_null(silver: dict[int, dict[str, Any]]) -> None:
     assert silver[DEFAULTED]["rating"] is None
 
 
@@ -328,17 +328,17 @@ def test_a_null_where_the_schema_has_a_default_stays_null(silver: dict[int, dict
         ({"type": "map", "values": "long"}, "map<string, bigint>"),
     ],
 )
-def test_a_column_s_type_follows_from_its_schema(kind: Any, spark_type: str) -> None:
+def test_column_type_follows_from_its_schema(kind: Any, spark_type: str) -> None:
     assert type_mapping(parse(json.dumps(kind))).type == spark_type
 
 
 @pytest.mark.parametrize("kind", [["int", "string"], ["null", "int", "string"], "null"])
-def test_a_value_of_several_types_is_refused(kind: Any) -> None:
+def test_union_of_several_types_is_refused(kind: Any) -> None:
     with pytest.raises(SchemaError):
         type_mapping(parse(json.dumps(kind)))
 
 
-def test_a_number_that_its_column_cannot_hold_quarantines_its_record_and_no_other(spark: SparkSession) -> None:
+def test_number_out_of_range_quarantines_only_its_record(spark: SparkSession) -> None:
     topic = Topic({"narrow": ["null", decimal(4, 2)], "wide": ["null", decimal(64, 0)], "variable": ["null", VARIABLE]})
     changes = [
         topic.change("c", 1, {"narrow": (10_000).to_bytes(2, "big")}),
@@ -357,7 +357,7 @@ def test_a_number_that_its_column_cannot_hold_quarantines_its_record_and_no_othe
     ]
 
 
-def test_a_number_of_too_many_digits_quarantines_its_record(spark: SparkSession) -> None:
+def test_number_with_too_many_digits_quarantines_its_record(spark: SparkSession) -> None:
     wide = decimal(64, 0)
     inner = {"type": "record", "name": "Inner", "fields": [{"name": "wide", "type": ["null", wide]}]}
     kinds = {
@@ -403,7 +403,7 @@ def test_long_number_is_written_out_once(spark: SparkSession, tmp_path: Path, mo
     assert written.value == len(numbers)
 
 
-def test_a_key_of_too_many_digits_quarantines_its_record(spark: SparkSession) -> None:
+def test_key_with_too_many_digits_quarantines_its_record(spark: SparkSession) -> None:
     topic = Topic({}, keys={"id": VARIABLE})
     keys = [variable(10**1_000 - 1, 0), variable(1, 20_000), variable(10**999, 999), variable(10**4_000, 0)]
 
@@ -425,7 +425,7 @@ def test_a_structured_date_stays_a_struct() -> None:
     )
 
 
-def test_a_text_that_is_not_unicode_does_not_stop_the_batch(spark: SparkSession) -> None:
+def test_invalid_unicode_text_does_not_stop_the_batch(spark: SparkSession) -> None:
     topic = Topic({"name": "string"}, flat=True)
     good = topic.change("c", 1, {"name": "ab"})
     broken = good.value.replace(b"\x04ab", b"\x04\xff\xfe")

@@ -48,7 +48,7 @@ def test_settings_are_read_from_a_parameter(kind: str, tmp_path: Path) -> None:
     assert config.registry.tls.ca == str(tmp_path / "conf" / "ca.pem")
 
 
-def test_the_environment_may_name_the_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_can_name_the_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_LAKE_CONFIG", stored("lake: {root: 's3://b/lake'}"))
     monkeypatch.setenv("CDC_LAKE__REGISTRY__ATTEMPTS", "7")
 
@@ -65,7 +65,7 @@ def test_the_environment_may_name_the_parameter(monkeypatch: pytest.MonkeyPatch)
         ("a: [", "this is not YAML"),
     ],
 )
-def test_a_parameter_that_does_not_say_it_right_is_named(text: str, said: str) -> None:
+def test_invalid_parameter_content_is_a_config_error(text: str, said: str) -> None:
     name = stored(text)
 
     with pytest.raises(ConfigError) as caught:
@@ -75,12 +75,12 @@ def test_a_parameter_that_does_not_say_it_right_is_named(text: str, said: str) -
     assert said in str(caught.value)
 
 
-def test_a_parameter_that_is_not_there_is_named() -> None:
+def test_missing_parameter_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match=r"ssm:/nowhere: it does not exist; check its name and the region"):
         load_config("ssm:/nowhere")
 
 
-def test_secrets_are_looked_up_where_aws_keeps_them() -> None:
+def test_secrets_are_read_from_ssm_and_secrets_manager() -> None:
     parameter, whole = (
         stored(f"{CANARY}\n", "/lake/password"),
         managed(f'{{"user": "u", "password": "{CANARY}", "n": 5}}'),
@@ -103,7 +103,7 @@ def test_secrets_are_looked_up_where_aws_keeps_them() -> None:
         (CANARY.encode(), "", "the secret is binary"),
     ],
 )
-def test_a_secret_that_is_not_as_its_reference_says_is_told_without_it(text: str | bytes, key: str, said: str) -> None:
+def test_malformed_secret_is_an_error_that_does_not_show_it(text: str | bytes, key: str, said: str) -> None:
     place = managed(text)
 
     with pytest.raises(ConfigError) as caught:
@@ -116,7 +116,7 @@ def test_a_secret_that_is_not_as_its_reference_says_is_told_without_it(text: str
         error = error.__cause__
 
 
-def test_references_to_what_aws_keeps_are_taken_for_references(tmp_path: Path) -> None:
+def test_ssm_and_secretsmanager_references_are_kept(tmp_path: Path) -> None:
     file = tmp_path / "cdc-lake.yml"
     file.write_text(
         "registry: {auth: {basic: {user: u, password: 'secretsmanager:lake/registry#password'}}, proxy: 'ssm:/proxy'}"
@@ -129,14 +129,14 @@ def test_references_to_what_aws_keeps_are_taken_for_references(tmp_path: Path) -
     assert (registry.auth.basic.password, registry.proxy) == ("secretsmanager:lake/registry#password", "ssm:/proxy")
 
 
-def test_without_a_region_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_region_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_DEFAULT_REGION")
 
     with pytest.raises(ConfigError, match="no AWS region is set; set AWS_DEFAULT_REGION"):
         load_config("ssm:/lake/config")
 
 
-def test_aws_that_does_not_answer_is_infrastructure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_aws_is_an_infrastructure_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
 
     with pytest.raises(
@@ -156,7 +156,7 @@ def test_aws_that_does_not_answer_is_infrastructure(monkeypatch: pytest.MonkeyPa
         ("InternalServerError", InfrastructureError),
     ],
 )
-def test_what_aws_answers_is_told_in_words(code: str, wanted: type[CdcLakeError]) -> None:
+def test_aws_error_codes_map_to_error_classes(code: str, wanted: type[CdcLakeError]) -> None:
     with pytest.raises(CdcLakeError, match=r"^here: ") as caught, translated("here"):
         raise ClientError({"Error": {"Code": code, "Message": "because"}}, "Ask")
 
@@ -172,14 +172,14 @@ def test_refusal_by_status_alone_is_not_retried(status: int) -> None:
         raise ClientError(answer, "HeadObject")  # type: ignore[arg-type]
 
 
-def test_a_request_that_is_none_is_a_defect_of_ours() -> None:
+def test_invalid_request_is_an_internal_error() -> None:
     with pytest.raises(CdcLakeError, match="this is a bug in cdc_lake") as caught, translated("here"):
         client("ssm").get_parameter(Nam="x")
 
     assert type(caught.value) is CdcLakeError
 
 
-def test_without_credentials_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_") and "KEY" in name]:
         monkeypatch.delenv(name)
 
@@ -187,6 +187,6 @@ def test_without_credentials_that_is_said(monkeypatch: pytest.MonkeyPatch) -> No
         load_config("ssm:/lake/config")
 
 
-def test_without_boto3_the_extra_is_named(without_boto3: None) -> None:
+def test_missing_boto3_names_the_extra(without_boto3: None) -> None:
     with pytest.raises(InstallationError, match=r"cdc-lake\[aws\]"):
         load_config("ssm:/lake/config")

@@ -39,12 +39,12 @@ def login(brokers: str = BROKERS, **more: Any) -> BrokerLogin:
     return broker_login(KafkaConfig(bootstrap_servers=brokers, auth="aws_msk_iam", **more))
 
 
-def test_without_a_login_nothing_is_added() -> None:
+def test_without_login_no_settings_are_added() -> None:
     assert broker_login(KafkaConfig()) == BrokerLogin()
     assert BrokerLogin().options == {}
 
 
-def test_javas_client_is_told_exactly_this() -> None:
+def test_java_client_gets_exactly_the_msk_iam_settings() -> None:
     assert login().options == {
         "kafka.security.protocol": "SASL_SSL",
         "kafka.sasl.mechanism": "AWS_MSK_IAM",
@@ -53,7 +53,7 @@ def test_javas_client_is_told_exactly_this() -> None:
     }
 
 
-def test_librdkafka_is_told_exactly_this() -> None:
+def test_librdkafka_gets_exactly_the_msk_iam_settings() -> None:
     told = dict(login().client)
 
     assert callable(told.pop("oauth_cb"))
@@ -69,7 +69,7 @@ def test_librdkafka_is_told_exactly_this() -> None:
         ("msk.internal:9098", {"region": "eu-west-1"}, "eu-west-1"),
     ],
 )
-def test_a_token_is_signed_for_the_brokers_region(brokers: str, more: dict[str, str], region: str) -> None:
+def test_token_is_signed_for_the_region_of_the_brokers(brokers: str, more: dict[str, str], region: str) -> None:
     token, until = login(brokers, **more).client["oauth_cb"]("")
 
     url = urlsplit(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode())
@@ -82,7 +82,7 @@ def test_a_token_is_signed_for_the_brokers_region(brokers: str, more: dict[str, 
     assert CANARY not in url.geturl()
 
 
-def test_librdkafka_asks_for_the_token() -> None:
+def test_librdkafka_requests_the_token() -> None:
     asked = []
 
     def token(said: str) -> tuple[str, float]:
@@ -98,12 +98,12 @@ def test_librdkafka_asks_for_the_token() -> None:
     assert asked
 
 
-def test_brokers_that_are_not_reached_are_infrastructure_with_a_login_too() -> None:
+def test_unreachable_brokers_are_infrastructure_with_login_too() -> None:
     with pytest.raises(InfrastructureError, match=r"Kafka at 127\.0\.0\.1:9: the broker does not respond"):
         Broker("127.0.0.1:9", 1, login()).topics()
 
 
-def test_a_region_that_nothing_says_is_asked_for(tmp_path: Path) -> None:
+def test_region_that_cannot_be_derived_is_a_config_error(tmp_path: Path) -> None:
     file = tmp_path / "cdc-lake.yml"
     file.write_text("kafka: {bootstrap_servers: 'msk.internal:9098', auth: aws_msk_iam}")
 
@@ -111,7 +111,7 @@ def test_a_region_that_nothing_says_is_asked_for(tmp_path: Path) -> None:
         load_config(file)
 
 
-def test_without_credentials_that_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_fail_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
 
@@ -119,7 +119,7 @@ def test_without_credentials_that_is_said_at_once(monkeypatch: pytest.MonkeyPatc
         login()
 
 
-def test_without_the_signer_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_signer_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def absent(name: str, *args: Any, **more: Any) -> Any:
@@ -242,7 +242,7 @@ def of(auth: str, **more: Any) -> BrokerLogin:
 
 
 @pytest.mark.parametrize("auth", RENDERED)
-def test_each_login_tells_both_clients_exactly_this(monkeypatch: pytest.MonkeyPatch, auth: str) -> None:
+def test_each_login_sets_both_clients_exactly(monkeypatch: pytest.MonkeyPatch, auth: str) -> None:
     monkeypatch.setenv("WORD", WORD)
     given, java, client = RENDERED[auth]
 
@@ -255,18 +255,18 @@ def test_each_login_tells_both_clients_exactly_this(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("url", ["http://id.example/token", "http://10.0.0.9:8080/token"])
-def test_a_client_s_secret_is_not_sent_in_the_clear(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+def test_oauth_secret_is_not_sent_in_clear_text(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("WORD", WORD)
 
     with pytest.raises(ConfigError, match=r"kafka\.oauth\.token_url: credentials would be sent unencrypted to http://"):
         of("oauthbearer", oauth={**OAUTH, "token_url": url})
 
 
-def test_every_login_is_tried() -> None:
+def test_every_login_type_is_tested() -> None:
     assert set(get_args(KafkaAuth)) == {"none", "aws_msk_iam", *RENDERED}
 
 
-def test_certificates_are_told_as_texts_wherever_they_stand(
+def test_certificates_are_passed_as_text_from_any_source(
     monkeypatch: pytest.MonkeyPatch, certificates: Certificates
 ) -> None:
     cert, key = (Path(file).read_text() for file in (certificates.client_cert, certificates.client_key))
@@ -307,7 +307,7 @@ def test_certificates_are_told_as_texts_wherever_they_stand(
         ),
     ],
 )
-def test_what_is_no_certificate_is_named(
+def test_invalid_certificate_is_named(
     monkeypatch: pytest.MonkeyPatch, certificates: Certificates, tls: dict[str, str], said: str
 ) -> None:
     monkeypatch.setenv("WORD", WORD)
@@ -321,7 +321,7 @@ def test_what_is_no_certificate_is_named(
     assert "canary" not in str(error.value)
 
 
-def test_files_are_looked_for_from_the_settings_file_on(tmp_path: Path, certificates: Certificates) -> None:
+def test_relative_files_start_at_the_settings_file(tmp_path: Path, certificates: Certificates) -> None:
     (tmp_path / "word").write_text(WORD)
     file = tmp_path / "cdc-lake.yml"
     tls = {"ca": "ca.pem", "cert": "file:client.pem", "key": "client-key.pem"}
@@ -383,7 +383,7 @@ def certificates(tmp_path: Path) -> Certificates:
         ),
     ],
 )
-def test_settings_that_do_not_fit_are_refused_unseen(tmp_path: Path, kafka: dict[str, Any], said: str) -> None:
+def test_invalid_settings_are_refused_without_showing_secrets(tmp_path: Path, kafka: dict[str, Any], said: str) -> None:
     file = tmp_path / "cdc-lake.yml"
     file.write_text(yaml.safe_dump({"kafka": kafka}))
 
@@ -394,7 +394,7 @@ def test_settings_that_do_not_fit_are_refused_unseen(tmp_path: Path, kafka: dict
     assert "canary" not in str(error.value)
 
 
-def test_what_is_allowed_is_passed_on_to_whom_it_is_for() -> None:
+def test_allowed_client_settings_reach_only_their_client() -> None:
     java = {"fetch.max.wait.ms": 200, "check.crcs": False, "linger.ms": 5}
     found = of("none", java=java, librdkafka={"socket.keepalive.enable": True})
 
@@ -403,7 +403,7 @@ def test_what_is_allowed_is_passed_on_to_whom_it_is_for() -> None:
     assert found.client == {"socket.keepalive.enable": "true"}
 
 
-def test_librdkafka_knows_all_that_is_allowed_of_it() -> None:
+def test_librdkafka_knows_all_allowed_settings() -> None:
     values = {"ssl.cipher.suites": "ALL", "ssl.curves.list": "P-256", "ssl.sigalgs.list": "RSA+SHA256"}
     words = {
         "broker.address.family": "v4",
@@ -418,7 +418,7 @@ def test_librdkafka_knows_all_that_is_allowed_of_it() -> None:
     Broker("127.0.0.1:9", 1, of("none", librdkafka=told))
 
 
-def test_a_login_that_this_librdkafka_does_not_have_says_what_to_install() -> None:
+def test_login_unsupported_by_librdkafka_names_what_to_install() -> None:
     kerberos = {"principal": "lake@EXAMPLE", "keytab": "/etc/lake.keytab"}
 
     with pytest.raises(InstallationError, match=r"kafka\.auth: gssapi: .*pip install --no-binary confluent-kafka"):
@@ -436,7 +436,7 @@ def test_a_login_that_this_librdkafka_does_not_have_says_what_to_install() -> No
         ("SaslAuthentication", KafkaError.SASL_AUTHENTICATION_FAILED, "`kafka.auth`"),
     ],
 )
-def test_refusal_of_either_client_names_permission_or_setting(java: str, client: int, todo: str) -> None:
+def test_refusal_by_either_client_names_permission_or_setting(java: str, client: int, todo: str) -> None:
     of_java = f"Caused by: org.apache.kafka.common.errors.{java}Exception: no"
 
     found = [permanent_error("here", said) for said in (of_java, str(KafkaException(KafkaError(client))))]
@@ -446,7 +446,7 @@ def test_refusal_of_either_client_names_permission_or_setting(java: str, client:
     assert permanent_error("here", str(KafkaException(KafkaError(KafkaError._TRANSPORT)))) is None
 
 
-def test_what_is_switched_off_is_told() -> None:
+def test_disabled_tls_checks_cause_warnings() -> None:
     assert KafkaConfig.model_validate({"auth": "plain", **BY_USER}).warnings == []
     assert [
         warning.partition(":")[0]
@@ -455,7 +455,7 @@ def test_what_is_switched_off_is_told() -> None:
     ] == ["kafka.tls.enabled", "kafka.tls.verify_hostname"]
 
 
-def test_the_page_names_every_login_and_every_setting_that_is_allowed() -> None:
+def test_page_lists_every_login_and_every_allowed_setting() -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "brokers.md").read_text(encoding="utf-8")
     names = {*get_args(KafkaAuth), *(name for names in ALLOWED_CLIENT_SETTINGS.values() for name in names)}
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []

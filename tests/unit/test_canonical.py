@@ -41,7 +41,7 @@ def column(kind: str, name: str = "c", **traits: Any) -> Column:
         ("++x\x01.,-\x01.,\x01,", ("+x\x01,-\x01,",)),
     ],
 )
-def test_joined_texts_are_told_again(text: str, parts: tuple[str | None, ...]) -> None:
+def test_joined_texts_are_split_again(text: str, parts: tuple[str | None, ...]) -> None:
     assert split_texts(text) == parts
 
 
@@ -58,14 +58,14 @@ def test_joined_texts_are_told_again(text: str, parts: tuple[str | None, ...]) -
         ("text", StringType(), "1", "1"),
     ],
 )
-def test_a_text_is_read_as_the_value_that_losses_are_told_of(kind: str, held: DataType, text: str, value: Any) -> None:
+def test_text_is_read_as_the_value_for_loss_rules(kind: str, held: DataType, text: str, value: Any) -> None:
     found = rule(column(kind), held)
 
     assert found is not None
     assert repr(found.read(text)) == repr(value)
 
 
-def test_an_array_is_read_as_a_tuple_and_one_of_several_dimensions_as_one_in_a_tuple() -> None:
+def test_arrays_are_read_as_tuples_and_nested_ones_are_marked() -> None:
     found = rule(column("int4", is_array=True), ArrayType(IntegerType()))
 
     assert found is not None
@@ -77,7 +77,7 @@ def test_an_array_is_read_as_a_tuple_and_one_of_several_dimensions_as_one_in_a_t
     ("kind", "held"),
     [("bytea", StringType()), ("interval", StringType()), ("hstore", StringType()), ("int4", BinaryType())],
 )
-def test_what_is_not_known_to_be_alike_is_not_compared(kind: str, held: DataType) -> None:
+def test_incomparable_types_are_not_compared(kind: str, held: DataType) -> None:
     assert rule(column(kind), held) is None
     assert rule(column(kind, is_array=True), held) is None
 
@@ -100,7 +100,7 @@ def holding(name: str) -> list[str]:
     return [name] if name in SILVER.names else []
 
 
-def test_a_column_whose_values_stand_beside_is_compared_where_all_of_them_can_be() -> None:
+def test_variant_columns_are_compared_only_if_all_are_comparable() -> None:
     table = Table("public", "thing", (column("int4", "id"), column("int4", "price"), column("date", "day")))
     silver = StructType(
         [
@@ -120,7 +120,7 @@ def test_a_column_whose_values_stand_beside_is_compared_where_all_of_them_can_be
     assert reasons == {"day": "silver stores it as string and date, the source as date"}
 
 
-def test_each_column_that_is_not_compared_says_why() -> None:
+def test_each_uncompared_column_gives_the_reason() -> None:
     shared, reasons = shared_columns(TABLE, SILVER, ["id"], holding)
 
     assert [list(one.rules) for one in (*shared.key, *shared.others)] == [["id"], ["my_name"]]
@@ -132,12 +132,12 @@ def test_each_column_that_is_not_compared_says_why() -> None:
     }
 
 
-def test_a_key_that_cannot_be_compared_is_refused() -> None:
+def test_uncomparable_key_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"silver's key \(id, raw\)"):
         shared_columns(TABLE, SILVER, ["id", "raw"], holding)
 
 
-def test_rows_are_matched_by_key_and_a_key_told_twice_is_repeated() -> None:
+def test_rows_are_matched_by_key_and_duplicate_keys_are_repeated() -> None:
     shared, _ = shared_columns(TABLE, SILVER, ["id"], holding)
     source = [TextRow(key, ("x",)) for key in (1, 2, 4, 5, 6)]
     silver = [TextRow(key, ("x",)) for key in (2, 2, 3, 3, 4)]

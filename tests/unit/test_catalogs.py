@@ -56,11 +56,11 @@ def settings(**more: Any) -> CatalogConfig:
         ("gold", "Film_Revenue", ("gold", "film_revenue")),
     ],
 )
-def test_a_table_is_called_what_hive_and_athena_take(layer: str, table: str, wanted: tuple[str, str]) -> None:
+def test_table_has_a_valid_hive_and_athena_name(layer: str, table: str, wanted: tuple[str, str]) -> None:
     assert names_of(settings(), layer, table) == wanted
 
 
-def test_templates_say_what_it_is_called() -> None:
+def test_templates_define_the_catalog_names() -> None:
     chosen = settings(database="lake", table="{layer}_{prefix}_{schema}_{table}", gold_database="marts")
 
     assert names_of(chosen, "silver", "s.db.dbo.film") == ("lake", "silver_s_db_dbo_film")
@@ -78,7 +78,7 @@ def test_templates_say_what_it_is_called() -> None:
         {"type": "hive", "region": "eu-central-1"},
     ],
 )
-def test_settings_that_do_not_fit_are_refused(wrong: dict[str, str]) -> None:
+def test_conflicting_settings_are_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
         settings(**wrong)
 
@@ -91,7 +91,7 @@ def test_settings_that_do_not_fit_are_refused(wrong: dict[str, str]) -> None:
         (("shop.public.film", "hudi_mor"), ("shop.public.film_rt", "hudi_cow"), "shop_silver.film_rt"),
     ],
 )
-def test_tables_of_one_name_collide_and_no_others(one: Any, other: Any, name: str) -> None:
+def test_only_tables_of_one_name_collide(one: Any, other: Any, name: str) -> None:
     tables = dict([one, other, ("shop.public.actor", "delta")])
 
     found = colliding(settings(table="{table}"), "silver", tables)
@@ -101,7 +101,7 @@ def test_tables_of_one_name_collide_and_no_others(one: Any, other: Any, name: st
     assert colliding(CatalogConfig(table="{table}"), "silver", tables) == {}
 
 
-def test_the_default_names_tell_schemas_apart() -> None:
+def test_default_names_distinguish_schemas() -> None:
     assert colliding(settings(), "silver", {"shop.public.film": "delta", "shop.other.film": "delta"}) == {}
 
 
@@ -118,7 +118,7 @@ def test_listed_tables_keep_the_former_default_name() -> None:
 @pytest.mark.parametrize(
     ("addresses", "todo"), [(None, "cdc-lake stack up"), ({"kafka": "127.0.0.1:1"}, "cdc-lake stack up --metastore")]
 )
-def test_an_embedded_metastore_has_to_be_there(tmp_path: Path, addresses: dict[str, str] | None, todo: str) -> None:
+def test_missing_embedded_metastore_names_the_fix(tmp_path: Path, addresses: dict[str, str] | None, todo: str) -> None:
     config = Config(stack=StackConfig(folder=str(tmp_path)), catalog=settings(type="hive", uri="embedded"))
     if addresses is not None:
         endpoints_file(tmp_path).write_text(json.dumps(addresses))
@@ -130,7 +130,7 @@ def test_an_embedded_metastore_has_to_be_there(tmp_path: Path, addresses: dict[s
     assert metastore_address(Config(catalog=settings(type="hive"))) is None
 
 
-def test_a_delta_table_is_listed_with_its_columns_or_with_one_for_all() -> None:
+def test_delta_table_is_listed_with_all_or_one_generic_column() -> None:
     listing = delta_listing(FILM)
 
     assert listing.columns == (
@@ -146,7 +146,7 @@ def test_a_delta_table_is_listed_with_its_columns_or_with_one_for_all() -> None:
     assert listing.serde == {"path": FILM.path, "serialization.format": "1"}
 
 
-def test_a_merge_on_read_table_is_listed_thrice() -> None:
+def test_merge_on_read_table_has_three_entries() -> None:
     listings = {one.name: one for one in hudi_listings(HUDI)}
 
     is_realtime = {name: "Realtime" in one.input_format for name, one in listings.items()}
@@ -156,7 +156,7 @@ def test_a_merge_on_read_table_is_listed_thrice() -> None:
     assert "partition_at_month" not in [column.name for column in listings["film"].columns]
 
 
-def test_a_schema_longer_than_a_parameter_is_cut() -> None:
+def test_schema_longer_than_a_parameter_is_split() -> None:
     wide = StructType([StructField(f"column_{number}", StringType()) for number in range(200)])
     (listing,) = hudi_listings(replace(HUDI, kind="hudi_cow", schema=wide, partition_by=()))
 
@@ -166,7 +166,7 @@ def test_a_schema_longer_than_a_parameter_is_cut() -> None:
     assert StructType.fromJson(json.loads("".join(parts))) == wide
 
 
-def test_what_is_listed_otherwise_is_said() -> None:
+def test_each_difference_of_an_entry_is_reported() -> None:
     wanted = delta_listing(FILM)
     first, second, *others = wanted.columns
 
@@ -185,7 +185,7 @@ def test_what_is_listed_otherwise_is_said() -> None:
     assert said(parameters={"spark.sql.sources.provider": "hudi"}) == [f"format is hudi {wanted.input_format}"]
 
 
-def test_an_entry_of_something_else_is_refused_and_one_of_ours_that_was_moved_is_not() -> None:
+def test_foreign_entry_is_refused_and_own_moved_entry_is_not() -> None:
     ours = delta_listing(FILM)
 
     check_is_ours(FILM, {"film": replace(ours, location="/elsewhere")})
@@ -206,7 +206,7 @@ def test_an_entry_of_something_else_is_refused_and_one_of_ours_that_was_moved_is
         ("hdfs:/a", "hdfs:///a"),
     ],
 )
-def test_a_location_is_the_same_by_other_names(one: str, other: str) -> None:
+def test_equivalent_locations_are_equal(one: str, other: str) -> None:
     assert plain_location(one) == plain_location(other)
     assert plain_location(one) != plain_location(f"{other}b")
 
@@ -215,7 +215,7 @@ def described(name: str, kind: str, **more: str) -> dict[str, Any]:
     return {"name": name, "type": ["null", {"type": kind, **more}], "default": None}
 
 
-def test_comments_are_read_off_the_schema_of_the_values() -> None:
+def test_comments_are_read_from_the_value_schema() -> None:
     row = {
         "type": "record",
         "name": "Value",

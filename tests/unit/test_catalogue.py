@@ -72,7 +72,7 @@ def loss(source: object, lake: object, found: Kind = "cell", **traits: Any) -> s
     ],
     ids=str,
 )
-def test_a_known_loss_is_named(traits: dict[str, Any], source: object, lake: object, known: str) -> None:
+def test_known_loss_is_named(traits: dict[str, Any], source: object, lake: object, known: str) -> None:
     assert loss(source, lake, **traits) == known
 
 
@@ -110,20 +110,18 @@ def test_a_known_loss_is_named(traits: dict[str, Any], source: object, lake: obj
     ],
     ids=str,
 )
-def test_the_catalogue_has_no_excuse_for_other_differences(
-    traits: dict[str, Any], source: object, lake: object
-) -> None:
+def test_other_differences_are_not_known_losses(traits: dict[str, Any], source: object, lake: object) -> None:
     assert loss(source, lake, **traits) is None
 
 
-def test_a_column_may_be_missing_only_if_its_type_is_not_sent() -> None:
+def test_missing_column_is_known_only_if_its_type_is_not_sent() -> None:
     assert loss("string", None, "column", type="polygon") == catalogue.NOT_SENT
     assert loss("string", None, "column", type="address", kind="c") == catalogue.NOT_SENT
     assert loss("string", None, "column") is None
 
 
 @pytest.mark.parametrize("kind", ["missing", "extra", "duplicate"])
-def test_no_row_may_be_missing_or_too_many(kind: Kind) -> None:
+def test_missing_or_extra_row_is_not_a_known_loss(kind: Kind) -> None:
     assert loss(None, None, kind, has_default=True, key_place=0) is None
 
 
@@ -139,7 +137,7 @@ def test_no_row_may_be_missing_or_too_many(kind: Kind) -> None:
     ],
     ids=str,
 )
-def test_a_missing_row_with_a_quarantined_key_is_known(traits: dict[str, Any], value: object, known: str) -> None:
+def test_missing_row_with_a_quarantined_key_is_known(traits: dict[str, Any], value: object, known: str) -> None:
     columns = (replace(PLAIN, type="numeric", key_place=1), replace(PLAIN, key_place=0, **traits))
     found = Difference("missing", (value, Decimal(10_000_000)), None, (), None)
 
@@ -150,9 +148,9 @@ def test_a_missing_row_with_a_quarantined_key_is_known(traits: dict[str, Any], v
     ("source", "lake"),
     [("Order Date", "Order_Date"), ("order-date", "order_date"), ("2nd", "_2nd"), ("größe", "gr__e"), ("x$y", "x_y")],
 )
-def test_a_column_is_named_as_avro_allows(source: str, lake: str) -> None:
+def test_column_names_follow_avro_rules(source: str, lake: str) -> None:
     assert in_the_lake(source) == lake
 
 
-def test_a_topic_is_named_as_kafka_allows() -> None:
+def test_topic_names_follow_kafka_rules() -> None:
     assert Table("Sky Survey", "Größe, 2.v-1", ()).topic("dump") == "dump.Sky_Survey.Gr__e__2.v-1"

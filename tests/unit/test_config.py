@@ -50,16 +50,14 @@ def refused(folder: Path, text: str) -> str:
     return str(caught.value)
 
 
-def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
+def test_empty_file_means_the_defaults(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, ""))
 
     assert config.table("any.table.at_all").deletes.mode == "soft"
     assert config.registry.ids == "auto"
 
 
-def test_the_environment_wins_over_the_file_and_leaves_its_neighbours_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_overrides_only_its_own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_LAKE__KAFKA__BOOTSTRAP_SERVERS", "env:1")
     file = written(tmp_path, "kafka: {bootstrap_servers: 'file:1', timeout_seconds: 3}\nregistry: {attempts: 9}")
 
@@ -70,7 +68,7 @@ def test_the_environment_wins_over_the_file_and_leaves_its_neighbours_alone(
     assert config.registry.attempts == 9
 
 
-def test_the_environment_names_the_file_and_an_argument_wins_over_it(
+def test_environment_names_the_file_and_an_argument_overrides_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_variable = written(tmp_path, "registry: {attempts: 2}")
@@ -82,35 +80,35 @@ def test_the_environment_names_the_file_and_an_argument_wins_over_it(
     assert load_config(by_argument).registry.attempts == 3
 
 
-def test_the_file_in_the_working_directory_is_found(tmp_path: Path) -> None:
+def test_file_in_the_working_directory_is_found(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     file = written(tmp_path / "conf", "")
 
     assert config_path() == file.resolve()
 
 
-def test_the_folder_of_the_gold_models_is_beside_the_file_unless_it_says_where(tmp_path: Path) -> None:
+def test_gold_folders_default_to_the_folder_of_the_file(tmp_path: Path) -> None:
     assert load_config(written(tmp_path, "")).gold.models == str(tmp_path / "gold")
     assert load_config(written(tmp_path, "")).gold.schemas == str(tmp_path / "schemas")
     assert load_config(written(tmp_path, "gold: {models: ../sql}")).gold.models == str(tmp_path.parent / "sql")
 
 
-def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.yml: there is no such configuration file"):
         load_config(tmp_path / "nowhere.yml")
 
 
-def test_an_unknown_key_is_named_with_the_file_and_the_nearest_known_key(tmp_path: Path) -> None:
+def test_unknown_key_is_named_with_file_and_nearest_key(tmp_path: Path) -> None:
     said = refused(tmp_path, "kafka: {bootstrap_server: 'b:1'}")
 
     assert "cdc-lake.yml: `kafka.bootstrap_server` is not a known key (did you mean `bootstrap_servers`?)" in said
 
 
-def test_an_unknown_key_of_the_first_level_is_named(tmp_path: Path) -> None:
+def test_unknown_top_level_key_is_named(tmp_path: Path) -> None:
     assert "`kafk` is not a known key (did you mean `kafka`?)" in refused(tmp_path, "kafk: {}")
 
 
-def test_an_unknown_key_of_a_table_is_named(tmp_path: Path) -> None:
+def test_unknown_key_of_a_table_is_named(tmp_path: Path) -> None:
     said = refused(tmp_path, "tables: {'a.b.c': {delete: {mode: hard}}}")
 
     assert "`tables.a.b.c.delete` is not a known key (did you mean `deletes`?)" in said
@@ -125,7 +123,7 @@ def test_an_unknown_key_of_a_table_is_named(tmp_path: Path) -> None:
         *("metadata.google.internal", "METADATA.google.internal.", "metadata", "instance-data"),
     ],
 )
-def test_metadata_services_are_refused_however_written(tmp_path: Path, host: str) -> None:
+def test_metadata_service_urls_are_refused_in_every_notation(tmp_path: Path, host: str) -> None:
     assert "a link-local address or a metadata service" in refused(
         tmp_path, f"registry: {{url: 'http://{host}/latest'}}"
     )
@@ -134,7 +132,7 @@ def test_metadata_services_are_refused_however_written(tmp_path: Path, host: str
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "10.0.0.1", "[::1]", "[fd00::1]", "[::ffff:10.0.0.1]", "registry", "1.example"]
 )
-def test_other_hosts_are_taken(tmp_path: Path, host: str) -> None:
+def test_other_hosts_are_accepted(tmp_path: Path, host: str) -> None:
     config = load_config(written(tmp_path, f"registry: {{url: 'http://{host}:8081'}}"))
 
     assert config.registry.url == f"http://{host}:8081"
@@ -176,7 +174,7 @@ def test_other_hosts_are_taken(tmp_path: Path, host: str) -> None:
         ('registry: {headers: {a: "x\\ny"}}', "a header holds printable ASCII only"),
     ],
 )
-def test_a_wrong_value_names_its_key(tmp_path: Path, text: str, key: str) -> None:
+def test_wrong_value_names_its_key(tmp_path: Path, text: str, key: str) -> None:
     assert key in refused(tmp_path, text)
 
 
@@ -195,7 +193,7 @@ def test_a_wrong_value_names_its_key(tmp_path: Path, text: str, key: str) -> Non
         ("registry: {proxy: 'http://user:hunter2@proxy'}", "write `env:NAME` or `file:PATH`"),
     ],
 )
-def test_a_secret_in_the_file_is_refused_and_not_repeated(tmp_path: Path, text: str, todo: str) -> None:
+def test_secret_in_the_file_is_refused_and_not_shown(tmp_path: Path, text: str, todo: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(written(tmp_path, text))
 
@@ -204,14 +202,14 @@ def test_a_secret_in_the_file_is_refused_and_not_repeated(tmp_path: Path, text: 
     assert "hunter2" not in str(caught.value) + str(caught.value.__cause__)
 
 
-def test_a_secret_given_to_a_part_of_the_settings_is_not_repeated_either() -> None:
+def test_secret_passed_to_a_settings_class_is_not_shown() -> None:
     with pytest.raises(ValidationError, match="write where the secret is") as caught:
         BearerAuth(token="hunter2")
 
     assert "hunter2" not in str(caught.value)
 
 
-def test_secrets_are_looked_up_where_their_references_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_read_from_variables_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "secret").write_text(" from a file \r\n")
     monkeypatch.setenv("A_SECRET", "from a variable")
 
@@ -221,9 +219,7 @@ def test_secrets_are_looked_up_where_their_references_say(tmp_path: Path, monkey
     assert "from" not in repr(found)
 
 
-def test_one_setting_of_an_authentication_may_come_from_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_can_set_one_field_of_an_authentication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_LAKE__REGISTRY__AUTH__BASIC__USER", "from the environment")
 
     config = load_config(written(tmp_path, "registry: {auth: {basic: {user: a, password: 'env:P'}}}"))
@@ -232,9 +228,7 @@ def test_one_setting_of_an_authentication_may_come_from_the_environment(
     assert (config.registry.auth.basic.user, config.registry.auth.basic.password) == ("from the environment", "env:P")
 
 
-def test_a_wrong_value_in_the_environment_is_a_configuration_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_value_in_the_environment_is_a_config_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_LAKE__REGISTRY__ATTEMPTS", "none")
 
     assert "`registry.attempts`" in refused(tmp_path, "")
@@ -277,11 +271,11 @@ def test_a_file_that_is_not_yaml_is_refused(tmp_path: Path) -> None:
     assert "this is not YAML" in refused(tmp_path, "kafka: [")
 
 
-def test_a_file_that_holds_no_keys_is_refused(tmp_path: Path) -> None:
+def test_file_without_keys_is_refused(tmp_path: Path) -> None:
     assert "must hold keys and values" in refused(tmp_path, "- kafka")
 
 
-def test_an_embedded_address_without_a_stack_says_how_to_start_one(tmp_path: Path) -> None:
+def test_embedded_address_without_a_stack_names_stack_up(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, "stack: {folder: nothing}"))
 
     with pytest.raises(ConfigError, match=r"kafka: embedded: .*stack up"):
@@ -290,7 +284,7 @@ def test_an_embedded_address_without_a_stack_says_how_to_start_one(tmp_path: Pat
         registry_address(config)
 
 
-def test_an_embedded_address_is_looked_up_where_the_stack_wrote_it(tmp_path: Path) -> None:
+def test_embedded_address_is_read_from_the_stack(tmp_path: Path) -> None:
     (tmp_path / "stack").mkdir()
     addresses = {"kafka": "127.0.0.1:9", "registry": "http://127.0.0.1:8/"}
     (tmp_path / "stack" / "endpoints.json").write_text(json.dumps(addresses))
@@ -302,7 +296,7 @@ def test_an_embedded_address_is_looked_up_where_the_stack_wrote_it(tmp_path: Pat
     assert registry_address(by_ccompat) == "http://127.0.0.1:8/apis/ccompat/v7"
 
 
-def test_relative_paths_start_at_the_file_s_folder(tmp_path: Path) -> None:
+def test_relative_paths_start_at_the_folder_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     registry = "registry: {auth: {bearer: {token: 'file:t'}}, tls: {ca: ca.pem, cert: /c.pem}, proxy: 'file:../p'}"
     config = load_config(written(tmp_path / "conf", f"lake: {{root: ../lake}}\nstack: {{folder: s}}\n{registry}"))
@@ -315,11 +309,11 @@ def test_relative_paths_start_at_the_file_s_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("root", ["s3a://bucket/lake", "/data/lake"])
-def test_urls_and_absolute_paths_stay_as_they_are(tmp_path: Path, root: str) -> None:
+def test_urls_and_absolute_paths_are_unchanged(tmp_path: Path, root: str) -> None:
     assert load_config(written(tmp_path, f"lake: {{root: '{root}'}}")).lake.root == root
 
 
-def test_tables_are_patched_by_each_glob_that_fits_in_the_file_s_order(tmp_path: Path) -> None:
+def test_matching_globs_patch_tables_in_file_order(tmp_path: Path) -> None:
     config = load_config(
         written(
             tmp_path,
@@ -347,7 +341,7 @@ def test_topics_that_take_dead_letters_have_none() -> None:
     assert config.dead_letter_topic("letters") is None
 
 
-def test_a_patch_back_to_the_default_s_value_counts(tmp_path: Path) -> None:
+def test_patch_back_to_the_default_value_is_applied(tmp_path: Path) -> None:
     config = load_config(
         written(tmp_path, "defaults: {deletes: {mode: hard}}\ntables: {'a.b.c': {deletes: {mode: soft}}}")
     )
@@ -355,7 +349,7 @@ def test_a_patch_back_to_the_default_s_value_counts(tmp_path: Path) -> None:
     assert config.table("a.b.c").deletes.mode == "soft"
 
 
-def test_of_a_table_s_own_settings_only_those_that_are_set_count() -> None:
+def test_only_explicit_table_settings_override_the_defaults() -> None:
     config = Config(
         defaults=TableConfig(deletes=DeletesConfig(mode="hard")),
         tables={"a.*": TableConfig(read=ReadConfig(max_records_per_batch=7))},
@@ -364,9 +358,7 @@ def test_of_a_table_s_own_settings_only_those_that_are_set_count() -> None:
     assert (config.table("a.b").deletes.mode, config.table("a.b").read.max_records_per_batch) == ("hard", 7)
 
 
-def test_what_a_table_is_held_in_comes_from_the_file_or_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silver_formats_come_from_file_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(tmp_path, "tables: {'a.*': {storage: [{format: hudi, type: mor}]}}")
     monkeypatch.setenv("CDC_LAKE__DEFAULTS__STORAGE", '[{"format": "hudi"}]')
 
@@ -376,7 +368,7 @@ def test_what_a_table_is_held_in_comes_from_the_file_or_the_environment(
     assert config.table("b.c").storage == (StorageConfig(format="hudi"),)
 
 
-def test_schema_files_start_at_the_configuration_file_s_folder(tmp_path: Path) -> None:
+def test_schema_files_start_at_the_folder_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "cdc-lake.yml"
     file.write_text("defaults: {key: {schemas: [key.avsc]}}\ntables: {'a.*': {value: {schemas: [sub/value.avsc]}}}\n")
 
@@ -386,9 +378,7 @@ def test_schema_files_start_at_the_configuration_file_s_folder(tmp_path: Path) -
     assert found.value.schemas == (str(tmp_path / "sub" / "value.avsc"),)
 
 
-def test_a_source_database_is_where_its_prefix_says_and_else_in_the_embedded_stack(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_source_database_is_configured_by_prefix_or_embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = "postgresql://me:secret@db.example/shop"
     (tmp_path / "address").write_text(f"{address}\n")
     monkeypatch.setenv("SHOP_URL", address)
@@ -404,9 +394,7 @@ def test_a_source_database_is_where_its_prefix_says_and_else_in_the_embedded_sta
     assert "secret" not in repr(database_url(config, "shop"))
 
 
-def test_an_address_of_another_kind_of_database_is_refused_without_being_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_non_postgres_address_is_refused_without_showing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_URL", "mysql://me:secret@db.example/shop")
     config = load_config(written(tmp_path, "databases: {shop: {url: env:SHOP_URL}}"))
 
@@ -417,7 +405,7 @@ def test_an_address_of_another_kind_of_database_is_refused_without_being_shown(
     assert caught.value.exit_code == 2
 
 
-def test_an_address_in_the_file_itself_is_refused(tmp_path: Path) -> None:
+def test_database_address_in_the_file_is_refused(tmp_path: Path) -> None:
     assert "write where the secret is" in refused(
         tmp_path, "databases: {shop: {url: 'postgresql://me:secret@db/shop'}}"
     )
@@ -436,7 +424,7 @@ def test_an_address_in_the_file_itself_is_refused(tmp_path: Path) -> None:
         ({"merge": {"sequence_by": "at"}, "schema": {"exclude": ("at",)}}, "t: schema.exclude: at: "),
     ],
 )
-def test_a_setting_that_lacks_another_one_is_named(settings: dict[str, Any], said: str) -> None:
+def test_incomplete_settings_name_what_is_missing(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         TableConfig(**settings).check("t")
     TableConfig(value=ValueConfig(wire_format="bare", schemas=("a.avsc",)), key=KeyConfig(wire_format="string")).check(

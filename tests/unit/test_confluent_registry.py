@@ -28,7 +28,7 @@ def registered(schema: object, *references: tuple[str, int], **more: object) -> 
     return {"schema": text, **({"references": named} if named else {}), **more}
 
 
-def test_an_id_is_its_text_and_a_type_that_is_not_named_is_avro(server: FakeServer) -> None:
+def test_id_returns_its_text_and_the_default_type_is_avro(server: FakeServer) -> None:
     server.answer("/schemas/ids/5", (200, registered('"string"')))
 
     assert client(server).schema("id", "5") == RegisteredSchema('"string"', "AVRO")
@@ -36,14 +36,14 @@ def test_an_id_is_its_text_and_a_type_that_is_not_named_is_avro(server: FakeServ
 
 
 @pytest.mark.parametrize("kind", ["JSON", "PROTOBUF"])
-def test_a_schema_of_another_type_is_as_it_was_registered(server: FakeServer, kind: str) -> None:
+def test_schema_of_another_type_is_returned_as_registered(server: FakeServer, kind: str) -> None:
     server.answer("/schemas/ids/5", (200, registered("{}", ("Other", 1), schemaType=kind)))
 
     assert client(server).schema("id", "5") == RegisteredSchema("{}", kind)
     assert len(server.seen) == 1
 
 
-def test_ids_of_a_context_are_asked_for_in_it_and_kept_apart_by_name(server: FakeServer) -> None:
+def test_ids_of_a_context_are_requested_and_named_by_context(server: FakeServer) -> None:
     server.answer("/schemas/ids/5", (200, registered('"string"')))
     server.answer(f"/schemas/ids/5?{IN_CONTEXT}", (200, registered('"int"')))
 
@@ -53,13 +53,13 @@ def test_ids_of_a_context_are_asked_for_in_it_and_kept_apart_by_name(server: Fak
     assert (client(server).name, client(server, context="eu").name) == ("confluent", "confluent.eu")
 
 
-def test_a_guid_is_asked_for_as_one(server: FakeServer) -> None:
+def test_guid_is_requested_by_guid(server: FakeServer) -> None:
     server.answer(f"/schemas/guids/{GUID}", (200, registered('"string"', guid=GUID)))
 
     assert client(server).schema("guid", GUID) == RegisteredSchema('"string"')
 
 
-def test_a_registry_that_is_not_confluent_s_has_no_guids(server: FakeServer) -> None:
+def test_non_confluent_registry_is_not_asked_for_guids(server: FakeServer) -> None:
     server.answer(f"/schemas/guids/{GUID}", (200, registered('"string"', guid=GUID)))
 
     assert client(server, name="ccompat").schema("guid", GUID) is None
@@ -79,15 +79,13 @@ def test_a_registry_that_is_not_confluent_s_has_no_guids(server: FakeServer) -> 
         ("glue", GUID),
     ],
 )
-def test_an_id_that_cannot_be_one_is_never_sent(server: FakeServer, kind: str, hostile: str) -> None:
+def test_invalid_id_is_never_sent(server: FakeServer, kind: str, hostile: str) -> None:
     assert client(server).schema(kind, hostile) is None
     assert not server.seen
 
 
 @pytest.mark.parametrize(("context", "prefix", "query"), [(None, "", ""), ("eu", "%3A.eu%3A", f"?{IN_CONTEXT}")])
-def test_references_are_followed_and_written_into_the_text(
-    server: FakeServer, context: str | None, prefix: str, query: str
-) -> None:
+def test_references_are_resolved_and_inlined(server: FakeServer, context: str | None, prefix: str, query: str) -> None:
     server.answer(f"/schemas/ids/1{query}", (200, registered(a_record("Outer", "x.Middle"), ("a/Middle", 3))))
     middle = registered(a_record("Middle", "x.Inner"), ("Inner", 1), subject="a/Middle", version=3, id=7)
     inner = registered(a_record("Inner", "int"), ("a/Middle", 3), subject="Inner", version=1, id=8)
@@ -100,7 +98,7 @@ def test_references_are_followed_and_written_into_the_text(
     assert fields(fields(fields(parse(found.text))["v"])["v"]) == {"v": {"type": "int"}}
 
 
-def test_a_reference_into_another_context_is_followed_there(server: FakeServer) -> None:
+def test_reference_into_another_context_is_resolved_there(server: FakeServer) -> None:
     server.answer(f"/schemas/ids/1?{IN_CONTEXT}", (200, registered(a_record("A", "x.B"), (":.us:B", 1))))
     server.answer("/subjects/%3A.us%3AB/versions/1?deleted=true", (200, registered(a_record("B", "int"))))
 
@@ -110,32 +108,32 @@ def test_a_reference_into_another_context_is_followed_there(server: FakeServer) 
     assert fields(fields(parse(found.text))["v"]) == {"v": {"type": "int"}}
 
 
-def test_a_reference_to_what_the_registry_does_not_have_is_its_fault(server: FakeServer) -> None:
+def test_missing_reference_is_an_infrastructure_error(server: FakeServer) -> None:
     server.answer("/schemas/ids/1", (200, registered(a_record("A", "x.B"), ("B", 2))))
 
     with pytest.raises(InfrastructureError, match="refers to version 2 of the subject B, which it lacks"):
         client(server).schema("id", "1")
 
 
-def test_an_id_that_the_registry_does_not_have_is_none_after_some_patience(server: FakeServer) -> None:
+def test_missing_id_is_none_after_retries(server: FakeServer) -> None:
     assert client(server).schema("id", "99") is None
     assert server.asked["/schemas/ids/99"] == 3
 
 
-def test_an_id_that_a_follower_does_not_have_yet_is_found(server: FakeServer) -> None:
+def test_id_missing_on_a_follower_is_found_by_retry(server: FakeServer) -> None:
     server.answer("/schemas/ids/1", (404, {"error_code": 40403, "message": "no"}), (200, registered('"string"')))
 
     assert client(server).schema("id", "1") == RegisteredSchema('"string"')
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_an_answer_that_may_pass_by_itself_is_asked_for_again(server: FakeServer, status: int) -> None:
+def test_temporary_error_is_retried(server: FakeServer, status: int) -> None:
     server.answer("/schemas/ids/1", (status, {"error_code": 50001, "message": "later"}), (200, registered('"string"')))
 
     assert client(server).schema("id", "1") == RegisteredSchema('"string"')
 
 
-def test_a_registry_that_stays_down_is_bad_infrastructure(server: FakeServer) -> None:
+def test_registry_that_stays_down_is_an_infrastructure_error(server: FakeServer) -> None:
     server.answer("/schemas/ids/1", (429, {"error_code": 42901, "message": "slow down"}))
 
     with pytest.raises(InfrastructureError, match="responded with 429") as caught:
@@ -145,7 +143,7 @@ def test_a_registry_that_stays_down_is_bad_infrastructure(server: FakeServer) ->
     assert server.asked["/schemas/ids/1"] == 3
 
 
-def test_a_registry_that_takes_too_long_is_bad_infrastructure(server: FakeServer) -> None:
+def test_registry_timeout_is_an_infrastructure_error(server: FakeServer) -> None:
     server.delay_seconds = 1.0
     registry = ConfluentRegistry(Endpoint(server.url, timeout_seconds=0.1, attempts=2))
 
@@ -155,7 +153,7 @@ def test_a_registry_that_takes_too_long_is_bad_infrastructure(server: FakeServer
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_refused_credentials_stop_at_once(server: FakeServer, status: int) -> None:
+def test_refused_credentials_are_not_retried(server: FakeServer, status: int) -> None:
     server.answer("/schemas/types", (status, {"error_code": status * 100, "message": "no"}))
 
     with pytest.raises(ConfigError, match=f"rejects the credentials .{status}.*registry.auth") as caught:
@@ -168,7 +166,7 @@ def test_refused_credentials_stop_at_once(server: FakeServer, status: int) -> No
 @pytest.mark.parametrize(
     "body", ["<html>welcome</html>", "17", [], {}, {"schema": 5}, {"schema": "x", "references": 3}]
 )
-def test_an_answer_that_is_no_schema_is_bad_infrastructure(server: FakeServer, body: object) -> None:
+def test_response_without_schema_is_an_infrastructure_error(server: FakeServer, body: object) -> None:
     server.answer("/schemas/ids/1", (200, body))
 
     with pytest.raises(InfrastructureError, match=f"registry at {server.url}: its response is not"):
@@ -176,14 +174,14 @@ def test_an_answer_that_is_no_schema_is_bad_infrastructure(server: FakeServer, b
 
 
 @pytest.mark.parametrize("reference", [{"subject": 5, "version": 1}, {"subject": "B", "version": "../1"}, {}])
-def test_references_that_are_none_are_bad_infrastructure(server: FakeServer, reference: object) -> None:
+def test_malformed_references_are_an_infrastructure_error(server: FakeServer, reference: object) -> None:
     server.answer("/schemas/ids/1", (200, registered(a_record("A", "x.B"), references=[reference])))
 
     with pytest.raises(InfrastructureError, match="its response about references is not"):
         client(server).schema("id", "1")
 
 
-def test_an_answer_without_end_is_not_read_to_its_end(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversize_response_is_an_infrastructure_error(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "MAX_RESPONSE_BYTES", 1000)
     server.answer("/schemas/ids/1", (200, json.dumps({"schema": "x" * 985}).ljust(1000)))
     server.answer("/schemas/ids/2", (200, json.dumps({"schema": "x" * 985}).ljust(1001)))
@@ -202,7 +200,7 @@ def test_a_redirect_is_not_followed(server: FakeServer) -> None:
         assert not elsewhere.seen
 
 
-def test_a_registry_that_does_not_listen_is_bad_infrastructure(server: FakeServer) -> None:
+def test_closed_registry_port_is_an_infrastructure_error(server: FakeServer) -> None:
     registry = client(server, attempts=1)
     server.socket.close()
 
@@ -210,7 +208,7 @@ def test_a_registry_that_does_not_listen_is_bad_infrastructure(server: FakeServe
         registry.check()
 
 
-def test_a_registry_that_answers_passes_the_check(server: FakeServer) -> None:
+def test_responding_registry_passes_the_check(server: FakeServer) -> None:
     server.answer("/schemas/types", (200, ["AVRO", "JSON"]))
 
     client(server).check()
@@ -218,7 +216,7 @@ def test_a_registry_that_answers_passes_the_check(server: FakeServer) -> None:
     assert server.asked["/schemas/types"] == 1
 
 
-def test_what_answers_otherwise_is_a_wrong_setting(server: FakeServer) -> None:
+def test_other_server_is_a_config_error(server: FakeServer) -> None:
     with pytest.raises(
         ConfigError,
         match=r"the server is not a Confluent-compatible registry .*check registry\.type, and registry\.url",

@@ -39,7 +39,7 @@ DEAR, CHEAP = "tests/dear/test_dear.py", "tests/cheap/test_cheap.py"
 
 
 @pytest.mark.parametrize("processes", [[], ["-n", "2", "--dist", "loadfile"]], ids=["one process", "two processes"])
-def test_a_whole_run_fails_where_a_folder_costs_more_than_its_record(suite: Path, processes: list[str]) -> None:
+def test_full_run_fails_if_a_folder_exceeds_its_recorded_cost(suite: Path, processes: list[str]) -> None:
     ended = run(suite, {DEAR: 1, CHEAP: 10_000}, *processes)
 
     assert ended.returncode == 1, ended.stdout + ended.stderr
@@ -47,14 +47,14 @@ def test_a_whole_run_fails_where_a_folder_costs_more_than_its_record(suite: Path
     assert "2 passed" in ended.stdout
 
 
-def test_a_run_of_some_tests_is_not_judged(suite: Path) -> None:
+def test_partial_run_is_not_checked_against_costs(suite: Path) -> None:
     ended = run(suite, {DEAR: 1, CHEAP: 1}, DEAR)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert f"s  {DEAR}" in ended.stdout
 
 
-def test_a_recorded_run_passes_again_and_starts_with_what_costs_most(suite: Path) -> None:
+def test_recorded_run_passes_and_starts_the_most_expensive_first(suite: Path) -> None:
     assert run(suite, {}, "--record-costs").returncode == 0
     recorded = json.loads((suite / "costs.json").read_text())
 
@@ -65,7 +65,7 @@ def test_a_recorded_run_passes_again_and_starts_with_what_costs_most(suite: Path
     assert again.stdout.index(f"{DEAR}::") < again.stdout.index(f"{CHEAP}::")
 
 
-def test_a_folder_may_cost_a_third_and_what_starts_more() -> None:
+def test_folder_may_exceed_its_cost_by_a_third_and_startup() -> None:
     recorded = {"tests/a/test_one.py": 60_000.0, "tests/a/test_two.py": 30_000.0, "tests/b/test_gone.py": 5.0}
 
     assert costs.too_expensive({"tests/a/test_one.py": 110_000.0, "tests/a/test_new.py": 20_000.0}, recorded) == {}

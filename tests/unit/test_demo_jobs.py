@@ -17,7 +17,7 @@ print("warning dump.public.port: a null in `name` arrives as the column's defaul
 """
 
 
-def test_warning_behind_a_report_does_not_hide_it(tmp_path: Path) -> None:
+def test_warning_after_the_report_does_not_hide_it(tmp_path: Path) -> None:
     submit = tmp_path / "submit.py"
     submit.write_text(SUBMIT)
     where = Where((sys.executable, str(submit)), CHECKOUT / "jobs", CHECKOUT / "conf" / "cdc-lake.yml", os.environ)

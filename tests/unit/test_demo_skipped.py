@@ -14,7 +14,7 @@ def printed(skipped: dict[str, int]) -> list[str]:
     return [line.rstrip() for line in out.getvalue().splitlines() if line.startswith("Skipped")]
 
 
-def test_skipped_errors_are_printed_with_their_number() -> None:
+def test_skipped_errors_are_printed_with_their_count() -> None:
     assert printed({'role "bob" does not exist': 7, "syntax error": 1}) == [
         'Skipped: role "bob" does not exist (7 times).',
         "Skipped: syntax error.",

@@ -28,7 +28,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_home_in_a_shared_folder_has_a_name_of_its_own(site: Site, shared: Path) -> None:
+def test_each_home_in_a_shared_folder_has_a_unique_name(site: Site, shared: Path) -> None:
     Postgres(site)._make_home()
     first = (site.folder / "postgres").readlink()
     (site.folder / "postgres").unlink()
@@ -40,14 +40,14 @@ def test_home_in_a_shared_folder_has_a_name_of_its_own(site: Site, shared: Path)
     assert (first / "data").stat().st_mode & 0o077 == 0
 
 
-def test_home_stays_between_starts(site: Site, shared: Path) -> None:
+def test_home_is_kept_between_starts(site: Site, shared: Path) -> None:
     for _ in range(2):
         Postgres(site)._make_home()
 
     assert len(list(shared.iterdir())) == 1
 
 
-def test_link_of_somebody_else_is_not_followed(site: Site, shared: Path, tmp_path: Path) -> None:
+def test_foreign_symlink_is_not_followed(site: Site, shared: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.mkdir()
     (shared / "removed").symlink_to(victim)  # after a cleaner had removed the home of this name

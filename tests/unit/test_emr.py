@@ -99,12 +99,12 @@ def steps_request(line: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_request_is_as_it_is_to_be(name: str, tmp_path: Path) -> None:
+def test_rendered_request_matches_the_golden_file(name: str, tmp_path: Path) -> None:
     assert json.loads(rendered(CASES[name], tmp_path)) == golden(name), "run `python tests/emr_requests.py`"
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_botocore_takes_a_request_for_one(name: str) -> None:
+def test_botocore_accepts_the_request(name: str) -> None:
     service, api = operation(name)
     shape = botocore.session.get_session().get_service_model(service).operation_model(api).input_shape
     token = {"clientToken": "as-boto3-adds-it"} if service == "emr-serverless" else {}
@@ -116,7 +116,7 @@ def test_botocore_takes_a_request_for_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if operation(name)[1] == "AddJobFlowSteps"])
-def test_a_line_adds_the_same_step(name: str, tmp_path: Path) -> None:
+def test_cli_line_adds_the_same_step(name: str, tmp_path: Path) -> None:
     line = rendered(CASES[name], tmp_path, "cli")
 
     assert in_shell(line)[:2] == ["emr", "add-steps"]
@@ -124,7 +124,7 @@ def test_a_line_adds_the_same_step(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("serverless")])
-def test_a_line_starts_the_same_job_run(name: str, tmp_path: Path) -> None:
+def test_cli_line_starts_the_same_job_run(name: str, tmp_path: Path) -> None:
     line, request = rendered(CASES[name], tmp_path, "cli"), golden(name)
     flags = flags_of(line)
 
@@ -142,7 +142,7 @@ def test_a_line_starts_the_same_job_run(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "cluster" in name])
-def test_a_line_makes_the_same_cluster(name: str, tmp_path: Path) -> None:
+def test_cli_line_creates_the_same_cluster(name: str, tmp_path: Path) -> None:
     flags, request = flags_of(rendered(CASES[name], tmp_path, "cli")), golden(name)
     groups = [
         {"Name": one["InstanceGroupType"].lower(), "InstanceRole": one.pop("InstanceGroupType"), **one}
@@ -179,7 +179,7 @@ def test_a_line_makes_the_same_cluster(name: str, tmp_path: Path) -> None:
 @example("\n'\\\n")
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_argument_comes_through_shell_and_request(tmp_path: Path, text: str) -> None:
+def test_any_argument_survives_shell_and_request(tmp_path: Path, text: str) -> None:
     config = load_config(written(tmp_path, EC2))
     job = submission(config, "bronze", ("--table", text))
     target = open_target(emr_settings(config))
@@ -190,14 +190,14 @@ def test_any_argument_comes_through_shell_and_request(tmp_path: Path, text: str)
     assert steps_request(target.line(job)) == target.request(job)
 
 
-def test_a_line_that_is_pasted_has_a_flag_a_line() -> None:
+def test_shell_line_puts_each_flag_on_its_own_line() -> None:
     line = shell_line("aws x", {"--a": "b c", "--none": None, "--flag": (), "--words": ("k=v w", "x=y"), "--j": ["'"]})
 
     assert line == "aws x \\\n  --a 'b c' \\\n  --flag \\\n  --words 'k=v w' x=y \\\n  --j '[\n \"'\"'\"'\"\n]'"
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_delta_and_hudi_are_awss_own_and_the_rest_is_of_the_package(name: str) -> None:
+def test_requests_use_emr_builds_of_delta_and_hudi(name: str) -> None:
     jars = re.findall(r'[^\s",=]+\.jar\b', json.dumps(golden(name)))
     if "cluster" in name:
         assert jars == []
@@ -214,7 +214,7 @@ def test_delta_and_hudi_are_awss_own_and_the_rest_is_of_the_package(name: str) -
     ]
 
 
-def test_a_cluster_is_made_and_takes_steps_which_are_listed(aws: None, tmp_path: Path) -> None:
+def test_cluster_is_created_and_its_steps_are_listed(aws: None, tmp_path: Path) -> None:
     emr = boto3.client("emr", region_name=REGION)
     made = called(tmp_path, EC2, "submit", "cluster")
     cluster = made.stdout.strip()
@@ -243,7 +243,7 @@ def test_a_cluster_is_made_and_takes_steps_which_are_listed(aws: None, tmp_path:
     assert max(map(len, shown.stdout.splitlines())) <= 80
 
 
-def test_a_job_run_is_started_and_looked_at(aws: None, tmp_path: Path) -> None:
+def test_job_run_is_started_and_its_status_shown(aws: None, tmp_path: Path) -> None:
     emr = boto3.client("emr-serverless", region_name=REGION)
     made = emr.create_application(name="lake", releaseLabel="emr-7.13.0", type="SPARK", clientToken="t")
     text = SERVERLESS.replace("00f1abcdef", made["applicationId"])
@@ -261,7 +261,7 @@ def test_a_job_run_is_started_and_looked_at(aws: None, tmp_path: Path) -> None:
     assert run in called(tmp_path, text, "status", run).stdout
 
 
-def test_a_step_that_failed_ends_with_1_and_says_where_its_report_is(aws: None, tmp_path: Path) -> None:
+def test_failed_step_exits_1_and_names_the_report_location(aws: None, tmp_path: Path) -> None:
     made = called(tmp_path, EC2, "submit", "cluster").stdout.strip()
     named = ("--cluster-id", made)
     step = called(tmp_path, EC2, "submit", "bronze", "--table", "a", *named).stdout.strip()
@@ -276,7 +276,7 @@ def test_a_step_that_failed_ends_with_1_and_says_where_its_report_is(aws: None, 
     assert called(tmp_path, EC2, "status", *named).exit_code == 0
 
 
-def test_why_a_step_failed_is_told() -> None:
+def test_status_shows_why_a_step_failed() -> None:
     failure = {"Reason": "Unknown Error.", "LogFile": "s3://logs/stderr.gz"}
     step = {"Id": "s-1", "Name": "n", "Status": {"State": "FAILED", "FailureDetails": failure}}
 
@@ -316,7 +316,7 @@ def test_why_a_step_failed_is_told() -> None:
         ),
     ],
 )
-def test_what_is_missing_or_wrong_is_named(tmp_path: Path, text: str, words: tuple[str, ...], said: str) -> None:
+def test_missing_or_wrong_settings_are_named(tmp_path: Path, text: str, words: tuple[str, ...], said: str) -> None:
     error = refusal(tmp_path, text, *words)
 
     assert said in str(error)
@@ -325,16 +325,14 @@ def test_what_is_missing_or_wrong_is_named(tmp_path: Path, text: str, words: tup
 
 
 @pytest.mark.parametrize("words", [("--tabel", "a"), (), ("--table", "a", "--parallel", "none"), ("--model", "a")])
-def test_flags_that_the_job_does_not_take_are_refused_before_anything_is_sent(
-    tmp_path: Path, words: tuple[str, ...]
-) -> None:
+def test_unknown_job_flags_are_refused_before_sending(tmp_path: Path, words: tuple[str, ...]) -> None:
     refused = called(tmp_path, EC2, "submit", "bronze", *words)
 
     assert refused.exit_code == 2
     assert "Usage: bronze.py" in refused.stderr
 
 
-def test_a_cluster_or_step_that_is_not_there_is_a_setting(aws: None, tmp_path: Path) -> None:
+def test_missing_cluster_or_step_is_a_config_error(aws: None, tmp_path: Path) -> None:
     cluster = called(tmp_path, EC2, "submit", "cluster").stdout.strip()
 
     error = refusal(tmp_path, EC2, "status", "s-NOWHERE", "--cluster-id", cluster)
@@ -343,14 +341,14 @@ def test_a_cluster_or_step_that_is_not_there_is_a_setting(aws: None, tmp_path: P
     assert f"step s-NOWHERE: cluster {cluster} does not have this step" in str(error)
 
 
-def test_an_application_or_run_that_is_not_there_is_a_setting(aws: None, tmp_path: Path) -> None:
+def test_missing_application_or_run_is_a_config_error(aws: None, tmp_path: Path) -> None:
     for words in (("submit", "bronze", "--table", "a"), ("status",), ("status", "00nowhere")):
         error = refusal(tmp_path, SERVERLESS, *words)
         assert type(error) is ConfigError
         assert "application 00f1abcdef: it does not exist" in str(error)
 
 
-def test_emr_that_does_not_answer_is_infrastructure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_emr_is_an_infrastructure_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
 
@@ -360,9 +358,7 @@ def test_emr_that_does_not_answer_is_infrastructure(tmp_path: Path, monkeypatch:
     assert "cluster j-3H0ABCDEFGHIJ: AWS does not respond (EndpointConnectionError)" in str(error)
 
 
-def test_no_secret_is_in_what_is_rendered_sent_or_told(
-    aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_are_never_rendered_sent_or_printed(aws: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     canary = "canary-8f1c"
     monkeypatch.setenv("REGISTRY_PASSWORD", canary)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", canary)
@@ -388,7 +384,7 @@ def test_no_secret_is_in_what_is_rendered_sent_or_told(
     assert not [one for one in said if canary in one]
 
 
-def test_the_bootstrap_script_installs_python_only_where_there_is_none(tmp_path: Path) -> None:
+def test_bootstrap_script_installs_python_only_if_missing(tmp_path: Path) -> None:
     sudo = tmp_path / "sudo"
     sudo.write_text('#!/bin/sh\necho "$@"\n')
     sudo.chmod(0o755)

@@ -25,32 +25,32 @@ def drawn_tree() -> dict[str, str]:
     return parents
 
 
-def test_the_drawn_tree_is_the_real_tree() -> None:
+def test_documented_error_tree_matches_the_classes() -> None:
     real = {kind.__name__: kind.__base__.__name__ for kind in LEAVES if kind is not CdcLakeError}
 
     assert drawn_tree() == real
 
 
-def test_the_drawn_exit_codes_are_the_real_ones() -> None:
+def test_documented_exit_codes_match_the_classes() -> None:
     drawn = {name: int(code) for name, code in re.findall(r"(\w+Error) +exit (\d+)", errors.__doc__)}
 
     assert drawn == {name: getattr(errors, name).exit_code for name in drawn}
     assert {kind.exit_code for kind in LEAVES} == set(drawn.values())
 
 
-def test_every_error_has_a_code_of_its_own() -> None:
+def test_every_error_has_a_unique_code() -> None:
     codes = [kind.code for kind in LEAVES]
 
     assert len(set(codes)) == len(codes)
     assert all(re.fullmatch(r"CDC-\d{3}", code) for code in codes)
 
 
-def test_only_what_may_pass_by_itself_is_retryable() -> None:
+def test_only_temporary_errors_are_retryable() -> None:
     passing = {"InfrastructureError", "TableLockedError", "IncompleteWriteError"}
     assert {kind.__name__ for kind in LEAVES if kind.retryable} == passing
 
 
-def test_a_message_says_where_what_and_what_to_do_and_keeps_the_facts() -> None:
+def test_error_message_has_where_what_and_todo() -> None:
     error = InfrastructureError("broker b:1", "it does not answer", "start it")
 
     assert str(error) == "broker b:1: it does not answer; start it"
@@ -71,9 +71,9 @@ def test_a_message_says_where_what_and_what_to_do_and_keeps_the_facts() -> None:
         ([40, 10, 2, 30, 1, 20, 0], 20),
     ],
 )
-def test_the_worst_exit_code_of_the_tables_is_the_run_s(codes: list[int], worst: int) -> None:
+def test_run_exit_code_is_the_worst_of_its_tables(codes: list[int], worst: int) -> None:
     assert worst_exit_code(codes) == worst
 
 
-def test_every_exit_code_has_a_place_in_the_order() -> None:
+def test_every_exit_code_has_a_severity() -> None:
     assert set(errors.SEVERITY) == {kind.exit_code for kind in LEAVES}

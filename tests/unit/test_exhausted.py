@@ -26,18 +26,18 @@ SAYINGS = {
 
 
 @pytest.mark.parametrize("said", SAYINGS)
-def test_what_has_run_out_exits_10_and_says_what_helps(said: str) -> None:
+def test_exhausted_resource_exits_10_and_names_the_fix(said: str) -> None:
     error = exhaustion_error("a.b.c", said, "/")
 
     assert error is not None and (error.exit_code, error.where) == (10, "a.b.c")
     assert SAYINGS[said] in error.todo
 
 
-def test_another_failure_is_none_of_these() -> None:
+def test_other_failures_are_not_resource_exhaustion() -> None:
     assert exhaustion_error("a.b.c", "java.io.IOException: Connection reset by peer", "/") is None
 
 
-def test_full_device_names_the_file_system_and_its_bytes(tmp_path: Path) -> None:
+def test_full_disk_names_the_file_system_and_its_free_bytes(tmp_path: Path) -> None:
     folder, mount = tmp_path / "lake" / "not" / "there", tmp_path
     while not os.path.ismount(mount):
         mount = mount.parent
@@ -78,12 +78,12 @@ def test_too_many_open_files_names_the_limit(few_files: None) -> None:
         "[DELTA_CANNOT_CREATE_LOG_PATH] Cannot create file:/lake/bronze/a/_delta_log",
     ],
 )
-def test_folder_that_is_not_created_is_full_only_if_its_disk_is(said: str, tmp_path: Path) -> None:
+def test_failed_mkdir_counts_as_full_only_on_a_full_disk(said: str, tmp_path: Path) -> None:
     assert exhaustion_error("Spark", said, "/proc/sys") is not None  # of a file system without space
     assert exhaustion_error("Spark", said, str(tmp_path)) is None
 
 
-def test_enough_of_all_is_no_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_enough_resources_are_not_reported_as_scarce(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("cdc_lake.storage.exhaustion._MIN_LIMIT", 0)
 
     assert scarcity_error("Spark", str(tmp_path)) is None

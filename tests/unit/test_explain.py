@@ -23,36 +23,36 @@ WHOLE = body(TEXT, {"id": 1, "name": "secret", "rate": b"\x01\xf3"})
 
 
 @pytest.mark.parametrize("length", range(len(WHOLE)))
-def test_a_record_that_ends_too_early_is_said_to(length: int) -> None:
+def test_truncated_record_is_explained(length: int) -> None:
     assert reason(WriterSchema(TEXT), WHOLE[:length]) == "the bytes end in the middle of the record"
 
 
-def test_bytes_left_over_are_counted() -> None:
+def test_trailing_bytes_are_counted() -> None:
     assert reason(WriterSchema(TEXT), WHOLE + b"abc") == "3 bytes are left over after the record"
 
 
-def test_a_branch_that_the_union_does_not_have_is_found_with_its_place() -> None:
+def test_invalid_union_branch_is_explained_with_its_position() -> None:
     said = reason(WriterSchema(TEXT), b"\x02\x08secret")
 
     assert said.startswith("the bytes do not fit the schema (")
     assert "byte" in said
 
 
-def test_a_value_that_only_the_table_cannot_hold_is_said_to_be_one() -> None:
+def test_value_out_of_range_of_its_column_is_explained() -> None:
     assert reason(WriterSchema(TEXT), WHOLE) == "a value does not fit its column's type"
 
 
 @pytest.mark.parametrize(
     "data", [WHOLE[:6], WHOLE + b"x", b"\x02\x08secret", b"\xff" * 30, b"\x02\x02\x06\xff\xfe\xfd\0"]
 )
-def test_a_reason_never_shows_the_record_s_values(data: bytes) -> None:
+def test_explanation_never_shows_record_values(data: bytes) -> None:
     said = reason(WriterSchema(TEXT), data)
 
     assert "secret" not in said
     assert "\\x" not in said
 
 
-def test_fields_are_read_up_to_the_one_that_cannot_be() -> None:
+def test_fields_are_read_up_to_the_first_undecodable_one() -> None:
     nested = {"type": "record", "name": "Outer", "fields": [{"name": "op", "type": "string"}]}
     nested["fields"] += [{"name": "after", "type": ["null", json.loads(TEXT)]}, {"name": "ts", "type": "long"}]
     schema = WriterSchema(json.dumps(nested))

@@ -28,11 +28,11 @@ def calls_of_reach() -> Counter[str]:
     return Counter(ast.literal_eval(call.args[0]) for call in calls)
 
 
-def test_every_point_is_reached_in_the_code_and_no_other_is() -> None:
+def test_declared_failpoints_match_those_in_the_code() -> None:
     assert calls_of_reach().keys() == POINTS.keys()
 
 
-def test_nothing_happens_unless_the_variable_is_set(
+def test_failpoints_do_nothing_unless_the_variable_is_set(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
@@ -43,7 +43,7 @@ def test_nothing_happens_unless_the_variable_is_set(
     assert caplog.records == []
 
 
-def test_a_failpoint_that_is_set_is_told_of_when_the_run_starts(
+def test_active_failpoints_are_logged_at_start(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(VARIABLE, "silver.after_side:batch=3:kill9,bronze.after_append:pause=0.5")
@@ -56,7 +56,7 @@ def test_a_failpoint_that_is_set_is_told_of_when_the_run_starts(
     ]
 
 
-def test_raise_is_an_error_with_exit_code_1_and_is_told_of(
+def test_raise_fails_with_exit_code_1_and_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(VARIABLE, "silver.before_report:raise")
@@ -69,9 +69,7 @@ def test_raise_is_an_error_with_exit_code_1_and_is_told_of(
 
 
 @pytest.mark.parametrize(("point", "batch"), [("silver.after_merge", 2), ("silver.after_side", 3)])
-def test_a_failpoint_leaves_other_points_and_other_batches_alone(
-    monkeypatch: pytest.MonkeyPatch, point: str, batch: int
-) -> None:
+def test_failpoint_affects_only_its_point_and_batch(monkeypatch: pytest.MonkeyPatch, point: str, batch: int) -> None:
     monkeypatch.setenv(VARIABLE, "silver.after_merge:batch=3:raise")
 
     reach(point, batch=batch)
@@ -79,7 +77,7 @@ def test_a_failpoint_leaves_other_points_and_other_batches_alone(
         reach("silver.after_merge", batch=3)
 
 
-def test_a_failpoint_without_a_batch_is_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failpoint_without_a_batch_applies_to_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "silver.after_merge:raise")
 
     for batch in (1, 2):
@@ -87,7 +85,7 @@ def test_a_failpoint_without_a_batch_is_for_each(monkeypatch: pytest.MonkeyPatch
             reach("silver.after_merge", batch=batch)
 
 
-def test_a_pause_takes_its_time_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pause_delays_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "bronze.after_plan:pause=0.2")
     started = time.monotonic()
 
@@ -96,7 +94,7 @@ def test_a_pause_takes_its_time_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
     assert time.monotonic() - started >= 0.2
 
 
-def test_kill9_ends_the_process_there_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kill9_kills_the_process_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "bronze.after_append:batch=2:kill9")
     program = (
         "from cdc_lake.failpoints import reach\n"
@@ -132,7 +130,7 @@ def test_kill9_ends_the_process_there_and_then(monkeypatch: pytest.MonkeyPatch) 
         ("silver.after_side:raise,", "unknown failpoint ``"),
     ],
 )
-def test_what_is_not_known_is_a_configuration_error_that_names_it(
+def test_unknown_failpoint_is_a_config_error_that_names_it(
     monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ) -> None:
     monkeypatch.setenv(VARIABLE, text)

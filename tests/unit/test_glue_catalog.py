@@ -52,7 +52,7 @@ def table(aws: str, name: str = "film") -> dict[str, Any]:
     return found
 
 
-def test_a_delta_table_is_what_athena_takes_for_one(aws: str) -> None:
+def test_delta_entry_is_readable_by_athena(aws: str) -> None:
     catalog(aws).put(DELTA)
 
     found = table(aws)
@@ -71,14 +71,14 @@ def test_a_delta_table_is_what_athena_takes_for_one(aws: str) -> None:
     }
 
 
-def test_a_delta_table_may_be_listed_without_its_columns(aws: str) -> None:
+def test_delta_table_can_be_listed_without_columns(aws: str) -> None:
     catalog(aws, delta_columns=False).put(DELTA)
 
     assert table(aws)["StorageDescriptor"]["Columns"] == [{"Name": "col", "Type": "array<string>"}]
 
 
 @pytest.mark.parametrize(("name", "is_ro"), [("film", False), ("film_ro", True), ("film_rt", False)])
-def test_a_merge_on_read_table_is_what_hudis_sync_makes_of_it(aws: str, name: str, is_ro: bool) -> None:
+def test_merge_on_read_entries_equal_those_of_hudi_sync(aws: str, name: str, is_ro: bool) -> None:
     catalog(aws).put(HUDI)
 
     found = table(aws, name)
@@ -106,7 +106,7 @@ def test_a_merge_on_read_table_is_what_hudis_sync_makes_of_it(aws: str, name: st
     assert {one["Values"][0]: one["StorageDescriptor"] for one in partitions} == wanted
 
 
-def test_a_copy_on_write_table_has_one_entry(aws: str) -> None:
+def test_copy_on_write_table_has_one_entry(aws: str) -> None:
     catalog(aws).put(replace(HUDI, kind="hudi_cow", partition_by=(), partitions=()))
 
     found = client(aws).get_tables(DatabaseName="shop_silver")["TableList"]
@@ -114,7 +114,7 @@ def test_a_copy_on_write_table_has_one_entry(aws: str) -> None:
     assert found[0]["StorageDescriptor"]["InputFormat"] == "org.apache.hudi.hadoop.HoodieParquetInputFormat"
 
 
-def test_an_added_column_and_other_partitions_are_told_and_what_others_say_stays(aws: str) -> None:
+def test_sync_adds_columns_and_partitions_and_keeps_parameters(aws: str) -> None:
     glue = client(aws)
     catalog(aws).put(HUDI)
     own = table(aws, "film_rt")
@@ -139,7 +139,7 @@ def test_an_added_column_and_other_partitions_are_told_and_what_others_say_stays
     }
 
 
-def test_what_is_as_it_should_be_is_not_written_again(aws: str) -> None:
+def test_unchanged_entry_is_not_written_again(aws: str) -> None:
     catalog(aws).put(DELTA)
     catalog(aws).put(DELTA)
 
@@ -147,7 +147,7 @@ def test_what_is_as_it_should_be_is_not_written_again(aws: str) -> None:
     assert len(versions) == 1
 
 
-def test_what_is_listed_is_found_as_it_was_put_and_dropped_for_good(aws: str) -> None:
+def test_listed_entries_are_found_and_dropped(aws: str) -> None:
     glue = catalog(aws)
     assert (glue.found("shop_silver"), glue.found("shop_silver", ["film"])) == ({}, {})
     glue.put(HUDI)
@@ -161,7 +161,7 @@ def test_what_is_listed_is_found_as_it_was_put_and_dropped_for_good(aws: str) ->
     assert glue.found("shop_silver").keys() == {"film", "film_ro"}
 
 
-def test_more_partitions_than_a_question_takes(aws: str) -> None:
+def test_partitions_beyond_one_request_are_synced(aws: str) -> None:
     many = replace(HUDI, kind="hudi_cow", partitions=tuple(f"partition_title={number:03}" for number in range(130)))
     glue = catalog(aws)
     glue.put(many)
@@ -172,7 +172,7 @@ def test_more_partitions_than_a_question_takes(aws: str) -> None:
     assert sorted(values) == [f"{number:03}" for number in range(70)]
 
 
-def test_a_catalog_that_does_not_answer_is_infrastructure() -> None:
+def test_unresponsive_catalog_is_an_infrastructure_error() -> None:
     with pytest.raises(InfrastructureError, match=r"AWS Glue in eu-central-1: it does not respond"):
         catalog("http://127.0.0.1:9").found("shop_silver")
 
@@ -186,13 +186,13 @@ def test_a_catalog_that_does_not_answer_is_infrastructure() -> None:
         ("ValidationException", CdcLakeError),
     ],
 )
-def test_what_glue_refuses_is_told_in_words(aws: str, code: str, wanted: type[CdcLakeError]) -> None:
+def test_glue_error_codes_map_to_error_classes(aws: str, code: str, wanted: type[CdcLakeError]) -> None:
     with pytest.raises(CdcLakeError, match="AWS Glue") as caught, catalog(aws)._translated():
         raise ClientError({"Error": {"Code": code, "Message": "because"}}, "Ask")
 
     assert type(caught.value) is wanted
 
 
-def test_without_boto3_the_extra_is_named(without_boto3: None) -> None:
+def test_missing_boto3_names_the_extra(without_boto3: None) -> None:
     with pytest.raises(InstallationError, match=r"cdc-lake\[aws\]"):
         open_catalog(Config(catalog=CatalogConfig(type="glue")), None)  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ def client(**more: Any) -> GlueRegistry:
 @pytest.mark.parametrize(
     ("kind", "text"), [("AVRO", TEXT), ("JSON", '{"$schema": "http://json-schema.org/draft-07/schema#"}')]
 )
-def test_the_uuid_of_a_version_is_its_text(kind: str, text: str) -> None:
+def test_version_uuid_returns_its_text(kind: str, text: str) -> None:
     with mock_aws():
         glue = boto3.client("glue", region_name="eu-central-1")
         glue.create_registry(RegistryName="r")
@@ -49,7 +49,7 @@ def test_the_uuid_of_a_version_is_its_text(kind: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "hostile"), [("glue", "../x"), ("glue", ""), ("id", "5"), ("guid", ANY_ID)])
-def test_an_id_that_cannot_be_one_is_never_sent(server: FakeServer, kind: str, hostile: str) -> None:
+def test_invalid_id_is_never_sent(server: FakeServer, kind: str, hostile: str) -> None:
     assert client(url=server.url).schema(kind, hostile) is None
     assert not server.seen
 
@@ -58,7 +58,7 @@ def test_an_id_that_cannot_be_one_is_never_sent(server: FakeServer, kind: str, h
     "code",
     ["AccessDeniedException", "UnrecognizedClientException", "ExpiredTokenException", "InvalidSignatureException"],
 )
-def test_refused_credentials_stop_at_once(server: FakeServer, code: str) -> None:
+def test_refused_credentials_are_not_retried(server: FakeServer, code: str) -> None:
     server.answer("/", (400, {"__type": code, "message": "no"}))
 
     with pytest.raises(ConfigError, match=rf"eu-central-1: it rejects the credentials \({code}\)"):
@@ -67,7 +67,7 @@ def test_refused_credentials_stop_at_once(server: FakeServer, code: str) -> None
 
 
 @pytest.mark.parametrize(("status", "code"), [(400, "ThrottlingException"), (500, "InternalServiceException")])
-def test_a_registry_that_stays_down_is_bad_infrastructure(server: FakeServer, status: int, code: str) -> None:
+def test_registry_that_stays_down_is_an_infrastructure_error(server: FakeServer, status: int, code: str) -> None:
     server.answer("/", (status, {"__type": code, "message": "later"}))
 
     with pytest.raises(InfrastructureError, match=f"it responded with {code}"):
@@ -75,21 +75,21 @@ def test_a_registry_that_stays_down_is_bad_infrastructure(server: FakeServer, st
     assert len(server.seen) == 2
 
 
-def test_a_registry_that_does_not_listen_is_bad_infrastructure(server: FakeServer) -> None:
+def test_closed_registry_port_is_an_infrastructure_error(server: FakeServer) -> None:
     server.socket.close()
 
     with pytest.raises(InfrastructureError, match="does not respond"):
         client(url=server.url).check()
 
 
-def test_an_answer_that_is_no_schema_is_bad_infrastructure(server: FakeServer) -> None:
+def test_response_without_schema_is_an_infrastructure_error(server: FakeServer) -> None:
     server.answer("/", (200, {"SchemaVersionId": ANY_ID}))
 
     with pytest.raises(InfrastructureError, match="not a schema"):
         client(url=server.url).schema("glue", ANY_ID)
 
 
-def test_no_credentials_and_no_region_are_wrong_settings(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_or_region_are_config_errors(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
 
@@ -100,6 +100,6 @@ def test_no_credentials_and_no_region_are_wrong_settings(server: FakeServer, mon
         client(region=None)
 
 
-def test_without_boto3_the_extra_is_named(without_boto3: None) -> None:
+def test_missing_boto3_names_the_extra(without_boto3: None) -> None:
     with pytest.raises(InstallationError, match=r"registry\.type: glue: boto3 is not installed; .*cdc-lake\[aws\]"):
         open_registry(Config(registry=RegistryConfig(type="glue")))

@@ -33,7 +33,7 @@ def logs(**settings: bool | float) -> list[Log]:
     return [random_log(random.Random(seed), 10, **settings) for seed in SEEDS]
 
 
-def test_every_ingredient_is_in_fifty_logs() -> None:
+def test_fifty_logs_contain_every_ingredient() -> None:
     found = logs(truncates=True, losses=True)
 
     acts = sum((log.acts for log in found), Counter())
@@ -41,7 +41,7 @@ def test_every_ingredient_is_in_fifty_logs() -> None:
     assert sum(len(log.late) for log in found) > 100
 
 
-def test_fifty_logs_hold_stale_events_moved_values_and_missing_ones() -> None:
+def test_fifty_logs_contain_stale_carried_and_missing_values() -> None:
     found = [(log, fold(log.events, COLUMNS)) for log in logs()]
 
     rows = [row for _, folded in found for row in folded.values()]
@@ -56,7 +56,7 @@ def test_fifty_logs_hold_stale_events_moved_values_and_missing_ones() -> None:
     assert sum(row.deleted for row in rows) > 100
 
 
-def test_records_stand_in_their_partition_in_the_order_they_were_sent() -> None:
+def test_records_are_in_sent_order_within_a_partition() -> None:
     for log in logs():
         for partition in (0, 1):
             events = [event for event in log.events if event.partition == partition]
@@ -66,7 +66,7 @@ def test_records_stand_in_their_partition_in_the_order_they_were_sent() -> None:
             assert times == sorted(times)
 
 
-def test_batches_hold_every_event_once_and_keep_the_order_inside_a_partition() -> None:
+def test_batches_have_every_event_once_in_partition_order() -> None:
     for seed, log in zip(SEEDS, logs(), strict=True):
         read = [index for batch in batches(random.Random(seed), log, 3) for index in batch]
         assert sorted(read) == list(range(len(log.events)))
@@ -75,7 +75,7 @@ def test_batches_hold_every_event_once_and_keep_the_order_inside_a_partition() -
             assert there == sorted(there)
 
 
-def test_the_fold_of_a_log_whose_replays_catch_up_is_the_table_at_its_source() -> None:
+def test_fold_of_complete_log_equals_the_source_table() -> None:
     """But for rows of which nothing was sent, and values that were not."""
     wrong = []
     compared = 0

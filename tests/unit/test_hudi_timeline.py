@@ -21,7 +21,7 @@ PLAN = avro()
     "action", ["compaction", "logcompaction", "clean", "rollback", "restore", "clustering", "replacecommit", "indexing"]
 )
 @pytest.mark.parametrize("content", [b"", PLAN[:20], PLAN[:-20], PLAN[:-1], None])
-def test_plan_cut_anywhere_is_incomplete(action: str, content: bytes | None) -> None:
+def test_plan_truncated_anywhere_is_incomplete(action: str, content: bytes | None) -> None:
     name = f"5.{action}.requested"
 
     assert incomplete_files({name: 9}, lambda _: content) == [name]
@@ -48,7 +48,7 @@ def test_commits_of_both_formats_are_checked(content: bytes, is_incomplete: bool
     assert bool(incomplete_files({"5.commit": len(content)}, lambda _: content)) is is_incomplete
 
 
-def test_only_newest_commit_of_an_action_is_read_unless_empty() -> None:
+def test_only_newest_commit_per_action_is_read_unless_empty() -> None:
     read: list[str] = []
     sizes = {"1_2.commit": 9, "2_3.deltacommit": 0, "3_4.deltacommit": 9, "4_5.commit": 9, "5_6.clean": 9}
 
@@ -60,7 +60,7 @@ def test_only_newest_commit_of_an_action_is_read_unless_empty() -> None:
     assert sorted(read) == ["2_3.deltacommit", "3_4.deltacommit", "4_5.commit", "5_6.clean"]
 
 
-def test_completed_restore_stays() -> None:
+def test_completed_restore_is_kept() -> None:
     assert incomplete_files({"5.restore.inflight": 0, "5_6.restore": 0}, lambda _: b"") == []
 
 
@@ -78,5 +78,5 @@ def test_completed_restore_stays() -> None:
         ("5_6.deltacommit", ["5.deltacommit.inflight", "7.deltacommit.inflight"], True),
     ],
 )
-def test_what_can_be_removed(name: str, others: list[str], expected: bool) -> None:
+def test_removable_timeline_files_are_recognized(name: str, others: list[str], expected: bool) -> None:
     assert is_removable(name, [name, *others]) is expected

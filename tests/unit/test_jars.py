@@ -49,7 +49,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_lock_line_is_read_with_and_without_extension_and_classifier(tmp_path: Path) -> None:
+def test_lock_line_is_read_with_or_without_type_and_classifier(tmp_path: Path) -> None:
     lock = write_lock(
         tmp_path,
         "# a comment",
@@ -76,7 +76,7 @@ def test_a_lock_line_is_read_with_and_without_extension_and_classifier(tmp_path:
         f"spark g:a:1 {DIGEST} more",
     ],
 )
-def test_a_malformed_lock_line_is_named_by_file_and_number(tmp_path: Path, line: str) -> None:
+def test_malformed_lock_line_is_named_by_file_and_number(tmp_path: Path, line: str) -> None:
     lock = write_lock(tmp_path, "# a comment", line)
     with pytest.raises(ConfigError, match=rf"some\.lock:2: cannot read `{line}`"):
         read_lock(lock)
@@ -89,17 +89,17 @@ def test_every_lock_file_is_readable_and_lists_no_jar_twice(lock: Path) -> None:
     assert len(coordinates) == len(set(coordinates))
 
 
-def test_an_unknown_profile_names_the_nearest() -> None:
+def test_unknown_profile_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean emr7"):
         lock_file("emr8")
 
 
-def test_a_missing_jar_sends_the_reader_to_jars_fetch(tmp_path: Path) -> None:
+def test_missing_jar_error_names_jars_fetch(tmp_path: Path) -> None:
     with pytest.raises(InstallationError, match=r"org\.example:tool:1\.0 is missing; run `cdc-lake jars fetch`"):
         require([jar()], tmp_path)
 
 
-def test_a_damaged_jar_is_told_from_a_missing_one(tmp_path: Path) -> None:
+def test_damaged_jar_is_distinguished_from_a_missing_one(tmp_path: Path) -> None:
     damaged, right = jar("damaged"), jar("right")
     for found, content in ((damaged, b"other"), (right, CONTENT)):
         found.path(tmp_path).parent.mkdir(exist_ok=True)
@@ -110,7 +110,7 @@ def test_a_damaged_jar_is_told_from_a_missing_one(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_missing_or_damaged_is_fetched_and_nothing_else(repository: Path, tmp_path: Path) -> None:
+def test_only_missing_or_damaged_jars_are_fetched(repository: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     assert fetch([jar()], cache) == 1
     assert jar().path(cache).read_bytes() == CONTENT
@@ -121,7 +121,7 @@ def test_what_is_missing_or_damaged_is_fetched_and_nothing_else(repository: Path
     assert [path.name for path in cache.iterdir()] == ["org.example"]
 
 
-def test_a_jar_with_another_hash_is_refused_and_not_kept(repository: Path, tmp_path: Path) -> None:
+def test_jar_with_wrong_hash_is_refused_and_deleted(repository: Path, tmp_path: Path) -> None:
     cache, wanted = tmp_path / "cache", "0" * 64
     with pytest.raises(InstallationError, match=rf"org\.example:tool:1\.0: .*the SHA-256 {DIGEST} instead of {wanted}"):
         fetch([jar(digest=wanted)], cache)
@@ -129,24 +129,24 @@ def test_a_jar_with_another_hash_is_refused_and_not_kept(repository: Path, tmp_p
 
 
 @pytest.mark.usefixtures("repository")
-def test_a_jar_the_repository_does_not_have_is_named(tmp_path: Path) -> None:
+def test_jar_missing_in_the_repository_is_named(tmp_path: Path) -> None:
     with pytest.raises(InstallationError, match=r"org\.example:absent:1\.0: .*the repository does not have it \(404\)"):
         fetch([jar(), jar("absent")], tmp_path / "cache")
 
 
-def test_an_unknown_host_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_host_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_LAKE_MAVEN_MIRROR", "http://mirror.invalid/jars")
     with pytest.raises(InstallationError, match=r"the host is unknown or unreachable \(mirror\.invalid\)"):
         fetch([jar()], tmp_path)
 
 
-def test_a_server_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_server_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_LAKE_MAVEN_MIRROR", "http://127.0.0.1:1/jars")
     with pytest.raises(InstallationError, match=r"the server does not respond \(.*Connection refused"):
         fetch([jar()], tmp_path)
 
 
-def test_an_archive_is_unpacked_beside_itself_once(tmp_path: Path) -> None:
+def test_archive_is_unpacked_once_next_to_itself(tmp_path: Path) -> None:
     (tmp_path / "readme").write_text("hello")
     archive = jar(ext="tar.gz", classifier="plugin")
     archive.path(tmp_path).parent.mkdir()
@@ -159,7 +159,7 @@ def test_an_archive_is_unpacked_beside_itself_once(tmp_path: Path) -> None:
     assert unpack(archive, tmp_path) == folder
 
 
-def test_a_lock_file_gets_the_hashes_of_what_the_repository_has(repository: Path, tmp_path: Path) -> None:
+def test_relock_writes_the_hashes_of_the_repository(repository: Path, tmp_path: Path) -> None:
     lock = write_lock(tmp_path, "# kept", f"a,b org.example:tool:1.0 {'0' * 64}")
     relock(lock)
     assert lock.read_text() == f"# kept\na,b org.example:tool:1.0 {DIGEST}\n"
@@ -178,7 +178,7 @@ SETTINGS = {
 }
 
 
-def test_spark_defaults_hold_the_jars_and_the_settings(spark_folder: Path, tmp_path: Path) -> None:
+def test_spark_defaults_contain_the_jars_and_the_settings(spark_folder: Path, tmp_path: Path) -> None:
     hudi = Jar(("spark",), "org.apache.hudi", "hudi", "1", "jar", "", DIGEST)
     lines = write_spark_defaults([jar(), hudi], tmp_path, SETTINGS).read_text().splitlines()
     assert lines[1:] == [
@@ -191,7 +191,7 @@ def test_spark_defaults_hold_the_jars_and_the_settings(spark_folder: Path, tmp_p
     ]
 
 
-def test_spark_defaults_name_no_class_of_hudi_where_there_is_no_hudi(spark_folder: Path, tmp_path: Path) -> None:
+def test_spark_defaults_omit_hudi_classes_without_hudi(spark_folder: Path, tmp_path: Path) -> None:
     lines = write_spark_defaults([jar()], tmp_path, SETTINGS).read_text().splitlines()
     assert lines[4:] == ["spark.sql.extensions io.delta.sql.DeltaSparkSessionExtension", r"spark.odd back\\slash"]
 
@@ -205,7 +205,7 @@ def java_home(conf: Path, path: Path | str, **variables: str) -> subprocess.Comp
     return subprocess.run(["bash", "-c", SPARK_ENV, str(conf)], env=environment, capture_output=True, text=True)
 
 
-def test_spark_env_brings_java_only_where_there_is_none(spark_folder: Path, tmp_path: Path) -> None:
+def test_spark_env_sets_bundled_java_only_if_none_is_found(spark_folder: Path, tmp_path: Path) -> None:
     write_spark_defaults([jar()], tmp_path, {})
     bundled = str(bundled_java_home())
     other = fake_java(tmp_path / "other", "21.0.2").parent
@@ -219,7 +219,7 @@ def test_spark_env_brings_java_only_where_there_is_none(spark_folder: Path, tmp_
     assert nowhere.stderr == "error CDC-202 /nowhere: Java is missing; install Java 17 and set JAVA_HOME to it\n"
 
 
-def test_spark_env_refuses_the_java_that_spark_would_die_of(spark_folder: Path, tmp_path: Path) -> None:
+def test_spark_env_refuses_an_incompatible_java(spark_folder: Path, tmp_path: Path) -> None:
     write_spark_defaults([jar()], tmp_path, {})
     new, right = (fake_java(tmp_path / version, version).parents[1] for version in ("25.0.3", "17.0.1"))
     for home in (new, right):
@@ -234,7 +234,7 @@ def test_spark_env_refuses_the_java_that_spark_would_die_of(spark_folder: Path, 
     assert java_home(spark_folder, "", JAVA_HOME=str(right)).stdout == str(right)
 
 
-def test_spark_env_of_a_spark_that_wants_a_module_refuses_a_java_without_it(spark_folder: Path, tmp_path: Path) -> None:
+def test_spark_env_refuses_a_java_without_the_required_module(spark_folder: Path, tmp_path: Path) -> None:
     write_spark_defaults([jar()], tmp_path, {}, java_module="jdk.incubator.vector")
     small, whole = (fake_java(tmp_path / name, "17.0.1").parents[1] for name in ("small", "whole"))
     for home, modules in ((small, "java.base"), (whole, "java.base jdk.incubator.vector")):
@@ -270,7 +270,7 @@ def fake_java(folder: Path, version: str) -> Path:
     return java
 
 
-def test_java_home_comes_first_and_must_be_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_takes_precedence_and_must_be_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right, old = fake_java(tmp_path / "right", "17.0.1"), fake_java(tmp_path / "old", "1.8.0_402")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "right"))
     assert find_java() == right
@@ -282,7 +282,7 @@ def test_java_home_comes_first_and_must_be_right(tmp_path: Path, monkeypatch: py
         find_java()
 
 
-def test_a_java_of_another_version_on_path_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_of_another_version_on_path_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = fake_java(tmp_path, "21.0.2")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(other.parent))

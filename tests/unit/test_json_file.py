@@ -61,7 +61,7 @@ def test_failed_start_leaves_no_older_report(name: str, tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_newest_report_replaces_the_one_before(tmp_path: Path) -> None:
+def test_newest_report_replaces_the_previous_one(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
 
     for run_id in ("first", "second"):

@@ -58,11 +58,11 @@ def words(*batches: list[dict[str, str]], **more: Any) -> list[str]:
         ("date", "timestamp", None),
     ],
 )
-def test_the_wider_of_two_types_holds_every_value_of_both(one: str, other: str, both: str | None) -> None:
+def test_wider_type_fits_every_value_of_both(one: str, other: str, both: str | None) -> None:
     assert wider(one, other) == wider(other, one) == both
 
 
-def test_every_step_says_what_changes() -> None:
+def test_every_step_describes_its_change() -> None:
     before = {"n": "int", "amount": "decimal(4,2)", "text": "string", "old": "date"}
     after = {"n": "bigint", "amount": "decimal(6,3)", "text": "int", "new": "boolean"}
 
@@ -92,9 +92,7 @@ def test_every_step_says_what_changes() -> None:
     st.lists(st.dictionaries(st.sampled_from("abc"), st.sampled_from(KINDS), max_size=3), min_size=1, max_size=6),
     st.data(),
 )
-def test_however_schemas_are_cut_into_batches_the_columns_are_the_same(
-    schemas: list[dict[str, str]], data: st.DataObject
-) -> None:
+def test_columns_are_the_same_for_any_batching_of_schemas(schemas: list[dict[str, str]], data: st.DataObject) -> None:
     whole = follow(schemas).layout
     cuts = sorted(data.draw(st.sets(st.integers(1, len(schemas) - 1))) if len(schemas) > 1 else ())
     batches = [schemas[start:end] for start, end in zip([0, *cuts], [*cuts, len(schemas)], strict=True)]
@@ -111,7 +109,7 @@ def test_however_schemas_are_cut_into_batches_the_columns_are_the_same(
         assert len(set(taken)) == len(taken)
 
 
-def test_names_that_are_known_never_make_a_column_narrower() -> None:
+def test_known_names_never_narrow_a_column() -> None:
     known = follow([{"a": "decimal(10,0)"}]).layout
     schemas = [{"a": "decimal(30,0)"}, {"a": "decimal(20,15)"}]
 
@@ -120,7 +118,7 @@ def test_names_that_are_known_never_make_a_column_narrower() -> None:
     assert found.columns == {"id": "int", "a": "decimal(30,0)", "a__decimal_20_15": "decimal(20,15)"}
 
 
-def test_a_name_that_is_taken_is_not_given_twice() -> None:
+def test_existing_column_name_is_not_reused() -> None:
     assert variant_name("n", "decimal(4,2)") == "n__decimal_4_2"
     assert follow([{"n": "string", "n__int": "date"}, {"n": "int", "n__int": "date"}]).layout.variants == {
         "n__int_": "n"
@@ -138,14 +136,14 @@ def test_a_name_that_is_taken_is_not_given_twice() -> None:
     )
 
 
-def test_a_name_that_differs_in_case_only_stands_beside() -> None:
+def test_name_differing_only_in_case_gets_a_variant_column() -> None:
     found = follow([{"Order_Date": "date"}], [{"Order_Date": "date", "order_date": "string"}])
 
     assert found.layout.variants == {"order_date__string": "order_date"}
     assert [step.words for step in found.steps] == ["`order_date__string` string is new"]
 
 
-def test_columns_are_left_out_renamed_and_cast_as_the_settings_say() -> None:
+def test_columns_are_excluded_renamed_and_cast_by_settings() -> None:
     column_mapping = ColumnMapping(excluded=["secret"], renamed={"full_name": "name"}, cast={"code": "string"})
     schemas = [{"name": "string", "secret": "string", "code": "int"}, {"full_name": "string", "code": "string"}]
 
@@ -163,7 +161,7 @@ def test_columns_are_left_out_renamed_and_cast_as_the_settings_say() -> None:
 
 
 @pytest.mark.parametrize(("policy", "allowed"), [("evolve", 5), ("add_only", 3), ("freeze", 0)])
-def test_a_policy_names_every_step_that_it_does_not_allow(policy: Any, allowed: int) -> None:
+def test_policy_error_lists_every_refused_step(policy: Any, allowed: int) -> None:
     before = {"n": "int", "text": "string", "old": "date", "new": "date"}
     first = follow([before], [{key: kind for key, kind in before.items() if key != "new"}])
     after = {"n": "bigint", "text": "int", "new": "date", "more": "date"}
@@ -185,7 +183,7 @@ def test_map_in_primary_key_is_refused() -> None:
         evolve_layout(TABLE, SentColumns([{"id": "int", "tags": "map<string,string>"}], []))
 
 
-def test_a_primary_key_may_become_wider_and_no_other() -> None:
+def test_primary_key_columns_can_only_widen() -> None:
     stored = Layout({"id": "int", "day": "date"}, {"id": "int", "day": "date", "n": "int"})
 
     found = evolve_layout(TABLE, SentColumns([{"day": "date", "id": "bigint"}], []), stored=stored)

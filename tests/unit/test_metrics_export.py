@@ -45,7 +45,7 @@ def parsed(folder: Path, table: str) -> dict[tuple[str, frozenset[str]], float]:
     return found
 
 
-def test_prometheus_reads_a_file_of_each_table(tmp_path: Path) -> None:
+def test_prometheus_reads_one_file_per_table(tmp_path: Path) -> None:
     export(MetricsConfig(prometheus_folder=str(tmp_path / "metrics")), report())
 
     film, rental = parsed(tmp_path / "metrics", FILM), parsed(tmp_path / "metrics", RENTAL)
@@ -66,7 +66,7 @@ def test_prometheus_reads_a_file_of_each_table(tmp_path: Path) -> None:
     assert rental["cdc_lake_lag_offsets", frozenset(["after", "total"])] == 7
 
 
-def test_a_server_of_statsd_is_sent_each_number_once() -> None:
+def test_statsd_server_gets_each_metric_once() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         server.settimeout(10)
@@ -86,14 +86,12 @@ def test_a_server_of_statsd_is_sent_each_number_once() -> None:
         assert len(lines) == len(set(lines))
 
 
-def test_every_number_is_explained() -> None:
+def test_every_metric_has_a_description() -> None:
     (film, _) = report().tables
     assert {sample.name for sample in samples(report(), film)} == set(HELP)
 
 
-def test_a_run_does_not_fail_because_its_numbers_cannot_be_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_undeliverable_metrics_only_log_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
 
     export(MetricsConfig(prometheus_folder=str(tmp_path / "file"), statsd="nowhere.invalid:8125"), report())
@@ -108,7 +106,7 @@ def test_a_run_does_not_fail_because_its_numbers_cannot_be_told(
 @pytest.mark.parametrize(
     ("name", "to"), [("prometheus_client", {"prometheus_folder": "x"}), ("statsd", {"statsd": "h:1"})]
 )
-def test_what_is_not_installed_is_told_before_the_run(
+def test_missing_metrics_extra_fails_before_the_run(
     monkeypatch: pytest.MonkeyPatch, name: str, to: dict[str, str]
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)

@@ -31,7 +31,7 @@ def refused(folder: Path, text: str) -> str:
     return caught.value.what
 
 
-def test_a_header_is_the_comment_lines_the_file_begins_with(tmp_path: Path) -> None:
+def test_header_is_the_leading_comment_lines(tmp_path: Path) -> None:
     model = read_model(written(tmp_path, HEADER + "\n-- keys: [not, these]\n" + SQL))
 
     assert (model.header.name, model.header.keys) == ("per_kind", ("kind",))
@@ -41,7 +41,7 @@ def test_a_header_is_the_comment_lines_the_file_begins_with(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("written_as", ["--{}", "-- {}", "--   {}"])
-def test_a_header_may_be_indented_as_one_likes(tmp_path: Path, written_as: str) -> None:
+def test_header_may_have_any_indentation(tmp_path: Path, written_as: str) -> None:
     lines = [line.removeprefix("-- ") for line in HEADER.splitlines()]
 
     model = read_model(written(tmp_path, "\n".join([*map(written_as.format, lines), SQL])))
@@ -49,31 +49,31 @@ def test_a_header_may_be_indented_as_one_likes(tmp_path: Path, written_as: str) 
     assert model.header.sources == {"thing": "shop.public.thing"}
 
 
-def test_a_description_is_optional(tmp_path: Path) -> None:
+def test_description_is_optional(tmp_path: Path) -> None:
     model = read_model(written(tmp_path, "-- description: How many there are.\n" + HEADER + SQL))
 
     assert model.header.description == "How many there are."
 
 
-def test_every_change_of_the_text_changes_the_fingerprint(tmp_path: Path) -> None:
+def test_any_change_of_the_text_changes_the_fingerprint(tmp_path: Path) -> None:
     texts = (HEADER + SQL, HEADER + SQL.lower(), HEADER.replace("[kind]", "[Kind]") + SQL)
 
     assert len({read_model(written(tmp_path, text)).fingerprint for text in texts}) == 3
 
 
 @pytest.mark.parametrize("text", ["", SQL, "\n" + HEADER + SQL, "-- How many there are.\n" + SQL, "--\n" + SQL])
-def test_a_file_without_a_header_is_told_how_to_begin(tmp_path: Path, text: str) -> None:
+def test_file_without_header_shows_how_to_begin(tmp_path: Path, text: str) -> None:
     file = written(tmp_path, text)
 
     with pytest.raises(ModelError, match="it has no header; begin it with the lines `-- name: per_kind`"):
         read_model(file)
 
 
-def test_a_header_that_is_not_yaml_is_refused(tmp_path: Path) -> None:
+def test_header_that_is_not_yaml_is_refused(tmp_path: Path) -> None:
     assert "not YAML" in refused(tmp_path, "-- keys: [kind\n" + SQL)
 
 
-def test_an_unknown_key_is_named_with_the_nearest(tmp_path: Path) -> None:
+def test_unknown_key_is_named_with_the_nearest(tmp_path: Path) -> None:
     what = refused(tmp_path, HEADER.replace("sources", "source") + SQL)
 
     assert "`source` is not a known key (did you mean `sources`?)" in what
@@ -93,11 +93,11 @@ def test_an_unknown_key_is_named_with_the_nearest(tmp_path: Path) -> None:
         ("per_kind", "another", "name"),
     ],
 )
-def test_a_wrong_value_is_told_by_its_key(tmp_path: Path, there: str, instead: str, key: str) -> None:
+def test_wrong_value_names_its_key(tmp_path: Path, there: str, instead: str, key: str) -> None:
     assert f"`{key}" in refused(tmp_path, HEADER.replace(there, instead) + SQL)
 
 
-def test_the_models_of_a_folder_are_its_sql_files(tmp_path: Path) -> None:
+def test_sql_files_of_the_folder_are_its_models(tmp_path: Path) -> None:
     for name in ("b", "a"):
         written(tmp_path, HEADER, name)
     (tmp_path / "notes.md").touch()
@@ -107,7 +107,7 @@ def test_the_models_of_a_folder_are_its_sql_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", model_names(CHECKOUT / "conf" / "gold"))
-def test_the_models_that_come_with_the_project_have_headers(name: str) -> None:
+def test_bundled_models_have_headers(name: str) -> None:
     assert read_model(CHECKOUT / "conf" / "gold" / f"{name}.sql").header.description
 
 
@@ -132,11 +132,11 @@ TOUCHED = f"{AGAIN}\n-- touched: {{thing: everything}}"
         ("topic: {topic: a b}", "`topic.topic`"),
     ],
 )
-def test_what_does_not_fit_together_is_told(tmp_path: Path, more: str, said: str) -> None:
+def test_conflicting_settings_are_refused(tmp_path: Path, more: str, said: str) -> None:
     assert said in refused(tmp_path, f"{HEADER}-- {more}\n{SQL}")
 
 
-def test_the_name_of_the_watermark_is_taken_where_there_is_one(tmp_path: Path) -> None:
+def test_reserved_name_watermark_is_refused_as_a_source(tmp_path: Path) -> None:
     header = HEADER.replace("thing:", "Watermark:") + (
         "-- refresh: incremental\n-- touched: {Watermark: everything}\n"
         "-- window: {source: Watermark, time: at, start: kind, length: 1 day, lateness: 1 hour}\n"
@@ -150,7 +150,7 @@ STORES = (
 )
 
 
-def test_a_file_is_read_with_the_model_and_is_part_of_its_fingerprint(tmp_path: Path) -> None:
+def test_csv_file_is_read_and_included_in_the_fingerprint(tmp_path: Path) -> None:
     text = HEADER.partition("-- sources")[0] + STORES + SQL
     (tmp_path / "stores.csv").write_text('region,id\n"North, far",1\n,2\n')
 
@@ -174,7 +174,7 @@ def test_a_file_is_read_with_the_model_and_is_part_of_its_fingerprint(tmp_path: 
         (b"x" * (1 << 20) + b"x", "it has 1048577 bytes, and a model's file at most 1048576"),
     ],
 )
-def test_a_file_that_is_not_what_the_header_says_is_told(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_file_that_does_not_match_the_header_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
     if content is not None:
         (tmp_path / "stores.csv").write_bytes(content)
 
@@ -185,6 +185,6 @@ def test_a_file_that_is_not_what_the_header_says_is_told(tmp_path: Path, content
     assert said in caught.value.what
 
 
-def test_a_model_there_is_not_is_told(tmp_path: Path) -> None:
+def test_missing_model_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"there is no such model; see `gold\.models`"):
         read_model(tmp_path / "absent.sql")

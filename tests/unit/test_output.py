@@ -43,7 +43,7 @@ def in_table(text: str) -> Table:
 
 
 @pytest.mark.parametrize("make", [str, Text, in_table])
-def test_hostile_text_commands_no_terminal(make: type) -> None:
+def test_hostile_text_sends_no_terminal_commands(make: type) -> None:
     said = printed(make(HOSTILE))
 
     assert not set(COMMANDS) & set(said)
@@ -51,11 +51,11 @@ def test_hostile_text_commands_no_terminal(make: type) -> None:
     assert "\\u202egpj.exe" in said
 
 
-def test_tab_newline_and_other_scripts_stay() -> None:
+def test_tabs_newlines_and_other_scripts_are_kept() -> None:
     assert printed("größe\t値 شكرا 👍").rstrip() == "größe   値 شكرا 👍"
 
 
-def test_status_plan_and_story_take_any_text() -> None:
+def test_status_plan_and_story_print_any_text_safely() -> None:
     out = io.StringIO()
     console = Output(file=out, width=200)
     stands = TableStatus(table=HOSTILE, layer="silver", commit=1, error=HOSTILE)
@@ -78,7 +78,7 @@ def test_status_plan_and_story_take_any_text() -> None:
     assert out.getvalue().count("[/x]") >= 6
 
 
-def test_warnings_and_errors_forge_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_and_errors_cannot_forge_lines(capsys: pytest.CaptureFixture[str]) -> None:
     failure = Failure(code="CDC-100", message=FORGED + HOSTILE, exit_code=1, retryable=False)
     done = TableReport(table="t", status="failed", warnings=[FORGED + HOSTILE], error=failure)
     report = Report(run_id="r", layer="bronze", started_at=datetime(2026, 1, 1, tzinfo=UTC), tables=[done])
@@ -91,7 +91,9 @@ def test_warnings_and_errors_forge_no_line(capsys: pytest.CaptureFixture[str]) -
     assert Report.model_validate_json(said.out) == report
 
 
-def test_error_of_a_command_forges_no_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_command_cannot_forge_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*arguments: object, **options: object) -> None:
         raise ConfigError(HOSTILE, FORGED, "fix it")
 
@@ -105,7 +107,7 @@ def test_error_of_a_command_forges_no_line(capsys: pytest.CaptureFixture[str], m
     assert [line[:5] for line in said.splitlines() if not line.startswith("    ")] == ["error"]
 
 
-def test_log_entry_is_one_entry() -> None:
+def test_multiline_log_entry_cannot_forge_lines() -> None:
     try:
         raise ValueError(FORGED)
     except ValueError as exc:
@@ -120,7 +122,7 @@ def test_log_entry_is_one_entry() -> None:
     assert others and all(line.startswith("    ") for line in others)
 
 
-def test_json_that_is_printed_stays_the_same_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_json_keeps_its_value(capsys: pytest.CaptureFixture[str]) -> None:
     answer(json.dumps(HOSTILE, ensure_ascii=False))
 
     said = capsys.readouterr().out
@@ -129,7 +131,7 @@ def test_json_that_is_printed_stays_the_same_json(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("file", sorted(CLI.glob("*.py")), ids=lambda file: file.stem)
-def test_a_command_prints_by_output_only(file: Path) -> None:
+def test_commands_print_only_through_the_output_module(file: Path) -> None:
     called = [node.func for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
     names = [name.id for name in called if isinstance(name, ast.Name)]
 

@@ -31,7 +31,7 @@ def names(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_secrets_are_left_out_and_named(tmp_path: Path) -> None:
+def test_secrets_are_excluded_and_listed(tmp_path: Path) -> None:
     for name in (*BELONG, *SECRETS, *UNMENTIONED):
         (tmp_path / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "checkout" / name).write_text("s3cret")
@@ -42,6 +42,6 @@ def test_secrets_are_left_out_and_named(tmp_path: Path) -> None:
     assert sorted(left_out) == sorted(SECRETS)
 
 
-def test_nothing_of_this_checkout_is_missing(tmp_path: Path) -> None:
+def test_all_sources_of_this_checkout_are_packaged(tmp_path: Path) -> None:
     assert copy_sources(CHECKOUT, tmp_path) == []
     assert names(tmp_path) >= {"conf/cdc-lake.yml", "conf/gold/stores.csv", "jobs/gold.py"}

@@ -20,18 +20,18 @@ COLUMNS = {"id": "int", "paid": "timestamp", "born": "date", "tags": "array<stri
         ("a column", PartitionField("a column"), "partition_a column"),
     ],
 )
-def test_an_expression_names_a_column_and_a_part_of_it(expression: str, field: PartitionField, name: str) -> None:
+def test_expression_names_a_column_and_a_transform(expression: str, field: PartitionField, name: str) -> None:
     assert PartitionField.parse(expression) == field
     assert field.name == name
 
 
 @pytest.mark.parametrize("expression", ["", "week(paid)", "bucket(0, id)", "bucket(id)", "month()", "month(paid"])
-def test_another_expression_is_refused_in_words(expression: str) -> None:
+def test_unknown_expression_is_refused(expression: str) -> None:
     with pytest.raises(ValueError, match=r"invalid partition expression .*; write a column, year\(column\)"):
         StorageConfig(partition_by=(expression,))
 
 
-def test_several_levels_have_a_name_together() -> None:
+def test_partition_levels_have_a_joint_name() -> None:
     fields = StorageConfig(partition_by=("text", "month(paid)")).partitions
 
     assert joint_name(fields) == "partition_text_paid_month"
@@ -44,7 +44,7 @@ def test_several_levels_have_a_name_together() -> None:
         ({"buckets": 4}, "only tables of format hudi have `buckets` and"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(settings: dict[str, object], what: str) -> None:
+def test_conflicting_settings_are_refused(settings: dict[str, object], what: str) -> None:
     with pytest.raises(ValueError, match=what):
         StorageConfig(**settings)  # type: ignore[arg-type]
 
@@ -68,14 +68,12 @@ def test_settings_that_do_not_go_together_are_refused(settings: dict[str, object
         ),
     ],
 )
-def test_a_table_that_cannot_be_partitioned_so_is_refused(
-    held_in: StorageConfig, more: dict[str, str], what: str
-) -> None:
+def test_unsupported_partition_columns_are_refused(held_in: StorageConfig, more: dict[str, str], what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         check_partitions("a.table", held_in, COLUMNS | more, ["id"])
 
 
-def test_what_can_be_is_taken_and_so_is_a_table_of_which_only_the_keys_are_known() -> None:
+def test_valid_partitions_pass_even_if_only_keys_are_known() -> None:
     wanted = StorageConfig(partition_by=("text", "year(born)", "hour(paid)", "bucket(3, id)"))
 
     check_partitions("a.table", wanted, COLUMNS, ["id"])

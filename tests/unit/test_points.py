@@ -20,7 +20,7 @@ from cdc_lake.points import iso, milliseconds
         datetime(2026, 11, 23, 7, 0, 0, 123_000, tzinfo=timezone(timedelta(hours=-5))),
     ],
 )
-def test_a_time_with_a_zone_is_one_moment(at: datetime | str) -> None:
+def test_time_with_a_zone_is_one_moment(at: datetime | str) -> None:
     assert milliseconds(at) == SourceTime(at).ms == 1_795_435_200_123
     assert iso(milliseconds(at)) == "2026-11-23T12:00:00.123Z"
 
@@ -34,7 +34,7 @@ def test_a_time_with_a_zone_is_one_moment(at: datetime | str) -> None:
         (1.5, r"1\.5: invalid time"),
     ],
 )
-def test_what_is_no_time_is_told_so(at: Any, what: str) -> None:
+def test_invalid_time_is_refused(at: Any, what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         milliseconds(at)
     with pytest.raises(ConfigError, match=what):
@@ -42,12 +42,12 @@ def test_what_is_no_time_is_told_so(at: Any, what: str) -> None:
 
 
 @pytest.mark.parametrize("positions", [5, {"0": 5}, {0: "5"}, {0: True}, None])
-def test_offsets_are_numbers_by_number(positions: Any) -> None:
+def test_invalid_offsets_are_refused(positions: Any) -> None:
     with pytest.raises(ConfigError, match=r"write Offset\(\{0: 1234\}\)"):
         Offset(positions)
 
 
-def test_the_front_door_shows_what_it_says_even_when_the_rooms_are_open() -> None:
+def test_package_exports_work_after_importing_submodules() -> None:
     from cdc_lake.fold import table_events
 
     assert table_events.TableEvents

@@ -28,7 +28,7 @@ WITH_GAPS = BronzeProgress(
 
 
 @pytest.mark.parametrize("progress", [BRONZE, SILVER, GOLD, WITH_GAPS])
-def test_metadata_comes_back_as_it_went(progress: Progress) -> None:
+def test_progress_round_trips_through_metadata(progress: Progress) -> None:
     assert Progress.from_metadata(progress.to_metadata()) == progress
 
 
@@ -36,11 +36,11 @@ def test_metadata_comes_back_as_it_went(progress: Progress) -> None:
     "text",
     [None, "", "null", "hello", "{", "{}", "[]", "7", '"cdc_lake"', '{"other": {"commit": 1}}', '["cdc_lake"]'],
 )
-def test_metadata_of_others_is_no_progress(text: str | None) -> None:
+def test_foreign_metadata_is_ignored(text: str | None) -> None:
     assert Progress.from_metadata(text) is None
 
 
-def test_every_progress_has_a_nonce_of_its_own() -> None:
+def test_every_progress_has_a_unique_nonce() -> None:
     assert len({SilverProgress(run_id="r", commit=1).nonce for _ in range(10)}) == 10
 
 
@@ -57,7 +57,7 @@ def test_every_progress_has_a_nonce_of_its_own() -> None:
         ({"t": 5}, {"t": "five"}, None),
     ],
 )
-def test_consumed_commit_is_known_by_number_and_nonce(
+def test_consumed_commit_is_identified_by_number_and_nonce(
     sources: dict[str, int], nonces: dict[str, str], outcome: bool | None
 ) -> None:
     newest = BRONZE.model_copy(update={"nonce": "seven", "follows": "six"})
@@ -65,7 +65,7 @@ def test_consumed_commit_is_known_by_number_and_nonce(
     assert SilverProgress(run_id="r", commit=1, sources=sources, nonces=nonces).is_of("t", newest) is outcome
 
 
-def test_the_ids_of_a_topic_keep_their_order() -> None:
+def test_topic_ids_keep_their_order() -> None:
     progress = BronzeProgress(run_id="r", commit=1, offsets={"z": {0: 1}, "a": {0: 1}, "m": {0: 1}})
 
     found = Progress.from_metadata(progress.to_metadata())

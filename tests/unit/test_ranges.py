@@ -67,7 +67,7 @@ def keys_of(kind: Callable[[int], Key]) -> st.SearchStrategy[dict[Key, int]]:
 @pytest.mark.parametrize("kind", [int, str])
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_every_key_that_differs_is_in_one_range_and_the_others_are_equal(kind: Any, data: st.DataObject) -> None:
+def test_every_differing_key_is_in_exactly_one_range(kind: Any, data: st.DataObject) -> None:
     source = data.draw(keys_of(kind))
     silver = source | data.draw(keys_of(kind)) if data.draw(st.booleans()) else data.draw(keys_of(kind))
     differing = {key for key in source.keys() | silver.keys() if source.get(key) != silver.get(key)}
@@ -83,7 +83,7 @@ def test_every_key_that_differs_is_in_one_range_and_the_others_are_equal(kind: A
     assert tables.most <= 2 * ranges.MAX_RANGES + 2
 
 
-def test_one_row_among_many_is_in_a_small_range_after_a_few_passes() -> None:
+def test_single_differing_row_is_narrowed_to_a_small_range() -> None:
     rows = {number: number for number in range(1_000)}
     tables = Tables(rows, rows | {618: 0})
 
@@ -93,7 +93,7 @@ def test_one_row_among_many_is_in_a_small_range_after_a_few_passes() -> None:
     assert (tables.passes, found.differing_rows) == (3, 3)
 
 
-def test_rows_that_all_differ_are_not_split_for_nothing() -> None:
+def test_fully_different_rows_are_not_split_needlessly() -> None:
     tables = Tables({number: 1 for number in range(1_000)}, {number: 2 for number in range(1_000)})
 
     found = tables.compared()
@@ -101,7 +101,7 @@ def test_rows_that_all_differ_are_not_split_for_nothing() -> None:
     assert (tables.passes, found.compared, found.differing_rows) == (1, 10, 1_000)
 
 
-def test_keys_before_behind_and_between_those_of_the_source_belong_to_a_range() -> None:
+def test_keys_outside_the_source_keys_belong_to_a_range() -> None:
     source = {number: 1 for number in range(100, 200, 10)}
     for key in (-5, 105, 999):
         found = Tables(source, source | {key: 1}).compared()
@@ -109,7 +109,7 @@ def test_keys_before_behind_and_between_those_of_the_source_belong_to_a_range() 
         assert [is_in(one, key) for one in found.differing] == [True]
 
 
-def test_equal_tables_are_gone_through_once() -> None:
+def test_equal_tables_need_one_pass() -> None:
     rows = {str(number): number for number in range(100)}
     tables = Tables(rows, rows)
 

@@ -51,40 +51,38 @@ def test_the_last_event_of_a_key_wins() -> None:
     ("position", "ts_ms", "accepted"),
     [(1, 5, False), (2, 5, False), (3, 4, True), (2, 6, True), (None, 4, False), (None, 5, True)],
 )
-def test_an_event_is_stale_if_position_and_time_agree_that_it_is_not_newer(
-    position: int | None, ts_ms: int, accepted: bool
-) -> None:
+def test_event_is_stale_if_position_and_time_are_not_newer(position: int | None, ts_ms: int, accepted: bool) -> None:
     row = only(log(change("c", 2, ts_ms=5, n=1), change("u", position, ts_ms=ts_ms, n=2)))
 
     assert (row.values["n"] == 2) is accepted
 
 
-def test_a_snapshot_row_counts_and_does_not_become_the_order() -> None:
+def test_snapshot_row_counts_without_changing_the_order() -> None:
     row = only(log(change("c", 1, n=1), change("u", 2, n=2), snapshot_row(n=3), change("u", 2, n=2)))
 
     assert (row.values["n"], row.op, row.order) == (3, "r", Order((2,), "source", 2))
 
 
-def test_a_tombstone_behind_its_delete_is_dropped() -> None:
+def test_tombstone_after_its_delete_is_dropped() -> None:
     row = only(log(change("c", 1, n=1), change("d", 2), tombstone()))
 
     assert (row.op, row.deleted, row.values["n"], row.order) == ("d", True, 1, Order((2,), "source", 2))
 
 
-def test_a_lone_tombstone_deletes_and_clears_the_order() -> None:
+def test_unpaired_tombstone_deletes_and_clears_the_order() -> None:
     events = log(change("c", 1, n=1), tombstone())
 
     assert only(events)[3:] == ("tombstone", (1, 0, 0, 1), None)
     assert fold(events, COLUMNS, deletes="hard") == {}
 
 
-def test_a_tombstone_behind_a_record_in_quarantine_waits_with_it() -> None:
+def test_tombstone_after_a_quarantined_record_is_quarantined() -> None:
     unreadable = replace(change("d", 2), status="quarantined")
 
     assert only(log(change("c", 1, n=1), unreadable, tombstone())).op == "c"
 
 
-def test_a_tombstone_with_other_key_bytes_or_in_another_generation_is_a_lone_one() -> None:
+def test_tombstone_of_other_key_bytes_or_generation_is_unpaired() -> None:
     other = log(change("c", 1, n=1), change("d", 2), replace(tombstone(), key_bytes="other"))
     created_again = [*log(change("c", 1, n=1), change("d", 2)), *log(tombstone(), generation=1)]
 
@@ -92,7 +90,7 @@ def test_a_tombstone_with_other_key_bytes_or_in_another_generation_is_a_lone_one
     assert only(created_again).op == "tombstone"
 
 
-def test_the_log_order_is_the_highest_kafka_time_so_far_in_the_partition() -> None:
+def test_log_order_uses_the_highest_kafka_time_so_far() -> None:
     events = [
         replace(change("c", 1, n=1), kafka_ts=50),
         replace(change("u", 3, n=3), offset=1, kafka_ts=10),
@@ -104,7 +102,7 @@ def test_the_log_order_is_the_highest_kafka_time_so_far_in_the_partition() -> No
     assert (row.values["n"], row.place) == (3, (50, 0, 0, 1))
 
 
-def test_the_order_of_the_log_goes_on_over_generations() -> None:
+def test_log_order_continues_across_generations() -> None:
     events = [replace(change("c", 1, n=1), offset=9, kafka_ts=50), replace(snapshot_row(n=2), generation=1)]
 
     row = only(events)
@@ -112,7 +110,7 @@ def test_the_order_of_the_log_goes_on_over_generations() -> None:
     assert (row.values["n"], row.place) == (2, (50, 1, 0, 0))
 
 
-def test_an_unsent_value_is_the_last_one_sent_since_the_last_delete() -> None:
+def test_unsent_value_is_the_last_sent_since_the_last_delete() -> None:
     kept = only(log(change("c", 1, body="a"), change("u", 2, body="b"), change("u", 3, body=UNSENT)))
     lost = only(log(change("c", 1, body="a"), change("d", 2), tombstone(), change("c", 3, body=UNSENT)))
 
@@ -129,13 +127,13 @@ def moved(old: int, new: int, position: int) -> list[Event]:
     ]
 
 
-def test_an_unsent_value_is_found_along_a_chain_of_key_changes() -> None:
+def test_unsent_value_is_found_along_a_chain_of_key_changes() -> None:
     rows = fold(log(change("c", 1, body="a"), *moved(1, 2, 2), *moved(2, 3, 3)), COLUMNS)
 
     assert [rows[key].values["body"] for key in (1, 2, 3)] == ["a", "a", "a"]
 
 
-def test_a_circle_of_key_changes_without_the_value_ends() -> None:
+def test_cycle_of_key_changes_without_the_value_terminates() -> None:
     there = replace(change("c", 1, body=UNSENT), moved_from=2)
     back = replace(change("d", 1), moved_to=2)
     rows = fold([*log(there, replace(back, position=(3,))), *log(*moved(1, 2, 3), partition=1)], COLUMNS)
@@ -143,7 +141,7 @@ def test_a_circle_of_key_changes_without_the_value_ends() -> None:
     assert rows[2].unavailable == ("body",)
 
 
-def test_a_rejected_delete_moves_nothing() -> None:
+def test_rejected_delete_carries_no_values() -> None:
     events = log(change("c", 1, body="a"), change("u", 5, body="b"), *moved(1, 2, 2))
 
     rows = fold(events, COLUMNS)
@@ -151,7 +149,7 @@ def test_a_rejected_delete_moves_nothing() -> None:
     assert (rows[1].op, rows[2].unavailable) == ("u", ("body",))
 
 
-def test_the_halves_of_a_key_change_share_all_of_the_position_but_sql_servers_serial_number() -> None:
+def test_key_change_halves_share_position_except_serial_number() -> None:
     old = replace(change("d", 1, 1), moved_to=2, position=(1, 2, 3, 4, 5, 6, 1))
     new = replace(change("c", 1, 2), moved_from=1, position=(1, 2, 3, 4, 5, 6, 2))
     nowhere = replace(old, position=None), replace(new, position=None)
@@ -161,7 +159,7 @@ def test_the_halves_of_a_key_change_share_all_of_the_position_but_sql_servers_se
     assert change("d", 1).move is None
 
 
-def test_a_truncate_is_an_event_of_every_key() -> None:
+def test_truncate_applies_to_every_key() -> None:
     events = log(change("c", 1, n=1), change("t", 5, None), change("c", 4, key=2, n=2), change("c", 6, key=3, n=3))
 
     rows = fold(events, COLUMNS)
@@ -173,13 +171,13 @@ def test_a_truncate_is_an_event_of_every_key() -> None:
     ("deletes", "truncates", "keys"),
     [("soft", "hard", {2}), ("hard", "soft", {1}), ("hard", "as_deletes", set()), ("soft", "as_deletes", {1, 2})],
 )
-def test_truncates_may_be_softer_or_harder_than_deletes(deletes: str, truncates: str, keys: set[int]) -> None:
+def test_truncates_can_be_softer_or_harder_than_deletes(deletes: str, truncates: str, keys: set[int]) -> None:
     events = log(change("c", 1, n=1), change("t", 2, None), change("c", 3, key=2, n=2), change("d", 4, key=2))
 
     assert set(fold(events, COLUMNS, deletes=deletes, truncates=truncates)) == keys
 
 
-def test_a_truncate_may_be_refused_and_is_on_several_partitions() -> None:
+def test_truncates_are_refused_by_setting_or_across_partitions() -> None:
     alone = log(change("c", 1, n=1), change("t", 2, None))
     spread = [*alone, *log(change("c", 3, n=3), partition=1)]
 
@@ -190,7 +188,7 @@ def test_a_truncate_may_be_refused_and_is_on_several_partitions() -> None:
     assert only(spread, truncates_across_partitions=True).values["n"] == 3
 
 
-def test_the_end_of_a_snapshot_deletes_what_stood_before_its_beginning() -> None:
+def test_snapshot_end_deletes_rows_older_than_its_start() -> None:
     events = log(
         change("c", 1, n=1),
         change("c", 2, key=2, n=2),
@@ -209,20 +207,20 @@ def test_the_end_of_a_snapshot_deletes_what_stood_before_its_beginning() -> None
     assert rows[1].place[3] == 3
 
 
-def test_soft_deleted_rows_hold_nothing_if_the_settings_say_so() -> None:
+def test_soft_delete_values_null_clears_the_row() -> None:
     row = only(log(change("c", 1, n=1, body=UNSENT), change("d", 2)), soft_delete_values="null")
 
     assert (row.values, row.unavailable) == ({"n": None, "body": None}, ())
 
 
-def test_a_delete_of_a_key_never_seen_leaves_a_row_of_nulls_or_none() -> None:
+def test_delete_of_unknown_key_leaves_a_null_row_or_nothing() -> None:
     events = log(change("d", 2))
 
     assert only(events)[:3] == ({"n": None, "body": None}, True, ())
     assert fold(events, COLUMNS, deletes="hard") == {}
 
 
-def test_control_records_and_records_in_quarantine_are_no_events() -> None:
+def test_control_and_quarantined_records_are_ignored() -> None:
     events = log(replace(change("c", 1, n=1), status="control"), replace(change("c", 1, n=1), status="quarantined"))
 
     assert fold(events, COLUMNS) == {}

@@ -29,13 +29,13 @@ def reference(artifact: str, group: str | None = None) -> dict[str, object]:
     return {"groupId": group, "artifactId": artifact, "version": "1", "name": f"x.{artifact}"}
 
 
-def test_a_content_id_is_its_text(server: FakeServer) -> None:
+def test_content_id_returns_its_text(server: FakeServer) -> None:
     server.answer(f"{V3}/ids/contentIds/5", (200, '{"type": "string"}'))
 
     assert client(server).schema("contentId", "5") == RegisteredSchema('{"type": "string"}', "AVRO")
 
 
-def test_each_kind_of_id_is_asked_for_where_it_belongs(server: FakeServer) -> None:
+def test_each_id_kind_is_requested_at_its_endpoint(server: FakeServer) -> None:
     places = {
         ("contentId", "5"): "ids/contentIds/5",
         ("globalId", "5"): "ids/globalIds/5",
@@ -54,7 +54,9 @@ def test_each_kind_of_id_is_asked_for_where_it_belongs(server: FakeServer) -> No
     ("ids", "namespaces"),
     [("auto", ("contentId", "globalId")), ("content", ("contentId",)), ("global", ("globalId",))],
 )
-def test_a_bare_number_is_what_the_setting_says(server: FakeServer, ids: str, namespaces: tuple[str, ...]) -> None:
+def test_registry_ids_setting_defines_the_meaning_of_numbers(
+    server: FakeServer, ids: str, namespaces: tuple[str, ...]
+) -> None:
     assert client(server, ids=ids).namespaces == namespaces
 
 
@@ -79,13 +81,13 @@ def test_a_bare_number_is_what_the_setting_says(server: FakeServer, ids: str, na
         ("id", "5"),
     ],
 )
-def test_an_id_that_cannot_be_one_is_never_sent(server: FakeServer, kind: str, hostile: str) -> None:
+def test_invalid_id_is_never_sent(server: FakeServer, kind: str, hostile: str) -> None:
     assert client(server).schema(kind, hostile) is None
     assert not server.seen
 
 
 @pytest.mark.parametrize(("version", "content"), [("v3", "/content"), ("v2", "")])
-def test_references_are_followed_and_written_into_the_text(server: FakeServer, version: str, content: str) -> None:
+def test_references_are_resolved_and_inlined(server: FakeServer, version: str, content: str) -> None:
     base = f"/apis/registry/{version}"
     server.answer(f"{base}/ids/contentIds/1", (200, a_record("Outer", ["null", "x.Middle"])))
     server.answer(f"{base}/ids/contentIds/1/references", (200, [reference("Middle", "g/x")]))
@@ -104,7 +106,7 @@ def test_references_are_followed_and_written_into_the_text(server: FakeServer, v
     assert fields(fields(inlined)["v"]) == {"v": {"type": "int"}}
 
 
-def test_references_that_go_round_in_a_circle_end(server: FakeServer) -> None:
+def test_circular_references_terminate(server: FakeServer) -> None:
     server.answer(f"{V3}/ids/contentIds/1", (200, a_record("A", ["null", "x.B"])))
     server.answer(f"{V3}/ids/contentIds/1/references", (200, [reference("B")]))
     b = f"{V3}/groups/default/artifacts/B/versions/1"
@@ -115,7 +117,7 @@ def test_references_that_go_round_in_a_circle_end(server: FakeServer) -> None:
     assert server.asked[f"{b}/content"] == 1
 
 
-def test_a_reference_to_what_the_registry_does_not_have_is_its_fault(server: FakeServer) -> None:
+def test_missing_reference_is_an_infrastructure_error(server: FakeServer) -> None:
     server.answer(f"{V3}/ids/contentIds/1", (200, a_record("A", "x.B")))
     server.answer(f"{V3}/ids/contentIds/1/references", (200, [reference("B")]))
 
@@ -123,7 +125,7 @@ def test_a_reference_to_what_the_registry_does_not_have_is_its_fault(server: Fak
         client(server).schema("contentId", "1")
 
 
-def test_a_reference_to_what_is_no_avro_leaves_a_text_that_is_refused(server: FakeServer) -> None:
+def test_reference_to_invalid_schema_leaves_a_refused_text(server: FakeServer) -> None:
     server.answer(f"{V3}/ids/contentIds/1", (200, a_record("A", "x.B")))
     server.answer(f"{V3}/ids/contentIds/1/references", (200, [reference("B")]))
     server.answer(f"{V3}/groups/default/artifacts/B/versions/1/content", (200, "no schema"))
@@ -146,14 +148,14 @@ def test_a_reference_to_what_is_no_avro_leaves_a_text_that_is_refused(server: Fa
         ('// c\nsyntax = "proto3";\nmessage A { int32 a = 1; }', "PROTOBUF"),
     ],
 )
-def test_what_kind_of_schema_it_is_is_seen_from_its_text(server: FakeServer, text: str, kind: str) -> None:
+def test_schema_type_is_detected_from_its_text(server: FakeServer, text: str, kind: str) -> None:
     server.answer(f"{V3}/ids/contentIds/1", (200, text))
 
     assert client(server).schema("contentId", "1") == RegisteredSchema(text, kind)
 
 
 @pytest.mark.parametrize("text", ["<html>please log in\nmessage</html>", "hello", "17", ""])
-def test_an_answer_that_is_no_schema_is_bad_infrastructure(server: FakeServer, text: str) -> None:
+def test_response_without_schema_is_an_infrastructure_error(server: FakeServer, text: str) -> None:
     server.answer(f"{V3}/ids/contentIds/1", (200, text))
 
     with pytest.raises(InfrastructureError, match=f"registry at {server.url}: its response is not a schema"):
@@ -161,7 +163,7 @@ def test_an_answer_that_is_no_schema_is_bad_infrastructure(server: FakeServer, t
 
 
 @pytest.mark.parametrize("references", ["<html>", {"a": 1}, [{"artifactId": "a"}], [reference("..")], "[[1]]"])
-def test_references_that_are_none_are_bad_infrastructure(server: FakeServer, references: object) -> None:
+def test_malformed_references_are_an_infrastructure_error(server: FakeServer, references: object) -> None:
     server.answer(f"{V3}/ids/contentIds/1", (200, a_record("A", "x.B")))
     server.answer(f"{V3}/ids/contentIds/1/references", (200, references))
 
@@ -169,14 +171,14 @@ def test_references_that_are_none_are_bad_infrastructure(server: FakeServer, ref
         client(server).schema("contentId", "1")
 
 
-def test_an_answer_that_is_not_text_is_bad_infrastructure(server: FakeServer) -> None:
+def test_binary_response_is_an_infrastructure_error(server: FakeServer) -> None:
     server.answer(f"{V3}/ids/contentIds/1", (200, b'"\xff"'))
 
     with pytest.raises(InfrastructureError, match="not text"):
         client(server).schema("contentId", "1")
 
 
-def test_an_answer_without_end_is_not_read_to_its_end(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversize_response_is_an_infrastructure_error(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "MAX_RESPONSE_BYTES", 1000)
     server.answer(f"{V3}/ids/contentIds/1", (200, f'"{"x" * 998}"'))
     server.answer(f"{V3}/ids/contentIds/2", (200, f'"{"x" * 999}"'))
@@ -186,20 +188,20 @@ def test_an_answer_without_end_is_not_read_to_its_end(server: FakeServer, monkey
         client(server).schema("contentId", "2")
 
 
-def test_an_id_that_the_registry_does_not_have_is_none_after_some_patience(server: FakeServer) -> None:
+def test_missing_id_is_none_after_retries(server: FakeServer) -> None:
     registry = client(server)
 
     assert registry.schema("contentId", "99") is None
     assert server.asked[f"{V3}/ids/contentIds/99"] == 3
 
 
-def test_an_id_that_a_replica_does_not_have_yet_is_found(server: FakeServer) -> None:
+def test_id_missing_on_a_replica_is_found_by_retry(server: FakeServer) -> None:
     server.answer(f"{V3}/ids/contentIds/1", (404, ""), (200, '"string"'))
 
     assert text_of(client(server), 1) == '"string"'
 
 
-def test_one_wait_serves_all_ids_that_are_missed_about_then() -> None:
+def test_one_delay_covers_all_ids_missing_at_that_time() -> None:
     waits: list[float] = []
     retry, asked = RetryPolicy(Endpoint("http://registry").unavailable_error, 10, waits.append), 0
 
@@ -214,13 +216,13 @@ def test_one_wait_serves_all_ids_that_are_missed_about_then() -> None:
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_an_answer_that_may_pass_by_itself_is_asked_for_again(server: FakeServer, status: int) -> None:
+def test_temporary_error_is_retried(server: FakeServer, status: int) -> None:
     server.answer(f"{V3}/ids/contentIds/1", (status, "later"), (200, '"string"'))
 
     assert text_of(client(server), 1) == '"string"'
 
 
-def test_a_registry_that_stays_down_is_bad_infrastructure(server: FakeServer) -> None:
+def test_registry_that_stays_down_is_an_infrastructure_error(server: FakeServer) -> None:
     server.answer(f"{V3}/ids/contentIds/1", (503, "down"))
 
     with pytest.raises(InfrastructureError, match="responded with 503") as caught:
@@ -231,7 +233,7 @@ def test_a_registry_that_stays_down_is_bad_infrastructure(server: FakeServer) ->
     assert server.asked[f"{V3}/ids/contentIds/1"] == 3
 
 
-def test_a_registry_that_takes_too_long_is_bad_infrastructure(server: FakeServer) -> None:
+def test_registry_timeout_is_an_infrastructure_error(server: FakeServer) -> None:
     server.delay_seconds = 1.0
     registry = ApicurioRegistry(Endpoint(f"{server.url}{V3}", timeout_seconds=0.1, attempts=2))
 
@@ -241,9 +243,7 @@ def test_a_registry_that_takes_too_long_is_bad_infrastructure(server: FakeServer
 
 
 @pytest.mark.parametrize(("status", "error"), [(400, InfrastructureError), (401, ConfigError), (403, ConfigError)])
-def test_an_answer_that_will_not_change_is_not_asked_for_again(
-    server: FakeServer, status: int, error: type[Exception]
-) -> None:
+def test_permanent_error_is_not_retried(server: FakeServer, status: int, error: type[Exception]) -> None:
     server.answer(f"{V3}/ids/contentIds/1", (status, b"<html>\xff"))
 
     with pytest.raises(error, match=str(status)):
@@ -260,7 +260,7 @@ def test_a_redirect_is_not_followed(server: FakeServer) -> None:
         assert not elsewhere.seen
 
 
-def test_a_registry_that_does_not_listen_is_bad_infrastructure() -> None:
+def test_closed_registry_port_is_an_infrastructure_error() -> None:
     with serving(FakeServer()) as server:
         registry = client(server, attempts=1)
 
@@ -269,9 +269,7 @@ def test_a_registry_that_does_not_listen_is_bad_infrastructure() -> None:
 
 
 @pytest.mark.parametrize(("path", "asked"), [("", [V3]), (V3, [V3]), (V2, [V2])])
-def test_the_address_says_which_interface_or_the_newest_is_taken(
-    server: FakeServer, path: str, asked: list[str]
-) -> None:
+def test_url_selects_the_api_version_or_the_newest_is_used(server: FakeServer, path: str, asked: list[str]) -> None:
     for base in (V3, V2):
         server.answer(f"{base}/{CHECK}", (200, {"artifacts": [], "count": 0}))
         server.answer(f"{base}/ids/globalIds/1", (200, '"string"'))
@@ -285,7 +283,7 @@ def test_the_address_says_which_interface_or_the_newest_is_taken(
 
 
 @pytest.mark.parametrize("checked", [True, False])
-def test_a_registry_of_before_version_3_is_asked_by_version_2(server: FakeServer, checked: bool) -> None:
+def test_registry_without_v3_is_asked_by_v2(server: FakeServer, checked: bool) -> None:
     server.answer(f"{V2}/{CHECK}", (200, {"artifacts": [], "count": 0}))
     server.answer(f"{V2}/ids/globalIds/1", (200, '"string"'))
     registry = client(server, path="")
@@ -296,7 +294,7 @@ def test_a_registry_of_before_version_3_is_asked_by_version_2(server: FakeServer
     assert registry.schema("globalId", "1") == RegisteredSchema('"string"')
 
 
-def test_what_is_no_apicurio_is_a_wrong_setting(server: FakeServer) -> None:
+def test_server_that_is_not_apicurio_is_a_config_error(server: FakeServer) -> None:
     with pytest.raises(
         ConfigError,
         match=r"the server is not an Apicurio Registry \(neither v3 nor v2\); check registry\.type, and registry\.url",
@@ -306,7 +304,7 @@ def test_what_is_no_apicurio_is_a_wrong_setting(server: FakeServer) -> None:
         client(server, path=V2).check()
 
 
-def test_a_page_in_place_of_a_registry_is_bad_infrastructure(server: FakeServer) -> None:
+def test_html_page_instead_of_registry_is_infrastructure_error(server: FakeServer) -> None:
     server.answer(f"{V3}/{CHECK}", (200, "<html>welcome</html>"))
 
     with pytest.raises(InfrastructureError, match="not JSON"):

@@ -84,9 +84,7 @@ def test_without_credentials_none_are_sent(server: FakeServer, tmp_path: Path, k
 
 
 @TYPES
-def test_a_netrc_file_is_not_looked_into(
-    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_netrc_file_is_not_used(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login someone password else\n")
     netrc.chmod(0o600)
@@ -98,7 +96,7 @@ def test_a_netrc_file_is_not_looked_into(
 
 
 @TYPES
-def test_a_user_and_a_password(server: FakeServer, tmp_path: Path, kind: str) -> None:
+def test_basic_authentication_sends_user_and_password(server: FakeServer, tmp_path: Path, kind: str) -> None:
     expected = f"Basic {base64.b64encode(f'lake:{CANARY}'.encode()).decode()}"
     server.required = {expected}
     registry = opened(tmp_path, kind, server.url, "  auth: {basic: {user: lake, password: env:REGISTRY_SECRET}}\n")
@@ -110,7 +108,7 @@ def test_a_user_and_a_password(server: FakeServer, tmp_path: Path, kind: str) ->
 
 
 @TYPES
-def test_a_token_is_read_again_from_its_file_when_it_is_refused(server: FakeServer, tmp_path: Path, kind: str) -> None:
+def test_refused_token_is_reread_from_its_file(server: FakeServer, tmp_path: Path, kind: str) -> None:
     (tmp_path / "token").write_text("old\n")
     server.required = {"Bearer old"}
     registry = opened(tmp_path, kind, server.url, "  auth: {bearer: {token: 'file:token'}}\n")
@@ -122,7 +120,7 @@ def test_a_token_is_read_again_from_its_file_when_it_is_refused(server: FakeServ
 
 
 @TYPES
-def test_a_token_that_stays_the_same_is_not_tried_twice(server: FakeServer, tmp_path: Path, kind: str) -> None:
+def test_unchanged_token_is_not_tried_twice(server: FakeServer, tmp_path: Path, kind: str) -> None:
     server.required = {"Bearer another"}
 
     with pytest.raises(ConfigError, match=r"rejects the credentials \(401 .*check registry\.auth"):
@@ -132,7 +130,7 @@ def test_a_token_that_stays_the_same_is_not_tried_twice(server: FakeServer, tmp_
 
 
 @pytest.mark.parametrize("token", ["two words", "two\nlines", "caf\N{LATIN SMALL LETTER E WITH ACUTE}"])
-def test_a_token_that_cannot_be_one_is_refused_unseen(
+def test_invalid_token_is_refused_without_showing_it(
     server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
     monkeypatch.setenv("REGISTRY_SECRET", token)
@@ -143,9 +141,7 @@ def test_a_token_that_cannot_be_one_is_refused_unseen(
 
 
 @TYPES
-def test_a_token_of_an_identity_provider_is_used_for_as_long_as_it_lives(
-    server: FakeServer, tmp_path: Path, kind: str
-) -> None:
+def test_oauth_token_is_reused_while_valid(server: FakeServer, tmp_path: Path, kind: str) -> None:
     server.client = f"lake:{CANARY}"
     registry = opened(tmp_path, kind, server.url, oauth(server))
 
@@ -168,7 +164,7 @@ class LaterClock:
 
 @TYPES
 @pytest.mark.parametrize(("life", "not_yet", "renewed"), [(60.0, 40.0, 48.5), (3600.0, 3500.0, 3570.5)])
-def test_a_token_is_renewed_before_it_expires(
+def test_oauth_token_is_renewed_before_it_expires(
     server: FakeServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -194,7 +190,7 @@ def test_a_token_is_renewed_before_it_expires(
 
 
 @TYPES
-def test_a_token_that_is_revoked_is_renewed_once(server: FakeServer, tmp_path: Path, kind: str) -> None:
+def test_revoked_token_is_renewed_once(server: FakeServer, tmp_path: Path, kind: str) -> None:
     server.client = f"lake:{CANARY}"
     registry = opened(tmp_path, kind, server.url, oauth(server))
     registry.check()
@@ -223,7 +219,7 @@ def test_a_token_that_is_revoked_is_renewed_once(server: FakeServer, tmp_path: P
         (302, "http://127.0.0.1:9/", InfrastructureError, "responded with 302"),
     ],
 )
-def test_an_identity_provider_that_gives_no_token_is_named(
+def test_token_endpoint_without_a_token_is_named(
     server: FakeServer, tmp_path: Path, kind: str, status: int, body: object, error: type[CdcLakeError], what: str
 ) -> None:
     server.answer(TOKEN_PATH, (status, body))
@@ -234,7 +230,7 @@ def test_an_identity_provider_that_gives_no_token_is_named(
 
 
 @TYPES
-def test_a_certificate_of_an_authority_of_one_s_own(
+def test_custom_certificate_authority(
     certificates: Certificates, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(FakeServer(certificates.context())) as server:
@@ -250,7 +246,7 @@ def test_a_certificate_of_an_authority_of_one_s_own(
 
 
 @TYPES
-def test_a_server_that_asks_who_the_client_is_is_told(certificates: Certificates, tmp_path: Path, kind: str) -> None:
+def test_client_certificate_is_sent_on_request(certificates: Certificates, tmp_path: Path, kind: str) -> None:
     with serving(FakeServer(certificates.context(asks_for_certificate=True))) as server:
         filled(server)
         own = f"ca: {certificates.ca}, cert: {certificates.client_cert}, key: {certificates.client_key}"
@@ -262,7 +258,7 @@ def test_a_server_that_asks_who_the_client_is_is_told(certificates: Certificates
         assert (seen, len(server.seen)) == (1, 1)
 
 
-def test_a_token_endpoint_is_reached_with_the_same_certificates(certificates: Certificates, tmp_path: Path) -> None:
+def test_token_endpoint_uses_the_same_certificates(certificates: Certificates, tmp_path: Path) -> None:
     with serving(FakeServer(certificates.context(asks_for_certificate=True))) as server:
         filled(server)
         server.client = f"lake:{CANARY}"
@@ -274,7 +270,7 @@ def test_a_token_endpoint_is_reached_with_the_same_certificates(certificates: Ce
 
 
 @pytest.mark.parametrize("tls", ["ca: nowhere.pem", "cert: {ca}, key: {client_key}", "ca: {server_key}"])
-def test_a_file_that_is_no_certificate_is_named(certificates: Certificates, tmp_path: Path, tls: str) -> None:
+def test_invalid_certificate_file_is_named(certificates: Certificates, tmp_path: Path, tls: str) -> None:
     with pytest.raises(
         ConfigError, match=r"registry\.tls\.(ca|cert) .*\.pem.*: a file is missing or not a PEM file of its kind"
     ):
@@ -282,7 +278,7 @@ def test_a_file_that_is_no_certificate_is_named(certificates: Certificates, tmp_
 
 
 @TYPES
-def test_a_proxy_is_asked_and_told_its_password(
+def test_proxy_is_used_with_its_password(
     server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setenv("REGISTRY_PROXY", server.url.replace("//", "//user:pass@"))
@@ -298,7 +294,7 @@ def test_a_proxy_is_asked_and_told_its_password(
 
 
 @pytest.mark.parametrize("proxy", ["proxy:3128", f"user:{CANARY}@proxy", "http://", f"http://u:{CANARY}@proxy:port"])
-def test_a_proxy_that_has_no_address_is_refused_unseen(
+def test_proxy_without_address_is_refused_without_showing_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: str
 ) -> None:
     monkeypatch.setenv("REGISTRY_PROXY", proxy)
@@ -309,9 +305,7 @@ def test_a_proxy_that_has_no_address_is_refused_unseen(
 
 
 @TYPES
-def test_headers_go_to_the_registry_and_not_to_the_identity_provider(
-    server: FakeServer, tmp_path: Path, kind: str
-) -> None:
+def test_headers_are_sent_only_to_the_registry(server: FakeServer, tmp_path: Path, kind: str) -> None:
     server.client = f"lake:{CANARY}"
 
     opened(tmp_path, kind, server.url, f"  headers: {{target-sr-cluster: lsrc-1}}\n{oauth(server)}").check()
@@ -337,14 +331,12 @@ BASIC = "  auth: {basic: {user: lake, password: env:REGISTRY_SECRET}}\n"
         ),
     ],
 )
-def test_credentials_are_not_sent_in_the_clear(tmp_path: Path, url: str, more: str, setting: str) -> None:
+def test_credentials_are_not_sent_in_clear_text(tmp_path: Path, url: str, more: str, setting: str) -> None:
     with pytest.raises(ConfigError, match=f"{setting}: credentials would be sent unencrypted to http://"):
         opened(tmp_path, "apicurio", url, more)
 
 
-def test_credentials_are_not_sent_in_the_clear_to_a_proxy_of_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credentials_are_not_sent_over_a_clear_text_env_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://proxy.invalid")
 
     with pytest.raises(ConfigError, match="through a proxy"):
@@ -361,7 +353,7 @@ def test_credentials_are_not_sent_in_the_clear_to_a_proxy_of_the_environment(
         ("file:empty", "empty: it is empty"),
     ],
 )
-def test_a_secret_that_is_not_there_is_named(tmp_path: Path, reference: str, message: str) -> None:
+def test_missing_secret_is_named(tmp_path: Path, reference: str, message: str) -> None:
     (tmp_path / "empty").write_text("\n")
 
     with pytest.raises(ConfigError, match=message):
@@ -378,7 +370,7 @@ SLOTS: list[Callable[[FakeServer], str]] = [
 @TYPES
 @pytest.mark.parametrize("auth", SLOTS, ids=["basic", "bearer", "oauth"])
 @pytest.mark.parametrize("status", [200, 401, 503])
-def test_no_secret_is_in_a_repr_an_error_or_a_log(
+def test_secrets_are_in_no_repr_error_or_log(
     server: FakeServer,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -407,7 +399,7 @@ def test_no_secret_is_in_a_repr_an_error_or_a_log(
 
 
 @TYPES
-def test_a_proxy_s_password_is_not_in_an_error_or_a_log(
+def test_proxy_password_is_in_no_error_or_log(
     server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     caplog.set_level("DEBUG")
@@ -445,7 +437,7 @@ class FilesInMemory:
 
 
 @TYPES
-def test_a_thousand_looks_at_one_id_are_one_request_a_run(server: FakeServer, tmp_path: Path, kind: str) -> None:
+def test_repeated_lookups_of_one_id_send_one_request_per_run(server: FakeServer, tmp_path: Path, kind: str) -> None:
     registry = opened(tmp_path, kind, server.url)
     registry.check()
     schemas = SchemaFiles(FilesInMemory(), "lake", registry)  # type: ignore[arg-type]
@@ -458,7 +450,7 @@ def test_a_thousand_looks_at_one_id_are_one_request_a_run(server: FakeServer, tm
 
 
 @TYPES
-def test_registry_that_drips_bytes_is_bad_infrastructure(
+def test_slow_drip_response_is_an_infrastructure_error(
     server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     server.drip_seconds = 0.3

@@ -11,13 +11,13 @@ from cdc_lake.errors import CdcLakeError, DataLossError, InfrastructureError
 from cdc_lake.runs.report import Report, TableReport, check_totals
 
 
-def test_a_sum_that_closes_is_silent() -> None:
+def test_balanced_counts_pass_silently() -> None:
     check_totals("t", 6, ok=3, quarantined=2, control=1)
     check_totals("t", 0)
 
 
 @pytest.mark.parametrize("ok", [2, 4])
-def test_a_sum_that_does_not_close_stops_the_run(ok: int) -> None:
+def test_unbalanced_counts_stop_the_run(ok: int) -> None:
     with pytest.raises(CdcLakeError, match=f"6 rows went in and {ok} ok \\+ 3 quarantined came out") as caught:
         check_totals("t", 6, ok=ok, quarantined=3)
     assert caught.value.exit_code == 1
@@ -32,7 +32,7 @@ def test_counts_add_up_over_batches() -> None:
     assert done.rows == {"read": 7, "ok": 6, "control": 1}
 
 
-def test_a_phase_s_time_adds_up_and_is_noted_when_it_fails() -> None:
+def test_phase_time_adds_up_even_when_the_phase_fails() -> None:
     done = TableReport(table="t")
 
     with done.phase("read"):
@@ -43,7 +43,7 @@ def test_a_phase_s_time_adds_up_and_is_noted_when_it_fails() -> None:
     assert set(done.seconds) == {"read", "write"}
 
 
-def test_phase_inside_another_counts_for_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_phase_is_subtracted_from_the_outer_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter((0.0, 1.0, 4.0, 10.0))
     monkeypatch.setattr("cdc_lake.runs.report.time.monotonic", lambda: next(seconds))
     done = TableReport(table="t")
@@ -63,7 +63,7 @@ def test_phases_of_a_run_sum_up_to_its_time() -> None:
     assert report.seconds["list"] == pytest.approx(3.0, abs=0.5)
 
 
-def test_start_of_the_process_is_before_the_first_moment() -> None:
+def test_process_start_precedes_the_first_import() -> None:
     waits = "import time; from cdc_lake.runs.process import seconds_before; time.sleep(0.3); t = time.time(); "
     outcome = subprocess.run(
         [sys.executable, "-c", waits + "time.sleep(0.3); print(seconds_before(t))"], capture_output=True, text=True
@@ -72,7 +72,7 @@ def test_start_of_the_process_is_before_the_first_moment() -> None:
     assert 0.3 <= float(outcome.stdout) < 10
 
 
-def test_the_run_s_exit_code_is_the_worst_table_s() -> None:
+def test_run_exit_code_is_that_of_the_worst_table() -> None:
     report = Report(layer="bronze", tables=[TableReport(table=name) for name in "abc"])
     assert report.exit_code == 0
 
@@ -84,7 +84,7 @@ def test_the_run_s_exit_code_is_the_worst_table_s() -> None:
     assert report.tables[1].status == "failed"
 
 
-def test_a_failure_in_the_report_says_all_that_the_error_did() -> None:
+def test_failure_in_the_report_has_all_fields_of_the_error() -> None:
     done = TableReport(table="t")
     done.fail(InfrastructureError("broker", "down", "wait"))
 
@@ -97,7 +97,7 @@ def test_a_failure_in_the_report_says_all_that_the_error_did() -> None:
     }
 
 
-def test_a_report_comes_back_from_its_json() -> None:
+def test_report_round_trips_through_json() -> None:
     report = Report(layer="silver", tables=[TableReport(table="t", rows={"events": 3})])
 
     assert Report.model_validate_json(report.model_dump_json()) == report
@@ -114,7 +114,7 @@ def test_report_files_sort_by_time() -> None:
     ("states", "is_idle"),
     [((), True), (("unchanged", "waiting"), True), (("unchanged", "ok"), False), (("failed",), True)],
 )
-def test_a_run_in_which_nothing_was_done_is_idle(states: tuple[Any, ...], is_idle: bool) -> None:
+def test_run_without_any_work_is_idle(states: tuple[Any, ...], is_idle: bool) -> None:
     report = Report(layer="silver", tables=[TableReport(table="t", status=state) for state in states])
 
     assert report.is_idle is is_idle

@@ -42,7 +42,7 @@ def client(store: str) -> Any:
     return boto3.client("s3", endpoint_url=store, region_name="eu-central-1")
 
 
-def test_of_two_one_creates_it(store: str) -> None:
+def test_only_the_first_conditional_put_succeeds(store: str) -> None:
     one, other = (ConditionalPuts(conf(store), "lake") for _ in range(2))
 
     assert [one.put(PLACE, "mine"), other.put(PLACE, "theirs")] == [True, False]
@@ -50,25 +50,25 @@ def test_of_two_one_creates_it(store: str) -> None:
     assert client(store).get_object(Bucket="lake", Key=key)["Body"].read() == b"mine"
 
 
-def test_a_bucket_has_settings_of_its_own(store: str) -> None:
+def test_bucket_specific_settings_are_used(store: str) -> None:
     its_own = {"fs.s3a.bucket.lake.endpoint": store.removeprefix("http://")}
     without_tls = {"fs.s3a.connection.ssl.enabled": "false"}
 
     assert ConditionalPuts(conf("http://127.0.0.1:1", **its_own, **without_tls), "lake").put(PLACE, "mine")
 
 
-def test_a_bucket_that_is_not_there_is_an_error_with_the_path(store: str) -> None:
+def test_missing_bucket_is_an_error_with_the_path(store: str) -> None:
     with pytest.raises(InfrastructureError, match=r"s3a://elsewhere/one\.json: .*NoSuchBucket"):
         ConditionalPuts(conf(store), "elsewhere").put("s3a://elsewhere/one.json", "mine")
 
 
-def test_without_boto3_it_says_what_to_install(without_boto3: None) -> None:
+def test_missing_boto3_names_the_extra(without_boto3: None) -> None:
     with pytest.raises(InstallationError, match=r"pip install 'cdc-lake\[aws\]'"):
         ConditionalPuts(conf("http://127.0.0.1:1"), "lake")
 
 
 @pytest.mark.parametrize("root", ["s3://bucket/lake", "s3a://bucket/lake"])
-def test_a_lake_on_s3_has_leases(root: str) -> None:
+def test_lake_on_s3_requires_leases(root: str) -> None:
     with pytest.raises(ValueError, match=r"lease\.enabled.*on S3"):
         LakeConfig(root=root, lease=LeaseConfig(enabled=False))
 

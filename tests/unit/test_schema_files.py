@@ -40,7 +40,7 @@ class Everything:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NO_NAMES)
-def test_what_is_no_id_is_neither_asked_for_nor_a_path(tmp_path: Path, kind: str, name: str) -> None:
+def test_invalid_id_is_neither_requested_nor_used_as_a_path(tmp_path: Path, kind: str, name: str) -> None:
     files = Files()
     schemas = SchemaFiles(files, str(tmp_path), Everything())  # type: ignore[arg-type]
 
@@ -51,7 +51,7 @@ def test_what_is_no_id_is_neither_asked_for_nor_a_path(tmp_path: Path, kind: str
 
 
 @pytest.mark.parametrize("name", [*NO_NAMES, "../secret", "F" * 64])
-def test_what_is_no_fingerprint_is_never_read(tmp_path: Path, name: str) -> None:
+def test_invalid_fingerprint_is_never_read(tmp_path: Path, name: str) -> None:
     (tmp_path / "secret.avsc").write_text('"int"')
     files = Files()
     schemas = SchemaFiles(files, str(tmp_path))
@@ -66,7 +66,7 @@ def test_what_is_no_fingerprint_is_never_read(tmp_path: Path, name: str) -> None
     assert [file.name for file in tmp_path.rglob("*")] == ["secret.avsc"]
 
 
-def test_a_known_artifact_shows_that_the_registry_has_content(tmp_path: Path) -> None:
+def test_known_artifact_proves_that_the_registry_has_content(tmp_path: Path) -> None:
     class Registry(Everything):
         def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:  # type: ignore[override]
             return RegisteredSchema('"int"') if (kind, schema_id) == ("artifact", "g/a%2Fb/1") else None

@@ -44,18 +44,18 @@ def nested(depth: int) -> str:
         a_record(a=a_record("S", b={"type": "map", "values": "R"})),
     ],
 )
-def test_a_schema_that_contains_itself_is_refused(schema: dict[str, Any]) -> None:
+def test_recursive_schema_is_refused(schema: dict[str, Any]) -> None:
     with pytest.raises(SchemaError, match="contains itself"):
         parse(json.dumps(schema))
 
 
 @pytest.mark.parametrize("depth", [65, 500, 20_000])
-def test_a_schema_nested_too_deep_is_refused(depth: int) -> None:
+def test_too_deeply_nested_schema_is_refused(depth: int) -> None:
     with pytest.raises(SchemaError):
         parse(nested(depth))
 
 
-def test_a_schema_that_grows_deep_through_names_is_refused() -> None:
+def test_schema_nested_through_names_is_refused() -> None:
     columns: dict[str, Any] = {"c0": a_record("N0", v="int")}
     columns |= {f"c{n}": a_record(f"N{n}", v=f"N{n - 1}") for n in range(1, 70)}
 
@@ -63,11 +63,11 @@ def test_a_schema_that_grows_deep_through_names_is_refused() -> None:
         parse(json.dumps(a_record("Top", **columns)))
 
 
-def test_a_schema_of_sixty_levels_is_read() -> None:
+def test_schema_of_sixty_levels_is_accepted() -> None:
     assert parse(nested(60))["type"] == "record"
 
 
-def test_a_schema_text_of_more_than_a_mebibyte_is_refused() -> None:
+def test_schema_text_over_one_mebibyte_is_refused() -> None:
     text = json.dumps(a_record(a="int") | {"doc": "é" * (MAX_TEXT_BYTES // 2)}, ensure_ascii=False)
 
     with pytest.raises(SchemaError, match="longer than"):
@@ -78,12 +78,12 @@ def test_a_schema_text_of_more_than_a_mebibyte_is_refused() -> None:
     "items",
     ["null", a_record("Empty"), {"type": "fixed", "name": "F", "size": 0}, a_record("Outer", a=a_record("Empty"))],
 )
-def test_an_array_of_items_of_no_size_is_refused(items: Any) -> None:
+def test_array_of_zero_size_items_is_refused(items: Any) -> None:
     with pytest.raises(SchemaError, match="have no size"):
         parse(json.dumps(a_record(many={"type": "array", "items": items})))
 
 
-def test_types_that_double_are_measured_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exponentially_growing_types_are_measured_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     doubling = [a_record("N0", a="null")]
     doubling += [a_record(f"N{n}", a=f"N{n - 1}", b=f"N{n - 1}") for n in range(1, 61)]
     visits, children = itertools.count(1), schemas_module._children
@@ -131,17 +131,17 @@ ENUM = {"type": "enum", "name": "E", "symbols": ["A"]}
         (a_record("R", next={"type": "R"}), "contains itself"),
     ],
 )
-def test_what_the_jvm_refuses_is_refused(schema: Any, why: str) -> None:
+def test_schema_that_the_jvm_refuses_is_refused(schema: Any, why: str) -> None:
     with pytest.raises(SchemaError, match=re.escape(why)):
         parse(json.dumps(schema))
 
 
-def test_an_outer_type_does_not_change_the_size_within() -> None:
+def test_outer_type_does_not_change_the_inner_size() -> None:
     assert parse('{"type": {"type": "fixed", "name": "F", "size": 4}, "size": 2000000000}')["size"] == 4
 
 
 @pytest.mark.parametrize("text", ['{"type": "fixed", "name": "F", "size": ' + "9" * 5_000 + "}", '"\ud800"', "\ud800"])
-def test_numbers_and_texts_beyond_python_are_refused(text: str) -> None:
+def test_numbers_and_texts_beyond_python_limits_are_refused(text: str) -> None:
     with pytest.raises(SchemaError):
         parse(text)
 
@@ -151,17 +151,17 @@ def fixed_schema(size: object) -> str:
 
 
 @pytest.mark.parametrize("size", [2_000_000_000, (1 << 20) + 1, -1, 1.5, True, "16", None])
-def test_a_fixed_type_of_unusable_size_is_refused(size: object) -> None:
+def test_fixed_type_of_unusable_size_is_refused(size: object) -> None:
     with pytest.raises(SchemaError, match=r"^the fixed type `a\.Seal` does not have 0 to 1048576 bytes$"):
         parse(fixed_schema(size))
 
 
 @pytest.mark.parametrize("size", [0, 16, 1 << 20])
-def test_a_fixed_type_of_up_to_a_mebibyte_is_read(size: int) -> None:
+def test_fixed_type_of_up_to_one_mebibyte_is_accepted(size: int) -> None:
     assert parse(fixed_schema(size))["size"] == size
 
 
-def test_an_array_of_optional_items_is_read() -> None:
+def test_array_of_optional_items_is_accepted() -> None:
     assert parse('{"type": "array", "items": ["null", "string"]}')["items"]["type"] == "union"
 
 
@@ -169,19 +169,19 @@ def test_an_array_of_optional_items_is_read() -> None:
     "text",
     ["", "{", "[", "7", "null", "{}", '{"type": "record"}', '"Unknown"', '{"type": "array"}', '{"type": ["nope"]}'],
 )
-def test_what_is_not_an_avro_schema_is_refused_in_words(text: str) -> None:
+def test_invalid_avro_schema_raises_schema_error(text: str) -> None:
     with pytest.raises(SchemaError):
         parse(text)
 
 
-def test_a_named_type_is_written_out_where_it_is_used_again() -> None:
+def test_reused_named_type_is_expanded() -> None:
     parts = fields(parse(envelope_schema({"id": "int"})))
 
     assert non_null(parts["after"]) == non_null(parts["before"])
     assert list(fields(non_null(parts["after"]))) == ["id"]
 
 
-def test_schemas_that_mean_the_same_have_one_tree() -> None:
+def test_equivalent_schemas_have_equal_trees() -> None:
     plain = a_record(day={"type": "int", "connect.name": "io.debezium.time.Date"}, n="int", tags=["null", "string"])
     told = json.loads(json.dumps(plain)) | {"doc": "of version 2", "aliases": ["Q"], "connect.version": 2}
     day, number, tags = told["fields"]
@@ -194,18 +194,18 @@ def test_schemas_that_mean_the_same_have_one_tree() -> None:
 
 
 @pytest.mark.parametrize("name", ["__op", "__key", "__keep", "__delete", "_hoodie_record_key"])
-def test_a_column_named_like_one_of_ours_or_of_hudi_s_is_refused(name: str) -> None:
+def test_column_named_like_a_reserved_column_is_refused(name: str) -> None:
     with pytest.raises(UnsupportedError, match=f"a.b.{name}: `{name}` is the name of one of"):
         check_names("a.b", ["id", name])
 
 
-def test_connect_s_names_stay() -> None:
+def test_connect_names_are_kept() -> None:
     tree = parse(json.dumps(a_record(rate=decimal(4, 2))))
 
     assert connect_name(fields(tree)["rate"]) == "org.apache.kafka.connect.data.Decimal"
 
 
-def test_a_reference_is_written_into_the_text_once_and_followed_further() -> None:
+def test_reference_is_inlined_once_and_recursively() -> None:
     inner = json.dumps(a_record("Inner", v="int") | {"namespace": "x"})
     middle = json.dumps(a_record("Middle", i="x.Inner") | {"namespace": "x"})
     outer = json.dumps(a_record("Outer", a=["null", "x.Middle"], b="x.Middle", c="x.Inner"))
@@ -217,7 +217,7 @@ def test_a_reference_is_written_into_the_text_once_and_followed_further() -> Non
     assert list(fields(parse(text))) == ["a", "b", "c"]
 
 
-def test_the_compact_text_has_no_documentation_defaults_or_logical_types_but_decimal() -> None:
+def test_compact_text_drops_docs_defaults_and_most_logical_types() -> None:
     schema = a_record(
         day={"type": "int", "logicalType": "date", "connect.name": "org.apache.kafka.connect.data.Date"},
         at={"type": "long", "logicalType": "timestamp-millis", "connect.default": 0},
@@ -234,7 +234,7 @@ def test_the_compact_text_has_no_documentation_defaults_or_logical_types_but_dec
     ]
 
 
-def test_equal_layouts_have_equal_compact_texts_whatever_else_differs() -> None:
+def test_equal_layouts_have_equal_compact_texts() -> None:
     plain = envelope_schema({"id": "int", "name": ["null", "string"]})
     commented = json.loads(plain)
     commented["doc"] = "a comment on the table changes the id, not the columns"
@@ -243,7 +243,7 @@ def test_equal_layouts_have_equal_compact_texts_whatever_else_differs() -> None:
     assert compact(parse(plain)) == compact(parse(json.dumps(commented)))
 
 
-def test_other_columns_and_a_flipped_union_are_other_layouts() -> None:
+def test_other_columns_or_a_flipped_union_are_other_layouts() -> None:
     texts = {
         compact(parse(envelope_schema({"id": kind}))) for kind in ("int", "long", ["null", "int"], ["int", "null"])
     }
@@ -251,12 +251,12 @@ def test_other_columns_and_a_flipped_union_are_other_layouts() -> None:
     assert len(texts) == 4
 
 
-def test_a_decimal_wider_than_spark_s_is_read_as_its_bytes() -> None:
+def test_decimal_wider_than_spark_allows_is_read_as_bytes() -> None:
     assert json.loads(compact(parse(json.dumps(decimal(38, 2)))))["logicalType"] == "decimal"
     assert [compact(parse(json.dumps(decimal(*size)))) for size in ((39, 2), (5, 39), (5, -2))] == ['"bytes"'] * 3
 
 
-def test_a_decimal_with_more_digits_behind_the_point_than_in_all_is_as_wide_as_they_are() -> None:
+def test_decimal_precision_is_at_least_its_scale() -> None:
     assert json.loads(compact(parse(json.dumps(decimal(3, 5)))))["precision"] == 5
 
 
@@ -277,17 +277,17 @@ def test_a_fingerprint_is_the_sha256_of_the_exact_text() -> None:
         (json.dumps(a_record("io.debezium.connector.mysql.SchemaChangeValue", ddl="string")), "control"),
     ],
 )
-def test_the_record_s_name_decides_the_shape(text: str, shape: str) -> None:
+def test_record_name_decides_the_shape(text: str, shape: str) -> None:
     assert shape_of(parse(text)) == shape
 
 
-def test_a_flat_row_s_columns_are_those_that_the_transform_did_not_add() -> None:
+def test_flat_row_excludes_columns_added_by_the_transform() -> None:
     tree = parse(flat_schema({"id": "int", "op": "string"}, metadata=FLAT_METADATA | {"__source_lsn": "long"}))
 
     assert list(row_fields(tree)) == ["id", "op"]
 
 
-def test_a_schema_that_cannot_be_used_is_a_problem_of_its_records_alone() -> None:
+def test_unusable_schema_is_a_problem_of_only_its_records() -> None:
     schemas = Schemas.of(
         {
             "id4:1": [WriterSchema(envelope_schema({"id": "int"}))],
@@ -317,14 +317,14 @@ def test_a_schema_that_cannot_be_used_is_a_problem_of_its_records_alone() -> Non
         json.dumps(a_record("pagila.public.t.Envelope", after="int", source="int", op="string")),
     ],
 )
-def test_a_value_schema_that_is_no_row_is_a_problem_of_its_records_and_stops_nothing(text: str) -> None:
+def test_value_schema_without_a_row_is_a_problem_of_its_records(text: str) -> None:
     schemas = Schemas.of({"id4:1": [WriterSchema(text)]}, side="value")
 
     assert set(schemas.problems) == {"id4:1"}
 
 
 @pytest.mark.parametrize("name", ["Order-Date", "1st", "a b", "größe"])
-def test_a_schema_with_a_name_that_java_s_avro_refuses_is_a_problem_of_its_records(name: str) -> None:
+def test_invalid_java_avro_name_is_a_problem_of_its_records(name: str) -> None:
     schemas = Schemas.of({"id4:1": [WriterSchema(flat_schema({"id": "int", name: "int"}))]}, side="value")
 
     assert set(schemas.problems) == {"id4:1"}

@@ -41,11 +41,11 @@ def test_avro_limits_are_added_to_java_options(submitted: str, merged: str) -> N
 
 
 @pytest.mark.parametrize("name", [DRIVER_OPTIONS, EXECUTOR_OPTIONS])
-def test_default_java_options_have_avro_limits(name: str) -> None:
+def test_default_java_options_include_avro_limits(name: str) -> None:
     assert SPARK_DEFAULTS[name] == with_avro_limits("-Dorg.apache.avro.fastread=true", avro_limits(16 << 20))
 
 
-def test_largest_max_record_bytes_counts() -> None:
+def test_largest_max_record_bytes_of_all_tables_is_used() -> None:
     def of(size: int) -> TableConfig:
         return TableConfig(read={"max_record_bytes": size})
 

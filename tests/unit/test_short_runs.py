@@ -25,7 +25,7 @@ LITTLE, MUCH, OF_A_LARGE_TABLE = NewData(20_000, 64 << 20), NewData(20_001), New
         ([LITTLE], True, False),
     ],
 )
-def test_session_is_a_short_one_if_little_is_new(
+def test_session_is_short_if_little_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: list[NewData | None], is_continuous: bool, is_short: bool
 ) -> None:
     asked: list[bool] = []
@@ -41,7 +41,7 @@ def test_session_is_a_short_one_if_little_is_new(
     assert asked == [is_short]
 
 
-def test_look_that_fails_leaves_the_error_to_spark(tmp_path: Path) -> None:
+def test_failed_check_without_spark_leaves_the_error_to_spark(tmp_path: Path) -> None:
     def look(done: object) -> NewData:
         raise OSError("the folder cannot be read")
 

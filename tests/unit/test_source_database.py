@@ -16,7 +16,7 @@ from cdc_lake.reconcile.postgres import open_snapshot
 @pytest.mark.parametrize(
     "url", ["postgresql://me:hidden@127.0.0.1:1/shop", "postgresql://me:hid@den@nowhere/x", "hidden"]
 )
-def test_one_that_does_not_answer_is_told_without_its_address(url: str) -> None:
+def test_unreachable_database_error_hides_its_address(url: str) -> None:
     with (
         pytest.raises(InfrastructureError, match=r"databases\.shop: cannot connect") as caught,
         open_snapshot(SecretStr(url), "databases.shop"),
@@ -27,7 +27,7 @@ def test_one_that_does_not_answer_is_told_without_its_address(url: str) -> None:
     assert caught.value.exit_code == 10
 
 
-def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_psycopg_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "cdc-lake.yml"
     file.touch()
     for name in [
@@ -61,7 +61,7 @@ TLS = {
 
 
 @pytest.mark.parametrize(("address", "expected"), TLS.values(), ids=TLS)
-def test_tls_is_required_off_this_machine(
+def test_tls_is_required_for_remote_databases(
     address: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("PGHOST", "PGHOSTADDR", "PGSSLMODE", "PGSERVICE"):

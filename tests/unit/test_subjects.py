@@ -27,7 +27,7 @@ def version(text: str, number: int = 1, schema_id: int = 7) -> tuple[int, dict[s
     return 200, {"subject": "t-value", "version": number, "id": schema_id, "schema": text}
 
 
-def test_why_a_version_is_refused_is_told_in_the_registry_s_words_and_ours(server: FakeServer) -> None:
+def test_refused_version_shows_our_and_the_registrys_reasons(server: FakeServer) -> None:
     server.answer(f"{OF_VALUE}/latest", version(LONG))
     server.answer(COMPATIBLE, (200, {"is_compatible": False, "messages": ["READER_FIELD_TYPE", "at v"]}))
 
@@ -39,14 +39,14 @@ def test_why_a_version_is_refused_is_told_in_the_registry_s_words_and_ours(serve
     assert json.loads(dict(server.sent)[COMPATIBLE]) == {"schema": INT, "schemaType": "AVRO"}
 
 
-def test_a_version_that_is_refused_only_when_it_is_registered_is_the_same_error(server: FakeServer) -> None:
+def test_version_refused_at_registration_is_the_same_error(server: FakeServer) -> None:
     server.answer(OF_VALUE, (409, {"error_code": 409, "message": "not that one"}))
 
     with pytest.raises(IncompatibleSchemaError, match="not that one"):
         register_compatible(subjects(server), "t-value", INT)
 
 
-def test_a_registry_that_fails_is_down_and_one_that_refuses_us_is_a_setting(server: FakeServer) -> None:
+def test_failing_registry_is_infrastructure_and_401_is_config(server: FakeServer) -> None:
     server.answer(OF_VALUE, (503, {}))
     with pytest.raises(InfrastructureError):
         register_compatible(subjects(server), "t-value", INT)
@@ -57,7 +57,7 @@ def test_a_registry_that_fails_is_down_and_one_that_refuses_us_is_a_setting(serv
             subjects(server, type=kind)
 
 
-def test_an_answer_that_no_registry_would_give_is_a_registry_that_is_down(server: FakeServer) -> None:
+def test_unexpected_response_is_an_infrastructure_error(server: FakeServer) -> None:
     server.answer(COMPATIBLE, (200, {"never": "mind"}))
     artifact = "/apis/registry/v3/groups/default/artifacts/t-value"
     server.answer(f"{artifact}/versions?limit=500&offset=0", (200, {"never": "mind"}))
@@ -73,7 +73,7 @@ def test_an_answer_that_no_registry_would_give_is_a_registry_that_is_down(server
             question()
 
 
-def test_subjects_of_a_context_are_called_without_it(server: FakeServer) -> None:
+def test_subjects_of_a_context_are_named_without_it(server: FakeServer) -> None:
     server.answer("/subjects?subjectPrefix=%3A.eu%3A", (200, [":.eu:t"]))
     server.answer("/config/%3A.eu%3At", (200, {"compatibilityLevel": "FULL"}))
 
@@ -83,13 +83,13 @@ def test_subjects_of_a_context_are_called_without_it(server: FakeServer) -> None
     assert found.level("t") == "FULL"
 
 
-def test_the_registry_s_own_level_is_that_of_subjects_without_one(server: FakeServer) -> None:
+def test_subject_without_a_level_has_the_global_level(server: FakeServer) -> None:
     server.answer("/config", (200, {"compatibilityLevel": "FORWARD"}))
 
     assert subjects(server).level("t-value") == "FORWARD"
 
 
-def test_a_key_keeps_the_oldest_id_of_its_layout(server: FakeServer) -> None:
+def test_key_keeps_the_oldest_id_of_its_layout(server: FakeServer) -> None:
     again = json.dumps(json.loads(INT) | {"doc": "now with a comment"})
     server.answer("/subjects/t-key/versions", (200, [1, 2, 3]))
     for number, text in enumerate((LONG, INT, again), 1):
@@ -99,6 +99,6 @@ def test_a_key_keeps_the_oldest_id_of_its_layout(server: FakeServer) -> None:
     assert not server.sent
 
 
-def test_nothing_is_registered_in_glue() -> None:
+def test_registering_in_glue_is_unsupported() -> None:
     with pytest.raises(UnsupportedError, match="cannot register schemas in Glue"):
         open_subjects(Config(registry=RegistryConfig(type="glue", region="eu-central-1")))

@@ -20,7 +20,7 @@ def column(name: str, kind: Any = None, *, nullable: bool = True, comment: str |
     return StructField(name, kind or IntegerType(), nullable, {"comment": comment} if comment else None)
 
 
-def test_what_spark_thinks_of_nulls_changes_no_schema_and_a_comment_no_key() -> None:
+def test_nullability_changes_no_schema_and_comments_no_key() -> None:
     one = derived_schemas(columns(column("id"), column("n")), ["id"], "t")
     other = derived_schemas(columns(column("id", nullable=False), column("n", nullable=False)), ["ID"], "t")
     described = derived_schemas(
@@ -33,14 +33,14 @@ def test_what_spark_thinks_of_nulls_changes_no_schema_and_a_comment_no_key() -> 
     assert [field["doc"] for field in json.loads(described.value)["fields"]] == ["which", "why"]
 
 
-def test_the_order_of_the_query_s_columns_changes_no_key() -> None:
+def test_column_order_of_the_query_does_not_change_the_key() -> None:
     one, other = (derived_schemas(columns(*map(column, names)), ["b", "a"], "t") for names in ("abc", "cab"))
 
     assert one.key == other.key
     assert [field["name"] for field in json.loads(one.key)["fields"]] == ["b", "a"]
 
 
-def test_records_are_named_after_topic_and_place_so_that_no_two_are_alike() -> None:
+def test_nested_records_have_unique_names_by_topic_and_path() -> None:
     inner = columns(column("b", columns(column("x"))))
     schemas = derived_schemas(columns(column("id"), column("a", inner), column("a_b", inner)), ["id"], "gold.2.f-r")
 
@@ -59,12 +59,12 @@ def test_records_are_named_after_topic_and_place_so_that_no_two_are_alike() -> N
         (column("a", MapType(IntegerType(), StringType())), "Avro has no type for map<int,string>"),
     ],
 )
-def test_a_column_that_avro_has_no_name_or_type_for_is_named(wrong: StructField, why: str) -> None:
+def test_column_without_avro_name_or_type_is_named(wrong: StructField, why: str) -> None:
     with pytest.raises(IncompatibleSchemaError, match=why):
         derived_schemas(columns(column("id"), wrong), ["id"], "t")
 
 
-def test_differences_are_told_field_by_field() -> None:
+def test_differences_are_listed_field_by_field() -> None:
     def record(*fields: tuple[str, Any], name: str = "R") -> Any:
         content = {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields]}
         return content

@@ -48,12 +48,12 @@ def test_every_profile_is_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize("release", range(3))
-def test_what_emr_7_ships_is_accepted_though_its_delta_has_a_number_that_is_broken(release: int) -> None:
+def test_emr_7_builds_are_accepted_despite_a_broken_delta_number(release: int) -> None:
     amazons = {name: f"{version}-amzn-{release}" for name, version in (("delta", "3.3.2"), ("hudi", "1.0.2"))}
     check(InstalledVersions(spark=f"3.5.6-amzn-{release}", scala="2.12.18", java="17", **amazons), SPARK_DEFAULTS)
 
 
-def test_emr_7_10_goes_as_long_as_hudi_is_left_out() -> None:
+def test_emr_7_10_is_accepted_without_hudi() -> None:
     versions = {"spark": "3.5.5-amzn-1", "scala": "2.12.18", "java": "17", "delta": "3.3.0-amzn-2"}
 
     check(InstalledVersions(**versions, hudi=None), SPARK_DEFAULTS)
@@ -71,7 +71,7 @@ def test_emr_7_10_goes_as_long_as_hudi_is_left_out() -> None:
         ({"spark": "4.1.1-amzn-0", "delta": "4.0.1-amzn-0", "hudi": None}, ["Delta Lake other than 3.3"]),
     ],
 )
-def test_amazons_builds_on_spark_41_pass_with_a_warning(
+def test_amazon_builds_on_spark_41_pass_with_a_warning(
     versions: dict[str, str], faults: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     check(InstalledVersions(scala="2.13.17", java="17", **versions), SPARK_DEFAULTS)
@@ -122,7 +122,7 @@ CASES = (
 @pytest.mark.parametrize(
     ("what", "versions", "settings", "why"), CASES, ids=[f"{number}-{case[0]}" for number, case in enumerate(CASES)]
 )
-def test_what_is_known_to_be_broken_is_refused_with_its_reason(
+def test_broken_combination_is_refused_with_its_reason(
     what: str, versions: dict[str, str], settings: dict[str, str], why: str
 ) -> None:
     error = refused(InstalledVersions(**versions), settings)
@@ -132,7 +132,7 @@ def test_what_is_known_to_be_broken_is_refused_with_its_reason(
     assert why in error.what
 
 
-def test_every_broken_combination_has_a_case() -> None:
+def test_every_broken_combination_is_tested() -> None:
     assert [broken.what for broken in INCOMPATIBLE if not any(broken.what.startswith(case[0]) for case in CASES)] == []
 
 
@@ -148,12 +148,12 @@ def test_every_broken_combination_has_a_case() -> None:
         (SPARK35 | {"hudi": "of unknown version"}, {}),
     ],
 )
-def test_what_is_next_to_it_is_not_refused(versions: dict[str, str], settings: dict[str, str]) -> None:
+def test_similar_combinations_are_accepted(versions: dict[str, str], settings: dict[str, str]) -> None:
     check(InstalledVersions(**versions), SPARK_DEFAULTS | settings)
 
 
 @pytest.mark.parametrize("spark", ["3.3.0", "3.50.1", "4.0.2-amzn-0", "4.2.1", "5.0.0.dev0"])
-def test_any_other_spark_is_refused_and_the_right_ones_are_named(spark: str) -> None:
+def test_unsupported_spark_is_refused_and_names_supported_ones(spark: str) -> None:
     error = refused(InstalledVersions(spark, "2.13.16", "17", "4.0.0", "1.1.0"))
 
     assert re.match(rf"Spark {spark}: cdc_lake supports Spark 3\.5 and 4\.1; install", str(error))
@@ -163,11 +163,11 @@ def test_any_other_spark_is_refused_and_the_right_ones_are_named(spark: str) -> 
     ("text", "numbers"),
     [("3.3.2-amzn-2", (3, 3, 2)), ("1.2.0", (1, 2, 0)), ("17", (17,)), ("of unknown version", ()), (None, ())],
 )
-def test_a_version_is_compared_without_what_a_vendor_adds(text: str | None, numbers: tuple[int, ...]) -> None:
+def test_vendor_suffix_is_ignored_in_comparisons(text: str | None, numbers: tuple[int, ...]) -> None:
     assert number(text) == numbers
 
 
-def test_the_profile_follows_pyspark_unless_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profile_follows_pyspark_unless_one_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CDC_LAKE_PROFILE", raising=False)
     monkeypatch.setattr(versions_module, "version", lambda name: "4.1.1")
     assert profile_name() == "spark41"
@@ -179,7 +179,7 @@ def test_the_profile_follows_pyspark_unless_one_is_named(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_is_what_its_lock_file_fetches(name: str) -> None:
+def test_profile_versions_match_its_lock_file(name: str) -> None:
     profile = PROFILES[name]
     jars = {jar.artifact: jar.version for jar in read_lock(lock_file(name))}
 
@@ -192,7 +192,7 @@ def test_a_profile_is_what_its_lock_file_fetches(name: str) -> None:
     )
 
 
-def test_the_extras_install_what_the_profiles_say() -> None:
+def test_extras_install_the_versions_of_the_profiles() -> None:
     extras = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
     for name, extra in (("emr7", "spark35"), ("spark41", "spark41")):
@@ -200,7 +200,7 @@ def test_the_extras_install_what_the_profiles_say() -> None:
     assert PROFILES["spark35-hudi12"].spark == PROFILES["emr7"].spark
 
 
-def test_pyspark_35_has_the_distutils_that_its_arrow_functions_import() -> None:
+def test_pyspark_35_extra_installs_distutils_for_python_312() -> None:
     extras = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
     assert "setuptools>=75 ; python_version >= '3.12'" in extras["spark35"], "Python 3.12 has no distutils of its own"
@@ -213,7 +213,7 @@ def pins(lock: str) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("sent", "tested"), [("cluster-spark35", "local"), ("cluster-spark41", "spark41")])
-def test_a_cluster_is_sent_all_that_the_package_needs_in_the_versions_that_were_tested(sent: str, tested: str) -> None:
+def test_cluster_requirements_are_complete_and_tested(sent: str, tested: str) -> None:
     needed = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["dependencies"]
 
     assert {re.split(r"[\[>=]", one)[0] for one in needed} <= {name for name, _ in pins(sent)}

@@ -44,7 +44,7 @@ def test_all_converters_framings_and_shapes_are_recorded() -> None:
 
 
 @pytest.mark.parametrize("name", AVRO)
-def test_recorded_avro_is_built_again_byte_for_byte(name: str) -> None:
+def test_recorded_avro_is_rebuilt_byte_for_byte(name: str) -> None:
     recording = RECORDED[name]
     built = 0
     for record in recording["records"]:
@@ -64,7 +64,7 @@ def test_recorded_avro_is_built_again_byte_for_byte(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", AVRO)
-def test_the_builder_s_own_schemas_write_the_recorded_bytes(name: str) -> None:
+def test_builder_schemas_encode_to_the_recorded_bytes(name: str) -> None:
     recording = RECORDED[name]
     for record, table in told(recording):
         for side in SIDES:
@@ -79,7 +79,7 @@ def test_the_builder_s_own_schemas_write_the_recorded_bytes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in AVRO if "references" not in name])
-def test_the_builder_s_schemas_are_the_registry_s_to_the_letter(name: str) -> None:
+def test_builder_schemas_equal_the_registry_texts(name: str) -> None:
     recording = RECORDED[name]
     for record, table in told(recording):
         for side in SIDES:
@@ -92,7 +92,7 @@ def test_the_builder_s_schemas_are_the_registry_s_to_the_letter(name: str) -> No
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_schema_of_references_says_what_the_builder_s_whole_one_says(shape: str) -> None:
+def test_schema_with_references_equals_the_builders_inline_one(shape: str) -> None:
     recording = RECORDED[f"apicurio3-references-{shape}"]
     for record, table in told(recording):
         if record["value"] is not None:
@@ -132,7 +132,7 @@ def spelled_out(schema: Any, namespace: str, named: Mapping[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", JSON)
-def test_recorded_json_is_built_again_byte_for_byte(name: str) -> None:
+def test_recorded_json_is_rebuilt_byte_for_byte(name: str) -> None:
     recording = RECORDED[name]
     with_schemas = recording["converter"]["schemas.enable"] == "true"
     for record, table in told(recording):
@@ -147,7 +147,7 @@ def test_recorded_json_is_built_again_byte_for_byte(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in RECORDED if "envelope" not in name or "id4" not in name])
-def test_every_recording_tells_of_the_same_rows(name: str) -> None:
+def test_every_recording_contains_the_same_rows(name: str) -> None:
     recording, whole = RECORDED[name], RECORDED["apicurio3-id4-envelope"]
     told_whole = [(record["name"], row_of(value_of(whole, record, table), table)) for record, table in told(whole)]
 
@@ -161,7 +161,7 @@ def test_every_recording_tells_of_the_same_rows(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "transform"), [("json-schemas", UNWRAP), ("json-schemas-tombstones", AS_TOMBSTONES)])
-def test_unwrapped_events_are_the_recorded_flattened_records(name: str, transform: Unwrap) -> None:
+def test_unwrapped_events_equal_the_recorded_flattened_records(name: str, transform: Unwrap) -> None:
     whole, flattened = RECORDED["json-schemas-envelope"], RECORDED[f"{name}-flattened"]
     made = []
     for record, table in told(whole):
@@ -177,7 +177,7 @@ def test_unwrapped_events_are_the_recorded_flattened_records(name: str, transfor
     ]
 
 
-def test_events_are_built_as_recorded() -> None:
+def test_built_events_equal_the_recorded_ones() -> None:
     recording = RECORDED["confluent-id4-envelope"]
     of_the_run = ("ts_ms", "ts_us", "ts_ns", "txId", "lsn", "sequence", "snapshot")
     for record, table in told(recording):
@@ -193,7 +193,7 @@ def test_events_are_built_as_recorded() -> None:
             assert wire.filled(wire.envelope(table), {**built, **stamps}) == value, record["name"]
 
 
-def test_a_field_that_is_missing_is_null_and_a_null_is_the_default() -> None:
+def test_missing_field_is_null_and_null_becomes_the_default() -> None:
     row = wire.filled(ITEM_LATER.row, {"id": 1, "name": "a", "stock": None, "seen_at": "x"})
 
     assert (row["price"], row["stock"], row["colour"], row["note"]) == (b"\1\xf3", 3, "none", None)
@@ -207,7 +207,7 @@ def of_any_run(value: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return value and {name: None if name in OF_THE_RUN else field for name, field in value.items()}
 
 
-def test_a_deleted_row_is_filled_as_recorded() -> None:
+def test_deleted_row_is_filled_as_recorded() -> None:
     recording = RECORDED["apicurio3-id4-envelope"]
     deletes = {
         (record["topic"], record["name"]): (value["before"], table)
@@ -221,7 +221,7 @@ def test_a_deleted_row_is_filled_as_recorded() -> None:
         assert wire.filled(table.row, built) == before
 
 
-def test_what_was_not_sent_has_the_recorded_placeholders() -> None:
+def test_unsent_values_have_the_recorded_placeholders() -> None:
     recording = RECORDED["confluent-id4-envelope"]
     (after,) = (
         value_of(recording, record, table)["after"]
@@ -233,7 +233,7 @@ def test_what_was_not_sent_has_the_recorded_placeholders() -> None:
     assert {name: after[name] for name in large} == {name: wire.unavailable(COLUMNS[name]) for name in large}
 
 
-def test_recordings_say_nothing_of_where_they_were_made() -> None:
+def test_recordings_contain_no_local_addresses_or_paths() -> None:
     for file in FILES:
         recording = RECORDED[file.stem]
         in_hex = [value for record in recording["records"] for _, value in record["headers"]]
@@ -284,7 +284,7 @@ BY_HAND: list[tuple[Frame, str | None, bytes, wire.Headers]] = [
 
 
 @pytest.mark.parametrize(("frame", "reference", "data", "headers"), BY_HAND)
-def test_frames_are_what_their_specifications_say(
+def test_frames_match_their_specifications(
     frame: Frame, reference: str | None, data: bytes, headers: wire.Headers
 ) -> None:
     body = data if frame == "bare" else BODY
@@ -294,18 +294,18 @@ def test_frames_are_what_their_specifications_say(
     assert wire.opened(data, headers, "value", kind) == (frame, reference, body)
 
 
-def test_every_frame_is_tried() -> None:
+def test_every_frame_is_tested() -> None:
     assert {frame for frame, *_ in BY_HAND} == set(get_args(Frame))
 
 
-def test_the_headers_of_the_other_side_name_no_schema() -> None:
+def test_headers_of_the_other_side_name_no_schema() -> None:
     _, headers = wire.framed("apicurio", "contentId:1", BODY, "key")
 
     assert [name for name, _ in headers] == ["apicurio.key.contentId", "apicurio.key.encoding"]
     assert wire.opened(b"\2body", headers, "value").frame == "bare"
 
 
-def test_a_fingerprint_is_the_one_of_avro_s_specification() -> None:
+def test_fingerprint_matches_the_avro_specification() -> None:
     assert wire.crc_reference("int") == "crc:8f5c393f1ad57572"
     assert wire.crc_reference({"type": "int", "connect.default": 0}) == "crc:8f5c393f1ad57572"
 
@@ -321,7 +321,7 @@ def test_a_fingerprint_is_the_one_of_avro_s_specification() -> None:
         ((3, 6), "before after source transaction op ts_ms ts_us ts_ns", 2),
     ],
 )
-def test_envelopes_have_the_fields_of_their_generation(
+def test_envelopes_have_the_fields_of_their_debezium_version(
     debezium: wire.Version, fields: str, version: int | None
 ) -> None:
     schema = wire.envelope(LABEL, debezium)
@@ -340,7 +340,7 @@ def test_envelopes_have_the_fields_of_their_generation(
         ((3, 5), "sequence ts_us ts_ns schema table txId lsn xmin origin origin_lsn", None),
     ],
 )
-def test_the_source_block_has_the_fields_of_its_generation(
+def test_source_block_has_the_fields_of_its_debezium_version(
     debezium: wire.Version, fields: str, markers: str | None
 ) -> None:
     schema = wire.fields_of(wire.postgres_source(debezium))
@@ -353,7 +353,7 @@ def test_the_source_block_has_the_fields_of_its_generation(
     ("debezium", "name", "version"),
     [((1, 9), "io.confluent.connect.avro.ConnectDefault", None), ((2, 0), "event.block", 1)],
 )
-def test_the_transaction_block_got_a_name(debezium: wire.Version, name: str, version: int | None) -> None:
+def test_transaction_block_has_the_name_of_its_version(debezium: wire.Version, name: str, version: int | None) -> None:
     block = wire.fields_of(wire.envelope(LABEL, debezium))["transaction"]
     avro = wire.avro_schema(block)[1]
 
@@ -377,7 +377,7 @@ def flattened_names(transform: Unwrap) -> Sequence[str]:
         (Unwrap(["op", "ts_ns", "nothing"], debezium=(2, 5)), "__deleted __op"),
     ],
 )
-def test_the_transform_adds_the_fields_it_is_told_to(transform: Unwrap, names: str) -> None:
+def test_transform_adds_the_configured_fields(transform: Unwrap, names: str) -> None:
     assert flattened_names(transform) == names.split()
 
 
@@ -390,7 +390,7 @@ def test_the_transform_adds_the_fields_it_is_told_to(transform: Unwrap, names: s
         (Unwrap(deletes="rewrite", tombstones=True), [{"item_id": 1, "__deleted": "true"}], [None]),
     ],
 )
-def test_deletes_become_what_the_transform_is_told(transform: Unwrap, delete: list[Any], tombstone: list[Any]) -> None:
+def test_deletes_follow_the_transform_settings(transform: Unwrap, delete: list[Any], tombstone: list[Any]) -> None:
     schema = wire.envelope(LABEL)
 
     assert transform.values(schema, {"before": {"item_id": 1}, "after": None, "op": "d"}) == delete
@@ -401,5 +401,5 @@ def test_deletes_become_what_the_transform_is_told(transform: Unwrap, delete: li
 @pytest.mark.parametrize(
     ("number", "data"), [(0, b"\0"), (127, b"\x7f"), (128, b"\0\x80"), (-1, b"\xff"), (-128, b"\x80"), (499, b"\1\xf3")]
 )
-def test_an_unscaled_number_takes_as_few_bytes_as_java_s(number: int, data: bytes) -> None:
+def test_unscaled_number_uses_as_few_bytes_as_java(number: int, data: bytes) -> None:
     assert wire.unscaled(number) == data
