@@ -28,7 +28,7 @@ def test_the_last_truncate_is_remembered_unless_it_is_a_replay() -> None:
     assert not found.is_out_of_order
 
 
-def test_a_remembered_truncate_stays_when_a_replay_of_an_older_one_comes() -> None:
+def test_remembered_truncate_survives_replay_of_an_older_one() -> None:
     before = TableEvents(start=start(5, 50, seen_at=5))
 
     found = table_events([truncate(9, 30)], [], before=before)
@@ -39,7 +39,7 @@ def test_a_remembered_truncate_stays_when_a_replay_of_an_older_one_comes() -> No
 
 
 @pytest.mark.parametrize(("offset", "is_out_of_order"), [(8, True), (9, True), (10, False)])
-def test_a_truncate_at_or_before_the_last_event_that_was_considered_is_behind(
+def test_truncate_not_after_the_last_considered_event_is_behind(
     offset: int, is_out_of_order: bool
 ) -> None:
     before = TableEvents(start=start(5, 50, seen_at=9))
@@ -49,7 +49,7 @@ def test_a_truncate_at_or_before_the_last_event_that_was_considered_is_behind(
     assert found.is_out_of_order is is_out_of_order
 
 
-def test_the_end_of_a_snapshot_before_the_last_event_that_was_considered_is_behind() -> None:
+def test_snapshot_end_before_last_considered_event_is_behind() -> None:
     before = TableEvents(start=start(5, 50, seen_at=5), snapshot=at(2))
 
     assert table_events([], [SnapshotMarker(at(4), "last")], before=before).is_out_of_order
@@ -95,7 +95,7 @@ def test_an_end_without_a_start_is_counted_and_removes_nothing() -> None:
     assert found.unpaired_ends == 2
 
 
-def test_an_end_that_comes_late_ends_the_snapshot_before_it_and_leaves_the_next_one_begun() -> None:
+def test_late_snapshot_end_ends_only_the_snapshot_before_it() -> None:
     earlier = [SnapshotMarker(at(2), "first"), SnapshotMarker(at(5), "first")]
 
     found = table_events([], [SnapshotMarker(at(4), "last")], earlier=earlier, before=TableEvents(snapshot=at(5)))
