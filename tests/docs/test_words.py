@@ -35,17 +35,6 @@ TO_REWORD = frozenset(
     (
         "cdc_lake/config/gold_models.py",
         "cdc_lake/config/kafka.py",
-        "cdc_lake/decode/column_mapping.py",
-        "cdc_lake/decode/envelope.py",
-        "cdc_lake/decode/framing.py",
-        "cdc_lake/decode/json.py",
-        "cdc_lake/gold/outbox.py",
-        "cdc_lake/gold/query.py",
-        "cdc_lake/gold/run.py",
-        "cdc_lake/silver/append.py",
-        "cdc_lake/silver/conditional_deletes.py",
-        "cdc_lake/silver/evolution.py",
-        "cdc_lake/silver/run.py",
     )
 )
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
