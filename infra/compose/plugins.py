@@ -4,7 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock, require, unpacked
+from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock, require, unpack
 
 FOLDER = Path(__file__).parent / "plugins"
 
@@ -24,7 +24,7 @@ def write_plugins(folder: Path) -> None:
     (converter := folder / "apicurio-converter").mkdir(parents=True)
     for jar in jars:
         if "debezium" in jar.parts:
-            shutil.copytree(unpacked(jar, cache), folder / "debezium")
+            shutil.copytree(unpack(jar, cache), folder / "debezium")
         elif "apicurio-converter" in jar.parts:
             shutil.copy2(jar.path(cache), converter)
 

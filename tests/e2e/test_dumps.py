@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from cdc_lake.demo import run as demo
 from cdc_lake.demo.any_changes import AnyChanges
-from cdc_lake.demo.dump import Loaded, load_dump
+from cdc_lake.demo.dump import LoadedDump, load_dump
 from cdc_lake.demo.workload import change
 from cdc_lake.embedded.postgres import program
 from cdc_lake.errors import ConfigError
@@ -112,7 +112,7 @@ def test_same_seed_makes_same_changes_of_every_kind(copies: tuple[str, str]) -> 
     assert [place for place, rows in after.items() if not rows and before[place]] == []
 
 
-Load = Callable[[Path], Loaded]
+Load = Callable[[Path], LoadedDump]
 
 
 @pytest.fixture

@@ -595,7 +595,7 @@ def meet(request: pytest.FixtureRequest, run: Run, monkeypatch: pytest.MonkeyPat
             return Ended(first.ended(), "", first.said), second
 
     def one_process(layer: str, root: Path, batch: int, then: Run, **lease: Any) -> tuple[Ended, TableReport]:
-        monkeypatch.setattr(Lease, "_keep", lambda lease: None)  # a process that stands still renews nothing
+        monkeypatch.setattr(Lease, "_renew", lambda lease: None)  # a process that stands still renews nothing
         seconds: list[TableReport] = []
         with reaching(f"{layer}.after_plan:batch={batch}", lambda: seconds.append(then())):
             first = run(layer, root, **lease).error

@@ -12,7 +12,7 @@ from cdc_lake.bronze.run import run_bronze
 from cdc_lake.catalogs.catalog import Entry
 from cdc_lake.config import CatalogConfig, Config, GoldConfig, LakeConfig, StorageConfig, TableConfig
 from cdc_lake.gold.run import run_gold
-from cdc_lake.runs.catalog_sync import _Look
+from cdc_lake.runs.catalog_sync import _CatalogComparison
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.silver.run import run_silver
 
@@ -94,4 +94,4 @@ class CataloguedLake:
 
 def entries(spark: SparkSession | None, lake: CataloguedLake, config: Config | None = None) -> list[Entry]:
     """What the catalog is told of the lake's tables."""
-    return _Look(config or lake.config, ["*"], (), spark).entries
+    return _CatalogComparison(config or lake.config, ["*"], (), spark).entries

@@ -17,7 +17,7 @@ from cdc_lake.config import Config, FilesConfig, LakeConfig, TableConfig
 from cdc_lake.errors import ConfigError
 from cdc_lake.operations.plan import plan
 from cdc_lake.operations.replay import replay_quarantined
-from cdc_lake.operations.seek import moves
+from cdc_lake.operations.seek import offset_changes
 from cdc_lake.operations.status import status
 from cdc_lake.runs.report import TableReport
 from cdc_lake.silver.run import run_silver
@@ -300,7 +300,7 @@ def test_status_plan_and_seek_work_and_removed_files_exit_20(landing: Landing) -
 
     (bronze, _) = status(landing.config, ["*"], spark, source=landing.source()).tables
     planned = plan(landing.config, ["*"], spark, source=landing.source(), subjects=None).tables[0]
-    (back,) = moves(landing.config, ["*"], {0: 3}, spark, source=landing.source())
+    (back,) = offset_changes(landing.config, ["*"], {0: 3}, spark, source=landing.source())
     for file in files:
         file.unlink()
     (landing.files / topic.table / "partition=0" / f"{topic.table}+0+0000000010.avro").rename(

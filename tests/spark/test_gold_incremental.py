@@ -298,13 +298,13 @@ def test_refresh_of_few_long_rows_is_interpreted(
     lake.change(SALE, {n: sale(random.Random(n), n) for n in range(9)})
     long = random.Random(1).randbytes(1_500_000).hex()  # 3 MB, compressed to half
     lake.change(STORE, {n: (n, f"{n}{long}") for n in range(1, 3)})
-    compiled, refresh = [], gold_run._refresh
+    compiled, refresh = [], gold_run.refresh
 
     def noted(run: Any, compared: Any) -> Any:
         compiled.append(run.session.conf.get("spark.sql.codegen.wholeStage"))
         return refresh(run, compared)
 
-    monkeypatch.setattr(gold_run, "_refresh", noted)
+    monkeypatch.setattr(gold_run, "refresh", noted)
     assert lake.refresh()["per_store"].status == "ok"
 
     assert compiled == ["false"]

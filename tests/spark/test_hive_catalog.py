@@ -25,8 +25,11 @@ from cdc_lake.embedded.metastore import Metastore
 from cdc_lake.embedded.ports import choose_ports
 from cdc_lake.embedded.server import Site
 from cdc_lake.errors import CatalogDriftError, ForeignEntryError, InfrastructureError
+from cdc_lake.lake import readers as readers_module
+from cdc_lake.lake.readers import FilesReader, SparkReader
 from cdc_lake.runs import catalog_sync as catalog_module
-from cdc_lake.runs.catalog_sync import _Files, _Spark, check_catalog, drop_from_catalog, sync_catalog
+from cdc_lake.runs.catalog_sync import _latest_value_schema, check_catalog, drop_from_catalog, sync_catalog
+from cdc_lake.runs.context import lake_of
 from cdc_lake.spark.java import find_java
 from cdc_lake.spark.session import hadoop
 from cdc_lake.storage.files import LocalFiles
@@ -380,13 +383,15 @@ def test_check_of_delta_tables_starts_no_session(
     differing = {one.entry: one.differences for one in report.drifted if one.layer}
     assert differing == {f"{DATABASES['delta']}.thing": [f"missing columns: {changed}"]}
     with monkeypatch.context() as patch:
-        patch.setattr(catalog_module, "newest_schema", lambda files, path: None)
-        patch.setattr(catalog_module, "newest_rows", lambda files, path: None)
+        patch.setattr(readers_module, "newest_schema", lambda files, path: None)
+        patch.setattr(readers_module, "newest_rows", lambda files, path: None)
         assert found == entries(spark, lake, config)
         assert report == check_catalog(config, ["*"], (), spark)
     assert [one.layer for one in found] == ["bronze", "silver", "gold"]
-    by_files, by_spark = _Files(config, LocalFiles()), _Spark(config, spark)
-    assert by_files.newest_value_schema(lake.topic) == by_spark.newest_value_schema(lake.topic)
+    tables = lake_of(config)
+    readers = FilesReader(tables, LocalFiles()), SparkReader(tables, spark)
+    (schema,) = {_latest_value_schema(reader, lake.topic) for reader in readers}
+    assert schema is not None
     assert {one.metadata["comment"] for one in found[1].schema if one.metadata} == {"what it is"}
     with pytest.raises(AssertionError, match="a session is made"):
         check_catalog(lake.config, ["*"])  # has Hudi tables

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import CatalogConfig, Config, GoldConfig, LakeConfig, StorageConfig, TableConfig
 from cdc_lake.gold.run import run_gold
+from cdc_lake.lake import readers as readers_module
 from cdc_lake.operations import status as status_module
 from cdc_lake.operations.status import status
 from cdc_lake.runs import scheduler as turns
@@ -196,7 +197,7 @@ def test_status_without_spark_equals_status_with_spark(
     assert [(one.commit, one.behind_records) for one in found] == [(4, 1), (3, 1), (None, 7), (3, 1)]
     assert found[0].quarantined == 1
     with monkeypatch.context() as patch:
-        patch.setattr(status_module, "newest_rows", lambda files, path: None)
+        patch.setattr(readers_module, "newest_rows", lambda files, path: None)
         by_spark = status(config, ["*"], spark, source=broker).tables
     assert [one.model_dump(exclude={"behind_seconds"}) for one in found] == [
         one.model_dump(exclude={"behind_seconds"}) for one in by_spark

@@ -39,9 +39,7 @@ def test_remembered_truncate_survives_replay_of_an_older_one() -> None:
 
 
 @pytest.mark.parametrize(("offset", "is_out_of_order"), [(8, True), (9, True), (10, False)])
-def test_truncate_not_after_the_last_considered_event_is_behind(
-    offset: int, is_out_of_order: bool
-) -> None:
+def test_truncate_not_after_the_last_considered_event_is_behind(offset: int, is_out_of_order: bool) -> None:
     before = TableEvents(start=start(5, 50, seen_at=9))
 
     found = table_events([truncate(offset, 60)], [], before=before)
