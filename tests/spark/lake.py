@@ -130,7 +130,7 @@ def _meanings(registry: FakeRegistry, references: Iterable[str]) -> tuple[dict[s
         references,
         names=Names("any", allowed=("*",)),
         kinds=registry.namespaces,
-        settled={},
+        known_kinds={},
         look_up=look_up,
         samples=lambda wanted: {},
     )

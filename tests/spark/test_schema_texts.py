@@ -51,7 +51,7 @@ def check(spark: SparkSession, schema: WriterSchema) -> None:
             ["glue:1"],
             names=Names(fuzz.TABLE.name, allowed=("*",)),
             kinds=(),
-            settled={},
+            known_kinds={},
             look_up=lambda kind, schema_id: [schema],
             samples=lambda references: {},
         )
