@@ -105,12 +105,7 @@ def build(
         ConfigError: the profile does not exist.
         InstallationError: a dependency cannot be downloaded, or this is not a checkout.
     """
-    if not (CHECKOUT / "pyproject.toml").is_file():
-        raise InstallationError(
-            str(CHECKOUT), "it is not a checkout of cdc_lake", "clone it, and run `make package` there"
-        )
-    if profile not in PROFILES:
-        raise ConfigError(f"profile {profile}", "unknown profile", f"use one of {', '.join(PROFILES)}")
+    _check(profile)
     spark = PROFILES[profile].line
     jars = read_lock(lock_file(profile))
     for_s3a = read_lock(lock_file(PROFILES[profile].s3a)) if s3a else ()
@@ -150,6 +145,15 @@ def build(
         shutil.rmtree(into, ignore_errors=True)
         made.rename(into)
     return plan
+
+
+def _check(profile: str) -> None:
+    if not (CHECKOUT / "pyproject.toml").is_file():
+        raise InstallationError(
+            str(CHECKOUT), "it is not a checkout of cdc_lake", "clone it, and run `make package` there"
+        )
+    if profile not in PROFILES:
+        raise ConfigError(f"profile {profile}", "unknown profile", f"use one of {', '.join(PROFILES)}")
 
 
 def copy_sources(checkout: Path, into: Path) -> list[str]:

@@ -1,6 +1,6 @@
-"""Gold's models: a query each, in a file of its own, under a header that says what it reads and makes.
+"""Gold models: one SQL query per file, with a header that names its sources and its result.
 
-The header is YAML in the comment lines that the file begins with:
+The header is YAML in the comment lines at the top of the file:
 
     -- name: film_revenue
     -- keys: [film_id, category]
@@ -32,73 +32,80 @@ _TODO = "see docs/reference/gold-models.md"
 Topic = Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]+$")]
 Interval = Annotated[str, Field(pattern=r"^[1-9][0-9]* (second|minute|hour|day|week)s?$")]
 WATERMARK = "watermark"
-"""The view that a window with a lateness brings along."""
+"""The view that a window with a lateness adds to the query's sources."""
 EVERYTHING = "everything"
-"""As what a source's rows name: a change of it concerns all groups."""
+"""Value of `touched` for a source whose changes affect all groups."""
 
 
 class FileSource(Model):
-    """A small table that does not change on its own: a CSV file with a line of names, beside the model."""
+    """A small, static table: a CSV file with a header line, stored with the model."""
 
-    file: str = Field(pattern=r"\.csv$", description="Relative to the model's folder.")
-    columns: dict[str, str] = Field(min_length=1, description="Its columns, name to Spark type; empty values are null.")
+    file: str = Field(pattern=r"\.csv$", description="Path relative to the model's folder.")
+    columns: dict[str, str] = Field(
+        min_length=1, description="Maps column names to Spark types. Empty values are null."
+    )
 
 
 class Window(Model):
-    """Which of a source's rows a group can hold, told by time: a tumbling or sliding window, or a day."""
+    """The time range of a group's source rows: a tumbling or sliding window, or a day."""
 
-    source: Name = Field(description="The source whose rows fall into it.")
-    time: str = Field(description="Its column that says when.")
-    start: str = Field(description="The result's column, one of `groups`, in which the window starts.")
-    length: Interval = Field(description="How long it is, as in `10 minutes`.")
+    source: Name = Field(description="Names the source whose rows are in the window.")
+    time: str = Field(description="Names the source's time column.")
+    start: str = Field(description="Names the result column, one of `groups`, that has the window's start.")
+    length: Interval = Field(description="Sets the window's length, such as `10 minutes`.")
     lateness: Interval | None = Field(
-        default=None, description="How far the view `watermark`, which the query then has, is behind the newest time."
+        default=None,
+        description="Adds the view `watermark` to the query: the newest time of the source minus this interval.",
     )
 
 
 class TopicSink(Model):
-    """A topic that says what the model's table says: a record for a row that changed, a tombstone for one that went."""
+    """A topic that mirrors the model's table: a record per changed row, a tombstone per deleted row."""
 
-    topic: Topic = Field(description="Its name.")
+    topic: Topic = Field(description="Names the topic.")
     framing: Literal["id4", "id8", "headers", "bare"] = Field(
         default="id4",
-        description="How records name their schema: a zero byte and 4 or 8 bytes of id, Apicurio's headers, or not.",
+        description="Sets how records name their schema: a zero byte and a 4- or 8-byte ID, headers, or none (`bare`).",
     )
     compatibility: Literal["backward", "forward", "full", "none"] = Field(
         default="backward",
-        description="What new versions of the value's schema have to be where the registry asks nothing.",
+        description="Sets the compatibility of new value schemas if the registry has no rule of its own.",
     )
-    create: bool = Field(default=True, description="Create the topic when there is none; else that is an error.")
-    partitions: int = Field(default=1, ge=1, description="Of a topic that is created.")
+    create: bool = Field(default=True, description="Creates a missing topic. If false, a missing topic is an error.")
+    partitions: int = Field(default=1, ge=1, description="Sets the partitions of a created topic.")
     replication: int | None = Field(
-        default=None, ge=1, description="Of the same; the broker's own default when not said."
+        default=None, ge=1, description="Sets the replication factor of a created topic (default: the broker's)."
     )
 
 
 class Header(Model):
-    """What a model's file says of it."""
+    """The header of a model's file."""
 
-    name: Name = Field(description="The table's, and the file's without `.sql`.")
-    description: str = Field(default="", description="What a row says, for people.")
-    keys: tuple[str, ...] = Field(min_length=1, description="Columns of the result: no two rows share them all.")
+    name: Name = Field(description="Names the table. It must be the file's name without `.sql`.")
+    description: str = Field(default="", description="Describes a row for readers.")
+    keys: tuple[str, ...] = Field(min_length=1, description="Lists the result columns that identify a row.")
     sources: dict[Name, Topic | FileSource] = Field(
-        min_length=1, description="What the SQL calls a silver table: its topic; or a file."
+        min_length=1, description="Maps each name in the SQL to a topic (its silver table) or a file."
     )
     refresh: Literal["full", "incremental"] = Field(
-        default="full", description="incremental: only the groups are made anew whose rows changed."
+        default="full",
+        description="Sets what a refresh computes: all rows (`full`) or the groups with changed rows (`incremental`).",
     )
     groups: tuple[str, ...] = Field(
-        default=(), description="Columns of the result that rows are made together by; `keys`, if none are given."
+        default=(), description="Lists the result columns that define a group (default: `keys`)."
     )
     touched: dict[Name, str] = Field(
         default_factory=dict,
-        description="By source: a query of the groups that its rows are part of, or `everything`. The source is its "
-        "changed rows only there.",
+        description="Maps each source to a query that returns the groups of its changed rows, or to `everything`.",
     )
     window: Window | None = None
-    expectations: tuple[Expectation, ...] = Field(default=(), description="What rows of the result are to be.")
-    table: StorageConfig = Field(default=StorageConfig(), description="What the table is held in, as silver's.")
-    topic: TopicSink | None = Field(default=None, description="A topic that the table is sent to, too.")
+    expectations: tuple[Expectation, ...] = Field(
+        default=(), description="Lists conditions that result rows must meet."
+    )
+    table: StorageConfig = Field(
+        default=StorageConfig(), description="Sets the table's format, type and partitions, as for silver."
+    )
+    topic: TopicSink | None = Field(default=None, description="Also sends the table to a topic.")
 
     @field_validator("keys", "sources", "groups")
     @classmethod
@@ -113,33 +120,33 @@ class Header(Model):
         followed = {alias for alias, source in self.sources.items() if isinstance(source, str)}
         if self.refresh == "full":
             if self.groups or self.touched or self.window:
-                raise ValueError("`groups`, `touched` and `window` belong to `refresh: incremental`")
+                raise ValueError("`groups`, `touched` and `window` need `refresh: incremental`")
         elif missing := followed - self.touched.keys():
             raise ValueError(
-                f"`touched` does not say which groups the rows of {', '.join(sorted(missing))} are part of: give a "
-                f"query of them, or `{EVERYTHING}`"
+                f"`touched` has no entry for {', '.join(sorted(missing))}; add a query of the affected groups, or "
+                f"`{EVERYTHING}`"
             )
         elif unknown := self.touched.keys() - followed:
-            raise ValueError(f"`touched` names {', '.join(sorted(unknown))}, and no topic is called so in `sources`")
+            raise ValueError(f"`touched` names {', '.join(sorted(unknown))}, which `sources` does not map to a topic")
         if self.window and (self.window.source not in followed or self.window.start not in self.group_columns):
-            raise ValueError("`window`: `source` has to be one of `sources` with a topic, `start` one of `groups`")
+            raise ValueError("`window`: `source` must be a source with a topic, and `start` one of `groups`")
         if self.window and self.window.lateness and WATERMARK in map(str.casefold, self.sources):
-            raise ValueError(f"`sources`: with a `lateness`, `{WATERMARK}` is what the query calls the watermark")
+            raise ValueError(f"`sources`: with a `lateness`, the name `{WATERMARK}` is reserved for the watermark")
         return self
 
     @property
     def topics(self) -> dict[str, str]:
-        """The silver tables by what the query calls them."""
+        """The topics of silver tables by their name in the query."""
         return {alias: source for alias, source in self.sources.items() if isinstance(source, str)}
 
     @property
     def files(self) -> dict[str, FileSource]:
-        """The files by what the query calls them."""
+        """The files by their name in the query."""
         return {alias: source for alias, source in self.sources.items() if isinstance(source, FileSource)}
 
     @property
     def group_columns(self) -> tuple[str, ...]:
-        """The columns that name a group."""
+        """The columns that define a group."""
         return self.groups or self.keys
 
 
@@ -148,10 +155,10 @@ class GoldModel:
     """A model.
 
     Attributes:
-        file: where it is from.
-        text: all of the file; the header is a comment to SQL, so that Spark's line numbers are the file's.
-        header: read from it.
-        files: the rows of the files that it reads, by what the query calls them; texts, null where there is none.
+        file: its path.
+        text: the whole file. SQL ignores the header as a comment, so Spark's line numbers are the file's.
+        header: parsed from the text.
+        files: the rows of its CSV files by their name in the query; texts, null for empty values.
     """
 
     file: Path
@@ -166,7 +173,7 @@ class GoldModel:
 
 
 def model_names(folder: Path) -> list[str]:
-    """The names of the models in a folder, sorted; none when it does not exist."""
+    """The names of the models in a folder, sorted; empty if the folder does not exist."""
     return sorted(file.stem for file in folder.glob("*.sql"))
 
 
@@ -174,48 +181,52 @@ def read_model(file: Path) -> GoldModel:
     """Read a model and check its header.
 
     Raises:
-        ModelError: there is no such file, or no header in it, it is not YAML, a key of it is missing, unknown or wrong,
-            or it names another file.
+        ModelError: the file or its header is missing; the header is not YAML, has a missing, unknown or wrong key, or
+            names another file.
     """
     if not file.is_file():
-        raise ModelError(str(file), "there is no such model", "see `gold.models` in the settings")
+        raise ModelError(str(file), "the model does not exist", "check `gold.models` in the settings")
     text = file.read_text(encoding="utf-8")
     lines = takewhile(lambda line: line.startswith(_MARK), text.splitlines())
     try:
         content = yaml.safe_load("\n".join(line.removeprefix(_MARK) for line in lines))
     except yaml.YAMLError as exc:
-        raise ModelError(str(file), f"the comment lines it begins with are not YAML: {exc}", _TODO) from exc
+        raise ModelError(str(file), f"the header is not valid YAML: {exc}", _TODO) from exc
     if not isinstance(content, dict):
         raise ModelError(
-            str(file), "it has no header", f"begin it with the lines `-- name: {file.stem}`, `-- keys:`, `-- sources:`"
+            str(file),
+            "the header is missing",
+            f"begin the file with `-- name: {file.stem}`, `-- keys:` and `-- sources:`",
         )
     try:
         header = Header.model_validate(content)
     except ValidationError as exc:
         raise ModelError(str(file), in_words(exc, Header), _TODO) from exc
     if header.name != file.stem:
-        raise ModelError(str(file), f"`name`: `{header.name}` is not the name of the file", "give both the same name")
+        raise ModelError(str(file), f"`name: {header.name}` differs from the file's name", "use the same name")
     return GoldModel(file, text, header, {alias: _rows(file, source) for alias, source in header.files.items()})
 
 
 def _rows(model: Path, source: FileSource) -> list[tuple[str | None, ...]]:
-    """The rows of a CSV file, in the order of the columns that the header names.
+    """The rows of a CSV file, in the order of the header's columns.
 
     Raises:
-        ModelError: it is not there, is too large, or has other columns.
+        ModelError: the file is missing or too large, or has other columns.
     """
     file = model.parent / source.file
     try:
         size = file.stat().st_size
         if size > _LARGEST_FILE:
-            todo = "bring it into silver, and name its topic"
-            raise ModelError(str(file), f"it has {size} bytes, and a model's file at most {_LARGEST_FILE}", todo)
+            todo = "load it into silver, and name its topic instead"
+            raise ModelError(str(file), f"the file has {size} bytes; the limit is {_LARGEST_FILE}", todo)
         with file.open(encoding="utf-8", newline="") as opened:
             reader = csv.DictReader(opened, strict=True)
             rows, names = list(reader), reader.fieldnames or []
     except (OSError, UnicodeDecodeError, csv.Error) as exc:
-        raise ModelError(str(file), f"it cannot be read: {exc}", f"see `sources` in {model}") from exc
+        raise ModelError(str(file), f"the file cannot be read: {exc}", f"check `sources` in {model}") from exc
     if sorted(names) != sorted(source.columns) or any(None in row or None in row.values() for row in rows):
         listed = ", ".join(source.columns)
-        raise ModelError(str(file), f"its lines do not have the columns {listed}", f"mend it, or `sources` in {model}")
+        raise ModelError(
+            str(file), f"its lines do not have the columns {listed}", f"correct the file, or `sources` in {model}"
+        )
     return [tuple(row[name] or None for name in source.columns) for row in rows]

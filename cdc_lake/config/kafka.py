@@ -136,7 +136,7 @@ class KafkaConfig(Model):
         if self.auth in ("aws_msk_iam", "azure_event_hubs") and self.tls and not self.tls.enabled:
             raise ValueError(f"`auth: {self.auth}` is over TLS only: leave `kafka.tls.enabled` out")
         if self.auth == "none" and self.tls and not self.tls.enabled:
-            raise ValueError("without a login there is no TLS unless `kafka.tls` asks for it: leave it out")
+            raise ValueError("without a login, TLS is off unless `kafka.tls` sets it; remove this setting")
         return self
 
     @field_validator("java", "librdkafka")

@@ -502,7 +502,7 @@ def test_invalid_header_stops_the_run_before_any_model_runs(lake: Lake) -> None:
     lake.model("fine", PER_KIND)
     (lake.models / "bare.sql").write_text(PER_KIND)
 
-    with pytest.raises(ModelError, match=r"bare\.sql: it has no header"):
+    with pytest.raises(ModelError, match=r"bare\.sql: the header is missing"):
         lake.refresh()
     assert not (lake.root / "gold").exists()
 

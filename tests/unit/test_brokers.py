@@ -359,7 +359,7 @@ def certificates(tmp_path: Path) -> Certificates:
             {"auth": "azure_event_hubs", "connection_string": "env:A", "tls": {"enabled": False}},
             "`auth: azure_event_hubs` is over TLS only",
         ),
-        ({"tls": {"enabled": False}}, "without a login there is no TLS unless `kafka.tls` asks for it"),
+        ({"tls": {"enabled": False}}, "without a login, TLS is off unless `kafka.tls` sets it"),
         ({"tls": {"key": "a.pem"}}, "`key` is the private key of a certificate: set `cert` too"),
         ({"tls": {"enabled": False, "ca": "a.pem"}}, "without TLS there are no certificates"),
         ({"java": {"fetch.max.wait": 1}}, "did you mean `fetch.max.wait.ms`?"),

@@ -65,12 +65,12 @@ def test_any_change_of_the_text_changes_the_fingerprint(tmp_path: Path) -> None:
 def test_file_without_header_shows_how_to_begin(tmp_path: Path, text: str) -> None:
     file = written(tmp_path, text)
 
-    with pytest.raises(ModelError, match="it has no header; begin it with the lines `-- name: per_kind`"):
+    with pytest.raises(ModelError, match="the header is missing; begin the file with `-- name: per_kind`"):
         read_model(file)
 
 
 def test_header_that_is_not_yaml_is_refused(tmp_path: Path) -> None:
-    assert "not YAML" in refused(tmp_path, "-- keys: [kind\n" + SQL)
+    assert "not valid YAML" in refused(tmp_path, "-- keys: [kind\n" + SQL)
 
 
 def test_unknown_key_is_named_with_the_nearest(tmp_path: Path) -> None:
@@ -118,13 +118,16 @@ TOUCHED = f"{AGAIN}\n-- touched: {{thing: everything}}"
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (AGAIN, "`touched` does not say which groups the rows of thing are part of"),
-        ("touched: {thing: everything}", "belong to `refresh: incremental`"),
-        ("window: {source: thing, time: at, start: kind, length: 1 day}", "belong to `refresh: incremental`"),
+        (AGAIN, "`touched` has no entry for thing"),
+        ("touched: {thing: everything}", "need `refresh: incremental`"),
+        ("window: {source: thing, time: at, start: kind, length: 1 day}", "need `refresh: incremental`"),
         (f"{AGAIN}\n-- touched: {{thing: everything, other: SELECT 1}}", "names other"),
         (f"{TOUCHED}\n-- groups: [kind, Kind]", "two of the names are the same"),
         (f"{TOUCHED}\n-- window: {{source: thing}}", "`window.time`"),
-        (f"{TOUCHED}\n-- window: {{source: other, time: at, start: kind, length: 1 day}}", "`source` has to be one of"),
+        (
+            f"{TOUCHED}\n-- window: {{source: other, time: at, start: kind, length: 1 day}}",
+            "`source` must be a source with a topic",
+        ),
         (f"{TOUCHED}\n-- window: {{source: thing, time: at, start: day, length: 1 day}}", "`start` one of `groups`"),
         (f"{TOUCHED}\n-- window: {{source: thing, time: at, start: kind, length: a day}}", "`window.length`"),
         ("expectations: [{name: some, holds: n > 0, on_fail: cry}]", "`expectations.0.on_fail`"),
@@ -142,7 +145,7 @@ def test_reserved_name_watermark_is_refused_as_a_source(tmp_path: Path) -> None:
         "-- window: {source: Watermark, time: at, start: kind, length: 1 day, lateness: 1 hour}\n"
     )
 
-    assert "`watermark` is what the query calls the watermark" in refused(tmp_path, header + SQL)
+    assert "the name `watermark` is reserved for the watermark" in refused(tmp_path, header + SQL)
 
 
 STORES = (
@@ -165,13 +168,13 @@ def test_csv_file_is_read_and_included_in_the_fingerprint(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "it cannot be read: [Errno 2]"),
+        (None, "the file cannot be read: [Errno 2]"),
         (b"id\n1\n", "its lines do not have the columns id, region"),
         (b"id,region\n1\n", "its lines do not have the columns id, region"),
         (b"id,region\n1,a,b\n", "its lines do not have the columns id, region"),
-        (b"id,region\n1,\xff\n", "it cannot be read: 'utf-8'"),
-        (b'id,region\n1,"a\n', "it cannot be read: "),
-        (b"x" * (1 << 20) + b"x", "it has 1048577 bytes, and a model's file at most 1048576"),
+        (b"id,region\n1,\xff\n", "the file cannot be read: 'utf-8'"),
+        (b'id,region\n1,"a\n', "the file cannot be read: "),
+        (b"x" * (1 << 20) + b"x", "the file has 1048577 bytes; the limit is 1048576"),
     ],
 )
 def test_file_that_does_not_match_the_header_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
@@ -186,5 +189,5 @@ def test_file_that_does_not_match_the_header_is_refused(tmp_path: Path, content:
 
 
 def test_missing_model_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"there is no such model; see `gold\.models`"):
+    with pytest.raises(ModelError, match=r"the model does not exist; check `gold\.models`"):
         read_model(tmp_path / "absent.sql")
