@@ -72,6 +72,41 @@ def events(
     `position_domain`, `snapshot`; `key_change`, the ID of the key change that the event is half of; `batch`, `late`;
     `__kafka` struct; if the settings cast columns, `uncastable` array<string>, those whose value does not fit the type.
     """
+    rows, key_layouts, value_layouts = _decoded(
+        bronze, keys, values, frames, unavailable_value, key_columns, null_means_unchanged, is_narrow=is_narrow
+    )
+    rows = rows.withColumn("pk", _primary_key(layout, key_layouts, value_layouts, key_columns))
+    has_row = F.col("op").isin(*(op for op in ROW_OPS if op != "d" or key_columns is None))
+    of_change = ("headers", "source_position", "position_domain", "source_ts_ms", "key")
+    key_change = key_change_id(*map(F.col, of_change)) if has_key_changes else F.lit(None).cast("string")
+    unsent = _unsent(layout, value_layouts, unavailable_value, null_means_unchanged, key_change)
+    row = F.when(has_row, value_layouts.chosen(lambda one: _row(layout, one)))
+    uncastable = F.when(has_row, value_layouts.chosen(lambda one: _uncastable(layout, one)))
+    return rows.select(
+        "key",
+        "pk",
+        *([] if is_narrow else [row.cast(struct_type(layout.columns)).alias("row")]),
+        F.when(has_row, unsent).cast("array<string>").alias("unavailable"),
+        *("op", "source_ts_ms", "source_position", "position_domain", "snapshot", "batch", "late"),
+        key_change.alias("key_change"),
+        log_position().alias(KAFKA),
+        *([uncastable.alias("uncastable")] if layout.column_mapping.cast and not is_narrow else []),
+        *more,
+    )
+
+
+def _decoded(
+    bronze: DataFrame,
+    keys: Sequence[WriterSchema],
+    values: Sequence[WriterSchema],
+    frames: Collection[str],
+    unavailable_value: str,
+    key_columns: Sequence[str] | None,
+    null_means_unchanged: Sequence[str],
+    *,
+    is_narrow: bool,
+) -> tuple[DataFrame, DecodedLayouts, DecodedLayouts]:
+    """The rows with their decoded keys and values; see `events`."""
     bodies = {side: framing.body(F.col(f"raw_{side}"), F.col("framing")[side], frames) for side in ("key", "value")}
     rows, key_layouts = with_decoded_keys(
         bronze,
@@ -93,24 +128,7 @@ def events(
         before=key_columns != (),
         columns=wanted,
     )
-    rows = rows.withColumn("pk", _primary_key(layout, key_layouts, value_layouts, key_columns))
-    has_row = F.col("op").isin(*(op for op in ROW_OPS if op != "d" or key_columns is None))
-    of_change = ("headers", "source_position", "position_domain", "source_ts_ms", "key")
-    key_change = key_change_id(*map(F.col, of_change)) if has_key_changes else F.lit(None).cast("string")
-    unsent = _unsent(layout, value_layouts, unavailable_value, null_means_unchanged, key_change)
-    row = F.when(has_row, value_layouts.chosen(lambda one: _row(layout, one)))
-    uncastable = F.when(has_row, value_layouts.chosen(lambda one: _uncastable(layout, one)))
-    return rows.select(
-        "key",
-        "pk",
-        *([] if is_narrow else [row.cast(struct_type(layout.columns)).alias("row")]),
-        F.when(has_row, unsent).cast("array<string>").alias("unavailable"),
-        *("op", "source_ts_ms", "source_position", "position_domain", "snapshot", "batch", "late"),
-        key_change.alias("key_change"),
-        log_position().alias(KAFKA),
-        *([uncastable.alias("uncastable")] if layout.column_mapping.cast and not is_narrow else []),
-        *more,
-    )
+    return rows, key_layouts, value_layouts
 
 
 def _primary_key(
