@@ -141,7 +141,8 @@ class Groups:
         """Groups in the types of the columns that they are compared with."""
         kinds = dict(result.select(*map(quoted, rows.columns)).dtypes)
         typed = rows.select(*(F.col(quoted(name)).cast(kind).alias(name) for name, kind in kinds.items()))
-        typed = typed.distinct().localCheckpoint()
+        # Coalesced: a checkpoint partitioned by columns differs from a copy of itself, so plans with it are not cached.
+        typed = typed.distinct().coalesce(1).localCheckpoint()
         return cls(typed, list(kinds), typed.count())
 
     def rows_in(self, rows: DataFrame) -> DataFrame:
