@@ -109,15 +109,17 @@ def remember(batch: Batch, commit: int) -> SidePin | None:
 def _derived(rows: DataFrame, derive: Mapping[str, str], table: str) -> DataFrame:
     for name in derive:
         if name in rows.columns:
-            raise ConfigError(f"{table}: derive: {name}", "a column of that name already exists", "use another name")
+            raise ConfigError(
+                f"{table}: merge.derive: {name}", "a column of that name already exists", "use another name"
+            )
     found = []
     for name, expression in derive.items():
         try:
-            refuse_query(rows, expression, f"{table}: derive: {name}")
+            refuse_query(rows, expression, f"{table}: merge.derive: {name}")
             rows.select(F.expr(expression))
         except PySparkException as exc:
             raise ConfigError(
-                f"{table}: derive: {name}", f"Spark says: {first_line(exc)}", "fix it in this table's settings"
+                f"{table}: merge.derive: {name}", f"Spark says: {first_line(exc)}", "fix it in this table's settings"
             ) from exc
         found.append(F.expr(expression).alias(name))
     return rows.select("*", *found)
@@ -128,7 +130,7 @@ def _check_types(rows: StructType, stored: StructType, derive: Mapping[str, str]
         if name in stored.names and stored[name].dataType != rows[name].dataType:
             was, becomes = type_text(stored[name].dataType), type_text(rows[name].dataType)
             raise ConfigError(
-                f"{table}: derive: {name}",
+                f"{table}: merge.derive: {name}",
                 f"its type changed from {was} to {becomes}",
                 "use another name for the new column, or cast it",
             )

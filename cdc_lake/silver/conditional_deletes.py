@@ -26,11 +26,11 @@ def with_deletes(events: DataFrame, condition: str, table: str) -> DataFrame:
     """
     rows = events.select(F.struct(*events.columns).alias("__event"), "row.*")
     try:
-        refuse_query(rows, condition, f"{table}: apply_as_deletes")
+        refuse_query(rows, condition, f"{table}: merge.apply_as_deletes")
         met = rows.withColumn("__is_met", F.coalesce(F.expr(condition).cast("boolean"), F.lit(False)))
     except PySparkException as exc:
         raise ConfigError(
-            f"{table}: apply_as_deletes", f"Spark says: {first_line(exc)}", "fix it in this table's settings"
+            f"{table}: merge.apply_as_deletes", f"Spark says: {first_line(exc)}", "fix it in this table's settings"
         ) from exc
     event = F.col("__event")
     is_met = F.col("__is_met") & event["row"].isNotNull()

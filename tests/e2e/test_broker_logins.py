@@ -261,7 +261,9 @@ def test_untrusted_certificate_exits_2(
 
     error = refused(settings(tmp_path, broker.site.address(listener), tls=files))
 
-    assert error.startswith(f"error CDC-200 kafka.tls: Kafka at {broker.site.address(listener)} and this side")
+    assert error.startswith(
+        f"error CDC-200 kafka.tls: the TLS handshake with Kafka at {broker.site.address(listener)} failed"
+    )
     assert "certificate" in error
 
 

@@ -215,7 +215,7 @@ def problems(story: Story, prefix: str) -> Iterator[str]:
 def held(kind: Kind, value: Any, how: How) -> Any:
     if value is not None:
         return kind.held(value, how)
-    return how.losses(st.NULL_AS_DEFAULT, "none") if "DEFAULT" in kind.declared else None
+    return how.loses(st.NULL_AS_DEFAULT, "none") if "DEFAULT" in kind.declared else None
 
 
 def spark_types(table: DeltaTable) -> dict[str, str]:

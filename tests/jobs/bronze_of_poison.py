@@ -146,7 +146,7 @@ def _kinds() -> dict[str, tuple[Sent, str]]:
         "items without size": ((key, of(14, b"\xfe\xff\xff\xff\x0f\0"), []), "the items of an array have no size"),
         "a text that is no schema": ((key, of(15), []), "schema id 15 is refused: this is not an Avro schema"),
         "a schema that doubles": ((key, of(17), []), "id 17 is refused: written out, the schema has more than 20000"),
-        "Protobuf": ((key, of(16), []), "schema id 16 is refused: it is Protobuf"),
+        "Protobuf": ((key, of(16), []), "the schema of schema id 16 is refused: Protobuf is not supported"),
         "an older schema's bytes": ((key, of(2, narrow), []), "value: "),
         "a newer schema's bytes": ((key, of(3, body), []), "value: "),
         "another table's schema": (
@@ -163,7 +163,7 @@ def _kinds() -> dict[str, tuple[Sent, str]]:
             (key, of(2, wire.avro(VALUE_TEXT, wide)), []),
             "a value does not fit its column",
         ),
-        "JSON without a schema": ((key, b'{"id": 1}', []), "one without a schema"),
+        "JSON without a schema": ((key, b'{"id": 1}', []), "it is not a JSON object with a schema"),
         "JSON cut short": ((key, b'{"schema":{"type":"struct"},"payload":{', []), "it is not a JSON object"),
         "headers that name nothing": (
             (key, body, [("apicurio.value.encoding", b"BINARY"), ("apicurio.value.artifactId", b"x")]),

@@ -118,7 +118,7 @@ def content(root: Path, layer: str) -> Content:
     table = DeltaTable(str(root / layer / FOLDER))
     metadata = [commit["userMetadata"] for commit in table.history() if "userMetadata" in commit]
     newest, *older = [json.loads(text)["cdc_lake"] for text in metadata]
-    side = newest["side"]
+    side = newest.get("side")
     memory = rows(DeltaTable(str(root / "side" / FOLDER), version=side["version"])) if side else []
     return Content(rows(table), memory, sorted(progress["commit"] for progress in (newest, *older)))
 

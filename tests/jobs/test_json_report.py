@@ -48,7 +48,7 @@ def test_report_is_last_line_and_in_file(launcher: str, submit: Submit, lake: Pa
     assert json.loads(file.read_text()) == ended.report
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lake", "profile.json", "report.json"]
     done = json.loads(profile.read_text())
-    assert any("bronze.py" in job["name"] and job["status"] == "SUCCEEDED" for job in done["jobs"])
+    assert any("/bronze/" in job["name"] and job["status"] == "SUCCEEDED" for job in done["jobs"])
     assert sum(stage["executorRunTime"] for stage in done["stages"]) > 0
     assert done["jvm"]["loaded_classes"] > 10_000
     assert done["generated"].keys() == {"classes", "seconds"}

@@ -157,7 +157,7 @@ def test_unavailable_registry_exits_10_without_a_commit(
 
     assert done.code == 10
     assert f"error CDC-300 schema registry at http://127.0.0.1:{closed_port}: it does not respond" in done.said
-    assert "nothing was committed" in done.said
+    assert "check that it runs and is reachable from this machine, then run again" in done.said
     assert "Traceback" not in done.said
     assert tables(lake) == []
 
@@ -326,7 +326,7 @@ def test_broken_delta_version_exits_2_and_names_the_reason(
     assert done.code == 2
     assert re.search(
         r"error CDC-202 Delta Lake 3\.3\.2 with Spark 3\.5\.6 or newer, .*\(Spark 3\.5\.7, .*Delta Lake 3\.3\.2, .*\): "
-        r".*does not support truncate in batch mode.*; take Delta Lake 3\.3\.3",
+        r".*does not support truncate in batch mode.*; use Delta Lake 3\.3\.3",
         done.said,
     )
     assert "Traceback" not in done.said

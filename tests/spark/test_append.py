@@ -303,8 +303,8 @@ def test_conflicting_settings_are_refused_before_reading(
 def test_commands_that_need_keys_refuse_append_mode(half_folded: Logs) -> None:
     (rebuilt,) = run_rebuild(half_folded.config, [TOPIC], half_folded.spark).tables
 
-    assert rebuilt.error is not None and "`mode` is append; move its folder" in rebuilt.error.message
-    with pytest.raises(ConfigError, match="its rows have no key: `mode` is append; look for the row in silver"):
+    assert rebuilt.error is not None and "`merge.mode` is append; move its folder" in rebuilt.error.message
+    with pytest.raises(ConfigError, match="its rows have no key: `merge.mode` is append; look for the row in silver"):
         story(half_folded.config, TOPIC, "1", half_folded.spark)
 
 

@@ -156,7 +156,9 @@ def test_on_error_log_drops_unreadable_records_and_warns(here: Bronze, caplog: p
 def test_incomplete_settings_are_refused_before_reading(here: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(here.broker, "read", None)
 
-    with pytest.raises(ConfigError, match=r"value_framing: bare: .*name the files of their Avro schemas") as refused:
+    with pytest.raises(
+        ConfigError, match=r"value\.wire_format: bare: .*list the files of their Avro schemas"
+    ) as refused:
         here.land(here.change("c", 1), value={"wire_format": "bare"})
 
     assert refused.value.exit_code == 2 and not here.table.exists()
@@ -169,7 +171,9 @@ def test_unwritable_lake_is_refused_before_reading(
     here.root = tmp_path / "file" / "lake"
     monkeypatch.setattr(here.broker, "read", None)
 
-    with pytest.raises(ConfigError, match=r"^lake\.root: .*file/lake: a file there cannot be written: .*name another"):
+    with pytest.raises(
+        ConfigError, match=r"^lake\.root: .*file/lake: a file there cannot be written: .*set another root"
+    ):
         here.land(here.change("c", 1))
 
     here.root = tmp_path / "lake"

@@ -40,8 +40,8 @@ def test_only_the_later_of_two_tables_with_one_name_fails(spark: SparkSession, t
     of_bronze = failed("bronze", config(table="{table}", layers=["bronze"]))
 
     assert of_bronze.keys() == {"named.evil.film", "named.two.city", "named..film"}
-    assert "`named_bronze.film` in the catalog, as named.public.film is" in of_bronze["named.evil.film"]
-    assert "`named_bronze.city` in the catalog, as named.one.city is" in of_bronze["named.two.city"]
+    assert "`named_bronze.film`, which is the name of named.public.film" in of_bronze["named.evil.film"]
+    assert "`named_bronze.city`, which is the name of named.one.city" in of_bronze["named.two.city"]
     assert failed("bronze", config(layers=[])).keys() == {"named..film"}
     of_silver = failed("silver", config(table="{table}", layers=["silver"]))
     assert of_silver.keys() == {"named.evil.film", "named.two.city"}

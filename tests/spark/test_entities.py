@@ -228,7 +228,10 @@ def test_apply_as_deletes_on_unknown_column_is_an_error(spark: SparkSession, tmp
     shop = Shop(spark, tmp_path, merge={"apply_as_deletes": "stat = 'CANCELLED'"})
     shop.send(order(1, 1))
 
-    with pytest.raises(AssertionError, match=r"shop.sales.orders: apply_as_deletes: Spark says: .*stat.*mend it"):
+    with pytest.raises(
+        AssertionError,
+        match=r"shop.sales.orders: merge.apply_as_deletes: Spark says: .*stat.*fix it in this table's settings",
+    ):
         shop.take()
 
 

@@ -69,7 +69,7 @@ def test_report_counts_unmet_expectations_and_its_sum_closes(spark: SparkSession
     assert done.rows["events"] == 3 == done.rows["applied"] + done.rows["superseded"] + done.rows["rejected"]
     assert (done.rows["rejected"], done.unmet) == (1, {"positive": 1, "small": 1})
     assert done.warnings == [
-        "1 rows do not meet the expectation `positive`: n > 0; they are left out",
+        "1 rows do not meet the expectation `positive`: n > 0; they are rejected",
         "1 rows do not meet the expectation `small`: n < 100",
     ]
     assert lake.rows()[1]["n"] == 1000

@@ -376,7 +376,7 @@ def test_missing_source_exits_2_and_other_models_continue(
     assert (code, exit_code) == ("CDC-201", 2)
     assert "shop.public.thingy: there is no such table" in said
     file = first_run[0].models / "lost.sql"
-    assert f"nearest: {THING}; run the silver job first, or correct `sources` in {file}" in said
+    assert f"similar names: {THING}; run the silver job first, or correct `sources` in {file}" in said
     ok(of_model(first_run, "per_kind"))
 
 

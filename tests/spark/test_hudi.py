@@ -475,7 +475,7 @@ def test_read_since_returns_only_later_writes(
     assert [since(version) for version in versions] == [{1: 2, 4: 4, 5: 3}, {4: 4, 5: 3}, {4: 4}, {}, {}]
     assert table.read_since(versions[0]).columns == ["id", "n", "text"]
     assert {row["id"]: row["n"] for row in table.read_optimized().collect()} == {1: 2, 3: 1, 4: 4, 5: 3}
-    with pytest.raises(ExpiredError, match=f"those from {versions[0]} to {versions[-1]} can be read"):
+    with pytest.raises(ExpiredError, match=f"the versions from {versions[0]} to {versions[-1]} can be read"):
         table.read_since(versions[0] - 1)
 
 

@@ -75,7 +75,7 @@ def test_column_renamed_by_hand_stops_run_until_renamed_back(place: Place) -> No
     error = place.refused()
 
     assert (error.code, error.exit_code) == ("CDC-200", 2)
-    assert "thing.text: another program renamed the column to `label` in silver; nothing was written" in error.message
+    assert "thing.text: another program renamed the column to `label` in silver; rename it back: " in error.message
     place.spark.sql(error.message.partition("rename it back: ")[2].partition(";")[0]).collect()
     place.lake.fold()
     assert place.lake.rows()[1]["text"] == "later"
@@ -92,7 +92,9 @@ def test_column_removed_by_hand_stops_run_until_rebuilt(place: Place) -> None:
     error = place.refused()
 
     assert error.exit_code == 2
-    assert "thing.n: another program removed the column from silver; nothing was written" in error.message
+    assert (
+        "thing.n: another program removed the column from silver; to restore it, run `cdc-lake rebuild" in error.message
+    )
     assert "`cdc-lake rebuild --table pagila.public.thing`" in error.message
     (done,) = run_rebuild(place.config, [place.topic.table], place.spark).tables
     assert done.error is None

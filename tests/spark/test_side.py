@@ -166,7 +166,7 @@ def test_missing_table_is_data_loss(
 def test_another_table_is_data_loss(table: SideTable, pins: Pins) -> None:
     _, pin = pins
 
-    with pytest.raises(DamagedFileError, match="another table"):
+    with pytest.raises(DamagedFileError, match="the table is not the one that silver refers to"):
         table.read(pin.model_copy(update={"id": "another"}))
 
 
