@@ -304,7 +304,7 @@ def test_commands_that_need_keys_refuse_append_mode(half_folded: Logs) -> None:
     (rebuilt,) = run_rebuild(half_folded.config, [TOPIC], half_folded.spark).tables
 
     assert rebuilt.error is not None and "`merge.mode` is append; move its folder" in rebuilt.error.message
-    with pytest.raises(ConfigError, match="its rows have no key: `merge.mode` is append; look for the row in silver"):
+    with pytest.raises(ConfigError, match=r"its rows have no key: `merge\.mode` is append; look for the row in silver"):
         story(half_folded.config, TOPIC, "1", half_folded.spark)
 
 
