@@ -96,8 +96,8 @@ def test_hand_written_schemas_register_once_compatible(desk: Desk) -> None:
     assert max(map(len, lines)) <= 80
     assert json.loads(desk.says("show", value))["name"] == "x.value"
     assert json.loads(desk.says("show", value, "--version", "1", "--json"))["id"] == listed[value]["id"]
-    assert "no version 7" in desk.fails(UnknownTableError, "show", value, "--version", "7")
-    assert "write one of backward" in desk.fails(ConfigError, "register", "--level", "up")
+    assert "does not have version 7" in desk.fails(UnknownTableError, "show", value, "--version", "7")
+    assert "set one of backward" in desk.fails(ConfigError, "register", "--level", "up")
     assert f"similar names: {key}" in desk.fails(UnknownTableError, "check", f"{desk.topic}-kye")
 
 
