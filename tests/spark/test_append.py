@@ -274,7 +274,7 @@ def test_invalid_derive_expression_exits_2_and_writes_nothing(
     done = half_folded.fold()
 
     assert done.error is not None and done.error.exit_code == 2
-    assert done.error.message.startswith(f"{TOPIC}: derive: ")
+    assert done.error.message.startswith(f"{TOPIC}: merge.derive: ")
     assert re.search(said, done.error.message), done.error.message
     assert half_folded.places() == [(0, 0)]
 
