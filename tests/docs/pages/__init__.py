@@ -1,6 +1,6 @@
 """Pages, and parts of pages, that are written from the code: `python -m tests.docs.pages` writes them all.
 
-A page of its own is a function without arguments. A part stands in a page written by hand, between two comments:
+A page of its own is a function without arguments. A part is inside a hand-written page, between two comments:
 `<!-- generated: name -->` and `<!-- end -->`.
 """
 

@@ -49,7 +49,7 @@ def _model(kind: Any) -> type[BaseModel] | None:
 
 
 def _step(kind: Any) -> str:
-    """What stands in a key between a field and the fields of its model."""
+    """The separator in a key between a field and the fields of its model."""
     origins = {get_origin(one) for one in _inside(kind)}
     return ".<name>" if dict in origins else "[]" if tuple in origins else ""
 
