@@ -23,7 +23,7 @@ from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import NewData, TableScheduler
 from cdc_lake.spark.session import planned_for, sibling
 from cdc_lake.storage.files import LocalFiles, Storage
-from cdc_lake.tables.contract import Commit, Table
+from cdc_lake.tables.contract import Commit, Table, progress_of
 from cdc_lake.tables.progress import GoldProgress, SilverProgress
 
 _BYTES_OF_A_ROW = 400
@@ -187,8 +187,7 @@ def _sources(run: ModelRun) -> dict[str, Source]:
 
 def _pinned(silver: Table[SilverProgress]) -> Source:
     version = silver.version()
-    progress = silver.progress(as_of=version)
-    assert progress is not None, "a silver table is created with progress"
+    progress = progress_of(silver, version)
     return Source(silver, silver.id(), progress, version)
 
 

@@ -25,6 +25,7 @@ from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource, offsets_of
 from cdc_lake.spark.session import build_session, is_little
 from cdc_lake.storage.files import Storage
+from cdc_lake.tables.contract import progress_of
 
 
 class PlannedStep(BaseModel):
@@ -192,8 +193,7 @@ class _TopicPlanner:
     def silver(self, target: SilverTarget) -> TablePlan:
         """What the silver job would merge."""
         bronze = lake_of(self.config).bronze(self.spark, self.topic)
-        landed, settings = bronze.progress(), self.config.table(self.topic)
-        assert landed is not None, "a bronze table is created with progress"
+        landed, settings = progress_of(bronze), self.config.table(self.topic)
         run = read_only_run(
             lake_of(self.config),
             target,

@@ -29,6 +29,7 @@ from cdc_lake.silver.fold_result import FoldResult
 from cdc_lake.silver.merge import fold_events, is_start
 from cdc_lake.silver.reader import BatchSchemas, BronzeReader
 from cdc_lake.silver.table_run import SilverRun, has_former_key, read_only_run
+from cdc_lake.tables.contract import progress_of
 from cdc_lake.tables.kept import with_kept
 from cdc_lake.tables.progress import BronzeProgress, KeyFrom, SilverProgress
 
@@ -92,7 +93,9 @@ def run_rebuild(
     targets = {
         target.name: target for topic in lake_of(config).names(storage) for target in silver_targets(config, topic)
     }
-    names = select(tables, list(targets), f"table in {config.lake.root}/silver", "see `silver` in the settings")
+    names = select(
+        tables, list(targets), f"table in {lake_of(config).folder('silver')}", "see `silver` in the settings"
+    )
     options = options or RebuildOptions()
     if options.shown is not None:
         names = [name for name in names if name in options.shown]
@@ -124,10 +127,9 @@ class _Rebuild:
         shown = (self.options.shown or {}).get(done.table)
         bronze = lake_of(self.config).bronze(spark, target.topic)
         version = bronze.version() if shown is None or shown.source_version is None else shown.source_version
-        progress, silver = bronze.progress(as_of=version), target.open(spark)
+        progress, silver = progress_of(bronze, version), target.open(spark)
         self.leases.recover(silver, done)
         before = silver.progress()
-        assert progress is not None, "a bronze table is created with progress"
         todo = "move its folder and its side table's folder away, then run the silver job, which creates it from bronze"
         check_has_keys(self.config.table(target.topic), target.topic, todo)
         if before is None and not self.options.key:

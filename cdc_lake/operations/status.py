@@ -113,7 +113,7 @@ def status(
         logs = source.logs([topic for topic in topics if topic in there])
     except InfrastructureError as error:
         found.broker_error = str(error)
-    runs = _last_runs(files, f"{config.lake.root}/_runs")
+    runs = _last_runs(files, lake_of(config).reports)
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
         plain = FilesReader(lake_of(config), files)
         read = list(pool.map(lambda topic: without_spark(partial(_read_topic, config, plain, topic)), topics))

@@ -26,6 +26,7 @@ from cdc_lake.silver.reader import BronzeReader
 from cdc_lake.silver.table_run import SilverRun, read_only_run
 from cdc_lake.spark.session import build_session, is_little, lake_files, planned_for
 from cdc_lake.storage.files import Storage
+from cdc_lake.tables.contract import progress_of
 
 Verdict = Literal["decides", "counts", "lost", "paired", "rejected", "quarantined", "dropped", "not folded yet"]
 _MAX_EVENTS = 10_000
@@ -98,8 +99,7 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
 def _story(config: Config, topic: str, bronze: BronzeTable, key: str, spark: SparkSession) -> Story:
     rows = bronze.read(as_of=bronze.version()).select(*BRONZE)
     check_has_keys(config.table(topic), topic, "look for the row in silver")
-    landed, target = bronze.progress(), silver_targets(config, topic)[0]
-    assert landed is not None, "a bronze table is created with progress"
+    landed, target = progress_of(bronze), silver_targets(config, topic)[0]
     run = read_only_run(lake_of(config), target, spark, bronze=rows, partitions=1, settings=config.table(topic))
     progress = run.silver.progress()
     run = run.with_current_key(landed, progress.key_from if progress else None)

@@ -183,12 +183,12 @@ class Table(Protocol[P]):
         """
 
 
-def progress_of(table: Table[P]) -> P:
-    """The progress of a table that exists: the first commit of each table carries one.
+def progress_of(table: Table[P], as_of: int | None = None) -> P:
+    """The progress of a table that exists, now or at a version: the first commit of each table carries one.
 
     Raises:
         NoProgressError: none of the commits left carries progress.
     """
-    progress = table.progress()
+    progress = table.progress(as_of)
     assert progress is not None, f"{table.path} was listed as a table"
     return progress
