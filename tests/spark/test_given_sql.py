@@ -82,9 +82,9 @@ def test_expression_that_could_read_secrets_is_refused(spark: SparkSession, name
     )  # fmt: skip
     expectation = Expectation(name="e", holds=text)
     uses: dict[str, Callable[[], object]] = {
-        "t: apply_as_deletes": lambda: with_deletes(events, text, "t"),
+        "t: merge.apply_as_deletes": lambda: with_deletes(events, text, "t"),
         "t: e": lambda: with_unmet(events, [expectation], "t"),
-        "t: derive: x": lambda: _derived(spark.range(1), {"x": text}, "t"),
+        "t: merge.derive: x": lambda: _derived(spark.range(1), {"x": text}, "t"),
     }
 
     for where, use in uses.items():
