@@ -43,10 +43,10 @@ test: setup setup-spark41 ## Run all tests, three files of them at a time
 	pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test-cluster: setup ## Run the demo from a package, on Spark as it comes and on a cluster that loses a worker (an hour)
-	pytest -m deep -s -v tests/e2e/test_elsewhere.py -k 'package or cluster'
+	pytest -m deep -s -v tests/servers/test_elsewhere.py -k 'package or cluster'
 
 test-s3: setup ## Run the demo with its lake on S3, as moto's server plays it (half an hour)
-	pytest -m deep -s -v tests/e2e/test_elsewhere.py -k s3
+	pytest -m deep -s -v tests/servers/test_elsewhere.py -k s3
 
 test-deep: setup ## Run the tests that are too long for every change (hours)
 	pytest -m deep
@@ -59,7 +59,7 @@ conformance: setup ## Check silver against every log of the conformance kit, in 
 		python -m tests.conformance --table-type $$type --deletes $$deletes --split $$split; done; done; done
 
 soak: setup ## Run bronze and silver without end, for ten minutes: what they hold must not grow
-	pytest -m deep -s tests/e2e/test_soak.py
+	pytest -m deep -s tests/servers/test_soak.py
 
 bench-landing: setup ## Measure what bronze costs beside the least that any landing does (7 minutes)
 	python -m benchmarks.landing

@@ -15,7 +15,7 @@ import requests
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tests import wire
+from tests.support import wire
 
 PREFIX = "bench.public"
 ORDERS = f"{PREFIX}.orders"

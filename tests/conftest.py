@@ -14,7 +14,7 @@ from cdc_lake.demo.run import SMALL_JVM
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.spark.session import build_session
 
-pytest_plugins = ("costs",)
+pytest_plugins = ("support.costs",)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,7 +31,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         patch.setenv(
             "PYSPARK_SUBMIT_ARGS",
             # Thousands of small plans: compiling each to bytecode takes longer than running it. (The processes that
-            # tests/jobs, tests/e2e and `cdc-lake demo` start do compile.)
+            # tests/jobs, tests/servers and `cdc-lake demo` start do compile.)
             f"--master local[2] --conf spark.sql.warehouse.dir={warehouse} "
             "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN "
             f"--conf 'spark.driver.extraJavaOptions={SMALL_JVM}' "

@@ -1,7 +1,7 @@
 """Listings of tables that Spark, Athena and Trino can read, for Hive's metastore and Glue.
 
 A Delta table is listed like Spark's `CREATE TABLE … USING delta LOCATION …`, a Hudi table like Hudi's own sync
-(tests/spark/test_hive_catalog.py compares both).
+(tests/engines/test_hive_catalog.py compares both).
 """
 
 import json

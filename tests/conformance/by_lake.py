@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deltalake import DeltaTable
-from events import FakeRegistry
-from fakes import FakeBroker
 from hudi import HudiReadOptions, HudiTableBuilder
 from pyspark.sql import SparkSession
-from reference import table_settings
+from support.events import FakeRegistry
+from support.fakes import FakeBroker
+from support.reference import table_settings
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType

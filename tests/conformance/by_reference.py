@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 
-import reference
+from support import reference
 
 from .log import Arrival, Deletes, Log
 from .position import position_of

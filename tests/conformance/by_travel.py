@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from reference import Event, Place, in_log_order, table_settings
+from support.reference import Event, Place, in_log_order, table_settings
 
 import cdc_lake
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType

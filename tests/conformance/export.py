@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from events import FakeRegistry
+from support.events import FakeRegistry
 
 from .log import Deletes, Log, LogError, Shape
 from .records import Writer, topic_of

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from events import PLACEHOLDER, FakeRegistry, Record, Topic, body, control, framed, key_schema
+from support.events import PLACEHOLDER, FakeRegistry, Record, Topic, body, control, framed, key_schema
 
 from .log import KEYS, Arrival, Log, Shape
 from .rows import START_MS, source_ms

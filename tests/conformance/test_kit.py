@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-import reference
+from support import reference
 
 from .__main__ import main
 from .by_reference import REFUSED, results_by_reference

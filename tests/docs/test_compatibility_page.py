@@ -10,4 +10,4 @@ def test_every_profile_was_run_without_failures() -> None:
 
     assert set(results) == set(PROFILES)
     assert [(name, suite) for name, found in results.items() for suite, count in found.items() if count.failed] == []
-    assert all("spark/test_tables" in found for found in results.values())
+    assert all("engines/test_tables" in found for found in results.values())

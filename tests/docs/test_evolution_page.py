@@ -1,6 +1,6 @@
 """docs/reference/evolution.md is what the code makes of each change."""
 
-from schema_changes import CHANGES, POLICIES, outcome
+from support.schema_changes import CHANGES, POLICIES, outcome
 
 
 def test_freeze_stops_every_change_that_evolve_applies() -> None:

@@ -1,7 +1,7 @@
 """docs/reference/types.md has every type. It is generated (test_generated_pages)."""
 
-from source_types import SOURCES
-from types_page import PAGE
+from support.source_types import SOURCES
+from support.types_page import PAGE
 
 from cdc_lake.decode.types import RULES
 

@@ -3,7 +3,7 @@
 import sys
 
 from bronze_of_fakes import servers
-from events import TABLE
+from support.events import TABLE
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config

@@ -5,8 +5,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from events import TABLE, FakeRegistry, Topic
-from fakes import FakeBroker
+from support.events import TABLE, FakeRegistry, Topic
+from support.fakes import FakeBroker
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config

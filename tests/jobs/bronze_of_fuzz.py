@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
 
-import fuzz
-from events import Record
-from fakes import FakeBroker
-from groups import patched
 from pyspark.sql import functions as F
-from sent import Shelf
+from support import fuzz
+from support.events import Record
+from support.fakes import FakeBroker
+from support.sent import Shelf
+from support.setting_groups import patched
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, LakeConfig, TableConfig, load_config

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
 
-import wire
-from events import Record
-from fakes import FakeBroker
-from sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Shelf, event, row
+from support import wire
+from support.events import Record
+from support.fakes import FakeBroker
+from support.sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Shelf, event, row
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config

@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import partial
 
 from bronze_of_fakes import servers
-from events import TABLE
 from pyspark.sql import DataFrame, SparkSession
+from support.events import TABLE
 
 from cdc_lake.bronze import run as bronze
 from cdc_lake.cli.app import main

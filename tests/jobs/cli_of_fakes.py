@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from bronze_of_fakes import servers
-from events import TABLE
+from support.events import TABLE
 
 from cdc_lake.bronze import run as bronze
 from cdc_lake.cli.app import main

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import requests
-import wire
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from submitting import CHECKOUT, PROGRAMS, RECORDS, Ended, Submit
+from support import wire
 
 from cdc_lake.cli.app import execute
 from cdc_lake.demo.run import SMALL_JVM

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bronze_of_fakes import servers
 from deltalake import DeltaTable
-from events import TABLE
+from support.events import TABLE
 
 from cdc_lake.bronze import run as bronze
 from cdc_lake.cli.app import execute

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from conformance.by_lake import silver_rows
-from events import OPTIONAL_INT, START_MS, Topic
-from fakes import FakeBroker
 from pyspark.sql import SparkSession
 from submitting import CHECKOUT, PROGRAMS
+from support.events import OPTIONAL_INT, START_MS, Topic
+from support.fakes import FakeBroker
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, LakeConfig

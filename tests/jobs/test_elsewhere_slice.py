@@ -1,5 +1,5 @@
 """The jobs from a package on a cluster that loses a worker, and with the lake on S3: a few rows of what
-tests/e2e/test_elsewhere.py does with the demo.
+tests/servers/test_elsewhere.py does with the demo.
 """
 
 import json
@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from buckets import LAKE, Bucket
 from conformance.by_lake import table_rows
-from events import OPTIONAL_STRING, Topic
-from plain_spark import PlainSpark, cluster, losing_a_worker, remove
-from sink_files import write_files
 from submitting import CHECKOUT, RECORDS, Submit
+from support.buckets import LAKE, Bucket
+from support.events import OPTIONAL_STRING, Topic
+from support.plain_spark import PlainSpark, cluster, losing_a_worker, remove
+from support.sink_files import write_files
 
 from cdc_lake.config import TABLE_TYPES
 from cdc_lake.demo.run import Jobs

@@ -23,11 +23,11 @@ import pytest
 from bronze_of_fakes import MAX_ROWS, servers
 from conformance.by_lake import silver_rows
 from deltalake import DeltaTable
-from events import TABLE, Topic
-from fakes import FakeBroker
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from submitting import CHECKOUT, PROGRAMS, Ended
+from support.events import TABLE, Topic
+from support.fakes import FakeBroker
 
 from cdc_lake import failpoints
 from cdc_lake.bronze.run import run_bronze

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from bronze_out_of_memory import LARGE, LAST
-from events import TABLE
 from submitting import CHECKOUT
+from support.events import TABLE
 
 from cdc_lake.demo.run import SMALL_JVM
 

@@ -5,8 +5,8 @@ import subprocess
 from pathlib import Path
 
 from deltalake import DeltaTable
-from events import TABLE
 from submitting import CHECKOUT
+from support.events import TABLE
 
 from cdc_lake.demo.run import SMALL_JVM
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from deltalake import DeltaTable
-from events import Record
 from pyspark.sql import SparkSession
+from support.events import Record
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.runs.report import Report

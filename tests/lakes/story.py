@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from events import OPTIONAL_INT, OPTIONAL_STRING, PLACEHOLDER, START_MS, FakeRegistry, Record, Topic
-from fakes import FakeBroker
-from groups import patched
+from support.events import OPTIONAL_INT, OPTIONAL_STRING, PLACEHOLDER, START_MS, FakeRegistry, Record, Topic
+from support.fakes import FakeBroker
+from support.setting_groups import patched
 
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig
 

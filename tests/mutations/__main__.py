@@ -16,10 +16,10 @@ from .broken import PATCHES, broken_copy, caught_by, run
 _OF_THE_KIT = tuple(
     f"tests/{name}.py"
     for name in (
-        "spark/test_refold",
-        "spark/test_moves",
-        "spark/test_side",
-        "spark/test_looks",
+        "engines/test_refold",
+        "columns/test_moves",
+        "engines/test_side",
+        "engines/test_looks",
         "conformance/test_lake",
     )
 )

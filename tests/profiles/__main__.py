@@ -15,7 +15,7 @@ from cdc_lake.spark.versions import PROFILES
 
 from .page import CHECKOUT, PAGE, Count, page, read_results, write_results
 
-_FOLDERS = ("tests/spark", "tests/conformance")
+_FOLDERS = ("tests/columns", "tests/engines", "tests/conformance")
 _ENVIRONMENTS = {"3.5": CHECKOUT / ".venv", "4.1": CHECKOUT / ".cdc_lake" / "spark41"}
 _TABLE_TYPES = ("delta", "hudi-cow", "hudi-mor")
 _KIT = ("K*", "N*", "T*", "missing-*", "--deletes", "hard", "--shape", "envelope", "--split", "none")

@@ -20,7 +20,7 @@ from psycopg.conninfo import make_conninfo
 
 from cdc_lake.demo.tap import messages
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
-from tests.wire import Side, opened
+from tests.support.wire import Side, opened
 
 from .recordings import JSON_CONVERTER, RECORDINGS, Recording
 from .registry import part_the_ids, schemas

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.wire import Frame
+from tests.support.wire import Frame
 
 from .story import Shape
 

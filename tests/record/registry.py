@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import requests
 
-from tests.wire import artifact_reference
+from tests.support.wire import artifact_reference
 
 _TIMEOUT_SECONDS: Final = 30.0
 

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import reference
+from support import reference
 
 from cdc_lake.fold import arrow, key_changes
 from cdc_lake.fold.arrow import (

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import reference
+from support import reference
 
 from cdc_lake.fold.rules import MISSING, TRUNCATE, UPSERTS, Event, Lifetime, LogPosition, Order, State, step
 

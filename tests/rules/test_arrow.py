@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-import reference
 from conformance.log import Deletes, Log
-from histories import LARGE, batches, random_log
+from support import reference
+from support.histories import LARGE, batches, random_log
 
 from cdc_lake.fold.arrow import LOG_POSITION_TYPE, MEMORY, ROW, ROW_PIECE, VALUES_PIECE, Rules, fold
 from cdc_lake.fold.rules import Order, State

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import reference
-from histories import COLUMNS, batches, random_log
+from support import reference
+from support.histories import COLUMNS, batches, random_log
 
 from rules.arrow_table import ArrowTable
 from rules.table import Table, batches_as_seen

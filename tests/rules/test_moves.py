@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
-import reference
+from support import reference
 
 from cdc_lake.fold import key_changes
 from cdc_lake.fold.key_changes import EndedLifetime

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from registry_server import FakeServer, serving
+from support.registry_server import FakeServer, serving
 
 from cdc_lake.registries import access
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
-from registry_server import Certificates
+from support.registry_server import Certificates
 
 from cdc_lake.brokers import BrokerLogin, broker_login, permanent_error
 from cdc_lake.config import ALLOWED_CLIENT_SETTINGS, KafkaAuth, KafkaConfig, load_config

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from registry_server import FakeServer, a_record, serving
+from support.registry_server import FakeServer, a_record, serving
 
 from cdc_lake.decode.schemas import fields, parse
 from cdc_lake.errors import ConfigError, InfrastructureError

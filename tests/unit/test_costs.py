@@ -1,4 +1,4 @@
-"""What the tests cost, as tests/costs.py measures it, in a small suite of its own."""
+"""What the tests cost, as tests/support/costs.py measures it, in a small suite of its own."""
 
 import json
 import re
@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import costs
 import pytest
+from support import costs
 
 SUITE = """
 import hashlib

@@ -12,11 +12,11 @@ import boto3
 import botocore.session
 import pytest
 from botocore.validate import ParamValidator
-from emr_requests import CASES, COMMON, EC2, HOSTILE, NEW, SERVERLESS, golden, rendered
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from moto import mock_aws
 from moto.emr.models import emr_backends
+from support.emr_requests import CASES, COMMON, EC2, HOSTILE, NEW, SERVERLESS, golden, rendered
 from typer.testing import CliRunner, Result
 
 from cdc_lake.cli.app import app
@@ -100,7 +100,7 @@ def steps_request(line: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_rendered_request_matches_the_golden_file(name: str, tmp_path: Path) -> None:
-    assert json.loads(rendered(CASES[name], tmp_path)) == golden(name), "run `python tests/emr_requests.py`"
+    assert json.loads(rendered(CASES[name], tmp_path)) == golden(name), "run `python tests/support/emr_requests.py`"
 
 
 @pytest.mark.parametrize("name", CASES)

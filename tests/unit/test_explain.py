@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from events import body, decimal
+from support.events import body, decimal
 
 from cdc_lake.bronze.explain import fields_read, reason
 from cdc_lake.decode.records import WriterSchema

@@ -6,7 +6,7 @@ from typing import Any
 import boto3
 import pytest
 from moto import mock_aws
-from registry_server import FakeServer
+from support.registry_server import FakeServer
 
 from cdc_lake.config import Config, RegistryConfig
 from cdc_lake.errors import ConfigError, InfrastructureError, InstallationError

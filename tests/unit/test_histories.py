@@ -3,8 +3,8 @@
 import random
 from collections import Counter, defaultdict
 
-from histories import COLUMNS, Log, batches, random_log
-from reference import fold
+from support.histories import COLUMNS, Log, batches, random_log
+from support.reference import fold
 
 SEEDS = range(50)
 ACTS = {

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from reference import UNSENT, Event, Move, Order, Refused, Row, fold
+from support.reference import UNSENT, Event, Move, Order, Refused, Row, fold
 
 COLUMNS = ("n", "body")
 

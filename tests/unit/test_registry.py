@@ -1,7 +1,7 @@
 """Apicurio's client, against a small server on loopback that answers as it is told."""
 
 import pytest
-from registry_server import FakeServer, a_record, serving
+from support.registry_server import FakeServer, a_record, serving
 
 from cdc_lake.decode.schemas import SchemaError, fields, parse
 from cdc_lake.errors import ConfigError, InfrastructureError

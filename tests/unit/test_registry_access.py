@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from registry_server import TOKEN_PATH, Certificates, FakeServer, serving
+from support.registry_server import TOKEN_PATH, Certificates, FakeServer, serving
 
 from cdc_lake.config import Config, load_config
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError

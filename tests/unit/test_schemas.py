@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from events import FLAT_METADATA, body, decimal, envelope_schema, flat_schema
+from support.events import FLAT_METADATA, body, decimal, envelope_schema, flat_schema
 
 from cdc_lake.bronze.usable_schemas import Schemas
 from cdc_lake.decode import schemas as schemas_module

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from registry_server import FakeServer, a_record
+from support.registry_server import FakeServer, a_record
 
 from cdc_lake.config import Config, RegistryConfig
 from cdc_lake.errors import ConfigError, IncompatibleSchemaError, InfrastructureError, UnsupportedError

@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 import fastavro
 import pytest
-import wire
-from recordings import (
+from support import wire
+from support.recordings import (
     ADDED,
     AS_TOMBSTONES,
     AVRO,
@@ -33,7 +33,7 @@ from recordings import (
     told,
     value_of,
 )
-from wire import Frame, Unwrap
+from support.wire import Frame, Unwrap
 
 
 def test_all_converters_framings_and_shapes_are_recorded() -> None:

@@ -14,9 +14,8 @@ DOCS = CHECKOUT / "docs"
 PICTURES = DOCS / "explanation" / "pictures"
 sys.path.extend(path for path in (str(CHECKOUT / "tests"),) if path not in sys.path)
 
-import schema_changes  # noqa: E402
-import types_page  # noqa: E402
 from profiles import page as compatibility  # noqa: E402
+from support import schema_changes, types_page  # noqa: E402
 
 from .api import api  # noqa: E402
 from .columns import bronze_columns, side_columns, silver_columns  # noqa: E402

@@ -1,0 +1,134 @@
+"""Every frame, for keys and for values, decodes to the same events; many frames in one topic, too."""
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from support import wire
+from support.sent import ENVELOPE, KEY_TEXT, TABLE, TEXTS, VALUE_TEXT, Lake, Shelf, check_life, life
+
+NUMBERS = {"key": 40, "value": 41}
+UUIDS = {"key": uuid.UUID(int=1 << 100), "value": uuid.UUID(int=(1 << 100) + 1)}
+FRAMES: Sequence[tuple[wire.Frame, str]] = (
+    ("id4", "contentId"),
+    ("id8", "contentId"),
+    ("apicurio", "contentId"),
+    ("apicurio", "globalId"),
+    ("apicurio", "contentHash"),
+    ("apicurio", "artifact"),
+    ("confluent", "guid"),
+    ("glue", "glue"),
+    ("glue-zlib", "glue"),
+    ("single-object", "crc"),
+)
+
+
+def reference(kind: str, side: wire.Side) -> str:
+    """A reference of a kind to the schema of a side."""
+    match kind:
+        case "contentId" | "globalId" | "id":
+            return f"{kind}:{NUMBERS[side] + (kind == 'globalId') * 100}"
+        case "contentHash":
+            return f"contentHash:{NUMBERS[side]}0123abcd"
+        case "artifact":
+            return wire.artifact_reference("my group", f"thing/{side}", "1.0")
+        case "crc":
+            return wire.crc_reference(wire.avro_schema(TABLE.key if side == "key" else ENVELOPE))
+    return f"{kind}:{UUIDS[side]}"
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    shelf = Shelf()
+    for _, kind in FRAMES:
+        for side, text in TEXTS.items():
+            if kind != "crc":
+                shelf.put(reference(kind, side), text)  # type: ignore[arg-type]
+    return shelf
+
+
+@pytest.fixture
+def schema_files(tmp_path: Path) -> dict[str, Any]:
+    found = {}
+    for side, text in TEXTS.items():
+        file = tmp_path / f"{side}.avsc"
+        file.write_text(text)
+        found[side] = {"schemas": (str(file),)}
+    return found
+
+
+def test_every_key_frame_with_every_value_frame_decodes_equally(
+    spark: SparkSession, tmp_path: Path, shelf: Shelf, schema_files: dict[str, Any]
+) -> None:
+    lake = Lake(spark, tmp_path, shelf, **schema_files)
+    starts = []
+    for key_frame, key_kind in FRAMES:
+        for value_frame, value_kind in FRAMES:
+            starts.append(100 + 5 * len(starts))
+            for key, change in life(starts[-1]):
+                lake.send(
+                    wire.framed(key_frame, reference(key_kind, "key"), wire.avro(KEY_TEXT, {"id": key}), "key"),
+                    (None, [])
+                    if change is None
+                    else wire.framed(
+                        value_frame,
+                        reference(value_kind, "value"),
+                        wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, change)),
+                        "value",
+                    ),
+                )
+
+    done = lake.land()
+    rows = lake.fold()
+
+    assert (done.error, done.rows["quarantined"]) == (None, 0)
+    assert {(r["framing"]["key"], r["framing"]["value"]) for r in lake.bronze()} >= {
+        (key, value) for key, _ in FRAMES for value, _ in FRAMES
+    }
+    assert len(rows) == 5 * len(starts)
+    for start in starts:
+        check_life(rows, start)
+
+
+@pytest.mark.parametrize(
+    "frame", ["bare", *(pytest.param(frame, marks=pytest.mark.deep) for frame in ("single-object", "id8"))]
+)
+def test_configured_frame_is_not_guessed(
+    spark: SparkSession, tmp_path: Path, shelf: Shelf, schema_files: dict[str, Any], frame: wire.Frame
+) -> None:
+    kind = {"bare": None, "single-object": "crc", "id8": "contentId"}[frame]
+    lake = Lake(
+        spark, tmp_path, shelf, **{side: {**files, "wire_format": frame} for side, files in schema_files.items()}
+    )
+    for key, change in life(0):  # a bare envelope begins with a zero byte, and so does the key 0
+        value = None if change is None else wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, change))
+        lake.send(
+            wire.framed(frame, kind and reference(kind, "key"), wire.avro(KEY_TEXT, {"id": key}), "key"),
+            (None, []) if value is None else wire.framed(frame, kind and reference(kind, "value"), value, "value"),
+        )
+
+    done = lake.land()
+
+    assert (done.error, done.rows["quarantined"]) == (None, 0)
+    check_life(lake.fold(), 0)
+
+
+def test_unknown_id_in_a_header_does_not_stop_a_bare_topic(
+    spark: SparkSession, tmp_path: Path, schema_files: dict[str, Any]
+) -> None:
+    lake = Lake(
+        spark, tmp_path, Shelf(), **{side: {**files, "wire_format": "bare"} for side, files in schema_files.items()}
+    )
+    key = wire.framed("bare", None, wire.avro(KEY_TEXT, {"id": 1}), "key")
+    for headers in ([], [("__key_schema_id", b"\0\0\0\0\x09")]):
+        for _, change in life(1):
+            value = None if change is None else wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, change))
+            lake.send(key, (value, headers))
+            break
+
+    done = lake.land()
+
+    assert (done.error, done.rows["ok"], done.rows["quarantined"]) == (None, 1, 1)

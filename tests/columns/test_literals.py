@@ -1,0 +1,78 @@
+"""What changes from batch to batch is not in the code that Spark generates: no batch compiles another's plans anew."""
+
+from collections.abc import Callable, Iterator
+from datetime import date
+
+import pytest
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from support.events import Topic
+from support.lake import decided
+
+from cdc_lake.bronze.decide import bronze_rows
+from cdc_lake.bronze.log_order import with_log_order
+from cdc_lake.fold.arrow import PIECES
+from cdc_lake.silver.rows import INHERITED_COLUMNS, RowSchema, changes
+from cdc_lake.spark.literals import of_batch
+
+Plan = Callable[[SparkSession, int], DataFrame]
+
+
+@pytest.fixture
+def compiling(spark: SparkSession) -> Iterator[SparkSession]:
+    """The tests' session, with plans compiled as the product has them."""
+    compiled = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+    before = {name: str(spark.conf.get(name)) for name in compiled}
+    for name, value in compiled.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+def generated(rows: DataFrame) -> list[str]:
+    rows.collect()  # what is behind an exchange is planned only then
+    parts = rows._jdf.queryExecution().debug().codegenToSeq()
+    return [parts.apply(number)._2() for number in range(parts.size())]
+
+
+def in_bronze(spark: SparkSession, batch: int) -> DataFrame:
+    topic = Topic({"name": "string"})
+    rows = with_log_order(decided(spark, topic.registry, [topic.change("c", 1, {"name": "x"})]), {})
+    return bronze_rows(rows, batch=batch, generation=0, ingest_date=date(2026, 1, 1))
+
+
+def in_the_fold(spark: SparkSession, batch: int) -> DataFrame:
+    row_schema = RowSchema(keys=["id"], columns=["id", "n"], stored=["id", "n"], large=[], keep_values=True)
+    given = {
+        "has_row": F.lit(True),
+        "is_changed": F.lit(True),
+        "key": F.col("id").cast("string"),
+        "pk": F.struct("id"),
+        "row": F.struct(F.lit(None).cast("int").alias("n")),
+        INHERITED_COLUMNS: F.array().cast("array<string>"),
+    }
+    nothing = {one.name: F.lit(None).cast(one.dataType) for one in from_arrow_schema(PIECES)}
+    rows = spark.range(3).select(*(column.alias(name) for name, column in (nothing | given).items()))
+    return changes(rows, row_schema, batch=batch)
+
+
+@pytest.mark.parametrize("plan", [in_bronze, in_the_fold])
+def test_two_batches_generate_the_same_code(compiling: SparkSession, plan: Plan) -> None:
+    code = generated(plan(compiling, 1_234_567))
+
+    assert code
+    assert code == generated(plan(compiling, 1_234_568))
+    assert not any("1234567" in part for part in code)
+
+
+def test_batch_number_is_equal_in_all_rows_and_not_in_the_code(compiling: SparkSession) -> None:
+    def numbered(column: Column) -> DataFrame:
+        return compiling.range(3).withColumn("batch", column)
+
+    mine, plain = numbered(of_batch(1_234_567, F.col("id"))), numbered(F.lit(1_234_567))
+
+    assert [tuple(row) for row in mine.collect()] == [(number, 1_234_567) for number in range(3)]
+    assert "1234567" not in "".join(generated(mine))
+    assert "1234567" in "".join(generated(plain))

@@ -1,0 +1,203 @@
+"""A change's place in its source's log: whole or unknown, alike in both shapes, compared inside one domain."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from support.events import OPTIONAL_STRING, FakeRegistry, Record, Topic, body, framed
+from support.lake import Cases
+
+COLUMNS = {"name": OPTIONAL_STRING}
+MYSQL = {"server_id": 223344, "file": "mysql-bin.000999", "pos": 154, "row": 2}
+SQL_SERVER = {
+    "commit_lsn": "00000027:00000ac0:0002",
+    "change_lsn": "00000027:00000AB8:ffff",
+    "event_serial_no": 1,
+}
+ORACLE = {
+    "commit_scn": "281474976710656",
+    "scn": "281474976710650",
+    "rs_id": " 0x000041.00000a1b.0010 ",
+    "ssn": 3,
+}
+SOURCES = {
+    "postgresql": ({"lsn": 26213752}, [26213752], "pagila/pagila"),
+    "mysql": (MYSQL, [999, 154, 2], "223344/mysql-bin"),
+    "sqlserver": (SQL_SERVER, [0x27, 0xAC0, 2, 0x27, 0xAB8, 0xFFFF, 1], "pagila/pagila"),
+    "oracle": (ORACLE, [281474976710656, 281474976710650, 0x41, 0xA1B, 0x10, 3], "pagila/pagila"),
+}
+"""By connector, a source block, and the position and the domain in it."""
+BROKEN: dict[str, dict[str, list[Any]]] = {
+    "postgresql": {"lsn": [None]},
+    "mysql": {"file": [None, "", "mysql-bin", ".000001", "bin.0x1", f"bin.{10**18}"], "pos": [None], "row": [None]},
+    "sqlserver": {
+        "commit_lsn": [None, "NULL", "", "27:ac0:2", "0000002g:00000ac0:0002", "00000027:00000ac0:0002:1"],
+        "change_lsn": [None, "NULL"],
+        "event_serial_no": [None],
+    },
+    "oracle": {
+        "commit_scn": [None, "null", "", "12.5", "0x1f", "9223372036854775808", "1:1:0a", " 12"],
+        "scn": [None, "null"],
+        "rs_id": [None, "", "0x000041.00000a1b"],
+        "ssn": [None],
+    },
+}
+CASES = Cases()
+
+Placed = Callable[..., list[tuple[Any, str | None]]]
+
+
+@pytest.fixture(scope="module")
+def found(spark: SparkSession) -> Callable[..., list[Row]]:
+    return CASES.decided(spark)
+
+
+@pytest.fixture(scope="module")
+def placed(found: Callable[..., list[Row]]) -> Placed:
+    """Position and domain of each of a case's records."""
+
+    def of(*case: Any) -> list[tuple[Any, str | None]]:
+        rows = found(*case)
+        assert {row["status"] for row in rows} == {"ok"}
+        return [(row["source_position"], row["position_domain"]) for row in rows]
+
+    return of
+
+
+def flat(registry: FakeRegistry, connector: str, sources: Iterable[Mapping[str, Any]]) -> list[Record]:
+    """A flattened change from each of these source blocks."""
+    here = Topic(COLUMNS, flat=True, registry=registry, connector=connector)
+    return [here.change("u", 1, lsn=None, source=source) for source in sources]
+
+
+@CASES.of(*SOURCES)
+def both_shapes(registry: FakeRegistry, connector: str) -> list[Record]:
+    source, *_ = SOURCES[connector]
+    enveloped = Topic(COLUMNS, registry=registry, connector=connector)
+    return [enveloped.change("u", 1, source=source), *flat(registry, connector, [source])]
+
+
+@pytest.mark.parametrize("connector", SOURCES)
+def test_each_connectors_position_is_read_alike_from_both_shapes(placed: Placed, connector: str) -> None:
+    _, *expected = SOURCES[connector]
+
+    assert placed(both_shapes, connector) == [tuple(expected)] * 2
+
+
+@CASES.of(*BROKEN)
+def broken(registry: FakeRegistry, connector: str) -> list[Record]:
+    known, *_ = SOURCES[connector]
+    changed = BROKEN[connector]
+    return flat(registry, connector, [known | {name: value} for name, values in changed.items() for value in values])
+
+
+@pytest.mark.parametrize("connector", BROKEN)
+def test_position_with_missing_or_malformed_part_is_unknown(placed: Placed, connector: str) -> None:
+    positions = [position for position, _ in placed(broken, connector)]
+
+    assert positions == [None] * sum(map(len, BROKEN[connector].values()))
+
+
+@CASES.of()
+def files_of_mysql(registry: FakeRegistry) -> list[Record]:
+    changes = [{}, {"file": "mysql-bin.1000000"}, {"file": "replica.bin.000999"}, {"server_id": 5}, {"file": None}]
+    return flat(registry, "mysql", [MYSQL | change for change in changes])
+
+
+def test_mysql_binlogs_compare_by_number_within_one_server(placed: Placed) -> None:
+    one, next_file, other_series, other_server, unknown = placed(files_of_mysql)
+
+    assert next_file[1] == one[1]
+    assert next_file[0] > one[0]
+    assert other_series == ([999, 154, 2], "223344/replica.bin")
+    assert other_server[1] == "5/mysql-bin"
+    assert unknown == (None, None)
+
+
+@CASES.of()
+def wide_number(registry: FakeRegistry) -> list[Record]:
+    return flat(registry, "oracle", [ORACLE | {"scn": "9223372036854775807"}])
+
+
+def test_oracle_scn_as_wide_as_bigint_is_read_exactly(placed: Placed) -> None:
+    ((position, _),) = placed(wide_number)
+
+    assert position == [281474976710656, 9223372036854775807, 0x41, 0xA1B, 0x10, 3]
+
+
+@CASES.of()
+def other_servers(registry: FakeRegistry) -> list[Record]:
+    return flat(registry, "postgresql", [{"name": "other"}, {"db": "other"}, {"name": None}, {"db": None}])
+
+
+def test_other_servers_and_databases_are_other_domains(placed: Placed) -> None:
+    assert [domain for _, domain in placed(other_servers)] == [
+        "other/pagila",
+        "pagila/other",
+        "pagila.public.thing",
+        "pagila.public.thing",
+    ]
+
+
+@CASES.of()
+def incremental(registry: FakeRegistry) -> list[Record]:
+    return [Topic(COLUMNS, registry=registry).change("r", 1, lsn=None, snapshot="incremental")]
+
+
+def test_incremental_snapshot_row_has_no_position(found: Callable[..., list[Row]]) -> None:
+    (row,) = found(incremental)
+
+    assert (row["status"], row["source_position"], row["snapshot"]) == ("ok", None, "incremental")
+
+
+FIELDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "mongodb": (
+        {"__rs": "string", "__ord": "int", "__source_ts_ms": "long"},
+        {"__rs": "rs0", "__ord": 7, "__source_ts_ms": 1_700_000_000_999},
+    ),
+    "mongodb in a transaction": (
+        {"__rs": "string", "__ord": "int", "__source_ts_ms": "long", "__txnNumber": "long"},
+        {"__rs": "rs0", "__ord": 7, "__source_ts_ms": 1_700_000_000_999, "__txnNumber": 4},
+    ),
+    "long names": (
+        {"__lsn": "long", "__source_lsn": "long", "__ts_ms": "long", "__source_db": "string", "__name": "string"},
+        {"__lsn": 1, "__source_lsn": 2, "__ts_ms": 3, "__source_db": "d", "__name": "n"},
+    ),
+    "an array": ({"__lsn": {"type": "array", "items": "long"}}, {"__lsn": [1]}),
+    "half a place": ({"__pos": "long"}, {"__pos": 4}),
+}
+"""Fields of flattened rows, beside the key: name to Avro type, and name to value."""
+
+
+@CASES.of(*FIELDS)
+def of_fields(registry: FakeRegistry, name: str) -> list[Record]:
+    kinds, values = FIELDS[name]
+    here = Topic(COLUMNS, registry=registry)
+    columns = [{"name": name, "type": kind} for name, kind in {"id": "int", **kinds}.items()]
+    text = json.dumps({"type": "record", "name": "pagila.public.thing.Value", "fields": columns})
+    return [here.record(here.key(1), framed(registry.add(text), body(text, {"id": 1, **values})))]
+
+
+def test_mongodb_position_is_time_and_ordinal_in_a_replica_set(placed: Placed) -> None:
+    assert placed(of_fields, "mongodb") == [([1_700_000_000, 7], "rs0")]
+
+
+def test_mongodb_changes_in_a_transaction_have_no_position(placed: Placed) -> None:
+    ((position, _),) = placed(of_fields, "mongodb in a transaction")
+
+    assert position is None
+
+
+def test_long_name_of_a_source_field_takes_precedence(found: Callable[..., list[Row]]) -> None:
+    (row,) = found(of_fields, "long names")
+
+    assert (row["source_position"], row["position_domain"], row["source_ts_ms"]) == ([2], "n/d", None)
+
+
+@pytest.mark.parametrize("name", ["an array", "half a place"])
+def test_field_merely_named_like_a_position_is_ignored(placed: Placed, name: str) -> None:
+    ((position, _),) = placed(of_fields, name)
+
+    assert position is None

@@ -1,0 +1,79 @@
+"""Texts of schemas from Hypothesis and from the fuzz's seeds: refused in words, or taken by the JVM's parser, too."""
+
+import json
+import random
+import time
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from support import fuzz
+
+from cdc_lake.bronze.references import Names, resolve
+from cdc_lake.bronze.usable_schemas import Schemas
+from cdc_lake.decode import avro
+from cdc_lake.decode.framing import Side
+from cdc_lake.decode.records import WriterSchema, schema_text
+
+NAMES = st.sampled_from(["a", "b", "Key", "x.y", "", "1", "a b", "\ud800", "int", "pagila.public.thing.Envelope"])
+LEAVES = st.sampled_from(["null", "int", "long", "string", "bytes", "Key", "x.y", "no such type"])
+NUMBERS = st.sampled_from([-1, 0, 1, 38, 39, 1 << 31, 1.5, "1", None, True])
+SECONDS = 1
+
+
+def _types(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    field = st.fixed_dictionaries({"name": NAMES, "type": inner}, optional={"default": st.none()})
+    symbols = st.lists(NAMES, max_size=3)
+    decimal = {"logicalType": st.just("decimal"), "precision": NUMBERS, "scale": NUMBERS}
+    return st.one_of(
+        st.lists(inner, max_size=4),
+        st.fixed_dictionaries({"type": st.just("record"), "name": NAMES, "fields": st.lists(field, max_size=4)}),
+        st.fixed_dictionaries({"type": st.just("enum"), "name": NAMES}, optional={"symbols": symbols}),
+        st.fixed_dictionaries({"type": st.just("fixed"), "name": NAMES}, optional={"size": NUMBERS, **decimal}),
+        st.fixed_dictionaries({"type": st.just("bytes")}, optional=decimal),
+        st.fixed_dictionaries({"type": st.just("array"), "items": inner}),
+        st.fixed_dictionaries({"type": st.just("map"), "values": inner}),
+        st.fixed_dictionaries({"type": inner}),
+    )
+
+
+TEXTS = st.recursive(LEAVES, _types, max_leaves=12).map(json.dumps)
+
+
+def check(spark: SparkSession, schema: WriterSchema) -> None:
+    """Use a schema for keys and for values as bronze does."""
+    sides: tuple[Side, ...] = ("key", "value")
+    for side in sides:
+        started = time.process_time()
+        found = resolve(
+            ["glue:1"],
+            names=Names(fuzz.TABLE.name, allowed=("*",)),
+            kinds=(),
+            known_kinds={},
+            look_up=lambda kind, schema_id: [schema],
+            samples=lambda references: {},
+        )
+        usable = Schemas.of(found.meanings, found.problems, side=side)
+        assert time.process_time() - started < SECONDS
+        assert usable.known.keys() | usable.problems.keys() == {"glue:1"}
+        if usable.known and schema.format == "avro":
+            spark._jvm.org.apache.avro.Schema.Parser().parse(avro.wrapped_schema(schema.tree))  # type: ignore[union-attr]
+
+
+@seed(42)
+@settings(max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(TEXTS)
+def test_generated_schema_is_refused_or_accepted_by_the_jvm(spark: SparkSession, text: str) -> None:
+    check(spark, WriterSchema(text))
+
+
+@pytest.mark.parametrize("number", [10, pytest.param(400, marks=pytest.mark.deep)])
+def test_corrupted_schema_is_refused_or_accepted_by_the_jvm(spark: SparkSession, number: int) -> None:
+    for one in range(number):
+        rng = random.Random(one)
+        texts = [WriterSchema(text) for text in fuzz.hostile_texts(rng)]
+        embedded = [json.dumps(fuzz.odd(rng, fuzz.ENVELOPE)) for _ in range(fuzz.HOSTILE_SCHEMAS)]
+        for schema in [*texts, *(WriterSchema(schema_text("connect", schema=text)) for text in embedded)]:
+            check(spark, schema)

@@ -1,0 +1,208 @@
+"""Files of the lake that are gone, cut short or overwritten: what a run says, and that the cure it names works."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from support.three_layers import Lake
+
+from cdc_lake.config import StorageConfig
+from cdc_lake.lake.schema_files import SchemaFiles
+from cdc_lake.operations.rebuild import run_rebuild
+from cdc_lake.operations.status import status
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.storage.files import LocalFiles
+
+DELTA, HUDI = StorageConfig(), StorageConfig(format="hudi", type="mor")
+
+
+def gone(file: Path) -> None:
+    file.unlink()
+    _forget_checksum(file)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    _forget_checksum(file)
+
+
+def cut_with_checksum(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+    _forget_checksum(file)
+
+
+def flipped(file: Path) -> None:
+    """One byte of each column of a Parquet file, or of each line of another one."""
+    content = bytearray(file.read_bytes())
+    if file.suffix == ".parquet":
+        group = pq.ParquetFile(file).metadata.row_group(0)
+        columns = [group.column(number) for number in range(group.num_columns)]
+        ends = [(one.dictionary_page_offset or one.data_page_offset) + one.total_compressed_size for one in columns]
+    else:
+        ends = [number for number, byte in enumerate(content) if byte == ord("\n")]
+    for end in ends:
+        content[end - 1] ^= 0xFF
+    file.write_bytes(content)
+    _forget_checksum(file)
+
+
+def _forget_checksum(file: Path) -> None:
+    """As in stores that keep none."""
+    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+
+
+class Built:
+    """Lakes that each test gets as they were built: with a deleted row, which the side table remembers."""
+
+    def __init__(self, spark: SparkSession, folder: Callable[[str], Path]) -> None:
+        self._spark, self._folder = spark, folder
+        self._lakes: dict[str, tuple[Lake, Callable[[], None]]] = {}
+
+    def __call__(self, held_in: StorageConfig) -> Lake:
+        if held_in.kind not in self._lakes:
+            lake = Lake(self._spark, self._folder(held_in.kind), held_in, deletes={"mode": "hard"})
+            lake.take(1, 2, 3, 4)
+            lake.take(1, 5)
+            lake.delete(2)
+            lake.take(3)
+            put_back = lake.back_up(*(folder.name for folder in lake.root.iterdir()))
+            self._lakes[held_in.kind] = lake, put_back
+        lake, put_back = self._lakes[held_in.kind]
+        put_back()
+        self._spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+        return lake
+
+
+@pytest.fixture(scope="module")
+def built(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return Built(spark, tmp_path_factory.mktemp)
+
+
+def entry(number: int) -> Callable[[Lake, str], Path]:
+    """An entry of the log of a layer's Delta table."""
+    return lambda lake, layer: sorted(lake.root.glob(f"{layer}/**/_delta_log/*.json"))[number]
+
+
+def data(lake: Lake, layer: str) -> Path:
+    """The newest data file of a layer's table."""
+    files = [file for file in lake.root.glob(f"{layer}/**/*.parquet") if not {"_delta_log", ".hoodie"} & {*file.parts}]
+    return max(files, key=lambda file: file.stat().st_mtime_ns)
+
+
+def of_hudi(name: str) -> Callable[[Lake, str], Path]:
+    return lambda lake, layer: min(lake.root.glob(f"{layer}/**/.hoodie/{name}"))
+
+
+def failures(*reports: Report) -> list[TableReport]:
+    return [done for report in reports for done in report.tables if done.error]
+
+
+def run_all(lake: Lake) -> list[TableReport]:
+    """The tables that failed in a run of each layer over changes of all rows, and in a rebuild if none did."""
+    lake.change(*lake.source, max(lake.source) + 1)
+    found = failures(lake.run_bronze(), lake.run_silver(), lake.run_gold())
+    return found or failures(run_rebuild(lake.config, ["*"], lake.spark))
+
+
+def carry_out(lake: Lake, cure: str) -> None:
+    """Do what an error says."""
+    folders = re.findall(rf"{lake.root}/[\w/]+", cure)
+    assert folders, cure
+    for folder in folders:
+        shutil.rmtree(folder)
+    if "cdc-lake rebuild" in cure:
+        assert f"--table {lake.topic.table}`" in cure
+        assert failures(run_rebuild(lake.config, [lake.topic.table], lake.spark)) == []
+    lake.land()
+    lake.fold()
+    lake.refresh()
+
+
+_IN_EACH_RUN = {
+    "bronze-missing-entry": ("bronze", entry(1), gone, DELTA),
+    "bronze-flipped-data": ("bronze", data, flipped, DELTA),
+    "silver-cut-entry": ("silver", entry(-1), cut, DELTA),
+    "silver-missing-data": ("silver", data, gone, DELTA),
+    "side-flipped-data": ("side", data, flipped, DELTA),
+    "gold-empty-entry": ("gold", entry(1), empty, DELTA),
+}
+_DEEP = {
+    "bronze-newest-entry-cut": ("bronze", entry(-1), cut_with_checksum, DELTA),
+    "bronze-first-entry-missing": ("bronze", entry(0), gone, DELTA),
+    "bronze-flipped-entry": ("bronze", entry(1), flipped, DELTA),
+    "bronze-empty-entry": ("bronze", entry(1), empty, DELTA),
+    "bronze-missing-data": ("bronze", data, gone, DELTA),
+    "silver-older-entry-cut": ("silver", entry(1), cut, DELTA),
+    "silver-first-entry-cut": ("silver", entry(0), cut, DELTA),
+    "silver-cut-data": ("silver", data, cut, DELTA),
+    "silver-cut-data-with-a-checksum": ("silver", data, cut_with_checksum, DELTA),
+    "silver-empty-data": ("silver", data, empty, DELTA),
+    "hudi-cut-data": ("silver", data, cut, HUDI),
+    "hudi-missing-settings": ("silver", of_hudi("hoodie.properties"), gone, HUDI),
+    "hudi-empty-commit": ("silver", of_hudi("timeline/*.deltacommit"), empty, HUDI),
+    "side-missing-data": ("side", data, gone, DELTA),
+    "gold-missing-data": ("gold", data, gone, DELTA),
+}
+CASES = [
+    *(pytest.param(*case, id=name) for name, case in _IN_EACH_RUN.items()),
+    *(pytest.param(*case, id=name, marks=pytest.mark.deep) for name, case in _DEEP.items()),
+]
+
+
+@pytest.mark.parametrize(("layer", "which", "damage", "held_in"), CASES)
+def test_damaged_file_is_named_and_the_advised_fix_works(
+    built: Built,
+    layer: str,
+    which: Callable[[Lake, str], Path],
+    damage: Callable[[Path], None],
+    held_in: StorageConfig,
+) -> None:
+    lake = built(held_in)
+    file = which(lake, layer)
+    damage(file)
+
+    (failed, *_) = run_all(lake)
+
+    error = failed.error
+    assert error is not None and (error.code, error.exit_code) == ("CDC-403", 20), error
+    assert str(file) in error.message
+    carry_out(lake, error.message.partition("; ")[2])
+    lake.check()
+
+
+@pytest.mark.parametrize(("number", "layer"), [(0, "bronze"), (1, "silver")])
+def test_status_names_a_damaged_file_at_its_table(built: Built, number: int, layer: str) -> None:
+    lake = built(DELTA)
+    file = entry(1)(lake, layer)
+    gone(file)
+
+    found = status(lake.config, ["*"], lake.spark, source=lake.broker).tables
+
+    assert [one.layer for one in found if one.error] == [layer]
+    assert str(file) in str(found[number].error) and "move " in str(found[number].error)
+
+
+@pytest.mark.parametrize("damage", [gone, cut])
+def test_damaged_schema_file_is_restored_from_the_registry(built: Built, damage: Callable[[Path], None]) -> None:
+    lake = built(DELTA)
+    (file,) = (file for file in lake.root.glob("_schemas/*.avsc") if '"Envelope"' in file.read_text())
+    text = file.read_text()
+    damage(file)
+
+    failed = run_all(lake)
+
+    assert [done.error.code for done in failed if done.error] == ["CDC-403"] and failed[0].error is not None
+    assert str(file) in failed[0].error.message and "cdc-lake schemas restore" in failed[0].error.message
+    files = SchemaFiles(LocalFiles(), str(lake.root), lake.topic.registry)
+    assert files.restore() == {str(file): True} and file.read_text() == text
+    assert files.restore() == {}
+    lake.take()
+    lake.check()

@@ -1,0 +1,74 @@
+"""Which rows differ between two versions of a silver table: what a reader of both versions says in plain Python."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from support.lake import step
+
+from cdc_lake.config import TABLE_TYPES, TableType
+from cdc_lake.lake.open import silver_table
+from cdc_lake.tables.contract import Table
+from cdc_lake.tables.images import AFTER, BEFORE, IMAGE, images
+
+CHANGE = (
+    "id int, part string, n int, __batch bigint, __source_ts_ms bigint, "
+    "__key string, __keep array<string>, __delete boolean"
+)
+Rows = dict[int, tuple[Any, ...]]
+
+
+def changes(spark: SparkSession, commit: int, rows: dict[int, tuple[str, int] | None]) -> DataFrame:
+    """Rows by id; none where one goes."""
+    found = [
+        (number, *(row or (None, None)), commit, 0, f'{{"id": {number}}}', [], row is None)
+        for number, row in rows.items()
+    ]
+    return spark.createDataFrame(found, CHANGE)
+
+
+def rows(table: Table, version: int) -> Rows:
+    return {row["id"]: (row["part"], row["n"], row["__batch"]) for row in table.read(as_of=version).collect()}
+
+
+def expected(table: Table, since: int, until: int) -> dict[str, Rows]:
+    was, is_now = rows(table, since), rows(table, until)
+    return {
+        BEFORE: {number: row for number, row in was.items() if is_now.get(number) != row},
+        AFTER: {number: row for number, row in is_now.items() if was.get(number) != row},
+    }
+
+
+def found(table: Table, since: int, until: int) -> dict[str, Rows]:
+    all_of_them: dict[str, Rows] = {BEFORE: {}, AFTER: {}}
+    for row in images(table, ["id"], since, until).collect():
+        assert row["id"] not in all_of_them[row[IMAGE]]
+        all_of_them[row[IMAGE]][row["id"]] = (row["part"], row["n"], row["__batch"])
+    return all_of_them
+
+
+@pytest.mark.parametrize("table_type", TABLE_TYPES)
+def test_diff_of_two_versions_lists_before_and_after_images(
+    spark: SparkSession, tmp_path: Path, table_type: TableType
+) -> None:
+    rng = random.Random(8)
+    wanted = TABLE_TYPES[table_type].model_copy(update={"partition_by": ("part",)})
+    table = silver_table(spark, str(tmp_path / "table"), wanted)
+    versions = []
+    for commit in range(1, 5):
+        batch = {
+            number: None if rng.random() < 0.2 else (rng.choice(("a b", "c%/=", "")), rng.randrange(9))
+            for number in rng.sample(range(40), 40 if commit == 1 else 6)
+        }
+        versions.append(table.merge(changes(spark, commit, batch), ["id"], step(commit)).version)
+        if commit == 3:
+            table.maintain()
+            versions.append(table.version())
+
+    pairs = [(0, 1), (0, 4), (1, 3)]
+    for since, until in pairs:
+        assert found(table, versions[since], versions[until]) == expected(table, versions[since], versions[until])
+    assert found(table, versions[2], versions[3]) == {BEFORE: {}, AFTER: {}}
+    assert all(expected(table, versions[0], versions[4]).values())

@@ -1,0 +1,190 @@
+"""Records that are too large or too many for one batch: each is quarantined, and its neighbors land."""
+
+import uuid
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from support import wire
+from support.events import Record
+from support.sent import ENVELOPE, KEY_TEXT, TABLE, TEXTS, VALUE_TEXT, Lake, Shelf, event, row
+
+from cdc_lake.bronze import decide, schema_resolution, usable_schemas
+from cdc_lake.config import Config, LakeConfig, TableConfig
+from cdc_lake.operations.replay import replay_quarantined
+from cdc_lake.registries.registry import RegisteredSchema
+from cdc_lake.silver.run import run_silver
+from cdc_lake.sources.logs import Span
+
+LIMIT = 1000
+
+
+class Counted(Shelf):
+    """Remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[tuple[str, str]] = set()
+
+    def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
+        """See `Registry`."""
+        self.asked.add((kind, schema_id))
+        return super().schema(kind, schema_id)
+
+
+def of(key: int, name: str = "") -> bytes:
+    return wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event("c", row(key, name), key)))
+
+
+def test_large_record_is_quarantined_without_its_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    shelf = Shelf()
+    shelf.put("contentId:1", KEY_TEXT)
+    shelf.put("contentId:2", VALUE_TEXT)
+    lake = Lake(spark, tmp_path, shelf, read={"max_record_bytes": LIMIT})
+    lake.send_numbered(1, of(1), 2)
+    lake.send_numbered(2, of(2, "x" * LIMIT), 2)
+
+    done = lake.land()
+
+    assert done.rows == {"read": 2, "ok": 1, "quarantined": 1, "control": 0}
+    assert done.read_bytes < LIMIT
+    bad = lake.bronze()[1]
+    assert bad["error"]["code"] == "too_large"
+    assert bad["error"]["message"].endswith(f" bytes are more than max_record_bytes: {LIMIT}, and are not kept")
+    assert (bad["raw_value"], bad["raw_key"][-1], bad["op"], bad["tombstone_of"]) == (None, 4, None, None)
+
+    lake.send_numbered(3, of(3), 2)
+    assert lake.land().rows["ok"] == 1  # the large record is not taken for another one
+    config = Config(lake=LakeConfig(root=str(tmp_path)))
+    (again,) = replay_quarantined(config, [TABLE.name], spark, registry=shelf).tables
+    assert again.rows == {"replayed": 0, "still_quarantined": 1}  # and never for a delete
+    assert "frame: too_large: value: " in again.warnings[0]
+
+
+def test_ids_and_layouts_beyond_the_limits_are_quarantined(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (decide, schema_resolution, usable_schemas):
+        monkeypatch.setattr(module, "MAX_IDS", 10)
+        monkeypatch.setattr(module, "MAX_LAYOUTS", 3)
+    shelf, bodies = Counted(), dict[int, bytes]()
+    shelf.put("contentId:1", KEY_TEXT)
+    for number in range(2, 30):
+        table = replace(TABLE, columns={**TABLE.columns, f"more{number}": wire.optional(wire.INT32)})
+        schema = wire.envelope(table)
+        text = wire.json_text(wire.avro_schema(schema)).decode()
+        bodies[number] = wire.avro(text, wire.filled(schema, event("c", row(number, ""), number)))
+        if number < 7:
+            shelf.put(f"contentId:{number}", text)
+    lake = Lake(spark, tmp_path, shelf)
+    lake.send_numbered(0, bodies[2], 2)
+    assert lake.land().rows["ok"] == 1
+
+    shelf.asked.clear()
+    for number, body in bodies.items():
+        lake.send_numbered(number, body, number)
+    for number in range(5):  # schemas in JSON
+        key, value = (
+            wire.json_text({"schema": {"type": "struct", "fields": [], "name": f"{number}"}, "payload": {}}),
+        ) * 2
+        lake.send((key, []), (value, []))
+    long = ("a" * 2000).encode()
+    lake.send(
+        (wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": 1}), "key")),
+        (of(1), [("apicurio.value.contentHash", long)]),
+    )
+    done = lake.land()
+
+    assert done.error is None, done.error
+    assert done.rows["ok"] == 3, lake.problems()
+    assert len({name for _, name in shelf.asked}) <= 11
+    problems = list(lake.problems().values())
+    assert sum("exceeds the 3 layouts that a batch may have" in one for one in problems) == 2
+    assert (
+        sum("its batch has more than 10 schema ids, or more than 3 schemas in JSON" in one for one in problems)
+        == 18 + 2
+    )
+    assert problems[-1] == "value: the reference to its schema has more than 1024 characters"
+
+
+def test_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    shelf = Shelf()
+    shelf.put("contentId:1", KEY_TEXT)
+    shelf.put("contentId:2", VALUE_TEXT)
+    lake = Lake(spark, tmp_path, shelf, read={"max_batch_bytes": 2000})
+    for number, size in enumerate((1, 1, 1, 600, 600, 2500)):
+        lake.send_numbered(number, of(number, "x" * size), 2)
+    first = lake.broker.read(spark, TABLE.name, {0: Span(3, 4)}).first()
+    assert first is not None
+    for partition in (1, 2):
+        at = first["timestamp"].astimezone(UTC)
+        lake.broker.append(Record(first["key"], first["value"], TABLE.name, partition, 0, at, []))
+
+    done = lake.land()
+
+    assert (done.error, done.rows["ok"]) == (None, 8)
+    sizes = Counter[int]()
+    for one in lake.bronze():
+        sizes[one["batch"]] += len(one["raw_key"]) + len(one["raw_value"])
+    assert sorted(size > 2000 for size in sizes.values()) == [*[False] * (len(sizes) - 1), True]  # one record alone
+    assert 2 < len(sizes) < 8
+
+
+def test_headers_count_in_batches_and_large_ones_are_not_kept(spark: SparkSession, tmp_path: Path) -> None:
+    shelf = Shelf()
+    shelf.put("contentId:1", KEY_TEXT)
+    shelf.put("contentId:2", VALUE_TEXT)
+    lake = Lake(spark, tmp_path, shelf, read={"max_batch_bytes": 2000, "max_record_bytes": LIMIT})
+    key = wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": 1}), "key")
+    value, _ = wire.framed("id4", "id:2", of(1), "value")
+    for size in (900, 900, 900, LIMIT + 1, 0):
+        lake.send(key, (value, [("x", b"x" * size), ("\u00fc", b"")]))
+
+    done = lake.land()
+
+    assert (done.error, done.rows["ok"], list(lake.problems())) == (None, 4, [3])
+    assert lake.problems()[3] == f"headers: {LIMIT + 4} bytes are more than max_record_bytes: {LIMIT}, and are not kept"
+    rows = lake.bronze()
+    assert rows[3]["headers"] is None and len(rows[2]["headers"]) == 2
+    assert max(Counter(one["batch"] for one in rows).values()) < 3  # keys and values alone would be one batch
+
+
+def test_silver_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    shelf = Shelf()
+    shelf.put("contentId:1", KEY_TEXT)
+    shelf.put("contentId:2", VALUE_TEXT)
+    lake = Lake(spark, tmp_path, shelf, read={"max_records_per_batch": 1})
+    for number, size in enumerate((600, 600, 600, 2500, 1)):
+        lake.send_numbered(number, of(number, "x" * size), 2)
+    assert lake.land().batches == 5
+    config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(read={"max_batch_bytes": 2000}))
+
+    (done,) = run_silver(config, [TABLE.name], spark).tables
+
+    assert (done.error, done.rows["events"], done.batches) == (None, 5, 4)  # 2 rows, 1, the large one alone, 1
+
+
+def test_compressed_bodies_count_with_their_unpacked_size(spark: SparkSession, tmp_path: Path) -> None:
+    shelf, glue = Shelf(), {side: f"glue:{uuid.UUID(int=number)}" for number, side in enumerate(TEXTS)}
+    for side, text in TEXTS.items():
+        shelf.put(glue[side], text)
+    lake = Lake(spark, tmp_path, shelf, read={"max_batch_bytes": 200_000, "max_record_bytes": 100_000})
+    bodies = [of(number, "x" * 80_000) for number in range(5)]
+    bodies.append(of(5, "x" * 100_001))
+    garbage = wire.framed("glue-zlib", glue["value"], b"", "value")[0][:-4] + b"\xff" * 40
+    for number, body in enumerate(bodies):
+        key = wire.framed("glue-zlib", glue["key"], wire.avro(KEY_TEXT, {"id": number}), "key")
+        lake.send(key, wire.framed("glue-zlib", glue["value"], body, "value"))
+    lake.send(wire.framed("glue", glue["key"], wire.avro(KEY_TEXT, {"id": 6}), "key"), (garbage, []))
+
+    done = lake.land()
+
+    assert (done.error, done.rows["ok"], done.rows["quarantined"]) == (None, 5, 2)
+    rows = lake.bronze()
+    assert max(Counter(one["batch"] for one in rows).values()) <= 2
+    assert rows[5]["error"]["code"] == "too_large" and rows[5]["raw_value"] is None
+    assert rows[5]["error"]["message"].startswith("value: it unpacks to more bytes than max_record_bytes: 100000")
+    assert rows[6]["error"]["code"] == "undecodable" and bytes(rows[6]["raw_value"]) == garbage

@@ -1,0 +1,135 @@
+"""What `cdc-lake plan` says that the next runs would do, and that it writes nothing."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
+from support.schema_changes import CHANGES, TABLE, Change, steps_of, text_of, value_schemas
+from test_evolution import Place, played
+
+from cdc_lake.cli.look import _print_plan
+from cdc_lake.config import Config, LakeConfig, TableConfig
+from cdc_lake.errors import InfrastructureError
+from cdc_lake.operations.plan import Plan, plan
+from cdc_lake.registries.subjects import Version
+from cdc_lake.runs.context import Leases
+from cdc_lake.storage.files import Storage
+
+
+class Announcing:
+    """A fake: the part of a registry that is asked for the newest version of a subject; without a text it is down."""
+
+    def __init__(self, text: str | None) -> None:
+        self._text = text
+
+    def version(self, subject: str, number: str | None = None) -> Version | None:
+        """See `Subjects`."""
+        if self._text is None:
+            raise InfrastructureError("the registry", "it does not answer any more", "run again")
+        return Version("2", self._text, "contentId", 21) if subject == f"{TABLE}-value" else None
+
+
+def changes(*names: str) -> list[Change]:
+    return [change for change in CHANGES if change.name in names]
+
+
+def content(root: Path) -> dict[str, str]:
+    """Every file, and what is in it."""
+    files = (path for path in root.rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def planned(spark: SparkSession, place: Place, root: Path, among: Sequence[Change], **settings: Any) -> Plan:
+    """The plan; the lake is as it was before."""
+    before = content(root)
+    config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(**settings))
+    announcing: Any = Announcing(text_of(value_schemas(among)[1]))
+    found = plan(config, ["*"], spark, source=place.lake.broker, subjects=announcing)
+    assert content(root) == before
+    return found
+
+
+def test_plan_matches_the_next_run(spark: SparkSession, tmp_path: Path) -> None:
+    among = changes("a column is added", "integer to bigint", "text to integer", "a column is dropped")
+    place = Place(spark, tmp_path, among, "delta")
+    place.send(False, 1, {"whole": 7, "to_number": "x", "dropped": 7})
+
+    (new,) = planned(spark, place, tmp_path, among).tables
+
+    assert (new.layer, new.what, new.records, new.consumed_to) == ("bronze", "creates the table", 1, {"0": 1})
+
+    wanted = played(place, among)
+    announced = planned(spark, place, tmp_path, among)
+    bronze, silver = announced.tables
+    assert (bronze.what, bronze.records) == ("appends", 3)
+    words = [step.words for step in steps_of(among)]
+    assert (silver.what, silver.steps, [step.words for step in silver.announced]) == ("nothing", [], words)
+
+    place.lake.land()
+    bronze, silver = planned(spark, place, tmp_path, among).tables
+    assert (bronze.what, bronze.records) == ("nothing", 0)
+    assert (silver.what, silver.records, silver.announced) == ("merges", 3, [])
+    assert [step.words for step in silver.steps] == words
+    rewritten = {step.words: step.rewritten_bytes for step in silver.steps if step.rewritten_bytes}
+    assert set(rewritten) == {"`whole` int becomes bigint"}
+    assert f"ALTER TABLE {TABLE} ALTER COLUMN `whole` TYPE bigint" in [step.ddl for step in silver.steps]
+
+    frozen = planned(spark, place, tmp_path, among, schema={"evolution": "freeze"})
+    (refused,) = frozen.refused
+    assert refused.startswith(f"{TABLE}: `schema.evolution: freeze` does not allow these changes: ")
+    assert "; ".join(words) in refused
+
+    (done,) = place.fold()
+    assert (done.error, done.warnings) == (None, words)
+    rows = next(place.rows())
+    assert {key: {name: rows[key][name] for name in columns} for key, columns in wanted.items()} == wanted
+    assert [table.what for table in planned(spark, place, tmp_path, among).tables] == ["nothing", "nothing"]
+
+
+SOON = changes("integer to text", "a column is added")
+
+
+@pytest.fixture(scope="module")
+def folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Path]:
+    """A lake with one row, and its folder; nothing has become of the columns yet, and nothing comes to it."""
+    root = tmp_path_factory.mktemp("folded")
+    place = Place(spark, root, SOON, "delta")
+    place.send(False, 1, {"to_text": 7})
+    assert place.fold()[0].error is None
+    return place, root
+
+
+def test_registry_schema_that_policy_refuses_is_named_in_advance(
+    spark: SparkSession, folded: tuple[Place, Path]
+) -> None:
+    found = planned(spark, *folded, SOON, schema={"evolution": "add_only"})
+
+    assert [table.what for table in found.tables] == ["nothing", "nothing"]
+    (refused,) = found.refused
+    assert refused.startswith(f"{TABLE}-value in the registry: `schema.evolution: add_only` does not allow")
+    console = Console(width=80, record=True, highlight=False)
+    _print_plan(found, console)
+    text = console.export_text()
+    assert "the registry's latest schema, which no record uses yet:" in text
+    assert "`to_text` changed from int to string" in text
+
+
+def test_plan_reports_registry_outage_and_the_writing_run(spark: SparkSession, folded: tuple[Place, Path]) -> None:
+    place, root = folded
+    config = Config(lake=LakeConfig(root=str(root)))
+    down: Any = Announcing(None)
+
+    with Leases(config, Storage(spark), "20260101T000000-other", "silver").hold(TABLE):
+        found = plan(config, ["*"], spark, source=place.lake.broker, subjects=down)
+    free = plan(config, ["*"], spark, source=place.lake.broker, subjects=down)
+
+    assert found.registry_error == "the registry: it does not answer any more; run again"
+    assert found.refused == []
+    assert [table.what for table in found.tables] == ["nothing", "nothing"]
+    bronze, silver = (table.held_by or "" for table in found.tables)
+    assert (bronze, silver.partition(" (")[0]) == ("", "run 20260101T000000-other")
+    assert [table.held_by for table in free.tables] == [None, None]

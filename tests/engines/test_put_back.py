@@ -1,0 +1,89 @@
+"""Tables that are put back from a file backup: their numbers then mean other commits, and each reader notices."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from support.three_layers import Lake
+
+from cdc_lake.config import StorageConfig
+from cdc_lake.runs.report import TableReport
+from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.tables.delta import DeltaLakeTable
+
+DELTA, HUDI = StorageConfig(), StorageConfig(format="hudi", type="mor")
+
+
+def warns_of_other_history(done: TableReport) -> bool:
+    return any("history" in warning and "differs" in warning for warning in done.warnings)
+
+
+@pytest.fixture(params=[(DELTA, HUDI), pytest.param((HUDI,), marks=pytest.mark.deep)], ids=["delta", "hudi"])
+def lake(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Lake:
+    lake = Lake(spark, tmp_path, *request.param)
+    lake.take(1, 2, 3)
+    return lake
+
+
+def test_bronze_restored_from_backup_is_compared_without_loss(lake: Lake) -> None:
+    put_back = lake.back_up("bronze")
+    for keys in ((1, 4), (5,)):
+        lake.take(*keys)
+    put_back()
+
+    lake.change(6)  # one batch now brings what were two, and one event more
+    lake.land()
+    lake.change(7)
+    lake.land()
+    done = lake.fold()
+    lake.refresh()
+
+    # Bronze has as many commits as silver had consumed.
+    bronze = DeltaLakeTable(lake.spark, f"{lake.root}/bronze/{lake.topic.table.replace('.', '/')}").progress()
+    assert bronze is not None and bronze.commit == 3
+    assert [warns_of_other_history(one) for one in done] == [True] * len(lake.targets)
+    lake.check()
+    assert {one.status for one in lake.fold()} == {"unchanged"}
+    lake.take(1, 8)
+    lake.check()
+
+
+def test_silver_from_backup_catches_up_and_gold_is_refreshed(lake: Lake) -> None:
+    put_back = lake.back_up(*(folder.name for folder in lake.root.glob("silver*")))
+    lake.take(1, 4)
+    lake.change(2)
+    lake.land()
+    put_back()
+
+    first = lake.fold()[0]
+    done = lake.refresh()
+
+    # Both batches are in one commit, whose number gold had read already.
+    assert not warns_of_other_history(first) and warns_of_other_history(done)
+    lake.check()
+    put_back = lake.back_up("gold")
+    lake.take(3)
+    put_back()
+    assert not warns_of_other_history(lake.refresh())
+    lake.check()
+
+
+def test_check_without_spark_detects_a_restored_backup(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_back = lake.back_up("bronze")
+    lake.take(4)
+    put_back()
+    lake.change(5)
+    lake.land()
+    found: list[bool] = []
+    finds = TableScheduler.finds_nothing_new
+
+    def note(self: TableScheduler, *arguments: object) -> bool:
+        found.append(finds(self, *arguments))  # type: ignore[arg-type]
+        return found[-1]
+
+    monkeypatch.setattr(TableScheduler, "finds_nothing_new", note)
+    for run in (lake.fold, lake.refresh, lake.fold, lake.refresh):
+        run()
+
+    assert found == [False, False, True, True]
+    lake.check()

@@ -1,0 +1,104 @@
+"""What somebody sets on silver by hand: the run stops, names it and the cure, and the cure works."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from support.events import OPTIONAL_INT, OPTIONAL_STRING, START_MS, Topic
+from support.lake import Lake
+
+from cdc_lake.config import Config, LakeConfig
+from cdc_lake.operations.rebuild import run_rebuild
+from cdc_lake.runs.report import Failure
+from cdc_lake.silver.run import run_silver
+
+
+class Place:
+    """A lake of one table with two rows."""
+
+    def __init__(self, spark: SparkSession, root: Path, **columns: Any) -> None:
+        self.spark, self.config, self._lsn = spark, Config(lake=LakeConfig(root=str(root))), 2
+        self.topic = Topic(columns)
+        self.lake = Lake(spark, root, self.topic)
+        self.lake.take([self.topic.change("c", key, {}, lsn=1) for key in (1, 2)])
+
+    def sql(self, what: str) -> None:
+        self.spark.sql(f"ALTER TABLE delta.`{self.lake.silver.path}` {what}").collect()
+
+    def change(self, **row: Any) -> None:
+        """Land a change of row 1."""
+        self._lsn += 1
+        self.lake.land([self.topic.change("u", 1, row, lsn=self._lsn, ts_ms=START_MS + self._lsn)])
+
+    def refused(self) -> Failure:
+        """How a run of silver ends."""
+        (done,) = run_silver(self.config, [self.topic.table], self.spark).tables
+        assert done.error is not None
+        return done.error
+
+
+@pytest.fixture(scope="module")
+def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(spark, tmp_path_factory.mktemp("by_hand"), n=OPTIONAL_INT, text=OPTIONAL_STRING)
+
+
+@pytest.mark.parametrize(
+    ("by_hand", "said", "row"),
+    [
+        ("SET TBLPROPERTIES ('delta.appendOnly' = 'true')", "the table property `delta.appendOnly`", {"n": 1}),
+        ("ADD CONSTRAINT few CHECK (n IS NULL OR n < 1000000)", "the CHECK constraint `few`", {"n": 1_234_567}),
+    ],
+)
+def test_property_or_constraint_stops_run_until_removed(
+    place: Place, by_hand: str, said: str, row: dict[str, Any]
+) -> None:
+    place.sql(by_hand)
+    place.change(**row)
+
+    error = place.refused()
+
+    assert (error.code, error.exit_code) == ("CDC-200", 2)
+    assert f"{said} rejects the source's rows; the batch was not committed" in error.message
+    assert "1234567" not in error.message
+    place.spark.sql(error.message.partition("to remove it, run ")[2]).collect()
+    place.lake.fold()
+    assert place.lake.rows()[1]["n"] == row["n"]
+
+
+def test_column_renamed_by_hand_stops_run_until_renamed_back(place: Place) -> None:
+    place.sql("SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    place.sql("RENAME COLUMN text TO other")
+    place.sql("RENAME COLUMN other TO label")
+    place.change(text="later")
+
+    error = place.refused()
+
+    assert (error.code, error.exit_code) == ("CDC-200", 2)
+    assert "thing.text: another program renamed the column to `label` in silver; rename it back: " in error.message
+    place.spark.sql(error.message.partition("rename it back: ")[2].partition(";")[0]).collect()
+    place.lake.fold()
+    assert place.lake.rows()[1]["text"] == "later"
+    assert "label" not in place.lake.silver.read().columns
+
+
+def test_column_removed_by_hand_stops_run_until_rebuilt(place: Place) -> None:
+    place.sql("RENAME COLUMN n TO number")
+    place.change(n=7)
+    assert "renamed the column to `number`" in place.refused().message
+    place.sql("RENAME COLUMN number TO n")
+    place.sql("DROP COLUMN n")
+
+    error = place.refused()
+
+    assert error.exit_code == 2
+    assert (
+        "thing.n: another program removed the column from silver; to restore it, run `cdc-lake rebuild" in error.message
+    )
+    assert "`cdc-lake rebuild --table pagila.public.thing`" in error.message
+    (done,) = run_rebuild(place.config, [place.topic.table], place.spark).tables
+    assert done.error is None
+    assert place.lake.rows()[1]["n"] == 7
+    place.change(n=8)
+    place.lake.fold()
+    assert place.lake.rows()[1]["n"] == 8

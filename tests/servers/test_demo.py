@@ -1,0 +1,253 @@
+"""`cdc-lake demo`: once with a few tables, on the servers of all tests; the deep tests run all of it as a command."""
+
+import io
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+from urllib.parse import urlsplit
+
+import pytest
+import requests
+from deltalake import DeltaTable
+from support.running_servers import running
+
+from cdc_lake.cli.app import execute
+from cdc_lake.config import TableType
+from cdc_lake.demo import sample
+from cdc_lake.demo.run import FLOOR, SAMPLE, reading_only
+from cdc_lake.demo.shop import ENOUGH
+from cdc_lake.embedded.stack import Stack
+from cdc_lake.reconcile.catalogue import CUT_TIME, OTHER_CALENDAR, SEVERAL_DIMENSIONS
+
+COMMAND = Path(sys.executable).with_name("cdc-lake")
+SLICE = ["pagila.public.customer", "pagila.public.payment"]
+"""Whole change events and hard deletes; flattened rows of a partitioned table, and soft deletes."""
+ONLY_THE_SLICE = [flag for topic in SLICE for flag in ("--table", topic)]
+DUMPS = Path(__file__).with_name("dumps")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the demo ended.
+
+    Attributes:
+        folder: what it ran in.
+        code: its exit code.
+        out, err: what it printed.
+        servers: what it asked of its servers, in order.
+    """
+
+    folder: Path
+    code: int
+    out: str
+    err: str
+    servers: list[str]
+
+
+@pytest.fixture(scope="module")
+def ended(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
+    """The demo, once, with a few of its tables."""
+    folder, out, err = tmp_path_factory.mktemp("demo") / "made by the demo", io.StringIO(), io.StringIO()
+    servers = running(stack)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr("cdc_lake.demo.run.Stack", servers)
+        with pytest.raises(SystemExit) as exited:
+            execute("demo", "--json", "--folder", str(folder), *ONLY_THE_SLICE)
+    assert isinstance(exited.value.code, int)
+    yield Ended(folder, exited.value.code, out.getvalue(), err.getvalue(), servers.calls)
+    requests.delete(f"{stack.endpoints['connect']}/connectors/{SAMPLE}", timeout=30).raise_for_status()
+
+
+@pytest.fixture(scope="module")
+def result(ended: Ended) -> dict[str, Any]:
+    """What it printed as its last line."""
+    assert ended.code == 0, ended.err
+    found: dict[str, Any] = json.loads(ended.out.splitlines()[-1])
+    return found
+
+
+def test_demo_exits_0_and_last_line_is_the_result(result: dict[str, Any]) -> None:
+    assert set(result) == {
+        *(
+            "source",
+            "left_out",
+            "skipped",
+            "tables",
+            "gold",
+            "differences",
+            "transactions",
+            "stream",
+            "too_few",
+            "parts",
+            "seconds",
+        ),
+        "peak_rss_bytes",
+    }
+    assert [table["topic"] for table in result["tables"]] == SLICE
+    assert result["gold"] == []  # no model reads no more than these tables
+    for table in result["tables"]:
+        assert set(table) == {
+            *("topic", "events", "bronze_rows", "quarantined", "silver_rows", "source_rows", "differences", "losses"),
+            "seconds",
+        }
+    assert set(result["stream"]) == {"updates", "deletes", "ties", "key_changes", "placeholders"}
+
+
+def test_demo_finds_no_difference(result: dict[str, Any]) -> None:
+    assert result["differences"] == 0
+    for table in result["tables"]:
+        assert (table["differences"], table["quarantined"], table["losses"]) == (0, 0, {})
+        assert table["events"] == table["bronze_rows"] >= table["source_rows"] == table["silver_rows"] > 0
+
+
+def test_demo_reports_its_phases_and_resources(result: dict[str, Any]) -> None:
+    assert result["too_few"] == {}
+    assert result["transactions"] >= ENOUGH
+    assert list(result["parts"]) == [
+        *("start", "load", "snapshot", "bronze", "silver", "rest", "bronze again", "silver again", "compare")
+    ]
+    assert 0 < sum(result["parts"].values()) <= result["seconds"] + 1
+    assert 1 << 29 < result["peak_rss_bytes"] < 8 << 30
+
+
+def test_demo_stream_contains_hard_cases(result: dict[str, Any]) -> None:
+    assert min(result["stream"].values()) >= 10, result["stream"]
+
+
+@pytest.mark.usefixtures("result")
+def test_soft_delete_keeps_the_row_and_hard_delete_removes_it(ended: Ended) -> None:
+    silver = ended.folder / "lake" / "silver" / "pagila" / "public"
+    customers, payments = (DeltaTable(silver / name).to_pyarrow_table().to_pylist() for name in ("customer", "payment"))
+    soft = [row for row in payments if row["__deleted"]]
+
+    assert len(soft) >= 10
+    assert {row["__op"] for row in soft} <= {"d", "tombstone"}
+    assert all(row["amount"] is not None and row["rental_id"] is not None for row in soft)
+    assert not any(row["__deleted"] for row in customers)
+
+
+def test_demo_prints_summary_on_stderr(ended: Ended) -> None:
+    assert "Silver equals Postgres" in ended.err
+    assert len(ended.out.splitlines()) == 1
+    assert max(map(len, ended.err.splitlines())) <= 80
+
+
+@pytest.mark.usefixtures("result")
+def test_demo_starts_and_stops_its_servers(ended: Ended) -> None:
+    """What stopped servers are: tests/servers/test_stack.py."""
+    assert ended.servers == ["delete", "start", "stop"]
+
+
+def content(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What the demo says that does not run in this test's folder, and leaves it alone."""
+
+    def by(*flags: str) -> str:
+        before = content(tmp_path)
+        with pytest.raises(SystemExit) as ended:
+            execute("demo", "--folder", str(tmp_path), *flags)
+        said = capsys.readouterr().err
+        assert ended.value.code == 2, said
+        assert "Traceback" not in said
+        assert content(tmp_path) == before
+        return said
+
+    return by
+
+
+def test_unknown_demo_table_is_refused_and_known_ones_are_listed(refused: Callable[..., str]) -> None:
+    said = refused("--table", "pagila.public.movie")
+
+    assert "error CDC-200 pagila.public.movie: it matches no topic" in said
+    assert "pagila.public.film" in said
+
+
+@pytest.mark.parametrize("place", ["lake", "stack"])
+def test_folder_with_foreign_data_is_refused_and_unchanged(
+    refused: Callable[..., str], tmp_path: Path, place: str
+) -> None:
+    (tmp_path / place / "bronze").mkdir(parents=True)
+    (tmp_path / place / "bronze" / "mine.parquet").write_bytes(b"years of work")
+
+    said = refused()
+
+    assert f"error CDC-200 {tmp_path}: it contains servers or tables that the demo did not create" in said
+    assert "--folder" in said
+
+
+def test_slice_includes_models_that_read_only_its_tables() -> None:
+    topics = [f"pagila.public.{table}" for table in ("customer", "inventory", "rental", "payment")]
+
+    assert list(reading_only(topics, sample.GOLD)) == ["rentals_per_store_day", "sales_by_region"]
+
+
+def demo(folder: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
+    """The demo as somebody who has just cloned the repository runs it; it leaves no server behind."""
+    command = [str(COMMAND), "demo", "--json", "--folder", str(folder), *flags]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        servers = Stack(folder / "stack").status()
+    finally:
+        Stack(folder / "stack").delete()
+    assert {server.name: server.state for server in servers} == dict.fromkeys(
+        ("postgres", "kafka", "registry", "connect"), "stopped"
+    ), ended.stderr
+    assert not [server.address for server in servers if listens(server.address)]
+    return ended
+
+
+def listens(address: str) -> bool:
+    place = urlsplit(address if "://" in address else f"kafka://{address}")
+    with socket.socket() as client:
+        client.settimeout(2)
+        return client.connect_ex((str(place.hostname), place.port or 0)) == 0
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("table_type", get_args(TableType))
+def test_full_demo_finds_no_difference_in_a_hard_stream(tmp_path: Path, table_type: TableType) -> None:
+    ended = demo(tmp_path, "--table-type", table_type)
+
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert (found["differences"], found["too_few"]) == (0, {})
+    assert [table["topic"] for table in found["tables"]] == [f"pagila.public.{table}" for table in sample.TABLES]
+    assert [made["model"] for made in found["gold"]] == list(sample.GOLD)
+    assert all(made["rows"] == made["source_rows"] > 0 for made in found["gold"]), found["gold"]
+    assert list(found["parts"]) == [
+        *("start", "load", "snapshot", "bronze", "silver", "gold"),
+        *("rest", "bronze again", "silver again", "gold again", "compare"),
+    ]
+    assert "Silver and gold equal Postgres" in ended.stderr
+    assert all(found["stream"][name] >= least for name, least in FLOOR.items()), found["stream"]
+
+
+@pytest.mark.deep
+def test_demo_follows_dumps_unlike_the_sample(tmp_path: Path) -> None:
+    dumps = [flag for dump in sorted(DUMPS.glob("*.sql")) for flag in ("--sql", str(dump))]
+
+    ended = demo(tmp_path, *dumps)
+
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert found["differences"] == 0
+    assert {table["topic"] for table in found["tables"]} == {
+        *("dump.Sky_Survey.Star", "dump.Sky_Survey.Exposure_2024", "dump.archive.plate"),
+        *("dump.public.Port", "dump.public.Ship", "dump.public.Call"),
+        *("dump.customs.Declaration.v2", "dump.customs.empty"),
+    }
+    assert [table["topic"] for table in found["tables"] if not table["source_rows"]] == ["dump.customs.empty"]
+    assert set(found["left_out"]) == {"archive.Observer's log", "customs.scratch"}
+    assert min(found["stream"][name] for name in ("updates", "deletes", "key_changes")) > 0
+    losses = {table["topic"]: set(table["losses"]) for table in found["tables"]}
+    assert losses["dump.archive.plate"] >= {OTHER_CALENDAR, CUT_TIME, SEVERAL_DIMENSIONS}

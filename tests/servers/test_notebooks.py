@@ -1,0 +1,64 @@
+"""The notebooks: the cells of one are run here, on the servers of all tests; `make notebooks` executes all."""
+
+import re
+from pathlib import Path
+
+import jupytext
+import pytest
+from support.running_servers import running
+
+from cdc_lake.config import CHECKOUT
+from cdc_lake.embedded.stack import Stack
+from notebooks.__main__ import execute
+
+NOTEBOOKS = sorted((CHECKOUT / "notebooks").glob("[!_]*.py"))
+PICTURES = CHECKOUT / "docs" / "pictures"
+
+
+def tagged(file: Path) -> list[str]:
+    """The pictures that a notebook draws."""
+    tags = [tag for cell in jupytext.read(file).cells for tag in cell.metadata.get("tags", ())]
+    return [tag.removeprefix("picture:") for tag in tags]
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_notebook_pictures_exist_and_are_shown(file: Path) -> None:
+    shown = "".join(page.read_text() for page in (CHECKOUT / "docs").rglob("*.md"))
+
+    for name in tagged(file):
+        assert "<svg" in (PICTURES / f"{name}.svg").read_text()
+        assert f"(../pictures/{name}.svg)" in shown
+
+
+def test_every_picture_belongs_to_a_notebook() -> None:
+    drawn = {f"{name}.svg" for file in NOTEBOOKS for name in tagged(file)}
+
+    assert {file.name for file in PICTURES.iterdir()} == drawn
+
+
+@pytest.mark.usefixtures("spark")
+def test_notebook_runs_unchanged(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cdc_lake.embedded.stack.Stack", running(stack))
+    names: dict[str, object] = {}
+    for cell in jupytext.read(CHECKOUT / "notebooks" / "quarantine.py").cells:
+        if cell.cell_type == "code":
+            exec(cell.source, names)
+
+    said = capsys.readouterr().out
+    assert re.search(r"decode: undecodable", said)
+    assert "green kite" in said
+
+
+def test_cell_picture_and_executed_notebook_are_kept(tmp_path: Path) -> None:
+    notebook = tmp_path / "circle.py"
+    notebook.write_text(
+        '# %% tags=["picture:circle"]\nfrom IPython.display import SVG\nSVG("<svg><circle/></svg>")\n'
+        '# %%\nprint("drawn")\n'
+    )
+
+    assert execute(notebook, tmp_path / "pictures", into=tmp_path / "done") == [tmp_path / "pictures" / "circle.svg"]
+
+    assert (tmp_path / "pictures" / "circle.svg").read_text() == "<svg><circle/></svg>\n"
+    assert "drawn\\n" in (tmp_path / "done" / "circle.ipynb").read_text()

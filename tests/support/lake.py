@@ -1,0 +1,137 @@
+"""The product's way from Kafka records to bronze and silver, for tests that have neither a broker nor a registry."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from cdc_lake.bronze.decide import with_decision
+from cdc_lake.bronze.references import Names, resolve
+from cdc_lake.bronze.run import run_bronze
+from cdc_lake.bronze.schema_resolution import SIDES, scan_records
+from cdc_lake.bronze.usable_schemas import Schemas
+from cdc_lake.config import Config, LakeConfig, TableConfig
+from cdc_lake.decode.records import WriterSchema
+from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.silver.run import run_silver
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.progress import Progress, SilverProgress
+from support.events import FakeRegistry, Record, Topic
+from support.fakes import FakeBroker, kafka
+
+Sends = TypeVar("Sends", bound=Callable[..., list[Record]])
+
+
+def decided(spark: SparkSession, registry: FakeRegistry, records: Sequence[Record], **framings: Any) -> DataFrame:
+    """What bronze decides of each record; a schema of any table is taken."""
+    rows, seen = scan_records(kafka(spark, records), TableConfig(**framings))
+    schemas = {side: Schemas.of(*_meanings(registry, seen.references[side]), side=side) for side in SIDES}
+    return with_decision(rows, schemas["key"], schemas["value"], seen.frames)
+
+
+def by_offset(rows: DataFrame) -> list[Row]:
+    """The rows in the order of their offsets, sorted here: for a sample, Spark would run the plan once more."""
+    return sorted(rows.collect(), key=lambda row: int(row["offset"]))
+
+
+class Cases:
+    """Records of many tests, decided at once: a plan costs more than all the records.
+
+    A case is a function that takes a registry, and a variant if it has several, and returns records.
+    """
+
+    def __init__(self) -> None:
+        self._all: list[tuple[Any, ...]] = []
+
+    def of(self, *variants: Any) -> Callable[[Sends], Sends]:
+        """Make a function a case; without variants it takes the registry alone."""
+
+        def add(sends: Sends) -> Sends:
+            self._all += [(sends, variant) for variant in variants] or [(sends,)]
+            return sends
+
+        return add
+
+    def decided(self, spark: SparkSession) -> Callable[..., list[Row]]:
+        """What gives the rows of a case, or of a variant of it, in the order of its records."""
+        registry = FakeRegistry()
+        sent = {case: case[0](registry, *case[1:]) for case in self._all}
+        records = [record for records in sent.values() for record in records]
+        numbered = [replace(record, offset=offset) for offset, record in enumerate(records)]
+        rows = iter(by_offset(decided(spark, registry, numbered)))
+        found = {case: list(islice(rows, len(records))) for case, records in sent.items()}
+        return lambda *case: found[case]
+
+
+def step(commit: int, **more: Any) -> Progress:
+    """The progress of a silver commit."""
+    return SilverProgress(run_id="a run", commit=commit, sources={"bronze": commit}, **more)
+
+
+class Lake:
+    """A lake with one topic: land records in bronze, fold them into silver, look at silver.
+
+    Args:
+        root: its folder.
+        settings: `TableConfig`'s for silver; bronze lands each batch whole.
+    """
+
+    def __init__(self, spark: SparkSession, root: Path, topic: Topic, **settings: Any) -> None:
+        self._spark = spark
+        self._topic = topic
+        self._config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(**settings))
+        self._landing = Config(lake=LakeConfig(root=str(root)))
+        folder = topic.table.replace(".", "/")
+        self.broker = FakeBroker()
+        self.bronze = DeltaLakeTable(spark, f"{root}/bronze/{folder}")
+        self.silver = DeltaLakeTable(spark, f"{root}/silver/{folder}")
+
+    def land(self, records: Sequence[Record]) -> TableReport:
+        """One bronze batch, which must succeed."""
+        for record in records:
+            self.broker.append(record)
+        return self._succeeded(
+            run_bronze(
+                self._landing, [self._topic.table], self._spark, source=self.broker, registry=self._topic.registry
+            )
+        )
+
+    def fold(self) -> TableReport:
+        """One silver run, which must succeed."""
+        return self._succeeded(run_silver(self._config, [self._topic.table], self._spark))
+
+    def take(self, *batches: Sequence[Record]) -> dict[Any, Row]:
+        """Land and fold each batch; silver's rows by key."""
+        for records in batches:
+            self.land(records)
+            self.fold()
+        return self.rows()
+
+    def rows(self) -> dict[Any, Row]:
+        """Silver's rows by key, deleted ones included."""
+        return {row["id"]: row for row in self.silver.read().collect()}
+
+    @staticmethod
+    def _succeeded(report: Report) -> TableReport:
+        (done,) = report.tables
+        assert done.error is None, done.error
+        return done
+
+
+def _meanings(registry: FakeRegistry, references: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    def look_up(kind: str, schema_id: str) -> list[WriterSchema]:
+        found = registry.schema(kind, schema_id)
+        return [] if found is None else [WriterSchema(found.text)]
+
+    found = resolve(
+        references,
+        names=Names("any", allowed=("*",)),
+        kinds=registry.namespaces,
+        known_kinds={},
+        look_up=look_up,
+        samples=lambda wanted: {},
+    )
+    return found.meanings, found.problems
