@@ -371,7 +371,7 @@ def test_killed_run_on_hudi_is_recovered_by_the_next(
     kill: Callable[..., Path],
 ) -> None:
     root = Path(shutil.copytree(landed, tmp_path / "lake"))
-    timeline, held_in = root / "silver" / FOLDER / ".hoodie" / "timeline", in_hudi(kind)
+    timeline, held_in = timeline_of(root), in_hudi(kind)
 
     def is_in_a_later_batch() -> bool:
         """The first one is there, so it is in the second one's, or in what comes of it."""
@@ -418,30 +418,47 @@ def empty_plans(timeline: Path) -> list[str]:
         return [one.name for one in files if one.name.endswith(".compaction.requested") and not one.stat().st_size]
 
 
+def killed_in_compaction_plan(spark: SparkSession, folder: Path, batches: int) -> Path:
+    """A lake whose driver was killed while it wrote a compaction plan.
+
+    The plan is empty for about a millisecond, which a busy machine can miss: then another lake is tried.
+    """
+    for attempt in range(5):
+        root = folder / str(attempt) / "lake"
+        land_updates(spark, root, batches)
+        with driver_on(in_hudi("mor"), root) as driver:
+            while not empty_plans(timeline_of(root)) and not driver.has_ended:
+                pass
+            if not driver.has_ended:
+                driver.kill()
+                time.sleep(LEASE_SECONDS)
+                return root
+    pytest.fail("no driver was seen while it wrote a plan")
+
+
+def timeline_of(root: Path) -> Path:
+    """The timeline of the lake's Hudi table."""
+    return root / "silver" / FOLDER / ".hoodie" / "timeline"
+
+
 @pytest.mark.deep
 def test_kill_in_compaction_plan_is_recovered_by_next_run(spark: SparkSession, run: Run, tmp_path: Path) -> None:
-    root, batches = tmp_path / "lake", 4
-    timeline = root / "silver" / FOLDER / ".hoodie" / "timeline"
-    land_updates(spark, root, batches)
-    with driver_on(in_hudi("mor"), root) as driver:
-        while not empty_plans(timeline) and not driver.has_ended:
-            pass
-        driver.kill()
-        time.sleep(LEASE_SECONDS)
-    left = empty_plans(timeline)
+    batches = 4
+    root = killed_in_compaction_plan(spark, tmp_path, batches)
+    left = empty_plans(timeline_of(root))
 
     after = run("silver", root, held_in=in_hudi("mor"))
 
     assert after.error is None
     assert after.warnings == [f"removed {plan}: a killed run had not finished writing it" for plan in left]
     assert names_by_both_readers(spark, root) == [dict.fromkeys(KEYS, str(batches - 1))] * 2
-    assert list(timeline.glob("*.compaction.requested"))
+    assert list(timeline_of(root).glob("*.compaction.requested"))
 
 
 @pytest.mark.deep
 def test_silver_is_correct_after_ten_kills_during_writes(spark: SparkSession, run: Run, tmp_path: Path) -> None:
     root, batches, chance = tmp_path / "lake", 30, random.Random(37)
-    timeline = root / "silver" / FOLDER / ".hoodie" / "timeline"
+    timeline = timeline_of(root)
     land_updates(spark, root, batches)
     kills = 0
     while kills < 10:
