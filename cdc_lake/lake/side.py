@@ -26,7 +26,7 @@ from cdc_lake.columns import (
     START_ID,
 )
 from cdc_lake.errors import DamagedFileError, TableLockedError
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.delta_properties import DEFAULTS
 from cdc_lake.tables.delta_write import USER_METADATA, committing

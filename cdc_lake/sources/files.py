@@ -35,7 +35,7 @@ from cdc_lake.decode.schemas import SchemaError, fields, is_nullable, parse
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.sources.logs import Span, TopicLog
-from cdc_lake.storage.files import Storage, translated
+from cdc_lake.storage.hadoop import Storage, translated
 
 KeySchema = Callable[[str], str | None]
 """Topic -> Avro schema of its keys; none if keys are not restored from rows."""

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from cdc_lake.columns import DELETE, KEEP, KEY, quoted
 from cdc_lake.errors import TableLockedError
 from cdc_lake.partitioning import PartitionField
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables import delta_maintenance, delta_properties
 from cdc_lake.tables.contract import Commit, P, Version, read_back
 from cdc_lake.tables.delta_commits import DeltaCommits

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.errors import DamagedFileError, ExpiredError, NoProgressError
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import P, Version
 from cdc_lake.tables.damage import log_damage_error
 from cdc_lake.tables.newest import LOG_FOLDER

@@ -8,7 +8,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from cdc_lake.errors import TableLockedError
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.delta_write import committing, session_settings
 
 _COMPACTION = {"optimize.minFileSize": str(128 << 20), "optimize.maxFileSize": str(128 << 20)}

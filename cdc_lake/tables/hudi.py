@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from cdc_lake.columns import DELETE, HUDI_PREFIX, KEEP, KEY, quoted
 from cdc_lake.errors import ConfigError, TableLockedError, UnsupportedError
 from cdc_lake.partitioning import PartitionField
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Commit, P, Version, progress_of, read_back
 from cdc_lake.tables.hudi_clock import milliseconds, time_text, wait_until_past
 from cdc_lake.tables.hudi_commits import HudiCommits, OwnCommit, commit_metadata

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 
 from cdc_lake.errors import DamagedFileError, IncompleteWriteError
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.hudi_timeline import any_instant, incomplete_files, is_removable
 from cdc_lake.tables.newest import HUDI_CHECKSUM, METADATA_FOLDER
 
