@@ -64,7 +64,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         link.symlink_to("/dev/full")
         return str(link)
 
-    monkeypatch.setattr("cdc_lake.storage.files._draft", draft)
+    monkeypatch.setattr("cdc_lake.storage.files.draft_of", draft)
 
 
 @pytest.fixture

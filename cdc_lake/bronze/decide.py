@@ -38,7 +38,7 @@ from cdc_lake.decode.records import (
     with_decoded_keys,
     with_decoded_values,
 )
-from cdc_lake.decode.schemas import Tree, fields
+from cdc_lake.decode.trees import Tree, fields
 from cdc_lake.decode.types import is_garbled, number_problem
 from cdc_lake.spark.literals import of_batch
 

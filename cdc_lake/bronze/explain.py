@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 from cdc_lake.bronze.decide import DECODE_STAGE
 from cdc_lake.decode.framing import body
 from cdc_lake.decode.records import WriterSchema
-from cdc_lake.decode.schemas import Tree, compact, fields
+from cdc_lake.decode.schema_texts import compact
+from cdc_lake.decode.trees import Tree, fields
 from cdc_lake.lake.schema_files import SchemaFiles
 
 _EXPLAINED_ROWS, _EXPLAINED_BYTES = 100, 256 << 10

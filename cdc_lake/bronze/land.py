@@ -36,7 +36,7 @@ from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import TableReport, check_totals
 from cdc_lake.sources.logs import Span, has_no_room_for_a_timestamp
 from cdc_lake.spark.session import planned_for
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.progress import BronzeProgress
 
 logger = logging.getLogger(__name__)

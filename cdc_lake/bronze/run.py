@@ -25,7 +25,7 @@ from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import NewData, TableScheduler
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource
-from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.storage.files import Files
 from cdc_lake.tables.progress import BronzeProgress
 
 
@@ -109,7 +109,7 @@ class _TopicLag:
     """Measures the lag of bronze behind its topics, in offsets."""
 
     config: Config
-    files: LocalFiles | Storage
+    files: Files
     source: TopicSource
     logs: Mapping[str, TopicLog]
     is_continuous: bool

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructField, StructType, _parse_datatype_string
 
 from cdc_lake.columns import name_problem
 from cdc_lake.decode.column_mapping import variant_name
-from cdc_lake.decode.schemas import Tree
+from cdc_lake.decode.trees import Tree
 from cdc_lake.decode.types import plain_type, type_mapping
 
 SOURCE_COLUMN = "cdc_lake.column"

@@ -12,7 +12,8 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
-from cdc_lake.decode.schemas import Tree, compact, fixed, record
+from cdc_lake.decode.schema_texts import compact
+from cdc_lake.decode.trees import Tree, fixed, record
 
 _SENTINEL = hashlib.sha256(b"cdc_lake: the end of a record").digest()[:16]
 

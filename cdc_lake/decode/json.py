@@ -17,7 +17,8 @@ from pyspark.sql.avro.functions import from_avro
 
 from cdc_lake.columns import quoted
 from cdc_lake.decode.framing import Side
-from cdc_lake.decode.schemas import MAX_TYPES, SchemaError, Tree, decimal_size, fields, is_decimal, non_null
+from cdc_lake.decode.schemas import MAX_TYPES, SchemaError
+from cdc_lake.decode.trees import Tree, decimal_size, fields, is_decimal, non_null
 
 CONNECT_REFERENCE, PLAIN_REFERENCE = REFERENCES = "connect", "json"
 

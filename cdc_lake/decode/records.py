@@ -18,7 +18,9 @@ from cdc_lake.decode import avro
 from cdc_lake.decode import json as json_format
 from cdc_lake.decode import text as text_format
 from cdc_lake.decode.envelope import STANDARD_NAMES, MetadataNames, Shape, pruned_schema, shape_of
-from cdc_lake.decode.schemas import SchemaError, Tree, fingerprint, parse, read_tree
+from cdc_lake.decode.schema_texts import fingerprint
+from cdc_lake.decode.schemas import SchemaError, parse, read_tree
+from cdc_lake.decode.trees import Tree
 
 _FORMAT = "cdc_lake.format"
 _OTHER_FORMAT = f'{{"{_FORMAT}":'

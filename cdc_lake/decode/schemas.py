@@ -1,17 +1,11 @@
-"""Avro schemas as trees: parse, refuse if dangerous, prune, and write.
+"""Parse schema texts into trees (`decode.trees`), and refuse dangerous ones: a registry's texts are untrusted."""
 
-A tree writes each type out where it is used (`{"type": "record", "name": <full name>, "fields": …}`, a union as
-`{"type": "union", "branches": […]}`), with the properties that determine a value's meaning: schemas that differ only in
-documentation or defaults have equal trees. `compact` writes a text.
-"""
-
-import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-Tree = dict[str, Any]
+from cdc_lake.decode.trees import NAMED, PRIMITIVES, Tree, children, decimal_size, duplicate_names, is_decimal
 
 MAX_DEPTH = 64
 MAX_TEXT_BYTES = 1 << 20
@@ -19,25 +13,15 @@ MAX_TYPES = 20_000
 """Limit on the types of a schema, each written out where it is used."""
 MAX_FIXED_BYTES = 1 << 20
 """Limit on a `fixed`, which a reader allocates before it reads a byte."""
-MAX_DECIMAL_PRECISION = 38
-"""Spark's widest decimal."""
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """A name, or a part of one between dots, for the JVM's Avro; fastavro accepts more."""
 _LARGEST_INT = (1 << 31) - 1
-_PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
-_NAMED = frozenset({"record", "error", "enum", "fixed"})
 _PROPERTIES = frozenset({"logicalType", "precision", "scale", "connect.name", "connect.type"})
 """Properties of a type that its tree keeps."""
 
 
 class SchemaError(ValueError):
     """A schema text that cannot or must not be used. Its records are quarantined with the message."""
-
-
-def fingerprint(text: str) -> str:
-    """The permanent ID of a schema text: its SHA-256 in hex."""
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def parse(text: str) -> Tree:
@@ -82,128 +66,13 @@ def read_tree(what: str, text: str, read: Callable[[Any], Tree]) -> Tree:
     return tree
 
 
-def inline(text: str, referenced: Sequence[str]) -> str:
-    """A self-contained text from one that refers to types defined in `referenced`.
+def full_name(content: Mapping[str, Any], namespace: str) -> str:
+    """The full name of a named type.
 
     Args:
-        text: the schema.
-        referenced: the texts it refers to, in any order, including their own references.
+        content: the type in a schema text.
+        namespace: of the types around it.
     """
-    definitions: dict[str, Any] = {}
-    for other in referenced:
-        content = json.loads(other)
-        definitions[_full_name(content, "")] = content
-    return json.dumps(_with_definitions(json.loads(text), "", definitions, set()), separators=(",", ":"))
-
-
-def record(name: str, fields: Mapping[str, Tree]) -> Tree:
-    """A record tree."""
-    return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields.items()]}
-
-
-def fixed(name: str, size: int) -> Tree:
-    """A tree for `size` bytes."""
-    return {"type": "fixed", "name": name, "size": size}
-
-
-def fields(tree: Tree) -> dict[str, Tree]:
-    """The fields of a record tree by name, in order."""
-    return {field["name"]: field["type"] for field in tree["fields"]}
-
-
-def field_names(tree: Tree) -> Iterator[str]:
-    """The names of all fields in a tree, at any depth."""
-    if tree["type"] in ("record", "error"):
-        yield from fields(tree)
-    for child in _children(tree):
-        yield from field_names(child)
-
-
-def non_null(tree: Tree) -> Tree:
-    """The tree itself, or its only other branch if it is a union with null; other unions stay."""
-    if tree["type"] != "union":
-        return tree
-    branches = [branch for branch in tree["branches"] if branch["type"] != "null"]
-    return branches[0] if len(branches) == 1 else tree
-
-
-def connect_name(tree: Tree) -> str | None:
-    """Kafka Connect's name of the type, which gives a bare number or text its meaning."""
-    name = tree.get("connect.name")
-    return name if isinstance(name, str) else None
-
-
-def is_nullable(tree: Tree) -> bool:
-    """Whether a value may be null."""
-    return tree["type"] == "null" or any(branch["type"] == "null" for branch in tree.get("branches", ()))
-
-
-def type_name(tree: Tree) -> str:
-    """The name of a type in messages."""
-    inner = non_null(tree)
-    if is_decimal(inner):
-        return f"decimal({inner['precision']},{inner.get('scale', 0)})"
-    return str(inner.get("logicalType") or inner.get("name") or inner["type"])
-
-
-def differences(before: Tree, after: Tree, where: str = "") -> list[str]:
-    """How a later schema differs from an earlier one, as texts; empty if the trees are equal.
-
-    Args:
-        where: the path to these trees from the top.
-    """
-    one, other = non_null(before), non_null(after)
-    found = []
-    if is_nullable(before) != is_nullable(after):
-        found.append(f"`{where}` {'may be null now' if is_nullable(after) else 'may no longer be null'}")
-    if one == other:
-        return found
-    if one["type"] == other["type"] == "record":
-        if one["name"] != other["name"]:
-            found.append(f"the record `{one['name']}` is called `{other['name']}` now")
-        old, new = fields(one), fields(other)
-        for name in old | new:
-            path = f"{where}.{name}" if where else name
-            if name not in new:
-                found.append(f"`{path}` is gone")
-            elif name not in old:
-                found.append(f"`{path}` is new, {type_name(new[name])}")
-            else:
-                found.extend(differences(old[name], new[name], path))
-        return found or [f"the order of the fields{f' of `{where}`' if where else ''} has changed"]
-    for part in ("items", "values"):
-        if part in one and part in other:
-            return [*found, *differences(one[part], other[part], f"{where}[]")]
-    return [*found, f"`{where}` was {type_name(one)} and is {type_name(other)} now"]
-
-
-def is_decimal(tree: Tree) -> bool:
-    """Whether the bytes are an unscaled decimal."""
-    is_named = tree["type"] in ("bytes", "fixed") and tree.get("logicalType") == "decimal"
-    return is_named and type(tree.get("precision")) is int and type(tree.get("scale", 0)) is int
-
-
-def decimal_size(tree: Tree) -> tuple[int, int] | None:
-    """Precision and scale of a decimal; none if it exceeds Spark's decimals.
-
-    Connect does not know every column's precision: its converters then write 64.
-    """
-    scale = tree.get("scale", 0)
-    precision = max(tree["precision"], scale)  # Postgres' numeric(3,5) is 0.00ddd
-    return (precision, scale) if scale >= 0 and precision <= MAX_DECIMAL_PRECISION else None
-
-
-def compact(tree: Tree) -> str:
-    """The shortest text that decodes the same bytes: without documentation, defaults and logical types other than
-    Spark's decimals.
-
-    Other logical types are removed because a reader that maps them itself fails a whole record for one invalid date;
-    `decode.types` maps them by Connect's name instead. Equal layouts give equal texts.
-    """
-    return json.dumps(_compact(tree, set()), separators=(",", ":"))
-
-
-def _full_name(content: Mapping[str, Any], namespace: str) -> str:
     name: str = content["name"]
     if "." in name:
         return name
@@ -211,7 +80,13 @@ def _full_name(content: Mapping[str, Any], namespace: str) -> str:
     return f"{own}.{name}" if own else name
 
 
-def _resolved_name(name: str, namespace: str, known: Mapping[str, Any]) -> str:
+def resolved_name(name: str, namespace: str, known: Mapping[str, Any]) -> str:
+    """The full name that a reference to a type means; the name itself if it is not known.
+
+    Args:
+        namespace: of the types around the reference.
+        known: the types by full name.
+    """
     return f"{namespace}.{name}" if namespace and "." not in name and f"{namespace}.{name}" in known else name
 
 
@@ -219,9 +94,9 @@ def _expand(content: Any, namespace: str, known: dict[str, Tree | None], path: t
     if len(path) > MAX_DEPTH:
         raise SchemaError(f"the schema is nested deeper than {MAX_DEPTH} levels")
     if isinstance(content, str):
-        if content in _PRIMITIVES:
+        if content in PRIMITIVES:
             return {"type": content}
-        name = _resolved_name(content, namespace, known)
+        name = resolved_name(content, namespace, known)
         if name not in known:
             raise SchemaError(f"the schema does not define the type `{content}` that it uses")
         definition = known[name]
@@ -233,11 +108,11 @@ def _expand(content: Any, namespace: str, known: dict[str, Tree | None], path: t
         _check_branches(branches)
         return {"type": "union", "branches": branches}
     kind = content["type"]
-    properties = {name: content[name] for name in sorted(_PROPERTIES & content.keys())}
-    if isinstance(kind, dict | list) or kind not in _PRIMITIVES | _NAMED | {"array", "map"}:
+    properties = _properties(content)
+    if isinstance(kind, dict | list) or kind not in PRIMITIVES | NAMED | {"array", "map"}:
         inner = _expand(kind, namespace, known, (*path, "type"))
         return {**inner, **properties} if isinstance(kind, dict) else inner
-    if kind in _PRIMITIVES:
+    if kind in PRIMITIVES:
         return {"type": kind, **properties}
     if kind == "array":
         items = _expand(content["items"], namespace, known, (*path, "items"))
@@ -245,13 +120,19 @@ def _expand(content: Any, namespace: str, known: dict[str, Tree | None], path: t
     if kind == "map":
         values = _expand(content["values"], namespace, known, (*path, "values"))
         return {"type": kind, **properties, "values": values}
-    name = _full_name(content, namespace)
-    if not all(map(_NAME.fullmatch, name.split("."))) or name in _PRIMITIVES:
+    return _define(content, namespace, known, path)
+
+
+def _define(content: Mapping[str, Any], namespace: str, known: dict[str, Tree | None], path: tuple[str, ...]) -> Tree:
+    """Expand a named type, and make it known."""
+    kind = content["type"]
+    name = full_name(content, namespace)
+    if not all(map(_NAME.fullmatch, name.split("."))) or name in PRIMITIVES:
         raise SchemaError(_invalid_name(name))
     if name in known:
         raise SchemaError(f"the type `{name}` is defined twice")
     known[name] = None
-    tree = {"type": kind, "name": name, **properties}
+    tree = {"type": kind, "name": name, **_properties(content)}
     if kind == "fixed":
         tree["size"] = _size(name, content["size"])
     if kind == "enum":
@@ -269,14 +150,8 @@ def _expand(content: Any, namespace: str, known: dict[str, Tree | None], path: t
     return tree
 
 
-def duplicate_names(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first two names that are equal, or differ only in case; no table can have both."""
-    seen: dict[str, str] = {}
-    for name in names:
-        if name.lower() in seen:
-            return seen[name.lower()], name
-        seen[name.lower()] = name
-    return None
+def _properties(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: content[name] for name in sorted(_PROPERTIES & content.keys())}
 
 
 def _invalid_name(name: str) -> str:
@@ -329,18 +204,6 @@ def _check_type(tree: Tree) -> None:
             )
 
 
-def _children(tree: Tree) -> Iterator[Tree]:
-    match tree["type"]:
-        case "union":
-            yield from tree["branches"]
-        case "array":
-            yield tree["items"]
-        case "map":
-            yield tree["values"]
-        case "record" | "error":
-            yield from (field["type"] for field in tree["fields"])
-
-
 class _Measures(NamedTuple):
     """Measures of a tree.
 
@@ -365,7 +228,7 @@ def _measure(tree: Tree, done: dict[int, _Measures]) -> _Measures:
     """
     if id(tree) not in done:
         _check_type(tree)
-        inner = [_measure(child, done) for child in _children(tree)]
+        inner = [_measure(child, done) for child in children(tree)]
         is_array_of_nothing = tree["type"] == "array" and not inner[0].takes_space
         done[id(tree)] = _Measures(
             depth=1 + max((one.depth for one in inner), default=0),
@@ -385,54 +248,3 @@ def _takes_space(tree: Tree, inner: Sequence[_Measures]) -> bool:
         case "fixed":
             return bool(tree["size"])
     return True
-
-
-def _compact(tree: Tree, defined: set[str]) -> Any:
-    kind = tree["type"]
-    if kind == "union":
-        return [_compact(branch, defined) for branch in tree["branches"]]
-    if kind in _PRIMITIVES:
-        logical = _decimal(tree)
-        return {"type": kind, **logical} if logical else kind
-    if kind == "array":
-        return {"type": "array", "items": _compact(tree["items"], defined)}
-    if kind == "map":
-        return {"type": "map", "values": _compact(tree["values"], defined)}
-    name = tree["name"]
-    if name in defined:
-        return name
-    defined.add(name)
-    if kind == "enum":
-        return {"type": "enum", "name": name, "symbols": tree["symbols"]}
-    if kind == "fixed":
-        return {"type": "fixed", "name": name, "size": tree["size"], **_decimal(tree)}
-    inner = [{"name": f["name"], "type": _compact(f["type"], defined)} for f in tree["fields"]]
-    return {"type": "record", "name": name, "fields": inner}
-
-
-def _decimal(tree: Tree) -> dict[str, Any]:
-    """The logical type of a decimal that fits Spark's; nothing for other bytes."""
-    size = decimal_size(tree) if is_decimal(tree) else None
-    return {"logicalType": "decimal", "precision": size[0], "scale": size[1]} if size else {}
-
-
-def _with_definitions(content: Any, namespace: str, definitions: Mapping[str, Any], placed: set[str]) -> Any:
-    if isinstance(content, str):
-        name = _resolved_name(content, namespace, definitions)
-        if name not in definitions or name in placed:
-            return content
-        placed.add(name)
-        return _with_definitions(definitions[name], "", definitions, placed)
-    if isinstance(content, list):
-        return [_with_definitions(branch, namespace, definitions, placed) for branch in content]
-    kind = content["type"]
-    if kind in ("record", "error"):
-        inside = _full_name(content, namespace).rpartition(".")[0]
-        inner = [{**f, "type": _with_definitions(f["type"], inside, definitions, placed)} for f in content["fields"]]
-        return {**content, "fields": inner}
-    for part in ("items", "values"):
-        if part in content:
-            return {**content, part: _with_definitions(content[part], namespace, definitions, placed)}
-    if isinstance(kind, dict | list) or kind not in _PRIMITIVES | _NAMED:
-        return {**content, "type": _with_definitions(kind, namespace, definitions, placed)}
-    return content

@@ -6,7 +6,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import quoted
-from cdc_lake.decode.schemas import Tree, fields, record
+from cdc_lake.decode.trees import Tree, fields, record
 
 _CORRUPT = "__corrupt"
 _OPTIONS = {

@@ -16,7 +16,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import quoted
-from cdc_lake.decode.schemas import SchemaError, Tree, connect_name, decimal_size, fields, is_decimal, non_null
+from cdc_lake.decode.schemas import SchemaError
+from cdc_lake.decode.trees import Tree, connect_name, decimal_size, fields, is_decimal, non_null
 from cdc_lake.decode.unscaled import MAX_DIGITS, is_too_long, plain_text
 
 OUT_OF_CALENDAR = "infinities and years outside 1 to 9999 become null"

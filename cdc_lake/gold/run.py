@@ -22,7 +22,7 @@ from cdc_lake.runs.context import Leases, lake_of, select, silver_targets
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import NewData, TableScheduler
 from cdc_lake.spark.session import planned_for, sibling
-from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.storage.files import Files
 from cdc_lake.tables.contract import Commit, Table, progress_of
 from cdc_lake.tables.progress import GoldProgress, SilverProgress
 
@@ -68,7 +68,7 @@ def run_gold(
 
 
 def _new_without_spark(
-    config: Config, files: LocalFiles | Storage, models: Mapping[str, GoldModel], done: TableReport
+    config: Config, files: Files, models: Mapping[str, GoldModel], done: TableReport
 ) -> NewData | None:
     """What is new, if the tables' logs show it."""
     model = models[done.table]

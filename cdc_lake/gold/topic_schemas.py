@@ -13,7 +13,7 @@ from cdc_lake.runs.context import open_gold, select, select_landed
 from cdc_lake.sinks.avro import topic_schemas
 from cdc_lake.sinks.kafka import KafkaSink
 from cdc_lake.spark.session import build_session
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 
 
 def kafka_sink(config: Config, settings: TopicSink) -> KafkaSink:

@@ -14,7 +14,8 @@ from cdc_lake.lake.open import TABLE_FOLDERS, gold_table, silver_table
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.lake.side import SideTable
 from cdc_lake.registries.registry import Registry
-from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.storage.files import Files
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.newest import Newest, newest_commit
@@ -56,7 +57,7 @@ class SilverTarget:
         """Its side table."""
         return SideTable(spark, self.side)
 
-    def newest(self, files: LocalFiles | Storage) -> Newest[SilverProgress] | None:
+    def newest(self, files: Files) -> Newest[SilverProgress] | None:
         """Its newest commit, read without Spark; see `newest_commit`."""
         return newest_commit(files, self.path, self.storage.format, SilverProgress)
 
@@ -100,7 +101,7 @@ class Lake:
         path = self.path("bronze", topic)
         return DeltaLakeTable(spark, path, partition_by=("ingest_date",), statistics=BRONZE_STATISTICS)
 
-    def newest_bronze(self, files: LocalFiles | Storage, topic: str) -> Newest[BronzeProgress] | None:
+    def newest_bronze(self, files: Files, topic: str) -> Newest[BronzeProgress] | None:
         """The newest commit of a topic's bronze table, read without Spark; see `newest_commit`."""
         return newest_commit(files, self.path("bronze", topic), "delta", BronzeProgress)
 
@@ -116,13 +117,11 @@ class Lake:
         """A model's table, which may not exist yet."""
         return gold_table(spark, self.path("gold", model), stored_in)
 
-    def newest_gold(
-        self, files: LocalFiles | Storage, model: str, stored_in: StorageConfig
-    ) -> Newest[GoldProgress] | None:
+    def newest_gold(self, files: Files, model: str, stored_in: StorageConfig) -> Newest[GoldProgress] | None:
         """The newest commit of a model's table, read without Spark; see `newest_commit`."""
         return newest_commit(files, self.path("gold", model), stored_in.format, GoldProgress)
 
-    def schema_files(self, files: Storage | LocalFiles, registry: Registry | None = None) -> SchemaFiles:
+    def schema_files(self, files: Files, registry: Registry | None = None) -> SchemaFiles:
         """The schemas that the lake keeps; with a registry also those that it knows."""
         return SchemaFiles(files, self.root, registry)
 
@@ -130,15 +129,15 @@ class Lake:
         """A table's lease; see `Lease`."""
         return Lease(storage, self.path(f"_leases/{layer}", table), table, run_id, seconds)
 
-    def names(self, files: Storage | LocalFiles, layer: str = "bronze") -> list[str]:
+    def names(self, files: Files, layer: str = "bronze") -> list[str]:
         """The topics with a table of a layer; for gold the models."""
         return [folder.replace("/", ".") for folder in files.folders(self.folder(layer), *TABLE_FOLDERS)]
 
-    def holds(self, files: Storage | LocalFiles, layer: str, table: str) -> bool:
+    def holds(self, files: Files, layer: str, table: str) -> bool:
         """Whether a table exists."""
         return files.holds(self.path(layer, table), *TABLE_FOLDERS)
 
-    def check_is_in_no_table(self, files: Storage | LocalFiles, layer: str, table: str) -> None:
+    def check_is_in_no_table(self, files: Files, layer: str, table: str) -> None:
         """Check that a table's folder is not inside another table's folder; call this before opening the table.
 
         VACUUM removes files inside a table that its log does not name, and `names` does not look for tables there.

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc_lake.errors import InfrastructureError, TableLockedError
 from cdc_lake.storage.exhaustion import exhaustion_error
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from cdc_lake.columns import BATCH
 from cdc_lake.config import StorageConfig
 from cdc_lake.errors import ConfigError, InstallationError
 from cdc_lake.spark.versions import has_hudi
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import P, Table
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.hudi import HudiTable

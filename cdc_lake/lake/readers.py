@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from cdc_lake.lake.lake import BronzeTable, Lake, SilverTarget
 from cdc_lake.lake.open import TABLE_FOLDERS
-from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.storage.files import Files
 from cdc_lake.tables.contract import Table, progress_of
 from cdc_lake.tables.newest import DataFile, newest_rows, newest_schema, rows_where
 from cdc_lake.tables.progress import BronzeProgress, SilverProgress
@@ -84,7 +84,7 @@ class Reader(Protocol):
 class FilesReader:
     """Reads without Spark. Raises `NeedsSparkError` where the files do not answer for certain."""
 
-    def __init__(self, lake: Lake, files: LocalFiles | Storage) -> None:
+    def __init__(self, lake: Lake, files: Files) -> None:
         self._lake = lake
         self._files = files
 
@@ -114,7 +114,7 @@ class FilesReader:
 class _RowsInFiles:
     """Reads data files that their statistics do not rule out."""
 
-    def __init__(self, files: LocalFiles | Storage, rows: Sequence[DataFile]) -> None:
+    def __init__(self, files: Files, rows: Sequence[DataFile]) -> None:
         self._files = files
         self._rows = rows
 

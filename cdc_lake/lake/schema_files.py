@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 from cdc_lake.decode.records import WriterSchema, avro_schema, schema_text
 from cdc_lake.errors import DamagedFileError, InfrastructureError
 from cdc_lake.registries.registry import RegisteredSchema, Registry, is_id
-from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.storage.files import Files
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _EMBEDDED = "embedded"
@@ -28,7 +28,7 @@ class SchemaFiles:
         registry: called once per id and run; none for readers of bronze and of files, which only use fingerprints.
     """
 
-    def __init__(self, storage: Storage | LocalFiles, root: str, registry: Registry | None = None) -> None:
+    def __init__(self, storage: Files, root: str, registry: Registry | None = None) -> None:
         self._storage = storage
         self._folder = f"{root}/_schemas"
         self._registry = registry

@@ -26,15 +26,10 @@ from cdc_lake.columns import (
     START_ID,
 )
 from cdc_lake.errors import DamagedFileError, TableLockedError
-from cdc_lake.storage.files import Storage
-from cdc_lake.tables.delta import (
-    CONFLICTS,
-    PROPERTIES,
-    USER_METADATA,
-    DeltaLakeTable,
-    commit_settings,
-    constraint_error,
-)
+from cdc_lake.storage.hadoop import Storage
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.delta_properties import DEFAULTS
+from cdc_lake.tables.delta_write import USER_METADATA, committing
 from cdc_lake.tables.newest import LOG_FOLDER
 from cdc_lake.tables.progress import SidePin, SilverProgress
 
@@ -143,7 +138,7 @@ class SideTable:
         stays = (F.col("at_ms") >= forget_before_ms) | (F.col("kind") == REJECTED_ENTRY)
         kept = self.read(pin).where(stays).join(entries, ["kind", "id"], "left_anti")
         rows = kept.unionByName(entries.where(~F.col(DELETE)).select(*SIDE))
-        rows.write.format("delta").mode("overwrite").options(**PROPERTIES, overwriteSchema="true").save(self.path)
+        rows.write.format("delta").mode("overwrite").options(**DEFAULTS, overwriteSchema="true").save(self.path)
 
     def _version_of(self, commit: str, head: int) -> int:
         """The version of a commit after `head`; `head` if the commit changed nothing."""
@@ -183,15 +178,8 @@ class SideTable:
         commit = uuid.uuid4().hex
         # The entries are computed already, so Delta need not materialize them.
         settings = {USER_METADATA: commit, "merge.materializeSource": "none"}
-        try:
-            with commit_settings(self._spark, settings):
-                yield commit
-        except CONFLICTS as exc:
-            raise self._locked() from exc
-        except (PySparkException, Py4JJavaError) as exc:
-            if known := constraint_error(self.path, exc):
-                raise known from exc
-            raise
+        with committing(self._spark, self.path, settings, self._locked):
+            yield commit
 
     def _locked(self) -> TableLockedError:
         return TableLockedError(

@@ -15,7 +15,7 @@ from cdc_lake.operations.quarantine_work import QuarantineWork, run_on_bronze
 from cdc_lake.runs.context import Leases
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.progress import BronzeProgress
 
 

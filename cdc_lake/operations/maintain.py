@@ -13,7 +13,7 @@ from cdc_lake.lake.side import SideTable
 from cdc_lake.runs.context import Leases, lake_of, open_gold, select_landed, silver_targets
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table
 
 

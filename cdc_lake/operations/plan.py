@@ -24,7 +24,7 @@ from cdc_lake.silver.table_run import SilverRun, check_columns, read_only_run
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource, offsets_of
 from cdc_lake.spark.session import build_session, is_little
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import progress_of
 
 

@@ -26,7 +26,7 @@ from cdc_lake.points import milliseconds
 from cdc_lake.runs.context import lake_of, select_landed, silver_targets
 from cdc_lake.silver.events import log_position
 from cdc_lake.spark.session import build_session
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import progress_of
 
 COORDINATES = ("topic", "generation", "partition", "offset")

@@ -24,7 +24,7 @@ from cdc_lake.silver.events import log_position
 from cdc_lake.silver.reader import BronzeReader
 from cdc_lake.silver.table_run import read_only_run
 from cdc_lake.spark.session import build_session
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 
 _SHOWN_BYTES = 256
 """Bytes of a key or a value that are shown."""

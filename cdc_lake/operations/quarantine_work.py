@@ -14,7 +14,7 @@ from cdc_lake.operations.quarantine import COORDINATES, Selection
 from cdc_lake.runs.context import Leases, end_report, lake_of, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import progress_of
 from cdc_lake.tables.progress import BronzeProgress
 

@@ -21,7 +21,7 @@ from cdc_lake.registries.registry import Registry
 from cdc_lake.runs.context import Leases, lake_of
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.progress import BronzeProgress
 
 _DECIDED = (

@@ -22,7 +22,8 @@ from cdc_lake.runs.report import Report
 from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource
 from cdc_lake.spark.session import build_session, lake_files
-from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.storage.files import Files
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.damage import damage_error, with_cure
 from cdc_lake.tables.progress import BronzeProgress
 
@@ -201,7 +202,7 @@ def _seconds_since(then_ms: int | None) -> float:
     return 0.0 if then_ms is None else round(max(time.time() - then_ms / 1000, 0.0), 1)
 
 
-def _last_runs(storage: Storage | LocalFiles, folder: str) -> Mapping[tuple[str, str], LastRun]:
+def _last_runs(storage: Files, folder: str) -> Mapping[tuple[str, str], LastRun]:
     """The last run by layer and table, from the latest reports."""
     found: dict[tuple[str, str], LastRun] = {}
     for report in _reports(storage, folder):
@@ -216,7 +217,7 @@ def _last_runs(storage: Storage | LocalFiles, folder: str) -> Mapping[tuple[str,
     return found
 
 
-def _reports(storage: Storage | LocalFiles, folder: str) -> Iterator[Report]:
+def _reports(storage: Files, folder: str) -> Iterator[Report]:
     names = [name for name in storage.names(folder) if name.endswith(".json")]
     for name in reversed(names[-_MAX_REPORTS:]):
         yield Report.model_validate_json(storage.read_text(f"{folder}/{name}"))

@@ -25,7 +25,7 @@ from cdc_lake.silver.events import log_position
 from cdc_lake.silver.reader import BronzeReader
 from cdc_lake.silver.table_run import SilverRun, read_only_run
 from cdc_lake.spark.session import build_session, is_little, lake_files, planned_for
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import progress_of
 
 Verdict = Literal["decides", "counts", "lost", "paired", "rejected", "quarantined", "dropped", "not folded yet"]

@@ -30,7 +30,7 @@ from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.events import log_position
 from cdc_lake.silver.merge import fold_events
 from cdc_lake.silver.table_run import has_former_key, is_before, read_only_run
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table, progress_of
 from cdc_lake.tables.progress import BronzeProgress, GoldProgress, KeyFrom
 

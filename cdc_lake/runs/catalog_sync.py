@@ -29,7 +29,8 @@ from cdc_lake.partitioning import joint_name
 from cdc_lake.runs.context import PARALLEL_READS, lake_of, needs_hadoop, select, silver_targets
 from cdc_lake.runs.report import Failure, Report
 from cdc_lake.spark.session import build_session, hadoop, is_alive, lake_files
-from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.storage.files import Files
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table
 from cdc_lake.tables.delta import DeltaLakeTable
 
@@ -102,7 +103,7 @@ def _sync_after_run(config: Config, report: Report, spark: SparkSession, layer: 
             storage.remove(mark)
 
 
-def is_catalog_current(config: Config, files: LocalFiles | Storage, layer: str) -> bool:
+def is_catalog_current(config: Config, files: Files, layer: str) -> bool:
     """Whether the catalog has the latest state of all tables of a layer, or no catalog is set."""
     return config.catalog.type == "none" or not files.names(_mark_path(config, layer))
 
@@ -264,7 +265,7 @@ def _put(catalog: Catalog, entry: Entry) -> None:
     catalog.put(entry)
 
 
-def _entry(config: Config, reader: Reader, files: LocalFiles | Storage, table: _LakeTable) -> Entry | None:
+def _entry(config: Config, reader: Reader, files: Files, table: _LakeTable) -> Entry | None:
     """The catalog entry of a table; None if the table does not exist."""
     found = reader.columns(table.path, table.stored_in.format, table.open)
     if found is None:
@@ -368,7 +369,7 @@ def _session(config: Config) -> SparkSession:
     return build_session("cdc_lake catalog", config.max_record_bytes)
 
 
-def _table_names(config: Config, storage: Storage | LocalFiles, layer: str) -> list[str]:
+def _table_names(config: Config, storage: Files, layer: str) -> list[str]:
     """The tables of a layer by their names in reports; those of silver and gold may not exist yet."""
     if layer == "gold":
         return model_names(Path(config.gold.models))

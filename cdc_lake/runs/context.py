@@ -20,7 +20,9 @@ from cdc_lake.lake.lease import Holder, Lease
 from cdc_lake.runs.metrics import export
 from cdc_lake.runs.report import Failure, Report, TableReport, time_in_name
 from cdc_lake.storage.exhaustion import exhaustion_error
-from cdc_lake.storage.files import LocalFiles, Storage, is_draft
+from cdc_lake.storage.files import Files, is_draft
+from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.local import LocalFiles
 from cdc_lake.tables.contract import P, Table
 from cdc_lake.tables.progress import GoldProgress
 
@@ -63,9 +65,7 @@ def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) 
     return list(found)
 
 
-def select_landed(
-    config: Config, storage: Storage | LocalFiles, patterns: Sequence[str], layer: str = "bronze"
-) -> list[str]:
+def select_landed(config: Config, storage: Files, patterns: Sequence[str], layer: str = "bronze") -> list[str]:
     """The topics with a bronze table, or models with a gold table, that match `patterns`.
 
     Raises:
@@ -80,7 +80,7 @@ def select_landed(
     return select(patterns, there, f"table in {lake.folder(layer)}", f"run the {layer} job first")
 
 
-def needs_hadoop(config: Config, files: Storage | LocalFiles) -> bool:
+def needs_hadoop(config: Config, files: Files) -> bool:
     """Whether a local lake has no table, so that its path may be on Hadoop's default file system."""
     return isinstance(files, LocalFiles) and not lake_of(config).names(files)
 
@@ -167,7 +167,7 @@ class Leases:
         return lake_of(self._config).lease(self._storage, self._layer, table, self._run_id, seconds)
 
 
-def end_report(storage: Storage | LocalFiles, config: Config, report: Report) -> None:
+def end_report(storage: Files, config: Config, report: Report) -> None:
     """Close the report, export its metrics, and write it to `<root>/_runs` if it has news.
 
     A report that cannot be written is logged instead.

@@ -10,7 +10,7 @@ from cdc_lake.brokers import permanent_error
 from cdc_lake.errors import CdcLakeError, ConfigError, DamagedFileError, DataLossError, InfrastructureError
 from cdc_lake.sources.files import OVERLAP
 from cdc_lake.storage.exhaustion import exhaustion_error
-from cdc_lake.storage.files import ACCESS_DENIED
+from cdc_lake.storage.hadoop import ACCESS_DENIED
 from cdc_lake.tables.damage import damage_error, with_cure
 
 _LOST_NODE_SIGNS = ("ExecutorLostFailure", "FetchFailed", "no longer alive", "Worker lost", "worker lost")

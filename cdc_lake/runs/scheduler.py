@@ -46,7 +46,9 @@ from cdc_lake.spark.session import (
     sibling,
 )
 from cdc_lake.spark.versions import session_class
-from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.storage.files import Files
+from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.local import LocalFiles
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -129,7 +131,7 @@ class TableScheduler:
             self._sessions.append(build_session(f"cdc_lake {layer}", config.max_record_bytes, is_short=self._is_short))
         return self._sessions[0]
 
-    def files(self, config: Config) -> LocalFiles | Storage:
+    def files(self, config: Config) -> Files:
         """The lake's files, for reading; see `session.lake_files`."""
         return lake_files(config.lake.root, self.session)
 
@@ -137,7 +139,7 @@ class TableScheduler:
         self,
         config: Config,
         report: Report,
-        files: LocalFiles | Storage,
+        files: Files,
         tables: Sequence[str],
         look: Callable[[TableReport], NewData | None],
     ) -> bool:
@@ -191,7 +193,7 @@ class TableScheduler:
             self._has_checked_access = True
         return storage
 
-    def end(self, files: LocalFiles | Storage, config: Config, report: Report) -> None:
+    def end(self, files: Files, config: Config, report: Report) -> None:
         """End a run. A continuous run leaves a report only if it did something, or if other tables fail than before.
 
         Args:

@@ -11,7 +11,7 @@ from cdc_lake.decode import framing
 from cdc_lake.decode.envelope import ROW_OPS, row_fields, row_of, row_or_before
 from cdc_lake.decode.key import key_fields, key_from_row, key_values
 from cdc_lake.decode.records import DecodedLayout, DecodedLayouts, WriterSchema, with_decoded_keys, with_decoded_values
-from cdc_lake.decode.schemas import Tree
+from cdc_lake.decode.trees import Tree
 from cdc_lake.decode.types import stored_types, type_mapping
 from cdc_lake.silver.evolution import Layout, SentColumns
 from cdc_lake.silver.key_changes import key_change_id

@@ -13,7 +13,7 @@ from cdc_lake.columns import (
     quoted,
 )
 from cdc_lake.errors import DataLossError, DuplicateKeyError
-from cdc_lake.fold import arrow
+from cdc_lake.fold.stream import LIFETIME_PIECE, ROW_PIECE, VALUES_PIECE
 from cdc_lake.fold.table_events import TableEvents
 from cdc_lake.silver import inherited_values, side_entries
 from cdc_lake.silver.batch import Batch
@@ -82,10 +82,10 @@ class Totals:
                 number(F.col(name))
                 for name in ("is_out_of_order", "has_duplicates", "is_compared", "is_log_reset", "is_refolded")
             ),
-            number(role == arrow.VALUES_PIECE),
-            number(role == arrow.LIFETIME_PIECE),
-            number(F.col("moved_by").isNotNull() & (role == arrow.ROW_PIECE)),
-            number((role == arrow.ROW_PIECE) & (side_entries.key_is_remembered() | F.col("has_memory"))),
+            number(role == VALUES_PIECE),
+            number(role == LIFETIME_PIECE),
+            number(F.col("moved_by").isNotNull() & (role == ROW_PIECE)),
+            number((role == ROW_PIECE) & (side_entries.key_is_remembered() | F.col("has_memory"))),
         )
         return cls(*found.collect()[0])
 
@@ -128,7 +128,7 @@ class FoldResult:
         rows, large = self._decoded(self._rows), self._row_schema.large
         if self.totals.other_values:
             other_values = collect_large_values(
-                self._decoded(self._of_role(arrow.VALUES_PIECE)), ["key"], large
+                self._decoded(self._of_role(VALUES_PIECE)), ["key"], large
             ).withColumnRenamed("large_values", OTHER_VALUES)
             rows = rows.join(other_values, "key", "left")
         return changes(rows, self._row_schema, batch=commit)
@@ -148,7 +148,7 @@ class FoldResult:
     def _rows(self) -> DataFrame:
         """The pieces of rows, with the values that they inherit from ended lifetimes."""
         waits = F.when(~self._row_schema.is_emptied(), F.col("moved_by"))
-        rows = self._of_role(arrow.ROW_PIECE).withColumn("moved_by", waits)
+        rows = self._of_role(ROW_PIECE).withColumn("moved_by", waits)
         if self._lifetimes is None:
             return rows.withColumn(INHERITED_COLUMNS, string_array(()))
         moved_rows = rows.where(F.col("moved_by").isNotNull()).select("key", "moved_by", "missing")
@@ -170,7 +170,7 @@ class FoldResult:
     def _ended_lifetimes(self) -> DataFrame:
         """The lifetimes that this batch's key changes ended."""
         batch, large = self.batch, self.schemas.large
-        ended = self._decoded(self._of_role(arrow.LIFETIME_PIECE))
+        ended = self._decoded(self._of_role(LIFETIME_PIECE))
         stored = None
         if batch.progress is not None:
             rows = rows_with_keys(batch.silver, ended, list(self.layout.keys))

@@ -28,6 +28,7 @@ from cdc_lake.columns import (
 )
 from cdc_lake.fold import arrow
 from cdc_lake.fold.rules import STARTS, STREAMING_OPS, UPSERTS
+from cdc_lake.fold.stream import EVENT, LIFETIME_PIECE, MEMORY, PIECES, ROW, Rules
 from cdc_lake.fold.table_events import TableEvents
 from cdc_lake.silver import inherited_values
 from cdc_lake.silver.batch import Batch
@@ -70,7 +71,7 @@ def fold_events(batch: Batch) -> "FoldResult":
             return found
         keys = found.pieces.where("is_out_of_order").select("key")
         if may_be_named_before:
-            ended = found.pieces.where(F.col("role") == arrow.LIFETIME_PIECE)
+            ended = found.pieces.where(F.col("role") == LIFETIME_PIECE)
             keys = keys.unionByName(inherited_values.ambiguous_key_changes(ended, batch.remembered))
             if keys.isEmpty():
                 return found
@@ -95,7 +96,7 @@ def _fold_rows(
 ) -> "FoldResult":
     """Fold bronze's rows. Their column `refold` says whether their key is refolded; `refold` has these keys."""
     run, progress = batch.run, batch.progress
-    rules = arrow.Rules(
+    rules = Rules(
         large=list(schemas.large),
         hard=run.settings.deletes.mode == "hard",
         truncates_hard=run.truncates == "hard",
@@ -108,7 +109,7 @@ def _fold_rows(
     history = _events(batch, schemas, rows, has_key_changes=refold is not None or batch.counts.key_changes > 0)
     if progress is not None:
         history = _with_stored(batch, schemas, history, refold)
-    schema = StructType([*from_arrow_schema(arrow.PIECES), history.schema["pk"]])
+    schema = StructType([*from_arrow_schema(PIECES), history.schema["pk"]])
     with _arrow_batches(run.spark, largest):
         pieces = (
             history.repartition("key")
@@ -141,7 +142,7 @@ def _events(batch: Batch, schemas: BatchSchemas, rows: DataFrame, *, has_key_cha
     order = {"position": "source_position", "domain": "position_domain", "ts_ms": "source_ts_ms"}
     return events.select(
         *("key", "pk"),
-        F.lit(arrow.EVENT).alias("rank"),
+        F.lit(EVENT).alias("rank"),
         F.col(KAFKA).alias("log_position"),
         "op",
         (F.col("op").isin(*STREAMING_OPS) & F.col("snapshot").isNull()).alias("is_streaming"),
@@ -176,7 +177,7 @@ def _with_stored(batch: Batch, schemas: BatchSchemas, events: DataFrame, refold:
     rows = silver.select(
         F.col(KEY).alias("key"),
         F.struct(*(F.col(quoted(name)).alias(name) for name in schemas.layout.keys)).alias("pk"),
-        F.lit(arrow.ROW).alias("rank"),
+        F.lit(ROW).alias("rank"),
         F.col(KAFKA).alias("log_position"),
         F.col("__op").alias("op"),
         F.col(ORDER).alias("order"),
@@ -191,7 +192,7 @@ def _with_stored(batch: Batch, schemas: BatchSchemas, events: DataFrame, refold:
             "seen": F.col(SEEN),
         }
         remembered = (column.alias(name) for name, column in columns.items())
-        parts.append(entries.select("key", F.lit(arrow.MEMORY).alias("rank"), *remembered))
+        parts.append(entries.select("key", F.lit(MEMORY).alias("rank"), *remembered))
     for part in parts:
         if refold is None:
             part = part.withColumn("refold", F.lit(False))

@@ -28,7 +28,8 @@ from cdc_lake.silver.merge import fold_events
 from cdc_lake.silver.reader import BatchSchemas
 from cdc_lake.silver.table_run import SilverRun, check_columns
 from cdc_lake.spark.session import batch_bytes, planned_for
-from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.storage.files import Files
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table, progress_of
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import BronzeProgress, SilverProgress
@@ -89,7 +90,7 @@ def _targets(config: Config, topics: Sequence[str]) -> dict[str, SilverTarget]:
 
 
 def _new_without_spark(
-    config: Config, files: LocalFiles | Storage, targets: Mapping[str, SilverTarget], done: TableReport
+    config: Config, files: Files, targets: Mapping[str, SilverTarget], done: TableReport
 ) -> NewData | None:
     """What is new, if the tables' logs show it."""
     target = targets[done.table]

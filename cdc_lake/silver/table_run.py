@@ -24,7 +24,7 @@ from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.lake.side import SideTable
 from cdc_lake.runs.report import TableReport
 from cdc_lake.silver.evolution import Layout
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table
 from cdc_lake.tables.progress import BronzeProgress, KeyFrom, SilverProgress
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from cdc_lake.decode.schemas import Tree, connect_name, is_decimal, non_null
+from cdc_lake.decode.trees import Tree, connect_name, is_decimal, non_null
 
 
 def unavailable(

@@ -35,7 +35,9 @@ from cdc_lake.spark.versions import (
     start_jvm,
 )
 from cdc_lake.storage.exhaustion import TEMPORARY, exhaustion_error
-from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.storage.files import Files
+from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.local import LocalFiles
 
 DRIVER_OPTIONS: Final = "spark.driver.extraJavaOptions"
 EXECUTOR_OPTIONS: Final = "spark.executor.extraJavaOptions"
@@ -246,7 +248,7 @@ def _remember_names(spark: SparkSession) -> None:
             holder = found
 
 
-def lake_files(root: str, spark: SparkSession | None) -> LocalFiles | Storage:
+def lake_files(root: str, spark: SparkSession | None) -> Files:
     """The files of a lake, without creating a session, and for local lakes without a JVM.
 
     Args:

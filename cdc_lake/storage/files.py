@@ -1,446 +1,68 @@
-"""Read and write files of the lake in local folders, HDFS and object stores: small files, and parts of large ones."""
+"""The files of a lake, in any store, and their drafts: a file becomes visible when it is complete."""
 
-import io
-import os
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
-from urllib.parse import urlsplit
+from typing import BinaryIO
 
-from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
-
-from cdc_lake.aws import S3_SCHEMES
-from cdc_lake.errors import ConfigError, InfrastructureError
-from cdc_lake.storage.exhaustion import exhaustion_error
-from cdc_lake.storage.s3 import ConditionalPuts
-
-_WHOLE_OBJECTS = (*S3_SCHEMES, "gs")
-"""Stores in which a file appears complete when it is closed, and in which renaming copies."""
-_UNREACHABLE = ("ConnectException", "NoRouteToHost", "SocketTimeout", "ConnectTimeout", "UnknownHost", "AWSClientIO")
-"""Errors of Hadoop's file systems if a store cannot be reached; other errors are responses of the store."""
-
-ACCESS_DENIED = ("AccessDeniedException", "AccessControlException", "403 Forbidden", "401 Unauthorized")
-"""Errors of Hadoop's file systems if a store denies access: S3 and local folders, HDFS, HTTP stores."""
-
-_CHECKSUM = re.compile(r"\..+\.crc")
-"""Names of checksum files, which Hadoop writes and hides."""
 _DRAFT = re.compile(r".+\.[0-9a-f]+\.tmp")
 """Names of files that are being written, or whose writer was killed."""
-_FILE_STATUS = re.compile(r"FileStatus\{path=(.*?); isDirectory=false; .*?\bmodification_time=(\d+);")
 
 
-@contextmanager
-def translated(where: str, what: str, todo: str, folder: str) -> Iterator[None]:
-    """Translate a store's errors to cdc_lake's.
+class Files(ABC):
+    """Small files, and parts of large ones: `LocalFiles` without Spark, or Hadoop's `Storage`."""
 
-    Args:
-        where, what, todo: of the error.
-        folder: the folder in use.
-
-    Raises:
-        ConfigError: the store rejects the operation.
-        InfrastructureError: the store does not respond, or is full.
-    """
-    try:
-        yield
-    except Py4JJavaError as exc:
-        if error := exhaustion_error(where, exc, folder):
-            raise error from exc
-        message = exc.java_exception.toString().splitlines()[0][:300]
-        if any(sign in message for sign in _UNREACHABLE):
-            raise InfrastructureError(where, f"the store does not respond: {message}", "run again") from exc
-        raise ConfigError(where, f"{what}: {message}", todo) from exc
-
-
-class _Files(ABC):
     @abstractmethod
     def exists(self, path: str) -> bool:
         """Whether there is a file or folder at `path`."""
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """Names of a folder's entries without drafts, sorted; empty if the folder does not exist."""
+
+    @abstractmethod
+    def size(self, folder: str) -> int:
+        """Total bytes of the files below a folder."""
+
+    @abstractmethod
+    def read_bytes(self, path: str) -> bytes | None:
+        """The content of a file; none if it does not exist."""
+
+    @abstractmethod
+    def read_text(self, path: str) -> str:
+        """The whole text of a file."""
+
+    @abstractmethod
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for random access."""
+
+    @abstractmethod
+    def write_once(self, path: str, text: str) -> None:
+        """Write a file whose name determines its content; an existing file is not changed."""
+
+    @abstractmethod
+    def remove(self, path: str) -> None:
+        """Remove a file, if it exists."""
 
     def holds(self, folder: str, *entries: str) -> bool:
         """Whether a folder contains one of these entries."""
         return any(self.exists(f"{folder}/{entry}") for entry in entries)
 
-
-class LocalFiles(_Files):
-    """The files of a lake in a local folder, without Hadoop and a JVM."""
-
-    @classmethod
-    def of(cls, root: str) -> "LocalFiles | None":
-        """The files of a lake; none unless its root is surely a local folder.
-
-        Args:
-            root: the lake's root from the settings.
-        """
-        scheme, has_scheme, _ = root.partition("/")[0].partition(":")
-        if has_scheme:
-            return cls() if scheme == "file" else None
-        # Hadoop's configuration decides what a path without a scheme means.
-        return None if os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR") else cls()
-
-    def path(self, path: str) -> Path:
-        """The local path of a Hadoop path, which does not use percent-encoding."""
-        return Path(re.sub("^file:(//)?", "", path))
-
-    def names(self, folder: str) -> list[str]:
-        """Names of a folder's entries, sorted, without drafts and checksums; empty if the folder cannot be read."""
-        try:
-            names = os.listdir(self.path(folder))
-        except OSError:
-            return []
-        return sorted(name for name in names if not (is_draft(name) or _CHECKSUM.fullmatch(name)))
-
-    def read_bytes(self, path: str) -> bytes:
-        """The content of a file."""
-        return self.path(path).read_bytes()
-
-    def read_text(self, path: str) -> str:
-        """The whole text of a file."""
-        return self.path(path).read_text(encoding="utf-8")
-
-    def open(self, path: str) -> BinaryIO:
-        """Open a file for random access."""
-        return self.path(path).open("rb")
-
-    def exists(self, path: str) -> bool:
-        """Whether there is a file or folder at `path`."""
-        return self.path(path).exists()
-
     def folders(self, root: str, *entries: str) -> Iterator[str]:
         """The folders below `root` that contain one of these entries, as relative paths, sorted."""
-        for name in self.names(root):
+        for name in self._subfolders(root):
             below = f"{root}/{name}"
             if self.holds(below, *entries):
                 yield name
             else:
                 yield from (f"{name}/{deeper}" for deeper in self.folders(below, *entries))
 
-    def size(self, folder: str) -> int:
-        """Total bytes of the files below a folder, without checksums."""
-        files = self.path(folder).rglob("*")
-        return sum(file.stat().st_size for file in files if file.suffix != ".crc" and file.is_file())
-
-    def remove(self, path: str) -> None:
-        """Remove a file and its checksum, if they exist."""
-        file = self.path(path)
-        for one in (file, file.with_name(f".{file.name}.crc")):
-            one.unlink(missing_ok=True)
-
-    def write_once(self, path: str, text: str) -> None:
-        """Write a file whose name determines its content; an existing file is not changed.
-
-        Raises:
-            ConfigError: the file cannot be written.
-            InfrastructureError: the disk is full.
-        """
-        file = self.path(path)
-        if file.exists():
-            return
-        try:
-            _write_whole(file, text)
-        except OSError as exc:
-            todo = "allow the job's user to write, read and remove files there"
-            raise exhaustion_error(path, exc, str(file.parent)) or ConfigError(
-                path, f"it cannot be written: {exc.strerror}", todo
-            ) from exc
-
-
-class Storage(_Files):
-    """Files by Hadoop path."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._use(spark._jvm, spark._jsc.hadoopConfiguration())
-
-    @classmethod
-    def of(cls, jvm: Any, conf: Any) -> "Storage":
-        """Like the constructor, without a session.
-
-        Args:
-            conf: Hadoop's configuration.
-        """
-        storage = cls.__new__(cls)
-        storage._use(jvm, conf)
-        return storage
-
-    def _use(self, jvm: Any, conf: Any) -> None:
-        self._jvm = jvm
-        self._conf = conf
-        self._puts: dict[str, ConditionalPuts] = {}
-        self._path = jvm.org.apache.hadoop.fs.Path  # once: py4j makes a call for each part of a class name
-
-    def check_access(self, root: str) -> None:
-        """Check that files can be written, read and removed there, with a file of a unique name.
-
-        Raises:
-            ConfigError: one of the operations fails.
-            InfrastructureError: the store does not respond, or is full.
-        """
-        path = f"{root}/_access-{uuid.uuid4().hex}"
-        for doing, do in (
-            ("written", lambda: self._create(path, path, overwrite=False)),
-            ("read", lambda: self.read_text(path)),
-            ("removed", lambda: self._fs(path).delete(self._path(path), False)),
-        ):
-            todo = "allow the job's user to write, read and remove files there, or set another root; nothing was read"
-            with translated(f"lake.root: {root}", f"a file there cannot be {doing}", todo, root):
-                do()
-
-    def exists(self, path: str) -> bool:
-        """Whether there is a file or folder at `path`."""
-        return bool(self._fs(path).exists(self._path(path)))
-
-    def names(self, folder: str) -> list[str]:
-        """Names of a folder's entries without drafts, sorted; empty if the folder does not exist."""
-        return [name for name in self.names_with_drafts(folder) if not is_draft(name)]
-
-    def names_with_drafts(self, folder: str) -> list[str]:
-        """Names of a folder's entries, sorted; empty if the folder does not exist."""
-        return sorted(status.getPath().getName() for status in self._listed(folder))
-
-    def sizes(self, folder: str) -> dict[str, int]:
-        """Sizes in bytes of a folder's files, by name; empty if the folder does not exist."""
-        return {status.getPath().getName(): status.getLen() for status in self._listed(folder) if status.isFile()}
-
-    def is_atomic(self, path: str) -> bool:
-        """Whether files appear in this store only when they are complete."""
-        return self._scheme(path) in _WHOLE_OBJECTS
-
-    def files(self, folder: str) -> Iterator[tuple[str, int]]:
-        """Paths of the files below a folder, each with its modification time in ms."""
-        if not self.exists(folder):
-            return
-        if local := self._local(folder):  # Hadoop starts a process `ls` for each file
-            for file in local.rglob("*"):
-                if file.is_file():
-                    yield f"{folder}/{file.relative_to(local)}", file.stat().st_mtime_ns // 1_000_000
-            return
-        found = self._fs(folder).listFiles(self._path(folder), True)
-        listed = self._jvm.org.apache.hadoop.util.functional.RemoteIterators.toList(found)
-        # From one text: py4j calls for each path and time would take a minute for ten thousand files.
-        found = _FILE_STATUS.findall(listed.toString())
-        assert len(found) == listed.size(), "Hadoop changed the text of FileStatus"
-        yield from ((path, int(modified_ms)) for path, modified_ms in found)
-
-    def read_text(self, path: str) -> str:
-        """The whole text of a file."""
-        stream = self._fs(path).open(self._path(path))
-        try:
-            text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-            return text
-        finally:
-            stream.close()
-
-    def read_bytes(self, path: str) -> bytes | None:
-        """The content of a file; none if it does not exist, or does not match its checksum."""
-        try:
-            stream = self._fs(path).open(self._path(path))
-            try:
-                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-            finally:
-                stream.close()
-        except Py4JJavaError as exc:
-            if _is(exc, "FileNotFoundException") or _is(exc, "ChecksumException"):
-                return None
-            raise
-
-    def open(self, path: str) -> BinaryIO:
-        """Open a file for random access."""
-        fs, at = self._fs(path), self._path(path)
-        status = fs.getFileStatus(at)
-        stream = fs.openFile(at).withFileStatus(status).build().get()  # saves S3 another request for the length
-        return cast(BinaryIO, _HadoopFile(stream, status.getLen(), self._jvm.org.apache.commons.io.IOUtils))
-
-    def first_line(self, path: str) -> str | None:
-        """The first line of a file; none if the file does not exist or is empty."""
-        try:
-            stream = self._fs(path).open(self._path(path))
-        except Py4JJavaError as exc:
-            if _is(exc, "FileNotFoundException"):
-                return None
-            raise
-        try:
-            reader = self._jvm.java.io.BufferedReader(self._jvm.java.io.InputStreamReader(stream, "UTF-8"))
-            line: str | None = reader.readLine()
-            return line
-        finally:
-            stream.close()
-
-    def write_once(self, path: str, text: str) -> None:
-        """Write a file whose name determines its content; an existing file is not changed."""
-        if self.exists(path):
-            return
-        if local := self._local(path):
-            _write_whole(local, text)
-        elif self.is_atomic(path):
-            self._create(path, text, overwrite=True)
-        else:
-            draft = _draft(path)
-            self._create(draft, text, overwrite=False)
-            self._publish(draft, path)
-
-    def create_exclusively(self, path: str, text: str) -> bool:
-        """Create a file; false if it exists. Of concurrent callers exactly one gets true.
-
-        A reader may see the file empty for a moment.
-
-        Raises:
-            InstallationError: the lake is on S3, and boto3 is not installed.
-        """
-        if self._scheme(path) in S3_SCHEMES:  # Hadoop's `create` is not atomic there
-            return self._conditional_puts(urlsplit(path).netloc).put(path, text)
-        local = self._local(path)
-        try:
-            if local is None:
-                self._create(path, text, overwrite=False)
-            else:  # Hadoop's `create` is not atomic here, either
-                local.parent.mkdir(parents=True, exist_ok=True)
-                with local.open("x", encoding="utf-8") as file, _removed_on_failure(local):
-                    file.write(text)
-                    file.flush()
-        except FileExistsError:
-            return False
-        except Py4JJavaError as exc:
-            if _is(exc, "FileAlreadyExistsException"):
-                return False
-            raise
-        return True
-
-    def replace(self, path: str, text: str) -> None:
-        """Create or replace a file; atomic only in a local folder with free space, else a reader may see it empty."""
-        local = self._local(path)
-        if local is None:
-            self._create(path, text, overwrite=True)
-            return
-        try:
-            _write_whole(local, text)
-        except OSError:
-            if not local.exists() or local.stat().st_size < len(text.encode()):
-                raise
-            with local.open("r+", encoding="utf-8") as file:  # overwriting needs no space on a full disk
-                file.write(text)
-                file.truncate()
-
-    def remove(self, path: str) -> None:
-        """Remove a file, if it exists."""
-        self._fs(path).delete(self._path(path), False)
-
-    def remove_folder(self, path: str) -> None:
-        """Remove a folder with its content."""
-        self._fs(path).delete(self._path(path), True)
-
-    def modified_ms(self, path: str) -> int | None:
-        """Modification time of a file by the store's clock; none if it does not exist."""
-        return int(self._fs(path).getFileStatus(self._path(path)).getModificationTime()) if self.exists(path) else None
-
-    def size(self, folder: str) -> int:
-        """Total bytes of the files below a folder."""
-        return int(self._fs(folder).getContentSummary(self._path(folder)).getLength())
-
-    def folders(self, root: str, *entries: str) -> Iterator[str]:
-        """The folders below `root` that contain one of these entries, as relative paths, sorted."""
-        for status in sorted(self._listed(root), key=lambda s: s.getPath().getName()):
-            if not status.isDirectory():
-                continue
-            name = status.getPath().getName()
-            below = f"{root}/{name}"
-            if self.holds(below, *entries):
-                yield name
-            else:
-                yield from (f"{name}/{deeper}" for deeper in self.folders(below, *entries))
-
-    def _listed(self, folder: str) -> list[Any]:
-        try:
-            return list(self._fs(folder).listStatus(self._path(folder)))
-        except Py4JJavaError as exc:
-            if _is(exc, "FileNotFoundException"):
-                return []
-            raise
-
-    def _create(self, path: str, text: str, *, overwrite: bool) -> None:
-        stream = self._fs(path).create(self._path(path), overwrite)
-        try:
-            try:
-                stream.write(bytearray(text, "utf-8"))
-            finally:
-                stream.close()
-        except Py4JJavaError:
-            if not overwrite:
-                self.remove(path)
-            raise
-
-    def _conditional_puts(self, bucket: str) -> ConditionalPuts:
-        if bucket not in self._puts:
-            self._puts[bucket] = ConditionalPuts(self._conf, bucket)
-        return self._puts[bucket]
-
-    def _scheme(self, path: str) -> str:
-        scheme: str = self._fs(path).getUri().getScheme()
-        return scheme
-
-    def _local(self, path: str) -> Path | None:
-        """The local path; none if the file system is not local."""
-        fs = self._fs(path)
-        if fs.getUri().getScheme() != "file":
-            return None
-        return Path(fs.makeQualified(self._path(path)).toUri().getPath())
-
-    def _publish(self, draft: str, path: str) -> None:
-        fs = self._fs(path)
-        try:
-            renamed = fs.rename(self._path(draft), self._path(path))
-        except Py4JJavaError:
-            renamed = False
-        if not renamed:
-            fs.delete(self._path(draft), False)
-            if not self.exists(path):
-                raise OSError(f"{path} could not be written")
-
-    def _fs(self, path: str) -> Any:
-        return self._path(path).getFileSystem(self._conf)
-
-
-class _HadoopFile(io.RawIOBase):
-    """Random access to a file by Hadoop.
-
-    Args:
-        stream: Hadoop's stream of the file.
-        length: the file's length in bytes.
-        utils: the Java class IOUtils.
-    """
-
-    def __init__(self, stream: Any, length: int, utils: Any) -> None:
-        self._stream, self._length, self._utils = stream, length, utils
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        number = max(min(len(buffer), self._length - self._at), 0)
-        self._stream.seek(self._at)
-        buffer[:number] = self._utils.toByteArray(self._stream, number)
-        self._at += number
-        return number
-
-    def close(self) -> None:
-        if not self.closed:
-            self._stream.close()
-        super().close()
+    @abstractmethod
+    def _subfolders(self, folder: str) -> Iterable[str]:
+        """Names of the folders in a folder, sorted; with names of files if it takes time to tell them apart."""
 
 
 def is_draft(name: str) -> bool:
@@ -448,28 +70,26 @@ def is_draft(name: str) -> bool:
     return bool(_DRAFT.fullmatch(name))
 
 
-def _draft(path: str) -> str:
+def draft_of(path: str) -> str:
+    """A new path for the draft of a file."""
     return f"{path}.{uuid.uuid4().hex}.tmp"
 
 
-def _write_whole(file: Path, text: str) -> None:
-    """Write a file atomically."""
+def write_whole(file: Path, text: str) -> None:
+    """Create or replace a local file atomically, with its folder."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(_draft(str(file)))
-    with _removed_on_failure(draft):
+    draft = Path(draft_of(str(file)))
+    with removed_on_failure(draft):
         draft.write_text(text, encoding="utf-8")
         draft.replace(file)
 
 
 @contextmanager
-def _removed_on_failure(file: Path) -> Iterator[None]:
+def removed_on_failure(file: Path) -> Iterator[None]:
+    """Remove a local file if writing it fails."""
     try:
         yield
     except OSError:
         with suppress(OSError):
             file.unlink()
         raise
-
-
-def _is(exc: Py4JJavaError, name: str) -> bool:
-    return bool(exc.java_exception.getClass().getSimpleName() == name)

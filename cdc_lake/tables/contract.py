@@ -1,12 +1,13 @@
 """The contract of the lake's tables, for Delta and Hudi."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from cdc_lake.errors import TableLockedError
 from cdc_lake.tables.progress import Progress
 
 P = TypeVar("P", bound=Progress)
@@ -184,11 +185,27 @@ class Table(Protocol[P]):
 
 
 def progress_of(table: Table[P], as_of: int | None = None) -> P:
-    """The progress of a table that exists, now or at a version: the first commit of each table carries one.
+    """The progress of a table that exists, now or at a version; the first commit of each table has progress.
 
     Raises:
-        NoProgressError: none of the commits left carries progress.
+        NoProgressError: none of the table's retained commits has progress.
     """
     progress = table.progress(as_of)
     assert progress is not None, f"{table.path} was listed as a table"
     return progress
+
+
+def read_back(table: Table[P], progress: P, locked: Callable[[str], TableLockedError]) -> Commit[P]:
+    """The table after a write, once its newest progress is found to be that of the write.
+
+    Args:
+        progress: that of the write.
+        locked: makes the error from the name of the run that committed instead.
+
+    Raises:
+        TableLockedError: another run committed first, so that the write was lost.
+    """
+    found = table.progress()
+    if found is None or found.nonce != progress.nonce:
+        raise locked(f"run {found.run_id}" if found else "another run")
+    return Commit(table.version(), found)

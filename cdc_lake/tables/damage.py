@@ -6,7 +6,7 @@ from itertools import takewhile
 from urllib.parse import unquote
 
 from cdc_lake.errors import DamagedFileError
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.newest import LOG_FOLDER, METADATA_FOLDER
 
 _MISSING, _CHANGED = "the file is missing", "the file is damaged"

@@ -1,8 +1,6 @@
 """Rows of silver that changed between two versions, before and after."""
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import and_
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -10,6 +8,7 @@ from pyspark.sql import functions as F
 
 from cdc_lake.columns import BATCH, quoted
 from cdc_lake.tables.contract import Table
+from cdc_lake.tables.joins import equal_in
 
 IMAGE = "__image"
 BEFORE, AFTER = "before", "after"
@@ -33,9 +32,9 @@ def images(silver: Table[Any], keys: Sequence[str], since: int, until: int) -> D
     before, after = silver.differing(since, until)
     before = as_columns_of(after, before)
     # Commit numbers are never reused, so rows with the same number and key are equal.
-    same = (F.col(f"b.{quoted(name)}").eqNullSafe(F.col(f"a.{quoted(name)}")) for name in (*keys, BATCH))
+    same = equal_in((*keys, BATCH), "b", "a")
     was, is_now = (rows.select(F.struct("*").alias("row"), *map(quoted, (*keys, BATCH))) for rows in (before, after))
-    both = was.alias("b").join(is_now.alias("a"), reduce(and_, same), "full")
+    both = was.alias("b").join(is_now.alias("a"), same, "full")
     alone = both.where(F.col("b.row").isNull() | F.col("a.row").isNull())
     image = F.when(F.col("a.row").isNull(), BEFORE).otherwise(AFTER).alias(IMAGE)
     return alone.select(F.coalesce("b.row", "a.row").alias("row"), image).select("row.*", IMAGE)

@@ -1,13 +1,23 @@
 """Null-safe joins: null equals null."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import and_
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import quoted
+
+
+def equal_in(names: Iterable[str], one: str, other: str) -> Column:
+    """Whether two rows have equal values in columns.
+
+    Args:
+        names: the columns.
+        one, other: the aliases of the rows' DataFrames.
+    """
+    return reduce(and_, (F.col(f"{one}.{quoted(name)}").eqNullSafe(F.col(f"{other}.{quoted(name)}")) for name in names))
 
 
 def null_safe_join(rows: DataFrame, others: DataFrame, on: Sequence[str], how: str) -> DataFrame:
@@ -16,5 +26,4 @@ def null_safe_join(rows: DataFrame, others: DataFrame, on: Sequence[str], how: s
     Args:
         how: `left_semi` or `left_anti`.
     """
-    same = (F.col(f"r.{quoted(name)}").eqNullSafe(F.col(f"o.{quoted(name)}")) for name in on)
-    return rows.alias("r").join(others.alias("o"), reduce(and_, same), how)
+    return rows.alias("r").join(others.alias("o"), equal_in(on, "r", "o"), how)

@@ -6,6 +6,14 @@ from pyspark.sql import functions as F
 from cdc_lake.columns import KEEP, KEY, quoted
 
 
+def kept_or_sent(name: str) -> Column:
+    """The value of a column after a change: the stored one if `__keep` has the column, else the one that was sent.
+
+    Columns in: those of the change under the alias `s`, and of the stored row under `t`.
+    """
+    return F.when(F.array_contains(f"s.{KEEP}", name), F.col(f"t.{quoted(name)}")).otherwise(F.col(f"s.{quoted(name)}"))
+
+
 def with_kept(changes: DataFrame, stored: DataFrame) -> DataFrame:
     """Fill the columns in `__keep` of each change with the stored values.
 
@@ -15,10 +23,6 @@ def with_kept(changes: DataFrame, stored: DataFrame) -> DataFrame:
     there = set(stored.columns) - {KEY}
 
     def value(name: str) -> Column:
-        sent = F.col(f"s.{quoted(name)}")
-        if name not in there:
-            return sent
-        is_kept = F.array_contains(f"s.{KEEP}", name)
-        return F.when(is_kept, F.col(f"t.{quoted(name)}")).otherwise(sent).alias(name)
+        return kept_or_sent(name).alias(name) if name in there else F.col(f"s.{quoted(name)}")
 
     return joined.select(*(value(name) for name in changes.columns))

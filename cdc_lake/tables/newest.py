@@ -11,7 +11,8 @@ from fastavro import block_reader
 from pyspark.sql.types import StructType
 
 from cdc_lake.errors import CdcLakeError
-from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.storage.files import Files
+from cdc_lake.storage.local import LocalFiles
 from cdc_lake.tables.contract import P
 from cdc_lake.tables.hudi_timeline import WRITTEN, incomplete_files
 from cdc_lake.tables.progress import METADATA_KEY, BronzeProgress, Progress
@@ -48,9 +49,7 @@ class Newest(NamedTuple, Generic[P]):
     bytes: int | None
 
 
-def newest_commit(
-    files: LocalFiles | Storage, path: str, format: Literal["delta", "hudi"], kind: type[P]
-) -> Newest[P] | None:
+def newest_commit(files: Files, path: str, format: Literal["delta", "hudi"], kind: type[P]) -> Newest[P] | None:
     """A table's progress, id, version and size.
 
     None if there is no table, or if the log is not simply as cdc_lake's last commit left it: another program or version
@@ -61,9 +60,7 @@ def newest_commit(
         path: the table's folder.
         kind: the progress of the table's layer.
     """
-    read: Callable[[LocalFiles | Storage, str, type[P]], Newest[P] | None] = (
-        _of_delta if format == "delta" else _of_hudi
-    )
+    read: Callable[[Files, str, type[P]], Newest[P] | None] = _of_delta if format == "delta" else _of_hudi
     try:
         return read(files, path, kind)
     except _NOT_PLAIN:
@@ -81,7 +78,7 @@ class DataFile(NamedTuple):
     most: Mapping[str, Any]
 
 
-def newest_rows(files: LocalFiles | Storage, path: str) -> tuple[Newest[BronzeProgress], list[DataFile]] | None:
+def newest_rows(files: Files, path: str) -> tuple[Newest[BronzeProgress], list[DataFile]] | None:
     """A bronze table's `newest_commit` and its data files.
 
     None if `newest_commit` is none, or if the files need Delta to be read: with deletion vectors or mapped columns.
@@ -102,7 +99,7 @@ def newest_rows(files: LocalFiles | Storage, path: str) -> tuple[Newest[BronzePr
 
 
 def rows_where(
-    files: LocalFiles | Storage,
+    files: Files,
     rows: Sequence[DataFile],
     condition: "pc.Expression",
     columns: Sequence[str],
@@ -130,7 +127,7 @@ def rows_where(
     return pa.concat_tables(found, promote_options="default")
 
 
-def newest_schema(files: LocalFiles | Storage, path: str) -> StructType | None:
+def newest_schema(files: Files, path: str) -> StructType | None:
     """A Delta table's columns; none in the cases in which `newest_rows` is none.
 
     Args:
@@ -201,7 +198,7 @@ class _DeltaLog(NamedTuple):
         return None if any(one.get("deletionVector") for one in found.values()) else list(found.values())
 
 
-def _delta_log(files: LocalFiles | Storage, path: str) -> _DeltaLog | None:
+def _delta_log(files: Files, path: str) -> _DeltaLog | None:
     folder = f"{path}/{LOG_FOLDER}"
     names = files.names(folder)
     versions = [int(found[1]) for name in names if (found := _COMMIT.fullmatch(name))]
@@ -228,12 +225,12 @@ def _delta_log(files: LocalFiles | Storage, path: str) -> _DeltaLog | None:
     return _DeltaLog(newest, checkpoint, [action for one in after for action in commits[one]], commits[newest])
 
 
-def _of_delta(files: LocalFiles | Storage, path: str, kind: type[P]) -> Newest[P] | None:
+def _of_delta(files: Files, path: str, kind: type[P]) -> Newest[P] | None:
     log = _delta_log(files, path)
     return _newest_in(log, files, path, kind) if log else None
 
 
-def _newest_in(log: _DeltaLog, files: LocalFiles | Storage, path: str, kind: type[P]) -> Newest[P] | None:
+def _newest_in(log: _DeltaLog, files: Files, path: str, kind: type[P]) -> Newest[P] | None:
     info: Mapping[str, Any] = next((action["commitInfo"] for action in log.newest if "commitInfo" in action), {})
     progress = Progress.from_metadata(info.get("userMetadata"))
     if not isinstance(progress, kind):
@@ -244,7 +241,7 @@ def _newest_in(log: _DeltaLog, files: LocalFiles | Storage, path: str, kind: typ
     return Newest(progress, log.metadata()["id"], log.version, size)
 
 
-def _of_hudi(files: LocalFiles | Storage, path: str, kind: type[P]) -> Newest[P] | None:
+def _of_hudi(files: Files, path: str, kind: type[P]) -> Newest[P] | None:
     folder = f"{path}/{METADATA_FOLDER}"
     if f"{HUDI_CHECKSUM}=".encode() not in _content(files, f"{folder}/hoodie.properties"):
         return None
@@ -264,7 +261,7 @@ def _of_hudi(files: LocalFiles | Storage, path: str, kind: type[P]) -> Newest[P]
     return None
 
 
-def _content(files: LocalFiles | Storage, path: str) -> bytes:
+def _content(files: Files, path: str) -> bytes:
     content = files.read_bytes(path)
     if content is None:
         raise FileNotFoundError(path)

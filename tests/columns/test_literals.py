@@ -12,7 +12,7 @@ from support.lake import decided
 
 from cdc_lake.bronze.decide import bronze_rows
 from cdc_lake.bronze.log_order import with_log_order
-from cdc_lake.fold.arrow import PIECES
+from cdc_lake.fold.stream import PIECES
 from cdc_lake.silver.rows import INHERITED_COLUMNS, RowSchema, changes
 from cdc_lake.spark.literals import of_batch
 

@@ -15,7 +15,7 @@ from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.operations.rebuild import run_rebuild
 from cdc_lake.operations.status import status
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.storage.files import LocalFiles
+from cdc_lake.storage.local import LocalFiles
 
 DELTA, HUDI = StorageConfig(), StorageConfig(format="hudi", type="mor")
 

@@ -21,7 +21,7 @@ from cdc_lake.failpoints import VARIABLE
 from cdc_lake.gold.run import run_gold
 from cdc_lake.lake.lease import Lease
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.progress import Progress, SilverProgress
 
 SOURCE_TYPES = {

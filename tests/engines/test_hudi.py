@@ -38,9 +38,10 @@ from cdc_lake.errors import (
 from cdc_lake.lake.open import silver_table
 from cdc_lake.operations.status import status
 from cdc_lake.runs.context import silver_targets
-from cdc_lake.tables import hudi
 from cdc_lake.tables.contract import Commit, Table
-from cdc_lake.tables.hudi import HudiTable, HudiType
+from cdc_lake.tables.hudi import HudiTable
+from cdc_lake.tables.hudi_clock import MAX_SECONDS_AHEAD, milliseconds
+from cdc_lake.tables.hudi_settings import HudiType
 
 CHANGE = "id int, n int, text string, __key string, __keep array<string>, __delete boolean"
 OFTEN = {"hoodie.compact.inline.max.delta.commits": "2"}
@@ -248,8 +249,8 @@ def test_overwrite_repairs_arrays_of_tables_from_older_versions(
         for number in (1, 2)
     )
     with monkeypatch.context() as patch:
-        patch.setattr(hudi, "_has_short_decimals", lambda schema: False)
-        patch.setattr(hudi, "_ARE_SAFE", "")
+        patch.setattr("cdc_lake.tables.hudi.has_short_decimals", lambda schema: False)
+        patch.setattr("cdc_lake.tables.hudi_commits._ARE_SAFE", "")
         table.merge(first, ["id"], step(1))
     with pytest.raises(UnsupportedError, match=r"may lose its arrays.*cdc-lake rebuild"):
         table.merge(second, ["id"], step(2))
@@ -306,11 +307,11 @@ def test_write_delays_for_its_clock_or_exits_10(
 ) -> None:
     """A commit before the newest one would be hidden behind it."""
     waited, before = list[float](), copied.version()
-    newest_s = hudi._milliseconds(str(before)) / 1000
+    newest_s = milliseconds(str(before)) / 1000
     clock = SimpleNamespace(time=lambda: newest_s - ahead, sleep=waited.append)
-    monkeypatch.setattr(hudi, "time", clock)
+    monkeypatch.setattr("cdc_lake.tables.hudi_clock.time", clock)
 
-    if ahead > hudi._MOST_SECONDS_AHEAD:
+    if ahead > MAX_SECONDS_AHEAD:
         with pytest.raises(InfrastructureError, match=r"its newest commit is of .*Z, but this machine's clock is at"):
             copied.advance(step(3))
         assert copied.version() == before

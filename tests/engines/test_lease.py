@@ -21,7 +21,8 @@ from cdc_lake.lake.lease import Holder, Lease
 from cdc_lake.runs.context import Leases
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.local import LocalFiles
 
 TABLE = "pagila.public.film"
 HOUR_MS = 3_600_000

@@ -17,7 +17,7 @@ from cdc_lake.operations.status import TableStatus, status
 from cdc_lake.operations.story import story
 from cdc_lake.runs.context import end_report
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 
 COLUMNS = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
 

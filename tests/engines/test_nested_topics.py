@@ -19,7 +19,7 @@ from cdc_lake.operations.plan import plan
 from cdc_lake.runs.context import select_landed, silver_targets
 from cdc_lake.runs.report import Report
 from cdc_lake.silver.run import run_silver
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 
 OUTER, INNER = "shop.orders", "shop.orders.items"
 AT_ONCE = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}

@@ -17,7 +17,7 @@ from cdc_lake.errors import InfrastructureError
 from cdc_lake.operations.plan import Plan, plan
 from cdc_lake.registries.subjects import Version
 from cdc_lake.runs.context import Leases
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 
 
 class Announcing:

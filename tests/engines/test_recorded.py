@@ -11,7 +11,7 @@ from support import wire
 from support.recordings import RECORDED, row_of, told, value_of
 from support.sent import Lake, Shelf
 
-from cdc_lake.decode.schemas import inline
+from cdc_lake.decode.schema_texts import inline
 from cdc_lake.registries.registry import RegisteredSchema
 
 TOPIC = "shop.public.item"

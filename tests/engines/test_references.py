@@ -11,7 +11,7 @@ from support import wire
 from support.apicurio_server import ApicurioServer, LiveShelf
 from support.sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Lake, Shelf, event, row
 
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 
 OTHER = wire.Table("pagila.public.other", {"other_id": wire.INT32, "word": wire.optional(wire.STRING)}, ["other_id"])
 OTHER_KEY, OTHER_VALUE = (

@@ -16,7 +16,8 @@ from cdc_lake.runs.context import Leases, end_report
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.spark.session import planned_for
-from cdc_lake.storage.files import LocalFiles, Storage
+from cdc_lake.storage.hadoop import Storage
+from cdc_lake.storage.local import LocalFiles
 
 
 @dataclass

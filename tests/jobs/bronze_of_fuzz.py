@@ -26,7 +26,7 @@ from cdc_lake.registries.registry import is_id
 from cdc_lake.runs.context import lake_of
 from cdc_lake.silver.run import run_silver
 from cdc_lake.spark.session import build_session
-from cdc_lake.storage.files import Storage
+from cdc_lake.storage.hadoop import Storage
 
 BATCH = 1_500
 

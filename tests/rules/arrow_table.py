@@ -8,7 +8,8 @@ import pyarrow as pa
 from support import reference
 
 from cdc_lake.fold import arrow, key_changes
-from cdc_lake.fold.arrow import (
+from cdc_lake.fold.rules import DELETES, TRUNCATE, UPSERTS, Event, Order, State
+from cdc_lake.fold.stream import (
     EVENT,
     LIFETIME_PIECE,
     LOG_POSITION_TYPE,
@@ -17,8 +18,8 @@ from cdc_lake.fold.arrow import (
     ROW,
     ROW_PIECE,
     VALUES_PIECE,
+    Rules,
 )
-from cdc_lake.fold.rules import DELETES, TRUNCATE, UPSERTS, Event, Order, State
 from cdc_lake.fold.table_events import KafkaPosition, SnapshotMarker, TableEvents, Truncate, table_events
 from rules.table import Record, Settled
 
@@ -102,7 +103,7 @@ class ArrowTable(Settled):
         self, batch: Sequence[Record], of_all: Sequence[Event], start: State, refold: Iterable[str] = ()
     ) -> list[Row]:
         """The pieces of the batch; of the keys that are folded again, of all of the log."""
-        rules = arrow.Rules(
+        rules = Rules(
             self._large,
             self._is_hard,
             self._truncates_hard,
@@ -258,7 +259,7 @@ def key_change_name(key_change: reference.Move) -> str:
     return json.dumps(time | keys, separators=(",", ":"))
 
 
-def folded(rows: Iterable[Row], rules: arrow.Rules, *, size: int) -> list[Row]:
+def folded(rows: Iterable[Row], rules: Rules, *, size: int) -> list[Row]:
     """The pieces of a stream in batches of this size, in an order that does not depend on it."""
     in_order = sorted(rows, key=lambda row: (row["key"], row["rank"], tuple((row["log_position"] or {}).values())))
     cut = [in_order[start : start + size] for start in range(0, len(in_order), size)]

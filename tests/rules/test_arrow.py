@@ -15,8 +15,9 @@ from conformance.log import Deletes, Log
 from support import reference
 from support.histories import LARGE, batches, random_log
 
-from cdc_lake.fold.arrow import LOG_POSITION_TYPE, MEMORY, ROW, ROW_PIECE, VALUES_PIECE, Rules, fold
+from cdc_lake.fold.arrow import fold
 from cdc_lake.fold.rules import Order, State
+from cdc_lake.fold.stream import LOG_POSITION_TYPE, MEMORY, ROW, ROW_PIECE, VALUES_PIECE, Rules
 from rules import arrow_table
 from rules.arrow_table import STREAM, ArrowTable, Row, event_row, folded
 from rules.test_histories import wrong_rows
@@ -70,7 +71,7 @@ def depends_on_index_arithmetic(seed: int) -> bool:
     *streams, rules = two_batches(seed)
     by_index = [folded(rows, rules, size=WHOLE) for rows in streams]
     with pytest.MonkeyPatch.context() as patch:
-        kind = arrow_table.arrow._Batch
+        kind = arrow_table.arrow.WholeBatch
         patch.setattr(kind, "_find_slow", lambda batch: np.ones(len(batch._first), bool))
         patch.setattr(kind, "fast_pieces", lambda batch, runs: None)
         return [folded(rows, rules, size=WHOLE) for rows in streams] != by_index
@@ -104,11 +105,11 @@ def test_index_arithmetic_matches_step(seed: int) -> None:
 
 def test_index_arithmetic_decides_at_least_a_third_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the test above would compare `step` with itself. Random logs are hostile."""
-    kind = arrow_table.arrow._Batch
+    kind = arrow_table.arrow.WholeBatch
     is_slow: list[bool] = []
     found = kind._find_slow
 
-    def noted(batch: arrow_table.arrow._Batch) -> np.ndarray:
+    def noted(batch: arrow_table.arrow.WholeBatch) -> np.ndarray:
         runs = found(batch)
         is_slow.extend(runs)
         return runs

@@ -8,8 +8,8 @@ from typing import NamedTuple, get_args
 import pytest
 from conformance.log import Deletes
 
-from cdc_lake.fold import arrow, key_changes, rules
-from rules import arrow_table, table, test_moves
+from cdc_lake.fold import arrow, key_changes, key_run, rules, whole_batch
+from rules import table, test_moves
 from rules.test_arrow import KIT, SEEDS, depends_on_index_arithmetic, depends_on_size, wrong_by_arrow
 from rules.test_histories import wrong_rows
 from rules.test_kit import LOGS, wrong_in
@@ -95,7 +95,7 @@ BROKEN_BY_INDEX: Mapping[str, Broken] = {
         "tombstones-of-two-keys", [("is_live | (not self._rules.hard)", "is_live | True")]
     ),
     "a key change is a delete and an insert": Broken(
-        "T4-key-change", [('        is_odd |= _numpy(pc.is_valid(self.batch.column("key_change")))\n', "")]
+        "T4-key-change", [('        is_odd |= to_numpy(pc.is_valid(self._batch.column("key_change")))\n', "")]
     ),
     "silver's memory of a key is passed over": Broken("O8-replay-behind-a-delete", [(" | (self._rank == MEMORY)", "")]),
     "an event below what silver shows counts": Broken(
@@ -103,18 +103,14 @@ BROKEN_BY_INDEX: Mapping[str, Broken] = {
     ),
     "a stale event counts": Broken("truncate-sent-again", [("is_odd = self._is_stale |", "is_odd =")]),
 }
-"""In `fold.arrow`, where whole batches are decided at once. What is taken for stale there is left to `step`."""
+"""In `fold.whole_batch`. What is taken for stale there is left to `step`."""
 BROKEN_IN_RUNS: Mapping[str, Broken] = {
     "the last place that was considered is not told": Broken(
         "O12-tombstone-read-late-before-a-replay",
-        [("seen=None if is_seen else _log_position_dict(state.seen_at)", "seen=None")],
+        [("seen=None if is_seen else log_position_dict(state.seen_at)", "seen=None")],
     ),
     "the last place that was considered is not looked at": Broken(
         "O12-tombstone-read-late-before-a-replay", [('row["seen"] or row["log_position"]', 'row["log_position"]')]
-    ),
-    "a run ends with its batch": Broken(
-        depends_on_size,
-        [("        is_slow[-1] = True  # it may continue in the next batch\n", ""), ("is_slow[0] = True", "pass")],
     ),
     "an event below what silver shows is folded on top": Broken(
         "late-update",
@@ -142,7 +138,7 @@ BROKEN_IN_RUNS: Mapping[str, Broken] = {
         "late-update", [("            self.state = State()\n        elif", "            pass\n        elif")]
     ),
     "a delete is forgotten": Broken(
-        "O8-replay-behind-a-delete", [('State(applied_at=log_position, order=_order(row["order"]))', "State()")]
+        "O8-replay-behind-a-delete", [('State(applied_at=log_position, order=order_of(row["order"]))', "State()")]
     ),
     "truncates are as hard as deletes": Broken(
         "truncates-hard",
@@ -159,7 +155,15 @@ BROKEN_IN_RUNS: Mapping[str, Broken] = {
         [("kept = [name for name, value in values.items() if value is STORED]", "kept: list[str] = []")],
     ),
 }
-"""In `fold.arrow`, around `step`."""
+"""In `fold.key_run`, around `step`."""
+BROKEN_STREAMS: Mapping[str, Broken] = {
+    "a run ends with its batch": Broken(
+        depends_on_size,
+        [("        is_slow[-1] = True  # it may continue in the next batch\n", ""), ("is_slow[0] = True", "pass")],
+    ),
+}
+"""In `fold.arrow`."""
+BROKEN_FOLDS = {whole_batch: BROKEN_BY_INDEX, key_run: BROKEN_IN_RUNS, arrow: BROKEN_STREAMS}
 BROKEN_MOVES: Mapping[str, Edits] = {
     "the last lifetime counts": [
         ("key=lambda left: left.log_position", "key=lambda left: left.log_position, reverse=True")
@@ -208,11 +212,16 @@ def test_broken_rule_fails_the_tests(monkeypatch: pytest.MonkeyPatch, name: str)
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(one, id=name) for part in (BROKEN_BY_INDEX, BROKEN_IN_RUNS) for name, one in part.items()]
+    ("module", "case"),
+    [pytest.param(module, one, id=name) for module, part in BROKEN_FOLDS.items() for name, one in part.items()],
 )
-def test_broken_arrow_fold_fails_the_tests(monkeypatch: pytest.MonkeyPatch, case: Broken) -> None:
-    monkeypatch.setattr(arrow_table, "arrow", broken(arrow, case.edits))
+def test_broken_arrow_fold_fails_the_tests(monkeypatch: pytest.MonkeyPatch, module: ModuleType, case: Broken) -> None:
+    replacement = broken(module, case.edits)
+    used = [name for name, value in vars(arrow).items() if getattr(value, "__module__", None) == module.__name__]
+    for name in used:
+        monkeypatch.setattr(arrow, name, getattr(replacement, name))
 
+    assert used
     if callable(case.by):
         assert any(map(case.by, SEEDS))
     else:

@@ -3,7 +3,8 @@
 import pytest
 from support.registry_server import FakeServer, a_record, serving
 
-from cdc_lake.decode.schemas import SchemaError, fields, parse
+from cdc_lake.decode.schemas import SchemaError, parse
+from cdc_lake.decode.trees import fields
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.registries import access
 from cdc_lake.registries.access import Endpoint, RetryPolicy

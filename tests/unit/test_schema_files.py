@@ -8,7 +8,7 @@ from cdc_lake.decode.records import WriterSchema
 from cdc_lake.errors import DamagedFileError
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.registries.registry import RegisteredSchema, is_id
-from cdc_lake.storage.files import LocalFiles
+from cdc_lake.storage.local import LocalFiles
 
 NO_NAMES = ["", ".", "..", "../..", "a/b", "/etc/passwd", "%2e%2e", "\0", "a\nb", "-1", "1\n", "\u0665", "f" * 1000]
 KINDS = ("id", "guid", "contentId", "globalId", "contentHash", "artifact", "glue", "file", "ids", "..", "")

@@ -12,17 +12,9 @@ from cdc_lake.bronze.usable_schemas import Schemas
 from cdc_lake.decode import schemas as schemas_module
 from cdc_lake.decode.envelope import row_fields, shape_of
 from cdc_lake.decode.records import WriterSchema
-from cdc_lake.decode.schemas import (
-    MAX_TEXT_BYTES,
-    SchemaError,
-    compact,
-    connect_name,
-    fields,
-    fingerprint,
-    inline,
-    non_null,
-    parse,
-)
+from cdc_lake.decode.schema_texts import compact, fingerprint, inline
+from cdc_lake.decode.schemas import MAX_TEXT_BYTES, SchemaError, parse
+from cdc_lake.decode.trees import connect_name, fields, non_null
 from cdc_lake.errors import UnsupportedError
 from cdc_lake.silver.evolution import check_names
 
@@ -86,13 +78,13 @@ def test_array_of_zero_size_items_is_refused(items: Any) -> None:
 def test_exponentially_growing_types_are_measured_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     doubling = [a_record("N0", a="null")]
     doubling += [a_record(f"N{n}", a=f"N{n - 1}", b=f"N{n - 1}") for n in range(1, 61)]
-    visits, children = itertools.count(1), schemas_module._children
+    visits, children = itertools.count(1), schemas_module.children
 
     def counted(tree: Any) -> Any:
         assert next(visits) <= 1_000
         return children(tree)
 
-    monkeypatch.setattr(schemas_module, "_children", counted)
+    monkeypatch.setattr(schemas_module, "children", counted)
     for schema in (doubling, [*doubling[:50], {"type": "array", "items": "N49"}]):
         with pytest.raises(SchemaError, match="more than 20000 types"):
             parse(json.dumps(schema))

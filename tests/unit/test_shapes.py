@@ -6,7 +6,8 @@ import pytest
 from support.events import envelope_schema, flat_metadata, flat_schema, key_schema
 
 from cdc_lake.decode.envelope import is_of_signal_table, pruned_schema, row_fields, shape_of
-from cdc_lake.decode.schemas import fields, parse
+from cdc_lake.decode.schemas import parse
+from cdc_lake.decode.trees import fields
 
 CONNECTORS = ["postgresql", "mysql", "sqlserver", "oracle"]
 

@@ -1,0 +1,89 @@
+"""Texts of schemas: their fingerprints, texts without references, and the shortest text of a tree."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cdc_lake.decode.schemas import full_name, resolved_name
+from cdc_lake.decode.trees import NAMED, PRIMITIVES, Tree, decimal_size, is_decimal
+
+
+def fingerprint(text: str) -> str:
+    """The permanent ID of a schema text: its SHA-256 in hex."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def inline(text: str, referenced: Sequence[str]) -> str:
+    """A self-contained text from one that refers to types defined in `referenced`.
+
+    Args:
+        text: the schema.
+        referenced: the texts it refers to, in any order, including their own references.
+    """
+    definitions: dict[str, Any] = {}
+    for other in referenced:
+        content = json.loads(other)
+        definitions[full_name(content, "")] = content
+    return json.dumps(_with_definitions(json.loads(text), "", definitions, set()), separators=(",", ":"))
+
+
+def compact(tree: Tree) -> str:
+    """The shortest text that decodes the same bytes: without documentation, defaults and logical types other than
+    Spark's decimals.
+
+    Other logical types are removed because a reader that maps them itself fails a whole record for one invalid date;
+    `decode.types` maps them by Connect's name instead. Equal layouts give equal texts.
+    """
+    return json.dumps(_compact(tree, set()), separators=(",", ":"))
+
+
+def _compact(tree: Tree, defined: set[str]) -> Any:
+    kind = tree["type"]
+    if kind == "union":
+        return [_compact(branch, defined) for branch in tree["branches"]]
+    if kind in PRIMITIVES:
+        logical = _decimal(tree)
+        return {"type": kind, **logical} if logical else kind
+    if kind == "array":
+        return {"type": "array", "items": _compact(tree["items"], defined)}
+    if kind == "map":
+        return {"type": "map", "values": _compact(tree["values"], defined)}
+    name = tree["name"]
+    if name in defined:
+        return name
+    defined.add(name)
+    if kind == "enum":
+        return {"type": "enum", "name": name, "symbols": tree["symbols"]}
+    if kind == "fixed":
+        return {"type": "fixed", "name": name, "size": tree["size"], **_decimal(tree)}
+    inner = [{"name": f["name"], "type": _compact(f["type"], defined)} for f in tree["fields"]]
+    return {"type": "record", "name": name, "fields": inner}
+
+
+def _decimal(tree: Tree) -> dict[str, Any]:
+    """The logical type of a decimal that fits Spark's; nothing for other bytes."""
+    size = decimal_size(tree) if is_decimal(tree) else None
+    return {"logicalType": "decimal", "precision": size[0], "scale": size[1]} if size else {}
+
+
+def _with_definitions(content: Any, namespace: str, definitions: Mapping[str, Any], placed: set[str]) -> Any:
+    if isinstance(content, str):
+        name = resolved_name(content, namespace, definitions)
+        if name not in definitions or name in placed:
+            return content
+        placed.add(name)
+        return _with_definitions(definitions[name], "", definitions, placed)
+    if isinstance(content, list):
+        return [_with_definitions(branch, namespace, definitions, placed) for branch in content]
+    kind = content["type"]
+    if kind in ("record", "error"):
+        inside = full_name(content, namespace).rpartition(".")[0]
+        inner = [{**f, "type": _with_definitions(f["type"], inside, definitions, placed)} for f in content["fields"]]
+        return {**content, "fields": inner}
+    for part in ("items", "values"):
+        if part in content:
+            return {**content, part: _with_definitions(content[part], namespace, definitions, placed)}
+    if isinstance(kind, dict | list) or kind not in PRIMITIVES | NAMED:
+        return {**content, "type": _with_definitions(kind, namespace, definitions, placed)}
+    return content

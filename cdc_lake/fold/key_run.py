@@ -1,0 +1,248 @@
+"""Fold the run of one key event by event, by `rules.step`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from cdc_lake.fold.rules import STARTS, TRUNCATE, UPSERTS, Event, Lifetime, LogPosition, Order, State, step
+from cdc_lake.fold.stream import (
+    LIFETIME_PIECE,
+    MEMORY,
+    PIECES,
+    REST,
+    ROW,
+    ROW_PIECE,
+    STORED,
+    VALUES_PIECE,
+    Record,
+    Rules,
+    batch_of_pieces,
+    bytes_of,
+    log_position_dict,
+    log_position_of,
+    order_dict,
+    order_of,
+)
+
+
+class KeyRun:
+    """A key that is folded event by event."""
+
+    def __init__(self, key: str, rules: Rules) -> None:
+        self.key = key
+        self.pk: pa.Array = pa.nulls(1)
+        self.rules = rules
+        self.state = replace(rules.start, values={})
+        self.unsent: Sequence[str] = ()
+        self.left: list[Lifetime] = []
+        self.has_stored = self.has_memory = self.has_duplicates = self.is_out_of_order = self.refold = False
+        self.is_changed = self.is_compared = self.is_log_reset = False
+        self.counting = self.stale = 0
+        self.snapshot: str | None = None
+        self.source: Order | None = None
+        self._floor: LogPosition | None = None
+        self._fresh: State | None = None
+        self._table_events: list[Event] | None = None
+
+    def take(self, row: Mapping[str, Any], batch: pa.RecordBatch, number: int) -> None:
+        """Process the next row of the run.
+
+        Args:
+            row: its columns without the bytes.
+            batch: the batch with the row.
+            number: the row's number in the batch.
+        """
+        if not self.pk[0].is_valid:
+            self.pk = batch.column("pk").slice(number, 1)
+        self.refold = self.refold or row["refold"]
+        if row["rank"] == ROW:
+            self._take_stored(row)
+        elif row["rank"] == MEMORY:
+            self._take_memory(row)
+        else:
+            record = _record(row, batch, number) if row["op"] in UPSERTS else None
+            self._take_event(row, record)
+
+    def _take_stored(self, row: Mapping[str, Any]) -> None:
+        self.has_duplicates, self.has_stored, self.unsent = self.has_stored, True, row["unsent"]
+        values = {name: STORED for name in (REST, *self.rules.large) if name not in self.unsent}
+        log_position = log_position_of(row["log_position"])
+        self.state = State(
+            True, row["op"] in UPSERTS, row["op"], log_position, log_position, order_of(row["order"]), values
+        )
+
+    def _take_memory(self, row: Mapping[str, Any]) -> None:
+        self.has_memory = True
+        # Versions up to 0.1.0 wrote no position in entries of awaited key changes.
+        log_position = row["log_position"] and log_position_of(row["log_position"])
+        if not self.has_stored:
+            self.state = State(applied_at=log_position, order=order_of(row["order"]))
+        if seen := row["seen"] or row["log_position"]:
+            self.state.seen_at = log_position_of(seen)
+        self.state.moved_by = row["key_change"]
+
+    def _take_event(self, row: Mapping[str, Any], record: Record | None) -> None:
+        log_position, op = log_position_of(row["log_position"]), row["op"]
+        self._take_table_events(before=log_position)
+        sent = {name: record for name in (REST, *self.rules.large) if name not in row["unsent"]} if record else {}
+        source = order_of(row["order"])
+        event = Event(log_position, op, source if row["is_streaming"] else None, sent, row["key_change"])
+        if not self._reaches(event, is_start=op in STARTS):
+            self.stale += row["is_new"]
+            return
+        self._compare(event.order)
+        counts = self._step(event)
+        if counts:
+            self.snapshot, self.source = row["snapshot"], source
+        self.counting += counts and row["is_new"]
+        self.stale += not counts and row["is_new"]
+
+    def _take_table_events(self, before: LogPosition | None = None) -> None:
+        """Process the whole-table events before a position; at the end all remaining ones."""
+        if self._table_events is None:
+            self._begin()
+        assert self._table_events is not None
+        while self._table_events and (before is None or self._table_events[0].log_position < before):
+            event = self._table_events.pop(0)
+            if self._fresh is not None:
+                step(self._fresh, event, hard=True)
+            if self._reaches(event) and self._step(event):
+                self.snapshot, self.source = None, event.order
+
+    def _begin(self) -> None:
+        """Prepare the state for events, after the stored rows were read."""
+        rules = self.rules
+        self._table_events = list(rules.all_table_events if self.refold else rules.table_events)
+        if self.refold:
+            self.state = State()
+        elif rules.is_comparison:
+            self._floor, self._fresh = self.state.applied_at, State()
+        else:
+            known = (self.state.seen_at, rules.start.seen_at)
+            self._floor = max((log_position for log_position in known if log_position is not None), default=None)
+        self.state.seen_at = self._floor
+
+    def _reaches(self, event: Event, *, is_start: bool = False) -> bool:
+        """Whether to apply the event to the stored state."""
+        if self._floor is None or event.log_position > self._floor:
+            return self.rules.is_comparison or not self.is_out_of_order
+        self.is_out_of_order = True
+        if self._fresh is not None and is_start:
+            self.state, self._floor, self._fresh = self._fresh, None, None
+            self.is_out_of_order, self.refold = False, True
+        return not self.is_out_of_order
+
+    def _compare(self, order: Order | None) -> None:
+        last = self.state.order
+        if order is None or last is None or order.position is None or last.position is None:
+            return
+        if order.domain == last.domain:
+            self.is_compared = True
+            is_newer = None not in (order.ts_ms, last.ts_ms) and order.ts_ms > last.ts_ms  # type: ignore[operator]
+            self.is_log_reset |= is_newer and order.position < last.position  # type: ignore[operator]
+
+    def _step(self, event: Event) -> bool:
+        hard = self.rules.truncates_hard if event.op == TRUNCATE else self.rules.hard
+        outcome = step(self.state, event, hard=hard)
+        self.is_changed |= outcome.counts
+        if outcome.left is not None:
+            self.left.append(outcome.left)
+        return outcome.counts
+
+    def end(self) -> State:
+        """The state after the run."""
+        self._take_table_events()
+        return self.state
+
+
+class RunPieces:
+    """The pieces of completed runs."""
+
+    def __init__(self, pk: pa.DataType) -> None:
+        self._pk = pk
+        self._rows: list[dict[str, Any]] = []
+        self._pks: list[pa.Array] = []
+
+    def end(self, run: KeyRun) -> None:
+        """Add the pieces of a completed run."""
+        state, large = run.end(), run.rules.large
+        values = state.values if state.has_row else {}
+        rest = values.get(REST)
+        given = {name: values[name] for name in large if name in values}
+        missing = [name for name in large if name not in given] if values else []
+        if rest is STORED:
+            missing = [name for name in run.unsent if name not in given]
+        known = [
+            log_position for log_position in (state.applied_at, run.rules.last_table_event) if log_position is not None
+        ]
+        is_seen = state.seen_at is None or (bool(known) and state.seen_at <= max(known))
+        self._add(
+            run,
+            ROW_PIECE,
+            state.applied_at,
+            op=state.op,
+            snapshot=run.snapshot,
+            source=order_dict(run.source),
+            order=order_dict(state.order),
+            seen=None if is_seen else log_position_dict(state.seen_at),
+            moved_by=state.moved_by if missing else None,
+            kept=[name for name, value in given.items() if value is STORED],
+            missing=missing,
+            has_row=state.has_row,
+            has_stored=run.has_stored,
+            has_memory=run.has_memory,
+            keeps_rest=rest is STORED,
+            is_changed=run.is_changed or run.refold,
+            is_refolded=run.refold,
+            is_out_of_order=run.is_out_of_order,
+            has_duplicates=run.has_duplicates,
+            is_compared=run.is_compared,
+            is_log_reset=run.is_log_reset,
+            counting=run.counting,
+            stale=run.stale,
+            **bytes_of(rest),
+        )
+        self._add_records(run, VALUES_PIECE, state.applied_at, given, but=rest)
+        for left in run.left:
+            values = {name: left.values[name] for name in large if name in left.values}
+            kept = [name for name, value in values.items() if value is STORED]
+            fields = {"key_change": left.key_change, "moved_by": left.moved_by, "kept": kept}
+            if kept or left.moved_by is not None:
+                self._add(run, LIFETIME_PIECE, left.log_position, **fields)
+            self._add_records(run, LIFETIME_PIECE, left.log_position, values, **fields)
+
+    def _add_records(
+        self,
+        run: KeyRun,
+        role: str,
+        log_position: LogPosition | None,
+        values: Mapping[str, Any],
+        *,
+        but: Any = None,
+        **fields: Any,
+    ) -> None:
+        """Add a piece for each record that contains values."""
+        records = {id(one): one for one in values.values() if isinstance(one, Record) and one is not but}
+        for one in records.values():
+            columns = [name for name, value in values.items() if value is one]
+            self._add(run, role, log_position, columns=columns, **fields, **bytes_of(one))
+
+    def _add(self, run: KeyRun, role: str, log_position: LogPosition | None, **fields: Any) -> None:
+        self._rows.append({"key": run.key, "role": role, "log_position": log_position_dict(log_position), **fields})
+        self._pks.append(run.pk)
+
+    def batch(self) -> pa.RecordBatch | None:
+        """All pieces as a batch; none without pieces."""
+        if not self._rows:
+            return None
+        columns = {one.name: pa.array([row.get(one.name) for row in self._rows], one.type) for one in PIECES}
+        pks = pa.concat_arrays([pk if pk.type == self._pk else pa.nulls(1, self._pk) for pk in self._pks])
+        return batch_of_pieces({**columns, "pk": pks})
+
+
+def _record(row: Mapping[str, Any], batch: pa.RecordBatch, number: int) -> Record:
+    """The record of an event."""
+    fields = (batch.column(name)[number].as_py() for name in ("raw_value", "value_schema", "framing"))
+    return Record(log_position_of(row["log_position"]), *fields)

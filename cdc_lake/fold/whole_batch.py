@@ -1,0 +1,251 @@
+"""Fold whole batches by index arithmetic, for the runs in which all events are applied."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_lake.fold.arrays import Bools, Ints, filled, is_in, lexicographic, named, padded, to_numpy
+from cdc_lake.fold.rules import DELETES, TOMBSTONE, UPSERTS
+from cdc_lake.fold.stream import (
+    EVENT,
+    LOG_POSITION,
+    MEMORY,
+    ORDER_TYPE,
+    ROW,
+    ROW_PIECE,
+    STRINGS,
+    VALUES_PIECE,
+    Rules,
+    batch_of_pieces,
+    order_dict,
+)
+
+_NARROW = (
+    "key",
+    "rank",
+    "log_position",
+    "op",
+    "is_streaming",
+    "order",
+    "unsent",
+    "key_change",
+    "seen",
+    "snapshot",
+    "is_new",
+    "refold",
+)
+"""The columns without the bytes and the primary key."""
+_RARE = ("has_memory", "is_refolded", "is_out_of_order", "has_duplicates")
+"""Markers of pieces that are false for every run in which all events are applied."""
+
+
+class WholeBatch:
+    """A batch of the stream, computed at once as if each run were complete and all its events were applied.
+
+    Attributes:
+        is_slow: by run, whether it must go through `step`.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, rules: Rules) -> None:
+        self._batch, self._rules = batch, rules
+        self._n = n = batch.num_rows
+        self._keys = batch.column("key")
+        is_first = np.ones(n, bool)
+        is_first[1:] = to_numpy(pc.not_equal(self._keys.slice(1), self._keys.slice(0, n - 1)))
+        self._first: Ints = np.flatnonzero(is_first)
+        self._last: Ints = np.append(self._first[1:], n) - 1
+        self._run: Ints = np.cumsum(is_first) - 1
+        self._rank = to_numpy(batch.column("rank"))
+        self._is_event = self._rank == EVENT
+        op = batch.column("op")
+        self._is_upsert = is_in(op, UPSERTS)
+        self._is_delete = is_in(op, DELETES)
+        self._is_tombstone = self._is_event & is_in(op, (TOMBSTONE,))
+        self._is_streaming = self._is_event & to_numpy(batch.column("is_streaming"))
+        self._mark = self._last_of((self._rank == ROW) | self._is_streaming | self._is_tombstone)
+        self._compare()
+        self.is_slow = self._find_slow()
+
+    @property
+    def first_key(self) -> str:
+        """The first run's key."""
+        key: str = self._keys[0].as_py()
+        return key
+
+    def rows(self, is_wanted: Bools) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The rows of some runs: their numbers, and their columns without the bytes."""
+        numbers = np.flatnonzero(is_wanted[self._run])
+        narrow = self._batch.select(list(_NARROW)).take(pa.array(numbers))
+        return zip(numbers.tolist(), narrow.to_pylist(), strict=True)
+
+    def _last_of(self, is_one: Bools) -> Ints:
+        """For each row, the last marked row at or before it in the same run; -1 if there is none."""
+        found = np.maximum.accumulate(np.where(is_one, np.arange(self._n), -1))
+        return np.where(found >= self._first[self._run], found, -1)
+
+    def _compare(self) -> None:
+        """Compute which events are stale against the last event with an order, like `rules.is_stale`."""
+        order, start = self._batch.column("order"), self._rules.start.order
+        orders = pa.concat_arrays([order, pa.array([order_dict(start)], order.type)])
+        position, has_position = padded(orders.field("position"))
+        ts_ms, has_ts = filled(orders.field("ts_ms"))
+        domain = to_numpy(pc.fill_null(orders.field("domain").dictionary_encode().indices, -1))
+        nothing = np.append(self._is_tombstone, start is None)
+        has_position, has_ts = has_position & ~nothing, has_ts & ~nothing
+        before = np.append(-1, self._mark[:-1])
+        before = np.where(before >= self._first[self._run], before, self._n)
+        now = np.arange(self._n)
+        is_comparable = has_position[now] & has_position[before] & (domain[now] == domain[before])
+        pairs = zip(position[now].T, position[before].T, strict=True)
+        is_less, is_equal = lexicographic(((one < other, one == other) for one, other in pairs), self._n)
+        both_timed = has_ts[now] & has_ts[before]
+        is_older = both_timed & (ts_ms[now] < ts_ms[before])
+        is_newer = both_timed & (ts_ms[now] > ts_ms[before])
+        is_stale = np.where(is_comparable, (is_less | is_equal) & ~is_newer, is_older)
+        self._is_stale = self._is_streaming & is_stale
+        self._is_compared = self._is_streaming & is_comparable
+        self._is_reset = self._is_compared & is_less & is_newer
+
+    def _find_slow(self) -> Bools:
+        rules, first = self._rules, self._first
+        if rules.table_events or rules.all_table_events:
+            return np.ones(len(first), bool)
+        is_odd = self._is_stale | (self._rank == MEMORY) | to_numpy(self._batch.column("refold"))
+        is_odd |= to_numpy(pc.is_valid(self._batch.column("key_change")))
+        is_second = np.zeros(self._n, bool)
+        is_second[1:] = self._run[1:] == self._run[:-1]
+        is_row = self._rank == ROW
+        is_odd |= is_row & is_second
+        # Silver's row is the first of its run. With an event before it in the log, the key must be refolded.
+        is_odd[1:] |= is_row[:-1] & is_second[1:] & ~self._is_above_the_one_before()
+        is_odd[self._last] |= is_row[self._last]  # no event at all
+        if rules.is_comparison:
+            is_odd |= is_row
+        if rules.start.seen_at is not None:
+            log_ts = to_numpy(self._batch.column("log_position").field("log_ts"))
+            is_odd |= (log_ts <= rules.start.seen_at[0]) & self._is_event
+        return np.logical_or.reduceat(is_odd, first)
+
+    def _is_above_the_one_before(self) -> Bools:
+        log_position = self._batch.column("log_position")
+        fields = [log_position.field(name) for name in LOG_POSITION]
+        pairs = ((values.slice(0, self._n - 1), values.slice(1)) for values in fields)
+        compared = (
+            [to_numpy(pc.fill_null(comparison(*pair), False)) for comparison in (pc.less, pc.equal)] for pair in pairs
+        )
+        return lexicographic(compared, self._n - 1)[0]
+
+    def fast_pieces(self, is_wanted: Bools) -> pa.RecordBatch | None:
+        """The pieces of runs in which all events are applied; none if there are no such runs."""
+        runs = np.flatnonzero(is_wanted)
+        if not len(runs):
+            return None
+        first, last = self._first[runs], self._last[runs]
+        large, batch = self._rules.large, self._batch
+        is_live = self._is_upsert[last]
+        has_row = is_live | (not self._rules.hard)
+        has_stored = self._rank[first] == ROW
+        upsert = np.where(has_row, self._last_of(self._is_event & self._is_upsert)[last], -1)
+        has_upsert = upsert >= 0
+        # The row's lifetime began after the last delete before its last values; it may include silver's row.
+        ended = self._last_of(self._is_delete)[upsert]
+        goes_on = has_stored & ~(has_upsert & (ended >= first)) & has_row
+        begins = np.maximum(first, np.where(ended >= first, ended + 1, first))
+        kept, missing, given = self._large_values(runs, upsert, begins, goes_on)
+        counting = np.add.reduceat(to_numpy(batch.column("is_new")) & self._is_event, self._first, dtype=np.int32)
+        record = pa.array(upsert, mask=~has_upsert)
+        at_last = pa.array(last)
+        rows = {
+            "key": self._keys.take(at_last),
+            "pk": batch.column("pk").take(at_last),
+            "role": pa.repeat(ROW_PIECE, len(runs)),
+            "op": batch.column("op").take(at_last),
+            "snapshot": batch.column("snapshot").take(at_last),
+            "log_position": batch.column("log_position").take(at_last),
+            "source": batch.column("order").take(at_last),
+            "order": self._orders(last),
+            "kept": named(kept, large),
+            "missing": self._missing(missing, goes_on & ~has_upsert, first, large),
+            **{name: batch.column(name).take(record) for name in ("raw_value", "value_schema", "framing")},
+            "has_row": pa.array(has_row),
+            "has_stored": pa.array(has_stored),
+            "keeps_rest": pa.array(goes_on & ~has_upsert),
+            "is_changed": pa.repeat(True, len(runs)),
+            **dict.fromkeys(_RARE, pa.repeat(False, len(runs))),
+            "is_compared": pa.array(np.logical_or.reduceat(self._is_compared, self._first)[runs]),
+            "is_log_reset": pa.array(np.logical_or.reduceat(self._is_reset, self._first)[runs]),
+            "counting": pa.array(counting[runs]),
+            "stale": pa.array(np.zeros(len(runs), np.int32)),
+        }
+        found = batch_of_pieces(rows)
+        if given:
+            found = pa.concat_batches([found, self._given(runs, last, given)])
+        return found
+
+    def _large_values(
+        self, runs: Ints, upsert: Ints, begins: Ints, goes_on: Bools
+    ) -> tuple[Bools, Bools, Mapping[tuple[int, int], list[str]]]:
+        """Where the large columns of rows get their values.
+
+        Args:
+            runs: the rows' runs.
+            upsert: by run, the record with the row's values; -1 if there is none.
+            begins: by run, where the row's lifetime begins.
+            goes_on: by run, whether the lifetime includes silver's row.
+
+        Returns:
+            Run by large column, whether silver's value is kept; whether there is no value; and (run, record) -> the
+            columns with a value from a record other than `upsert`.
+        """
+        large, unsent, first = self._rules.large, self._unsent(), self._first[runs]
+        has_upsert = upsert >= 0
+        kept, missing = np.zeros((2, len(runs), len(large)), bool)
+        given: dict[tuple[int, int], list[str]] = {}
+        for number, name in enumerate(large):
+            is_sent = self._is_event & self._is_upsert & ~unsent[:, number]
+            source_of = self._last_of(is_sent)[upsert]
+            is_held = has_upsert & (source_of >= begins)
+            kept[:, number] = goes_on & ~is_held & ~unsent[first, number]
+            missing[:, number] = (has_upsert | goes_on) & ~is_held & ~kept[:, number]
+            for run in np.flatnonzero(is_held & (source_of != upsert)):
+                given.setdefault((int(run), int(source_of[run])), []).append(name)
+        return kept, missing, given
+
+    def _orders(self, last: Ints) -> pa.Array:
+        """By run, the order of its last event with one; otherwise the start's, or null after a tombstone."""
+        mark = self._mark[last]
+        taken = np.where(mark < 0, self._n, np.where(self._is_tombstone[mark], self._n + 1, mark))
+        orders = [self._batch.column("order"), pa.array([order_dict(self._rules.start.order), None], ORDER_TYPE)]
+        return pa.concat_arrays([one.cast(ORDER_TYPE) for one in orders]).take(pa.array(taken))
+
+    def _unsent(self) -> Bools:
+        """Row by large column, whether it has no value."""
+        lists, large = self._batch.column("unsent"), {name: n for n, name in enumerate(self._rules.large)}
+        found = np.zeros((self._n, len(large)), bool)
+        rows, names = pc.list_parent_indices(lists).to_pylist(), lists.flatten().to_pylist()
+        for row, name in zip(rows, names, strict=True):
+            if name in large:
+                found[row, large[name]] = True
+        return found
+
+    def _missing(self, missing: Bools, is_stored: Bools, first: Ints, large: Sequence[str]) -> pa.Array:
+        """The columns without a value; for unchanged rows, the stored ones."""
+        found = named(missing, large)
+        fields = self._batch.column("unsent").take(pa.array(first)).cast(STRINGS)
+        return pc.if_else(pa.array(is_stored), fields, found)
+
+    def _given(self, runs: Ints, last: Ints, given: Mapping[tuple[int, int], list[str]]) -> pa.RecordBatch:
+        of_run = pa.array([int(last[run]) for run, _ in given])
+        record = pa.array([row for _, row in given])
+        rows = {
+            "key": self._keys.take(of_run),
+            "pk": self._batch.column("pk").take(of_run),
+            "role": pa.repeat(VALUES_PIECE, len(given)),
+            "log_position": self._batch.column("log_position").take(of_run),
+            "columns": pa.array(list(given.values()), STRINGS),
+            **{name: self._batch.column(name).take(record) for name in ("raw_value", "value_schema", "framing")},
+        }
+        return batch_of_pieces(rows)

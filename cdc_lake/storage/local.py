@@ -1,0 +1,93 @@
+"""The files of a lake in a local folder, without Hadoop and a JVM."""
+
+import os
+import re
+from pathlib import Path
+from typing import BinaryIO
+
+from cdc_lake.errors import ConfigError
+from cdc_lake.storage.exhaustion import exhaustion_error
+from cdc_lake.storage.files import Files, is_draft, write_whole
+
+_CHECKSUM = re.compile(r"\..+\.crc")
+"""Names of checksum files, which Hadoop writes and hides."""
+
+
+class LocalFiles(Files):
+    """Files by local path, or by Hadoop's path of a local file."""
+
+    @classmethod
+    def of(cls, root: str) -> "LocalFiles | None":
+        """The files of a lake; none unless its root is surely a local folder.
+
+        Args:
+            root: the lake's root from the settings.
+        """
+        scheme, has_scheme, _ = root.partition("/")[0].partition(":")
+        if has_scheme:
+            return cls() if scheme == "file" else None
+        # Hadoop's configuration decides what a path without a scheme means.
+        return None if os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR") else cls()
+
+    def path(self, path: str) -> Path:
+        """The local path of a Hadoop path, which does not use percent-encoding."""
+        return Path(re.sub("^file:(//)?", "", path))
+
+    def names(self, folder: str) -> list[str]:
+        """See `Files`. Checksums are hidden, and a folder that cannot be read is empty."""
+        try:
+            names = os.listdir(self.path(folder))
+        except OSError:
+            return []
+        return sorted(name for name in names if not (is_draft(name) or _CHECKSUM.fullmatch(name)))
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """See `Files`."""
+        try:
+            return self.path(path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def read_text(self, path: str) -> str:
+        """See `Files`."""
+        return self.path(path).read_text(encoding="utf-8")
+
+    def open(self, path: str) -> BinaryIO:
+        """See `Files`."""
+        return self.path(path).open("rb")
+
+    def exists(self, path: str) -> bool:
+        """See `Files`."""
+        return self.path(path).exists()
+
+    def size(self, folder: str) -> int:
+        """See `Files`. Checksums do not count."""
+        files = self.path(folder).rglob("*")
+        return sum(file.stat().st_size for file in files if file.suffix != ".crc" and file.is_file())
+
+    def remove(self, path: str) -> None:
+        """See `Files`. Its checksum is removed, too."""
+        file = self.path(path)
+        for one in (file, file.with_name(f".{file.name}.crc")):
+            one.unlink(missing_ok=True)
+
+    def write_once(self, path: str, text: str) -> None:
+        """See `Files`.
+
+        Raises:
+            ConfigError: the file cannot be written.
+            InfrastructureError: the disk is full.
+        """
+        file = self.path(path)
+        if file.exists():
+            return
+        try:
+            write_whole(file, text)
+        except OSError as exc:
+            todo = "allow the job's user to write, read and remove files there"
+            raise exhaustion_error(path, exc, str(file.parent)) or ConfigError(
+                path, f"it cannot be written: {exc.strerror}", todo
+            ) from exc
+
+    def _subfolders(self, folder: str) -> list[str]:
+        return self.names(folder)

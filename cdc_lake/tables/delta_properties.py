@@ -1,0 +1,73 @@
+"""The properties of Delta tables: cdc_lake's defaults, those of the settings, and the columns for data skipping."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from cdc_lake.columns import quoted, type_text
+
+DEFAULTS = {
+    "delta.enableDeletionVectors": "false",
+    "delta.checkpointInterval": "20",
+    "delta.logRetentionDuration": "interval 30 days",
+    "delta.deletedFileRetentionDuration": "interval 30 days",
+}
+"""Deletion vectors are off because not all Delta readers support them.
+
+Vacuum retains files as long as the log retains commits, so every version in the log can be read and restored. With a
+checkpoint every 20 commits, a run every 10 s writes one every 200 s, and a reader opens at most 20 commits after it.
+"""
+STATISTICS = "delta.dataSkippingStatsColumns"
+"""The property with the columns for data skipping."""
+_WITHOUT_STATISTICS = ("array<", "map<", "struct<", "binary", "boolean")
+_QUOTED = re.compile(r"`((?:[^`]|``)+)`")
+
+
+def with_statistics(schema: StructType) -> list[str]:
+    """The columns of types for which Delta supports statistics."""
+    kinds = {field.name: type_text(field.dataType) for field in schema}
+    return [name for name, kind in kinds.items() if not kind.startswith(_WITHOUT_STATISTICS)]
+
+
+def of_new_table(own: Mapping[str, str], statistics: Iterable[str]) -> dict[str, str]:
+    """The properties of a new table.
+
+    Args:
+        own: the properties in its settings, which override the defaults.
+        statistics: its columns for data skipping; if empty, Delta chooses them.
+    """
+    columns = ",".join(map(quoted, dict.fromkeys(statistics)))
+    return {**DEFAULTS, **own, **({STATISTICS: columns} if columns else {})}
+
+
+def update(spark: SparkSession, path: str, stored: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Update the properties that changed, in a commit of its own.
+
+    Args:
+        stored: the table's properties.
+        wanted: properties in its settings.
+    """
+    changed = {name: value for name, value in wanted.items() if stored.get(name) != value}
+    if changed:
+        listed = ", ".join(f"'{name}' = '{value}'" for name, value in changed.items())
+        _alter(spark, path, f"SET TBLPROPERTIES ({listed})")
+
+
+def restrict_statistics(spark: SparkSession, path: str, stored: Mapping[str, str], columns: Collection[str]) -> None:
+    """Remove all but these columns from data skipping, in a commit of its own if there are others.
+
+    Args:
+        stored: the table's properties.
+        columns: the columns that the table will have and Delta supports.
+    """
+    names = [name.replace("``", "`") for name in _QUOTED.findall(stored.get(STATISTICS, ""))]
+    if others := set(names).difference(columns):
+        kept = ",".join(quoted(name) for name in names if name not in others).replace("'", "\\'")
+        change = f"('{STATISTICS}' = '{kept}')" if kept else f"('{STATISTICS}')"
+        _alter(spark, path, f"{'SET' if kept else 'UNSET'} TBLPROPERTIES {change}")
+
+
+def _alter(spark: SparkSession, path: str, change: str) -> None:
+    spark.sql(f"ALTER TABLE delta.{quoted(path)} {change}").collect()
