@@ -60,7 +60,7 @@ class Bucket:
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket="lake")
         return [found["Key"] for page in pages for found in page.get("Contents", ())]
 
-    def bring(self, folder: Path) -> None:
+    def download(self, folder: Path) -> None:
         """Copy the lake into a folder, where readers that share no code with the jobs find it."""
         for name in self.names():
             if not name.endswith("/"):
