@@ -1,13 +1,13 @@
-"""An archive of the classes that Spark and cdc_lake load, and the JVM of short runs.
+"""Start the JVM faster: from an archive of the classes that Spark and cdc_lake load, or with options for short runs.
 
 A short run spends half of its time on loading and linking the same 20,000 classes. Java's class-data sharing maps them
-from a file. `cdc-lake jars archive` creates that file for the jars and the Java of this environment; the JVM ignores it
-if one of them has changed. The archive only has classes of the class path, so jars are listed there instead of in
-`spark.jars`. No folder on the class path may contain a file, so Spark's settings are passed by `--properties-file`.
+from a file instead. `cdc-lake jars archive` creates that file for the jars and the Java of this environment; the JVM
+ignores it if one of them has changed. Java archives only classes of the class path, so the jars are listed there and
+not in `spark.jars`. Folders on the class path must be empty, so Spark gets its settings by `--properties-file`.
 Source: the java command of JDK 17, "Application class data sharing".
 
 PySpark and `spark-submit` start their JVM with the same script, which sources `spark-env.sh` in Spark's conf folder.
-That file sources the script that is written here.
+That file sources the script that this module writes.
 """
 
 import os
@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cdc_lake.errors import InstallationError
-from cdc_lake.spark.jars import ARCHIVE_FOLDER, CONF_FILES, spark_home
+from cdc_lake.spark.conf import ARCHIVE_FOLDER, CONF_FILES, spark_home
 from cdc_lake.spark.java import SHORT_JVM, find_java
 
 _FIRST_OPTIONS = "SPARK_SUBMIT_OPTS"
@@ -44,18 +44,18 @@ esac
 
 @contextmanager
 def short_jvm() -> Iterator[None]:
-    """A JVM that is started in this context has the options for a short run."""
+    """Within this context, a new JVM gets the options for a short run."""
     with _environment({_FIRST_OPTIONS: _before_the_users(SHORT_JVM)}):
         yield
 
 
 @contextmanager
 def recorded() -> Iterator[None]:
-    """Make the archive of the classes that the JVM uses which is started meanwhile; it has ended afterwards.
+    """Archive the classes that this process's JVM loads within this context, which must start it; then end the JVM.
 
     Raises:
-        InstallationError: Java or PySpark's jars are missing; or there is a file in Spark's folder of settings, which
-            would not be read; or the JVM has made no archive.
+        InstallationError: Java or PySpark's jars are missing; Spark's conf folder has other files, which would not be
+            read; or the JVM does not write an archive.
     """
     folder, conf = _folder(), spark_home() / "conf"
     if not conf.is_dir() or {file.name for file in conf.iterdir()} != CONF_FILES:
@@ -87,7 +87,7 @@ def recorded() -> Iterator[None]:
 
 
 def _spark_env(archive: Path, option: str) -> str:
-    """A script that makes `spark-submit` use the archive, unless it was truncated, on which Java crashes."""
+    """A script that makes `spark-submit` use the archive, unless it was truncated, which crashes Java."""
     folder = archive.parent
     return _SPARK_ENV.format(
         archive=shlex.quote(str(archive)),

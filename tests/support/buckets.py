@@ -6,7 +6,8 @@ from typing import Any
 
 import boto3
 
-from cdc_lake.spark.jars import cache_folder, fetch, lock_file, read_lock
+from cdc_lake.spark.fetch import fetch
+from cdc_lake.spark.jars import cache_folder, lock_file, read_lock
 from cdc_lake.spark.versions import PROFILES, profile_name
 
 LAKE = "s3a://lake/lake"

@@ -1,4 +1,4 @@
-"""Which submissions take the archive of classes, without starting a JVM."""
+"""Which submissions use the class archive, without starting a JVM."""
 
 import subprocess
 from pathlib import Path
@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from cdc_lake.spark import class_archive
-from cdc_lake.spark import jars as jars_module
-from cdc_lake.spark.jars import ARCHIVE_FOLDER, Jar, write_spark_defaults
+from cdc_lake.spark import conf as conf_module
+from cdc_lake.spark.conf import ARCHIVE_FOLDER, write_spark_defaults
+from cdc_lake.spark.jars import Jar
+from cdc_lake.spark.java import find_java
 
 SUBMIT = ("org.apache.spark.deploy.SparkSubmit", "jobs/bronze.py", "--table", "shop.public.*")
 SHOW = '. "$SPARK_CONF_DIR/spark-env.sh"; printf "%s\\n" "$SPARK_CONF_DIR" "$SPARK_SUBMIT_OPTS" "$@"'
@@ -18,7 +20,7 @@ SHOW = '. "$SPARK_CONF_DIR/spark-env.sh"; printf "%s\\n" "$SPARK_CONF_DIR" "$SPA
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """PySpark's folder as `cdc-lake jars fetch` and `cdc-lake jars archive` leave it."""
     home = tmp_path / "my spark"
-    for module in (class_archive, jars_module):
+    for module in (class_archive, conf_module):
         monkeypatch.setattr(module, "spark_home", lambda: home)
     write_spark_defaults([Jar(("spark",), "a", "b", "1", "jar", "", "")], tmp_path, {"spark.ui.enabled": "false"})
     folder = home / ARCHIVE_FOLDER
@@ -32,7 +34,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def spark_class(home: Path, *arguments: str, **variables: str) -> list[str]:
     """The folder of settings, Java's first options, and the arguments that Spark is started with."""
     environment = {"PATH": "/usr/bin:/bin", "SPARK_HOME": str(home), "SPARK_CONF_DIR": f"{home}/conf", **variables}
-    java = jars_module.find_java().resolve().parents[1]
+    java = find_java().resolve().parents[1]
     done = subprocess.run(
         ["bash", "-c", SHOW, "bash", *arguments],
         env={"JAVA_HOME": str(java), **environment},
