@@ -26,13 +26,16 @@ _FIRST_OPTIONS = "SPARK_SUBMIT_OPTS"
 """Environment variable with options of a JVM that PySpark starts; the submission's options override them."""
 _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 """Otherwise the JVM prints to stdout that it rejects the archive."""
+_BASE, _CLASSES = "java.jsa", "classes.jsa"
+"""The archives of Java's own classes, which not every Java includes, and of Spark's and cdc_lake's."""
+_CHECKSUM = "cat {base} {classes} 2>/dev/null | cksum"
 _SPARK_ENV = r"""# Written by `cdc-lake jars archive`, for submissions that set neither jars nor master.
 case "$* ${{MASTER:+--master}}" in
   *--master* | *--deploy-mode* | *--jars* | *--packages* | *--properties-file* | *--driver-class-path*) ;;
   *spark.master* | *spark.jars* | *spark.driver.extraClassPath* | *spark.submit.deployMode*) ;;
   org.apache.spark.deploy.SparkSubmit\ *)
-    if [ "$(wc -c < {archive})" = {size} ] && cmp -s {defaults} "$SPARK_CONF_DIR/spark-defaults.conf" &&
-      [ "$(cd "$SPARK_CONF_DIR" && echo *)" = '{conf_files}' ]; then
+    if cmp -s {defaults} "$SPARK_CONF_DIR/spark-defaults.conf" &&
+      [ "$(cd "$SPARK_CONF_DIR" && echo *)" = '{conf_files}' ] && [ "$({checksum})" = '{sum}' ]; then
       SPARK_CONF_DIR={empty}
       SPARK_SUBMIT_OPTS={options}"${{SPARK_SUBMIT_OPTS:+ $SPARK_SUBMIT_OPTS}}"
       set -- "$1" --properties-file {properties} "${{@:2}}"
@@ -66,10 +69,9 @@ def recorded() -> Iterator[None]:
     shutil.copyfile(conf / "spark-defaults.conf", folder / "spark-defaults.conf")
     settings = _on_class_path((folder / "spark-defaults.conf").read_text(encoding="utf-8"))
     (folder / "spark.properties").write_text(settings, encoding="utf-8")
-    base, archive = folder / "java.jsa", folder / "classes.jsa"
-    on_base, both = _option("-XX:SharedArchiveFile", base), _option("-XX:SharedArchiveFile", base, archive)
-    _run_java("-Xshare:dump", on_base)  # not every Java includes one
-    options = _options(on_base, _option("-XX:ArchiveClassesAtExit", archive))
+    on_base = _option("-XX:SharedArchiveFile", folder / _BASE)
+    _run_java("-Xshare:dump", on_base)
+    options = _options(on_base, _option("-XX:ArchiveClassesAtExit", folder / _CLASSES))
     with _environment(
         {
             "JAVA_HOME": str(find_java().resolve().parents[1]),
@@ -80,24 +82,28 @@ def recorded() -> Iterator[None]:
     ):
         yield
     _end_jvm()
-    if not archive.is_file():
+    if not (folder / _CLASSES).is_file():
         raise InstallationError("Java", "it created no class archive", f"see the output above of {find_java()}")
-    _run_java(both, "-version")
-    (folder / "spark-env.sh").write_text(_spark_env(archive, both), encoding="utf-8")
+    _run_java(_use_archive(folder), "-version")
+    (folder / "spark-env.sh").write_text(_spark_env(folder), encoding="utf-8")
 
 
-def _spark_env(archive: Path, option: str) -> str:
-    """A script that makes `spark-submit` use the archive, unless it was truncated, which crashes Java."""
-    folder = archive.parent
+def _spark_env(folder: Path) -> str:
+    """A script that makes `spark-submit` use the archive, unless it is damaged: Java would crash or not start."""
+    checksum = _CHECKSUM.format(base=shlex.quote(str(folder / _BASE)), classes=shlex.quote(str(folder / _CLASSES)))
     return _SPARK_ENV.format(
-        archive=shlex.quote(str(archive)),
-        size=archive.stat().st_size,
+        checksum=checksum,
+        sum=subprocess.run(["sh", "-c", checksum], capture_output=True, text=True, check=True).stdout.strip(),
         defaults=shlex.quote(str(folder / "spark-defaults.conf")),
         conf_files=" ".join(sorted(CONF_FILES)),
         empty=shlex.quote(str(folder / "empty")),
-        options=shlex.quote(_options(option)),
+        options=shlex.quote(_options(_use_archive(folder))),
         properties=shlex.quote(str(folder / "spark.properties")),
     )
+
+
+def _use_archive(folder: Path) -> str:
+    return _option("-XX:SharedArchiveFile", folder / _BASE, folder / _CLASSES)
 
 
 def _folder() -> Path:
