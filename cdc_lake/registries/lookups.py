@@ -1,4 +1,4 @@
-"""Time limit of lookups in a registry, and waits for replicas that lag."""
+"""Lookups in a registry: their time limit, and retries for replicas that lag."""
 
 import threading
 import time
