@@ -1,4 +1,4 @@
-# Everything a developer does. `make` alone lists the targets.
+# Developer commands. `make` lists them.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -20,60 +20,60 @@ unexport VIRTUAL_ENV
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-setup: $(STAMP) ## Make .venv with everything in it, and fetch the jars (a minute at first, then seconds)
+setup: $(STAMP) ## Create .venv with all packages, and fetch the jars
 	@cdc-lake jars fetch --quiet
 
-demo: setup ## Run the whole way once: database, change events, tables, proof (TABLE_TYPE=hudi-cow, hudi-mor)
+demo: setup ## Run the demo; for Hudi: TABLE_TYPE=hudi-cow or hudi-mor
 	cdc-lake demo $(if $(TABLE_TYPE),--table-type $(TABLE_TYPE))
 
-notebooks: setup ## Execute the notebooks on the lake that `make demo` left, and draw the pictures of the docs
+notebooks: setup ## Execute the notebooks on the demo's lake; draw the charts
 	python -m notebooks
 
-docs: setup ## Build the documentation in site/ (no network; a broken link is an error)
+docs: setup ## Build the documentation in site/
 	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet
 	@echo "open site/index.html"
 
-package: setup ## Make what a cluster needs in dist/: jobs, Python packages, jars, a plan of what goes where
+package: setup ## Build a package for clusters in dist/
 	cdc-lake package
 
-setup-spark41: setup $(SPARK41_STAMP) ## Make the environment of Spark 4.1 beside it, which `make test` needs
+setup-spark41: setup $(SPARK41_STAMP) ## Create the Spark 4.1 environment for `make test`
 	@$(SPARK41)/bin/cdc-lake jars fetch --quiet --profile spark41
 
-test: setup setup-spark41 ## Run all tests, three files of them at a time
+test: setup setup-spark41 ## Run all tests in three processes (33 to 36 minutes)
 	pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-test-cluster: setup ## Run the demo from a package, on Spark as it comes and on a cluster that loses a worker (an hour)
+test-cluster: setup ## Run the demo from a package and on a cluster (an hour)
 	pytest -m deep -s -v tests/servers/test_elsewhere.py -k 'package or cluster'
 
-test-s3: setup ## Run the demo with its lake on S3, as moto's server plays it (half an hour)
+test-s3: setup ## Run the demo with its lake on S3, by moto (30 minutes)
 	pytest -m deep -s -v tests/servers/test_elsewhere.py -k s3
 
-test-deep: setup ## Run the tests that are too long for every change (hours)
+test-deep: setup ## Run the tests that are too slow for every change (hours)
 	pytest -m deep
 
-test-profiles: setup setup-spark41 ## Run the suites with the versions of each profile, and write docs/reference/compatibility.md
+test-profiles: setup setup-spark41 ## Run the Spark suites with each profile (90 minutes)
 	python -m tests.profiles
 
-conformance: setup ## Check silver against every log of the conformance kit, in every way of cutting it
+conformance: setup ## Run every log of the conformance kit in every cut (hours)
 	for type in delta hudi-cow hudi-mor; do for deletes in hard soft; do for split in none each all-pairs; do \
 		python -m tests.conformance --table-type $$type --deletes $$deletes --split $$split; done; done; done
 
-soak: setup ## Run bronze and silver without end, for ten minutes: what they hold must not grow
+soak: setup ## Run bronze and silver for ten minutes; check for leaks
 	pytest -m deep -s tests/servers/test_soak.py
 
-bench-landing: setup ## Measure what bronze costs beside the least that any landing does (7 minutes)
+bench-landing: setup ## Compare bronze with a minimal landing job (7 minutes)
 	python -m benchmarks.landing
 
-bench-tables: setup ## Measure silver in Delta beside Hudi's table types
+bench-tables: setup ## Compare silver in Delta with silver in Hudi
 	python -m benchmarks.tables
 
-bench-short: setup ## Measure runs that have little to do, or nothing (12 minutes)
+bench-short: setup ## Measure runs with few or no new records (12 minutes)
 	python -m benchmarks.short
 
-bench-quick: setup ## Measure a million events beside the textbook way (12 minutes)
+bench-quick: setup ## Compare cdc_lake with a textbook pipeline (12 minutes)
 	python -m benchmarks.quick
 
-record: setup ## Record anew what real converters send: tests/fixtures/recorded (4 minutes)
+record: setup ## Record what converters send, for the tests (4 minutes)
 	python -m tests.record
 
 lint: setup ## Check format, style and types
@@ -81,12 +81,12 @@ lint: setup ## Check format, style and types
 	ruff check .
 	mypy
 
-clean: ## Remove the environment and all that runs leave here (not the jar cache)
+clean: ## Delete the environment and all output; keep the jar cache
 	@! test -x $(BIN)/cdc-lake || $(BIN)/cdc-lake stack down --delete
 	rm -rf $(VENV) .cdc_lake site .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-lock: $(STAMP) ## Choose the newest allowed versions anew and write requirements/*.txt
+lock: $(STAMP) ## Update requirements/*.txt to the newest allowed versions
 	$(COMPILE) --extra spark35 --extra demo --extra notebooks --extra docs --extra dev pyproject.toml --output-file requirements/local.txt
 	$(COMPILE) --extra spark41 --extra demo --extra notebooks --extra dev pyproject.toml --output-file requirements/spark41.txt
 	for spark in spark35 spark41; do $(COMPILE) --extra $$spark --extra aws --extra metrics --extra msk --extra reconcile --no-emit-package pyspark --no-emit-package py4j \

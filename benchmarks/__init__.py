@@ -1,1 +1,1 @@
-"""Compare the work with a textbook pipeline: same topics, cores and run. docs/explanation/performance.md."""
+"""Benchmarks: cdc_lake and other pipelines on the same topics and cores. See docs/explanation/performance.md."""

@@ -1,8 +1,8 @@
-"""One contender as a process: told which topics have news, it brings its tables up to date and says so.
+"""A contender: a pipeline to measure, as a process of its own that updates the tables of the requested topics.
 
     python -m benchmarks.contender NAME FOLDER
 
-Reads lines of JSON, `{"topics": [...]}`, from standard input; answers each with a line.
+It reads lines of JSON, `{"topics": [...]}`, from standard input, and answers each with a line when it is done.
 """
 
 import json
@@ -26,7 +26,7 @@ Take = Callable[[Sequence[str]], None]
 def cdc_lake(
     folder: Path, *, has_silver: bool = True, table_type: "TableType" = "delta", buckets: int | None = None
 ) -> Take:
-    """Our own bronze and silver as they come, in one application; the large table in buckets, if asked."""
+    """cdc_lake's bronze and silver in one application; `buckets` applies to the large table."""
     from cdc_lake.bronze.run import run_bronze
     from cdc_lake.config import TABLE_TYPES, Config, KafkaConfig, LakeConfig, RegistryConfig, TableConfig
     from cdc_lake.runs.scheduler import TableScheduler
@@ -51,10 +51,10 @@ def cdc_lake(
 
 
 def textbook(folder: Path, *, is_tuned: bool = False) -> Take:
-    """As it is told in many places: Structured Streaming, the newest schema, a MERGE for each micro-batch.
+    """A pipeline as in many tutorials: Structured Streaming, the newest schema, a MERGE for each micro-batch.
 
     Args:
-        is_tuned: with adaptive execution and 4 shuffle partitions inside the micro-batch, too.
+        is_tuned: also enable adaptive execution and set 4 shuffle partitions inside the micro-batch.
     """
     from delta.tables import DeltaTable
     from pyspark.sql import DataFrame
@@ -108,7 +108,7 @@ def textbook(folder: Path, *, is_tuned: bool = False) -> Take:
 
 
 def floor(folder: Path) -> Take:
-    """The least that landing can be: read, decode with one schema, write the bytes."""
+    """Minimal landing: read, decode with one schema, write the bytes."""
     from pyspark.sql import functions as F
     from pyspark.sql.avro.functions import from_avro
 
@@ -150,7 +150,7 @@ def _session(name: str) -> "SparkSession":
 
 
 def _ends(topic: str) -> dict[int, int]:
-    """Where the partitions of a topic end."""
+    """End offsets of a topic's partitions."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": os.environ["BENCH_KAFKA"], "group.id": "floor"})
@@ -182,7 +182,7 @@ IN_HUDI: Mapping[str, Callable[[Path], Take]] = {
     "hudi-mor": lambda folder: cdc_lake(folder, table_type="hudi-mor"),
     "mor-buckets": lambda folder: cdc_lake(folder, table_type="hudi-mor", buckets=BUCKETS),
 }
-"""Our own pipeline with silver in Hudi."""
+"""cdc_lake with silver in Hudi."""
 CONTENDERS: Mapping[str, Callable[[Path], Take]] = {
     **PIPELINES,
     **IN_HUDI,
@@ -192,10 +192,10 @@ CONTENDERS: Mapping[str, Callable[[Path], Take]] = {
 
 
 def main() -> None:
-    """Answer until standard input ends."""
+    """Process requests until standard input ends."""
     name, folder = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Spark prints is not an answer
+    os.dup2(2, 1)  # so that Spark's output does not mix with the answers
     take = CONTENDERS[name](Path(folder))
     print("ready", file=answers, flush=True)
     for line in sys.stdin:

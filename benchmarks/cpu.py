@@ -1,13 +1,13 @@
-"""CPU seconds of a process and of all that it started."""
+"""CPU seconds of a process and its descendants."""
 
 import psutil
 
 
 def cpu_seconds(pid: int | None = None) -> float:
-    """User and system time of a process and its descendants, with those that have ended and been waited for.
+    """User and system time of a process and its descendants, including ended ones that were waited for.
 
     Args:
-        pid: of the process; this one if left out.
+        pid: of the process; default: this one.
     """
     process = psutil.Process(pid)
     found = 0.0

@@ -1,8 +1,7 @@
-"""`make bench-landing`: what bronze costs beside the floor, in one run; CPU seconds, and rows per CPU second.
+"""`make bench-landing`: compare bronze with a minimal landing job (`floor`) in one run.
 
-The floor is the least that any landing does: read the records from Kafka, decode each with one schema by a bare
-`from_avro`, write the bytes to Delta. Bronze also finds out each record's schema, proves that it fits to the last byte,
-names the key, and places the record in the log.
+The minimal job reads the records from Kafka, decodes each with one schema by `from_avro`, and writes the bytes to
+Delta. Bronze also resolves each record's schema, checks that it matches all bytes, and adds the key and log position.
 """
 
 import sys
@@ -24,10 +23,10 @@ _ROUNDS = 3
 
 
 def topics() -> dict[str, list[dict[str, Any]]]:
-    """Topics by name, with the schemas that share their rows evenly."""
+    """Topic -> schemas, each of which gets an equal share of the topic's rows."""
 
     def texts(name: str, number: int, *, alike: bool) -> list[dict[str, Any]]:
-        """Schemas of one table: differing in documentation only, or each with a column of its own."""
+        """Schemas of one table, which differ in their documentation only (`alike`) or in one column."""
         found = []
         for version in range(number):
             schema = value_schema(name, 0)
@@ -46,15 +45,14 @@ def topics() -> dict[str, list[dict[str, Any]]]:
 
 
 def measure(root: Path, addresses: dict[str, str], rows: int) -> dict[str, dict[str, list[float]]]:
-    """CPU seconds by topic and contender, of each round: in every one all topics get a share of their rows.
+    """CPU seconds of each round, by topic and pipeline. Each round sends an equal share of every topic's rows.
 
-    With the first round come the look-ups of all schemas, and plans that the application has not seen before; in the
-    last one, no topic is the first to meet anything.
+    The first round includes lookups of all schemas and the compilation of new plans; the last one does not.
 
     Args:
         root: an empty folder.
-        addresses: the servers, see `Stack.endpoints`.
-        rows: of each topic.
+        addresses: the servers' addresses; see `Stack.endpoints`.
+        rows: number of rows per topic.
     """
     log = Log(addresses["kafka"], addresses["registry"])
     wanted = topics()
@@ -80,7 +78,7 @@ def measure(root: Path, addresses: dict[str, str], rows: int) -> dict[str, dict[
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run it, and print the table of docs/explanation/performance.md."""
+    """Run the benchmark and print the table of docs/explanation/performance.md."""
     rows = int(arguments[0]) if arguments else 450_000
     with servers() as (folder, addresses):
         seconds = measure(folder, addresses, rows)

@@ -1,6 +1,6 @@
-"""The log that all contenders read: flattened change events of a shop, encoded before anything is measured.
+"""The log that all pipelines read: flattened change events of a shop, encoded before the measurement.
 
-It follows from its seed. A plain Arrow table of the same events says what the tables must hold in the end.
+The seed determines it. An Arrow table of the same events gives the expected content of the tables.
 """
 
 import json
@@ -30,13 +30,13 @@ _COLUMNS = {
     "score": wire.optional(wire.DOUBLE),
 }
 _ADDED = 2
-"""So many of the columns, the last ones, are added later, one with each version."""
+"""Number of columns, the last ones, that are added later: one with each version of the schema."""
 _UNWRAP = wire.Unwrap(["op", "lsn", "source.ts_ms", "source.snapshot"])
 _WORDS = ("amber", "birch", "coral", "dune", "ember", "fjord", "grove", "heath", "isle", "jade")
 
 
 def small(number: int) -> str:
-    """The name of one of the small topics."""
+    """The name of a small topic."""
     return f"{PREFIX}.small_{number:02}"
 
 
@@ -45,11 +45,11 @@ class _Topic:
     """A table's log so far.
 
     Attributes:
-        live: keys of the rows that are there.
-        keys: how many there have been.
-        sent: its events.
-        version: of its schema, from 0.
-        key_schema, schema: the id in the registry, and what fastavro needs to write it.
+        live: keys of the existing rows.
+        keys: number of keys so far.
+        sent: the events so far.
+        version: of the schema, from 0.
+        key_schema, schema: the id in the registry, and the schema as parsed by fastavro.
     """
 
     name: str
@@ -76,7 +76,7 @@ class _Topic:
 
 
 class Log:
-    """Sends the events to Kafka, and knows what it sent.
+    """Sends the events to Kafka and remembers them.
 
     Args:
         kafka: the broker.
@@ -94,7 +94,7 @@ class Log:
         """Create topics, and register the first schemas of each.
 
         Args:
-            topics: the number of partitions by name.
+            topics: name -> number of partitions.
         """
         admin = AdminClient({"bootstrap.servers": self._kafka})
         for future in admin.create_topics([NewTopic(name, number, 1) for name, number in topics.items()]).values():
@@ -105,21 +105,21 @@ class Log:
             topic.schema = self._register(f"{name}-value", value_schema(name, 0))
 
     def use(self, name: str, schema: dict[str, Any]) -> None:
-        """Write what follows in a topic with a schema of its own."""
+        """Use another schema for the next events of a topic."""
         self._topics[name].schema = self._register(f"{name}-value", schema)
 
     def snapshot(self, name: str, rows: int) -> None:
-        """Rows as a connector's first snapshot sends them."""
+        """Send rows as the connector's initial snapshot does."""
         topic = self._topics[name]
         for _ in range(rows):
             self._send(topic, "r", topic.new_key())
         self._producer.flush()
 
     def steady(self, name: str, events: int, *, evolves: bool = False) -> None:
-        """Of the events 20 % are inserts, 60 % updates and 20 % deletes.
+        """Send events: 20 % inserts, 60 % updates and 20 % deletes.
 
         Args:
-            evolves: whether the table gets one more column after half of them.
+            evolves: add a column to the table after half of them.
         """
         topic = self._topics[name]
         for number in range(events):
@@ -132,11 +132,11 @@ class Log:
         self._producer.flush()
 
     def number(self, name: str) -> int:
-        """How many events a topic has."""
+        """Number of events in a topic."""
         return len(self._topics[name].sent)
 
     def events(self, name: str, number: int) -> pa.Table:
-        """A topic's first events: `seq` in the order of the log, `deleted`, `id`, and the row's other columns."""
+        """A topic's first events: `seq` (the order of the log), `deleted`, `id`, and the row's other columns."""
         return pa.Table.from_pylist(self._topics[name].sent[:number])
 
     def _send(self, topic: _Topic, op: str, key: int) -> None:
@@ -153,14 +153,14 @@ class Log:
             row["city"] = chance.choice(_WORDS)
         if topic.version > 1:
             row["score"] = chance.random()
-        said = (
+        metadata = (
             str(op == "d").lower(),
             op,
             self._seq,
             _START_MS + self._seq // 3,  # three events a millisecond: ties are normal
             "true" if op == "r" else None,
         )
-        value = row | dict(zip(_METADATA, said, strict=True))
+        value = row | dict(zip(_METADATA, metadata, strict=True))
         message = _framed(*topic.key_schema, {"id": key}, "key"), _framed(*topic.schema, value, "value")
         while True:
             try:
@@ -171,7 +171,7 @@ class Log:
         topic.sent.append({"seq": self._seq, "deleted": op == "d", "city": None, "score": None, **row})
 
     def _register(self, artifact: str, schema: dict[str, Any]) -> tuple[int, Any]:
-        """Register a schema; its content id, and what fastavro needs to write it."""
+        """Register a schema; return its content id and the schema as parsed by fastavro."""
         with requests.Session() as session:
             session.trust_env = False
             answer = session.post(
@@ -202,10 +202,10 @@ def _flattened(table: wire.Table) -> wire.Schema:
 
 
 def value_schema(topic: str, version: int) -> dict[str, Any]:
-    """The Avro schema of a topic's values, as flattened; the later versions have more columns."""
+    """The Avro schema of a topic's flattened values; later versions have more columns."""
     made: dict[str, Any] = wire.avro_schema(_flattened(_table(topic, version)))
     return made
 
 
 _METADATA = tuple(wire.fields_of(_flattened(wire.Table(ORDERS, {}, ()))))
-"""The fields that the transform adds. It would flatten each event itself, were there not a million of them."""
+"""The fields that the unwrap transform adds. Flattening a million events with `_UNWRAP` would take too long."""

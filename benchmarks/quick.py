@@ -1,7 +1,7 @@
-"""`make bench-quick`: a million events, three ways, in one run; CPU seconds, wall seconds, ratios, and who was right.
+"""`make bench-quick`: compare cdc_lake with two textbook pipelines on a million events, and count wrong rows.
 
-The contenders take turns on the same topics and the same cores, each in an application of its own that stays up. What
-their tables must hold is found by DuckDB over the log as it was sent.
+The pipelines take turns on the same topics and cores, each in an application of its own that keeps running. DuckDB
+computes the expected content of their tables from the log.
 """
 
 import json
@@ -44,12 +44,13 @@ _COLUMNS = ("id", "customer", "status", "amount", "note", "city", "score")
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much work it is.
+    """Size of the workload.
 
     Attributes:
-        snapshot, small_rows: first rows of the one large table, and of each of the small ones.
-        steady_events, small_changes: events of a batch.
-        their_steady_batches, their_small_tables: how many of them the others take: some stand for all, to save time.
+        snapshot, small_rows: initial rows of the large table, and of each small table.
+        steady_events, small_changes: events per batch.
+        their_steady_batches, their_small_tables: number of batches and tables for the other pipelines, fewer to save
+            time.
     """
 
     snapshot: int = 700_000
@@ -67,10 +68,10 @@ A_MILLION = Sizes()
 
 @dataclass(frozen=True)
 class Step:
-    """One piece of work: what is new in which topics.
+    """A step of the workload: new events in some topics.
 
     Attributes:
-        theirs: how many of the topics the others take.
+        theirs: number of topics for the other pipelines.
     """
 
     name: str
@@ -80,14 +81,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one table took in a step; `cpu` of all the contender's processes, both in seconds."""
+    """Seconds per table in a step; `cpu` includes all processes of the pipeline."""
 
     cpu: float
     wall: float
 
 
 class Contender:
-    """A contender's process. It starts while other things go on, and is waited for before its first order."""
+    """A pipeline's process. It starts in the background; its first request waits for it."""
 
     def __init__(self, name: str, root: Path, environment: Mapping[str, str]) -> None:
         self.name = name
@@ -125,30 +126,30 @@ class Contender:
         return Cost(spent_cpu / len(topics), spent_wall / len(topics))
 
     def rows(self, topic: str) -> pa.Table:
-        """What its table of a topic holds."""
+        """The live rows of its table of a topic."""
         if self.name not in ALL_OURS:
             return DeltaTable(str(self._folder / topic)).to_pyarrow_table()
         rows = silver_rows(silver_folder(self._folder, topic))
         return rows.filter(pc.invert(rows["__deleted"]))
 
     def wait(self) -> None:
-        """Until it has started."""
+        """Wait until it has started."""
         if not self._is_ready:
             self._listen("ready")
             self._is_ready = True
 
     def _listen(self, word: str) -> None:
         if self._answers.readline().strip() != word:
-            raise RuntimeError(f"{self.name} ended; it said:\n{self._log.read_text()[-4000:]}")
+            raise RuntimeError(f"{self.name} ended; its log:\n{self._log.read_text()[-4000:]}")
 
 
 def silver_folder(lake: Path, topic: str) -> Path:
-    """The folder of a topic's silver in a lake of ours."""
+    """The folder of a topic's silver table in a lake of cdc_lake."""
     return lake / "silver" / topic.replace(".", "/")
 
 
 def silver_rows(folder: Path) -> pa.Table:
-    """What delta-rs reads there, or Spark: hudi-rs 0.5 did not read all logs of a table that had got a column."""
+    """A silver table's rows by delta-rs, or by Spark for Hudi: hudi-rs 0.5 skips some logs after a column was added."""
     if not (folder / ".hoodie").exists():
         return DeltaTable(str(folder)).to_pyarrow_table()
     copy = folder.with_name(f"{folder.name}.rows")
@@ -157,7 +158,7 @@ def silver_rows(folder: Path) -> pa.Table:
 
 
 def by_spark(folder: Path) -> "DataFrame":
-    """A silver table as Spark reads it, in an application of this process, with its jars' own settings."""
+    """A silver table as Spark reads it in this process, with the default settings of its jars."""
     from pyspark.sql import SparkSession
 
     os.environ |= {"PYSPARK_SUBMIT_ARGS": _SUBMIT, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -168,7 +169,7 @@ def by_spark(folder: Path) -> "DataFrame":
 
 
 def steps(log: Log, sizes: Sizes) -> Iterator[Step]:
-    """The work, each piece sent to Kafka when it is asked for."""
+    """The steps of the workload; the events of each are sent to Kafka just before it."""
     smalls = [small(number) for number in range(sizes.small_tables)]
     log.create({ORDERS: 4, **dict.fromkeys(smalls, 1)})
     log.snapshot(ORDERS, sizes.snapshot)
@@ -185,7 +186,7 @@ def steps(log: Log, sizes: Sizes) -> Iterator[Step]:
 
 
 def wrong_rows(sent: pa.Table, found: pa.Table) -> int:
-    """Keys whose row is missing, too much, or not what the log's last event of them says."""
+    """Number of keys whose row is missing, surplus, or differs from their last event in the log."""
     connection = duckdb.connect()
     connection.register("sent", sent)
     connection.register("found", found)
@@ -203,23 +204,23 @@ def wrong_rows(sent: pa.Table, found: pa.Table) -> int:
 
 
 def main() -> None:
-    """Run it, and print the table of docs/explanation/performance.md."""
+    """Run the benchmark and print the table of docs/explanation/performance.md."""
     started = time.monotonic()
     with servers() as (folder, addresses):
         outcome = measure(folder, addresses, A_MILLION)
     show(outcome)
-    print(f"{time.monotonic() - started:.0f} s in all")
+    print(f"{time.monotonic() - started:.0f} s in total")
     if outcome.wrong[OURS]:
-        raise SystemExit(f"{outcome.wrong[OURS]} rows of cdc_lake's tables are not what the log says")
+        raise SystemExit(f"{outcome.wrong[OURS]} rows of cdc_lake's tables differ from the log")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was seen.
+    """The result of a benchmark.
 
     Attributes:
-        costs: by step and contender; the median, where a step was taken several times.
-        wrong: by contender, how many rows its tables have wrong.
+        costs: step -> pipeline -> cost; the median of repeated steps.
+        wrong: pipeline -> number of wrong rows in its tables.
     """
 
     costs: Mapping[str, Mapping[str, Cost]]
@@ -227,12 +228,12 @@ class Outcome:
 
 
 def measure(root: Path, addresses: Mapping[str, str], sizes: Sizes, names: Sequence[str] = tuple(PIPELINES)) -> Outcome:
-    """Let the contenders take turns.
+    """Run each step with each pipeline in turn.
 
     Args:
-        root: an empty folder, for their tables.
-        addresses: the servers, see `Stack.endpoints`.
-        names: of the contenders.
+        root: an empty folder for their tables.
+        addresses: the servers' addresses; see `Stack.endpoints`.
+        names: of the pipelines.
     """
     ours, theirs = environments(root, addresses)
     log = Log(addresses["kafka"], addresses["registry"])
@@ -244,7 +245,7 @@ def measure(root: Path, addresses: Mapping[str, str], sizes: Sizes, names: Seque
         ]
         for step in steps(log, sizes):
             for contender in contenders:
-                contender.wait()  # all of them: nobody is measured while another starts
+                contender.wait()  # all of them, so that none starts during a measurement
             for contender in contenders:
                 topics = step.topics if contender.name in ALL_OURS else step.topics[: step.theirs]
                 if not topics:
@@ -264,7 +265,7 @@ def measure(root: Path, addresses: Mapping[str, str], sizes: Sizes, names: Seque
 
 @contextmanager
 def servers() -> Iterator[tuple[Path, dict[str, str]]]:
-    """The embedded servers, as long as they are needed: a folder for what is measured, and their addresses."""
+    """Run the embedded servers; yield a folder for the tables, and the servers' addresses."""
     with tempfile.TemporaryDirectory(prefix="cdc-lake-bench-") as folder:
         stack = Stack(Path(folder) / "stack")
         stack.start(detach=False)
@@ -275,7 +276,7 @@ def servers() -> Iterator[tuple[Path, dict[str, str]]]:
 
 
 def environments(root: Path, addresses: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The environment of our own process, and that of the others: Spark as it comes, with the same jars."""
+    """Environments of cdc_lake and of the other pipelines, which get Spark's defaults and the same jars."""
     ours = {
         **os.environ,
         "BENCH_KAFKA": addresses["kafka"],
@@ -287,7 +288,7 @@ def environments(root: Path, addresses: Mapping[str, str]) -> tuple[dict[str, st
 
 
 def _only_jars(folder: Path) -> Path:
-    """Spark's own defaults, in place of those that `cdc-lake jars fetch` wrote; the same jars."""
+    """A conf folder with the jars, but without the settings that `cdc-lake jars fetch` writes."""
     jars = read_lock(lock_file(profile_name()))
     folder.mkdir()
     text = f"spark.jars {','.join(str(jar.path(cache_folder())) for jar in jars)}\n"
@@ -300,10 +301,10 @@ def _median(costs: Sequence[Cost]) -> Cost:
 
 
 def show(outcome: Outcome) -> None:
-    """Print it, as ratios to the first contender."""
+    """Print seconds, and their ratios to the first pipeline."""
     first, *_ = outcome.wrong
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("seconds a table")
+    table.add_column("seconds per table")
     for name in outcome.wrong:
         table.add_column(f"{name}\nCPU", justify="right")
         table.add_column("\nwall", justify="right")

@@ -1,7 +1,7 @@
-"""Runs that have little to do, or nothing: `make bench-short`, and the table of docs/explanation/performance.md.
+"""`make bench-short`: measure runs with few or no new records, for docs/explanation/performance.md.
 
-Each command is a process of its own, as a scheduler starts it, on a warm disk cache. They take turns, and of each the
-median counts.
+Each command is a process of its own, as a scheduler starts it, with a warm disk cache. The commands take turns; the
+result is the median of each.
 """
 
 import ctypes
@@ -27,11 +27,11 @@ TABLES, ROWS, ROUNDS = 20, 1_000, 5
 CHANGED = small(0)
 RUN, SUBMIT = "cdc-lake run", "spark-submit"
 _SET_CHILD_SUBREAPER = 36
-"""Of prctl(2): processes whose parent has ended, as PySpark's JVM, become this one's."""
+"""Option of prctl(2): processes whose parent has ended, such as PySpark's JVM, become children of this one."""
 
 
 def main() -> None:
-    """Run it, and print the table."""
+    """Run the benchmark and print the table."""
     with servers() as (folder, addresses):
         costs = measure(folder, addresses)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
@@ -43,10 +43,10 @@ def main() -> None:
 
 
 def measure(folder: Path, addresses: Mapping[str, str]) -> dict[str, list[Cost]]:
-    """The costs of each command, by its name in the table.
+    """Measure all commands: name in the table -> its costs.
 
     Args:
-        folder: where the lake and the servers are.
+        folder: of the servers and the lake.
         addresses: the servers' addresses.
     """
     names = [small(number) for number in range(TABLES)]
@@ -64,29 +64,29 @@ def measure(folder: Path, addresses: Mapping[str, str]) -> dict[str, list[Cost]]
         cost(_command(RUN, layer, "*"), environment)
     costs: dict[str, list[Cost]] = {}
     for _ in range(ROUNDS):
-        for how in (RUN, SUBMIT):
+        for launcher in (RUN, SUBMIT):
             log.steady(CHANGED, 1)
             for layer in ("bronze", "silver"):
-                found = cost(_command(how, layer, CHANGED), environment)
-                costs.setdefault(f"one changed row: {how}, {layer}", []).append(found)
+                found = cost(_command(launcher, layer, CHANGED), environment)
+                costs.setdefault(f"one changed row: {launcher}, {layer}", []).append(found)
             for layer in ("bronze", "silver"):
-                found = cost(_command(how, layer, "*"), environment)
-                costs.setdefault(f"{TABLES} tables, nothing new: {how}, {layer}", []).append(found)
+                found = cost(_command(launcher, layer, "*"), environment)
+                costs.setdefault(f"{TABLES} tables, nothing new: {launcher}, {layer}", []).append(found)
         found = cost(["cdc-lake", "status", "--table", "*"], environment)
         costs.setdefault(f"{TABLES} tables: cdc-lake status", []).append(found)
     return costs
 
 
-def _command(how: str, layer: str, table: str) -> list[str]:
-    start = ["cdc-lake", "run", layer] if how == RUN else ["spark-submit", str(CHECKOUT / "jobs" / f"{layer}.py")]
+def _command(launcher: str, layer: str, table: str) -> list[str]:
+    start = ["cdc-lake", "run", layer] if launcher == RUN else ["spark-submit", str(CHECKOUT / "jobs" / f"{layer}.py")]
     return [*start, "--table", table]
 
 
 def cost(command: Sequence[str], environment: Mapping[str, str]) -> Cost:
-    """What a command costs until all its processes have ended.
+    """Measure a command until all its processes have ended.
 
     Raises:
-        CalledProcessError: it fails.
+        CalledProcessError: the command failed.
     """
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.short", *command],
@@ -99,7 +99,7 @@ def cost(command: Sequence[str], environment: Mapping[str, str]) -> Cost:
 
 
 def _run(command: Sequence[str]) -> None:
-    """Run a command and print what it costs."""
+    """Run a command and print its cost as JSON."""
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1)
     started = time.monotonic()
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)

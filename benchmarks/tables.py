@@ -1,6 +1,6 @@
-"""`make bench-tables`: our own pipeline with silver in Delta, Hudi copy-on-write and Hudi merge-on-read, in one run.
+"""`make bench-tables`: compare silver in Delta, Hudi copy-on-write and Hudi merge-on-read in one run.
 
-What is sent, and how it is measured and checked, is as in `benchmarks.quick`.
+The workload, the measurement and the check are those of `benchmarks.quick`.
 """
 
 import time
@@ -14,7 +14,7 @@ SIZES = Sizes(snapshot=300_000, steady_batches=4, small_tables=8)
 
 
 def show_files(name: str, folder: Path) -> None:
-    """Print what the large table has become: files with those of older versions, and how long Spark reads all of it."""
+    """Print the large table's files, including those of older versions, and how long Spark takes to read it."""
     files = [file for file in folder.rglob("*") if file.is_file() and not file.name.endswith(".crc")]
     data = [file for file in files if ".parquet" in file.suffixes or ".log" in file.name]
     size = sum(file.stat().st_size for file in data) / 1e6
@@ -23,20 +23,20 @@ def show_files(name: str, folder: Path) -> None:
         started = time.monotonic()
         by_spark(folder).write.format("noop").mode("overwrite").save()
         seconds.append(time.monotonic() - started)
-    print(f"{name}: {len(data)} files of data, {size:.0f} MB; read in {min(seconds):.2f} s; {len(files)} files in all")
+    print(f"{name}: {len(data)} data files, {size:.0f} MB; read in {min(seconds):.2f} s; {len(files)} files in total")
 
 
 def main() -> None:
-    """Run it, and print the table of docs/explanation/performance.md."""
+    """Run the benchmark and print the table of docs/explanation/performance.md."""
     started = time.monotonic()
     with servers() as (folder, addresses):
         outcome = measure(folder, addresses, SIZES, (OURS, *IN_HUDI))
         for name in (OURS, *IN_HUDI):
             show_files(name, silver_folder(folder / name, ORDERS))
     show(outcome)
-    print(f"{time.monotonic() - started:.0f} s in all")
+    print(f"{time.monotonic() - started:.0f} s in total")
     if wrong := {name: number for name, number in outcome.wrong.items() if number}:
-        raise SystemExit(f"rows that are not what the log says: {wrong}")
+        raise SystemExit(f"rows that differ from the log: {wrong}")
 
 
 if __name__ == "__main__":

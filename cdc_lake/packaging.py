@@ -19,7 +19,8 @@ from pydantic import BaseModel, ConfigDict
 
 from cdc_lake.config import CHECKOUT
 from cdc_lake.errors import ConfigError, InstallationError
-from cdc_lake.spark.jars import Jar, cache_folder, fetch, lock_file, read_lock, sha256
+from cdc_lake.spark.fetch import fetch
+from cdc_lake.spark.jars import Jar, cache_folder, lock_file, read_lock, sha256
 from cdc_lake.spark.versions import PROFILES
 
 Arch = Literal["x86_64", "aarch64"]

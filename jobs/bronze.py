@@ -1,4 +1,4 @@
-"""spark-submit jobs/bronze.py --table pagila.public.film"""
+"""Land records of Kafka topics in bronze tables: spark-submit jobs/bronze.py --table pagila.public.film"""
 
 from cdc_lake.cli.app import main
 

@@ -1,4 +1,4 @@
-"""spark-submit jobs/gold.py --model film_revenue"""
+"""Refresh gold tables from their SQL models: spark-submit jobs/gold.py --model film_revenue"""
 
 from cdc_lake.cli.app import main
 

@@ -1,4 +1,4 @@
-"""spark-submit jobs/maintain.py --table pagila.public.film --layer silver"""
+"""Compact files and delete expired ones: spark-submit jobs/maintain.py --table pagila.public.film --layer silver"""
 
 from cdc_lake.cli.app import main
 

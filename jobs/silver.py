@@ -1,4 +1,4 @@
-"""spark-submit jobs/silver.py --table pagila.public.film"""
+"""Merge the events of bronze into silver tables: spark-submit jobs/silver.py --table pagila.public.film"""
 
 from cdc_lake.cli.app import main
 

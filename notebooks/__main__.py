@@ -1,6 +1,6 @@
-"""`python -m notebooks [NAME …]`: execute the notebooks, and keep the pictures of cells tagged `picture:<name>`.
+"""`python -m notebooks [NAME …]`: execute the notebooks, and save the pictures of cells tagged `picture:<name>`.
 
-A picture is written to docs/pictures/<name>.svg; the executed notebooks to a folder of the lake's, or `--into`.
+Pictures are written to docs/pictures/<name>.svg, and the executed notebooks to the folder `--into`, if it is given.
 """
 
 import argparse
@@ -17,12 +17,12 @@ _MARK, _SVG = "picture:", "image/svg+xml"
 
 
 def execute(file: Path, pictures: Path, into: Path | None = None) -> list[Path]:
-    """Execute a notebook; the pictures written.
+    """Execute a notebook, and return the pictures that it wrote.
 
     Args:
         file: in jupytext's percent format.
-        pictures: their folder.
-        into: where the executed notebook is kept, if it is.
+        pictures: folder for the pictures.
+        into: folder for the executed notebook; default: it is not saved.
 
     Raises:
         CellExecutionError: a cell failed; the message has its traceback.
@@ -51,10 +51,10 @@ def execute(file: Path, pictures: Path, into: Path | None = None) -> list[Path]:
 
 
 def main() -> int:
-    """The command's."""
+    """Execute the named notebooks, or all; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="of notebooks, without .py; all of them, if none is given")
-    parser.add_argument("--into", type=Path, help="keep the executed notebooks here, as .ipynb")
+    parser.add_argument("names", nargs="*", help="notebooks without .py (default: all)")
+    parser.add_argument("--into", type=Path, help="save the executed notebooks in this folder as .ipynb")
     asked = parser.parse_args()
     names = asked.names or sorted(file.stem for file in HERE.glob("[!_]*.py"))
     for name in names:

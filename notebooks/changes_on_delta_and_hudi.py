@@ -1,7 +1,7 @@
 # %% [markdown]
-# # What changed, on Delta and on Hudi
+# # Changes in Delta and in Hudi
 #
-# The same table held twice, in Delta and in Hudi merge-on-read, and the same questions to both. Run `make demo` first.
+# Query the changes of one table that silver stores twice, in Delta and in Hudi merge-on-read. Run `make demo` first.
 
 # %%
 from time import perf_counter
@@ -20,8 +20,8 @@ CUSTOMER = "pagila.public.customer"
 spark = build_session("changes")
 
 # %% [markdown]
-# `storage` of a table's settings may name several formats. The Hudi table beside the demo's Delta table is folded from bronze, here
-# and now; neither Kafka nor the registry is needed for that. Small batches make it more than one commit.
+# The setting `storage` of a table can list several formats. Here silver builds the Hudi table from bronze, in addition to the demo's Delta
+# table. This needs neither Kafka nor the registry. Small batches give it more than one commit.
 
 # %%
 settings = cdc_lake.load_config()
@@ -38,8 +38,8 @@ for done in run_silver(config, [CUSTOMER], spark).tables:
 # %% [markdown]
 # ## Changes between two points
 #
-# `changes` gives at most one change a key, in the words of Delta's change data feed: what has to be done to the rows of the first
-# point so that they are those of the second.
+# `changes` returns at most one change per key, with the change types of Delta's change data feed. Applied to the rows at the first
+# point, the changes give the rows at the second.
 
 # %% tags=["picture:changes"]
 landed = cdc_lake.read(spark, CUSTOMER, layer="bronze", config=config)
@@ -70,8 +70,8 @@ assert changed(CUSTOMER) == changed(f"{CUSTOMER}@hudi_mor")
 # %% [markdown]
 # ## Hudi's own queries
 #
-# The read-optimised view is what was compacted last: quicker, and behind by what is still in logs. The incremental query reads the
-# files that were written after a version.
+# The read-optimized view has the rows of the last compaction: it is faster, and lacks what is still in logs. The incremental query
+# reads the files that were written after a version.
 
 # %%
 hudi = silver_targets(config, CUSTOMER)[1].open(spark)

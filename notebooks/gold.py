@@ -1,7 +1,7 @@
 # %% [markdown]
-# # Gold, and how fresh it is
+# # Gold and its freshness
 #
-# What the demo's models say, and how long a change takes from Postgres to each layer. Run `make demo` first.
+# Read the demo's gold models, and measure how long a change takes from Postgres to each layer. Run `make demo` first.
 
 # %%
 import json
@@ -17,7 +17,7 @@ alt.renderers.enable("svg")
 spark = build_session("gold")
 
 # %% [markdown]
-# ## What brought in most
+# ## Revenue by category
 
 # %% tags=["picture:revenue"]
 revenue = (
@@ -35,7 +35,7 @@ alt.Chart(revenue, title="Revenue by category (gold.film_revenue)", width=480).m
 # %% [markdown]
 # ## Sales in sliding windows
 #
-# `sales_by_region` has sums over ten minutes, every five. A store that no region names is "Unassigned".
+# `sales_by_region` has sums of ten-minute windows that start every five minutes. Stores without a region are "Unassigned".
 
 # %% tags=["picture:sales"]
 sales = (
@@ -52,9 +52,10 @@ alt.Chart(sales, title="Sales by region (each sale is in two windows)", width=48
 ).encode(x=alt.X("month:O", title=None), y=alt.Y("amount:Q", title="dollars"), color=alt.Color("region:N", title=None))
 
 # %% [markdown]
-# ## How fresh
+# ## Freshness
 #
-# Each row of bronze says when the source committed it and when Kafka had it; the runs' reports say when each layer committed.
+# Each bronze row has the times when the source committed the change and when Kafka received it. The runs' reports have the times when each
+# layer committed.
 
 # %%
 root = cdc_lake.load_config().lake.root

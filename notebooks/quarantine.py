@@ -1,8 +1,8 @@
 # %% [markdown]
-# # A record that cannot be read
+# # Quarantine and replay
 #
-# It is not lost, and it does not stop the others: it is in bronze with its bytes, the stage at which it failed and the reason. This
-# notebook starts a broker and a registry of its own, so that there is a bad record to look at.
+# Bronze quarantines a record that it cannot decode. It keeps the record's bytes, the stage at which it failed and the reason, and continues
+# with the other records. This notebook starts a broker and a registry of its own to create bad records.
 
 # %%
 import io
@@ -32,8 +32,8 @@ stack.start(detach=False)
 spark = build_session("quarantine")
 
 # %% [markdown]
-# A connector writes toys, as Debezium's unwrap transform has them. One record is cut short on its way, and one comes from a program
-# that somebody ran by hand: its schema bears another table's name.
+# A connector sends rows of the table `toy`, flattened by Debezium's unwrap transform. One record is truncated. Another one was sent by a
+# script, and its schema has the name of another table.
 
 # %%
 TOPIC = "shop.public.toy"
@@ -79,7 +79,7 @@ send(2, "green kite", "u", 4_000, schema=by_hand)
 producer.flush()
 
 # %% [markdown]
-# ## What bronze makes of it
+# ## Quarantined records in bronze
 
 # %%
 config = Config(
@@ -94,7 +94,7 @@ for record in show_quarantined(config, [TOPIC], spark, limit=2):  # as `cdc-lake
     print_record(record, Console(force_jupyter=False, highlight=False))
 
 # %% [markdown]
-# Silver goes on with what could be read. Each quarantined record is still a record of its key:
+# Silver continues with the other records. The story of a key includes its quarantined records:
 
 # %%
 cdc_lake.read(spark, TOPIC, config=config).select("id", "name", "__op").orderBy("id").show()
@@ -102,11 +102,11 @@ for event in cdc_lake.story(spark, TOPIC, "1", config=config).events:
     print(event.place, event.op, event.verdict, event.why)
 
 # %% [markdown]
-# ## The cause is mended, the record comes back
+# ## Fix the cause and replay
 #
-# The record that was written by hand is wanted after all. `envelope.record_names` says that its schema's name may stand in this topic, and a
-# replay decodes again what failed for that reason; no broker is needed for that. Silver puts it at its place in the log, however late it is.
-# The record that was cut short stays where it is.
+# The script's record is correct after all. `envelope.record_names` allows its schema's name in this topic. A replay then decodes the
+# records again that failed for this reason, without the broker. Silver applies a replayed record at its position in the log. The truncated
+# record stays quarantined.
 
 # %%
 names = config.table(TOPIC).model_copy(update={"envelope": EnvelopeConfig(record_names=("legacy.toys",))})

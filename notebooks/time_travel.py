@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Time travel
 #
-# One film, from its first row to now. Run `make demo` first: it leaves its lake in `.cdc_lake/lake`, and that is all this needs.
+# Follow one film from its first event to now. Run `make demo` first. The notebook only needs the demo's lake in `.cdc_lake/lake`.
 
 # %%
 import json
@@ -20,9 +20,9 @@ FILM = "pagila.public.film"
 spark = build_session("time travel")
 
 # %% [markdown]
-# ## A row's life
+# ## The story of a row
 #
-# Which film has had the most to tell? Bronze knows: it holds every event that ever arrived.
+# Find the film with the most events in bronze, which stores every event, and print its story.
 
 # %%
 events = cdc_lake.read(spark, FILM, layer="bronze").where("status = 'ok' AND tombstone_of IS NULL")
@@ -56,9 +56,9 @@ alt.Chart(alt.Data(values=told), title=f"The life of {FILM}, key {key}", width=6
 )
 
 # %% [markdown]
-# ## Six instants by the source's clock
+# ## By source time
 #
-# `SourceTime` folds what had happened by then, whatever the batches were that brought it.
+# `SourceTime` gives the table as the source had it at that time, regardless of the batches in which the events arrived.
 
 # %%
 moments = sorted({event.source_ts_ms for event in story.events if event.source_ts_ms})
@@ -71,9 +71,9 @@ for moment in chosen:
     print(at.isoformat(), [tuple(row) for row in rows.select(*COLUMNS).collect()])
 
 # %% [markdown]
-# ## By the table's own commits, and by the clock of the lake
+# ## By version and by commit time
 #
-# A number is a version, a time is the newest version that was committed by then.
+# A number is a version of the table. A time selects the newest version that was committed by then.
 
 # %%
 silver = silver_targets(cdc_lake.load_config(), FILM)[0].open(spark)
@@ -89,7 +89,7 @@ for version in reversed(silver.history()):
 # %% [markdown]
 # ## By Kafka's offsets
 #
-# `Offset` names the next offset to read of each partition: the table as it was when a consumer stood there.
+# `Offset` has the next offset of each partition, and gives the table with all records before them.
 
 # %%
 everything = cdc_lake.read(spark, FILM, layer="bronze")
@@ -100,7 +100,7 @@ for place in (halfway, ends):
     print(place, rows.where("NOT __deleted").count(), "films")
 
 # %% [markdown]
-# What cannot be told is an error that says what can.
+# If the lake cannot answer, the error says what it can.
 
 # %%
 try:

@@ -10,7 +10,7 @@ from moto.server import ThreadedMotoServer
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from cdc_lake.demo.run import SMALL_JVM
+from cdc_lake.demo.jobs import SMALL_JVM
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.spark.session import build_session
 

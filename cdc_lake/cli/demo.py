@@ -13,7 +13,7 @@ from cdc_lake.cli.output import Output, answer, say
 from cdc_lake.config import TableType, load_config
 
 if TYPE_CHECKING:
-    from cdc_lake.demo.run import DemoResult
+    from cdc_lake.demo.result import DemoResult
 
 _SKIPPED_SHOWN = 20
 
@@ -90,7 +90,7 @@ def print_result(result: "DemoResult", console: Console) -> None:
 
 
 def _print_addresses(place: Path, result: "DemoResult", table_type: TableType) -> None:
-    from cdc_lake.demo.run import held_in
+    from cdc_lake.demo.jobs import storage_variable
     from cdc_lake.embedded.postgres import program
     from cdc_lake.embedded.stack import Stack
 
@@ -105,7 +105,7 @@ def _print_addresses(place: Path, result: "DemoResult", table_type: TableType) -
     elsewhere = {
         "STACK__FOLDER": (config.stack.folder, stack.folder),
         "LAKE__ROOT": (config.lake.root, place / "lake"),
-        "DEFAULTS__STORAGE": (held_in("delta"), held_in(table_type)),
+        "DEFAULTS__STORAGE": (storage_variable("delta"), storage_variable(table_type)),
     }
     exports = "".join(
         f"  export CDC_LAKE__{k}={shlex.quote(str(b))}\n" for k, (a, b) in elsewhere.items() if a != str(b)

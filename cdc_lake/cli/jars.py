@@ -10,18 +10,9 @@ import typer
 from cdc_lake.cli.output import say
 from cdc_lake.cli.run import configure_logging
 from cdc_lake.errors import InstallationError
-from cdc_lake.spark.jars import (
-    EMBEDDED_PROFILE,
-    Jar,
-    cache_folder,
-    fetch,
-    lock_file,
-    read_lock,
-    reads_s3a,
-    relock,
-    verify,
-    write_spark_defaults,
-)
+from cdc_lake.spark.conf import reads_s3a, write_spark_defaults
+from cdc_lake.spark.fetch import fetch, relock
+from cdc_lake.spark.jars import EMBEDDED_PROFILE, Jar, cache_folder, lock_file, read_lock, verify
 from cdc_lake.spark.versions import PROFILES, profile_name
 
 app = typer.Typer(help="Fetch and check the jars of Spark and of the embedded servers.", no_args_is_help=True)

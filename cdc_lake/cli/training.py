@@ -1,4 +1,4 @@
-"""A short run on a small table of its own, which loads the classes for the class archive."""
+"""Run bronze and silver on a small table, to load the classes for the class archive."""
 
 from pathlib import Path
 

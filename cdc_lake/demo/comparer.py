@@ -1,7 +1,8 @@
 """Compare a Postgres table with its lake table, row by row and by type.
 
-The comparison must not share errors with the product, so this module imports nothing of cdc_lake. It reads the source
-with psycopg, and the lake with delta-rs or hudi-rs and pyarrow, without Spark, Kafka and Avro.
+The comparison must not share errors with the product, so it shares no code with it: only `comparer_types.py`, which has
+the rules of types, is imported from cdc_lake. It reads the source with psycopg, and the lake with delta-rs or hudi-rs
+and pyarrow, without Spark, Kafka and Avro.
 
     python -m cdc_lake.demo.comparer --dsn postgresql://… --table public.film --lake lake/silver/film [--json]
 
@@ -11,15 +12,12 @@ exits with 0 if both have the same rows, and with 1 if they differ.
 import argparse
 import dataclasses
 import json
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import psycopg
 import pyarrow as pa
@@ -27,6 +25,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from psycopg import sql
+
+from cdc_lake.demo.comparer_types import BOOLEAN, TypeRule, array_rule, type_rule
 
 Kind = Literal["missing", "extra", "cell", "column", "duplicate"]
 Key = tuple[object, ...]
@@ -103,186 +103,13 @@ class _Findings:
             self.samples.append(difference)
 
 
-def _same(value: Any) -> object:
-    return value
-
-
-@dataclass(frozen=True)
-class _Rule:
-    """Conversion of a Postgres type's values to a common form on both sides.
-
-    Attributes:
-        lake_type: name of the expected type in the lake.
-        accepts: whether an Arrow type is that type.
-        select: SQL that reads the column `{c}`.
-        cast: Arrow type with which to read the lake's column, if its own would lose or reject values.
-        read: converts the lake's value to the form that psycopg returns for `select`.
-        show: converts that form for display.
-    """
-
-    lake_type: str
-    accepts: Callable[[pa.DataType], bool]
-    select: str = "{c}"
-    cast: pa.DataType | None = None
-    read: Callable[[Any], object] = _same
-    show: Callable[[Any], object] = _same
-
-
-def _any_of(*checks: Callable[[pa.DataType], bool]) -> Callable[[pa.DataType], bool]:
-    return lambda arrow: any(check(arrow) for check in checks)
-
-
-_is_string = _any_of(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-_is_binary = _any_of(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
-_is_list = _any_of(pa.types.is_list, pa.types.is_large_list)
-
-
-_UTC = ("UTC", "+00:00")
-
-
-def _is_instant(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(arrow) and arrow.unit == "us" and arrow.tz in _UTC)
-
-
-def _is_wall_clock(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(arrow) and arrow.unit == "us" and arrow.tz in (None, *_UTC))
-
-
-def _plain_number(text: str | None) -> object:
-    """The number in a decimal text; other texts stay unchanged, so they equal no number."""
-    return Decimal(text) if text is not None and re.fullmatch(r"-?\d+(\.\d+)?", text) else text
-
-
-def _day(days: Any) -> object:
-    try:
-        return date(1970, 1, 1) + timedelta(days=int(days))
-    except (OverflowError, TypeError):
-        return days
-
-
-def _instant(micros: Any) -> object:
-    try:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(micros))
-    except (OverflowError, TypeError):
-        return micros
-
-
-def _bits(data: bytes | None) -> object:
-    """Little-endian bits as a number; the column's type determines their count."""
-    return None if data is None else int.from_bytes(data, "little")
-
-
-def _time_of_day(text: str | None) -> object:
-    """A time in UTC such as `10:00:00.5Z` as a text of microseconds."""
-    if text is None:
-        return None
-    hours, minutes, seconds = text.removesuffix("Z").split(":")
-    return str((int(hours) * 60 + int(minutes)) * 60_000_000 + int(Decimal(seconds) * 1_000_000))
-
-
-def _point(value: Mapping[str, float] | None) -> object:
-    return None if value is None else (value["x"], value["y"])
-
-
-# `format`, because a cast to text adds a netmask to each address.
-_TEXT = _Rule("string", _is_string, "CASE WHEN {c} IS NOT NULL THEN format('%s', {c}) END")
-_NUMBER_TEXT = _Rule("string (plain number)", _is_string, read=_plain_number)
-# Days and microseconds are compared as numbers: infinity, BC and the year 294276 have no Python date.
-_MICROS = "extract(epoch FROM {c}) * 1000000"
-_BITS = (
-    "CASE WHEN {c} IS NOT NULL THEN (SELECT coalesce(sum(power(2::numeric, length({c}) - place)), 0)"
-    " FROM generate_series(1, length({c})) AS place WHERE get_bit({c}, place - 1) = 1) END"
-)
-_RULES = {
-    "int2": _Rule("short", pa.types.is_int16),
-    "int4": _Rule("int", pa.types.is_int32),
-    "int8": _Rule("long", pa.types.is_int64),
-    "bool": _Rule("boolean", pa.types.is_boolean),
-    # float8 keeps the binary value of a float4; its text would be read as the double nearest to the short decimal.
-    "float4": _Rule("float", pa.types.is_float32, "{c}::float8"),
-    "float8": _Rule("double", pa.types.is_float64),
-    "bytea": _Rule("binary", _is_binary),
-    "date": _Rule("date", pa.types.is_date32, "extract(epoch FROM {c}) / 86400", pa.int32(), show=_day),
-    "time": _Rule("long (microseconds)", pa.types.is_int64, _MICROS),
-    "timestamp": _Rule("timestamp (UTC wall clock)", _is_wall_clock, _MICROS, pa.int64(), show=_instant),
-    "timestamptz": _Rule("timestamp (UTC)", _is_instant, _MICROS, pa.int64(), show=_instant),
-    # Microseconds, or the source's text if the zone has seconds, for which Debezium sends null.
-    "timetz": _Rule(
-        "string (time in UTC)",
-        _is_string,
-        "CASE WHEN extract(timezone FROM {c})::int % 60 = 0"
-        " THEN trunc(extract(epoch FROM {c} AT TIME ZONE 'UTC') * 1000000)::text ELSE {c}::text END",
-        read=_time_of_day,
-    ),
-    # Debezium converts a month to a twelfth of 365.25 days.
-    "interval": _Rule(
-        "long (microseconds)",
-        pa.types.is_int64,
-        "((extract(year FROM {c}) * 12 + extract(month FROM {c})) * 30.4375 + extract(day FROM {c})) * 86400000000"
-        " + extract(epoch FROM {c} - date_trunc('day', {c})) * 1000000",
-    ),
-    "oid": _Rule("long", pa.types.is_int64, "{c}::int8"),
-    "money": replace(_NUMBER_TEXT, select="{c}::numeric"),
-    "point": _Rule(
-        "struct of x and y",
-        pa.types.is_struct,
-        "CASE WHEN {c} IS NOT NULL THEN ARRAY[({c})[0], ({c})[1]] END",
-        read=_point,
-    ),
-    **dict.fromkeys(("bit", "varbit"), _Rule("binary", _is_binary, _BITS, read=_bits)),
-    # A cast of char(n) to text would drop the padding.
-    "bpchar": _Rule("string", _is_string, "textin(bpcharout({c}))"),
-}
-
-
-def _rule(type_name: str, modifier: int) -> _Rule:
-    """The rule of a base type; `modifier` is Postgres's type modifier, such as of `numeric(4,2)` or `bit(8)`."""
-    if type_name == "numeric":
-        return _decimal_rule(modifier)
-    if type_name in ("bit", "varbit") and modifier == 1:
-        return _Rule("boolean", pa.types.is_boolean, "({c})::bit(1)::int::bool")
-    return _RULES.get(type_name, _TEXT)
-
-
-def _decimal_rule(modifier: int) -> _Rule:
-    """The rule of `numeric` by its packed precision and scale; -1 without them."""
-    if modifier < 0:
-        return _NUMBER_TEXT
-    precision, scale = (modifier - 4) >> 16, ((modifier - 4 & 0x7FF) ^ 1024) - 1024
-    if precision > 38 or scale < 0:
-        return _NUMBER_TEXT
-    return _Rule(
-        f"decimal({precision},{scale})",
-        # A lake column stays wide if the source's is narrowed, so more digits are correct, but not another scale.
-        lambda arrow: bool(pa.types.is_decimal128(arrow) and arrow.scale == scale and arrow.precision >= precision),
-    )
-
-
-def _array_rule(element: _Rule) -> _Rule:
-    """The rule of an array; one of several dimensions is read as a nested array with all elements."""
-    each = element.select.format(c="element")
-    parts = f"ARRAY(SELECT {each} FROM unnest({{c}}) WITH ORDINALITY AS e(element, place) ORDER BY place)"
-
-    def show(value: Any) -> object:
-        return tuple(map(show, value)) if isinstance(value, tuple) else element.show(value)
-
-    return _Rule(
-        f"array<{element.lake_type}>",
-        lambda arrow: bool(_is_list(arrow) and element.accepts(arrow.value_type)),
-        f"CASE WHEN array_ndims({{c}}) > 1 THEN ARRAY[{parts}] WHEN {{c}} IS NOT NULL THEN {parts} END",
-        pa.list_(element.cast) if element.cast else None,
-        lambda values: None if values is None else tuple(None if v is None else element.read(v) for v in values),
-        lambda values: None if values is None else show(values),
-    )
-
-
 @dataclass(frozen=True)
 class _Column:
     """A column of the source table; `key_place` is its position in the primary key, from 1, or none."""
 
     name: str
     lake_name: str
-    rule: _Rule
+    rule: TypeRule
     key_place: int | None
 
 
@@ -312,8 +139,8 @@ def _columns(
     columns = []
     for name, type_name, is_array, modifier, place in source.execute(_CATALOGUE, {"table": table}):
         # Hudi's smallest integer type is int.
-        rule = _rule("int4" if is_hudi and type_name == "int2" else type_name, modifier)
-        columns.append(_Column(name, lake_name(name), _array_rule(rule) if is_array else rule, place))
+        rule = type_rule("int4" if is_hudi and type_name == "int2" else type_name, modifier)
+        columns.append(_Column(name, lake_name(name), array_rule(rule) if is_array else rule, place))
     if not any(column.key_place is not None for column in columns):
         raise ValueError(f"{table}: it has no primary key, so rows cannot be matched")
     return columns
@@ -323,7 +150,7 @@ def _comparable(columns: Sequence[_Column], lake: pa.Schema, findings: _Findings
     """The columns that both sides have with the expected type; others are differences."""
     types = dict(zip(lake.names, lake.types, strict=True))
     comparable = []
-    for column in (*columns, _Column(DELETED, DELETED, _RULES["bool"], None)):
+    for column in (*columns, _Column(DELETED, DELETED, BOOLEAN, None)):
         found = types.pop(column.lake_name, None)
         if found is not None and column.rule.accepts(found):
             comparable.append(column)
@@ -449,7 +276,7 @@ def compare(
         comparable = _comparable(columns, lake.schema, findings)
         keys = {column.name for column in columns if column.key_place is not None}
         rows = (0, 0)
-        if keys <= {column.name for column in comparable} and _RULES["bool"].accepts(_type_of(lake.schema, DELETED)):
+        if keys <= {column.name for column in comparable} and BOOLEAN.accepts(_type_of(lake.schema, DELETED)):
             lake_rows = _lake_rows(lake, comparable)
             rows = _compare_rows(_source_rows(source, name, comparable), lake_rows, comparable, findings)
     return Comparison(*rows, findings.count, tuple(findings.samples), dict(findings.known))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from xml.sax.saxutils import escape
 
 from cdc_lake.embedded.server import HOST, Server
-from cdc_lake.spark.jars import spark_home
+from cdc_lake.spark.conf import spark_home
 
 _HEAP = "256m"
 

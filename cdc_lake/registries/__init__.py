@@ -1,4 +1,4 @@
-"""Schema registries, one module each; `access` has their HTTP client."""
+"""Schema registries, one module each; `http_client` sends the requests."""
 
 from typing import TYPE_CHECKING
 

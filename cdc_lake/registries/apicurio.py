@@ -13,7 +13,9 @@ from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 from cdc_lake.errors import ConfigError
-from cdc_lake.registries.access import Anonymous, Credentials, Endpoint, HttpClient, RetryPolicy
+from cdc_lake.registries.credentials import Anonymous
+from cdc_lake.registries.http_client import Credentials, Endpoint, HttpClient
+from cdc_lake.registries.lookups import RetryPolicy, lookup_seconds
 from cdc_lake.registries.registry import RegisteredSchema, is_id, referenced_texts, self_contained
 from cdc_lake.registries.subjects import Level, Version, incompatible_error
 
@@ -52,7 +54,9 @@ class ApicurioRegistry:
         self._version = versioned[2] if versioned else None
         self._endpoint = replace(endpoint, url=versioned[1]) if versioned else endpoint
         self._http = HttpClient(self._endpoint, credentials or Anonymous())
-        self._retry = RetryPolicy(self._endpoint.unavailable_error, endpoint.lookup_seconds)
+        self._retry = RetryPolicy(
+            self._endpoint.unavailable_error, lookup_seconds(endpoint.timeout_seconds, endpoint.attempts)
+        )
 
     def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
         """See `Registry`."""

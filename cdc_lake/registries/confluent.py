@@ -5,7 +5,9 @@ from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 from cdc_lake.errors import ConfigError
-from cdc_lake.registries.access import Anonymous, Credentials, Endpoint, HttpClient, RetryPolicy
+from cdc_lake.registries.credentials import Anonymous
+from cdc_lake.registries.http_client import Credentials, Endpoint, HttpClient
+from cdc_lake.registries.lookups import RetryPolicy, lookup_seconds
 from cdc_lake.registries.registry import RegisteredSchema, is_id, referenced_texts, self_contained
 from cdc_lake.registries.subjects import Level, Version, incompatible_error
 
@@ -42,7 +44,9 @@ class ConfluentRegistry:
         self._has_guids = name == "confluent"
         self._context = f":.{context}:" if context else ""
         self._http = HttpClient(endpoint, credentials or Anonymous())
-        self._retry = RetryPolicy(endpoint.unavailable_error, endpoint.lookup_seconds)
+        self._retry = RetryPolicy(
+            endpoint.unavailable_error, lookup_seconds(endpoint.timeout_seconds, endpoint.attempts)
+        )
 
     def schema(self, kind: str, schema_id: str) -> RegisteredSchema | None:
         """See `Registry`."""

@@ -16,7 +16,8 @@ from botocore.exceptions import (
 from cdc_lake.aws import rejects_credentials
 from cdc_lake.config import EMBEDDED, RegistryConfig
 from cdc_lake.errors import ConfigError, InfrastructureError
-from cdc_lake.registries.access import RetryPolicy, lookup_seconds, proxy_address
+from cdc_lake.registries.access import proxy_address
+from cdc_lake.registries.lookups import RetryPolicy, lookup_seconds
 from cdc_lake.registries.registry import RegisteredSchema, is_id
 
 _NO_SCHEMA = "00000000-0000-0000-0000-000000000000"

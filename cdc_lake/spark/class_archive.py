@@ -1,13 +1,13 @@
-"""An archive of the classes that Spark and cdc_lake load, and the JVM of short runs.
+"""Start the JVM faster: from an archive of the classes that Spark and cdc_lake load, or with options for short runs.
 
 A short run spends half of its time on loading and linking the same 20,000 classes. Java's class-data sharing maps them
-from a file. `cdc-lake jars archive` creates that file for the jars and the Java of this environment; the JVM ignores it
-if one of them has changed. The archive only has classes of the class path, so jars are listed there instead of in
-`spark.jars`. No folder on the class path may contain a file, so Spark's settings are passed by `--properties-file`.
+from a file instead. `cdc-lake jars archive` creates that file for the jars and the Java of this environment; the JVM
+ignores it if one of them has changed. Java archives only classes of the class path, so the jars are listed there and
+not in `spark.jars`. Folders on the class path must be empty, so Spark gets its settings by `--properties-file`.
 Source: the java command of JDK 17, "Application class data sharing".
 
 PySpark and `spark-submit` start their JVM with the same script, which sources `spark-env.sh` in Spark's conf folder.
-That file sources the script that is written here.
+That file sources the script that this module writes.
 """
 
 import os
@@ -19,20 +19,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cdc_lake.errors import InstallationError
-from cdc_lake.spark.jars import ARCHIVE_FOLDER, CONF_FILES, spark_home
+from cdc_lake.spark.conf import ARCHIVE_FOLDER, CONF_FILES, spark_home
 from cdc_lake.spark.java import SHORT_JVM, find_java
 
 _FIRST_OPTIONS = "SPARK_SUBMIT_OPTS"
 """Environment variable with options of a JVM that PySpark starts; the submission's options override them."""
 _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 """Otherwise the JVM prints to stdout that it rejects the archive."""
+_BASE, _CLASSES = "java.jsa", "classes.jsa"
+"""The archives of Java's own classes, which not every Java includes, and of Spark's and cdc_lake's."""
+_CHECKSUM = "cat {base} {classes} 2>/dev/null | cksum"
 _SPARK_ENV = r"""# Written by `cdc-lake jars archive`, for submissions that set neither jars nor master.
 case "$* ${{MASTER:+--master}}" in
   *--master* | *--deploy-mode* | *--jars* | *--packages* | *--properties-file* | *--driver-class-path*) ;;
   *spark.master* | *spark.jars* | *spark.driver.extraClassPath* | *spark.submit.deployMode*) ;;
   org.apache.spark.deploy.SparkSubmit\ *)
-    if [ "$(wc -c < {archive})" = {size} ] && cmp -s {defaults} "$SPARK_CONF_DIR/spark-defaults.conf" &&
-      [ "$(cd "$SPARK_CONF_DIR" && echo *)" = '{conf_files}' ]; then
+    if cmp -s {defaults} "$SPARK_CONF_DIR/spark-defaults.conf" &&
+      [ "$(cd "$SPARK_CONF_DIR" && echo *)" = '{conf_files}' ] && [ "$({checksum})" = '{sum}' ]; then
       SPARK_CONF_DIR={empty}
       SPARK_SUBMIT_OPTS={options}"${{SPARK_SUBMIT_OPTS:+ $SPARK_SUBMIT_OPTS}}"
       set -- "$1" --properties-file {properties} "${{@:2}}"
@@ -44,18 +47,18 @@ esac
 
 @contextmanager
 def short_jvm() -> Iterator[None]:
-    """A JVM that is started in this context has the options for a short run."""
+    """Within this context, a new JVM gets the options for a short run."""
     with _environment({_FIRST_OPTIONS: _before_the_users(SHORT_JVM)}):
         yield
 
 
 @contextmanager
 def recorded() -> Iterator[None]:
-    """Make the archive of the classes that the JVM uses which is started meanwhile; it has ended afterwards.
+    """Archive the classes that this process's JVM loads within this context, which must start it; then end the JVM.
 
     Raises:
-        InstallationError: Java or PySpark's jars are missing; or there is a file in Spark's folder of settings, which
-            would not be read; or the JVM has made no archive.
+        InstallationError: Java or PySpark's jars are missing; Spark's conf folder has other files, which would not be
+            read; or the JVM does not write an archive.
     """
     folder, conf = _folder(), spark_home() / "conf"
     if not conf.is_dir() or {file.name for file in conf.iterdir()} != CONF_FILES:
@@ -66,10 +69,9 @@ def recorded() -> Iterator[None]:
     shutil.copyfile(conf / "spark-defaults.conf", folder / "spark-defaults.conf")
     settings = _on_class_path((folder / "spark-defaults.conf").read_text(encoding="utf-8"))
     (folder / "spark.properties").write_text(settings, encoding="utf-8")
-    base, archive = folder / "java.jsa", folder / "classes.jsa"
-    on_base, both = _option("-XX:SharedArchiveFile", base), _option("-XX:SharedArchiveFile", base, archive)
-    _run_java("-Xshare:dump", on_base)  # not every Java includes one
-    options = _options(on_base, _option("-XX:ArchiveClassesAtExit", archive))
+    on_base = _option("-XX:SharedArchiveFile", folder / _BASE)
+    _run_java("-Xshare:dump", on_base)
+    options = _options(on_base, _option("-XX:ArchiveClassesAtExit", folder / _CLASSES))
     with _environment(
         {
             "JAVA_HOME": str(find_java().resolve().parents[1]),
@@ -80,24 +82,28 @@ def recorded() -> Iterator[None]:
     ):
         yield
     _end_jvm()
-    if not archive.is_file():
+    if not (folder / _CLASSES).is_file():
         raise InstallationError("Java", "it created no class archive", f"see the output above of {find_java()}")
-    _run_java(both, "-version")
-    (folder / "spark-env.sh").write_text(_spark_env(archive, both), encoding="utf-8")
+    _run_java(_use_archive(folder), "-version")
+    (folder / "spark-env.sh").write_text(_spark_env(folder), encoding="utf-8")
 
 
-def _spark_env(archive: Path, option: str) -> str:
-    """A script that makes `spark-submit` use the archive, unless it was truncated, on which Java crashes."""
-    folder = archive.parent
+def _spark_env(folder: Path) -> str:
+    """A script that makes `spark-submit` use the archive, unless it is damaged: Java would crash or not start."""
+    checksum = _CHECKSUM.format(base=shlex.quote(str(folder / _BASE)), classes=shlex.quote(str(folder / _CLASSES)))
     return _SPARK_ENV.format(
-        archive=shlex.quote(str(archive)),
-        size=archive.stat().st_size,
+        checksum=checksum,
+        sum=subprocess.run(["sh", "-c", checksum], capture_output=True, text=True, check=True).stdout.strip(),
         defaults=shlex.quote(str(folder / "spark-defaults.conf")),
         conf_files=" ".join(sorted(CONF_FILES)),
         empty=shlex.quote(str(folder / "empty")),
-        options=shlex.quote(_options(option)),
+        options=shlex.quote(_options(_use_archive(folder))),
         properties=shlex.quote(str(folder / "spark.properties")),
     )
+
+
+def _use_archive(folder: Path) -> str:
+    return _option("-XX:SharedArchiveFile", folder / _BASE, folder / _CLASSES)
 
 
 def _folder() -> Path:

@@ -1,5 +1,5 @@
 -- name: customers_by_country
--- description: How many customers live in each country that has any.
+-- description: Number of customers per country, for countries with customers.
 -- keys: [country_id]
 -- sources:
 --   customer: pagila.public.customer

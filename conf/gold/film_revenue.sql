@@ -1,5 +1,5 @@
 -- name: film_revenue
--- description: What each film brought in, in each of its categories; films that were never paid for have 0.
+-- description: Revenue of each film in each of its categories; 0 for films without payments.
 -- keys: [film_id, category]
 -- sources:
 --   film: pagila.public.film

@@ -1,5 +1,5 @@
 -- name: films_by_rating
--- description: Each film with what it costs to rent, in a partition for each rating.
+-- description: Rental price of each film, partitioned by rating.
 -- keys: [film_id]
 -- sources:
 --   film: pagila.public.film

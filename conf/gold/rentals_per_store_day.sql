@@ -1,5 +1,5 @@
 -- name: rentals_per_store_day
--- description: How many rentals began in each store on each day (UTC), and of how many customers.
+-- description: Number of rentals and customers per store and day (UTC).
 -- keys: [store_id, day]
 -- sources:
 --   inventory: pagila.public.inventory

@@ -1,5 +1,5 @@
 -- name: sales_by_region
--- description: What was paid in each region within ten minutes, every five; stores that no region names are Unassigned.
+-- description: Payments per region in ten-minute windows, one every five minutes; stores without a region are Unassigned.
 -- keys: [region, window_start]
 -- sources:
 --   payment: pagila.public.payment

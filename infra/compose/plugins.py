@@ -1,4 +1,4 @@
-"""python infra/compose/plugins.py: put Connect's plugins where docker-compose.yml mounts them, from the jar cache."""
+"""python infra/compose/plugins.py: copy Connect's plugins from the jar cache to the folder that Compose mounts."""
 
 import shutil
 import sys
@@ -10,10 +10,10 @@ FOLDER = Path(__file__).parent / "plugins"
 
 
 def write_plugins(folder: Path) -> None:
-    """Write Debezium and Apicurio's converter as `conf/jars/embedded.lock` names them, each into a folder of its own.
+    """Write Debezium and Apicurio's converter, in the versions of `conf/jars/embedded.lock`, to a folder each.
 
     Args:
-        folder: is emptied first.
+        folder: emptied first.
 
     Raises:
         InstallationError: a jar is missing or damaged: run `cdc-lake jars fetch`.

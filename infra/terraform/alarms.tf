@@ -48,7 +48,7 @@ resource "aws_cloudwatch_event_rule" "ended" {
   })
 }
 
-# Which run it was; the alarm below says only that there was one.
+# Names the failed run; the alarm below only reports that there was one.
 resource "aws_cloudwatch_event_target" "failed" {
   rule = aws_cloudwatch_event_rule.ended["failed"].name
   arn  = aws_sns_topic.alarms.arn
@@ -56,7 +56,7 @@ resource "aws_cloudwatch_event_target" "failed" {
 
 resource "aws_cloudwatch_metric_alarm" "failed" {
   alarm_name          = "${var.name}-failed"
-  alarm_description   = "A run failed: its report in the lake's _runs, or its log, says why."
+  alarm_description   = "A run failed: see its report in the lake's _runs, or its log."
   namespace           = "AWS/Events"
   metric_name         = "TriggeredRules"
   dimensions          = { RuleName = aws_cloudwatch_event_rule.ended["failed"].name }
@@ -89,7 +89,7 @@ resource "aws_cloudwatch_metric_alarm" "no_success" {
 
 resource "aws_cloudwatch_metric_alarm" "not_started" {
   alarm_name          = "${var.name}-not-started"
-  alarm_description   = "EventBridge Scheduler could not start a run: the cluster is gone, or a role may not."
+  alarm_description   = "EventBridge Scheduler could not start a run: the cluster does not exist, or a role lacks a permission."
   namespace           = "AWS/Scheduler"
   metric_name         = "TargetErrorCount"
   dimensions          = { ScheduleGroup = aws_scheduler_schedule_group.runs.name }

@@ -8,7 +8,7 @@ resource "aws_ssm_parameter" "config" {
   name        = local.parameter
   description = "cdc_lake's settings."
   type        = "String"
-  # No secrets are in it: settings hold references only.
+  # It contains no secrets, because settings only refer to them.
   value = join("\n", compact([
     templatefile("${path.module}/config.yml", {
       kafka         = var.kafka_bootstrap_servers

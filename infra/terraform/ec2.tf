@@ -1,4 +1,4 @@
-# EMR adds the rules that its machines and its service need; AWS' policy for the service asks for the tag.
+# EMR adds the rules that its machines and service need. AWS' policy for the service requires the tag.
 locals {
   emr_tag = { "for-use-with-amazon-emr-managed-policies" = "true" }
 }

@@ -16,13 +16,13 @@ locals {
     artifacts = "${var.lake_bucket}-artifacts"
     logs      = "${var.lake_bucket}-logs"
   }
-  # Hudi tables beside the first are in databases of their own.
+  # If silver has several formats, each has a database of its own.
   databases = concat(
     ["bronze", "silver", "gold"],
     var.hudi ? ["silver_delta", "silver_hudi_cow", "silver_hudi_mor"] : []
   )
 
-  # What policies are told, as far as it is known before anything is made.
+  # Variables of the policies whose values are known before resources are created.
   known = {
     partition     = local.partition
     account       = local.account
@@ -47,6 +47,6 @@ locals {
     application = one(aws_emrserverless_application.jobs[*].arn)
     cluster     = one(aws_emr_cluster.jobs[*].arn)
   })
-  # Which statements with a `When` are meant.
+  # Conditions of statements with a `When`.
   holds = { msk = var.msk_cluster_arn != "", hudi = var.hudi, glue_registry = var.registry_type == "glue" }
 }

@@ -1,5 +1,5 @@
 output "emr" {
-  description = "The block `emr:` for the configuration file from which `cdc-lake emr` submits."
+  description = "The block `emr:` for the configuration file of `cdc-lake emr`."
   value = yamlencode({
     emr = merge(
       {
@@ -18,11 +18,11 @@ output "emr" {
 }
 
 output "security_group_ids" {
-  description = "Who asks the brokers and the registry: let them in there."
+  description = "Security groups of the jobs; allow them to reach the brokers and the registry."
   value       = local.is_ec2 ? [for use in ["primary", "core"] : aws_security_group.cluster[use].id] : aws_security_group.jobs[*].id
 }
 
 output "alarm_topic" {
-  description = "The SNS topic of failures."
+  description = "The SNS topic for failures."
   value       = aws_sns_topic.alarms.arn
 }

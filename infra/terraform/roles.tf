@@ -1,4 +1,4 @@
-# Every statement is in policies/, with its reason. A statement's `When` is ours, and says where it is left out.
+# policies/ has each statement, with its reason. `When` is not part of AWS' syntax: it names the condition of a statement.
 locals {
   layer_statements = {
     for layer in local.layers : layer => [

@@ -1,7 +1,7 @@
 locals {
   table_arguments = flatten([for table in var.tables : ["--table", table]])
   model_arguments = flatten([for model in var.models : ["--model", model]])
-  # Maintenance calls models tables, too.
+  # `maintain` takes models by `--table`, too.
   models_as_tables = flatten([for model in var.models : ["--table", model]])
   jobs = {
     bronze          = { layer = "bronze", arguments = local.table_arguments }
@@ -31,7 +31,7 @@ resource "aws_scheduler_schedule" "run" {
   target {
     arn      = "arn:${local.partition}:scheduler:::aws-sdk:${local.is_ec2 ? "emr:addJobFlowSteps" : "emrserverless:startJobRun"}"
     role_arn = aws_iam_role.scheduler.arn
-    # As it is: jsonencode would hide the `<` of what the scheduler fills in.
+    # A template, because jsonencode would escape the `<` of the scheduler's placeholders.
     input = templatefile("${path.module}/requests/${local.is_ec2 ? "step" : "job_run"}.json", {
       application_id = one(aws_emrserverless_application.jobs[*].id)
       cluster_id     = one(aws_emr_cluster.jobs[*].id)
@@ -45,7 +45,7 @@ resource "aws_scheduler_schedule" "run" {
       logs_bucket    = local.buckets.logs
       arguments      = join(", ", [for argument in each.value.arguments : jsonencode(argument)])
     })
-    # A run that was missed is made up for by the next one.
+    # The next run catches up on a missed one.
     retry_policy {
       maximum_retry_attempts       = 2
       maximum_event_age_in_seconds = 300

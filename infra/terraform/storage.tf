@@ -56,7 +56,7 @@ resource "aws_s3_bucket_policy" "each" {
   depends_on = [aws_s3_bucket_public_access_block.each]
 }
 
-# Logs are written once; the others are overwritten and deleted by jobs and people, and can be brought back.
+# Logs are written once. Objects in the other buckets are overwritten and deleted, so their versions are kept.
 resource "aws_s3_bucket_versioning" "each" {
   for_each = { for use, bucket in aws_s3_bucket.each : use => bucket if use != "logs" }
   bucket   = each.value.id

@@ -1,5 +1,5 @@
 variable "name" {
-  description = "What everything here is called, or begins with."
+  description = "Name of this deployment; the names of its resources begin with it."
   type        = string
   default     = "cdc-lake"
   validation {
@@ -24,13 +24,13 @@ variable "region" {
 }
 
 variable "tags" {
-  description = "Tags that everything gets besides `Project`."
+  description = "Tags of all resources, in addition to `Project`."
   type        = map(string)
   default     = {}
 }
 
 variable "lake_bucket" {
-  description = "Name of the bucket of the tables. Two more are called this with `-artifacts` and `-logs` behind it."
+  description = "Name of the tables' bucket. Two more buckets add `-artifacts` and `-logs` to it."
   type        = string
   validation {
     condition     = can(regex("^[a-z0-9][a-z0-9-]{1,50}[a-z0-9]$", var.lake_bucket))
@@ -39,12 +39,12 @@ variable "lake_bucket" {
 }
 
 variable "vpc_id" {
-  description = "The network that jobs run in, from which Kafka and the registry can be reached."
+  description = "The VPC for the jobs, which can reach Kafka and the registry."
   type        = string
 }
 
 variable "subnet_ids" {
-  description = "Private subnets of it, with a way to S3, KMS, Glue, SSM and STS. A cluster takes the first."
+  description = "Its private subnets, which can reach S3, KMS, Glue, SSM and STS. A cluster uses the first."
   type        = list(string)
   validation {
     condition     = length(var.subnet_ids) > 0
@@ -53,12 +53,12 @@ variable "subnet_ids" {
 }
 
 variable "kafka_bootstrap_servers" {
-  description = "host:port of the brokers, comma separated."
+  description = "host:port of the brokers, separated by commas."
   type        = string
 }
 
 variable "msk_cluster_arn" {
-  description = "ARN of the MSK cluster, if brokers are asked by IAM. Without it no role may speak to MSK by IAM."
+  description = "ARN of the MSK cluster, if jobs log in with IAM. Without it, no role may use MSK with IAM."
   type        = string
   default     = ""
 }
@@ -89,25 +89,25 @@ variable "topic_prefix" {
 }
 
 variable "tables" {
-  description = "What `--table` says in scheduled runs: topics or globs."
+  description = "Values of `--table` in scheduled runs: topics or globs."
   type        = list(string)
   default     = ["*"]
 }
 
 variable "models" {
-  description = "What `--model` says in scheduled runs of gold: names or globs."
+  description = "Values of `--model` in scheduled runs of gold: names or globs."
   type        = list(string)
   default     = ["*"]
 }
 
 variable "hudi" {
-  description = "Whether tables are held in Hudi, whose writer removes files itself: silver and gold may then delete data."
+  description = "Whether tables are in Hudi, whose writer deletes files itself: silver and gold may then delete data."
   type        = bool
   default     = false
 }
 
 variable "settings" {
-  description = "More of cdc_lake's settings, as YAML with other keys than those of config.yml: `defaults: {deletes: {mode: hard}}`."
+  description = "More settings of cdc_lake, as YAML, without the keys of config.yml: `defaults: {deletes: {mode: hard}}`."
   type        = string
   default     = ""
 }
@@ -119,13 +119,13 @@ variable "release_label" {
 }
 
 variable "artifacts_version" {
-  description = "The folder below s3://<lake bucket>-artifacts/cdc_lake that scheduled runs take the jobs from."
+  description = "Folder with the jobs of scheduled runs, below s3://<lake bucket>-artifacts/cdc_lake."
   type        = string
   default     = "0.1.0"
 }
 
 variable "jars" {
-  description = "The jars in its folder `jars` that EMR does not bring: those of conf/jars/emr7.lock without Delta and Hudi, and msk.lock."
+  description = "Jars in its folder `jars` that EMR does not include: those of conf/jars/emr7.lock without Delta and Hudi, and msk.lock."
   type        = list(string)
   default = [
     "aws-msk-iam-auth-2.3.5-all.jar",
@@ -138,7 +138,7 @@ variable "jars" {
 }
 
 variable "schedules" {
-  description = "When layers run, and maintenance: EventBridge Scheduler's expressions, UTC."
+  description = "When the layers and maintenance run: EventBridge Scheduler expressions, UTC."
   type        = object({ bronze = string, silver = string, gold = string, maintain = string })
   default = {
     bronze   = "rate(10 minutes)"
@@ -149,31 +149,31 @@ variable "schedules" {
 }
 
 variable "schedules_enabled" {
-  description = "Whether anything runs by itself. Off until the artifacts are uploaded."
+  description = "Whether scheduled runs are on. Leave it off until the artifacts are uploaded."
   type        = bool
   default     = false
 }
 
 variable "log_retention_days" {
-  description = "How long logs of runs are kept."
+  description = "How many days to keep the logs of runs."
   type        = number
   default     = 30
 }
 
 variable "noncurrent_days" {
-  description = "How long S3 keeps what was deleted or overwritten in the lake and the artifacts."
+  description = "How many days S3 keeps deleted and overwritten objects of the lake and the artifacts."
   type        = number
   default     = 7
 }
 
 variable "alarm_email" {
-  description = "Who is told of failures; nobody, if empty. AWS asks the address to confirm."
+  description = "E-mail address for failures, or empty. AWS asks to confirm it."
   type        = string
   default     = ""
 }
 
 variable "hours_without_success" {
-  description = "An alarm, if no scheduled run succeeded for so many hours; up to 24."
+  description = "Raise an alarm if no scheduled run succeeded for this many hours; up to 24."
   type        = number
   default     = 3
   validation {
@@ -183,19 +183,19 @@ variable "hours_without_success" {
 }
 
 variable "serverless_capacity" {
-  description = "What all runs together may take, and after how many idle minutes the application stops."
+  description = "Limits of all runs together, and the idle minutes after which the application stops."
   type        = object({ cpu = string, memory = string, disk = string, idle_minutes = number })
   default     = { cpu = "32 vCPU", memory = "128 GB", disk = "400 GB", idle_minutes = 5 }
 }
 
 variable "cluster_capacity" {
-  description = "Machines of a cluster: their type, core machines at least and at most, steps side by side."
+  description = "Machines of a cluster: their type, minimum and maximum number of core machines, and steps at a time."
   type        = object({ instance_type = string, minimum = number, maximum = number, steps = number })
   default     = { instance_type = "m6i.xlarge", minimum = 1, maximum = 4, steps = 4 }
 }
 
 variable "cluster_certificates" {
-  description = "Of a cluster: where EMR finds the certificates for TLS between machines, as bucket/path/certificates.zip."
+  description = "For a cluster: the certificates for TLS between its machines, as bucket/path/certificates.zip."
   type        = string
   default     = ""
 }

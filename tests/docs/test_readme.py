@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from cdc_lake.cli.app import app
 from cdc_lake.cli.demo import print_result
-from cdc_lake.demo.run import DemoResult, GoldResult, TableResult
+from cdc_lake.demo.result import DemoResult, GoldResult, TableResult
 
 CHECKOUT = Path(__file__).parents[2]
 README = CHECKOUT / "README.md"

@@ -16,7 +16,7 @@ from submitting import CHECKOUT, PROGRAMS, RECORDS, Ended, Submit
 from support import wire
 
 from cdc_lake.cli.app import execute
-from cdc_lake.demo.run import SMALL_JVM
+from cdc_lake.demo.jobs import SMALL_JVM
 from cdc_lake.embedded.stack import Stack
 
 TOPIC = "submitted.public.thing"

@@ -20,7 +20,7 @@ from support.fakes import FakeBroker
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, LakeConfig
-from cdc_lake.demo.run import SMALL_JVM
+from cdc_lake.demo.jobs import SMALL_JVM
 
 PATIENCE_SECONDS = 240
 END_SECONDS = 30

@@ -17,7 +17,7 @@ from support.plain_spark import PlainSpark, cluster, losing_a_worker, remove
 from support.sink_files import write_files
 
 from cdc_lake.config import TABLE_TYPES
-from cdc_lake.demo.run import Jobs
+from cdc_lake.demo.jobs import Jobs
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.spark.jars import sha256
 
@@ -97,8 +97,8 @@ def test_packaged_jobs_survive_the_loss_of_a_worker(
     monkeypatch.chdir(lake.parent)
     bronze, silver = (str(plain.package / "jobs" / f"{layer}.py") for layer in ("bronze", "silver"))
     with cluster(plain) as on, losing_a_worker(on, lake / "silver", replaced=False) as seen:
-        where = replace(plain.where(on.master, "--executor-memory", "1g", tries=2), jobs=IN_TURN.parent)
-        Jobs(where, stack, str(lake), "delta").submit(IN_TURN.stem, "--table", topic, "--", bronze, "--", silver)
+        platform = replace(plain.platform(on.master, "--executor-memory", "1g", attempts=2), jobs=IN_TURN.parent)
+        Jobs(platform, stack, str(lake), "delta").submit(IN_TURN.stem, "--table", topic, "--", bronze, "--", silver)
 
     assert seen, "no worker was lost"
     assert [row["status"] for row in table_rows(str(lake / "bronze" / THING))] == ["ok"] * RECORDS
@@ -146,7 +146,7 @@ def test_all_layers_and_sink_files_run_on_s3(
         *[("silver", RECORDS, None)] * len(TABLE_TYPES),
     ]
     brought = tmp_path / "brought"
-    bucket.bring(brought)
+    bucket.download(brought)
     silver = (f"{layer}/{THING}" for layer in ("silver", "silver_hudi_cow", "silver_hudi_mor"))
     assert_all_is_there(brought, *silver, "gold/names")
     rows = table_rows(str(brought / "bronze" / in_files.table.replace(".", "/")))

@@ -33,7 +33,7 @@ from cdc_lake import failpoints
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.columns import BATCH
 from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, LeaseConfig, StorageConfig, TableConfig
-from cdc_lake.demo.run import SMALL_JVM
+from cdc_lake.demo.jobs import SMALL_JVM
 from cdc_lake.gold.run import run_gold
 from cdc_lake.lake.lease import Lease
 from cdc_lake.operations.rebuild import run_rebuild

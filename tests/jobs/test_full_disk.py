@@ -10,7 +10,7 @@ import pytest
 from bronze_of_fakes import MAX_ROWS
 from submitting import CHECKOUT
 
-from cdc_lake.demo.run import SMALL_JVM
+from cdc_lake.demo.jobs import SMALL_JVM
 
 IN_A_NAMESPACE = ("unshare", "--mount", "--map-root-user")
 """Whoever runs the tests may mount a disk there. It is gone with the process."""

@@ -11,7 +11,7 @@ import pytest
 from cli_of_fakes import ERROR, WARNING
 from submitting import Ended, Submit
 
-from cdc_lake.demo.run import SMALL_JVM
+from cdc_lake.demo.jobs import SMALL_JVM
 
 JOB = Path(__file__).with_name("cli_of_fakes.py")
 

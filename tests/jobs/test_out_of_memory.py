@@ -10,7 +10,7 @@ from bronze_out_of_memory import LARGE, LAST
 from submitting import CHECKOUT
 from support.events import TABLE
 
-from cdc_lake.demo.run import SMALL_JVM
+from cdc_lake.demo.jobs import SMALL_JVM
 
 
 def test_dead_jvm_exits_1_and_finished_tables_are_reported(tmp_path: Path) -> None:

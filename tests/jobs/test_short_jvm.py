@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cdc_lake.spark.jars import ARCHIVE_FOLDER, spark_home
+from cdc_lake.spark.conf import ARCHIVE_FOLDER, spark_home
 from cdc_lake.spark.java import SHORT_JVM
 
 SESSION = """

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from submitting import CHECKOUT
 from support.events import TABLE
 
-from cdc_lake.demo.run import SMALL_JVM
+from cdc_lake.demo.jobs import SMALL_JVM
 
 ENVIRONMENT = CHECKOUT / ".cdc_lake" / "spark41"
 JOB = Path(__file__).parent / "all_layers_of_fakes.py"

@@ -21,8 +21,9 @@ from submitting import CHECKOUT, RECORDS, Submit
 
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.runs import scheduler as turns
-from cdc_lake.spark import jars as jars_module
-from cdc_lake.spark.jars import Jar, cache_folder, lock_file, read_lock, spark_home, write_spark_defaults
+from cdc_lake.spark import conf as conf_module
+from cdc_lake.spark.conf import spark_home, write_spark_defaults
+from cdc_lake.spark.jars import Jar, cache_folder, lock_file, read_lock
 from cdc_lake.spark.session import SPARK_DEFAULTS
 from cdc_lake.spark.versions import PROFILES, profile_name
 from cdc_lake.tables.progress import SilverProgress
@@ -224,7 +225,7 @@ def own_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         place = jar.path(cache)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(jar.path(cache_folder()), place)
-    monkeypatch.setattr(jars_module, "spark_home", lambda: tmp_path)
+    monkeypatch.setattr(conf_module, "spark_home", lambda: tmp_path)
     defaults = write_spark_defaults(spark_jars(), cache, SPARK_DEFAULTS)
     return {"CDC_LAKE_JARS": str(cache), "SPARK_CONF_DIR": str(defaults.parent)}
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cdc_lake.demo.run import SMALL_JVM
+from cdc_lake.demo.jobs import SMALL_JVM
 
 FOLDER = Path(__file__).parent
 CHECKOUT = FOLDER.parents[1]

@@ -14,7 +14,8 @@ from cdc_lake.embedded.connect import Connect
 from cdc_lake.embedded.ports import choose_ports
 from cdc_lake.embedded.server import Site, properties, tail
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, fetch, lock_file, read_lock
+from cdc_lake.spark.fetch import fetch
+from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
 from cdc_lake.spark.java import find_java
 
 from .recordings import APICURIO_CONVERTER, CONFLUENT_CONVERTER

@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 
 from cdc_lake.demo.comparer import Comparison, Difference, compare, main
-from cdc_lake.demo.run import gold_result
+from cdc_lake.demo.proof import gold_result
 from cdc_lake.reconcile.catalogue import LIKE_PLACEHOLDER, QUARANTINED_KEY, ZONE_WITH_SECONDS, read_tables
 
 Row = dict[str, Any]

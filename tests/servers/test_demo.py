@@ -20,8 +20,8 @@ from support.running_servers import running
 from cdc_lake.cli.app import execute
 from cdc_lake.config import TableType
 from cdc_lake.demo import sample
-from cdc_lake.demo.run import FLOOR, SAMPLE, reading_only
 from cdc_lake.demo.shop import ENOUGH
+from cdc_lake.demo.source import FLOOR, SAMPLE, models_reading_only
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.reconcile.catalogue import CUT_TIME, OTHER_CALENDAR, SEVERAL_DIMENSIONS
 
@@ -188,7 +188,7 @@ def test_folder_with_foreign_data_is_refused_and_unchanged(
 def test_slice_includes_models_that_read_only_its_tables() -> None:
     topics = [f"pagila.public.{table}" for table in ("customer", "inventory", "rental", "payment")]
 
-    assert list(reading_only(topics, sample.GOLD)) == ["rentals_per_store_day", "sales_by_region"]
+    assert list(models_reading_only(topics, sample.GOLD)) == ["rentals_per_store_day", "sales_by_region"]
 
 
 def demo(folder: Path, *flags: str) -> "subprocess.CompletedProcess[str]":

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from cdc_lake.demo import run as demo
 from cdc_lake.demo.any_changes import AnyChanges
 from cdc_lake.demo.dump import LoadedDump, load_dump
+from cdc_lake.demo.source import dump_source
 from cdc_lake.demo.workload import change
 from cdc_lake.embedded.postgres import program
 from cdc_lake.errors import ConfigError
@@ -208,6 +208,6 @@ def test_dump_without_usable_tables_names_the_failed_statement(stack: Any, tmp_p
     file.write_text("CREATE TABLE lost (name citext PRIMARY KEY);")
 
     with pytest.raises(ConfigError, match=r'usable primary key.*type "citext" does not exist'):
-        demo._dump(stack.endpoints["postgres"], [file])
+        dump_source(stack.endpoints["postgres"], [file])
     with psycopg.connect(stack.endpoints["postgres"], autocommit=True) as admin:
         admin.execute("DROP DATABASE dump WITH (FORCE)")

@@ -13,7 +13,8 @@ from support.buckets import LAKE, Bucket
 from support.plain_spark import PlainSpark, cluster, losing_a_worker, remove
 
 from cdc_lake.config import TableType
-from cdc_lake.demo.run import Where, here, run_demo
+from cdc_lake.demo.jobs import Platform, this_machine
+from cdc_lake.demo.run import run_demo
 
 pytestmark = [pytest.mark.deep, pytest.mark.parametrize("table_type", get_args(TableType))]
 
@@ -25,15 +26,15 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainSpark]:
     remove(folder)
 
 
-def demo(folder: Path, table_type: TableType, where: Where) -> int:
+def demo(folder: Path, table_type: TableType, platform: Platform) -> int:
     """Run it and print what it found; its exit code, which is 0 if there is no difference."""
-    found = run_demo(folder, table_type=table_type, where=where, keep=False, say=print)
+    found = run_demo(folder, table_type=table_type, platform=platform, keep=False, say=print)
     print(found.to_json())
     return found.exit_code
 
 
 def test_packaged_jobs_run_on_plain_spark(plain: PlainSpark, table_type: TableType, tmp_path: Path) -> None:
-    assert demo(tmp_path / "demo", table_type, plain.where("local[2]")) == 0
+    assert demo(tmp_path / "demo", table_type, plain.platform("local[2]")) == 0
 
 
 def test_cluster_that_loses_a_worker_during_merge_completes(
@@ -41,13 +42,15 @@ def test_cluster_that_loses_a_worker_during_merge_completes(
 ) -> None:
     silver = tmp_path / "demo" / "lake" / "silver"
     with cluster(plain) as on, losing_a_worker(on, silver, replaced=True) as seen:
-        assert demo(tmp_path / "demo", table_type, plain.where(on.master, "--executor-memory", "1g", tries=2)) == 0
+        assert (
+            demo(tmp_path / "demo", table_type, plain.platform(on.master, "--executor-memory", "1g", attempts=2)) == 0
+        )
 
     assert seen, "no worker was lost"
 
 
 def test_lake_on_s3(aws: str, table_type: TableType, tmp_path: Path) -> None:
-    bucket, at_home = Bucket(aws), here()
-    where = replace(at_home, command=[*at_home.command, *bucket.flags], lake=LAKE, bring=bucket.bring)
+    bucket, local = Bucket(aws), this_machine()
+    platform = replace(local, command=[*local.command, *bucket.flags], lake=LAKE, download=bucket.download)
 
-    assert demo(tmp_path / "demo", table_type, where) == 0
+    assert demo(tmp_path / "demo", table_type, platform) == 0

@@ -17,7 +17,8 @@ from cdc_lake.embedded.stack import Stack
 from cdc_lake.errors import ConfigError, IncompatibleSchemaError, InfrastructureError
 from cdc_lake.registries import open_registry, open_subjects
 from cdc_lake.registries.registry import RegisteredSchema, Registry
-from cdc_lake.spark.jars import Jar, cache_folder, fetch
+from cdc_lake.spark.fetch import fetch
+from cdc_lake.spark.jars import Jar, cache_folder
 
 VERSION_2 = Jar(
     ("apicurio",),

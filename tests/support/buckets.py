@@ -6,7 +6,8 @@ from typing import Any
 
 import boto3
 
-from cdc_lake.spark.jars import cache_folder, fetch, lock_file, read_lock
+from cdc_lake.spark.fetch import fetch
+from cdc_lake.spark.jars import cache_folder, lock_file, read_lock
 from cdc_lake.spark.versions import PROFILES, profile_name
 
 LAKE = "s3a://lake/lake"
@@ -60,7 +61,7 @@ class Bucket:
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket="lake")
         return [found["Key"] for page in pages for found in page.get("Contents", ())]
 
-    def bring(self, folder: Path) -> None:
+    def download(self, folder: Path) -> None:
         """Copy the lake into a folder, where readers that share no code with the jobs find it."""
         for name in self.names():
             if not name.endswith("/"):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cdc_lake.config import CHECKOUT
-from cdc_lake.demo.run import SMALL_JVM, Where
+from cdc_lake.demo.jobs import SMALL_JVM, Platform
 from cdc_lake.packaging import ENVIRONMENT, Plan, build
 from cdc_lake.spark.java import find_java
 
@@ -87,13 +87,13 @@ class PlainSpark:
             "SPARK_LOCAL_IP": LOOPBACK,
         }
 
-    def where(self, master: str, *flags: str, lake: str | None = None, tries: int = 1) -> Where:
+    def platform(self, master: str, *flags: str, lake: str | None = None, attempts: int = 1) -> Platform:
         """The jobs of the package on this Spark."""
         jars = ",".join(str(self.package / file.path) for file in self.plan.files if file.path.startswith("jars/"))
         here = str(self.folder / "environment" / "bin" / "python")
         # Spark unpacks archives for executors of their own; a local master's is the driver itself.
         python = here if master.startswith("local") else "./environment/bin/python"
-        return Where(
+        return Platform(
             command=(
                 *(str(self.home / "bin" / "spark-submit"), "--master", master),
                 *("--archives", f"{self.package / ENVIRONMENT}#environment", "--jars", jars),
@@ -106,7 +106,7 @@ class PlainSpark:
             config=self.package / "conf" / "cdc-lake.yml",
             variables=self.variables,
             lake=lake,
-            tries=tries,
+            attempts=attempts,
         )
 
 

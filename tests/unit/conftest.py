@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.registry_server import FakeServer, serving
 
-from cdc_lake.registries import access
+from cdc_lake.registries import lookups
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def server() -> Iterator[FakeServer]:
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """A registry that lags behind is asked again at once."""
-    monkeypatch.setattr(access, "_LAG_WAITS_SECONDS", (0.01, 0.01))
+    monkeypatch.setattr(lookups, "_LAG_WAITS_SECONDS", (0.01, 0.01))
 
 
 @pytest.fixture

@@ -1,13 +1,18 @@
-"""Which submissions take the archive of classes, without starting a JVM."""
+"""Which submissions use the class archive, without starting a JVM."""
 
+import os
+import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from cdc_lake.spark import class_archive
-from cdc_lake.spark import jars as jars_module
-from cdc_lake.spark.jars import ARCHIVE_FOLDER, Jar, write_spark_defaults
+from cdc_lake.spark import conf as conf_module
+from cdc_lake.spark.conf import ARCHIVE_FOLDER, spark_home, write_spark_defaults
+from cdc_lake.spark.jars import Jar
+from cdc_lake.spark.java import find_java
 
 SUBMIT = ("org.apache.spark.deploy.SparkSubmit", "jobs/bronze.py", "--table", "shop.public.*")
 SHOW = '. "$SPARK_CONF_DIR/spark-env.sh"; printf "%s\\n" "$SPARK_CONF_DIR" "$SPARK_SUBMIT_OPTS" "$@"'
@@ -18,21 +23,22 @@ SHOW = '. "$SPARK_CONF_DIR/spark-env.sh"; printf "%s\\n" "$SPARK_CONF_DIR" "$SPA
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """PySpark's folder as `cdc-lake jars fetch` and `cdc-lake jars archive` leave it."""
     home = tmp_path / "my spark"
-    for module in (class_archive, jars_module):
+    for module in (class_archive, conf_module):
         monkeypatch.setattr(module, "spark_home", lambda: home)
     write_spark_defaults([Jar(("spark",), "a", "b", "1", "jar", "", "")], tmp_path, {"spark.ui.enabled": "false"})
     folder = home / ARCHIVE_FOLDER
     (folder / "empty").mkdir(parents=True)
+    (folder / "java.jsa").write_text("base")
     (folder / "classes.jsa").write_text("cafe")
     (folder / "spark-defaults.conf").write_text((home / "conf" / "spark-defaults.conf").read_text())
-    (folder / "spark-env.sh").write_text(class_archive._spark_env(folder / "classes.jsa", "-XX:SharedArchiveFile=a b"))
+    (folder / "spark-env.sh").write_text(class_archive._spark_env(folder))
     return home
 
 
 def spark_class(home: Path, *arguments: str, **variables: str) -> list[str]:
     """The folder of settings, Java's first options, and the arguments that Spark is started with."""
     environment = {"PATH": "/usr/bin:/bin", "SPARK_HOME": str(home), "SPARK_CONF_DIR": f"{home}/conf", **variables}
-    java = jars_module.find_java().resolve().parents[1]
+    java = find_java().resolve().parents[1]
     done = subprocess.run(
         ["bash", "-c", SHOW, "bash", *arguments],
         env={"JAVA_HOME": str(java), **environment},
@@ -60,7 +66,8 @@ def test_submission_takes_the_archive(home: Path) -> None:
     assert conf == f"{folder}/empty"
     assert options.startswith("-Xlog:disable ")
     assert f"'-Dlog4j2.configurationFile={home}/conf/log4j2.properties'" in options
-    assert options.endswith("'-XX:SharedArchiveFile=a b' -Xss4m -Da='b c'")  # the user's are the last, so they count
+    used = f"'-XX:SharedArchiveFile={folder}/java.jsa:{folder}/classes.jsa'"
+    assert options.endswith(f"{used} -Xss4m -Da='b c'")  # the user's are the last, so they count
     assert passed == [SUBMIT[0], "--properties-file", f"{folder}/spark.properties", *SUBMIT[1:]]
 
 
@@ -102,12 +109,58 @@ def test_variable_of_a_master_or_of_settings_takes_no_archive(home: Path, tmp_pa
         ("conf/hive-site.xml", "<configuration/>"),
         ("conf/spark-defaults.conf", "spark.executor.memory 2g\n"),
         (f"{ARCHIVE_FOLDER}/classes.jsa", "caf"),
+        (f"{ARCHIVE_FOLDER}/classes.jsa", "fade"),
+        (f"{ARCHIVE_FOLDER}/java.jsa", "vase"),
     ],
 )
-def test_changed_settings_or_cut_archive_are_not_taken(home: Path, file: str, text: str) -> None:
+def test_changed_settings_or_damaged_archive_are_not_taken(home: Path, file: str, text: str) -> None:
     (home / file).write_text(text)
 
     assert not is_taken(home, *SUBMIT)
+
+
+@pytest.mark.parametrize("file", ["java.jsa", "classes.jsa"])
+def test_deleted_archive_is_not_taken(home: Path, file: str) -> None:
+    (home / ARCHIVE_FOLDER / file).unlink()
+
+    assert not is_taken(home, *SUBMIT)
+
+
+@pytest.fixture
+def archived_ivy(tmp_path: Path) -> Path:
+    """A folder with Ivy's jar, and an archive of its classes by this Java."""
+    (ivy,) = (spark_home() / "jars").glob("ivy-*.jar")
+    shutil.copyfile(ivy, tmp_path / "ivy.jar")
+    base = f"-XX:SharedArchiveFile={tmp_path}/java.jsa"
+    subprocess.run([find_java(), "-Xshare:dump", base], check=True, capture_output=True)
+    run_ivy(tmp_path, base, f"-XX:ArchiveClassesAtExit={tmp_path}/classes.jsa")
+    return tmp_path
+
+
+def run_ivy(folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    command = [find_java(), *options, "-cp", str(folder / "ivy.jar"), "org.apache.ivy.Main", "-version"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("stale", ["jar", "java"])
+def test_java_starts_without_a_stale_archive(archived_ivy: Path, stale: str) -> None:
+    use_archive = class_archive._use_archive(archived_ivy)
+    assert run_ivy(archived_ivy, "-Xshare:on", use_archive).returncode == 0
+
+    if stale == "jar":
+        os.utime(archived_ivy / "ivy.jar", (0, 0))
+    else:  # another Java has another base
+        (archived_ivy / "java.jsa").unlink()
+        subprocess.run(
+            [find_java(), "-Xshare:dump", "-XX:-UseCompressedOops", f"-XX:SharedArchiveFile={archived_ivy}/java.jsa"],
+            check=True,
+            capture_output=True,
+        )
+
+    assert run_ivy(archived_ivy, "-Xshare:on", use_archive).returncode == 1
+    ended = run_ivy(archived_ivy, *shlex.split(class_archive._options(use_archive)))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("Apache Ivy")
 
 
 def test_jars_are_on_the_class_path_for_the_archive() -> None:

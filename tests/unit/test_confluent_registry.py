@@ -9,9 +9,9 @@ from support.registry_server import FakeServer, a_record, serving
 from cdc_lake.decode.schemas import parse
 from cdc_lake.decode.trees import fields
 from cdc_lake.errors import ConfigError, InfrastructureError
-from cdc_lake.registries import access
-from cdc_lake.registries.access import Endpoint
+from cdc_lake.registries import http_client
 from cdc_lake.registries.confluent import ConfluentRegistry
+from cdc_lake.registries.http_client import Endpoint
 from cdc_lake.registries.registry import RegisteredSchema
 
 GUID = "89791762-2336-4186-9674-299b90a802e2"
@@ -183,7 +183,7 @@ def test_malformed_references_are_an_infrastructure_error(server: FakeServer, re
 
 
 def test_oversize_response_is_an_infrastructure_error(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "MAX_RESPONSE_BYTES", 1000)
+    monkeypatch.setattr(http_client, "MAX_RESPONSE_BYTES", 1000)
     server.answer("/schemas/ids/1", (200, json.dumps({"schema": "x" * 985}).ljust(1000)))
     server.answer("/schemas/ids/2", (200, json.dumps({"schema": "x" * 985}).ljust(1001)))
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from cdc_lake.config import CHECKOUT
-from cdc_lake.demo.run import Jobs, Where
+from cdc_lake.demo.jobs import Jobs, Platform
 from cdc_lake.embedded.stack import Stack
 
 SUBMIT = """
@@ -20,8 +20,10 @@ print("warning dump.public.port: a null in `name` arrives as the column's defaul
 def test_warning_after_the_report_does_not_hide_it(tmp_path: Path) -> None:
     submit = tmp_path / "submit.py"
     submit.write_text(SUBMIT)
-    where = Where((sys.executable, str(submit)), CHECKOUT / "jobs", CHECKOUT / "conf" / "cdc-lake.yml", os.environ)
-    jobs = Jobs(where, Stack(tmp_path / "stack"), str(tmp_path / "lake"), "delta")
+    platform = Platform(
+        (sys.executable, str(submit)), CHECKOUT / "jobs", CHECKOUT / "conf" / "cdc-lake.yml", os.environ
+    )
+    jobs = Jobs(platform, Stack(tmp_path / "stack"), str(tmp_path / "lake"), "delta")
 
     report = jobs.submit("bronze", "--table", "dump.*")
 

@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from cdc_lake.cli.demo import print_result
-from cdc_lake.demo.run import DemoResult
+from cdc_lake.demo.result import DemoResult
 
 
 def printed(skipped: dict[str, int]) -> list[str]:

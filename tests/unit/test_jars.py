@@ -9,19 +9,10 @@ from pathlib import Path
 import pytest
 
 from cdc_lake.errors import ConfigError, InstallationError
-from cdc_lake.spark import jars as jars_module
-from cdc_lake.spark.jars import (
-    LOCKS,
-    Jar,
-    fetch,
-    lock_file,
-    read_lock,
-    relock,
-    require,
-    unpack,
-    verify,
-    write_spark_defaults,
-)
+from cdc_lake.spark import conf as conf_module
+from cdc_lake.spark.conf import write_spark_defaults
+from cdc_lake.spark.fetch import fetch, relock
+from cdc_lake.spark.jars import LOCKS, Jar, lock_file, read_lock, require, unpack, verify
 from cdc_lake.spark.java import bundled_java_home, find_java, java_version
 
 CONTENT = b"a jar"
@@ -167,7 +158,7 @@ def test_relock_writes_the_hashes_of_the_repository(repository: Path, tmp_path: 
 
 @pytest.fixture
 def spark_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(jars_module, "spark_home", lambda: tmp_path)
+    monkeypatch.setattr(conf_module, "spark_home", lambda: tmp_path)
     return tmp_path / "conf"
 
 

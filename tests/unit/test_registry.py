@@ -6,9 +6,10 @@ from support.registry_server import FakeServer, a_record, serving
 from cdc_lake.decode.schemas import SchemaError, parse
 from cdc_lake.decode.trees import fields
 from cdc_lake.errors import ConfigError, InfrastructureError
-from cdc_lake.registries import access
-from cdc_lake.registries.access import Endpoint, RetryPolicy
+from cdc_lake.registries import http_client
 from cdc_lake.registries.apicurio import ApicurioRegistry
+from cdc_lake.registries.http_client import Endpoint
+from cdc_lake.registries.lookups import RetryPolicy
 from cdc_lake.registries.registry import RegisteredSchema
 
 V3 = "/apis/registry/v3"
@@ -180,7 +181,7 @@ def test_binary_response_is_an_infrastructure_error(server: FakeServer) -> None:
 
 
 def test_oversize_response_is_an_infrastructure_error(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "MAX_RESPONSE_BYTES", 1000)
+    monkeypatch.setattr(http_client, "MAX_RESPONSE_BYTES", 1000)
     server.answer(f"{V3}/ids/contentIds/1", (200, f'"{"x" * 998}"'))
     server.answer(f"{V3}/ids/contentIds/2", (200, f'"{"x" * 999}"'))
 

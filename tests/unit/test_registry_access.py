@@ -11,7 +11,7 @@ from support.registry_server import TOKEN_PATH, Certificates, FakeServer, servin
 from cdc_lake.config import Config, load_config
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
 from cdc_lake.lake.schema_files import SchemaFiles
-from cdc_lake.registries import access, open_registry
+from cdc_lake.registries import credentials, lookups, open_registry
 from cdc_lake.registries import registry as registry_module
 from cdc_lake.registries.registry import RegisteredSchema, Registry, referenced_texts
 
@@ -154,7 +154,7 @@ def test_oauth_token_is_reused_while_valid(server: FakeServer, tmp_path: Path, k
 
 
 class LaterClock:
-    """A fake: the clock of `access`, some seconds ahead of the server's."""
+    """A fake: the clock of `credentials`, some seconds ahead of the server's."""
 
     ahead_seconds = 0.0
 
@@ -174,7 +174,7 @@ def test_oauth_token_is_renewed_before_it_expires(
     renewed: float,
 ) -> None:
     clock = LaterClock()
-    monkeypatch.setattr(access, "time", clock)
+    monkeypatch.setattr(credentials, "time", clock)
     server.client, server.token_seconds = f"lake:{CANARY}", life
     registry = opened(tmp_path, kind, server.url, oauth(server))
     registry.check()
@@ -454,7 +454,7 @@ def test_slow_drip_response_is_an_infrastructure_error(
     server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     server.drip_seconds = 0.3
-    monkeypatch.setattr(access, "_REQUESTS_PER_LOOKUP", 0.05)
+    monkeypatch.setattr(lookups, "_REQUESTS_PER_LOOKUP", 0.05)
     registry = opened(tmp_path, kind, server.url)
 
     for question in (registry.check, lambda: registry.schema(registry.namespaces[0], "1")):

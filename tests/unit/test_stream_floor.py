@@ -2,7 +2,9 @@
 
 import pytest
 
-from cdc_lake.demo.run import FLOOR, DemoResult, too_few
+from cdc_lake.demo.proof import too_few
+from cdc_lake.demo.result import DemoResult
+from cdc_lake.demo.source import FLOOR
 
 ENOUGH = dict(FLOOR)
 

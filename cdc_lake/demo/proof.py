@@ -1,0 +1,101 @@
+"""The demo's proof: compare bronze, silver and gold with Kafka and Postgres, and check that the stream was difficult.
+
+It shares no code with the jobs: it reads the source with psycopg, tables with delta-rs, and topics with a plain
+consumer.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import psycopg
+from deltalake import DeltaTable
+
+from cdc_lake.demo.comparer import Comparison, compare
+from cdc_lake.demo.result import DemoResult, GoldResult, TableResult
+from cdc_lake.demo.source import Source
+from cdc_lake.demo.tap import StreamStats, observe
+from cdc_lake.reconcile.catalogue import Table, in_the_lake
+
+
+def prove(
+    source: Source,
+    addresses: Mapping[str, str],
+    lake: Path,
+    seconds: Mapping[str, float],
+    result: DemoResult,
+    say: Callable[[str], None],
+) -> None:
+    """Compare all tables and models, and add the outcome to the result.
+
+    Args:
+        source: the database, which does not change any more.
+        addresses: of the servers.
+        lake: local folder of the lake.
+        seconds: topic or model that jobs have processed -> time that they spent on it.
+        result: receives the results, differences and counts.
+        say: called with the first differences of each table.
+    """
+    landed = {topic: table for topic, table in source.topics.items() if topic in seconds}
+    stream = observe(addresses["kafka"], f"{addresses['registry']}/apis/registry/v3", list(landed))
+    for topic, table in source.topics.items():
+        if topic not in landed:
+            result.tables.append(_result_without_topic(source.dsn, topic, table))
+            continue
+        silver = str(_folder(lake, "silver", topic))
+        compared = compare(source.dsn, table.schema, table.name, silver, lake_name=in_the_lake, explain=table.loss)
+        for difference in compared.samples:
+            say(f"{topic}: {difference}")
+        result.tables.append(_table_result(topic, _folder(lake, "bronze", topic), stream, compared, seconds[topic]))
+    for model, query in source.gold.items():
+        result.gold.append(gold_result(source.dsn, model, query, lake, seconds[model]))
+    result.differences = sum(table.differences for table in result.tables)
+    result.differences += sum(model.differences for model in result.gold)
+    result.stream = {key: value for key, value in asdict(stream).items() if key != "records"}
+    result.too_few = too_few(result.stream, source.floor)
+
+
+def too_few(stream: Mapping[str, int], floor: Mapping[str, int]) -> dict[str, int]:
+    """The counts that are below their minimum."""
+    return {name: stream[name] for name, least in floor.items() if stream[name] < least}
+
+
+def gold_result(dsn: str, model: str, query: str, lake: Path, seconds: float) -> GoldResult:
+    """Compare a model's table with the result of a query of the source."""
+    with psycopg.connect(dsn) as source:
+        cursor = source.execute(query.encode())
+        names = [column.name for column in cursor.description or ()]
+        expected = Counter(cursor.fetchall())
+    columns = DeltaTable(str(lake / "gold" / model)).to_pyarrow_table(columns=names).to_pydict().values()
+    found = Counter(zip(*columns, strict=True))
+    differences = (expected - found) + (found - expected)
+    return GoldResult(model, found.total(), expected.total(), differences.total(), round(seconds, 1))
+
+
+def _result_without_topic(dsn: str, topic: str, table: Table) -> TableResult:
+    """The result of a table without a topic: an empty table has none; otherwise all its rows are missing."""
+    with psycopg.connect(dsn) as source:
+        ((rows,),) = source.execute(f"SELECT count(*) FROM {table.qualified}".encode()).fetchall()
+    return TableResult(topic, 0, 0, 0, 0, source_rows=rows, differences=rows, losses={}, seconds=0.0)
+
+
+def _table_result(topic: str, bronze: Path, stream: StreamStats, compared: Comparison, seconds: float) -> TableResult:
+    landed = DeltaTable(str(bronze)).to_pyarrow_table(columns=["partition", "offset", "status"])
+    records = set(zip(landed["partition"].to_pylist(), landed["offset"].to_pylist(), strict=True))
+    lost_or_doubled = abs(stream.records[topic] - len(records)) + landed.num_rows - len(records)
+    return TableResult(
+        topic=topic,
+        events=stream.records[topic],
+        bronze_rows=landed.num_rows,
+        quarantined=landed["status"].to_pylist().count("quarantined"),
+        silver_rows=compared.lake_rows,
+        source_rows=compared.source_rows,
+        differences=compared.differences + lost_or_doubled,
+        losses=dict(compared.known),
+        seconds=round(seconds, 1),
+    )
+
+
+def _folder(lake: Path, layer: str, topic: str) -> Path:
+    return lake.joinpath(layer, *topic.split("."))

@@ -1,0 +1,171 @@
+"""The database that the demo replicates: the sample or a dump, its selected tables, and the workload on them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import psycopg
+
+from cdc_lake.config import CHECKOUT
+from cdc_lake.config.gold_models import read_model
+from cdc_lake.demo import sample
+from cdc_lake.demo.any_changes import AnyChanges
+from cdc_lake.demo.dump import load_dump
+from cdc_lake.demo.shop import ENOUGH, Shop
+from cdc_lake.demo.workload import ChangesTo
+from cdc_lake.errors import ConfigError
+from cdc_lake.reconcile.catalogue import Table, read_tables
+
+SAMPLE: Final = "pagila"
+"""The sample's database, connector and topic prefix."""
+FLOOR: Final = {"updates": 1000, "deletes": 50, "ties": 50, "key_changes": 20, "placeholders": 20}
+"""Minimum counts of difficult events in the sample's stream. A proof with an easy stream would prove little."""
+_DUMP_TRANSACTIONS: Final = 500
+"""Minimum number of transactions of the workload on a dump."""
+_ERRORS_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source database and its workload.
+
+    Attributes:
+        name: of the database and the connector; also the topics' prefix.
+        dsn: of the database.
+        pattern: a glob that matches its topics.
+        tables: the replicated tables.
+        left_out: other table -> why it is not replicated.
+        skipped: error of a statement of the dump that failed -> how often it occurred.
+        envelope_tables: replicated tables whose records are complete change events.
+        signal_table: the connector's signal table, if it has one.
+        changes_to: creates the workload.
+        transactions: minimum number of transactions that it commits.
+        floor: minimum counts of difficult events in the stream, by the names of `StreamStats`.
+        gold: model -> query of the source for the expected content of its table.
+    """
+
+    name: str
+    dsn: str
+    pattern: str
+    tables: Sequence[Table]
+    left_out: Mapping[str, str]
+    skipped: Mapping[str, int]
+    envelope_tables: Sequence[str]
+    signal_table: str | None
+    changes_to: ChangesTo
+    transactions: int
+    floor: Mapping[str, int]
+    gold: Mapping[str, str]
+
+    @property
+    def topics(self) -> dict[str, Table]:
+        """The replicated tables by their topics."""
+        return {table.topic(self.name): table for table in self.tables}
+
+
+def sample_source(dsn_admin: str) -> Source:
+    """Create and load the sample database.
+
+    Args:
+        dsn_admin: DSN of any database of the server, with a user who may create databases.
+    """
+    dsn = sample.create(dsn_admin, SAMPLE)
+    with psycopg.connect(dsn) as source:
+        tables = {table.name: table for table in read_tables(source)}
+    return Source(
+        name=SAMPLE,
+        dsn=dsn,
+        pattern=f"{SAMPLE}.public.*",
+        tables=[tables[name] for name in sample.TABLES],
+        left_out={},
+        skipped={},
+        envelope_tables=[tables[name].place for name in sample.ENVELOPE_TABLES],
+        signal_table=tables[sample.SIGNAL_TABLE].place,
+        changes_to=Shop,
+        transactions=ENOUGH,
+        floor=FLOOR,
+        gold=sample.GOLD,
+    )
+
+
+def dump_source(dsn_admin: str, files: Sequence[Path]) -> Source:
+    """Load a user's dump, with a workload that only knows the database's catalog.
+
+    Args:
+        dsn_admin: DSN of any database of the server, with a user who may create databases.
+        files: the dump's files; see `load_dump`.
+
+    Raises:
+        ConfigError: a file cannot be loaded, or no table has a usable primary key.
+    """
+    dsn, skipped = load_dump(dsn_admin, "dump", files)
+    with psycopg.connect(dsn) as source:
+        tables = read_tables(source)
+    replicated = [table for table in tables if table.trouble is None]
+    if not replicated:
+        wrong = "no table in it has a usable primary key"
+        if skipped:
+            wrong += f". Postgres reported: {'; '.join(list(skipped)[:_ERRORS_NAMED])}"
+        raise ConfigError(", ".join(map(str, files)), wrong, "use another dump")
+    return Source(
+        name="dump",
+        dsn=dsn,
+        pattern="dump.*",
+        tables=replicated,
+        left_out={table.place: table.trouble for table in tables if table.trouble},
+        skipped=skipped,
+        envelope_tables=[table.place for table in replicated[::2]],
+        signal_table=None,
+        changes_to=partial(AnyChanges, replicated),
+        transactions=_DUMP_TRANSACTIONS,
+        floor={"updates": 1},
+        gold={},
+    )
+
+
+def check_sample_globs(globs: Sequence[str]) -> None:
+    """Check globs before the sample is loaded.
+
+    Raises:
+        ConfigError: a glob matches no topic of the sample.
+    """
+    _matching(globs, [f"{SAMPLE}.public.{table}" for table in sample.TABLES])
+
+
+def with_tables(source: Source, globs: Sequence[str]) -> Source:
+    """The source with the tables that any of the globs matches, and the models that read no others.
+
+    Its stream only needs an update, because the difficult events may be in the other tables.
+
+    Raises:
+        ConfigError: a glob matches no topic.
+    """
+    topics = source.topics
+    selected = {topic: topics[topic] for topic in _matching(globs, list(topics))}
+    places = {table.place for table in selected.values()}
+    return replace(
+        source,
+        tables=list(selected.values()),
+        envelope_tables=[place for place in source.envelope_tables if place in places],
+        floor={"updates": 1},
+        gold=models_reading_only(selected, source.gold),
+    )
+
+
+def models_reading_only(topics: Collection[str], gold: Mapping[str, str]) -> dict[str, str]:
+    """The models of `gold` that read no topics other than these."""
+    return {
+        model: query
+        for model, query in gold.items()
+        if set(topics) >= set(read_model(CHECKOUT / "conf" / "gold" / f"{model}.sql").header.topics.values())
+    }
+
+
+def _matching(globs: Sequence[str], topics: Sequence[str]) -> list[str]:
+    for glob in globs:
+        if not any(fnmatchcase(topic, glob) for topic in topics):
+            raise ConfigError(glob, "it matches no topic", f"the topics are {', '.join(topics)}")
+    return [topic for topic in topics if any(fnmatchcase(topic, glob) for glob in globs)]

@@ -1,0 +1,119 @@
+"""Credentials of requests to a registry: none, a password, a token, or OAuth tokens."""
+
+import base64
+import threading
+import time
+from urllib.parse import quote_plus
+
+from pydantic import SecretStr
+
+from cdc_lake.config import secret
+from cdc_lake.errors import ConfigError
+from cdc_lake.registries.http_client import Endpoint, HttpClient
+
+_EARLY_SECONDS = 30.0
+_EARLY_SHARE = 0.2
+"""A token is renewed this long before it expires, or when this share of its lifetime is left, if that is later."""
+
+
+class Anonymous:
+    """No credentials."""
+
+    def authorization(self) -> str | None:
+        """See `Credentials`."""
+        return None
+
+    def renew(self) -> bool:
+        """See `Credentials`."""
+        return False
+
+
+class Basic:
+    """A user and a password."""
+
+    def __init__(self, user: str, password: SecretStr) -> None:
+        self._user = user
+        self._password = password
+
+    def authorization(self) -> str | None:
+        """See `Credentials`."""
+        pair = f"{self._user}:{self._password.get_secret_value()}".encode()
+        return f"Basic {base64.b64encode(pair).decode()}"
+
+    def renew(self) -> bool:
+        """See `Credentials`."""
+        return False
+
+
+class Bearer:
+    """A bearer token that another process keeps up to date.
+
+    Args:
+        reference: a secret reference; see `cdc_lake.config.secret`.
+    """
+
+    def __init__(self, reference: str) -> None:
+        self._reference = reference
+        self._token = self._read()
+
+    def authorization(self) -> str | None:
+        """See `Credentials`."""
+        return f"Bearer {self._token.get_secret_value()}"
+
+    def renew(self) -> bool:
+        """See `Credentials`."""
+        before, self._token = self._token, self._read()
+        return self._token != before
+
+    def _read(self) -> SecretStr:
+        token = secret(self._reference)
+        if not _is_token(token.get_secret_value()):
+            raise ConfigError(self._reference, "it is not a token", "store the bare token there, on one line")
+        return token
+
+
+class ClientCredentials:
+    """OAuth tokens of a client id and secret, each used until shortly before it expires.
+
+    Args:
+        provider: the token endpoint.
+    """
+
+    def __init__(self, provider: Endpoint, client_id: str, client_secret: SecretStr, scope: str | None) -> None:
+        # RFC 6749 §2.3.1: id and secret are form-encoded first.
+        encoded = SecretStr(quote_plus(client_secret.get_secret_value()))
+        self._http = HttpClient(provider, Basic(quote_plus(client_id), encoded))
+        self._provider = provider
+        self._form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
+        self._lock = threading.Lock()
+        self._token = SecretStr("")
+        self._renew_at = 0.0
+
+    def authorization(self) -> str | None:
+        """See `Credentials`."""
+        with self._lock:
+            if time.monotonic() >= self._renew_at:
+                self._fetch()
+            return f"Bearer {self._token.get_secret_value()}"
+
+    def renew(self) -> bool:
+        """See `Credentials`."""
+        with self._lock:
+            self._renew_at = 0.0
+        return True
+
+    def _fetch(self) -> None:
+        requested_at = time.monotonic()
+        answer = self._http.post_form(self._form)
+        try:
+            token, lifetime_seconds = answer["access_token"], float(answer.get("expires_in") or 300)
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise self._provider.unavailable_error("its response contains no token") from exc
+        if not isinstance(token, str) or not _is_token(token):
+            raise self._provider.unavailable_error("its response contains no token")
+        self._token = SecretStr(token)
+        self._renew_at = requested_at + lifetime_seconds - min(_EARLY_SECONDS, _EARLY_SHARE * lifetime_seconds)
+
+
+def _is_token(text: str) -> bool:
+    return text.isascii() and text.isprintable() and bool(text) and " " not in text
