@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 import cdc_lake
 from cdc_lake.config import TABLE_TYPES, ReadConfig
-from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.silver.run import run_silver
 from cdc_lake.spark.session import build_session
 
@@ -74,7 +74,7 @@ assert changed(CUSTOMER) == changed(f"{CUSTOMER}@hudi_mor")
 # reads the files that were written after a version.
 
 # %%
-hudi = silver_targets(config, CUSTOMER)[1].open(spark)
+hudi = lake_of(config).silver(CUSTOMER)[1].open(spark)
 for name, rows in {"snapshot": hudi.read(), "read-optimised": hudi.read_optimized()}.items():
     started = perf_counter()
     print(f"{name:15} {rows.count():5} rows, {perf_counter() - started:.2f} s")

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 import cdc_lake
 from cdc_lake.errors import CdcLakeError
-from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.spark.session import build_session
 
 alt.renderers.enable("svg")
@@ -76,7 +76,7 @@ for moment in chosen:
 # A number is a version of the table. A time selects the newest version that was committed by then.
 
 # %%
-silver = silver_targets(cdc_lake.load_config(), FILM)[0].open(spark)
+silver = lake_of(cdc_lake.load_config()).silver(FILM)[0].open(spark)
 for version in reversed(silver.history()):
     committed = datetime.fromtimestamp(version.at_ms / 1000, UTC)
     by_number = cdc_lake.read(spark, FILM, as_of=version.version)

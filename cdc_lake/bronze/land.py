@@ -32,7 +32,6 @@ from cdc_lake.errors import ConfigError, InfrastructureError, QualityGateError
 from cdc_lake.failpoints import reach
 from cdc_lake.lake.lake import check_holds_no_tables
 from cdc_lake.runs.catalog_sync import check_catalog_name
-from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import TableReport, check_totals
 from cdc_lake.sources.logs import Span, has_no_room_for_a_timestamp
 from cdc_lake.spark.session import planned_for
@@ -52,12 +51,12 @@ def land_next(run: Landing) -> bool:
     """Land the next batch of the topic in one commit. Returns whether there are more records."""
     done, storage = run.done, Storage(run.spark)
     if not done.batches:
-        lake_of(run.bronze.config).check_is_in_no_table(storage, "bronze", done.table)
+        run.bronze.run.lake.check_is_in_no_table(storage, "bronze", done.table)
     progress = stored_progress(run)
     if progress is None:
         check_holds_no_tables(storage, run.table.path, done.table)
         others = run.bronze.collisions.get(done.table, {})
-        check_catalog_name(run.bronze.config, storage, "bronze", done.table, others)
+        check_catalog_name(run.bronze.run.lake, storage, "bronze", done.table, others)
     if progress and continue_from(run.log, progress.offsets)[1]:
         # Not a loss if another run has read more since the logs were listed.
         run = replace(run, log=run.bronze.source.logs([run.log.name])[run.log.name])
@@ -114,7 +113,7 @@ def _land_batch(run: Landing, spans: Mapping[int, Span], before: BronzeProgress)
         _stop_on_error(run, rows, counts["quarantined"])
         following = _next_progress(run, spans, before, summary, landed, resolved)
         reach("bronze.after_plan", batch=batch)
-        run.bronze.leases.check(done.table)
+        run.bronze.run.leases.check(done.table)
         with done.phase("write"):
             commit = run.table.append(
                 with_reasons(rows, run.bronze.schemas, summary.frames) if landed.has_errors else rows,
@@ -198,7 +197,7 @@ def _scan_batch(
 def _read_and_scan(run: Landing, spans: Mapping[int, Span]) -> tuple[Mapping[int, Span], DataFrame, ScanSummary]:
     """Read and scan records; see `scan_records`. Shortens the spans before records on which Spark's reader fails."""
     source, topic = run.bronze.source, run.log.name
-    look = partial(scan_records, settings=run.settings, of_files=bool(run.bronze.config.files.root))
+    look = partial(scan_records, settings=run.settings, of_files=bool(run.bronze.run.config.files.root))
     try:
         return (spans, *look(source.read(run.spark, topic, spans)))
     except (PySparkException, Py4JJavaError) as exc:
@@ -214,8 +213,9 @@ def _send_dead_letters(run: Landing) -> None:
         return
     try:
         with run.done.phase("dead letters"):
-            run.bronze.leases.check(run.done.table)
-            send_due(run.bronze.config, run.table, run.dead_letters, run.bronze.run_id, run.done)
+            run.bronze.run.leases.check(run.done.table)
+            config = run.bronze.run.config
+            send_due(config.kafka, config.stack, run.table, run.dead_letters, run.bronze.run.id, run.done)
     except (ConfigError, InfrastructureError) as error:
         run.done.warn(f"dead letters were not sent; the next run tries again: {error}")
 
@@ -257,7 +257,7 @@ def _next_progress(
     """The progress after these spans."""
     reached = before.offsets[run.log.id] | {partition: span.end for partition, span in spans.items()}
     return BronzeProgress(
-        run_id=run.bronze.run_id,
+        run_id=run.bronze.run.id,
         follows=before.nonce,
         epoch=before.epoch,
         commit=before.commit + 1,

@@ -10,11 +10,11 @@ from pyspark.sql import functions as F
 
 from cdc_lake.bronze.log_ends import rewritten_offsets
 from cdc_lake.bronze.offsets import continue_from, describe_loss
-from cdc_lake.config import Config, TableConfig
+from cdc_lake.config import TableConfig
 from cdc_lake.errors import DataLossError, NoProgressError
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.lake.schema_files import SchemaFiles
-from cdc_lake.runs.context import Leases
+from cdc_lake.runs.context import OpenRun
 from cdc_lake.runs.report import TableReport
 from cdc_lake.sources.logs import TopicLog, TopicSource, offsets_of
 from cdc_lake.spark.session import batch_bytes
@@ -26,19 +26,18 @@ class BronzeRun:
     """What a run of bronze shares between its tables.
 
     Attributes:
+        run: the run.
         schemas: the lake's schema files, with the registry.
         accept_loss, quarantine_unknown_ids: see `run_bronze`.
         collisions: by topic, see `check_catalog_name`.
         parallel: how many tables are processed in parallel.
     """
 
-    config: Config
+    run: OpenRun
     source: TopicSource
     schemas: SchemaFiles
-    leases: Leases
     accept_loss: bool
     quarantine_unknown_ids: bool
-    run_id: str
     collisions: Mapping[str, Mapping[str, str]]
     parallel: int
 
@@ -62,7 +61,7 @@ class Landing:
     @property
     def dead_letters(self) -> str | None:
         """The topic for dead letters."""
-        return self.bronze.config.dead_letter_topic(self.log.name)
+        return self.bronze.run.config.dead_letter_topic(self.log.name)
 
 
 def stored_progress(run: Landing) -> BronzeProgress | None:
@@ -79,7 +78,7 @@ def stored_progress(run: Landing) -> BronzeProgress | None:
     newest = max((end["generation"] for end in ends), default=0)
     reached = {end["partition"]: end["offset"] + 1 for end in ends if end["generation"] == newest}
     return BronzeProgress(
-        run_id=run.bronze.run_id,
+        run_id=run.bronze.run.id,
         epoch=1,
         commit=max((end["batch"] for end in ends), default=0),
         offsets={**{f"unknown-{generation}": {} for generation in range(newest)}, run.log.id: reached},
@@ -117,7 +116,7 @@ def starting_progress(
                 f"bronze starts at `read.start: {run.settings.read.start}` and skips {skipped} offsets before it; "
                 f"to read them, run `cdc-lake seek --table {log.name} --to earliest`"
             )
-        return BronzeProgress(run_id=run.bronze.run_id, commit=0, offsets={log.id: begin})
+        return BronzeProgress(run_id=run.bronze.run.id, commit=0, offsets={log.id: begin})
     offsets, gaps = continue_from(log, progress.offsets, replaced)
     losses = [describe_loss(log, gap, offsets[log.id]) for gap in gaps]
     if losses and not run.bronze.accept_loss:

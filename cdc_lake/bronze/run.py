@@ -15,15 +15,12 @@ from cdc_lake.bronze.landing import BronzeRun, Landing
 from cdc_lake.bronze.offsets import continue_from, lag_by_partition, unread
 from cdc_lake.catalogs.naming import colliding
 from cdc_lake.config import Config
-from cdc_lake.failpoints import reach
 from cdc_lake.lake.lake import is_table_name
-from cdc_lake.registries import open_registry
 from cdc_lake.registries.registry import Registry
-from cdc_lake.runs.catalog_sync import sync_catalog_after_run
-from cdc_lake.runs.context import Leases, lake_of, select
+from cdc_lake.runs.context import Run, select
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import NewData, TableScheduler
-from cdc_lake.sources import open_source
+from cdc_lake.runs.scheduler import NewData, TableScheduler, Work
+from cdc_lake.runs.servers import checked_registry, open_source
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource
 from cdc_lake.storage.files import Files
 from cdc_lake.tables.progress import BronzeProgress
@@ -58,7 +55,7 @@ def run_bronze(
         InfrastructureError: the source or the registry does not respond.
         InstallationError: Spark cannot start with the installed packages.
     """
-    report = Report(layer="bronze")
+    run = Run.begin(config, Report(layer="bronze"))
     scheduler = scheduler or TableScheduler(spark=spark)
     source = source or open_source(config, lambda: scheduler.spark(config, "bronze"))
     todo = "check --table, and that the connector writes to the topic"
@@ -66,49 +63,30 @@ def run_bronze(
     for topic in topics:
         config.table(topic).check(topic)
     logs = source.logs(topics)
-    files = scheduler.files(config)
-    look = _TopicLag(config, files, source, logs, scheduler.is_continuous)
-    if scheduler.finds_nothing_new(config, report, files, topics, look.without_spark):
-        return report
+    files = scheduler.files(run.lake)
+    look = _TopicLag(run, files, source, logs, scheduler.is_continuous)
+    if scheduler.finds_nothing_new(run, files, topics, look.without_spark):
+        return run.report
     registry = registry or checked_registry(config)
-    storage = scheduler.open_storage(config, report)
-    run = BronzeRun(
-        config,
-        source,
-        lake_of(config).schema_files(storage, registry),
-        Leases(config, storage, report.run_id, report.layer),
-        accept_loss,
-        quarantine_unknown_ids,
-        report.run_id,
-        colliding(config.catalog, "bronze", {topic: "delta" for topic in topics if is_table_name(topic)}),
-        min(scheduler.parallel, len(topics)),
-    )
-    scheduler.each_table(report, topics, _BronzeWork(run, logs, look), leases=run.leases)
-    sync_catalog_after_run(config, report, scheduler.spark(config, "bronze"))
-    reach("bronze.before_report")
-    scheduler.end(storage, config, report)
-    return report
-
-
-def checked_registry(config: Config) -> Registry | None:
-    """The registry of the settings, after a test request; None if records come from files, which contain their schemas.
-
-    Raises:
-        ConfigError: it refuses the credentials, or the settings do not fit it.
-        InfrastructureError: it does not respond.
-    """
-    if config.files.root:
-        return None
-    registry = open_registry(config)
-    registry.check()
-    return registry
+    with scheduler.open(run, syncs_catalog=True) as opened:
+        bronze = BronzeRun(
+            opened,
+            source,
+            opened.lake.schema_files(opened.storage, registry),
+            accept_loss,
+            quarantine_unknown_ids,
+            colliding(config.catalog, "bronze", {topic: "delta" for topic in topics if is_table_name(topic)}),
+            min(scheduler.parallel, len(topics)),
+        )
+        scheduler.each_table(run.report, topics, _BronzeWork(bronze, logs, look), leases=opened.leases)
+    return run.report
 
 
 @dataclass(frozen=True)
 class _TopicLag:
     """Measures the lag of bronze behind its topics, in offsets."""
 
-    config: Config
+    run: Run
     files: Files
     source: TopicSource
     logs: Mapping[str, TopicLog]
@@ -116,7 +94,7 @@ class _TopicLag:
 
     def without_spark(self, done: TableReport) -> NewData | None:
         """The new data, if the table's log is readable without Spark."""
-        lake, log = lake_of(self.config), self.logs[done.table]
+        lake, log = self.run.lake, self.logs[done.table]
         if not log.problem and not lake.holds(self.files, "bronze", done.table):
             # An empty topic gets a table, too.
             return NewData(max(sum(span.end - span.start for span in unread(log, {}).values()), 1))
@@ -136,7 +114,7 @@ class _TopicLag:
             return None
         if progress is None or log.id not in progress.offsets or continue_from(log, progress.offsets)[1]:
             return None
-        if is_due(self.config.dead_letter_topic(done.table), progress):
+        if is_due(self.run.config.dead_letter_topic(done.table), progress):
             return None
         position = progress.offsets[log.id]
         done.lag_before = done.lag_after = lag_by_partition(log, position)
@@ -146,7 +124,7 @@ class _TopicLag:
 
     def _can_wait(self, log: TopicLog, left: Mapping[int, Span], progress: BronzeProgress) -> bool:
         """Whether the new records are few, and none is older than `max_latency_seconds`."""
-        read = self.config.table(log.name).read
+        read = self.run.config.table(log.name).read
         number = sum(span.end - span.start for span in left.values())
         if not (self.is_continuous and read.min_batch_bytes and number and progress.record_bytes):
             return False
@@ -158,24 +136,25 @@ class _TopicLag:
 
 
 @dataclass(frozen=True)
-class _BronzeWork:
+class _BronzeWork(Work):
     """The work of bronze on its tables."""
 
-    run: BronzeRun
+    bronze: BronzeRun
     logs: Mapping[str, TopicLog]
     look: _TopicLag
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
-        return self.look.lag(lake_of(self.run.config).bronze(spark, done.table).progress(), done)
+        return self.look.lag(self.bronze.run.lake.bronze(spark, done.table).progress(), done)
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
-        for warning in self.run.source.warnings(done.table):
+        run, source = self.bronze.run, self.bronze.source
+        for warning in source.warnings(done.table):
             done.warn(warning)
-        table, log = lake_of(self.run.config).bronze(spark, done.table), self.logs[done.table]
+        table, log = run.lake.bronze(spark, done.table), self.logs[done.table]
         if log.problem:
-            log = self.run.source.logs([log.name])[log.name]  # a file that was being written may be complete now
+            log = source.logs([log.name])[log.name]  # a file that was being written may be complete now
         if log.problem:
             raise log.problem
-        return land_next(Landing(spark, self.run, log, table, self.run.config.table(done.table), done))
+        return land_next(Landing(spark, self.bronze, log, table, run.config.table(done.table), done))

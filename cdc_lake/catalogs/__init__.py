@@ -4,28 +4,28 @@ from collections.abc import Callable
 from typing import Any
 
 from cdc_lake.catalogs.catalog import Catalog
-from cdc_lake.config import Config, metastore_address
+from cdc_lake.config import CatalogConfig, StackConfig, metastore_address
 from cdc_lake.errors import ConfigError, InstallationError
 
 
-def open_catalog(config: Config, hadoop: Callable[[], tuple[Any, Any]]) -> Catalog:
-    """The settings' catalog, without a request to it.
+def open_catalog(settings: CatalogConfig, stack: StackConfig, hadoop: Callable[[], tuple[Any, Any]]) -> Catalog:
+    """The catalog, without a request to it.
 
     Args:
-        config: the settings.
+        settings: the catalog.
+        stack: the embedded servers.
         hadoop: returns the JVM and Hadoop's configuration, which only a metastore needs.
 
     Raises:
         ConfigError: the settings have no catalog, or lack its address.
         InstallationError: its client is not installed.
     """
-    settings = config.catalog
     if settings.type == "none":
         raise ConfigError("catalog", "the settings have no catalog", "set `catalog.type` to hive or glue")
     if settings.type == "hive":
         from cdc_lake.catalogs.hive import HiveCatalog
 
-        return HiveCatalog(*hadoop(), settings, metastore_address(config))
+        return HiveCatalog(*hadoop(), settings, metastore_address(settings, stack))
     try:
         from cdc_lake.catalogs.glue import GlueCatalog  # takes long to import
     except ModuleNotFoundError as exc:

@@ -141,7 +141,7 @@ def restore(config: ConfigFile = None) -> None:
 
     settings = load_config(config)
     root = settings.lake.root
-    found = SchemaFiles(lake_files(root, None), root, open_registry(settings)).restore()
+    found = SchemaFiles(lake_files(root, None), root, open_registry(settings.registry, settings.stack)).restore()
     for file, is_restored in found.items():
         say(f"{file}: restored" if is_restored else f"{file}: the registry no longer has this schema")
     if not found:
@@ -153,7 +153,7 @@ def restore(config: ConfigFile = None) -> None:
 def _subjects(settings: Config) -> "Subjects":
     from cdc_lake.registries import open_subjects  # imported here: `requests` takes 0.2 s
 
-    return open_subjects(settings)
+    return open_subjects(settings.registry, settings.stack)
 
 
 def _subject_schemas(settings: Config, patterns: list[str] | None) -> "list[SubjectSchema]":

@@ -5,19 +5,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import and_, or_
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake import failpoints
+from cdc_lake.brokers import broker_login
 from cdc_lake.columns import DELETE, KEEP, KEY, name_problem, quoted
-from cdc_lake.config import Config
+from cdc_lake.config import kafka_address
 from cdc_lake.config.gold_models import EVERYTHING, WATERMARK, GoldModel
 from cdc_lake.errors import ExpiredError, KeyConstraintError, ModelError, NoProgressError
 from cdc_lake.gold.groups import Groups, touched_groups, watermark
 from cdc_lake.gold.query import Query, Source, translated_errors
-from cdc_lake.gold.topic_schemas import kafka_sink
-from cdc_lake.runs.context import Leases, lake_of
+from cdc_lake.registries import open_subjects
+from cdc_lake.runs.context import OpenRun
 from cdc_lake.runs.expectations import check_expectations, is_met
 from cdc_lake.runs.report import TableReport
 from cdc_lake.sinks.kafka import KafkaSink
@@ -33,23 +35,22 @@ class ModelRun:
     """One model's run.
 
     Attributes:
+        lake_run: the run of all models.
         session: for this model only while it runs its query, since its source names are temporary views.
         silver_topics: the topics that silver has.
     """
 
+    lake_run: OpenRun
     session: SparkSession
-    config: Config
     model: GoldModel
     silver_topics: Sequence[str]
-    leases: Leases
-    run_id: str
     done: TableReport
 
     @cached_property
     def gold(self) -> Table[GoldProgress]:
         """The model's table, which may not exist yet."""
         header = self.model.header
-        return lake_of(self.config).gold(self.session, header.name, header.table)
+        return self.lake_run.lake.gold(self.session, header.name, header.table)
 
     @cached_property
     def query(self) -> Query:
@@ -57,13 +58,21 @@ class ModelRun:
 
     @cached_property
     def sink(self) -> KafkaSink | None:
-        """The topic to which the table is sent, if it has one."""
-        topic = self.model.header.topic
+        """The topic to which the table is sent, if it has one.
+
+        Raises:
+            ConfigError: the settings do not say how to reach the registry, or it refuses the credentials.
+            UnsupportedError: the registry's type does not register schemas.
+            InfrastructureError: it does not respond.
+        """
+        topic, config = self.model.header.topic, self.lake_run.config
         if topic is None:
             return None
-        for warning in self.config.kafka.warnings:
+        for warning in config.kafka.warnings:
             self.done.warn(warning)
-        return kafka_sink(self.config, topic)
+        address, login = kafka_address(config.kafka, config.stack), broker_login(config.kafka)
+        subjects = open_subjects(config.registry, config.stack)
+        return KafkaSink(topic, address, config.kafka.timeout_seconds, subjects, Path(config.gold.schemas), login)
 
 
 @dataclass(frozen=True)
@@ -202,7 +211,7 @@ def _refresh_groups(run: ModelRun, comparison: Comparison, groups: Groups, resul
 
 def _before_write(run: ModelRun, comparison: Comparison) -> None:
     failpoints.reach("gold.after_plan", batch=comparison.next_progress.commit)
-    run.leases.check(run.done.table)
+    run.lake_run.leases.check(run.done.table)
 
 
 def _with_key(rows: DataFrame, model: GoldModel) -> DataFrame:

@@ -10,17 +10,16 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from cdc_lake import failpoints
 from cdc_lake.config import Config
 from cdc_lake.config.gold_models import GoldModel, model_names, read_model
 from cdc_lake.errors import NoProgressError
 from cdc_lake.gold.outbox import is_due, send_due
 from cdc_lake.gold.query import Source
 from cdc_lake.gold.refresh import Comparison, ModelRun, refresh
-from cdc_lake.runs.catalog_sync import sync_catalog_after_run
-from cdc_lake.runs.context import Leases, lake_of, select, silver_targets
+from cdc_lake.lake.lake import Lake
+from cdc_lake.runs.context import OpenRun, Run, select
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import NewData, TableScheduler
+from cdc_lake.runs.scheduler import NewData, TableScheduler, Work
 from cdc_lake.spark.session import planned_for, sibling
 from cdc_lake.storage.files import Files
 from cdc_lake.tables.contract import Commit, Table, progress_of
@@ -40,43 +39,37 @@ def run_gold(
     Args:
         config: the settings.
         models: names or globs.
-        spark: the session; created if none is given.
-        workers: run the tables; by default one, in the calling thread.
+        spark: the session (default: a new one).
+        scheduler: runs the work (default: a new one, in the calling thread).
 
     Raises:
         UnknownTableError: a name or glob matches no model.
         ModelError: the header of one of them is wrong.
         InstallationError: the installed packages cannot start Spark.
     """
-    report = Report(layer="gold")
+    run = Run.begin(config, Report(layer="gold"))
     folder = Path(config.gold.models)
     todo = "see --model, and `gold.models` in the settings"
     names = select(models, model_names(folder), f"model in {folder}", todo)
     chosen = {name: read_model(folder / f"{name}.sql") for name in names}
     scheduler = scheduler or TableScheduler(spark=spark)
-    files = scheduler.files(config)
-    if scheduler.finds_nothing_new(config, report, files, names, partial(_new_without_spark, config, files, chosen)):
-        return report
-    storage = scheduler.open_storage(config, report)
-    leases = Leases(config, storage, report.run_id, report.layer)
-    silver_topics = lake_of(config).names(storage, "silver")
-    scheduler.each_table(report, names, _GoldWork(config, chosen, silver_topics, leases, report.run_id), leases=leases)
-    sync_catalog_after_run(config, report, scheduler.spark(config, "gold"))
-    failpoints.reach("gold.before_report")
-    scheduler.end(storage, config, report)
-    return report
+    files = scheduler.files(run.lake)
+    if scheduler.finds_nothing_new(run, files, names, partial(_new_without_spark, run.lake, files, chosen)):
+        return run.report
+    with scheduler.open(run, syncs_catalog=True) as opened:
+        work = _GoldWork(opened, chosen, opened.lake.names(opened.storage, "silver"))
+        scheduler.each_table(run.report, names, work, leases=opened.leases)
+    return run.report
 
 
-def _new_without_spark(
-    config: Config, files: Files, models: Mapping[str, GoldModel], done: TableReport
-) -> NewData | None:
+def _new_without_spark(lake: Lake, files: Files, models: Mapping[str, GoldModel], done: TableReport) -> NewData | None:
     """What is new, if the tables' logs show it."""
     model = models[done.table]
     header = model.header
-    before = lake_of(config).newest_gold(files, header.name, header.table)
+    before = lake.newest_gold(files, header.name, header.table)
     if before is None:
         return None
-    targets = [silver_targets(config, topic)[0] for topic in header.topics.values()]
+    targets = [lake.silver(topic)[0] for topic in header.topics.values()]
     sources = [target.newest(files) for target in targets]
     if not all(sources) or is_due(header, before.progress):
         return None
@@ -101,29 +94,27 @@ def _is_made_from(progress: GoldProgress, sources: Mapping[str, SilverProgress],
 
 
 @dataclass(frozen=True)
-class _GoldWork:
+class _GoldWork(Work):
     """The layer's work.
 
     Attributes:
         silver_topics: the topics that silver has.
     """
 
-    config: Config
+    run: OpenRun
     models: Mapping[str, GoldModel]
     silver_topics: Sequence[str]
-    leases: Leases
-    run_id: str
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """See `Work`."""
-        run = self._run(spark, done)
+        run = self._of_model(spark, done)
         comparison = _compare(run)
         return None if comparison.has_changed or is_due(run.model.header, comparison.before) else 0
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
-        run = self._run(sibling(spark), done)
-        self.leases.recover(run.gold, done)
+        run = self._of_model(sibling(spark), done)
+        self.run.leases.recover(run.gold, done)
         comparison = _compare(run)
         if comparison.has_changed:
             stored_bytes = sum(
@@ -134,13 +125,11 @@ class _GoldWork:
             _report_commit(done, commit)
         if run.sink is not None and is_due(run.model.header, comparison.gold.progress()):
             with done.phase("send"):
-                _report_commit(done, send_due(comparison.gold, run.model.header, run.sink, self.run_id, done))
+                _report_commit(done, send_due(comparison.gold, run.model.header, run.sink, self.run.id, done))
         return False
 
-    def _run(self, session: SparkSession, done: TableReport) -> "ModelRun":
-        return ModelRun(
-            session, self.config, self.models[done.table], self.silver_topics, self.leases, self.run_id, done
-        )
+    def _of_model(self, session: SparkSession, done: TableReport) -> ModelRun:
+        return ModelRun(self.run, session, self.models[done.table], self.silver_topics, done)
 
 
 def _report_commit(done: TableReport, commit: Commit[GoldProgress]) -> None:
@@ -178,10 +167,10 @@ def _sources(run: ModelRun) -> dict[str, Source]:
     Raises:
         UnknownTableError: silver does not have one; the message names the nearest.
     """
-    topics_of, root = run.model.header.topics, lake_of(run.config).folder("silver")
+    topics_of, lake = run.model.header.topics, run.lake_run.lake
     todo = f"run the silver job first, or correct `sources` in {run.model.file}"
-    topics = select(list(topics_of.values()), run.silver_topics, f"table in {root}", todo)
-    pinned = {topic: _pinned(silver_targets(run.config, topic)[0].open(run.session)) for topic in topics}
+    topics = select(list(topics_of.values()), run.silver_topics, f"table in {lake.folder('silver')}", todo)
+    pinned = {topic: _pinned(lake.silver(topic)[0].open(run.session)) for topic in topics}
     return {alias: pinned[topic] for alias, topic in topics_of.items()}
 
 
@@ -194,7 +183,7 @@ def _pinned(silver: Table[SilverProgress]) -> Source:
 def _following(run: ModelRun, before: GoldProgress | None, sources: Iterable[Source]) -> GoldProgress:
     read = {source.id: source for source in sources}
     return GoldProgress(
-        run_id=run.run_id,
+        run_id=run.lake_run.id,
         follows=before.nonce if before else "",
         epoch=before.epoch if before else 0,
         commit=before.commit + 1 if before else 1,

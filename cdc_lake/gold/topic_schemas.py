@@ -1,32 +1,19 @@
-"""The sinks of gold's topics, and the schemas that their subjects should have."""
+"""The schemas that the subjects of gold's topics should have."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdc_lake.brokers import broker_login
-from cdc_lake.config import Config, kafka_address
-from cdc_lake.config.gold_models import GoldModel, TopicSink, model_names, read_model
-from cdc_lake.registries import open_subjects
+from pyspark.sql import SparkSession
+
+from cdc_lake.config import Config, GoldConfig
+from cdc_lake.config.gold_models import GoldModel, model_names, read_model
+from cdc_lake.lake.lake import Lake
 from cdc_lake.registries.subjects import KEY_SUFFIX, VALUE_SUFFIX
-from cdc_lake.runs.context import open_gold, select, select_landed
+from cdc_lake.runs.context import lake_of, open_gold, select, select_landed
 from cdc_lake.sinks.avro import topic_schemas
-from cdc_lake.sinks.kafka import KafkaSink
 from cdc_lake.spark.session import build_session
 from cdc_lake.storage.hadoop import Storage
-
-
-def kafka_sink(config: Config, settings: TopicSink) -> KafkaSink:
-    """The sink of a topic, with the broker, registry and handwritten schemas of the settings.
-
-    Raises:
-        ConfigError: the settings do not say how to reach the registry, or it refuses the credentials.
-        UnsupportedError: the registry's type does not register schemas.
-        InfrastructureError: it does not respond.
-    """
-    address, timeout = kafka_address(config), config.kafka.timeout_seconds
-    by_hand, login = Path(config.gold.schemas), broker_login(config.kafka)
-    return KafkaSink(settings, address, timeout, open_subjects(config), by_hand, login)
 
 
 @dataclass(frozen=True)
@@ -51,10 +38,13 @@ def subject_schemas(config: Config, patterns: Sequence[str]) -> list[SubjectSche
         IncompatibleSchemaError: Avro has no such columns, or a handwritten schema does not fit them.
     """
     files = {file.stem: file for file in sorted(Path(config.gold.schemas).glob("*.avsc"))}
-    models = _by_subject(config)
+    models = _by_subject(Path(config.gold.models))
     todo = f"write it to {config.gold.schemas}/<subject>.avsc, or give a model a `topic`"
     names = select(patterns, sorted({*files, *models}), "schema", todo)
-    derived = _derived(config, {models[name].header.name: models[name] for name in names if name not in files})
+    derived: Mapping[str, SubjectSchema] = {}
+    if tables := {models[name].header.name: models[name] for name in names if name not in files}:
+        spark = build_session("cdc_lake schemas", config.max_record_bytes)
+        derived = _derived(lake_of(config), config.gold, spark, tables)
     return [
         SubjectSchema(name, files[name].read_text(encoding="utf-8"), str(files[name]))
         if name in files
@@ -63,8 +53,7 @@ def subject_schemas(config: Config, patterns: Sequence[str]) -> list[SubjectSche
     ]
 
 
-def _by_subject(config: Config) -> dict[str, GoldModel]:
-    folder = Path(config.gold.models)
+def _by_subject(folder: Path) -> dict[str, GoldModel]:
     models = [read_model(folder / f"{name}.sql") for name in model_names(folder)]
     return {
         f"{model.header.topic.topic}{suffix}": model
@@ -74,18 +63,17 @@ def _by_subject(config: Config) -> dict[str, GoldModel]:
     }
 
 
-def _derived(config: Config, models: Mapping[str, GoldModel]) -> dict[str, SubjectSchema]:
+def _derived(
+    lake: Lake, settings: GoldConfig, spark: SparkSession, models: Mapping[str, GoldModel]
+) -> dict[str, SubjectSchema]:
     """The schemas that follow from models' tables, by subject."""
-    if not models:
-        return {}
-    spark = build_session("cdc_lake schemas", config.max_record_bytes)
-    select_landed(config, Storage(spark), list(models), "gold")
+    select_landed(lake, Storage(spark), list(models), "gold")
     found = {}
     for name, model in models.items():
         header = model.header
         assert header.topic is not None, "a model of a subject has a topic"
-        columns = open_gold(config, name, spark).read().schema
-        folder, topic = Path(config.gold.schemas), header.topic.topic
+        columns = open_gold(lake, settings.models, name, spark).read().schema
+        folder, topic = Path(settings.schemas), header.topic.topic
         schemas = topic_schemas(spark, columns, header.keys, topic, folder, doc=header.description)
         for suffix, text in ((KEY_SUFFIX, schemas.key), (VALUE_SUFFIX, schemas.value)):
             found[f"{topic}{suffix}"] = SubjectSchema(f"{topic}{suffix}", text, f"model {name}")

@@ -1,7 +1,7 @@
 """The lake: every table, and the path of everything in it."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -64,9 +64,15 @@ class SilverTarget:
 
 @dataclass(frozen=True)
 class Lake:
-    """A lake by its root, a folder or a URL. Nothing else builds a path in it."""
+    """A lake. Nothing else builds a path in it.
+
+    Attributes:
+        root: a folder or a URL.
+        storage_of: how a topic's silver is stored: one entry per table, in the order of the settings.
+    """
 
     root: str
+    storage_of: Callable[[str], Sequence[StorageConfig]]
 
     def path(self, layer: str, table: str) -> str:
         """The folder of a table: `<root>/<layer>/<prefix>/<schema>/<table>`, or `<root>/<layer>_<kind>/…` for a table
@@ -105,10 +111,10 @@ class Lake:
         """The newest commit of a topic's bronze table, read without Spark; see `newest_commit`."""
         return newest_commit(files, self.path("bronze", topic), "delta", BronzeProgress)
 
-    def silver(self, topic: str, stored_in: Sequence[StorageConfig]) -> list[SilverTarget]:
+    def silver(self, topic: str) -> list[SilverTarget]:
         """The tables that a topic's silver is stored in, in the order of the settings."""
         found = []
-        for number, one in enumerate(stored_in):
+        for number, one in enumerate(self.storage_of(topic)):
             name = f"{topic}@{one.kind}" if number else topic
             found.append(SilverTarget(name, topic, one, self.path("silver", name), self.path("side", name)))
         return found

@@ -12,10 +12,9 @@ from cdc_lake.errors import ConfigError
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.operations.quarantine import COORDINATES, NOT_DROPPABLE, Selection, selected
 from cdc_lake.operations.quarantine_work import QuarantineWork, run_on_bronze
-from cdc_lake.runs.context import Leases
+from cdc_lake.runs.context import OpenRun
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.progress import BronzeProgress
 
 
@@ -54,8 +53,8 @@ def drop_quarantined(
     session = scheduler.spark(config, "bronze")
     report = Report(layer="bronze", because=f"{session.sparkContext.sparkUser()}: {because.strip()}")
 
-    def work(storage: Storage, leases: Leases) -> _Drop:
-        return _Drop(config, leases, report, selection)
+    def work(run: OpenRun) -> _Drop:
+        return _Drop(run, selection)
 
     return run_on_bronze(config, tables, report, scheduler, work)
 
@@ -66,8 +65,8 @@ class _Drop(QuarantineWork):
     def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, done: TableReport) -> None:
         """See `QuarantineWork`."""
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        message = F.concat("error.message", F.lit(f"; dropped {now} by {self.report.because}"))
-        rows = selected(self.config, done.table, spark, self.selection).select(
+        message = F.concat("error.message", F.lit(f"; dropped {now} by {self.run.report.because}"))
+        rows = selected(self.run.lake, done.table, spark, self.selection).select(
             *(*COORDINATES, NOT_DROPPABLE),
             F.lit("dropped").alias("status"),
             F.col("error").withField("message", message).alias("error"),

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from cdc_lake.config import Config, Layer
 from cdc_lake.lake.lake import check_holds_no_tables
 from cdc_lake.lake.side import SideTable
-from cdc_lake.runs.context import Leases, lake_of, open_gold, select_landed, silver_targets
+from cdc_lake.runs.context import OpenRun, Run, open_gold, select_landed
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.runs.scheduler import TableScheduler, Work
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table
 
@@ -38,14 +38,11 @@ def run_maintain(
         UnknownTableError: a name or glob matches no table.
         InstallationError: Spark cannot start with the installed packages.
     """
-    report = Report(layer="maintain")
     scheduler = scheduler or TableScheduler(spark=spark)
-    storage = scheduler.open_storage(config, report)
-    leases = Leases(config, storage, report.run_id, layer)
-    work = _Maintain(_maintained_tables(config, storage, layer, tables), leases)
-    scheduler.each_table(report, list(work.tables), work, leases=leases)
-    scheduler.end(storage, config, report)
-    return report
+    with scheduler.open(Run.begin(config, Report(layer="maintain")), layer=layer) as run:
+        work = _Maintain(run, _maintained_tables(run, layer, tables))
+        scheduler.each_table(run.report, list(work.tables), work, leases=run.leases)
+    return run.report
 
 
 @dataclass(frozen=True)
@@ -57,47 +54,39 @@ class _MaintainedTable:
     side: str | None = None
 
 
-def _maintained_tables(
-    config: Config, storage: Storage, layer: Layer, tables: Sequence[str]
-) -> Mapping[str, _MaintainedTable]:
-    if layer != "silver":
-        names = select_landed(config, storage, tables, layer)
-        open_table = open_gold if layer == "gold" else _open_bronze
-        return {
-            name: _MaintainedTable(partial(open_table, config, name), lake_of(config).path(layer, name))
-            for name in names
-        }
-    topics = select_landed(config, storage, tables)
-    targets = [target for topic in topics for target in silver_targets(config, topic)]
-    return {target.name: _MaintainedTable(target.open, target.path, target.side) for target in targets}
-
-
-def _open_bronze(config: Config, name: str, spark: SparkSession) -> Table[Any]:
-    return lake_of(config).bronze(spark, name)
+def _maintained_tables(run: OpenRun, layer: Layer, tables: Sequence[str]) -> Mapping[str, _MaintainedTable]:
+    lake, models = run.lake, run.config.gold.models
+    if layer == "silver":
+        topics = select_landed(lake, run.storage, tables)
+        targets = [target for topic in topics for target in lake.silver(topic)]
+        return {target.name: _MaintainedTable(target.open, target.path, target.side) for target in targets}
+    return {
+        name: _MaintainedTable(
+            partial(open_gold, lake, models, name) if layer == "gold" else partial(lake.bronze, topic=name),
+            lake.path(layer, name),
+        )
+        for name in select_landed(lake, run.storage, tables, layer)
+    }
 
 
 @dataclass(frozen=True)
-class _Maintain:
+class _Maintain(Work):
     """The work on each table; only `process_next` knows how much there is to do."""
 
+    run: OpenRun
     tables: Mapping[str, _MaintainedTable]
-    leases: Leases
-
-    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
-        """See `Work`."""
-        return None
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         maintained = self.tables[done.table]
         table = maintained.open(spark)
-        self.leases.recover(table, done)
+        self.run.leases.recover(table, done)
         if not table.exists():
             return False
         done.version_before = table.version()
         for path in filter(None, (maintained.path, maintained.side)):
             check_holds_no_tables(Storage(spark), path, done.table)
-        self.leases.check(done.table)
+        self.run.leases.check(done.table)
         with done.phase("maintain"):
             done.count(**table.maintain())
         if maintained.side is not None:

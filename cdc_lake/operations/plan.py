@@ -9,19 +9,19 @@ from pyspark.sql import functions as F
 
 from cdc_lake.bronze.offsets import unread
 from cdc_lake.columns import BRONZE
-from cdc_lake.config import Config
+from cdc_lake.config import Config, TableConfig
 from cdc_lake.decode.records import avro_schema
 from cdc_lake.decode.schemas import SchemaError
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnsupportedError
-from cdc_lake.lake.lake import SilverTarget, check_holds_no_tables
+from cdc_lake.lake.lake import Lake, SilverTarget, check_holds_no_tables
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, Version
-from cdc_lake.runs.context import Leases, lake_of, select, silver_targets
+from cdc_lake.runs.context import Leases, lake_of, select
+from cdc_lake.runs.servers import open_source
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.events import sent_columns
 from cdc_lake.silver.evolution import LayoutChange, check_steps, evolve_layout
 from cdc_lake.silver.table_run import SilverRun, check_columns, read_only_run
-from cdc_lake.sources import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource, offsets_of
 from cdc_lake.spark.session import build_session, is_little
 from cdc_lake.storage.hadoop import Storage
@@ -109,8 +109,8 @@ def plan(
     """
     source = source or open_source(config, lambda: session)
     session = spark = spark or build_session("cdc_lake plan", config.max_record_bytes)
-    storage = Storage(spark)
-    there, known = lake_of(config).names(storage), list[str]()
+    storage, lake = Storage(spark), lake_of(config)
+    there, known = lake.names(storage), list[str]()
     found, logs = Plan(), dict[str, TopicLog]()
     try:
         known = source.topics()
@@ -121,16 +121,16 @@ def plan(
         topics = select(tables, there, "bronze table", "see --table")
     newest = dict[str, Version | None]()
     try:
-        subjects = subjects or open_subjects(config)
+        subjects = subjects or open_subjects(config.registry, config.stack)
         newest = {topic: subjects.version(f"{topic}{VALUE_SUFFIX}") for topic in topics if topic in there}
     except CdcLakeError as error:
         found.registry_error = str(error)
     for topic in topics:
-        look = _TopicPlanner(config, spark, topic, newest.get(topic))
+        look = _TopicPlanner(lake, spark, topic, config.table(topic), newest.get(topic))
         found.tables.append(look.bronze(logs.get(topic), source))
         if topic in there:
-            found.tables += [look.silver(target) for target in silver_targets(config, topic)]
-    leases = {layer: Leases(config, storage, "", layer) for layer in ("bronze", "silver")}
+            found.tables += [look.silver(target) for target in lake.silver(topic)]
+    leases = {layer: Leases(lake, config.lake.lease, storage, "", layer) for layer in ("bronze", "silver")}
     for table in found.tables:
         holder = leases[table.layer].holder(table.table)
         table.held_by = str(holder) if holder else None
@@ -141,9 +141,10 @@ def plan(
 class _TopicPlanner:
     """Plans the next runs of one topic."""
 
-    config: Config
+    lake: Lake
     spark: SparkSession
     topic: str
+    settings: TableConfig
     newest: Version | None
     """The latest schema of the topic's values; None if the registry has none or does not answer."""
 
@@ -153,9 +154,9 @@ class _TopicPlanner:
             table=self.topic, layer="bronze", what="unknown: Kafka does not answer, or does not have the topic"
         )
         storage = Storage(self.spark)
-        table = lake_of(self.config).bronze(self.spark, self.topic)
+        table = self.lake.bronze(self.spark, self.topic)
         try:
-            lake_of(self.config).check_is_in_no_table(storage, "bronze", self.topic)
+            self.lake.check_is_in_no_table(storage, "bronze", self.topic)
             progress = table.progress()
             if progress is None:
                 check_holds_no_tables(storage, table.path, self.topic)
@@ -169,9 +170,8 @@ class _TopicPlanner:
         try:
             if log.problem:
                 raise log.problem
-            settings = self.config.table(self.topic)
-            settings.check(self.topic)
-            before = before if progress else offsets_of(settings.read.start, log, source)
+            self.settings.check(self.topic)
+            before = before if progress else offsets_of(self.settings.read.start, log, source)
         except CdcLakeError as error:
             found.refused.append(str(error))
         left = unread(log, progress.offsets.get(log.id, {}) if progress else before)
@@ -184,7 +184,7 @@ class _TopicPlanner:
             found.what = "appends" if found.records else "nothing"
             if log.id not in progress.offsets:
                 found.why.append("the topic was re-created: its records are landed as a new generation")
-        most = self.config.table(self.topic).read.max_records_per_batch
+        most = self.settings.read.max_records_per_batch
         batches = -(-found.records // most)
         if batches > 1:
             found.why.append(f"in {batches} batches of at most {most} records")
@@ -192,10 +192,10 @@ class _TopicPlanner:
 
     def silver(self, target: SilverTarget) -> TablePlan:
         """What the silver job would merge."""
-        bronze = lake_of(self.config).bronze(self.spark, self.topic)
-        landed, settings = progress_of(bronze), self.config.table(self.topic)
+        bronze = self.lake.bronze(self.spark, self.topic)
+        landed, settings = progress_of(bronze), self.settings
         run = read_only_run(
-            lake_of(self.config),
+            self.lake,
             target,
             self.spark,
             bronze=bronze.read(as_of=bronze.version()).select(*BRONZE),

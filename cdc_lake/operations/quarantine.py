@@ -20,10 +20,10 @@ from cdc_lake.columns import KAFKA, REJECTED_ENTRY
 from cdc_lake.config import Config
 from cdc_lake.decode.envelope import is_snapshot_edge
 from cdc_lake.errors import ConfigError
-from cdc_lake.lake.lake import BronzeTable
+from cdc_lake.lake.lake import BronzeTable, Lake
 from cdc_lake.operations.story import position_text
 from cdc_lake.points import milliseconds
-from cdc_lake.runs.context import lake_of, select_landed, silver_targets
+from cdc_lake.runs.context import lake_of, select_landed
 from cdc_lake.silver.events import log_position
 from cdc_lake.spark.session import build_session
 from cdc_lake.storage.hadoop import Storage
@@ -108,7 +108,7 @@ ALL = Selection()
 """Selects all quarantined records."""
 
 
-def selected(config: Config, topic: str, spark: SparkSession, selection: Selection) -> DataFrame:
+def selected(lake: Lake, topic: str, spark: SparkSession, selection: Selection) -> DataFrame:
     """The selected records of a topic's quarantine.
 
     A tombstone that is quarantined with its delete is selected with it, and selects it.
@@ -120,26 +120,26 @@ def selected(config: Config, topic: str, spark: SparkSession, selection: Selecti
     is_of_last = is_with_last & F.lag(is_named).over(in_partition)
     is_of_next = F.lead(is_with_last & is_named).over(in_partition)
     is_selected = is_named | F.coalesce(is_of_last, F.lit(False)) | F.coalesce(is_of_next, F.lit(False))
-    found = quarantined_rows(config, topic, spark, dropped=selection.dropped)
+    found = quarantined_rows(lake, topic, spark, dropped=selection.dropped)
     return found.withColumn("is_selected", is_selected).where("is_selected").drop("is_selected")
 
 
-def quarantined_rows(config: Config, topic: str, spark: SparkSession, *, dropped: bool) -> DataFrame:
+def quarantined_rows(lake: Lake, topic: str, spark: SparkSession, *, dropped: bool) -> DataFrame:
     """The quarantined records of a topic, or the dropped ones.
 
     Columns out: those of bronze, where `error` of a rejected event names the unmet expectations; `stays` string,
     see `NOT_DROPPABLE`.
     """
-    bronze = lake_of(config).bronze(spark, topic)
+    bronze = lake.bronze(spark, topic)
     rows = bronze.read().withColumn(NOT_DROPPABLE, F.lit(None).cast("string"))
     if dropped:
         return rows.where(F.col("status") == "dropped")
     waiting = rows.where(F.col("status") == "quarantined")
-    rejected = _rejected(config, topic, spark, bronze)
+    rejected = _rejected(lake, topic, spark, bronze)
     return waiting if rejected is None else waiting.unionByName(rejected)
 
 
-def _rejected(config: Config, topic: str, spark: SparkSession, bronze: BronzeTable) -> DataFrame | None:
+def _rejected(lake: Lake, topic: str, spark: SparkSession, bronze: BronzeTable) -> DataFrame | None:
     """The events that silver rejected and that were not replayed since; None if there are none.
 
     Columns out: `quarantined_rows`'s.
@@ -148,7 +148,7 @@ def _rejected(config: Config, topic: str, spark: SparkSession, bronze: BronzeTab
     verdicts: list[DataFrame] = []
     reached: list[int] = []
     may_be = False
-    for target in silver_targets(config, topic):
+    for target in lake.silver(topic):
         progress = target.open(spark).progress()
         if progress is None:
             continue
@@ -259,9 +259,9 @@ def list_quarantined(
         InstallationError: Spark cannot start with the installed packages.
     """
     spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
-    found = Listing()
-    for topic in select_landed(config, Storage(spark), tables):
-        rows = selected(config, topic, spark, selection).select(
+    found, lake = Listing(), lake_of(config)
+    for topic in select_landed(lake, Storage(spark), tables):
+        rows = selected(lake, topic, spark, selection).select(
             F.struct(*COORDINATES).alias("at"),
             log_position().alias("place"),
             F.unix_millis("kafka_timestamp").alias("written_ms"),

@@ -16,10 +16,11 @@ from cdc_lake.decode import json as json_format
 from cdc_lake.decode.framing import Side, body, id_of
 from cdc_lake.decode.records import WriterSchema
 from cdc_lake.decode.schemas import SchemaError
+from cdc_lake.lake.lake import Lake
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, ListedRecord, Selection, selected, utc_time
 from cdc_lake.operations.story import position_text, sent_values, value_text
-from cdc_lake.runs.context import lake_of, select_landed, silver_targets
+from cdc_lake.runs.context import lake_of, select_landed
 from cdc_lake.silver.events import log_position
 from cdc_lake.silver.reader import BronzeReader
 from cdc_lake.silver.table_run import read_only_run
@@ -111,25 +112,23 @@ def show_quarantined(
         InstallationError: Spark cannot start with the installed packages.
     """
     spark = spark or build_session("cdc_lake quarantine", config.max_record_bytes)
-    storage = Storage(spark)
-    files = lake_of(config).schema_files(storage)
+    storage, lake, of_files = Storage(spark), lake_of(config), bool(config.files.root)
     found: list[QuarantinedRecord] = []
-    for topic in select_landed(config, storage, tables):
+    for topic in select_landed(lake, storage, tables):
         if len(found) < limit:
-            rows = selected(config, topic, spark, selection).orderBy(log_position()).limit(limit - len(found))
-            found += _read_records(config, topic, spark, files, rows)
+            rows = selected(lake, topic, spark, selection).orderBy(log_position()).limit(limit - len(found))
+            found += _read_records(lake, topic, config.table(topic), spark, rows, of_files=of_files)
     return found
 
 
 def _read_records(
-    config: Config, topic: str, spark: SparkSession, files: SchemaFiles, rows: DataFrame
+    lake: Lake, topic: str, settings: TableConfig, spark: SparkSession, rows: DataFrame, *, of_files: bool
 ) -> list[QuarantinedRecord]:
-    settings = config.table(topic)
-    rows = rows.localCheckpoint()
-    typed = _typed_rows(config, topic, spark, rows.where(F.col("error.stage") == REJECTED_STAGE))
+    files, rows = lake.schema_files(Storage(spark)), rows.localCheckpoint()
+    typed = _typed_rows(lake, topic, settings, spark, rows.where(F.col("error.stage") == REJECTED_STAGE))
     of_kafka = {"timestamp": "kafka_timestamp", "key": "raw_key", "value": "raw_value"}
     records = rows.withColumns({name: F.col(column) for name, column in of_kafka.items()})
-    records, summary = scan_records(records, settings, of_files=bool(config.files.root))
+    records, summary = scan_records(records, settings, of_files=of_files)
     try:
         collected = records.select(
             *(*COORDINATES, "status", "error", "first_batch", "headers", "key_schema", "value_schema"),
@@ -167,15 +166,13 @@ def _body(side: Side, frames: set[str], settings: TableConfig) -> Column:
 
 
 def _typed_rows(
-    config: Config, topic: str, spark: SparkSession, rows: DataFrame
+    lake: Lake, topic: str, settings: TableConfig, spark: SparkSession, rows: DataFrame
 ) -> Mapping[tuple[Any, ...], dict[str, str | None]]:
     """By log position, the rows of events, as silver's expectations see them."""
     if rows.isEmpty():
         return {}
-    target, rows = silver_targets(config, topic)[0], rows.select(*BRONZE)
-    reading = BronzeReader(
-        read_only_run(lake_of(config), target, spark, bronze=rows, partitions=1, settings=config.table(topic))
-    )
+    target, rows = lake.silver(topic)[0], rows.select(*BRONZE)
+    reading = BronzeReader(read_only_run(lake, target, spark, bronze=rows, partitions=1, settings=settings))
     schemas = reading.schemas_in(rows)
     assert schemas is not None, "rejected events have a key"
     sent = reading.events(rows, schemas, has_key_changes=True).select(KAFKA, "row", "unavailable").collect()

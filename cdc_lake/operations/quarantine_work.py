@@ -1,6 +1,6 @@
 """Shared by drop and replay: a commit to each bronze table that changes quarantined rows."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +11,9 @@ from cdc_lake.bronze.dead_letters import sent_after
 from cdc_lake.config import Config
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.operations.quarantine import COORDINATES, Selection
-from cdc_lake.runs.context import Leases, end_report, lake_of, select_landed
+from cdc_lake.runs.context import OpenRun, Run, select_landed
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.runs.scheduler import TableScheduler, Work
 from cdc_lake.tables.contract import progress_of
 from cdc_lake.tables.progress import BronzeProgress
 
@@ -24,7 +23,7 @@ def run_on_bronze(
     tables: Sequence[str],
     report: Report,
     scheduler: TableScheduler,
-    work: Callable[[Storage, Leases], "QuarantineWork"],
+    work: Callable[[OpenRun], "QuarantineWork"],
 ) -> Report:
     """Do the work on each bronze table that matches, and write the report.
 
@@ -32,30 +31,22 @@ def run_on_bronze(
         UnknownTableError: a name or glob matches no bronze table.
         InstallationError: Spark cannot start with the installed packages.
     """
-    storage = scheduler.open_storage(config, report)
-    leases = Leases(config, storage, report.run_id, report.layer)
-    topics = select_landed(config, storage, tables)
-    scheduler.each_table(report, topics, work(storage, leases), leases=leases)
-    end_report(storage, config, report)
+    with scheduler.open(Run.begin(config, report), is_command=True) as run:
+        topics = select_landed(run.lake, run.storage, tables)
+        scheduler.each_table(report, topics, work(run), leases=run.leases)
     return report
 
 
 @dataclass(frozen=True)
-class QuarantineWork(ABC):
+class QuarantineWork(Work):
     """The work on each table; one call of `process_next` does all of it."""
 
-    config: Config
-    leases: Leases
-    report: Report
+    run: OpenRun
     selection: Selection
-
-    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
-        """See `Work`."""
-        return None
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
-        table = lake_of(self.config).bronze(spark, done.table)
+        table = self.run.lake.bronze(spark, done.table)
         progress = progress_of(table)
         done.version_before = table.version()
         self.change(spark, table, progress, done)
@@ -78,8 +69,8 @@ class QuarantineWork(ABC):
             done: the table's report.
             following: fields of the progress that change.
         """
-        sent = sent_after(self.config.dead_letter_topic(done.table), progress)
-        self.leases.check(done.table)
+        sent = sent_after(self.run.config.dead_letter_topic(done.table), progress)
+        self.run.leases.check(done.table)
         with done.phase("write"):
-            table.merge(changes, COORDINATES, progress.next(self.report.run_id, sent=sent, **following))
+            table.merge(changes, COORDINATES, progress.next(self.run.id, sent=sent, **following))
         done.status, done.batches = "ok", 1

@@ -11,24 +11,20 @@ from pyspark.sql.types import StructType
 from cdc_lake import failpoints
 from cdc_lake.columns import BATCH, BRONZE, DELETE, DELETED, KEEP, KEY, UNAVAILABLE, quoted
 from cdc_lake.config import Config
-from cdc_lake.decode.key import key_tree_from_row
-from cdc_lake.decode.types import same_key
-from cdc_lake.errors import ConfigError, DataLossError, TableLockedError, UnsupportedError
-from cdc_lake.fold.rules import DELETES
+from cdc_lake.errors import DataLossError, TableLockedError, UnsupportedError
 from cdc_lake.lake.lake import BronzeTable, SilverTarget
+from cdc_lake.operations.rebuild_key import find_key_change, former_deletes
 from cdc_lake.operations.time_travel import as_struct, rows_until, same
 from cdc_lake.points import Offset, SourceTime
-from cdc_lake.runs.catalog_sync import sync_catalog_after_run
-from cdc_lake.runs.context import Leases, end_report, lake_of, select, silver_targets
+from cdc_lake.runs.context import OpenRun, Run, select
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.runs.scheduler import TableScheduler, Work
 from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.batch import Batch
-from cdc_lake.silver.events import log_position, sent_columns
 from cdc_lake.silver.fold_result import FoldResult
 from cdc_lake.silver.merge import fold_events, is_start
-from cdc_lake.silver.reader import BatchSchemas, BronzeReader
-from cdc_lake.silver.table_run import SilverRun, has_former_key, read_only_run
+from cdc_lake.silver.reader import BatchSchemas
+from cdc_lake.silver.table_run import SilverRun, read_only_run
 from cdc_lake.tables.contract import progress_of
 from cdc_lake.tables.kept import with_kept
 from cdc_lake.tables.progress import BronzeProgress, KeyFrom, SilverProgress
@@ -86,52 +82,38 @@ def run_rebuild(
         UnknownTableError: a name or glob matches no table.
         InstallationError: Spark cannot start with the installed packages.
     """
-    report = Report(layer="rebuild")
+    run, options = Run.begin(config, Report(layer="rebuild")), options or RebuildOptions()
     scheduler = scheduler or TableScheduler(spark=spark)
-    storage = scheduler.open_storage(config, report)
-    leases = Leases(config, storage, report.run_id, "silver")
-    targets = {
-        target.name: target for topic in lake_of(config).names(storage) for target in silver_targets(config, topic)
-    }
-    names = select(
-        tables, list(targets), f"table in {lake_of(config).folder('silver')}", "see `silver` in the settings"
-    )
-    options = options or RebuildOptions()
-    if options.shown is not None:
-        names = [name for name in names if name in options.shown]
-    work = _Rebuild(config, targets, leases, report.run_id, options)
-    scheduler.each_table(report, names, work, leases=leases)
-    sync_catalog_after_run(config, report, scheduler.spark(config, "rebuild"), layer="silver")
-    failpoints.reach("rebuild.before_report")
-    end_report(storage, config, report)
-    return report
+    with scheduler.open(run, layer="silver", is_command=True, syncs_catalog=True) as opened:
+        lake = opened.lake
+        targets = {target.name: target for topic in lake.names(opened.storage) for target in lake.silver(topic)}
+        names = select(tables, list(targets), f"table in {lake.folder('silver')}", "see `silver` in the settings")
+        if options.shown is not None:
+            names = [name for name in names if name in options.shown]
+        scheduler.each_table(run.report, names, _Rebuild(opened, targets, options), leases=opened.leases)
+    return run.report
 
 
 @dataclass(frozen=True)
-class _Rebuild:
+class _Rebuild(Work):
     """The work on each table; one call of `process_next` does all of it."""
 
-    config: Config
+    run: OpenRun
     targets: Mapping[str, SilverTarget]
-    leases: Leases
-    run_id: str
     options: RebuildOptions
-
-    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
-        """See `Work`."""
-        return None
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
-        target = self.targets[done.table]
+        target, lake, leases = self.targets[done.table], self.run.lake, self.run.leases
+        settings = self.run.config.table(target.topic)
         shown = (self.options.shown or {}).get(done.table)
-        bronze = lake_of(self.config).bronze(spark, target.topic)
+        bronze = lake.bronze(spark, target.topic)
         version = bronze.version() if shown is None or shown.source_version is None else shown.source_version
         progress, silver = progress_of(bronze, version), target.open(spark)
-        self.leases.recover(silver, done)
+        leases.recover(silver, done)
         before = silver.progress()
         todo = "move its folder and its side table's folder away, then run the silver job, which creates it from bronze"
-        check_has_keys(self.config.table(target.topic), target.topic, todo)
+        check_has_keys(settings, target.topic, todo)
         if before is None and not self.options.key:
             done.warn("the silver table does not exist yet; run the silver job to create it")
             return False
@@ -143,31 +125,31 @@ class _Rebuild:
                 "stop the runs that write the table, then run the command again",
             )
         looked = read_only_run(
-            lake_of(self.config),
+            lake,
             target,
             spark,
             bronze=bronze.read(as_of=version).select(*BRONZE),
             partitions=len(progress.position),
-            settings=self.config.table(target.topic),
+            settings=settings,
         )
         run = replace(
             looked,
-            run_id=self.run_id,
+            run_id=self.run.id,
             done=done,
             is_comparison=self.options.is_seeded,
-            check_lease=lambda: self.leases.check(done.table),
+            check_lease=lambda: leases.check(done.table),
         )
         with done.phase("fold"):
             key_from = before.key_from if before else None
             if self.options.key:
-                key_from = _find_key_change(run, progress, self.options.key)
+                key_from = find_key_change(run, progress, self.options.key)
             rebuilt = _RebuiltTable.of(
                 run.with_current_key(progress, key_from), progress, before, key_from, self.options
             )
         try:
             with done.phase("compare"):
                 if self.options.key and before is not None:
-                    rebuilt.check_complete(_former_deletes(run, progress, before, key_from, bronze.id()), self.options)
+                    rebuilt.check_complete(former_deletes(run, progress, before, key_from, bronze.id()), self.options)
                 rebuilt.compare()
             done.source_version = version
             failpoints.reach("rebuild.after_compare")
@@ -325,77 +307,6 @@ class _RebuiltTable:
         else:
             run.silver.overwrite(self.rows, following)
         failpoints.reach("rebuild.after_overwrite")
-
-
-def _find_key_change(run: SilverRun, landed: BronzeProgress, key: Sequence[str]) -> KeyFrom:
-    """Where the events with bronze's newest primary key begin: after the last event with another key.
-
-    Raises:
-        ConfigError: the newest key has other columns than the options name.
-    """
-    side, keys = _keys(run, run.bronze)
-    events = run.bronze.where((F.col("status") == "ok") & F.col(side).isin(*keys))
-    came = {row[side]: row["last"] for row in events.groupBy(side).agg(F.max(log_position()).alias("last")).collect()}
-    newest = keys[max(came, key=lambda name: came[name])]
-    if set(newest) != set(key):
-        raise ConfigError(
-            f"--key-from {','.join(key)}",
-            f"the newest key of {run.done.table} is {','.join(sorted(newest))}",
-            "name these columns",
-        )
-    others = [name for name, one in keys.items() if same_key(one, newest) is None]
-    topics = list(landed.offsets)
-    if not others:
-        return KeyFrom(topic_id=topics[0], start={}, whole=landed.position)
-    last = max(came[name] for name in others)
-    behind = F.max(F.when(F.col(side).isin(others), F.col("offset") + 1))
-    # Partitions without such an event: what Kafka got later.
-    later = F.min(F.when(F.col("log_ts") >= last["log_ts"], F.col("offset")))
-    of_topic = run.bronze.where(F.col("generation") == last["generation"])
-    found = of_topic.groupBy("partition").agg(F.greatest(behind, later).alias("start")).collect()
-    topic_id = topics[last["generation"]]
-    starts = {row["partition"]: row["start"] for row in found if row["start"] is not None}
-    return KeyFrom(topic_id=topic_id, start={**landed.offsets[topic_id], **starts}, whole=landed.position)
-
-
-def _keys(run: SilverRun, bronze: DataFrame) -> tuple[str, dict[str, dict[str, str]]]:
-    """The primary keys of bronze's events: the column that names the schema, and by schema the key columns and types.
-
-    Raises:
-        UnsupportedError: no event has a key.
-    """
-    columns = run.settings.merge.keys
-    side = "value_schema" if columns else "key_schema"
-    events = bronze.where((F.col("status") == "ok") & F.col("key").isNotNull() & F.col(side).isNotNull())
-    trees = {}
-    for (name,) in events.select(side).distinct().collect():
-        tree = run.schemas.by_fingerprint(name).of_table(run.settings).tree
-        trees[name] = key_tree_from_row(tree, columns) if columns else tree
-    if not trees:
-        raise UnsupportedError(run.done.table, "bronze has no event with a key", "run the bronze job first")
-    sent = zip(trees, sent_columns(trees.values(), []).keys, strict=True)
-    return side, {name: run.column_mapping.target_types(run.done.table, one) for name, one in sent}
-
-
-def _former_deletes(
-    run: SilverRun, landed: BronzeProgress, before: SilverProgress, key_from: KeyFrom | None, source: str
-) -> DataFrame:
-    """The silver keys whose last unmerged event before the key change is a delete."""
-    side, keys = _keys(run, run.bronze)
-    of_silver = [name for name, one in keys.items() if set(one) == set(before.keys)]
-    former = run.with_current_key(landed, before.key_from).bronze.where(
-        has_former_key(landed, key_from)
-        & (F.col("status") == "ok")
-        & (F.col("batch") > before.sources.get(source, 0))
-        & F.col("tombstone_of").isNull()
-        & F.col("key").isNotNull()
-        & F.col(side).isin(of_silver)
-    )
-    last = former.groupBy("key").agg(F.max_by("op", log_position()).alias("op"))
-    deleted = last.where(F.col("op").isin(*DELETES)).select(F.col("key").alias(KEY))
-    schemas, silver = BronzeReader(run, before).schemas_in(former), run.silver.read()
-    found = silver.limit(0) if schemas is None else schemas.with_key(silver).join(deleted, KEY, "left_semi")
-    return found.select(*map(quoted, before.keys))
 
 
 def _last_whole_batch(there: DataFrame, rows: DataFrame, newest: int) -> int:

@@ -7,7 +7,7 @@ from time import monotonic
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc_lake.config import Config, database_url
+from cdc_lake.config import Config, DatabaseConfig, database_url
 from cdc_lake.errors import SourceDifferenceError, UnknownTableError
 from cdc_lake.lake.lake import SilverTarget
 from cdc_lake.reconcile import postgres, silver
@@ -15,9 +15,9 @@ from cdc_lake.reconcile.catalogue import QUARANTINED_KEY, Table, read_tables
 from cdc_lake.reconcile.columns import Shared, shared_columns
 from cdc_lake.reconcile.ranges import RangeBuckets, differing_ranges
 from cdc_lake.reconcile.rows import Differences
-from cdc_lake.runs.context import end_report, select_landed, silver_targets
+from cdc_lake.runs.context import Run, end_report, select_landed
 from cdc_lake.runs.report import DifferentRow, ReconcileResult, Report, TableReport, check_totals
-from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.runs.scheduler import TableScheduler, Work
 from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.table_run import column_mapping, layout_of
 from cdc_lake.storage.hadoop import Storage
@@ -50,14 +50,15 @@ def run_reconcile(
         UnknownTableError: a name or glob matches no bronze table.
         InstallationError: Spark cannot start with the installed packages.
     """
-    report = Report(layer="reconcile")
+    run = Run.begin(config, Report(layer="reconcile"))
     scheduler = scheduler or TableScheduler(spark=spark)
     storage = Storage(scheduler.spark(config, "reconcile"))
-    topics = select_landed(config, storage, tables)
-    targets = {target.name: target for topic in topics for target in silver_targets(config, topic)}
-    scheduler.each_table(report, list(targets), _Reconcile(config, targets, scheduler, wait_seconds, keys), leases=None)
-    end_report(storage, config, report)
-    return report
+    topics = select_landed(run.lake, storage, tables)
+    targets = {target.name: target for topic in topics for target in run.lake.silver(topic)}
+    work = _Reconcile(run, targets, scheduler, wait_seconds, keys)
+    scheduler.each_table(run.report, list(targets), work, leases=None)
+    end_report(run, storage)
+    return run.report
 
 
 @dataclass(frozen=True)
@@ -80,31 +81,30 @@ class _Snapshot:
 
     @classmethod
     @contextmanager
-    def at(cls, config: Config, target: SilverTarget, spark: SparkSession) -> Iterator["_Snapshot"]:
+    def at(cls, run: Run, target: SilverTarget, spark: SparkSession) -> Iterator["_Snapshot"]:
         """Open a snapshot of the source table, and read a fixed version of silver."""
-        check_has_keys(config.table(target.topic), target.topic, "reconcile other tables: rows are compared by key")
+        config, settings = run.config, run.config.table(target.topic)
+        check_has_keys(settings, target.topic, "reconcile other tables: rows are compared by key")
         stored = target.open(spark)
         progress = stored.progress()
         if progress is None:
             raise UnknownTableError(target.name, "the silver table does not exist yet", "run the silver job first")
-        prefix = _prefix(config, target.topic)
-        url = database_url(config, prefix)
+        prefix = _prefix(config.databases, target.topic)
+        url = database_url(config.databases, config.stack, prefix)
         with postgres.open_snapshot(url, f"databases.{prefix}") as connection:
             source_lsn = postgres.lsn(connection)
             version = stored.version()
             rows = stored.read(as_of=version)
             table = _table_of(read_tables(connection), target.topic, prefix)
-            layout = replace(
-                layout_of(rows.schema, progress), column_mapping=column_mapping(config.table(target.topic), stored)
-            )
+            layout = replace(layout_of(rows.schema, progress), column_mapping=column_mapping(settings, stored))
             shared, columns = shared_columns(table, rows.schema, progress.keys, layout.of_source)
             sides = postgres.SourceRows(connection, shared), silver.SilverRows(rows, shared)
             yield cls(shared, columns, *sides, rows, version, source_lsn)
 
 
-def _prefix(config: Config, topic: str) -> str:
+def _prefix(databases: Mapping[str, DatabaseConfig], topic: str) -> str:
     """The topic prefix in the settings, which may have dots."""
-    known = (prefix for prefix in config.databases if topic.startswith(f"{prefix}."))
+    known = (prefix for prefix in databases if topic.startswith(f"{prefix}."))
     return max(known, key=len, default=topic.partition(".")[0])
 
 
@@ -117,23 +117,19 @@ def _table_of(tables: Sequence[Table], topic: str, prefix: str) -> Table:
 
 
 @dataclass(frozen=True)
-class _Reconcile:
+class _Reconcile(Work):
     """The work on each table; only `process_next` knows how much there is to do."""
 
-    config: Config
+    run: Run
     targets: Mapping[str, SilverTarget]
     scheduler: TableScheduler
     wait_seconds: float
     keys: int
 
-    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
-        """See `Work`."""
-        return None
-
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
         target = self.targets[done.table]
-        with _Snapshot.at(self.config, target, spark) as look:
+        with _Snapshot.at(self.run, target, spark) as look:
             found = self._compare(look, done)
         silver_lsn = silver.lsn(look.rows)
         if found.counts and self.wait_seconds:
@@ -194,7 +190,7 @@ class _Reconcile:
         while found.counts and (left := until - monotonic()) > 0:
             if self.scheduler.wait(min(left, _RECHECK_SECONDS)):
                 break
-            with _Snapshot.at(self.config, target, spark) as look:
+            with _Snapshot.at(self.run, target, spark) as look:
                 again = Differences(look.shared, found.kept)
                 keys = list(dict.fromkeys(one.key for one in found.first))
                 again.compare(look.source.rows_of(keys), look.silver.rows_of(keys))

@@ -8,7 +8,6 @@ from pyspark.sql import Window as W
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.decide import PAIR_STAGE, TOO_LARGE
-from cdc_lake.bronze.run import checked_registry
 from cdc_lake.bronze.schema_resolution import decide, resolve_schemas, scan_records, typed_row
 from cdc_lake.columns import DELETE, KEEP, TYPED
 from cdc_lake.config import Config
@@ -18,10 +17,10 @@ from cdc_lake.operations.quarantine import ALL, COORDINATES, REJECTED_STAGE, Sel
 from cdc_lake.operations.quarantine_work import QuarantineWork, run_on_bronze
 from cdc_lake.operations.story import position_text
 from cdc_lake.registries.registry import Registry
-from cdc_lake.runs.context import Leases, lake_of
+from cdc_lake.runs.context import OpenRun
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.runs.servers import checked_registry
 from cdc_lake.tables.progress import BronzeProgress
 
 _DECIDED = (
@@ -66,8 +65,8 @@ def replay_quarantined(
     registry = registry or checked_registry(config)
     scheduler = scheduler or TableScheduler(spark=spark)
 
-    def work(storage: Storage, leases: Leases) -> _Replay:
-        return _Replay(config, leases, report, selection, lake_of(config).schema_files(storage, registry))
+    def work(run: OpenRun) -> _Replay:
+        return _Replay(run, selection, run.lake.schema_files(run.storage, registry))
 
     return run_on_bronze(config, tables, report, scheduler, work)
 
@@ -80,11 +79,11 @@ class _Replay(QuarantineWork):
 
     def change(self, spark: SparkSession, table: BronzeTable, progress: BronzeProgress, done: TableReport) -> None:
         """See `QuarantineWork`."""
-        settings = self.config.table(done.table)
-        waiting = selected(self.config, done.table, spark, self.selection)
+        settings = self.run.config.table(done.table)
+        waiting = selected(self.run.lake, done.table, spark, self.selection)
         is_rejected = F.col("error.stage") == REJECTED_STAGE
         records, summary = scan_records(
-            _records(waiting.where(~is_rejected)), settings, of_files=bool(self.config.files.root)
+            _records(waiting.where(~is_rejected)), settings, of_files=bool(self.run.config.files.root)
         )
         try:
             resolved = resolve_schemas(

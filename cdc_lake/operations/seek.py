@@ -12,10 +12,10 @@ from cdc_lake.bronze.log_ends import rewritten_offsets
 from cdc_lake.config import Config, StartPosition
 from cdc_lake.errors import ConfigError, DataLossError
 from cdc_lake.lake.lake import BronzeTable
-from cdc_lake.runs.context import Leases, end_report, lake_of, select_landed
+from cdc_lake.runs.context import OpenRun, Run, lake_of, select_landed
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import TableScheduler
-from cdc_lake.sources import open_source
+from cdc_lake.runs.scheduler import TableScheduler, Work
+from cdc_lake.runs.servers import open_source
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, offsets_of
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import progress_of
@@ -56,12 +56,12 @@ def offset_changes(
         DataLossError: a topic was re-created, or lost records that bronze had read.
         InfrastructureError: the source does not answer.
     """
-    source = source or open_source(config, lambda: spark)
-    topics = select_landed(config, Storage(spark), tables)
+    source, lake = source or open_source(config, lambda: spark), lake_of(config)
+    topics = select_landed(lake, Storage(spark), tables)
     logs = source.logs(topics)
     found = []
     for topic in topics:
-        table = lake_of(config).bronze(spark, topic)
+        table = lake.bronze(spark, topic)
         progress = progress_of(table)
         if problem := logs[topic].problem:
             raise problem
@@ -101,31 +101,22 @@ def seek(config: Config, changes: Sequence[OffsetChange], *, scheduler: TableSch
         changes: the result of `offset_changes`, or a part of it.
         scheduler: runs the work.
     """
-    report = Report(layer="bronze")
-    storage = scheduler.open_storage(config, report)
-    leases = Leases(config, storage, report.run_id, report.layer)
-    work = _Seek(config, leases, report.run_id, changes)
-    scheduler.each_table(report, list(dict.fromkeys(change.table for change in changes)), work, leases=leases)
-    end_report(storage, config, report)
-    return report
+    with scheduler.open(Run.begin(config, Report(layer="bronze")), is_command=True) as run:
+        tables = list(dict.fromkeys(change.table for change in changes))
+        scheduler.each_table(run.report, tables, _Seek(run, changes), leases=run.leases)
+    return run.report
 
 
 @dataclass(frozen=True)
-class _Seek:
+class _Seek(Work):
     """The work on each table; one call of `process_next` does all of it."""
 
-    config: Config
-    leases: Leases
-    run_id: str
+    run: OpenRun
     changes: Sequence[OffsetChange]
-
-    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
-        """See `Work`."""
-        return None
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """See `Work`."""
-        table = lake_of(self.config).bronze(spark, done.table)
+        table = self.run.lake.bronze(spark, done.table)
         progress = progress_of(table)
         changes = [change for change in self.changes if change.table == done.table]
         topic_id, position = list(progress.offsets.items())[-1]
@@ -139,7 +130,7 @@ class _Seek:
         again = {**progress.again, **read}
         to = {change.partition: change.new_offset for change in changes}
         following = progress.next(
-            self.run_id,
+            self.run.id,
             offsets={**progress.offsets, topic_id: position | to},
             gaps=tuple(
                 Gap(topic_id=topic_id, partition=partition, start=read[partition], end=offset)
@@ -148,9 +139,9 @@ class _Seek:
             ),
             last={partition: one for partition, one in progress.last.items() if partition not in to},
             again={partition: end for partition, end in again.items() if to.get(partition, -1) < end},
-            sent=sent_after(self.config.dead_letter_topic(done.table), progress),
+            sent=sent_after(self.run.config.dead_letter_topic(done.table), progress),
         )
-        self.leases.check(done.table)
+        self.run.leases.check(done.table)
         table.advance(following)
         done.status, done.batches = "ok", 1
         done.consumed_from = {str(change.partition): change.offset for change in changes}

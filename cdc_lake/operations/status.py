@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 from cdc_lake.bronze.offsets import unread
 from cdc_lake.config import Config
 from cdc_lake.errors import CdcLakeError, DamagedFileError, IncompleteWriteError, InfrastructureError
-from cdc_lake.lake.lake import SilverTarget
+from cdc_lake.lake.lake import Lake, SilverTarget
 from cdc_lake.lake.readers import BronzeState, FilesReader, Reader, SparkReader, without_spark
-from cdc_lake.runs.context import PARALLEL_READS, lake_of, needs_hadoop, select_landed, silver_targets
+from cdc_lake.runs.context import PARALLEL_READS, lake_of, needs_hadoop, select_landed
 from cdc_lake.runs.report import Report
-from cdc_lake.sources import open_source
+from cdc_lake.runs.servers import open_source
 from cdc_lake.sources.logs import TopicLog, TopicSource
 from cdc_lake.spark.session import build_session, lake_files
 from cdc_lake.storage.files import Files
@@ -103,10 +103,11 @@ def status(
     def session() -> SparkSession:
         return spark or build_session("cdc_lake status", config.max_record_bytes)
 
-    files = lake_files(config.lake.root, spark)
-    if needs_hadoop(config, files):
+    lake = lake_of(config)
+    files = lake_files(lake.root, spark)
+    if needs_hadoop(lake, files):
         files = Storage(session())
-    topics = select_landed(config, files, tables)
+    topics = select_landed(lake, files, tables)
     source = source or open_source(config, session)
     found, logs = Status(), dict[str, TopicLog]()
     try:
@@ -114,15 +115,15 @@ def status(
         logs = source.logs([topic for topic in topics if topic in there])
     except InfrastructureError as error:
         found.broker_error = str(error)
-    runs = _last_runs(files, lake_of(config).reports)
+    runs = _last_runs(files, lake.reports)
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
-        plain = FilesReader(lake_of(config), files)
-        read = list(pool.map(lambda topic: without_spark(partial(_read_topic, config, plain, topic)), topics))
+        plain = FilesReader(lake, files)
+        read = list(pool.map(lambda topic: without_spark(partial(_read_topic, lake, plain, topic)), topics))
     for topic, known in zip(topics, read, strict=True):
         try:
-            of_topic = known[0] if known else _read_topic(config, SparkReader(lake_of(config), session()), topic)
+            of_topic = known[0] if known else _read_topic(lake, SparkReader(lake, session()), topic)
         except _UNREADABLE as error:
-            found.tables.append(_unreadable_status(topic, "bronze", error, config))
+            found.tables.append(_unreadable_status(lake, "bronze", topic, error))
             continue
         if topic in logs:
             _add_lag(of_topic.tables[0], of_topic.consumed, logs[topic], source)
@@ -145,7 +146,7 @@ class _Topic(NamedTuple):
     tables: list[TableStatus]
 
 
-def _read_topic(config: Config, reader: Reader, topic: str) -> _Topic:
+def _read_topic(lake: Lake, reader: Reader, topic: str) -> _Topic:
     bronze = reader.bronze(topic)
     found = TableStatus(
         table=topic,
@@ -154,25 +155,25 @@ def _read_topic(config: Config, reader: Reader, topic: str) -> _Topic:
         consumed={str(partition): offset for partition, offset in bronze.progress.position.items()},
         quarantined=bronze.rows.quarantined(),
     )
-    targets = silver_targets(config, topic)
-    return _Topic(bronze.progress, [found, *(_silver_status(config, reader, target, bronze) for target in targets)])
+    silver = [_silver_status(lake, reader, target, bronze) for target in lake.silver(topic)]
+    return _Topic(bronze.progress, [found, *silver])
 
 
-def _unreadable_status(table: str, layer: str, error: Exception, config: Config) -> TableStatus:
+def _unreadable_status(lake: Lake, layer: str, table: str, error: Exception) -> TableStatus:
     """The status of a table with an incomplete or damaged file. Raises other errors again."""
     known = error if isinstance(error, CdcLakeError) else damage_error(error, table)
     if known is None:
         raise error
     if isinstance(known, DamagedFileError):
-        known = with_cure(known, config.lake.root)
+        known = with_cure(known, lake.root)
     return TableStatus(table=table, layer=layer, commit=None, error=str(known))
 
 
-def _silver_status(config: Config, reader: Reader, target: SilverTarget, bronze: BronzeState) -> TableStatus:
+def _silver_status(lake: Lake, reader: Reader, target: SilverTarget, bronze: BronzeState) -> TableStatus:
     try:
         folded = reader.silver(target)
     except _UNREADABLE as error:
-        return _unreadable_status(target.name, "silver", error, config)
+        return _unreadable_status(lake, "silver", target.name, error)
     is_known = folded is not None and folded.is_of(bronze.table_id, bronze.progress) is not False
     reached = folded.sources[bronze.table_id] if folded and is_known else 0
     found = TableStatus(

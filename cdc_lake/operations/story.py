@@ -12,13 +12,13 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.columns import BRONZE, KAFKA
-from cdc_lake.config import Config
+from cdc_lake.config import Config, TableConfig
 from cdc_lake.decode.envelope import is_snapshot_edge
 from cdc_lake.errors import ConfigError
 from cdc_lake.fold.rules import STREAMING_OPS, TRUNCATE, WHOLE_TABLE_OPS, Event, LogPosition, Order, State, step
 from cdc_lake.fold.table_events import table_events
-from cdc_lake.lake.lake import BronzeTable
-from cdc_lake.runs.context import lake_of, needs_hadoop, only_one, select_landed, silver_targets
+from cdc_lake.lake.lake import Lake
+from cdc_lake.runs.context import lake_of, needs_hadoop, only_one, select_landed
 from cdc_lake.runs.expectations import UNMET, with_unmet
 from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.events import log_position
@@ -83,24 +83,26 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
         UnknownTableError: the bronze table does not exist.
         ConfigError: bronze has no event of this key.
     """
-    files = lake_files(config.lake.root, spark)
-    if needs_hadoop(config, files):
+    lake = lake_of(config)
+    files = lake_files(lake.root, spark)
+    if needs_hadoop(lake, files):
         spark = spark or build_session("cdc_lake story", config.max_record_bytes)
         files = Storage(spark)
-    topic = only_one(select_landed(config, files, [table]), table)
-    newest = lake_of(config).newest_bronze(files, topic)
+    topic = only_one(select_landed(lake, files, [table]), table)
+    newest = lake.newest_bronze(files, topic)
     stored_bytes = newest.bytes if newest else None
     is_short = stored_bytes is not None and is_little(rows=0, stored_bytes=stored_bytes)
     spark = spark or build_session("cdc_lake story", config.max_record_bytes, is_short=is_short)
     with planned_for(spark, rows=0 if is_short else None):
-        return _story(config, topic, lake_of(config).bronze(spark, topic), key, spark)
+        return _story(lake, topic, config.table(topic), key, spark)
 
 
-def _story(config: Config, topic: str, bronze: BronzeTable, key: str, spark: SparkSession) -> Story:
+def _story(lake: Lake, topic: str, settings: TableConfig, key: str, spark: SparkSession) -> Story:
+    bronze = lake.bronze(spark, topic)
     rows = bronze.read(as_of=bronze.version()).select(*BRONZE)
-    check_has_keys(config.table(topic), topic, "look for the row in silver")
-    landed, target = progress_of(bronze), silver_targets(config, topic)[0]
-    run = read_only_run(lake_of(config), target, spark, bronze=rows, partitions=1, settings=config.table(topic))
+    check_has_keys(settings, topic, "look for the row in silver")
+    landed, target = progress_of(bronze), lake.silver(topic)[0]
+    run = read_only_run(lake, target, spark, bronze=rows, partitions=1, settings=settings)
     progress = run.silver.progress()
     run = run.with_current_key(landed, progress.key_from if progress else None)
     text = _find_key(topic, run.bronze, key)

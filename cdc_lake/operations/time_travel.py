@@ -18,13 +18,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StructField, StructType
 
 from cdc_lake.columns import BATCH, BRONZE, DELETE, DELETED, KAFKA_TYPE, KEEP, KEY, SILVER_META, quoted
-from cdc_lake.config import Config
+from cdc_lake.config import Config, TableConfig
 from cdc_lake.config.gold_models import model_names
 from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_end
 from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownTableError
-from cdc_lake.lake.lake import BronzeTable, SilverTarget
+from cdc_lake.lake.lake import BronzeTable, Lake, SilverTarget
 from cdc_lake.points import Offset, Point, SourceTime, iso, milliseconds
-from cdc_lake.runs.context import lake_of, only_one, open_gold, select, select_landed, silver_targets
+from cdc_lake.runs.context import lake_of, only_one, open_gold, select, select_landed
 from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.events import log_position
@@ -51,7 +51,8 @@ def read(
     if isinstance(as_of, SourceTime | Offset):
         todo = "name a version or a time, or read silver"
         raise ConfigError(table, f"{layer} cannot be read as of a {type(as_of).__name__}", todo)
-    stored = _bronze(config, table, spark) if layer == "bronze" else _gold(config, table, spark)
+    lake = lake_of(config)
+    stored = _bronze(lake, table, spark) if layer == "bronze" else _gold(lake, config.gold.models, table, spark)
     return stored.read(_version(stored, table, as_of))
 
 
@@ -60,17 +61,15 @@ def changes(config: Config, table: str, spark: SparkSession, *, since: Point, un
     return _differences(*_Silver.of(config, table, spark).between(since, until))
 
 
-def _bronze(config: Config, table: str, spark: SparkSession) -> BronzeTable:
-    topic = only_one(select_landed(config, Storage(spark), [table]), table)
-    return lake_of(config).bronze(spark, topic)
+def _bronze(lake: Lake, table: str, spark: SparkSession) -> BronzeTable:
+    topic = only_one(select_landed(lake, Storage(spark), [table]), table)
+    return lake.bronze(spark, topic)
 
 
-def _gold(config: Config, table: str, spark: SparkSession) -> Table[GoldProgress]:
-    folder = Path(config.gold.models)
-    name = only_one(
-        select([table], model_names(folder), f"model in {folder}", "see `gold.models` in the settings"), table
-    )
-    gold = open_gold(config, name, spark)
+def _gold(lake: Lake, models: str, table: str, spark: SparkSession) -> Table[GoldProgress]:
+    there, todo = model_names(Path(models)), "see `gold.models` in the settings"
+    name = only_one(select([table], there, f"model in {Path(models)}", todo), table)
+    gold = open_gold(lake, models, name, spark)
     if not gold.exists():
         raise UnknownTableError(name, "the gold table does not exist yet", "run the gold job first")
     return gold
@@ -94,21 +93,24 @@ class _Silver:
 
     Attributes:
         name: as the caller gave it.
+        settings: those of its topic.
     """
 
     spark: SparkSession
-    config: Config
+    lake: Lake
     name: str
     target: SilverTarget
+    settings: TableConfig
 
     @classmethod
     def of(cls, config: Config, name: str, spark: SparkSession) -> "_Silver":
         topic = name.partition("@")[0]
-        targets = {target.name: target for target in silver_targets(config, topic)}
+        lake = lake_of(config)
+        targets = {target.name: target for target in lake.silver(topic)}
         if name not in targets:
             what = f"its silver tables in the settings are {', '.join(targets)}"
             raise UnknownTableError(name, what, "name one of these tables")
-        return cls(spark, config, name, targets[name])
+        return cls(spark, lake, name, targets[name], config.table(topic))
 
     def at(self, point: Point | None) -> _State:
         """The table at a point (default: now)."""
@@ -119,7 +121,7 @@ class _Silver:
 
     def between(self, since: Point, until: Point | None) -> tuple[_State, _State]:
         """The table at two points. If both are versions, rows in files that both versions share may be missing."""
-        check_has_keys(self.config.table(self.target.topic), self.target.topic, "read the table at each point instead")
+        check_has_keys(self.settings, self.target.topic, "read the table at each point instead")
         if isinstance(since, SourceTime | Offset) or isinstance(until, SourceTime | Offset):
             return self.at(since), self.at(until)
         silver, keys = self._table()
@@ -132,22 +134,22 @@ class _Silver:
         silver = self.target.open(self.spark)
         progress = silver.progress()
         if progress is None:
-            _bronze(self.config, self.target.topic, self.spark)  # names similar tables, if bronze has none either
+            _bronze(self.lake, self.target.topic, self.spark)  # names similar tables, if bronze has none either
             raise UnknownTableError(self.name, "the silver table does not exist yet", "run the silver job first")
         return silver, progress.keys
 
     def _folded(self, point: SourceTime | Offset) -> _State:
         """The table, folded from bronze's events up to a point."""
-        check_has_keys(self.config.table(self.target.topic), self.target.topic, "name a version or a commit time")
-        topic, bronze = self.target.topic, _bronze(self.config, self.target.topic, self.spark)
+        check_has_keys(self.settings, self.target.topic, "name a version or a commit time")
+        topic, bronze = self.target.topic, _bronze(self.lake, self.target.topic, self.spark)
         landed = progress_of(bronze)
         run = read_only_run(
-            lake_of(self.config),
+            self.lake,
             self.target,
             self.spark,
             bronze=bronze.read(as_of=bronze.version()).select(*BRONZE).where(F.col("status") == "ok"),
             partitions=len(landed.position),
-            settings=self.config.table(topic),
+            settings=self.settings,
         )
         progress = run.silver.progress()
         rows = _of_one_key(run.bronze, point, landed, progress.key_from if progress else None, topic)

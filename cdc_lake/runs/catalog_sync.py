@@ -19,15 +19,16 @@ from pyspark.sql.types import StructField, StructType
 from cdc_lake.catalogs import open_catalog
 from cdc_lake.catalogs.catalog import PATH, Catalog, Entry, check_is_ours, differences, is_below
 from cdc_lake.catalogs.naming import former_name, names_of
-from cdc_lake.config import Config, StorageConfig
+from cdc_lake.config import CatalogConfig, Config, StorageConfig
 from cdc_lake.config.gold_models import model_names, read_model
 from cdc_lake.decode.declared import column_comments
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError
-from cdc_lake.lake.open import TABLE_FOLDERS, gold_table
+from cdc_lake.lake.lake import Lake
+from cdc_lake.lake.open import gold_table
 from cdc_lake.lake.readers import FilesReader, Reader, SparkReader, without_spark
 from cdc_lake.partitioning import joint_name
-from cdc_lake.runs.context import PARALLEL_READS, lake_of, needs_hadoop, select, silver_targets
-from cdc_lake.runs.report import Failure, Report
+from cdc_lake.runs.context import PARALLEL_READS, Run, lake_of, needs_hadoop, select
+from cdc_lake.runs.report import Failure
 from cdc_lake.spark.session import build_session, hadoop, is_alive, lake_files
 from cdc_lake.storage.files import Files
 from cdc_lake.storage.hadoop import Storage
@@ -64,38 +65,36 @@ class CatalogReport(BaseModel):
         return [one for one in self.entries if one.differences]
 
 
-def sync_catalog_after_run(config: Config, report: Report, spark: SparkSession, *, layer: str | None = None) -> None:
+def sync_catalog_after_run(run: Run, spark: SparkSession, layer: str) -> None:
     """Update the entries of the tables that a run committed to, and those that are marked as not up to date.
 
     Problems become warnings in the table's report: `catalog: behind: …`.
 
     Args:
-        config: the settings.
-        report: the report of the run.
+        run: the run.
         spark: the session.
-        layer: the layer of the tables (default: that of the report).
+        layer: the layer of the tables.
     """
-    layer = layer or report.layer
-    if config.catalog.type == "none" or layer not in config.catalog.layers:
+    if run.config.catalog.type == "none" or layer not in run.config.catalog.layers:
         return
-    with report.phase("catalog"):
-        _sync_after_run(config, report, spark, layer)
+    with run.report.phase("catalog"):
+        _sync_after_run(run, spark, layer)
 
 
-def _sync_after_run(config: Config, report: Report, spark: SparkSession, layer: str) -> None:
+def _sync_after_run(run: Run, spark: SparkSession, layer: str) -> None:
     if not is_alive(spark):
-        for done in report.tables:
+        for done in run.report.tables:
             if done.status == "ok":
                 done.warn("catalog: behind: the driver's JVM has exited; run `cdc-lake catalog sync`")
         return
     storage = Storage(spark)
-    behind = set(storage.names(_mark_path(config, layer)))
-    writer = _CatalogWriter(config, spark)
-    for done in report.tables:
+    behind = set(storage.names(run.lake.catalog_mark(layer)))
+    writer = _CatalogWriter(run, spark)
+    for done in run.report.tables:
         if done.status != "ok" and done.table not in behind:
             continue
         with done.phase("catalog"):
-            mark, error = _mark_path(config, layer, done.table), writer.write(layer, done.table)
+            mark, error = run.lake.catalog_mark(layer, done.table), writer.write(layer, done.table)
         if error is not None:
             done.warn(f"catalog: behind: {error}")
             storage.write_once(mark, str(error))
@@ -103,9 +102,9 @@ def _sync_after_run(config: Config, report: Report, spark: SparkSession, layer: 
             storage.remove(mark)
 
 
-def is_catalog_current(config: Config, files: Files, layer: str) -> bool:
-    """Whether the catalog has the latest state of all tables of a layer, or no catalog is set."""
-    return config.catalog.type == "none" or not files.names(_mark_path(config, layer))
+def is_catalog_current(run: Run, files: Files) -> bool:
+    """Whether the catalog has the latest state of all tables of the run's layer, or no catalog is set."""
+    return run.config.catalog.type == "none" or not files.names(run.lake.catalog_mark(run.report.layer))
 
 
 def check_catalog(
@@ -141,7 +140,7 @@ def sync_catalog(
     for entry in comparison.entries:
         try:
             _put(comparison.catalog, entry)
-            Storage(spark).remove(_mark_path(config, entry.layer, entry.table))
+            Storage(spark).remove(comparison.lake.catalog_mark(entry.layer, entry.table))
         except InfrastructureError:
             raise
         except CdcLakeError as error:
@@ -195,25 +194,26 @@ class _LakeTable:
         return (joint_name(fields),) if fields and self.stored_in.format == "hudi" else ()
 
 
-def _lake_table(config: Config, layer: str, name: str) -> _LakeTable:
+def _lake_table(lake: Lake, models: str, layer: str, name: str) -> _LakeTable:
+    """A table by its layer and its name in reports. `models` is the folder of the models."""
     if layer == "silver":
-        target = next(one for one in silver_targets(config, name.partition("@")[0]) if one.name == name)
+        target = next(one for one in lake.silver(name.partition("@")[0]) if one.name == name)
         return _LakeTable(layer, name, target.path, target.storage, target.open)
-    path = lake_of(config).path(layer, name)
+    path = lake.path(layer, name)
     if layer == "gold":
-        storage = read_model(Path(config.gold.models) / f"{name}.sql").header.table
+        storage = read_model(Path(models) / f"{name}.sql").header.table
         return _LakeTable(layer, name, path, storage, lambda spark: gold_table(spark, path, storage))
     return _LakeTable(layer, name, path, StorageConfig(), lambda spark: DeltaLakeTable(spark, path))
 
 
-def check_catalog_name(config: Config, storage: Storage, layer: str, table: str, others: Mapping[str, str]) -> None:
+def check_catalog_name(lake: Lake, storage: Storage, layer: str, table: str, others: Mapping[str, str]) -> None:
     """Check that a new table does not take the catalog name of another table.
 
     Existing tables keep their names; of several new tables, the first by name gets it.
 
     Args:
-        config: the settings.
-        storage: the lake's files.
+        lake: the lake.
+        storage: its files.
         layer: the layer of the table.
         table: the name of the new table.
         others: the tables with the same catalog name, and the name; see `colliding`.
@@ -222,7 +222,7 @@ def check_catalog_name(config: Config, storage: Storage, layer: str, table: str,
         ConfigError: another table has the name.
     """
     for other, name in others.items():
-        if other < table or storage.holds(_lake_table(config, layer, other).path, *TABLE_FOLDERS):
+        if other < table or lake.holds(storage, layer, other):
             raise ConfigError(
                 table,
                 f"its catalog name would be `{name}`, which is the name of {other}",
@@ -233,8 +233,9 @@ def check_catalog_name(config: Config, storage: Storage, layer: str, table: str,
 class _CatalogWriter:
     """Updates the entries of one table after the other. If the catalog does not respond, it is not called again."""
 
-    def __init__(self, config: Config, spark: SparkSession) -> None:
-        self._config = config
+    def __init__(self, run: Run, spark: SparkSession) -> None:
+        self._config = run.config
+        self._lake = run.lake
         self._spark = spark
         self._catalog: Catalog | None = None
         self._down: InfrastructureError | None = None
@@ -244,10 +245,11 @@ class _CatalogWriter:
         if self._down is not None:
             return self._down
         try:
-            self._catalog = self._catalog or open_catalog(self._config, partial(hadoop, self._spark))
-            lake = lake_of(self._config)
-            reader, storage = SparkReader(lake, self._spark), Storage(self._spark)
-            entry = _entry(self._config, reader, storage, _lake_table(self._config, layer, table))
+            config, hadoop_of_session = self._config, partial(hadoop, self._spark)
+            self._catalog = self._catalog or open_catalog(config.catalog, config.stack, hadoop_of_session)
+            reader, storage = SparkReader(self._lake, self._spark), Storage(self._spark)
+            found = _lake_table(self._lake, config.gold.models, layer, table)
+            entry = _entry(config.catalog, self._lake, reader, storage, found)
             if entry is not None:
                 _put(self._catalog, entry)
         except Exception as error:
@@ -265,15 +267,15 @@ def _put(catalog: Catalog, entry: Entry) -> None:
     catalog.put(entry)
 
 
-def _entry(config: Config, reader: Reader, files: Files, table: _LakeTable) -> Entry | None:
+def _entry(catalog: CatalogConfig, lake: Lake, reader: Reader, files: Files, table: _LakeTable) -> Entry | None:
     """The catalog entry of a table; None if the table does not exist."""
     found = reader.columns(table.path, table.stored_in.format, table.open)
     if found is None:
         return None
-    database, name = names_of(config.catalog, table.layer, table.table)
+    database, name = names_of(catalog, table.layer, table.table)
     comments = dict[str, str]()
     if table.layer == "silver" and (fingerprint := _latest_value_schema(reader, table.table.partition("@")[0])):
-        comments = column_comments(lake_of(config).schema_files(files).by_fingerprint(fingerprint).text)
+        comments = column_comments(lake.schema_files(files).by_fingerprint(fingerprint).text)
     return Entry(
         table=table.table,
         layer=table.layer,
@@ -284,7 +286,7 @@ def _entry(config: Config, reader: Reader, files: Files, table: _LakeTable) -> E
         schema=_with_comments(found.schema, comments),
         partition_by=table.partition_by,
         partitions=tuple(found.partitions),
-        former=former_name(config.catalog, table.layer, table.table),
+        former=former_name(catalog, table.layer, table.table),
     )
 
 
@@ -307,6 +309,7 @@ class _CatalogComparison:
     """Compares tables with the catalog.
 
     Attributes:
+        lake: the lake.
         entries: the correct entries of the tables that exist.
         found: all entries in their databases.
     """
@@ -314,32 +317,32 @@ class _CatalogComparison:
     def __init__(
         self, config: Config, tables: Sequence[str], layers: Collection[str], spark: SparkSession | None
     ) -> None:
-        layers = layers or config.catalog.layers
-        files = lake_files(config.lake.root, spark)
+        layers, models = layers or config.catalog.layers, config.gold.models
+        self.lake = lake = lake_of(config)
+        files = lake_files(lake.root, spark)
         session = cache(lambda: spark or _session(config))
-        if needs_hadoop(config, files):
+        if needs_hadoop(lake, files):
             files = Storage(session())
-        self.catalog = open_catalog(config, partial(hadoop, spark))
-        there = {layer: _table_names(config, files, layer) for layer in layers}
+        self.catalog = open_catalog(config.catalog, config.stack, partial(hadoop, spark))
+        there = {layer: _table_names(lake, models, files, layer) for layer in layers}
         topics = list(dict.fromkeys(name.partition("@")[0] for names in there.values() for name in names))
-        asked = set(select(tables, topics, f"table in {config.lake.root}", "run the bronze job first"))
+        asked = set(select(tables, topics, f"table in {lake.root}", "run the bronze job first"))
         selected = [
-            _lake_table(config, layer, name)
+            _lake_table(lake, models, layer, name)
             for layer, names in there.items()
             for name in names
             if name.partition("@")[0] in asked
         ]
-        plain = FilesReader(lake_of(config), files)
+        plain, entry_by = FilesReader(lake, files), partial(_entry, config.catalog, lake)
         with ThreadPoolExecutor(PARALLEL_READS) as pool:
-            read = list(pool.map(lambda one: without_spark(partial(_entry, config, plain, files, one)), selected))
+            read = list(pool.map(lambda one: without_spark(partial(entry_by, plain, files, one)), selected))
         found = (
-            known[0] if known else _entry(config, SparkReader(lake_of(config), session()), files, one)
+            known[0] if known else entry_by(SparkReader(lake, session()), files, one)
             for one, known in zip(selected, read, strict=True)
         )
         entries = [entry for entry in found if entry is not None]
         self.found = {database: self.catalog.found(database) for database in {one.database for one in entries}}
         self.entries = [entry.as_listed(self.found[entry.database]) for entry in entries]
-        self._root = config.lake.root
         self._is_all = asked == set(topics) and set(layers) >= set(config.catalog.layers)
 
     def compared(self) -> list[EntryReport]:
@@ -361,7 +364,8 @@ class _CatalogComparison:
             )
             for listings in self.found.values()
             for listing in listings.values()
-            if is_below(listing.parameters.get(PATH, ""), self._root) and (listing.database, listing.name) not in wanted
+            if is_below(listing.parameters.get(PATH, ""), self.lake.root)
+            and (listing.database, listing.name) not in wanted
         ]
 
 
@@ -369,20 +373,15 @@ def _session(config: Config) -> SparkSession:
     return build_session("cdc_lake catalog", config.max_record_bytes)
 
 
-def _table_names(config: Config, storage: Files, layer: str) -> list[str]:
+def _table_names(lake: Lake, models: str, storage: Files, layer: str) -> list[str]:
     """The tables of a layer by their names in reports; those of silver and gold may not exist yet."""
     if layer == "gold":
-        return model_names(Path(config.gold.models))
-    topics = lake_of(config).names(storage)
+        return model_names(Path(models))
+    topics = lake.names(storage)
     if layer == "bronze":
         return topics
-    return [target.name for topic in topics for target in silver_targets(config, topic)]
+    return [target.name for topic in topics for target in lake.silver(topic)]
 
 
 def _entry_report(entry: Entry, name: str, found: list[str]) -> EntryReport:
     return EntryReport(layer=entry.layer, table=entry.table, entry=f"{entry.database}.{name}", differences=found)
-
-
-def _mark_path(config: Config, layer: str, table: str = "") -> str:
-    """The mark that an entry is not up to date: the file of a table, or the folder for a layer."""
-    return lake_of(config).catalog_mark(layer, table)

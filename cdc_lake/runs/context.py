@@ -1,21 +1,23 @@
-"""Shared by the runs of all layers: selecting tables, leases, and writing the report."""
+"""Shared by all runs: the run itself, its leases, its report, and the selection of tables."""
 
 import difflib
 import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Self
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from cdc_lake.config import Config
+from cdc_lake.config import Config, LeaseConfig
 from cdc_lake.config.gold_models import read_model
 from cdc_lake.errors import CdcLakeError, InfrastructureError, UnknownTableError
-from cdc_lake.lake.lake import Lake, SilverTarget, is_table_name
+from cdc_lake.lake.lake import Lake, is_table_name
 from cdc_lake.lake.lease import Holder, Lease
 from cdc_lake.runs.metrics import export
 from cdc_lake.runs.report import Failure, Report, TableReport, time_in_name
@@ -33,13 +35,39 @@ PARALLEL_READS = 16
 
 
 def lake_of(config: Config) -> Lake:
-    """The lake of the settings."""
-    return Lake(config.lake.root)
+    """The lake of the settings. A command makes it once, and passes it on."""
+    return Lake(config.lake.root, lambda topic: config.table(topic).storage)
 
 
-def silver_targets(config: Config, topic: str) -> list[SilverTarget]:
-    """The tables that a topic's silver is stored in, in the order of the settings."""
-    return lake_of(config).silver(topic, config.table(topic).storage)
+@dataclass(frozen=True)
+class Run:
+    """A run, from its beginning to its report."""
+
+    config: Config
+    lake: Lake
+    report: Report
+
+    @classmethod
+    def begin(cls, config: Config, report: Report) -> Self:
+        """A run that has only a report yet."""
+        return cls(config, lake_of(config), report)
+
+    @property
+    def id(self) -> str:
+        """The id that its commits, leases and report have."""
+        return self.report.run_id
+
+
+@dataclass(frozen=True)
+class OpenRun(Run):
+    """A run that may write; `TableScheduler.open` makes it.
+
+    Attributes:
+        storage: the lake's files.
+    """
+
+    storage: Storage
+    leases: "Leases"
 
 
 def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) -> list[str]:
@@ -65,14 +93,13 @@ def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) 
     return list(found)
 
 
-def select_landed(config: Config, storage: Files, patterns: Sequence[str], layer: str = "bronze") -> list[str]:
+def select_landed(lake: Lake, storage: Files, patterns: Sequence[str], layer: str = "bronze") -> list[str]:
     """The topics with a bronze table, or models with a gold table, that match `patterns`.
 
     Raises:
         UnknownTableError: a pattern matches none.
         ConfigError: a name is that of a table inside another table's folder.
     """
-    lake = lake_of(config)
     there = lake.names(storage, layer)
     for name in patterns:
         if name not in there and is_table_name(name):
@@ -80,19 +107,24 @@ def select_landed(config: Config, storage: Files, patterns: Sequence[str], layer
     return select(patterns, there, f"table in {lake.folder(layer)}", f"run the {layer} job first")
 
 
-def needs_hadoop(config: Config, files: Files) -> bool:
+def needs_hadoop(lake: Lake, files: Files) -> bool:
     """Whether a local lake has no table, so that its path may be on Hadoop's default file system."""
-    return isinstance(files, LocalFiles) and not lake_of(config).names(files)
+    return isinstance(files, LocalFiles) and not lake.names(files)
 
 
-def open_gold(config: Config, name: str, spark: SparkSession) -> Table[GoldProgress]:
+def open_gold(lake: Lake, models: str, name: str, spark: SparkSession) -> Table[GoldProgress]:
     """A model's table, which may not exist yet.
+
+    Args:
+        lake: the lake.
+        models: the folder of the models.
+        name: the model.
+        spark: the session.
 
     Raises:
         ModelError: the model does not exist, or its header is wrong.
     """
-    wanted = read_model(Path(config.gold.models) / f"{name}.sql").header.table
-    return lake_of(config).gold(spark, name, wanted)
+    return lake.gold(spark, name, read_model(Path(models) / f"{name}.sql").header.table)
 
 
 def only_one(found: Sequence[str], pattern: str) -> str:
@@ -110,11 +142,16 @@ class Leases:
     """The leases of one run, one per table while it is processed; none if `lease.enabled` is false.
 
     Args:
+        lake: the lake.
+        settings: of leases.
+        storage: the lake's files.
+        run_id: the run's.
         layer: the layer of the tables.
     """
 
-    def __init__(self, config: Config, storage: Storage, run_id: str, layer: str) -> None:
-        self._config = config
+    def __init__(self, lake: Lake, settings: LeaseConfig, storage: Storage, run_id: str, layer: str) -> None:
+        self._lake = lake
+        self._settings = settings
         self._storage = storage
         self._run_id = run_id
         self._layer = layer
@@ -127,7 +164,7 @@ class Leases:
         Raises:
             TableLockedError: another run holds it.
         """
-        if not self._config.lake.lease.enabled:
+        if not self._settings.enabled:
             yield
             return
         with self._lease(table) as lease:
@@ -139,7 +176,7 @@ class Leases:
 
     def holder(self, table: str) -> Holder | None:
         """The holder of a table's lease; None if it is free."""
-        return self._lease(table).holder() if self._config.lake.lease.enabled else None
+        return self._lease(table).holder() if self._settings.enabled else None
 
     def check(self, table: str) -> None:
         """Check right before a commit that this run still holds the table's lease.
@@ -158,28 +195,28 @@ class Leases:
         Raises:
             DamagedFileError: a commit is incomplete, and later ones build on it.
         """
-        quiet_seconds = 0 if done.table in self._held else self._config.lake.lease.seconds
+        quiet_seconds = 0 if done.table in self._held else self._settings.seconds
         for what in table.recover(quiet_seconds):
             done.warn(what)
 
     def _lease(self, table: str) -> Lease:
-        seconds = self._config.lake.lease.seconds
-        return lake_of(self._config).lease(self._storage, self._layer, table, self._run_id, seconds)
+        return self._lake.lease(self._storage, self._layer, table, self._run_id, self._settings.seconds)
 
 
-def end_report(storage: Files, config: Config, report: Report) -> None:
+def end_report(run: Run, files: Files) -> None:
     """Close the report, export its metrics, and write it to `<root>/_runs` if it has news.
 
     A report that cannot be written is logged instead.
     """
+    report = run.report
     report.end()
-    export(config.run.metrics, report)
+    export(run.config.run.metrics, report)
     if not report.is_news:
         return
-    folder = lake_of(config).reports
+    folder = run.lake.reports
     path = f"{folder}/{report.file_name}"
     try:
-        storage.write_once(path, report.model_dump_json(indent=2))
+        files.write_once(path, report.model_dump_json(indent=2))
     except (CdcLakeError, OSError, Py4JError) as exc:
         error = exc if isinstance(exc, CdcLakeError) else exhaustion_error(path, exc, folder)
         todo = "check that the folder is writable; the log has the report, and the tables are as it says"
@@ -188,11 +225,11 @@ def end_report(storage: Files, config: Config, report: Report) -> None:
         logger.warning("the report of this run: %s", report.model_dump_json())
 
 
-def remove_expired_reports(storage: Storage, config: Config) -> None:
+def remove_expired_reports(run: Run, storage: Storage) -> None:
     """Remove reports older than `run.report_days`, and unfinished files of killed runs."""
     now = datetime.now(UTC)
-    oldest = time_in_name(now - timedelta(days=config.run.report_days))
-    folder, writing_ms = lake_of(config).reports, 1000 * (now.timestamp() - config.lake.lease.seconds)
+    oldest = time_in_name(now - timedelta(days=run.config.run.report_days))
+    folder, writing_ms = run.lake.reports, 1000 * (now.timestamp() - run.config.lake.lease.seconds)
     for name in storage.names_with_drafts(folder):
         path = f"{folder}/{name}"
         if is_draft(name):

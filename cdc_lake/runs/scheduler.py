@@ -9,12 +9,13 @@ import math
 import re
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread
@@ -29,8 +30,9 @@ from cdc_lake.errors import (
     DriverDiedError,
     InfrastructureError,
 )
-from cdc_lake.runs.catalog_sync import is_catalog_current
-from cdc_lake.runs.context import PARALLEL_READS, Leases, end_report, remove_expired_reports
+from cdc_lake.lake.lake import Lake
+from cdc_lake.runs.catalog_sync import is_catalog_current, sync_catalog_after_run
+from cdc_lake.runs.context import PARALLEL_READS, Leases, OpenRun, Run, end_report, remove_expired_reports
 from cdc_lake.runs.errors import translate_error
 from cdc_lake.runs.metrics import check_exporters
 from cdc_lake.runs.process import seconds_before
@@ -72,12 +74,14 @@ class NewData(NamedTuple):
     stored_bytes: int = 0
 
 
-class Work(Protocol):
-    """The work of a layer on one of its tables. `spark` is the session of the calling thread."""
+class Work(ABC):
+    """The work of a run on one of its tables. `spark` is the session of the calling thread."""
 
     def lag(self, spark: SparkSession, done: TableReport) -> int | None:
         """The amount of new data, in the layer's unit; 0 to skip the table, None if only `process_next` can tell."""
+        return None
 
+    @abstractmethod
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         """Process the next batch. Returns whether there are more."""
 
@@ -131,14 +135,13 @@ class TableScheduler:
             self._sessions.append(build_session(f"cdc_lake {layer}", config.max_record_bytes, is_short=self._is_short))
         return self._sessions[0]
 
-    def files(self, config: Config) -> Files:
+    def files(self, lake: Lake) -> Files:
         """The lake's files, for reading; see `session.lake_files`."""
-        return lake_files(config.lake.root, self.session)
+        return lake_files(lake.root, self.session)
 
     def finds_nothing_new(
         self,
-        config: Config,
-        report: Report,
+        run: Run,
         files: Files,
         tables: Sequence[str],
         look: Callable[[TableReport], NewData | None],
@@ -148,10 +151,12 @@ class TableScheduler:
         If there is little new data, the next session is one for a short run.
 
         Args:
+            run: the run.
             files: the lake's files.
+            tables: names.
             look: the new data for a table; None if only Spark can tell.
         """
-        if not is_catalog_current(config, files, report.layer):
+        if not is_catalog_current(run, files):
             return False
         looked_at = [TableReport(table=one, status="unchanged") for one in tables if one not in self.skipped]
         found, is_new = list[NewData | None](), False
@@ -165,15 +170,41 @@ class TableScheduler:
             self._is_short = not self.is_continuous and _is_small(found)
             return False
         failpoints.check()
-        check_exporters(config.run.metrics)
-        self._record_startup(report)
-        report.tables = looked_at
+        check_exporters(run.config.run.metrics)
+        self._record_startup(run.report)
+        run.report.tables = looked_at
         if self._watch:
-            self._watch(report)
-        self.end(files, config, report)
+            self._watch(run.report)
+        self.end(run, files)
         return True
 
-    def open_storage(self, config: Config, report: Report) -> Storage:
+    @contextmanager
+    def open(
+        self, run: Run, *, layer: str | None = None, is_command: bool = False, syncs_catalog: bool = False
+    ) -> Iterator[OpenRun]:
+        """Open the lake for a run that may write, and write the report after the block; no report if the block raises.
+
+        Args:
+            run: the run.
+            layer: the layer of its tables (default: that of the report).
+            is_command: an operator started it: it always leaves a report, and removes no expired ones.
+            syncs_catalog: update the catalog before the report is written.
+
+        Raises:
+            ConfigError, InfrastructureError, InstallationError: see `open_storage`.
+        """
+        storage, layer = self.open_storage(run), layer or run.report.layer
+        leases = Leases(run.lake, run.config.lake.lease, storage, run.id, layer)
+        yield OpenRun(run.config, run.lake, run.report, storage, leases)
+        if syncs_catalog:
+            sync_catalog_after_run(run, self._sessions[0], layer)
+            failpoints.reach(f"{run.report.layer}.before_report")
+        if is_command:
+            end_report(run, storage)
+        else:
+            self.end(run, storage)
+
+    def open_storage(self, run: Run) -> Storage:
         """The lake's files, for a run that writes. The first call checks access.
 
         Raises:
@@ -181,33 +212,35 @@ class TableScheduler:
             InfrastructureError: the store does not respond, or is full.
             InstallationError: Spark cannot start with the installed packages, or the `metrics` extra is missing.
         """
-        self._record_startup(report)
-        with report.phase("session"):
-            spark = self.spark(config, report.layer)
+        self._record_startup(run.report)
+        with run.report.phase("session"):
+            spark = self.spark(run.config, run.report.layer)
             storage = Storage(spark)
-        self._disk_paths = [config.lake.root, *scratch_folders(spark.conf.get(LOCAL_DIR, None))]
+        self._disk_paths = [run.lake.root, *scratch_folders(spark.conf.get(LOCAL_DIR, None))]
         self._heap_bytes = heap_bytes(spark)
-        check_exporters(config.run.metrics)
+        check_exporters(run.config.run.metrics)
         if not self._has_checked_access:
-            storage.check_access(config.lake.root)
+            storage.check_access(run.lake.root)
             self._has_checked_access = True
         return storage
 
-    def end(self, files: Files, config: Config, report: Report) -> None:
+    def end(self, run: Run, files: Files) -> None:
         """End a run. A continuous run leaves a report only if it did something, or if other tables fail than before.
 
         Args:
+            run: the run.
             files: the lake's files.
         """
+        report = run.report
         is_dead = self.session is not None and not is_alive(self.session)
         if is_dead:
-            files = LocalFiles.of(config.lake.root) or files
+            files = LocalFiles.of(run.lake.root) or files
         failing = {table: failure.code for table, failure in self.skipped.items()} | report.failing
         report.is_news = not (self.is_continuous and report.is_idle and failing == self._failing)
         self._failing = failing
-        end_report(files, config, report)
+        end_report(run, files)
         if isinstance(files, Storage) and not is_dead and time.monotonic() >= self._expires_at:
-            remove_expired_reports(files, config)
+            remove_expired_reports(run, files)
             self._expires_at = time.monotonic() + _EXPIRY_SECONDS
 
     def _record_startup(self, report: Report) -> None:

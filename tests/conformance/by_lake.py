@@ -17,7 +17,7 @@ from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableT
 from cdc_lake.lake.side import SideTable
 from cdc_lake.operations.rebuild import run_rebuild
 from cdc_lake.operations.replay import replay_quarantined
-from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import Report
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
@@ -166,7 +166,7 @@ class Lake:
 
     def _remembered(self, root: Path, topic: str) -> set[str]:
         """The side table's entries that silver's newest commit names."""
-        (target,) = silver_targets(self._config, topic)
+        (target,) = lake_of(self._config).silver(topic)
         progress = target.open(self._spark).progress()
         assert progress is not None
         entries = SideTable(self._spark, target.side).read(progress.side).drop("__batch", "at_ms")

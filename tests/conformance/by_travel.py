@@ -12,7 +12,7 @@ from support.reference import Event, Place, in_log_order, table_settings
 import cdc_lake
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig, TableType
 from cdc_lake.errors import TimeTravelError
-from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.context import lake_of
 
 from .by_lake import Copy, Lake, copies_of, rows_of
 from .by_reference import events_of, folded
@@ -62,7 +62,7 @@ class Told:
         for number in range(max(len(copy.batches) for copy in self.copies)):
             lake.take_batch(number)
             for topic, found in self._versions.items():
-                silver = silver_targets(self._config, topic)[0].open(spark)
+                silver = lake_of(self._config).silver(topic)[0].open(spark)
                 found.append(silver.version() if silver.exists() else -1)
         assert not lake.failures
 

@@ -15,7 +15,7 @@ from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig
 from cdc_lake.errors import DuplicateKeyError
 from cdc_lake.lake.lake import SilverTarget
 from cdc_lake.operations.rebuild import run_rebuild
-from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.silver.run import run_silver
 
 
@@ -44,7 +44,7 @@ def test_duplicate_key_stops_silver_until_rebuilt(spark: SparkSession, tmp_path:
         lake=LakeConfig(root=str(tmp_path)),
         defaults=TableConfig(storage=tuple(TABLE_TYPES.values()), deletes={"mode": "hard"}),
     )
-    targets = silver_targets(config, topic.table)
+    targets = lake_of(config).silver(topic.table)
 
     def fold(*changes: tuple[str, int, int]) -> dict[str, Any]:
         for op, key, lsn in changes:

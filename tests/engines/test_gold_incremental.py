@@ -20,7 +20,7 @@ from cdc_lake.config.gold_models import read_model
 from cdc_lake.gold import run as gold_run
 from cdc_lake.gold.run import run_gold
 from cdc_lake.lake.open import gold_table
-from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import TableReport
 
 SALE, STORE = "shop.public.sale", "shop.public.store"
@@ -145,7 +145,7 @@ class Lake:
     def _expected(self, name: str) -> DataFrame:
         session = self._spark.newSession()
         for alias, topic in {"sale": SALE, "store": STORE}.items():
-            silver = silver_targets(self.config, topic)[0].open(session).read()
+            silver = lake_of(self.config).silver(topic)[0].open(session).read()
             silver.where("NOT __deleted").drop(*SILVER_META).createOrReplaceTempView(alias)
         session.sql("SELECT max(sold_at) - INTERVAL 20 MINUTES AS at FROM sale").createOrReplaceTempView("watermark")
         header = MODELS[name].rpartition("-- ")[2].partition("\n")[0]

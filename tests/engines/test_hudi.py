@@ -37,7 +37,7 @@ from cdc_lake.errors import (
 )
 from cdc_lake.lake.open import silver_table
 from cdc_lake.operations.status import status
-from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.tables.contract import Commit, Table
 from cdc_lake.tables.hudi import HudiTable
 from cdc_lake.tables.hudi_clock import MAX_SECONDS_AHEAD, milliseconds
@@ -568,7 +568,7 @@ def test_killed_compaction_plan_is_removed_by_next_run(
     for lsn, text in enumerate(("first", "second")):
         lake.land([topic.change("u", key, {"text": text}, lsn=lsn) for key in (1, 2, 3)])
         lake.fold()
-    (target,) = silver_targets(config, topic.table)
+    (target,) = lake_of(config).silver(topic.table)
     table = target.open(spark)
     assert isinstance(table, HudiTable)
     before = sorted((row["id"], row["text"]) for row in table.read().collect())

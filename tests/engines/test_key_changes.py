@@ -23,7 +23,7 @@ from cdc_lake.operations.rebuild import RebuildOptions, run_rebuild
 from cdc_lake.operations.story import story
 from cdc_lake.operations.time_travel import read
 from cdc_lake.points import Offset
-from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import TableReport
 from cdc_lake.silver.run import run_silver
 
@@ -38,7 +38,7 @@ class Place:
         self.by_id = Topic({"region": OPTIONAL_STRING, "text": OPTIONAL_STRING})
         self.by_region = Topic({"text": OPTIONAL_STRING}, keys=REGION, registry=self.by_id.registry)
         self.config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(**settings))
-        self.targets = silver_targets(self.config, self.by_id.table)
+        self.targets = lake_of(self.config).silver(self.by_id.table)
         self.position = {0: 0, 1: 0}
 
     def send(self, op: str, key: int, region: str | None = None, text: str | None = None) -> None:

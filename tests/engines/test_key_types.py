@@ -15,7 +15,7 @@ from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig
 from cdc_lake.decode.schemas import parse
 from cdc_lake.decode.types import type_mapping
-from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.silver.run import run_silver
 
 _ISO = {"IsoDate": "2024-02-0{}", "IsoTime": "0{}:00:00", "IsoTimestamp": "2024-02-0{}T00:00:00"}
@@ -92,7 +92,7 @@ def check_keys(spark: SparkSession, root: Path, kinds: tuple[str, ...], keys: li
         assert [(done.rows.get("quarantined"), done.error) for done in landed.tables] == [(0, None)] * len(keys)
         assert [done.error for done in run_silver(config, ["*"], spark).tables] == [None] * len(keys) * len(kinds)
         # By Spark: hudi-rs does not read arrays of timestamps that two commits wrote.
-        tables = [target.open(spark) for topic in topics for target in silver_targets(config, topic.table)]
+        tables = [target.open(spark) for topic in topics for target in lake_of(config).silver(topic.table)]
         return [sorted(row["text"] for row in table.read().select("text").collect()) for table in tables]
 
     send("c", 1, "a")

@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 from cdc_lake.config import Config, LakeConfig, LeaseConfig
 from cdc_lake.errors import InfrastructureError, TableLockedError
 from cdc_lake.lake.lease import Holder, Lease
-from cdc_lake.runs.context import Leases
+from cdc_lake.runs.context import Leases, lake_of
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.runs.scheduler import TableScheduler, Work
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.storage.local import LocalFiles
 
@@ -283,14 +283,11 @@ def test_leftover_drafts_are_removed(storage: Storage, tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Doing:
+class Doing(Work):
     """A fake: a layer that does what it is told to."""
 
     work: Callable[[TableReport, Leases], None]
     leases: Leases
-
-    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
-        return None
 
     def process_next(self, spark: SparkSession, done: TableReport) -> bool:
         self.work(done, self.leases)
@@ -303,7 +300,7 @@ def run_over(
     """A run of silver over two tables, the second's name beginning with the first's."""
     config = Config(lake=LakeConfig(root=str(root), lease=LeaseConfig(enabled=enabled)))
     report = Report(layer="silver")
-    leases = Leases(config, storage, report.run_id, report.layer)
+    leases = Leases(lake_of(config), config.lake.lease, storage, report.run_id, report.layer)
     TableScheduler(spark=SparkSession.active()).each_table(report, ["a.b", "a.b.c"], Doing(work, leases), leases=leases)
     return report
 

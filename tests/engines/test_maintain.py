@@ -13,7 +13,7 @@ from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, StorageConfig, Tabl
 from cdc_lake.errors import UnknownTableError
 from cdc_lake.lake.side import SideTable
 from cdc_lake.operations.maintain import Layer, run_maintain
-from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import TableReport
 from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.delta import DeltaLakeTable
@@ -56,7 +56,7 @@ def test_maintain_keeps_rows_compacts_logs_and_fold_continues(
     settings = config(
         tmp_path, *(held.model_copy(update={"properties": properties[name]}) for name, held in TABLE_TYPES.items())
     )
-    targets = silver_targets(settings, topic.table)
+    targets = lake_of(settings).silver(topic.table)
 
     def fold(*records: Record) -> None:
         lake.land(records)

@@ -16,7 +16,7 @@ from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, StorageConfig, Tabl
 from cdc_lake.errors import ConfigError
 from cdc_lake.operations.maintain import Layer, run_maintain
 from cdc_lake.operations.plan import plan
-from cdc_lake.runs.context import select_landed, silver_targets
+from cdc_lake.runs.context import lake_of, select_landed
 from cdc_lake.runs.report import Report
 from cdc_lake.silver.run import run_silver
 from cdc_lake.storage.hadoop import Storage
@@ -138,7 +138,7 @@ def test_segments_with_a_leading_underscore_work(
         assert lake.bronze(name).exit_code == 0
         assert lake.silver("*").exit_code == 0
 
-    targets = silver_targets(lake.config, name)
+    targets = lake_of(lake.config).silver(name)
     assert len(targets) == len(kinds)
     for target in targets:
         assert [row["text"] for row in table_rows(target.path)] == [f"{name} 2"]
@@ -183,7 +183,7 @@ def test_nested_lake_is_refused_until_inner_moves_out(
     lake.write(INNER, "u", 1, lsn=2)
     assert list(errors(lake.bronze("*"))) == [INNER]
     with pytest.raises(ConfigError, match=f"`{OUTER}`"):
-        select_landed(lake.config, Storage(spark), [INNER])
+        select_landed(lake_of(lake.config), Storage(spark), [INNER])
 
     cured = lake.beside(tmp_path / "lake-of-items")
     move_inner(lake, cured)

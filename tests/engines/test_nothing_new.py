@@ -19,7 +19,7 @@ from cdc_lake.lake import readers as readers_module
 from cdc_lake.operations import status as status_module
 from cdc_lake.operations.status import status
 from cdc_lake.runs import scheduler as turns
-from cdc_lake.runs.context import lake_of, silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import Report
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
@@ -165,7 +165,7 @@ def test_path_that_hadoop_config_may_redirect_is_left_to_hadoop(
 
 def test_newest_commits_equal_those_spark_reads(spark: SparkSession, lake: Lake) -> None:
     files = LocalFiles()
-    for target in silver_targets(lake.config, lake.topic.table):
+    for target in lake_of(lake.config).silver(lake.topic.table):
         table = target.open(spark)
         found = target.newest(files)
         assert found == (table.progress(), table.id(), table.version(), table.size()), target.name
@@ -277,7 +277,7 @@ OF_ANY, OF_DELTA, OF_HUDI = (
     ],
 )
 def test_unusual_log_is_left_to_spark(lake: Lake, tmp_path: Path, number: int, damage: Callable[[Path], None]) -> None:
-    target = silver_targets(lake.config, lake.topic.table)[number]
+    target = lake_of(lake.config).silver(lake.topic.table)[number]
     path = Path(shutil.copytree(target.path, tmp_path / "table"))
     assert newest_commit(LocalFiles(), str(path), target.storage.format, SilverProgress) is not None
 

@@ -14,7 +14,7 @@ from support.lake import Lake, step
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, StorageConfig, TableConfig, TableType
 from cdc_lake.errors import ConfigError
 from cdc_lake.lake.open import silver_table
-from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.silver.run import run_silver
 
 CHANGE = "id int, text string, at timestamp, __key string, __keep array<string>, __delete boolean, __batch bigint, "
@@ -178,7 +178,7 @@ def test_artist_changing_partitions_is_right_in_each_version(
     topic = Topic(dict.fromkeys(("name", "nationality", "bio"), OPTIONAL_STRING))
     tables = tuple(partitioned(table_type, "nationality") for table_type in TABLE_TYPES)
     config = Config(lake=LakeConfig(root=str(tmp_path)), defaults=TableConfig(storage=tables, **settings))
-    targets = dict(zip(TABLE_TYPES, silver_targets(config, topic.table), strict=True))
+    targets = dict(zip(TABLE_TYPES, lake_of(config).silver(topic.table), strict=True))
     lake = Lake(spark, tmp_path, topic)
     versions: dict[str, list[int]] = {table_type: [] for table_type in TABLE_TYPES}
     other = topic.change("r", 300, dict(zip(("name", "nationality", "bio"), OTHER, strict=True)), lsn=0)

@@ -16,7 +16,7 @@ from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.errors import InfrastructureError
 from cdc_lake.operations.plan import Plan, plan
 from cdc_lake.registries.subjects import Version
-from cdc_lake.runs.context import Leases
+from cdc_lake.runs.context import Leases, lake_of
 from cdc_lake.storage.hadoop import Storage
 
 
@@ -123,7 +123,7 @@ def test_plan_reports_registry_outage_and_the_writing_run(spark: SparkSession, f
     config = Config(lake=LakeConfig(root=str(root)))
     down: Any = Announcing(None)
 
-    with Leases(config, Storage(spark), "20260101T000000-other", "silver").hold(TABLE):
+    with Leases(lake_of(config), config.lake.lease, Storage(spark), "20260101T000000-other", "silver").hold(TABLE):
         found = plan(config, ["*"], spark, source=place.lake.broker, subjects=down)
     free = plan(config, ["*"], spark, source=place.lake.broker, subjects=down)
 

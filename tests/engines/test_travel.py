@@ -20,7 +20,7 @@ from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, Storage
 from cdc_lake.errors import ConfigError, ExpiredError, TimeTravelError, UnknownTableError
 from cdc_lake.lake.lake import SilverTarget
 from cdc_lake.points import Point, milliseconds
-from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import GoldProgress
@@ -77,7 +77,7 @@ IN_DELTA = TABLE_TYPES["delta"].model_copy(
 def in_delta(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int], list[datetime]]:
     """A lake with the first three states in Delta, its versions and their times; nothing comes to it."""
     root = tmp_path_factory.mktemp("in delta")
-    return root, *written(spark, silver_targets(config(root, IN_DELTA), TABLE)[0])
+    return root, *written(spark, lake_of(config(root, IN_DELTA)).silver(TABLE)[0])
 
 
 def life(topic: Topic) -> list[list[Record]]:
@@ -136,7 +136,7 @@ def test_versions_of_all_table_types_are_read_by_number_and_time(
     spark: SparkSession, tmp_path: Path, table_type: TableType
 ) -> None:
     settings = config(tmp_path, TABLE_TYPES[table_type])
-    check_versions(spark, settings, *written(spark, silver_targets(settings, TABLE)[0]))
+    check_versions(spark, settings, *written(spark, lake_of(settings).silver(TABLE)[0]))
 
 
 def check_versions(spark: SparkSession, settings: Config, versions: list[int], times: list[datetime]) -> None:
@@ -162,7 +162,7 @@ def test_vacuumed_version_fails_at_once_and_names_what_remains(
 ) -> None:
     root, versions, times = in_delta
     settings = config(shutil.copytree(root, tmp_path / "lake"), IN_DELTA)
-    silver_targets(settings, TABLE)[0].open(spark).maintain()
+    lake_of(settings).silver(TABLE)[0].open(spark).maintain()
     check_gone(spark, settings, versions, times)
 
 
@@ -176,7 +176,7 @@ def test_cleaned_up_version_fails_at_once_and_names_what_remains(spark: SparkSes
     }
     held_in = TABLE_TYPES["hudi-cow" if how == "clean" else "delta"].model_copy(update={"partition_by": ("body",)})
     settings = config(tmp_path, held_in.model_copy(update={"properties": properties[how]}))
-    (target,) = silver_targets(settings, TABLE)
+    (target,) = lake_of(settings).silver(TABLE)
     versions, times = written(spark, target)
     if how == "log cleanup":
         week = (datetime.now(UTC) - timedelta(days=7)).timestamp()
@@ -189,7 +189,7 @@ def test_cleaned_up_version_fails_at_once_and_names_what_remains(spark: SparkSes
 
 def check_gone(spark: SparkSession, settings: Config, versions: list[int], times: list[datetime]) -> None:
     """Some of the versions are."""
-    table = silver_targets(settings, TABLE)[0].open(spark)
+    table = lake_of(settings).silver(TABLE)[0].open(spark)
     there = [version for version in versions if table.has(version)]
 
     assert 0 < len(there) < len(versions)
@@ -296,7 +296,7 @@ def test_bronze_and_gold_are_read_at_earlier_versions(
 def test_every_commit_of_three_table_types_is_readable(spark: SparkSession, tmp_path: Path) -> None:
     topic = Topic(COLUMNS)
     settings = config(tmp_path, *TABLE_TYPES.values(), deletes={"mode": "hard"})
-    lake, targets = Lake(spark, tmp_path, topic), silver_targets(settings, topic.table)
+    lake, targets = Lake(spark, tmp_path, topic), lake_of(settings).silver(topic.table)
     versions: dict[str, list[int]] = {target.name: [] for target in targets}
     for records in life(topic):
         lake.land(records)
@@ -313,7 +313,7 @@ def test_every_commit_of_three_table_types_is_readable(spark: SparkSession, tmp_
 @pytest.mark.deep
 def test_version_time_of_hudi_table_version_6(spark: SparkSession, tmp_path: Path) -> None:
     settings = config(tmp_path, TABLE_TYPES["hudi-mor"].model_copy(update={"table_version": 6}))
-    (target,) = silver_targets(settings, TABLE)
+    (target,) = lake_of(settings).silver(TABLE)
     versions, times = written(spark, target)
 
     found = [target.open(spark).version_at(milliseconds(time)) for time in times]

@@ -12,16 +12,16 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, LakeConfig, RunConfig
 from cdc_lake.errors import DataLossError, InfrastructureError, TableLockedError
-from cdc_lake.runs.context import Leases, end_report
+from cdc_lake.runs.context import Leases, Run, end_report, lake_of
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.runs.scheduler import TableScheduler, Work
 from cdc_lake.spark.session import planned_for
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.storage.local import LocalFiles
 
 
 @dataclass
-class Doing:
+class Doing(Work):
     """A fake: a layer whose tables have so many batches waiting, and which does what it is told in each turn."""
 
     waiting: dict[str, int | None]
@@ -46,7 +46,8 @@ def run(spark: SparkSession, tmp_path: Path) -> Callable[..., Report]:
 
     def over(doing: Doing, scheduler: TableScheduler | None = None) -> Report:
         report = Report(layer="silver")
-        leases = Leases(Config(lake=LakeConfig(root=str(tmp_path))), Storage(spark), report.run_id, report.layer)
+        config = Config(lake=LakeConfig(root=str(tmp_path)))
+        leases = Leases(lake_of(config), config.lake.lease, Storage(spark), report.run_id, report.layer)
         (scheduler or TableScheduler(spark=spark)).each_table(report, list(doing.waiting), doing, leases=leases)
         return report
 
@@ -236,7 +237,7 @@ def test_report_on_a_full_disk_is_logged_and_keeps_the_exit_code(
     if error:
         report.tables[0].fail(error)
 
-    end_report(LocalFiles(), Config(lake=LakeConfig(root=str(tmp_path))), report)
+    end_report(Run.begin(Config(lake=LakeConfig(root=str(tmp_path))), report), LocalFiles())
 
     assert report.exit_code == exit_code
     assert report.unwritten and f"{report.file_name}: No space left on device: " in report.unwritten.message
@@ -274,7 +275,7 @@ def test_standby_writes_a_report_only_when_its_state_changes(
                 raise DataLossError("a", "records are gone", "load it again")
 
         report = run(Doing({"a": 0 if state == "idle" else 1}, act), scheduler)
-        scheduler.end(storage, config, report)
+        scheduler.end(Run.begin(config, report), storage)
         told.append(report.is_news)
 
     assert told == [True, False, False, True, False, True, False, False]
@@ -285,7 +286,7 @@ def test_expired_reports_are_removed_once_a_day(spark: SparkSession, tmp_path: P
     config, storage = Config(lake=LakeConfig(root=str(tmp_path)), run=RunConfig(report_days=2)), Storage(spark)
     ages = {days: Report(layer="silver", started_at=datetime.now(UTC) - timedelta(days=days)) for days in (3, 1)}
     for report in ages.values():
-        end_report(storage, config, report)
+        end_report(Run.begin(config, report), storage)
 
     drafts = {age: tmp_path / "_runs" / f"{ages[1].file_name}.{age}.tmp" for age in ("01d", "0ff")}
     for draft in drafts.values():
@@ -293,12 +294,12 @@ def test_expired_reports_are_removed_once_a_day(spark: SparkSession, tmp_path: P
     os.utime(drafts["01d"], (1, 1))
 
     scheduler, newest = TableScheduler(1, spark), Report(layer="silver")
-    scheduler.end(storage, config, newest)
+    scheduler.end(Run.begin(config, newest), storage)
 
     kept = {file.name for file in (tmp_path / "_runs").iterdir()}
     assert kept == {ages[1].file_name, newest.file_name, drafts["0ff"].name}  # which another run may be writing
-    end_report(storage, config, ages[3])
-    scheduler.end(storage, config, newest)
+    end_report(Run.begin(config, ages[3]), storage)
+    scheduler.end(Run.begin(config, newest), storage)
     assert (tmp_path / "_runs" / ages[3].file_name).exists()
 
 

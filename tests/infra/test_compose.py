@@ -127,8 +127,8 @@ def test_jobs_env_sets_the_server_addresses(monkeypatch: pytest.MonkeyPatch) -> 
             monkeypatch.setenv(*line.split("=", 1))
     config = load_config(CHECKOUT / "conf" / "cdc-lake.yml")
 
-    assert kafka_address(config) == "localhost:9092"
-    assert registry_address(config) == "http://localhost:8080"
+    assert kafka_address(config.kafka, config.stack) == "localhost:9092"
+    assert registry_address(config.registry, config.stack) == "http://localhost:8080"
 
 
 def test_plugins_are_the_locked_jars(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from deployments import (
 from policy_lint import complaints, wildcards
 
 from cdc_lake.config import Config, LakeConfig, StorageConfig, TableConfig
-from cdc_lake.runs.context import lake_of, silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import Report
 
 REASONS = {
@@ -38,7 +38,7 @@ CONFIG = Config(
     lake=LakeConfig(root=f"arn:aws:s3:::{LAKE}"),
     defaults=TableConfig(storage=(StorageConfig(), StorageConfig(format="hudi", type="mor"))),
 )
-DELTA, HUDI = silver_targets(CONFIG, TOPIC)
+DELTA, HUDI = lake_of(CONFIG).silver(TOPIC)
 BRONZE, GOLD = lake_of(CONFIG).path("bronze", TOPIC), lake_of(CONFIG).path("gold", "film_revenue")
 ROOT = CONFIG.lake.root
 PART, LOG = "part-00000.snappy.parquet", "_delta_log/00000000000000000001.json"

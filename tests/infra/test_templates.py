@@ -33,7 +33,7 @@ from deployments import (
 
 from cdc_lake.catalogs.naming import names_of
 from cdc_lake.config import CHECKOUT, Config, load_config
-from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.spark.jars import read_lock
 from cdc_lake.spark.session import SPARK_DEFAULTS
 
@@ -239,7 +239,7 @@ def test_created_databases_are_those_the_catalog_uses() -> None:
     wanted = {names_of(config.catalog, "bronze", "pagila.public.film")[0], names_of(config.catalog, "gold", "x")[0]}
     for silver in (held, held[::-1]):
         several = config.model_copy(update={"defaults": config.defaults.model_validate({"storage": silver})})
-        targets = silver_targets(several, "pagila.public.film")
+        targets = lake_of(several).silver("pagila.public.film")
         wanted |= {names_of(config.catalog, "silver", target.name)[0] for target in targets}
     databases = stack(hudi=True).of_type("AWS::Glue::Database").values()
 

@@ -16,7 +16,7 @@ from cdc_lake.config import load_config
 from cdc_lake.demo import sample
 from cdc_lake.embedded.connectors import postgres_connector_config, put_connector
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.hudi import HudiTable
 
@@ -70,7 +70,7 @@ def test_artists_landed_as_avro_files(spark: SparkSession, stack: Stack, tmp_pat
     )
     put_connector(stack.endpoints["connect"], NAME, wanted)
     sink = FakeSink(stack.endpoints["kafka"], config, tmp_path / "landing")
-    targets = [(target, target.open(spark)) for target in silver_targets(config, TOPIC)]
+    targets = [(target, target.open(spark)) for target in lake_of(config).silver(TOPIC)]
     instants: list[list[int]] = []
 
     left_out = 0

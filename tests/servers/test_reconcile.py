@@ -24,7 +24,7 @@ from cdc_lake.operations.reconcile import run_reconcile
 from cdc_lake.reconcile import catalogue, ranges
 from cdc_lake.reconcile.postgres import open_snapshot
 from cdc_lake.reconcile.rows import NEVER_THERE
-from cdc_lake.runs.context import lake_of, silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.tables.progress import SilverProgress
@@ -178,7 +178,7 @@ class Lake:
             f"{name if name in columns else f'CAST(null AS {kind})'} AS {name}" for name, kind in SILVER_META.items()
         )
         key = f"to_json(struct({', '.join(keys)}), map('ignoreNullFields', 'false'))"
-        (target,) = silver_targets(self.config, topic)
+        (target,) = lake_of(self.config).silver(topic)
         frame = self._spark.createDataFrame(values, schema)
         rows = frame.selectExpr(*(f"`{name}`" for name in held), *meta, f"{key} AS __key")
         following = SilverProgress(run_id="by hand", commit=commit, keys=tuple(sorted(keys)), **progress)

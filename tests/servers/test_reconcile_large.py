@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from cdc_lake.columns import SILVER_META
 from cdc_lake.config import load_config
 from cdc_lake.embedded.stack import Stack
-from cdc_lake.runs.context import lake_of, silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.tables.progress import SilverProgress
 
 COMMAND = Path(sys.executable).with_name("cdc-lake")
@@ -58,7 +58,7 @@ def settings(stack: Stack, spark: SparkSession, tmp_path: Path) -> Path:
     rows = spark.range(1, ROWS + 1).selectExpr(
         *HELD, *(f"CAST({meta.get(name, 'null')} AS {kind}) AS {name}" for name, kind in SILVER_META.items())
     )
-    (target,) = silver_targets(config, TOPIC)
+    (target,) = lake_of(config).silver(TOPIC)
     target.open(spark).overwrite(rows, SilverProgress(run_id="by hand", commit=1, keys=("id",)))
     return file
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, LakeConfig, TableConfig
 from cdc_lake.registries.registry import RegisteredSchema
-from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import TableReport
 from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.delta import DeltaLakeTable
@@ -112,7 +112,7 @@ class Lake:
         """One run of silver; its rows by key."""
         (done,) = run_silver(self._config, [self._topic], self._spark).tables
         assert done.error is None, done.error
-        (silver,) = silver_targets(self._config, self._topic)
+        (silver,) = lake_of(self._config).silver(self._topic)
         return {one["id"]: one for one in silver.open(self._spark).read().collect()}
 
     def table(self, layer: str) -> DeltaLakeTable:

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lake.columns import SILVER_META
 from cdc_lake.config import Config
-from cdc_lake.runs.context import silver_targets
+from cdc_lake.runs.context import lake_of
 from cdc_lake.tables.progress import SilverProgress
 
 Change = Mapping[int, tuple[Any, ...] | None]
@@ -38,7 +38,7 @@ class SilverByHand:
 
     def merge(self, topic: str, rows: DataFrame) -> None:
         """One commit of silver's; of the columns behind the source's those that are given."""
-        (target,) = silver_targets(self._config, topic)
+        (target,) = lake_of(self._config).silver(topic)
         silver = target.open(self._spark)
         before = silver.progress()
         commit = before.commit + 1 if before else 1

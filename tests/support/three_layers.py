@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import Config, GoldConfig, LakeConfig, StorageConfig, TableConfig
 from cdc_lake.gold.run import run_gold
-from cdc_lake.runs.context import open_gold, silver_targets
+from cdc_lake.runs.context import lake_of, open_gold
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.silver.run import run_silver
 from support.events import OPTIONAL_INT, Topic
@@ -45,7 +45,7 @@ class Lake:
             gold=GoldConfig(models=str(root / "models")),
             defaults=TableConfig(storage=silver, **settings),
         )
-        self.targets = silver_targets(self.config, self.topic.table)
+        self.targets = lake_of(self.config).silver(self.topic.table)
         self._lsn = 0
 
     def change(self, *keys: int) -> None:
@@ -98,7 +98,8 @@ class Lake:
             rows = target.open(self.spark).read().select("id", "n").collect()
             assert sorted(map(tuple, rows)) == sorted(self.source.items()), target.name
         halves = [(half, [n for key, n in self.source.items() if key % 2 == half]) for half in (0, 1)]
-        found = open_gold(self.config, "per_half", self.spark).read().select("half", "things", "n").collect()
+        gold = open_gold(lake_of(self.config), self.config.gold.models, "per_half", self.spark)
+        found = gold.read().select("half", "things", "n").collect()
         assert sorted(map(tuple, found)) == [(half, len(those), sum(those)) for half, those in halves]
 
     def back_up(self, *layers: str) -> Callable[[], None]:

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 from cdc_lake.catalogs.catalog import Column, Entry, check_is_ours, differences, plain_location
 from cdc_lake.catalogs.listings import delta_listing, hudi_listings
 from cdc_lake.catalogs.naming import colliding, former_name, names_of
-from cdc_lake.config import CatalogConfig, Config, StackConfig, endpoints_file, metastore_address
+from cdc_lake.config import CatalogConfig, StackConfig, endpoints_file, metastore_address
 from cdc_lake.decode.declared import column_comments
 from cdc_lake.errors import ConfigError, ForeignEntryError
 
@@ -119,15 +119,15 @@ def test_listed_tables_keep_the_former_default_name() -> None:
     ("addresses", "todo"), [(None, "cdc-lake stack up"), ({"kafka": "127.0.0.1:1"}, "cdc-lake stack up --metastore")]
 )
 def test_missing_embedded_metastore_names_the_fix(tmp_path: Path, addresses: dict[str, str] | None, todo: str) -> None:
-    config = Config(stack=StackConfig(folder=str(tmp_path)), catalog=settings(type="hive", uri="embedded"))
+    catalog, stack = settings(type="hive", uri="embedded"), StackConfig(folder=str(tmp_path))
     if addresses is not None:
         endpoints_file(tmp_path).write_text(json.dumps(addresses))
 
     with pytest.raises(ConfigError, match=todo):
-        metastore_address(config)
+        metastore_address(catalog, stack)
     endpoints_file(tmp_path).write_text(json.dumps({"metastore": "thrift://127.0.0.1:9083"}))
-    assert metastore_address(config) == "thrift://127.0.0.1:9083"
-    assert metastore_address(Config(catalog=settings(type="hive"))) is None
+    assert metastore_address(catalog, stack) == "thrift://127.0.0.1:9083"
+    assert metastore_address(settings(type="hive"), stack) is None
 
 
 def test_delta_table_is_listed_with_all_or_one_generic_column() -> None:

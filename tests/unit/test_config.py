@@ -279,9 +279,9 @@ def test_embedded_address_without_a_stack_names_stack_up(tmp_path: Path) -> None
     config = load_config(written(tmp_path, "stack: {folder: nothing}"))
 
     with pytest.raises(ConfigError, match=r"kafka: embedded: .*stack up"):
-        kafka_address(config)
+        kafka_address(config.kafka, config.stack)
     with pytest.raises(ConfigError, match=r"registry: embedded: .*stack up"):
-        registry_address(config)
+        registry_address(config.registry, config.stack)
 
 
 def test_embedded_address_is_read_from_the_stack(tmp_path: Path) -> None:
@@ -290,10 +290,10 @@ def test_embedded_address_is_read_from_the_stack(tmp_path: Path) -> None:
     (tmp_path / "stack" / "endpoints.json").write_text(json.dumps(addresses))
     config = load_config(written(tmp_path, "stack: {folder: stack}"))
 
-    assert kafka_address(config) == "127.0.0.1:9"
-    assert registry_address(config) == "http://127.0.0.1:8"
+    assert kafka_address(config.kafka, config.stack) == "127.0.0.1:9"
+    assert registry_address(config.registry, config.stack) == "http://127.0.0.1:8"
     by_ccompat = load_config(written(tmp_path, "stack: {folder: stack}\nregistry: {type: ccompat}"))
-    assert registry_address(by_ccompat) == "http://127.0.0.1:8/apis/ccompat/v7"
+    assert registry_address(by_ccompat.registry, by_ccompat.stack) == "http://127.0.0.1:8/apis/ccompat/v7"
 
 
 def test_relative_paths_start_at_the_folder_of_the_file(tmp_path: Path) -> None:
@@ -388,10 +388,13 @@ def test_source_database_is_configured_by_prefix_or_embedded(tmp_path: Path, mon
         written(tmp_path, "databases: {shop: {url: env:SHOP_URL}, till: {url: 'file:address'}}\nstack: {folder: stack}")
     )
 
-    assert database_url(config, "shop").get_secret_value() == address
-    assert database_url(config, "till").get_secret_value() == address
-    assert database_url(config, "pagila").get_secret_value() == "postgresql://postgres@127.0.0.1:1/pagila"
-    assert "secret" not in repr(database_url(config, "shop"))
+    assert database_url(config.databases, config.stack, "shop").get_secret_value() == address
+    assert database_url(config.databases, config.stack, "till").get_secret_value() == address
+    assert (
+        database_url(config.databases, config.stack, "pagila").get_secret_value()
+        == "postgresql://postgres@127.0.0.1:1/pagila"
+    )
+    assert "secret" not in repr(database_url(config.databases, config.stack, "shop"))
 
 
 def test_non_postgres_address_is_refused_without_showing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,7 +402,7 @@ def test_non_postgres_address_is_refused_without_showing_it(tmp_path: Path, monk
     config = load_config(written(tmp_path, "databases: {shop: {url: env:SHOP_URL}}"))
 
     with pytest.raises(ConfigError, match=r"databases\.shop\.url: it is not the address of a Postgres") as caught:
-        database_url(config, "shop")
+        database_url(config.databases, config.stack, "shop")
 
     assert "secret" not in str(caught.value)
     assert caught.value.exit_code == 2

@@ -55,7 +55,8 @@ def settings(folder: Path, kind: str, url: str, more: str = "") -> Config:
 
 
 def opened(folder: Path, kind: str, url: str, more: str = "") -> Registry:
-    return open_registry(settings(folder, kind, url, more))
+    config = settings(folder, kind, url, more)
+    return open_registry(config.registry, config.stack)
 
 
 def first(registry: Registry) -> RegisteredSchema | None:
@@ -386,7 +387,7 @@ def test_secrets_are_in_no_repr_error_or_log(
     said = [repr(config), config.model_dump_json()]
 
     try:
-        registry = open_registry(config)
+        registry = open_registry(config.registry, config.stack)
         said += [repr(registry), repr(vars(registry))]
         registry.check()
     except CdcLakeError as error:

@@ -6,6 +6,7 @@ import pytest
 
 from cdc_lake.config import Config, LakeConfig
 from cdc_lake.runs import scheduler as turns
+from cdc_lake.runs.context import Run
 from cdc_lake.runs.report import Report
 from cdc_lake.runs.scheduler import NewData, TableScheduler
 from cdc_lake.storage.local import LocalFiles
@@ -34,8 +35,8 @@ def test_session_is_short_if_little_is_new(
     scheduler, names = TableScheduler(is_continuous=is_continuous), [str(number) for number in range(len(found))]
     by_name = dict(zip(names, found, strict=True))
 
-    report = Report(layer="silver")
-    assert not scheduler.finds_nothing_new(config, report, LocalFiles(), names, lambda done: by_name[done.table])
+    run = Run.begin(config, Report(layer="silver"))
+    assert not scheduler.finds_nothing_new(run, LocalFiles(), names, lambda done: by_name[done.table])
     scheduler.spark(config, "a run")
 
     assert asked == [is_short]
@@ -45,6 +46,6 @@ def test_failed_check_without_spark_leaves_the_error_to_spark(tmp_path: Path) ->
     def look(done: object) -> NewData:
         raise OSError("the folder cannot be read")
 
-    config = Config(lake=LakeConfig(root=str(tmp_path)))
+    run = Run.begin(Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver"))
 
-    assert not TableScheduler().finds_nothing_new(config, Report(layer="silver"), LocalFiles(), ["one"], look)
+    assert not TableScheduler().finds_nothing_new(run, LocalFiles(), ["one"], look)

@@ -1,0 +1,68 @@
+"""Opens what a run reads from: the source of records, and the registry of their schemas."""
+
+from collections.abc import Callable
+from functools import cache
+
+from pyspark.sql import SparkSession
+
+from cdc_lake.brokers import broker_login
+from cdc_lake.config import Config, kafka_address
+from cdc_lake.errors import ConfigError
+from cdc_lake.registries import open_registry, open_subjects
+from cdc_lake.registries.registry import Registry
+from cdc_lake.registries.subjects import KEY_SUFFIX
+from cdc_lake.sources.files import TopicFiles
+from cdc_lake.sources.kafka import Broker
+from cdc_lake.sources.logs import TopicSource
+
+
+def open_source(config: Config, spark: Callable[[], SparkSession]) -> TopicSource:
+    """The source of records that the settings name: Kafka, or files of a sink connector.
+
+    Args:
+        config: the settings.
+        spark: returns the session, which only files need.
+
+    Raises:
+        ConfigError: the settings lack the broker's address or login.
+    """
+    if config.files.root:
+        return TopicFiles(config.files.root, config.lake.root, spark, _key_schemas(config))
+    login, timeout = broker_login(config.kafka), config.kafka.timeout_seconds
+    return Broker(kafka_address(config.kafka, config.stack), timeout, login, config.kafka.warnings)
+
+
+def _key_schemas(config: Config) -> Callable[[str], str | None]:
+    """Looks up key schemas in the registry, because rows of files have no keys."""
+    subjects = cache(lambda: open_subjects(config.registry, config.stack))
+
+    @cache
+    def key_schema(topic: str) -> str | None:
+        if config.table(topic).key_of_rows != ():
+            return None
+        todo = "set `merge.keys` of the table to its key columns"
+        try:
+            found = subjects().version(f"{topic}{KEY_SUFFIX}")
+        except ConfigError as error:
+            what = f"files have no keys, and there is no registry with the key's schema ({error.where}: {error.what})"
+            raise ConfigError(topic, what, f"{todo}, or configure the registry") from error
+        if found is None:
+            what = f"files have no keys, and the registry does not have the key's schema `{topic}{KEY_SUFFIX}`"
+            raise ConfigError(topic, what, todo)
+        return found.text
+
+    return key_schema
+
+
+def checked_registry(config: Config) -> Registry | None:
+    """The registry of the settings, after a test request; None if records come from files, which contain their schemas.
+
+    Raises:
+        ConfigError: it refuses the credentials, or the settings do not fit it.
+        InfrastructureError: it does not respond.
+    """
+    if config.files.root:
+        return None
+    registry = open_registry(config.registry, config.stack)
+    registry.check()
+    return registry

@@ -1,0 +1,156 @@
+"""Commits one batch to silver: merges or appends its rows, and widens columns first if the batch needs it."""
+
+from pyspark.sql import functions as F
+
+from cdc_lake import failpoints
+from cdc_lake.columns import quoted
+from cdc_lake.fold.table_events import TableEvents
+from cdc_lake.runs.report import check_totals
+from cdc_lake.silver.append import ahead, appended, may_repeat, remember, statistics
+from cdc_lake.silver.batch import Batch
+from cdc_lake.silver.evolution import check_steps
+from cdc_lake.silver.merge import fold_events
+from cdc_lake.silver.next_batch import BronzeState
+from cdc_lake.silver.reader import BatchSchemas
+from cdc_lake.silver.table_run import SilverRun
+from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.progress import SilverProgress
+
+
+def commit_batch(
+    run: SilverRun, first: int, last: int, progress: SilverProgress | None, bronze: BronzeState
+) -> SilverProgress | None:
+    """Fold bronze's batches `first` to `last` into silver, in one commit.
+
+    Returns:
+        The progress as read back; `progress` itself if there was nothing yet to make a table of.
+
+    Raises:
+        RefusedError: there are truncates, and the table's settings do not let them be applied.
+        DataLossError: the source's log was reset, and the settings say to stop.
+        UnsupportedError: the primary key is another than before.
+        SchemaChangeError: the columns are others, and the settings do not allow what that brings.
+        ExpectationError: values do not go into the types that the settings name, or are not what they are to be.
+        TableLockedError: another run was first; nothing is changed.
+    """
+    consumed = bronze.consumed(last)
+    if progress is None:
+        next_progress = SilverProgress(run_id=run.run_id, commit=1, **consumed)
+    else:
+        next_progress = progress.next(run.run_id, **consumed)
+        is_at_end = last == bronze.landed.commit
+        if run.settings.merge.mode == "append" and (run.is_comparison or (progress.again and is_at_end)):
+            next_progress = next_progress.model_copy(update={"again": ahead(run, bronze.landed)})
+    with run.done.phase("read"):
+        rows = run.bronze.where(F.col("batch").between(first, last) & (F.col("status") == "ok")).persist()
+    try:
+        batch = Batch(run, first, last, progress, rows)
+        with run.done.phase("read"):
+            total = batch.counts.total
+        return _commit(batch, next_progress) if total else _skip(run, progress, next_progress)
+    finally:
+        rows.unpersist()
+
+
+def _commit(batch: Batch, next_progress: SilverProgress) -> SilverProgress | None:
+    run = batch.run
+    with run.done.phase("plan"):
+        # Appending does not change existing rows.
+        happened = TableEvents() if run.settings.merge.mode == "append" else batch.table_events
+        if batch.schemas is None:
+            return _skip(run, batch.progress, next_progress)
+        check_steps(run.done.table, batch.schemas.layout_change.steps, run.settings.schema_.evolution)
+        batch.check_casts()
+    if run.settings.merge.mode == "append":
+        return _append(batch, batch.schemas, next_progress)
+    with run.done.phase("fold"):
+        outcome = fold_events(batch)
+    outcome.check_log()
+    counts = outcome.counted()
+    check_totals(run.done.table, batch.counts.total, **counts)
+    is_wider = batch.progress is not None and outcome.schemas.layout_change.is_wider
+    commit = next_progress.commit + (1 if is_wider else 0)  # widening is a commit of its own
+    # Before widening: Delta refuses plans that read the table's earlier schema.
+    result = outcome.changes(commit)
+    if is_wider:
+        with run.done.phase("widen"):
+            next_progress = _widen(batch, outcome.schemas, next_progress)
+    failpoints.reach("silver.after_plan", batch=commit)
+    with run.done.phase("write"):
+        run.check_lease()
+        now = {**outcome.schemas.progress_fields(next_progress.defaulted), "side": outcome.remember(commit)}
+        next_progress = next_progress.model_copy(update=now)
+        failpoints.reach("silver.after_side", batch=commit)
+        run.check_lease()
+        next_progress = run.silver.merge(result, list(outcome.layout.keys), next_progress).progress
+        failpoints.reach("silver.after_merge", batch=commit)
+    run.done.count(events=batch.counts.total, **counts, stale=outcome.totals.stale, refolded=outcome.totals.refolded)
+    for warning in batch.warnings(happened):
+        run.done.warn(warning)
+    return next_progress
+
+
+def _append(batch: Batch, schemas: BatchSchemas, next_progress: SilverProgress) -> SilverProgress:
+    """Append the batch's rows; see `silver.append`."""
+    run, counts = batch.run, batch.counts
+    if schemas.layout_change.is_wider:
+        with run.done.phase("widen"):
+            next_progress = _widen(batch, schemas, next_progress)
+    commit = next_progress.commit
+    rows = appended(batch, schemas, commit)
+    parts = {
+        "truncates": counts.truncates,
+        "paired_tombstones": counts.paired_tombstones,
+        "rejected": batch.rejected.count() if batch.rejected is not None else 0,
+    }
+    failpoints.reach("silver.after_plan", batch=commit)
+    with run.done.phase("write"):
+        run.check_lease()
+        now = {**schemas.progress_fields(next_progress.defaulted), "side": remember(batch, commit)}
+        next_progress = next_progress.model_copy(update=now)
+        failpoints.reach("silver.after_side", batch=commit)
+        run.check_lease()
+        assert isinstance(run.silver, DeltaLakeTable), "`TableConfig.check` allows Delta only"
+        made = run.silver.append(rows, next_progress, adds_columns=True, statistics=statistics(rows))
+        failpoints.reach("silver.after_merge", batch=commit)
+    expected = counts.total - sum(parts.values())
+    number = run.silver.rows_added(made.version)
+    if number is None:  # a concurrent maintenance run committed first
+        number = expected
+    if may_repeat(batch):
+        parts["already_there"] = expected - number
+    check_totals(run.done.table, counts.total, appended=number, **parts)
+    run.done.count(events=counts.total, appended=number, **parts)
+    for warning in batch.warnings(TableEvents()):
+        run.done.warn(warning)
+    next_progress = made.progress
+    return next_progress
+
+
+def _widen(batch: Batch, schemas: BatchSchemas, next_progress: SilverProgress) -> SilverProgress:
+    """Rewrite the table, with unchanged rows, in columns wide enough for the batch, as a separate commit.
+
+    Returns:
+        The progress for the batch's own commit, which is the next.
+    """
+    run, before = batch.run, batch.progress
+    assert before is not None, "a new table has no rows to rewrite"
+    rows = schemas.with_key(batch.silver) if schemas.layout.keys else batch.silver
+    columns = {
+        name: F.col(quoted(name)).cast(kind) for name, kind in schemas.layout.columns.items() if name in rows.columns
+    }
+    rows = rows.withColumns(columns)
+    run.check_lease()
+    wide = before.next(run.run_id)
+    run.silver.overwrite(rows, wide)
+    failpoints.reach("silver.after_widen", batch=next_progress.commit)
+    return next_progress.model_copy(update={"commit": next_progress.commit + 1, "follows": wide.nonce})
+
+
+def _skip(run: SilverRun, progress: SilverProgress | None, next_progress: SilverProgress) -> SilverProgress | None:
+    """Consume batches without events: control records, quarantined records."""
+    if progress is None:
+        return None
+    with run.done.phase("write"):
+        run.check_lease()
+        return run.silver.advance(next_progress).progress
