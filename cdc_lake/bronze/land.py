@@ -33,7 +33,7 @@ from cdc_lake.failpoints import reach
 from cdc_lake.lake.lake import check_holds_no_tables
 from cdc_lake.runs.catalog_sync import check_catalog_name
 from cdc_lake.runs.report import TableReport, check_totals
-from cdc_lake.sources.logs import Span, has_no_room_for_a_timestamp
+from cdc_lake.sources.logs import Span, count_offsets, has_no_room_for_a_timestamp
 from cdc_lake.spark.session import planned_for
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.progress import BronzeProgress
@@ -71,7 +71,7 @@ def land_next(run: Landing) -> bool:
         # An empty topic gets a table, so that silver finds one; and an accepted loss is recorded once.
         spans = {p: Span(offset, offset) for p, offset in position.items()}
     if spans:
-        with planned_for(run.spark, rows=sum(span.end - span.start for span in spans.values())):
+        with planned_for(run.spark, rows=count_offsets(spans)):
             before = starting_progress(run, _land_batch(run, spans, before))
         position = before.offsets[run.log.id]
         done.status, done.batches = "ok", done.batches + 1
@@ -184,7 +184,7 @@ def _scan_batch(
     """Read and scan records; see `scan_records`. Shortens the spans until they fit into `max_bytes`."""
     spans, records, summary = _read_and_scan(run, spans)
     while summary.memory_bytes > run.max_bytes:
-        number = sum(span.end - span.start for span in spans.values())
+        number = count_offsets(spans)
         fewer = max(number * run.max_bytes // (2 * summary.memory_bytes), 1)
         shorter = batch_spans(run.log, before.offsets[run.log.id], before.again, fewer)
         if shorter == spans:

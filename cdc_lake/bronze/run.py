@@ -21,7 +21,7 @@ from cdc_lake.runs.context import Run, select
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import NewData, TableScheduler, Work
 from cdc_lake.runs.servers import checked_registry, open_source
-from cdc_lake.sources.logs import Span, TopicLog, TopicSource
+from cdc_lake.sources.logs import Span, TopicLog, TopicSource, count_offsets
 from cdc_lake.storage.files import Files
 from cdc_lake.tables.progress import BronzeProgress
 
@@ -97,7 +97,7 @@ class _TopicLag:
         lake, log = self.run.lake, self.logs[done.table]
         if not log.problem and not lake.holds(self.files, "bronze", done.table):
             # An empty topic gets a table, too.
-            return NewData(max(sum(span.end - span.start for span in unread(log, {}).values()), 1))
+            return NewData(max(count_offsets(unread(log, {})), 1))
         found = lake.newest_bronze(self.files, done.table)
         lag = self.lag(found.progress, done) if found else None
         return None if lag is None else NewData(lag)
@@ -120,12 +120,12 @@ class _TopicLag:
         done.lag_before = done.lag_after = lag_by_partition(log, position)
         done.consumed_from = done.consumed_to = {str(p): offset for p, offset in position.items()}
         left = unread(log, position)
-        return 0 if self._can_wait(log, left, progress) else sum(span.end - span.start for span in left.values())
+        return 0 if self._can_wait(log, left, progress) else count_offsets(left)
 
     def _can_wait(self, log: TopicLog, left: Mapping[int, Span], progress: BronzeProgress) -> bool:
         """Whether the new records are few, and none is older than `max_latency_seconds`."""
         read = self.run.config.table(log.name).read
-        number = sum(span.end - span.start for span in left.values())
+        number = count_offsets(left)
         if not (self.is_continuous and read.min_batch_bytes and number and progress.record_bytes):
             return False
         if number * progress.record_bytes >= read.min_batch_bytes or number >= read.max_records_per_batch:

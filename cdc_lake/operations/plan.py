@@ -22,7 +22,7 @@ from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.events import sent_columns
 from cdc_lake.silver.evolution import LayoutChange, check_steps, evolve_layout
 from cdc_lake.silver.table_run import SilverRun, check_columns, read_only_run
-from cdc_lake.sources.logs import TopicLog, TopicSource, offsets_of
+from cdc_lake.sources.logs import TopicLog, TopicSource, count_offsets, offsets_of
 from cdc_lake.spark.session import build_session, is_little
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import progress_of
@@ -177,7 +177,7 @@ class _TopicPlanner:
         left = unread(log, progress.offsets.get(log.id, {}) if progress else before)
         found.consumed_from = {str(p): offset for p, offset in before.items()}
         found.consumed_to = {str(p): span.end for p, span in log.partitions.items()}
-        found.records = sum(span.end - span.start for span in left.values())
+        found.records = count_offsets(left)
         if progress is None:
             found.what = "creates the table" if found.records else "nothing: the topic is empty"
         else:

@@ -20,7 +20,7 @@ from cdc_lake.lake.readers import BronzeState, FilesReader, Reader, SparkReader,
 from cdc_lake.runs.context import PARALLEL_READS, lake_of, needs_hadoop, select_landed
 from cdc_lake.runs.report import Report
 from cdc_lake.runs.servers import open_source
-from cdc_lake.sources.logs import TopicLog, TopicSource
+from cdc_lake.sources.logs import TopicLog, TopicSource, count_offsets
 from cdc_lake.spark.session import build_session, lake_files
 from cdc_lake.storage.files import Files
 from cdc_lake.storage.hadoop import Storage
@@ -192,7 +192,7 @@ def _add_lag(bronze: TableStatus, progress: BronzeProgress, log: TopicLog, sourc
     if log.problem is not None:
         return
     left = unread(log, progress.offsets.get(log.id, {}))
-    bronze.behind_records = sum(span.end - span.start for span in left.values())
+    bronze.behind_records = count_offsets(left)
     firsts = {partition: span.start for partition, span in left.items()}
     oldest = source.timestamps_ms(log.name, firsts).values() if firsts else ()
     bronze.behind_seconds = _seconds_since(min(oldest, default=None))

@@ -21,7 +21,7 @@ from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.sources.file_headers import FileHeaders, unreadable_error
 from cdc_lake.sources.file_names import HIDDEN, TopicFile, topic_files, with_following
 from cdc_lake.sources.file_rows import FileRows
-from cdc_lake.sources.logs import Span, TopicLog
+from cdc_lake.sources.logs import Span, TopicLog, count_offsets
 from cdc_lake.storage.hadoop import Storage, translated
 
 KeySchema = Callable[[str], str | None]
@@ -124,7 +124,7 @@ class TopicFiles:
 
     def skipped_records(self, spans: Mapping[int, Span], records: int) -> int:
         """See `TopicSource`: the offsets without a row."""
-        return sum(span.end - span.start for span in spans.values()) - records
+        return count_offsets(spans) - records
 
     @cached_property
     def _storage(self) -> Storage:

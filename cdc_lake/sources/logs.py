@@ -24,6 +24,11 @@ class Span:
     end: int
 
 
+def count_offsets(spans: Mapping[int, Span]) -> int:
+    """The number of offsets in the spans of all partitions; see `Span`."""
+    return sum(span.end - span.start for span in spans.values())
+
+
 @dataclass(frozen=True)
 class TopicLog:
     """The current log of a topic.
