@@ -96,6 +96,14 @@ def test_rules_run_without_spark(room: str) -> None:
     assert not [name for name in names if name.startswith("pyspark")]
 
 
+@pytest.mark.parametrize("room", sorted({room for room, row in ROW_OF.items() if row > ROW_OF["runs"]} - {"config"}))
+def test_rooms_below_the_runs_take_sections_of_the_settings(room: str) -> None:
+    names = {name for file in FILES if room_of(file) == room for name in imported(file)}
+
+    assert names
+    assert not names & {"cdc_lake.config.Config", "cdc_lake.config.settings.Config"}
+
+
 @pytest.mark.parametrize("module", ["comparer", "comparer_types", "tap"])
 def test_comparer_imports_nothing_from_the_product(module: str) -> None:
     names = set(imported(PACKAGE / "demo" / f"{module}.py"))
