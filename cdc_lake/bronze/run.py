@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from cdc_lake import failpoints
 from cdc_lake.bronze.dead_letters import is_due
 from cdc_lake.bronze.land import land_next
 from cdc_lake.bronze.landing import BronzeRun, Landing
@@ -17,6 +18,7 @@ from cdc_lake.catalogs.naming import colliding
 from cdc_lake.config import Config
 from cdc_lake.lake.lake import is_table_name
 from cdc_lake.registries.registry import Registry
+from cdc_lake.runs.catalog_sync import sync_catalog_after_run
 from cdc_lake.runs.context import Run, select
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import NewData, TableScheduler, Work
@@ -68,7 +70,7 @@ def run_bronze(
     if scheduler.finds_nothing_new(run, files, topics, look.without_spark):
         return run.report
     registry = registry or checked_registry(config)
-    with scheduler.open(run, syncs_catalog=True) as opened:
+    with scheduler.open(run) as opened:
         bronze = BronzeRun(
             opened,
             source,
@@ -79,6 +81,8 @@ def run_bronze(
             min(scheduler.parallel, len(topics)),
         )
         scheduler.each_table(run.report, topics, _BronzeWork(bronze, logs, look), leases=opened.leases)
+        sync_catalog_after_run(opened)
+        failpoints.reach("bronze.before_report")
     return run.report
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from cdc_lake import failpoints
 from cdc_lake.config import Config
 from cdc_lake.config.gold_models import GoldModel, model_names, read_model
 from cdc_lake.errors import NoProgressError
@@ -17,6 +18,7 @@ from cdc_lake.gold.outbox import is_due, send_due
 from cdc_lake.gold.query import Source
 from cdc_lake.gold.refresh import Comparison, ModelRun, refresh
 from cdc_lake.lake.lake import Lake
+from cdc_lake.runs.catalog_sync import sync_catalog_after_run
 from cdc_lake.runs.context import OpenRun, Run, select
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import NewData, TableScheduler, Work
@@ -56,9 +58,11 @@ def run_gold(
     files = scheduler.files(run.lake)
     if scheduler.finds_nothing_new(run, files, names, partial(_new_without_spark, run.lake, files, chosen)):
         return run.report
-    with scheduler.open(run, syncs_catalog=True) as opened:
+    with scheduler.open(run) as opened:
         work = _GoldWork(opened, chosen, opened.lake.names(opened.storage, "silver"))
         scheduler.each_table(run.report, names, work, leases=opened.leases)
+        sync_catalog_after_run(opened)
+        failpoints.reach("gold.before_report")
     return run.report
 
 

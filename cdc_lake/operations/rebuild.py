@@ -16,6 +16,7 @@ from cdc_lake.lake.lake import BronzeTable, SilverTarget
 from cdc_lake.operations.rebuild_key import find_key_change, former_deletes
 from cdc_lake.operations.time_travel import as_struct, rows_until, same
 from cdc_lake.points import Offset, SourceTime
+from cdc_lake.runs.catalog_sync import sync_catalog_after_run
 from cdc_lake.runs.context import OpenRun, Run, select
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler, Work
@@ -84,13 +85,15 @@ def run_rebuild(
     """
     run, options = Run.begin(config, Report(layer="rebuild")), options or RebuildOptions()
     scheduler = scheduler or TableScheduler(spark=spark)
-    with scheduler.open(run, layer="silver", is_command=True, syncs_catalog=True) as opened:
+    with scheduler.open(run, layer="silver", is_command=True) as opened:
         lake = opened.lake
         targets = {target.name: target for topic in lake.names(opened.storage) for target in lake.silver(topic)}
         names = select(tables, list(targets), f"table in {lake.folder('silver')}", "see `silver` in the settings")
         if options.shown is not None:
             names = [name for name in names if name in options.shown]
         scheduler.each_table(run.report, names, _Rebuild(opened, targets, options), leases=opened.leases)
+        sync_catalog_after_run(opened)
+        failpoints.reach("rebuild.before_report")
     return run.report
 
 

@@ -27,7 +27,7 @@ from cdc_lake.lake.lake import Lake
 from cdc_lake.lake.open import gold_table
 from cdc_lake.lake.readers import FilesReader, Reader, SparkReader, without_spark
 from cdc_lake.partitioning import joint_name
-from cdc_lake.runs.context import PARALLEL_READS, Run, lake_of, needs_hadoop, select
+from cdc_lake.runs.context import PARALLEL_READS, OpenRun, Run, lake_of, needs_hadoop, select
 from cdc_lake.runs.report import Failure
 from cdc_lake.spark.session import build_session, hadoop, is_alive, lake_files
 from cdc_lake.storage.files import Files
@@ -65,31 +65,26 @@ class CatalogReport(BaseModel):
         return [one for one in self.entries if one.differences]
 
 
-def sync_catalog_after_run(run: Run, spark: SparkSession, layer: str) -> None:
+def sync_catalog_after_run(run: OpenRun) -> None:
     """Update the entries of the tables that a run committed to, and those that are marked as not up to date.
 
     Problems become warnings in the table's report: `catalog: behind: …`.
-
-    Args:
-        run: the run.
-        spark: the session.
-        layer: the layer of the tables.
     """
-    if run.config.catalog.type == "none" or layer not in run.config.catalog.layers:
+    if run.config.catalog.type == "none" or run.layer not in run.config.catalog.layers:
         return
     with run.report.phase("catalog"):
-        _sync_after_run(run, spark, layer)
+        _sync_after_run(run)
 
 
-def _sync_after_run(run: Run, spark: SparkSession, layer: str) -> None:
-    if not is_alive(spark):
+def _sync_after_run(run: OpenRun) -> None:
+    if not is_alive(run.spark):
         for done in run.report.tables:
             if done.status == "ok":
                 done.warn("catalog: behind: the driver's JVM has exited; run `cdc-lake catalog sync`")
         return
-    storage = Storage(spark)
+    storage, layer = run.storage, run.layer
     behind = set(storage.names(run.lake.catalog_mark(layer)))
-    writer = _CatalogWriter(run, spark)
+    writer = _CatalogWriter(run)
     for done in run.report.tables:
         if done.status != "ok" and done.table not in behind:
             continue
@@ -233,10 +228,8 @@ def check_catalog_name(lake: Lake, storage: Storage, layer: str, table: str, oth
 class _CatalogWriter:
     """Updates the entries of one table after the other. If the catalog does not respond, it is not called again."""
 
-    def __init__(self, run: Run, spark: SparkSession) -> None:
-        self._config = run.config
-        self._lake = run.lake
-        self._spark = spark
+    def __init__(self, run: OpenRun) -> None:
+        self._run = run
         self._catalog: Catalog | None = None
         self._down: InfrastructureError | None = None
 
@@ -245,11 +238,10 @@ class _CatalogWriter:
         if self._down is not None:
             return self._down
         try:
-            config, hadoop_of_session = self._config, partial(hadoop, self._spark)
-            self._catalog = self._catalog or open_catalog(config.catalog, config.stack, hadoop_of_session)
-            reader, storage = SparkReader(self._lake, self._spark), Storage(self._spark)
-            found = _lake_table(self._lake, config.gold.models, layer, table)
-            entry = _entry(config.catalog, self._lake, reader, storage, found)
+            config, lake, spark = self._run.config, self._run.lake, self._run.spark
+            self._catalog = self._catalog or open_catalog(config.catalog, config.stack, partial(hadoop, spark))
+            found = _lake_table(lake, config.gold.models, layer, table)
+            entry = _entry(config.catalog, lake, SparkReader(lake, spark), self._run.storage, found)
             if entry is not None:
                 _put(self._catalog, entry)
         except Exception as error:

@@ -63,9 +63,13 @@ class OpenRun(Run):
     """A run that may write; `TableScheduler.open` makes it.
 
     Attributes:
+        layer: the layer of its tables.
+        spark: the session of the first thread.
         storage: the lake's files.
     """
 
+    layer: str
+    spark: SparkSession
     storage: Storage
     leases: "Leases"
 

@@ -31,7 +31,7 @@ from cdc_lake.errors import (
     InfrastructureError,
 )
 from cdc_lake.lake.lake import Lake
-from cdc_lake.runs.catalog_sync import is_catalog_current, sync_catalog_after_run
+from cdc_lake.runs.catalog_sync import is_catalog_current
 from cdc_lake.runs.context import PARALLEL_READS, Leases, OpenRun, Run, end_report, remove_expired_reports
 from cdc_lake.runs.errors import translate_error
 from cdc_lake.runs.metrics import check_exporters
@@ -179,26 +179,20 @@ class TableScheduler:
         return True
 
     @contextmanager
-    def open(
-        self, run: Run, *, layer: str | None = None, is_command: bool = False, syncs_catalog: bool = False
-    ) -> Iterator[OpenRun]:
+    def open(self, run: Run, *, layer: str | None = None, is_command: bool = False) -> Iterator[OpenRun]:
         """Open the lake for a run that may write, and write the report after the block; no report if the block raises.
 
         Args:
             run: the run.
             layer: the layer of its tables (default: that of the report).
             is_command: an operator started it: it always leaves a report, and removes no expired ones.
-            syncs_catalog: update the catalog before the report is written.
 
         Raises:
             ConfigError, InfrastructureError, InstallationError: see `open_storage`.
         """
         storage, layer = self.open_storage(run), layer or run.report.layer
         leases = Leases(run.lake, run.config.lake.lease, storage, run.id, layer)
-        yield OpenRun(run.config, run.lake, run.report, storage, leases)
-        if syncs_catalog:
-            sync_catalog_after_run(run, self._sessions[0], layer)
-            failpoints.reach(f"{run.report.layer}.before_report")
+        yield OpenRun(run.config, run.lake, run.report, layer, self._sessions[0], storage, leases)
         if is_command:
             end_report(run, storage)
         else:

@@ -7,13 +7,14 @@ from functools import partial
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from cdc_lake import failpoints
 from cdc_lake.catalogs.naming import colliding
 from cdc_lake.columns import BATCH, BRONZE
 from cdc_lake.config import Config
 from cdc_lake.errors import NoProgressError
 from cdc_lake.lake.lake import Lake, SilverTarget, check_holds_no_tables
 from cdc_lake.lake.schema_files import SchemaFiles
-from cdc_lake.runs.catalog_sync import check_catalog_name
+from cdc_lake.runs.catalog_sync import check_catalog_name, sync_catalog_after_run
 from cdc_lake.runs.context import OpenRun, Run, needs_hadoop, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import NewData, TableScheduler, Work
@@ -54,7 +55,7 @@ def run_silver(
     targets = {target.name: target for topic in topics for target in run.lake.silver(topic)}
     if scheduler.finds_nothing_new(run, files, list(targets), partial(_new_without_spark, run.lake, files, targets)):
         return run.report
-    with scheduler.open(run, syncs_catalog=True) as opened:
+    with scheduler.open(run) as opened:
         work = _SilverWork(
             opened,
             targets,
@@ -63,6 +64,8 @@ def run_silver(
             min(scheduler.parallel, len(targets)),
         )
         scheduler.each_table(run.report, list(targets), work, leases=opened.leases)
+        sync_catalog_after_run(opened)
+        failpoints.reach("silver.before_report")
     return run.report
 
 
