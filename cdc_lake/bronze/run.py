@@ -21,8 +21,9 @@ from cdc_lake.registries.registry import Registry
 from cdc_lake.runs.catalog_sync import sync_catalog_after_run
 from cdc_lake.runs.context import Run, select
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import NewData, TableScheduler, Work
+from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.servers import checked_registry, open_source
+from cdc_lake.runs.work import NewData, Work
 from cdc_lake.sources.logs import Span, TopicLog, TopicSource, count_offsets
 from cdc_lake.storage.files import Files
 from cdc_lake.tables.progress import BronzeProgress

@@ -21,7 +21,8 @@ from cdc_lake.lake.lake import Lake
 from cdc_lake.runs.catalog_sync import sync_catalog_after_run
 from cdc_lake.runs.context import OpenRun, Run, select
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import NewData, TableScheduler, Work
+from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.runs.work import NewData, Work
 from cdc_lake.spark.session import planned_for, sibling
 from cdc_lake.storage.files import Files
 from cdc_lake.tables.contract import Commit, Table, progress_of

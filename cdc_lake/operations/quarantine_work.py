@@ -13,7 +13,8 @@ from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.operations.quarantine import COORDINATES, Selection
 from cdc_lake.runs.context import OpenRun, Run, select_landed
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import TableScheduler, Work
+from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.runs.work import Work
 from cdc_lake.tables.contract import progress_of
 from cdc_lake.tables.progress import BronzeProgress
 

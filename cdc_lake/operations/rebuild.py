@@ -19,7 +19,8 @@ from cdc_lake.points import Offset, SourceTime
 from cdc_lake.runs.catalog_sync import sync_catalog_after_run
 from cdc_lake.runs.context import OpenRun, Run, select
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import TableScheduler, Work
+from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.runs.work import Work
 from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.fold_result import FoldResult

@@ -17,7 +17,8 @@ from cdc_lake.reconcile.ranges import RangeBuckets, differing_ranges
 from cdc_lake.reconcile.rows import Differences
 from cdc_lake.runs.context import Run, end_report, select_landed
 from cdc_lake.runs.report import DifferentRow, ReconcileResult, Report, TableReport, check_totals
-from cdc_lake.runs.scheduler import TableScheduler, Work
+from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.runs.work import Work
 from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.table_run import column_mapping, layout_of
 from cdc_lake.storage.hadoop import Storage

@@ -9,13 +9,12 @@ import math
 import re
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread
@@ -37,6 +36,7 @@ from cdc_lake.runs.errors import translate_error
 from cdc_lake.runs.metrics import check_exporters
 from cdc_lake.runs.process import seconds_before
 from cdc_lake.runs.report import Failure, Report, TableReport
+from cdc_lake.runs.work import NewData, Work
 from cdc_lake.spark.session import (
     LOCAL_DIR,
     build_session,
@@ -60,30 +60,6 @@ _EXPIRY_SECONDS = 24 * 3600
 _FEW_TABLES = 8
 """With more tables, a JVM that compiles less is slower in total."""
 _OUT_OF_MEMORY_SIGN = re.compile(r"OutOfMemoryError(?!: unable to create)(: [A-Za-z ]+)?|SparkContext was shut down")
-
-
-class NewData(NamedTuple):
-    """The new data for a table, counted without Spark.
-
-    Attributes:
-        rows: number of new rows in the layer below; 0 if there are none.
-        stored_bytes: size of the table that they change.
-    """
-
-    rows: int
-    stored_bytes: int = 0
-
-
-class Work(ABC):
-    """The work of a run on one of its tables. `spark` is the session of the calling thread."""
-
-    def lag(self, spark: SparkSession, done: TableReport) -> int | None:
-        """The amount of new data, in the layer's unit; 0 to skip the table, None if only `process_next` can tell."""
-        return None
-
-    @abstractmethod
-    def process_next(self, spark: SparkSession, done: TableReport) -> bool:
-        """Process the next batch. Returns whether there are more."""
 
 
 class TableScheduler:

@@ -17,7 +17,8 @@ from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.runs.catalog_sync import check_catalog_name, sync_catalog_after_run
 from cdc_lake.runs.context import OpenRun, Run, needs_hadoop, select_landed
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import NewData, TableScheduler, Work
+from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.runs.work import NewData, Work
 from cdc_lake.silver.commit import commit_batch
 from cdc_lake.silver.next_batch import BronzeState, next_batch
 from cdc_lake.silver.table_run import SilverRun, check_columns

@@ -20,7 +20,8 @@ from cdc_lake.errors import InfrastructureError, TableLockedError
 from cdc_lake.lake.lease import Holder, Lease
 from cdc_lake.runs.context import Leases, lake_of
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import TableScheduler, Work
+from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.runs.work import Work
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.storage.local import LocalFiles
 

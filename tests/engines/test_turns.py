@@ -14,7 +14,8 @@ from cdc_lake.config import Config, LakeConfig, RunConfig
 from cdc_lake.errors import DataLossError, InfrastructureError, TableLockedError
 from cdc_lake.runs.context import Leases, Run, end_report, lake_of
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.runs.scheduler import TableScheduler, Work
+from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.runs.work import Work
 from cdc_lake.spark.session import planned_for
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.storage.local import LocalFiles

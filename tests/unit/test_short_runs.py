@@ -8,7 +8,8 @@ from cdc_lake.config import Config, LakeConfig
 from cdc_lake.runs import scheduler as turns
 from cdc_lake.runs.context import Run
 from cdc_lake.runs.report import Report
-from cdc_lake.runs.scheduler import NewData, TableScheduler
+from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.runs.work import NewData
 from cdc_lake.storage.local import LocalFiles
 
 LITTLE, MUCH, OF_A_LARGE_TABLE = NewData(20_000, 64 << 20), NewData(20_001), NewData(1, (64 << 20) + 1)
