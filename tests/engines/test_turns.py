@@ -220,7 +220,7 @@ def test_full_disk_exits_10_and_the_other_tables_continue(
             Path("/dev/full").write_text("text")
 
     scheduler = TableScheduler(spark=spark)
-    scheduler.open_storage(Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver"))
+    scheduler.open_storage(Run.begin(Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver")))
     report = run(Doing({"a": 1, "b": 1, "c": 1}, act), scheduler)
 
     assert states(report) == {"a": "failed", "b": "failed", "c": "ok"}
