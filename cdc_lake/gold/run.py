@@ -18,7 +18,7 @@ from cdc_lake.gold.outbox import is_due, send_due
 from cdc_lake.gold.query import Source
 from cdc_lake.gold.refresh import Comparison, ModelRun, refresh
 from cdc_lake.runs.catalog_sync import sync_catalog_after_run
-from cdc_lake.runs.context import Leases, lake_of, select, silver_targets
+from cdc_lake.runs.context import Leases, check_has_lease, lake_of, select, silver_targets
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import NewData, TableScheduler
 from cdc_lake.spark.session import planned_for, sibling
@@ -46,6 +46,7 @@ def run_gold(
     Raises:
         UnknownTableError: a name or glob matches no model.
         ModelError: the header of one of them is wrong.
+        ConfigError: a setting lacks another one that it needs.
         InstallationError: the installed packages cannot start Spark.
     """
     report = Report(layer="gold")
@@ -53,6 +54,8 @@ def run_gold(
     todo = "see --model, and `gold.models` in the settings"
     names = select(models, model_names(folder), f"model in {folder}", todo)
     chosen = {name: read_model(folder / f"{name}.sql") for name in names}
+    for name, model in chosen.items():
+        check_has_lease(config, name, model.header.table)
     scheduler = scheduler or TableScheduler(spark=spark)
     files = scheduler.files(config)
     if scheduler.finds_nothing_new(config, report, files, names, partial(_new_without_spark, config, files, chosen)):

@@ -10,7 +10,14 @@ from pyspark.sql import SparkSession
 from cdc_lake.config import Config, Layer
 from cdc_lake.lake.lake import check_holds_no_tables
 from cdc_lake.lake.side import SideTable
-from cdc_lake.runs.context import Leases, lake_of, open_gold, select_landed, silver_targets
+from cdc_lake.runs.context import (
+    Leases,
+    check_has_lease,
+    gold_storage,
+    lake_of,
+    select_landed,
+    silver_targets,
+)
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.storage.hadoop import Storage
@@ -36,6 +43,7 @@ def run_maintain(
 
     Raises:
         UnknownTableError: a name or glob matches no table.
+        ConfigError: a setting lacks another one that it needs.
         InstallationError: Spark cannot start with the installed packages.
     """
     report = Report(layer="maintain")
@@ -62,14 +70,22 @@ def _maintained_tables(
 ) -> Mapping[str, _MaintainedTable]:
     if layer != "silver":
         names = select_landed(config, storage, tables, layer)
-        open_table = open_gold if layer == "gold" else _open_bronze
+        open_table = _open_gold if layer == "gold" else _open_bronze
         return {
             name: _MaintainedTable(partial(open_table, config, name), lake_of(config).path(layer, name))
             for name in names
         }
     topics = select_landed(config, storage, tables)
     targets = [target for topic in topics for target in silver_targets(config, topic)]
+    for target in targets:
+        check_has_lease(config, target.name, target.storage)
     return {target.name: _MaintainedTable(target.open, target.path, target.side) for target in targets}
+
+
+def _open_gold(config: Config, name: str, spark: SparkSession) -> Table[Any]:
+    stored_in = gold_storage(config, name)  # only here, so that a missing model fails no other table
+    check_has_lease(config, name, stored_in)
+    return lake_of(config).gold(spark, name, stored_in)
 
 
 def _open_bronze(config: Config, name: str, spark: SparkSession) -> Table[Any]:

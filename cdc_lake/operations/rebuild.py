@@ -19,7 +19,7 @@ from cdc_lake.lake.lake import BronzeTable, SilverTarget
 from cdc_lake.operations.time_travel import as_struct, rows_until, same
 from cdc_lake.points import Offset, SourceTime
 from cdc_lake.runs.catalog_sync import sync_catalog_after_run
-from cdc_lake.runs.context import Leases, end_report, lake_of, select, silver_targets
+from cdc_lake.runs.context import Leases, check_has_lease, end_report, lake_of, select, silver_targets
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.append import check_has_keys
@@ -84,6 +84,7 @@ def run_rebuild(
 
     Raises:
         UnknownTableError: a name or glob matches no table.
+        ConfigError: a setting lacks another one that it needs.
         InstallationError: Spark cannot start with the installed packages.
     """
     report = Report(layer="rebuild")
@@ -99,6 +100,8 @@ def run_rebuild(
     options = options or RebuildOptions()
     if options.shown is not None:
         names = [name for name in names if name in options.shown]
+    for name in names:
+        check_has_lease(config, name, targets[name].storage)
     work = _Rebuild(config, targets, leases, report.run_id, options)
     scheduler.each_table(report, names, work, leases=leases)
     sync_catalog_after_run(config, report, scheduler.spark(config, "rebuild"), layer="silver")

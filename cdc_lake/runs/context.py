@@ -12,9 +12,9 @@ from pathlib import Path
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from cdc_lake.config import Config
+from cdc_lake.config import Config, StorageConfig
 from cdc_lake.config.gold_models import read_model
-from cdc_lake.errors import CdcLakeError, InfrastructureError, UnknownTableError
+from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnknownTableError
 from cdc_lake.lake.lake import Lake, SilverTarget, is_table_name
 from cdc_lake.lake.lease import Holder, Lease
 from cdc_lake.runs.metrics import export
@@ -85,14 +85,22 @@ def needs_hadoop(config: Config, files: Files) -> bool:
     return isinstance(files, LocalFiles) and not lake_of(config).names(files)
 
 
+def gold_storage(config: Config, name: str) -> StorageConfig:
+    """The format of a model's table.
+
+    Raises:
+        ModelError: the model does not exist, or its header is wrong.
+    """
+    return read_model(Path(config.gold.models) / f"{name}.sql").header.table
+
+
 def open_gold(config: Config, name: str, spark: SparkSession) -> Table[GoldProgress]:
     """A model's table, which may not exist yet.
 
     Raises:
         ModelError: the model does not exist, or its header is wrong.
     """
-    wanted = read_model(Path(config.gold.models) / f"{name}.sql").header.table
-    return lake_of(config).gold(spark, name, wanted)
+    return lake_of(config).gold(spark, name, gold_storage(config, name))
 
 
 def only_one(found: Sequence[str], pattern: str) -> str:
@@ -104,6 +112,20 @@ def only_one(found: Sequence[str], pattern: str) -> str:
     if len(found) > 1:
         raise UnknownTableError(pattern, f"it matches {len(found)} tables: {', '.join(found)}", "name one of them")
     return found[0]
+
+
+def check_has_lease(config: Config, table: str, stored_in: StorageConfig) -> None:
+    """Check that a table of a run that writes has a lease, if its format needs one (`cdc_lake.lake.lease`).
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if stored_in.format == "hudi" and not config.lake.lease.enabled:
+        raise ConfigError(
+            f"{table}: lake.lease.enabled: false",
+            "the table is stored in Hudi, where two runs at once can undo each other's commits",
+            "remove the setting, or store the table in Delta",
+        )
 
 
 class Leases:
@@ -153,13 +175,10 @@ class Leases:
     def recover(self, table: Table[P], done: TableReport) -> None:
         """Repair what a killed run left incomplete in a table, and add warnings to the report.
 
-        Without leases, another run may be writing these files, so files that changed within a lease's time are kept.
-
         Raises:
             DamagedFileError: a commit is incomplete, and later ones build on it.
         """
-        quiet_seconds = 0 if done.table in self._held else self._config.lake.lease.seconds
-        for what in table.recover(quiet_seconds):
+        for what in table.recover():
             done.warn(what)
 
     def _lease(self, table: str) -> Lease:

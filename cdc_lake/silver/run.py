@@ -18,7 +18,7 @@ from cdc_lake.fold.table_events import TableEvents
 from cdc_lake.lake.lake import BronzeTable, SilverTarget, check_holds_no_tables
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.runs.catalog_sync import check_catalog_name, sync_catalog_after_run
-from cdc_lake.runs.context import Leases, lake_of, needs_hadoop, select_landed, silver_targets
+from cdc_lake.runs.context import Leases, check_has_lease, lake_of, needs_hadoop, select_landed, silver_targets
 from cdc_lake.runs.report import Report, TableReport, check_totals
 from cdc_lake.runs.scheduler import NewData, TableScheduler
 from cdc_lake.silver.append import ahead, appended, may_repeat, remember, statistics
@@ -86,7 +86,10 @@ def _targets(config: Config, topics: Sequence[str]) -> dict[str, SilverTarget]:
     """
     for topic in topics:
         config.table(topic).check(topic)
-    return {target.name: target for topic in topics for target in silver_targets(config, topic)}
+    targets = {target.name: target for topic in topics for target in silver_targets(config, topic)}
+    for name, target in targets.items():
+        check_has_lease(config, name, target.storage)
+    return targets
 
 
 def _new_without_spark(

@@ -50,13 +50,10 @@ class Table(Protocol[P]):
     def exists(self) -> bool:
         """Whether the table exists."""
 
-    def recover(self, quiet_seconds: float) -> list[str]:
+    def recover(self) -> list[str]:
         """Remove incomplete files of killed runs, so that the table can be read and written again.
 
         Call it only while you hold the table's lease: otherwise another run may be writing these files.
-
-        Args:
-            quiet_seconds: do not touch files that changed in this time.
 
         Returns:
             Descriptions of the repairs.
