@@ -8,7 +8,7 @@ from typing import Any
 
 from fastavro.schema import fingerprint as avro_fingerprint
 from fastavro.schema import to_parsing_canonical_form
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.decide import with_decision
@@ -21,7 +21,7 @@ from cdc_lake.config import TableConfig
 from cdc_lake.decode import json as json_format
 from cdc_lake.decode.column_mapping import ColumnMapping
 from cdc_lake.decode.envelope import is_of_signal_table, row_fields, shape_of
-from cdc_lake.decode.framing import CSV, DECLARED, GLUE_ZLIB, JSON, NUMBERED, STRING, Side, body, id_of
+from cdc_lake.decode.framing import CSV, DECLARED, GLUE_ZLIB, JSON, NUMBERED, STRING, Side, body
 from cdc_lake.decode.identity import Identity, identity
 from cdc_lake.decode.key import key_fields, key_tree_from_row
 from cdc_lake.decode.records import WriterSchema, avro_schema, schema_text
@@ -46,7 +46,8 @@ class ScanSummary:
         bytes: size of keys and values.
         header_bytes: size of headers.
         unpacked_bytes: size of compressed bodies after they are unpacked.
-        references: the references to schemas, by side.
+        references: the references to schemas, by side: of each partition the lowest, up to one more than a batch may
+            have, so that what the driver collects is bounded.
         frames: the frames of the records.
         first_is_tombstone: the partitions whose first record has no value.
         last: the last record of each partition, unless it is too large.
@@ -105,7 +106,11 @@ def _persist(records: DataFrame) -> tuple[DataFrame, ScanSummary]:
 
 
 def _summarize(records: DataFrame) -> ScanSummary:
-    sets = {f"{side}_{what}": F.collect_set(f"{side}_{what}") for side in SIDES for what in ("reference", "framing")}
+    sets = {f"{side}_framing": F.collect_set(f"{side}_framing") for side in SIDES}
+    for side in SIDES:
+        for name, is_counted, most in _limits(F.col(f"{side}_reference")):
+            lowest = F.sort_array(F.collect_set(F.when(is_counted, F.col(f"{side}_reference"))))
+            sets[f"{side}_{name}"] = F.slice(lowest, 1, most + 1)
     found = (
         records.groupBy("partition")
         .agg(
@@ -126,11 +131,20 @@ def _summarize(records: DataFrame) -> ScanSummary:
         bytes=sum(row["bytes"] for row in found),
         header_bytes=sum(row["header_bytes"] for row in found),
         unpacked_bytes=sum(row["unpacked_bytes"] for row in found),
-        references={side: {one for row in found for one in row[f"{side}_reference"]} for side in SIDES},
+        references={
+            side: {one for row in found for name in ("layouts", "ids") for one in row[f"{side}_{name}"]}
+            for side in SIDES
+        },
         frames={one for row in found for side in SIDES for one in row[f"{side}_framing"]},
         first_is_tombstone={row["partition"] for row in found if row["first_is_tombstone"]},
         last={row["partition"]: Identity.model_validate(row["last"].asDict()) for row in found if row["last"]},
     )
+
+
+def _limits(reference: Column) -> tuple[tuple[str, Column, int], ...]:
+    """For each limit of a batch: a name, whether it counts a reference, and the largest number."""
+    is_layout = F.substring_index(reference, ":", 1).isin(*json_format.REFERENCES)
+    return ("layouts", is_layout, MAX_LAYOUTS), ("ids", ~is_layout, MAX_IDS)
 
 
 @dataclass(frozen=True)
@@ -178,7 +192,7 @@ def resolve_schemas(
     schemas: dict[Side, Schemas] = {}
     for side in SIDES:
         source = _SchemaSource(records, summary.frames, files, settings, side)
-        references = _limited(summary.references[side], files)
+        references = _limited(records, summary.references[side], files, side)
         known_kinds = {frame: kind for of, kind in kinds.items() for s, _, frame in [of.partition(".")] if s == side}
         found = resolve(
             references,
@@ -258,16 +272,30 @@ def _other_key(key: Mapping[str, str]) -> str:
     )
 
 
-def _limited(references: Collection[str], files: SchemaFiles) -> set[str]:
-    """The references to look up: first known ones, then the lowest ids, because invented ids are high."""
-    in_records = {one for one in references if one.partition(":")[0] in json_format.REFERENCES}
+def _limited(records: DataFrame, references: Collection[str], files: SchemaFiles, side: Side) -> set[str]:
+    """The references to look up: first known ones, then the lowest ids, because invented ids are high.
+
+    Args:
+        references: those in the summary of the records.
+    """
+    column = F.col(f"{side}_reference")
+    layouts = {one for one in references if one.partition(":")[0] in json_format.REFERENCES}
     found = set[str]()
-    for several, most in ((in_records, MAX_LAYOUTS), (set(references) - in_records, MAX_IDS)):
+    for several, (_, is_counted, most) in zip((layouts, set(references) - layouts), _limits(column), strict=True):
         if len(several) > most:
-            known = files.known_ids()
-            several = set(sorted(several, key=lambda one: (id_of(one) not in known, one))[:most])
+            is_known = is_counted & _id_of(column).isin(*files.known_ids())
+            known = records.where(is_known).select(column.alias("one")).distinct().orderBy("one").limit(most).collect()
+            first = {row["one"] for row in known}
+            several = first.union(sorted(several - first)[: most - len(first)])
         found |= several
     return found
+
+
+def _id_of(reference: Column) -> Column:
+    """See `id_of`."""
+    kind = F.substring_index(reference, ":", 1)
+    found = reference.substr(F.length(kind) + 2, F.length(reference))
+    return F.when(kind.isin(*NUMBERED), F.conv(found, 16, 10)).otherwise(found)
 
 
 def decide(

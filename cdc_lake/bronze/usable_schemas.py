@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.sequence import check_sequence
 from cdc_lake.decode import framing
+from cdc_lake.decode import json as json_format
 from cdc_lake.decode.column_mapping import ColumnMapping
 from cdc_lake.decode.envelope import (
     row_fields,
@@ -92,11 +93,15 @@ class Schemas:
 
 
 def _beyond_layouts(known: Mapping[str, Sequence[WriterSchema]]) -> list[str]:
-    """The references beyond the maximum number of layouts, each of which is a column of the plan."""
+    """The references beyond the maximum number of layouts, each of which is a column of the plan.
+
+    Schemas that records embed come last, because whoever writes a record can invent one.
+    """
     if len({schema for schemas in known.values() for schema in schemas}) <= MAX_LAYOUTS:
         return []
     found, beyond = set[tuple[str, str, str]](), []
-    for reference, schemas in known.items():
+    for reference in sorted(known, key=lambda one: one.partition(":")[0] in json_format.REFERENCES):
+        schemas = known[reference]
         more = found | {layout(schema.format, schema.tree, schema.tree) for schema in schemas}
         if len(more) > MAX_LAYOUTS:
             beyond.append(reference)

@@ -37,7 +37,7 @@ class LeaseConfig(Model):
     enabled: bool = Field(
         default=True,
         description="Lets one run at a time write a table. Without it, a second run fails when it commits. Required "
-        "for a lake on S3; keep it on for Hudi tables.",
+        "for a lake on S3 and for Hudi tables.",
     )
     seconds: float = Field(
         default=60.0, gt=0, description="Frees a lease that was not renewed for this number of seconds."

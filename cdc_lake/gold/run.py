@@ -19,7 +19,7 @@ from cdc_lake.gold.query import Source
 from cdc_lake.gold.refresh import Comparison, ModelRun, refresh
 from cdc_lake.lake.lake import Lake
 from cdc_lake.runs.catalog_sync import sync_catalog_after_run
-from cdc_lake.runs.context import OpenRun, Run, select
+from cdc_lake.runs.context import OpenRun, Run, check_has_lease, select
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import NewData, Work
@@ -48,6 +48,7 @@ def run_gold(
     Raises:
         UnknownTableError: a name or glob matches no model.
         ModelError: the header of one of them is wrong.
+        ConfigError: a setting lacks another one that it needs.
         InstallationError: the installed packages cannot start Spark.
     """
     run = Run.begin(config, Report(layer="gold"))
@@ -55,6 +56,8 @@ def run_gold(
     todo = "see --model, and `gold.models` in the settings"
     names = select(models, model_names(folder), f"model in {folder}", todo)
     chosen = {name: read_model(folder / f"{name}.sql") for name in names}
+    for name, model in chosen.items():
+        check_has_lease(config.lake.lease, name, model.header.table)
     scheduler = scheduler or TableScheduler(spark=spark)
     files = scheduler.files(run.lake)
     if scheduler.finds_nothing_new(run, files, names, partial(_new_without_spark, run.lake, files, chosen)):

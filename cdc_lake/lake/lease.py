@@ -7,8 +7,9 @@ suspended past its expiry sees that another has taken over.
 The protection differs by table format. Delta on a store that creates a file only once: the commit itself detects that
 another run has committed first (`cdc_lake.tables.delta`), so the lease only avoids wasted work. Delta on S3: concurrent
 commits would overwrite each other, so the lease is the protection, and the settings do not allow to disable it. Hudi
-does not check at the commit, so the lease is always the protection. It does not cover a run that is suspended for
-longer than `seconds` between its last `check` and its commit.
+does not check at the commit, so the lease is always the protection, and runs that write a Hudi table are refused
+without leases. It does not cover a run that is suspended for longer than `seconds` between its last `check` and its
+commit.
 """
 
 import logging

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from cdc_lake.config import Config, Layer
 from cdc_lake.lake.lake import check_holds_no_tables
 from cdc_lake.lake.side import SideTable
-from cdc_lake.runs.context import OpenRun, Run, open_gold, select_landed
+from cdc_lake.runs.context import OpenRun, Run, check_has_lease, gold_storage, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Work
@@ -37,6 +37,7 @@ def run_maintain(
 
     Raises:
         UnknownTableError: a name or glob matches no table.
+        ConfigError: a setting lacks another one that it needs.
         InstallationError: Spark cannot start with the installed packages.
     """
     scheduler = scheduler or TableScheduler(spark=spark)
@@ -56,18 +57,26 @@ class _MaintainedTable:
 
 
 def _maintained_tables(run: OpenRun, layer: Layer, tables: Sequence[str]) -> Mapping[str, _MaintainedTable]:
-    lake, models = run.lake, run.config.gold.models
+    lake = run.lake
     if layer == "silver":
         topics = select_landed(lake, run.storage, tables)
         targets = [target for topic in topics for target in lake.silver(topic)]
+        for target in targets:
+            check_has_lease(run.config.lake.lease, target.name, target.storage)
         return {target.name: _MaintainedTable(target.open, target.path, target.side) for target in targets}
     return {
         name: _MaintainedTable(
-            partial(open_gold, lake, models, name) if layer == "gold" else partial(lake.bronze, topic=name),
+            partial(_open_gold, run, name) if layer == "gold" else partial(lake.bronze, topic=name),
             lake.path(layer, name),
         )
         for name in select_landed(lake, run.storage, tables, layer)
     }
+
+
+def _open_gold(run: OpenRun, name: str, spark: SparkSession) -> Table[Any]:
+    stored_in = gold_storage(run.config.gold.models, name)  # only here, so that a missing model fails no other table
+    check_has_lease(run.config.lake.lease, name, stored_in)
+    return run.lake.gold(spark, name, stored_in)
 
 
 @dataclass(frozen=True)

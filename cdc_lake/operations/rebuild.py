@@ -17,7 +17,7 @@ from cdc_lake.operations.rebuild_key import find_key_change, former_deletes
 from cdc_lake.operations.time_travel import as_struct, rows_until, same
 from cdc_lake.points import Offset, SourceTime
 from cdc_lake.runs.catalog_sync import sync_catalog_after_run
-from cdc_lake.runs.context import OpenRun, Run, select
+from cdc_lake.runs.context import OpenRun, Run, check_has_lease, select
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Work
@@ -82,6 +82,7 @@ def run_rebuild(
 
     Raises:
         UnknownTableError: a name or glob matches no table.
+        ConfigError: a setting lacks another one that it needs.
         InstallationError: Spark cannot start with the installed packages.
     """
     run, options = Run.begin(config, Report(layer="rebuild")), options or RebuildOptions()
@@ -92,6 +93,8 @@ def run_rebuild(
         names = select(tables, list(targets), f"table in {lake.folder('silver')}", "see `silver` in the settings")
         if options.shown is not None:
             names = [name for name in names if name in options.shown]
+        for name in names:
+            check_has_lease(config.lake.lease, name, targets[name].storage)
         scheduler.each_table(run.report, names, _Rebuild(opened, targets, options), leases=opened.leases)
         sync_catalog_after_run(opened)
         failpoints.reach("rebuild.before_report")

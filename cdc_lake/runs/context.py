@@ -14,9 +14,9 @@ from typing import Self
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from cdc_lake.config import Config, LeaseConfig
+from cdc_lake.config import Config, LeaseConfig, StorageConfig
 from cdc_lake.config.gold_models import read_model
-from cdc_lake.errors import CdcLakeError, InfrastructureError, UnknownTableError
+from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnknownTableError
 from cdc_lake.lake.lake import Lake, is_table_name
 from cdc_lake.lake.lease import Holder, Lease
 from cdc_lake.runs.metrics import export
@@ -128,7 +128,16 @@ def open_gold(lake: Lake, models: str, name: str, spark: SparkSession) -> Table[
     Raises:
         ModelError: the model does not exist, or its header is wrong.
     """
-    return lake.gold(spark, name, read_model(Path(models) / f"{name}.sql").header.table)
+    return lake.gold(spark, name, gold_storage(models, name))
+
+
+def gold_storage(models: str, name: str) -> StorageConfig:
+    """The format of a model's table.
+
+    Raises:
+        ModelError: the model does not exist, or its header is wrong.
+    """
+    return read_model(Path(models) / f"{name}.sql").header.table
 
 
 def only_one(found: Sequence[str], pattern: str) -> str:
@@ -140,6 +149,20 @@ def only_one(found: Sequence[str], pattern: str) -> str:
     if len(found) > 1:
         raise UnknownTableError(pattern, f"it matches {len(found)} tables: {', '.join(found)}", "name one of them")
     return found[0]
+
+
+def check_has_lease(settings: LeaseConfig, table: str, stored_in: StorageConfig) -> None:
+    """Check that a table of a run that writes has a lease, if its format needs one (`cdc_lake.lake.lease`).
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if stored_in.format == "hudi" and not settings.enabled:
+        raise ConfigError(
+            f"{table}: lake.lease.enabled: false",
+            "the table is stored in Hudi, where two runs at once can undo each other's commits",
+            "remove the setting, or store the table in Delta",
+        )
 
 
 class Leases:
@@ -194,13 +217,10 @@ class Leases:
     def recover(self, table: Table[P], done: TableReport) -> None:
         """Repair what a killed run left incomplete in a table, and add warnings to the report.
 
-        Without leases, another run may be writing these files, so files that changed within a lease's time are kept.
-
         Raises:
             DamagedFileError: a commit is incomplete, and later ones build on it.
         """
-        quiet_seconds = 0 if done.table in self._held else self._settings.seconds
-        for what in table.recover(quiet_seconds):
+        for what in table.recover():
             done.warn(what)
 
     def _lease(self, table: str) -> Lease:

@@ -15,7 +15,7 @@ from cdc_lake.errors import NoProgressError
 from cdc_lake.lake.lake import Lake, SilverTarget, check_holds_no_tables
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.runs.catalog_sync import check_catalog_name, sync_catalog_after_run
-from cdc_lake.runs.context import OpenRun, Run, needs_hadoop, select_landed
+from cdc_lake.runs.context import OpenRun, Run, check_has_lease, needs_hadoop, select_landed
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import NewData, Work
@@ -54,6 +54,8 @@ def run_silver(
     for topic in topics:
         config.table(topic).check(topic)
     targets = {target.name: target for topic in topics for target in run.lake.silver(topic)}
+    for name, target in targets.items():
+        check_has_lease(config.lake.lease, name, target.storage)
     if scheduler.finds_nothing_new(run, files, list(targets), partial(_new_without_spark, run.lake, files, targets)):
         return run.report
     with scheduler.open(run) as opened:

@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from cdc_lake.errors import TableLockedError
+from cdc_lake.errors import TableLockedError, UnknownTableError
 from cdc_lake.tables.progress import Progress
 
 P = TypeVar("P", bound=Progress)
@@ -50,13 +50,10 @@ class Table(Protocol[P]):
     def exists(self) -> bool:
         """Whether the table exists."""
 
-    def recover(self, quiet_seconds: float) -> list[str]:
+    def recover(self) -> list[str]:
         """Remove incomplete files of killed runs, so that the table can be read and written again.
 
         Call it only while you hold the table's lease: otherwise another run may be writing these files.
-
-        Args:
-            quiet_seconds: do not touch files that changed in this time.
 
         Returns:
             Descriptions of the repairs.
@@ -185,13 +182,15 @@ class Table(Protocol[P]):
 
 
 def progress_of(table: Table[P], as_of: int | None = None) -> P:
-    """The progress of a table that exists, now or at a version; the first commit of each table has progress.
+    """The progress of a table, now or at a version; the first commit of each table has progress.
 
     Raises:
         NoProgressError: none of the table's retained commits has progress.
+        UnknownTableError: there is no commit, as after a run that died in the table's first write.
     """
     progress = table.progress(as_of)
-    assert progress is not None, f"{table.path} was listed as a table"
+    if progress is None:
+        raise UnknownTableError(table.path, "the table has no commit yet", "run the job that writes it first")
     return progress
 
 

@@ -64,7 +64,7 @@ class DeltaLakeTable(Generic[P]):
         """See `Table`."""
         return self._commits.exist()
 
-    def recover(self, quiet_seconds: float) -> list[str]:
+    def recover(self) -> list[str]:
         """See `Table`. Delta's commits are atomic."""
         return []
 

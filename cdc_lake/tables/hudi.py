@@ -101,9 +101,9 @@ class HudiTable(Generic[P]):
         """See `Table`. After an interrupted first write there is no table yet."""
         return self._commits.newest_version() is not None
 
-    def recover(self, quiet_seconds: float) -> list[str]:
+    def recover(self) -> list[str]:
         """See `Table`."""
-        return self._folder.recover(quiet_seconds)
+        return self._folder.recover()
 
     def id(self) -> str:
         """See `Table`."""

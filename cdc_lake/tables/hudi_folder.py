@@ -1,6 +1,5 @@
 """The metadata folder of a Hudi table: its properties, what a killed run left in it, and the repair of that."""
 
-import time
 from collections.abc import Mapping
 
 from cdc_lake.errors import DamagedFileError, IncompleteWriteError
@@ -79,21 +78,19 @@ class HudiFolder:
             )
         self._is_complete = True
 
-    def recover(self, quiet_seconds: float) -> list[str]:
+    def recover(self) -> list[str]:
         """Repair what a killed run left; see `Table.recover`."""
         done = []
         timeline = self.timeline()
-        if self._is_halfway_changed() and self._is_quiet(self._folder, quiet_seconds):
+        if self._is_halfway_changed():
             backup = self._storage.read_text(f"{self.path}/{_BACKUP_FILE}")
             self._storage.replace(f"{self.path}/{_PROPERTIES_FILE}", backup)
             done.append(f"restored {_PROPERTIES_FILE} from Hudi's backup: a killed run was changing it")
-        elif self._is_halfway_created() and self._is_quiet(self._folder, quiet_seconds):
+        elif self._is_halfway_created():
             self._storage.remove_folder(self._folder)
             done.append(f"removed {METADATA_FOLDER}: a killed run had not finished creating the table")
         for name in self._incomplete(timeline):
             file = f"{self._timeline}/{name}"
-            if not self._is_quiet(file, quiet_seconds):
-                continue
             if not is_removable(name, timeline):
                 raise DamagedFileError(file, "the file is incomplete, and later commits build on it")
             self._storage.remove(file)
@@ -116,12 +113,6 @@ class HudiFolder:
     def _is_halfway_created(self) -> bool:
         """Whether there is a folder without complete properties and without any action."""
         return self._storage.exists(self._folder) and self.properties() is None and not self._is_begun()
-
-    def _is_quiet(self, path: str, seconds: float) -> bool:
-        """Whether a file or folder did not change in the last seconds."""
-        if not seconds:  # the store's clock may differ from this machine's
-            return True
-        return (self._storage.modified_ms(path) or 0) <= (time.time() - seconds) * 1000
 
     def _incomplete(self, timeline: Mapping[str, int]) -> list[str]:
         if self._storage.is_atomic(self.path):

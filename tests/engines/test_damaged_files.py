@@ -10,11 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 from support.three_layers import Lake
 
-from cdc_lake.config import StorageConfig
+from cdc_lake.config import Config, LakeConfig, StorageConfig
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.operations.rebuild import run_rebuild
 from cdc_lake.operations.status import status
 from cdc_lake.runs.report import Report, TableReport
+from cdc_lake.silver.run import run_silver
 from cdc_lake.storage.local import LocalFiles
 
 DELTA, HUDI = StorageConfig(), StorageConfig(format="hudi", type="mor")
@@ -206,3 +207,15 @@ def test_damaged_schema_file_is_restored_from_the_registry(built: Built, damage:
     assert files.restore() == {}
     lake.take()
     lake.check()
+
+
+def test_bronze_without_a_commit_is_an_error_with_its_path(spark: SparkSession, tmp_path: Path) -> None:
+    """A run leaves such a folder if it dies in the table's first write."""
+    table = tmp_path / "bronze" / "pagila" / "public" / "thing"
+    (table / "_delta_log").mkdir(parents=True)
+
+    (done,) = run_silver(Config(lake=LakeConfig(root=str(tmp_path))), ["*"], spark).tables
+
+    assert done.error is not None
+    assert (done.error.code, done.error.exit_code) == ("CDC-201", 2)
+    assert done.error.message == f"{table}: the table has no commit yet; run the job that writes it first"

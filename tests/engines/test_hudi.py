@@ -1,6 +1,5 @@
 """A Hudi table whose commits carry progress, of both types: what is written is what another engine reads."""
 
-import os
 import re
 import shutil
 import time
@@ -597,8 +596,8 @@ def test_empty_plan_of_any_action_is_removed(spark: SparkSession, copied: HudiTa
 
     again = HudiTable(spark, copied.path, kind=kind)
 
-    assert sorted(again.recover(0)) == [f"removed {p.name}: a killed run had not finished writing it" for p in plans]
-    assert again.recover(0) == []
+    assert sorted(again.recover()) == [f"removed {p.name}: a killed run had not finished writing it" for p in plans]
+    assert again.recover() == []
     again.merge(changes(spark, row(1, 3)), ["id"], step(3))
     assert held(again) == rows | {1: (3, None)}
 
@@ -618,7 +617,7 @@ def test_killed_overwrite_leaves_each_row_once(
 
     again = HudiTable(spark, table.path, **settings)
 
-    assert again.recover(0) == [f"removed {cut}: a killed run had not finished writing it"]
+    assert again.recover() == [f"removed {cut}: a killed run had not finished writing it"]
     assert [(row["n"]) for row in again.read().collect()] == [row["n"] for row in read_back(again)] == [1]
     progress = again.progress()
     assert progress is not None and progress.commit == 1
@@ -633,20 +632,9 @@ def test_incomplete_commit_below_later_ones_is_kept(spark: SparkSession, copied:
     copied.merge(changes(spark, row(2)), ["id"], step(2))  # as a release without recovery did
 
     with pytest.raises(DamagedFileError, match=rf"{cut}: the file is incomplete, and later commits build on it"):
-        HudiTable(spark, copied.path).recover(0)
+        HudiTable(spark, copied.path).recover()
 
     assert Path(timeline(copied), cut).exists()
-
-
-def test_recent_file_is_left_to_its_writer_without_lease(copied: HudiTable) -> None:
-    plan = timeline(copied) / f"{copied.version() + 1000}.compaction.requested"
-    plan.touch()
-
-    assert copied.recover(60) == []
-
-    assert plan.exists()
-    os.utime(plan, (0, 0))
-    assert len(copied.recover(60)) == 1
 
 
 def test_killed_change_of_settings_is_undone(spark: SparkSession, copied: HudiTable, kind: HudiType) -> None:
@@ -664,7 +652,7 @@ def test_killed_change_of_settings_is_undone(spark: SparkSession, copied: HudiTa
 
         assert again.differing_settings() is None
         undone = "restored .hoodie/hoodie.properties from Hudi's backup: a killed run was changing it"
-        assert again.recover(0) == [undone], left
+        assert again.recover() == [undone], left
         assert properties.read_text() == before
 
     again.merge(changes(spark, row(1, 2)), ["id"], step(3))
@@ -680,7 +668,7 @@ def test_killed_creation_is_started_over(spark: SparkSession, table: HudiTable) 
 
         assert table.differing_settings() is None
         assert not table.exists()
-        assert table.recover(0) == ["removed .hoodie: a killed run had not finished creating the table"], left
+        assert table.recover() == ["removed .hoodie: a killed run had not finished creating the table"], left
         assert not folder.exists()
 
     table.merge(changes(spark, row(1, 1)), ["id"], step(1))

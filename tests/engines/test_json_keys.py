@@ -10,6 +10,7 @@ from support.sent import ENVELOPE, TABLE, Lake, Shelf, event, row
 
 from cdc_lake.bronze.primary_key import MIN_RECORDS
 from cdc_lake.operations.quarantine import OffsetRange, Selection
+from cdc_lake.operations.rebuild import RebuildOptions, run_rebuild
 from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.silver.run import run_silver
 
@@ -31,12 +32,18 @@ class Keyed(Lake):
         super().__init__(spark, root, Shelf(), **settings)
         self._is_plain = "key" in settings
 
-    def append(self, name: str, schema: wire.Schema = TABLE.key, key: dict[str, Any] | None = None) -> None:
-        number = self.offset
+    def append(
+        self, name: str, schema: wire.Schema = TABLE.key, key: dict[str, Any] | None = None, number: int | None = None
+    ) -> None:
+        number = self.offset if number is None else number
         key = {"id": number} if key is None else key
         sent = wire.json_text(key) if self._is_plain else wire.json_record(schema, key)
-        value = wire.json_record(ENVELOPE, event("c", row(number, name), number + 1))
+        value = wire.json_record(ENVELOPE, event("c", row(number, name), self.offset + 1))
         self.send((sent, []), (value, []))
+
+    def rebuild(self, *key: str) -> None:
+        (done,) = run_rebuild(self._config, [self._topic], self._spark, options=RebuildOptions(key=key)).tables
+        assert done.error is None, done.error
 
     def silver_error(self) -> str:
         (done,) = run_silver(self._config, [self._topic], self._spark).tables
@@ -78,6 +85,32 @@ def test_other_json_key_is_quarantined_until_many_have_it(
         lake.append("really another key", OTHERS["other columns"][0], {"name": str(number)})
     assert lake.land().rows["ok"] == MIN_RECORDS
     assert lake.silver_error() == "CDC-203"
+
+
+def test_rebuild_by_real_key_recovers_from_forged_keys(spark: SparkSession, tmp_path: Path) -> None:
+    """What docs/explanation/security.md advises."""
+    lake = Keyed(spark, tmp_path)
+    lake.append("first", number=0)
+    lake.append("first", number=1)
+    lake.land()
+    lake.fold()
+    for number in range(MIN_RECORDS):
+        lake.append("forged", OTHERS["other columns"][0], {"name": str(number)})
+    lake.land()
+    assert lake.silver_error() == "CDC-203"
+    lake.append("second", number=1)
+    assert lake.land().rows["quarantined"] == 1  # too few have the real key
+
+    for number in range(MIN_RECORDS + 1):
+        lake.append("snapshot", number=number)
+    assert lake.land().rows["ok"] == MIN_RECORDS + 1
+    lake.rebuild("id")
+    assert lake.replay() == {"replayed": 1, "still_quarantined": 0}
+    lake.append("last", number=0)
+    lake.land()
+
+    names = {key: one["name"] for key, one in lake.fold().items()}
+    assert names == {0: "last"} | dict.fromkeys(range(1, MIN_RECORDS + 1), "snapshot")
 
 
 def test_replay_by_offset_lands_another_json_key(spark: SparkSession, tmp_path: Path) -> None:

@@ -15,13 +15,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cdc_lake.config import Config, LakeConfig, LeaseConfig
-from cdc_lake.errors import InfrastructureError, TableLockedError
+from cdc_lake.config import Config, GoldConfig, LakeConfig, LeaseConfig, StorageConfig, TableConfig
+from cdc_lake.errors import ConfigError, InfrastructureError, TableLockedError
+from cdc_lake.gold.run import run_gold
 from cdc_lake.lake.lease import Holder, Lease
+from cdc_lake.operations.maintain import run_maintain
+from cdc_lake.operations.rebuild import run_rebuild
 from cdc_lake.runs.context import Leases, lake_of
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Work
+from cdc_lake.silver.run import run_silver
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.storage.local import LocalFiles
 
@@ -349,3 +353,51 @@ def test_disabled_leases_are_neither_taken_nor_checked(storage: Storage, tmp_pat
 
     assert report.exit_code == 0
     assert os.listdir(tmp_path / "_leases" / "silver" / "a" / "b") == ["000000000001.json"]
+
+
+@pytest.fixture
+def without_leases(tmp_path: Path) -> Config:
+    """A lake without leases, with damaged logs in place of its tables, so that reading one fails otherwise."""
+    for folder in ("bronze/pagila/public/film/_delta_log", "gold/per_film/.hoodie"):
+        (tmp_path / "lake" / folder).mkdir(parents=True)
+    (tmp_path / "per_film.sql").write_text(
+        f"-- name: per_film\n-- keys: [id]\n-- sources: {{film: {TABLE}}}\n-- table: {{format: hudi}}\n"
+        "SELECT id FROM film\n"
+    )
+    return Config(
+        lake=LakeConfig(root=str(tmp_path / "lake"), lease=LeaseConfig(enabled=False)),
+        defaults=TableConfig(storage=(StorageConfig(), StorageConfig(format="hudi", type="mor"))),
+        gold=GoldConfig(models=str(tmp_path)),
+    )
+
+
+WITHOUT_LEASE = (
+    "{}: lake.lease.enabled: false: the table is stored in Hudi, where two runs at once can undo each other's commits; "
+    "remove the setting, or store the table in Delta"
+)
+
+
+@pytest.mark.parametrize("run", [run_silver, run_rebuild, run_maintain])
+def test_silver_in_hudi_without_leases_is_refused(
+    spark: SparkSession, without_leases: Config, run: Callable[..., Report]
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        run(without_leases, [f"{TABLE}*"], spark)
+
+    assert (error.value.exit_code, str(error.value)) == (2, WITHOUT_LEASE.format(f"{TABLE}@hudi_mor"))
+
+
+def test_gold_in_hudi_without_leases_is_refused(spark: SparkSession, without_leases: Config) -> None:
+    with pytest.raises(ConfigError) as error:
+        run_gold(without_leases, ["per_film"], spark)
+    (maintained,) = run_maintain(without_leases, ["per_film"], spark, layer="gold").tables
+
+    assert str(error.value) == WITHOUT_LEASE.format("per_film")
+    assert maintained.error is not None
+    assert (maintained.error.exit_code, maintained.error.message) == (2, str(error.value))
+
+
+def test_bronze_needs_no_leases(spark: SparkSession, without_leases: Config) -> None:
+    (maintained,) = run_maintain(without_leases, [TABLE], spark, layer="bronze").tables
+
+    assert maintained.error is None

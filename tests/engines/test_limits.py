@@ -3,13 +3,14 @@
 import uuid
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from support import wire
 from support.events import Record
+from support.fakes import kafka
 from support.sent import ENVELOPE, KEY_TEXT, TABLE, TEXTS, VALUE_TEXT, Lake, Shelf, event, row
 
 from cdc_lake.bronze import decide, schema_resolution, usable_schemas
@@ -108,6 +109,74 @@ def test_ids_and_layouts_beyond_the_limits_are_quarantined(
         == 18 + 2
     )
     assert problems[-1] == "value: the reference to its schema has more than 1024 characters"
+
+
+def test_known_id_counts_before_lower_unknown_ones(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (decide, schema_resolution, usable_schemas):
+        monkeypatch.setattr(module, "MAX_IDS", 10)
+    shelf = Shelf()
+    shelf.put("contentId:1", KEY_TEXT)
+    shelf.put("contentId:900", VALUE_TEXT)
+    lake = Lake(spark, tmp_path, shelf)
+    lake.send_numbered(1, of(1), 900)
+    assert lake.land().rows["ok"] == 1
+
+    for number in range(100, 120):
+        lake.send_numbered(number, of(number), number)
+    lake.send_numbered(2, of(2), 900)
+    done = lake.land()
+
+    assert (done.error, done.rows["ok"], done.rows["quarantined"]) == (None, 1, 20)
+
+
+def test_invented_json_layouts_leave_room_for_registered_schemas(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (decide, schema_resolution, usable_schemas):
+        monkeypatch.setattr(module, "MAX_LAYOUTS", 3)
+    shelf = Shelf()
+    shelf.put("contentId:1", KEY_TEXT)
+    shelf.put("contentId:2", VALUE_TEXT)
+    lake = Lake(spark, tmp_path, shelf)
+    for number in range(5):
+        table = replace(TABLE, columns={**TABLE.columns, f"more{number}": wire.optional(wire.INT32)})
+        value = wire.json_record(wire.envelope(table), event("c", row(number, ""), number + 1))
+        lake.send((wire.json_record(TABLE.key, {"id": number}), []), (value, []))
+    lake.send_numbered(9, of(9), 2)
+
+    done = lake.land()
+
+    assert (done.error, done.rows["ok"]) == (None, 3), lake.problems()
+    assert 5 not in lake.problems()
+
+
+def test_driver_collects_few_of_many_references(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, _ = wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": 1}), "key")
+    values = [wire.framed("id4", f"id:{number}", b"x", "value")[0] for number in range(2, 5002)]
+    embedded = {"type": "struct", "fields": []}
+    values += [wire.json_text({"schema": {**embedded, "name": f"{name}"}, "payload": {}}) for name in range(500)]
+    at = datetime.fromtimestamp(1_700_000_000, UTC)
+    sent = kafka(spark, [Record(key, value, TABLE.name, 0, offset, at, []) for offset, value in enumerate(values)])
+    collected: list[str] = []
+    collect = DataFrame.collect
+
+    def counted(frame: DataFrame) -> list[Row]:
+        rows = collect(frame)
+        collected.extend(one for row in rows for found in row if isinstance(found, list) for one in found)
+        return rows
+
+    monkeypatch.setattr(DataFrame, "collect", counted)
+    records, summary = schema_resolution.scan_records(sent, TableConfig())
+    records.unpersist()
+
+    assert summary.total == len(values)
+    found = Counter(reference.partition(":")[0] for reference in summary.references["value"])
+    assert found == {"id4": usable_schemas.MAX_IDS + 1, "connect": usable_schemas.MAX_LAYOUTS + 1}
+    references = Counter(one.partition(":")[0] for one in collected if ":" in one)
+    assert references["connect"] <= usable_schemas.MAX_LAYOUTS + 1
+    assert references["id4"] <= 2 * (usable_schemas.MAX_IDS + 1) + 2  # scanned twice, as the second frame showed
 
 
 def test_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Path) -> None:
