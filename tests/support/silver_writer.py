@@ -1,4 +1,4 @@
-"""Silver tables whose rows a test makes, changed by the product's own merges."""
+"""Silver tables with rows that a test sets, changed by the product's own merges."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,10 +11,10 @@ from cdc_lake.runs.context import silver_targets
 from cdc_lake.tables.progress import SilverProgress
 
 Change = Mapping[int, tuple[Any, ...] | None]
-"""Rows by their key, which is the first column; none where one is deleted."""
+"""Rows by their key, which is the first column; null for a deleted one."""
 
 
-class SilverByHand:
+class SilverWriter:
     """The silver tables of a lake.
 
     Args:
@@ -27,7 +27,7 @@ class SilverByHand:
         self._columns = columns
 
     def change(self, topic: str, rows: Change, *, soft: bool = False) -> None:
-        """Bring rows to a new state, or delete them, in one commit of silver's."""
+        """Upsert or delete rows in one commit of silver."""
         width = len(self._columns[topic].split(", "))
         full = [
             (*(row or (number, *[None] * (width - 1))), row is None, row is None and not soft)
@@ -37,7 +37,7 @@ class SilverByHand:
         self.merge(topic, self._spark.createDataFrame(full, kinds))
 
     def merge(self, topic: str, rows: DataFrame) -> None:
-        """One commit of silver's; of the columns behind the source's those that are given."""
+        """One commit of silver, with the given columns of silver's own."""
         (target,) = silver_targets(self._config, topic)
         silver = target.open(self._spark)
         before = silver.progress()

@@ -1,4 +1,4 @@
-"""One table's change events as a converter of one's choice sends them, and the lake that they land in."""
+"""One table's change events in the format of any converter, and the lake that reads them."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -34,10 +34,10 @@ KEY_TEXT, VALUE_TEXT = (wire.json_text(wire.avro_schema(schema)).decode() for sc
 TEXTS = {"key": KEY_TEXT, "value": VALUE_TEXT}
 
 
-class Shelf:
-    """A fake: a registry that answers for every kind of id."""
+class AnyIdRegistry:
+    """A fake: a registry that responds for every kind of id."""
 
-    name = "shelf"
+    name = "registry"
 
     def __init__(self) -> None:
         self.namespaces: tuple[str, ...] = ("contentId", "globalId")
@@ -49,11 +49,11 @@ class Shelf:
         return RegisteredSchema(text) if isinstance(text, str) else text
 
     def wipe(self) -> None:
-        """Forget everything."""
+        """Delete all content."""
         self.texts.clear()
 
     def put(self, reference: str, text: str | RegisteredSchema) -> str:
-        """Answer with this text for a reference."""
+        """Respond with this text for a reference."""
         kind, _, schema_id = reference.partition(":")
         self.texts[kind, schema_id] = text
         return reference
@@ -70,7 +70,7 @@ def row(key: int, name: str) -> dict[str, Any]:
 
 
 def life(start: int) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Five keys: read, created, updated, deleted, and deleted by a lone tombstone. Each record's key and event."""
+    """Five keys: read, created, updated, deleted, and deleted by an unpaired tombstone. Each record's key and event."""
     for number, ops in enumerate(("r", "c", "cu", "cd", "c-")):
         for step, op in enumerate(ops):
             key = start + number
@@ -78,13 +78,13 @@ def life(start: int) -> Iterator[tuple[int, dict[str, Any] | None]]:
 
 
 class Lake:
-    """A lake over fakes of broker and registry, with one topic."""
+    """A lake with a fake broker and a fake registry, and one topic."""
 
     def __init__(
-        self, spark: SparkSession, root: Path, shelf: Any, *, topic: str = TABLE.name, **settings: Any
+        self, spark: SparkSession, root: Path, registry: Any, *, topic: str = TABLE.name, **settings: Any
     ) -> None:
         self._topic = topic
-        self._spark, self.shelf, self.broker = spark, shelf, FakeBroker()
+        self._spark, self.registry, self.broker = spark, registry, FakeBroker()
         self._config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(**settings))
         self._root, self.offset = root, 0
 
@@ -104,7 +104,7 @@ class Lake:
     def land(self, **flags: bool) -> TableReport:
         """One run of bronze."""
         (done,) = run_bronze(
-            self._config, [self._topic], self._spark, source=self.broker, registry=self.shelf, **flags
+            self._config, [self._topic], self._spark, source=self.broker, registry=self.registry, **flags
         ).tables
         return done
 
@@ -122,12 +122,12 @@ class Lake:
         return by_offset(self.table("bronze").read())
 
     def problems(self) -> dict[int, str]:
-        """By offset, why a record is quarantined."""
+        """By offset: the reason of quarantine."""
         return {r["offset"]: r["error"]["message"] for r in self.bronze() if r["status"] == "quarantined"}
 
 
 def check_life(rows: dict[int, Any], start: int) -> None:
-    """The five keys of a life are as they must be."""
+    """Check the rows of the five keys."""
     found = [
         (rows[key]["__op"], rows[key]["__deleted"], rows[key]["name"], str(rows[key]["rate"]), rows[key]["picture"])
         for key in range(start, start + 5)
