@@ -17,7 +17,7 @@ BRONZE = {
     "log_ts": "bigint",  # Highest Kafka timestamp in the partition so far, in ms. Orders partitions.
     "status": "string",  # `ok`, `quarantined`, `control` or `dropped`.
     "error": "struct<stage: string, code: string, message: string>",  # Why the record is quarantined or dropped.
-    "late": "boolean",  # Whether the record was replayed, so that records behind it came before.
+    "late": "boolean",  # Whether the record was replayed, and so landed after records that follow it in the log.
     "tombstone_of": "bigint",  # Offset of the delete that this tombstone follows directly; null for other records.
     "op": "string",  # Debezium's operation, such as `r`, `c`, `u`, `d` or `t`.
     "source_ts_ms": "bigint",  # Time of the change at the source, in ms since 1970.
@@ -82,12 +82,12 @@ SIDE = {
     "kind": "string",  # `key`, `image`, `table` or `rejected`.
     "id": "string",  # Identifies the entry among those of its kind.
     "key": "string",  # Canonical text of the key that the entry is about.
-    "move": "string",  # Of an `image`: the key change that left the values.
+    "move": "string",  # Of an `image`: the key change that ended the values' lifetime.
     "awaits": "string",  # Key change that may bring values which the row lacks.
     ORDER: ORDER_TYPE,  # As in silver: of a removed row, or of the last truncate.
     KAFKA: KAFKA_TYPE,  # As in silver: of a removed row, an image, the last truncate or a snapshot's start.
     SEEN: KAFKA_TYPE,  # Last event that was considered, whether or not it counted.
-    "image": "string",  # Values that a key change left, as JSON; of `rejected`: the unmet expectations.
+    "image": "string",  # Values of a lifetime that a key change ended, as JSON; of `rejected`: the unmet expectations.
     BATCH: "bigint",  # Silver commit that wrote the entry.
     "at_ms": "bigint",  # Time of that commit, in ms since 1970.
 }

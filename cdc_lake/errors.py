@@ -88,7 +88,7 @@ class UnsupportedError(ConfigError):
 
 
 class RefusedError(ConfigError):
-    """The input is valid, but the table's settings reject it, for example a TRUNCATE with `truncates: error`."""
+    """The input is valid, but the table's settings reject it, such as a TRUNCATE with `deletes.truncates: refuse`."""
 
     code = "CDC-204"
 

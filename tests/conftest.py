@@ -18,13 +18,13 @@ pytest_plugins = ("support.costs",)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """PySpark leaves the loopback socket of every `collect` to the garbage collector; that alone is no error."""
+    """PySpark leaves the loopback socket of each `collect` to the garbage collector; ignore only this warning."""
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket.*raddr=.'127.0.0.1':ResourceWarning")
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The product's own session on two cores, one for all tests that ask."""
+    """The product's session on two cores, shared by all tests that use it."""
     warehouse = tmp_path_factory.mktemp("warehouse")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
@@ -40,7 +40,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = build_session("cdc_lake tests")
     yield session
     session.stop()
-    gateway = SparkContext._gateway  # PySpark leaves its JVM to itself; here it ends with the tests
+    gateway = SparkContext._gateway  # PySpark does not end its JVM; end it with the tests
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(30)
@@ -48,7 +48,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The real servers, started once for all tests that ask; they end with the tests, however those end."""
+    """The real servers, started once for all tests that use them. They end with the tests, however those end."""
     stack = Stack(tmp_path_factory.mktemp("stack"))
     stack.start(detach=False)
     yield stack
@@ -57,7 +57,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that has no space for the lake's small files: their drafts lead to the device that is always full."""
+    """A full disk for the lake's small files: their drafts are links to /dev/full."""
 
     def draft(path: str) -> str:
         link = Path(f"{path}.{uuid.uuid4().hex}.tmp")
@@ -69,7 +69,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def aws_of_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Credentials of nobody, and none of whoever runs the tests."""
+    """Invalid AWS credentials instead of those of the user who runs the tests."""
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
@@ -81,11 +81,11 @@ def aws_of_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def aws(aws_of_nobody: None) -> Iterator[str]:
-    """The address of an AWS that moto plays, with nothing in it."""
+    """The URL of moto's AWS server, without any content."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
     url = f"http://{host}:{port}"
-    requests.post(f"{url}/moto-api/reset", timeout=10)  # what it holds is the process's
+    requests.post(f"{url}/moto-api/reset", timeout=10)  # the server's state belongs to the process
     yield url
     server.stop()

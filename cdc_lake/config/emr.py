@@ -67,7 +67,7 @@ class EmrResources(Model):
 
 
 class EmrNewCluster(Model):
-    """A cluster to create with `cdc-lake emr create-cluster`."""
+    """A cluster to create with `cdc-lake emr submit cluster`."""
 
     service_role: str | None = Field(default=None, description="Names EMR's own role.")
     instance_profile: str | None = Field(default=None, description="Names the instance profile of the machines.")

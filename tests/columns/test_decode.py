@@ -1,4 +1,4 @@
-"""Bytes that are not what they say: each becomes a quarantined row with the stage, and its neighbours stay whole."""
+"""Records that cannot be decoded: each is quarantined with its stage, and adjacent records are not affected."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def said(rows: list[Row]) -> list[tuple[str, str | None]]:
 
 
 def broken_bodies(registry: FakeRegistry, flat: bool) -> dict[str, bytes]:
-    """What is no row of the first schema, by what it is."""
+    """Records that are not a row of the first schema, by the reason."""
     now = Topic(COLUMNS, registry=registry, flat=flat)
     older = Topic({"name": "string"}, registry=registry, flat=flat)
     newer = Topic({**COLUMNS, "extra": OPTIONAL_STRING}, registry=registry, flat=flat)
@@ -219,7 +219,7 @@ CONTROLS: dict[str, dict[str, Any]] = {
 
 
 def controls(here: Topic) -> list[Record]:
-    """A record of each."""
+    """One record of each kind."""
     return [here.record(*control(here.registry, name, content)) for name, content in CONTROLS.items()]
 
 
@@ -312,7 +312,7 @@ def test_flat_table_with_envelope_column_names_stays_flat(found: Found) -> None:
 
 
 def flat_row(registry: FakeRegistry, name: str, kind: Any, value: Any) -> Record:
-    """A row of an id and one other column, which no transform added anything to."""
+    """A row of an id and one other column, without fields of a transform."""
     here = Topic(COLUMNS, registry=registry)
     fields = [{"name": "id", "type": "int"}, {"name": name, "type": kind}]
     text = json.dumps({"type": "record", "name": "pagila.public.thing.Value", "fields": fields})

@@ -1,4 +1,4 @@
-"""Every frame, for keys and for values, decodes to the same events; many frames in one topic, too."""
+"""Every frame decodes to the same events, for keys and values, also with several frames in one topic."""
 
 import uuid
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from support import wire
-from support.sent import ENVELOPE, KEY_TEXT, TABLE, TEXTS, VALUE_TEXT, Lake, Shelf, check_life, life
+from support.converters import ENVELOPE, KEY_TEXT, TABLE, TEXTS, VALUE_TEXT, AnyIdRegistry, Lake, check_life, life
 
 NUMBERS = {"key": 40, "value": 41}
 UUIDS = {"key": uuid.UUID(int=1 << 100), "value": uuid.UUID(int=(1 << 100) + 1)}
@@ -27,7 +27,7 @@ FRAMES: Sequence[tuple[wire.Frame, str]] = (
 
 
 def reference(kind: str, side: wire.Side) -> str:
-    """A reference of a kind to the schema of a side."""
+    """A reference to the schema of a key or value, by kind of id."""
     match kind:
         case "contentId" | "globalId" | "id":
             return f"{kind}:{NUMBERS[side] + (kind == 'globalId') * 100}"
@@ -41,13 +41,13 @@ def reference(kind: str, side: wire.Side) -> str:
 
 
 @pytest.fixture
-def shelf() -> Shelf:
-    shelf = Shelf()
+def registry() -> AnyIdRegistry:
+    registry = AnyIdRegistry()
     for _, kind in FRAMES:
         for side, text in TEXTS.items():
             if kind != "crc":
-                shelf.put(reference(kind, side), text)  # type: ignore[arg-type]
-    return shelf
+                registry.put(reference(kind, side), text)  # type: ignore[arg-type]
+    return registry
 
 
 @pytest.fixture
@@ -61,9 +61,9 @@ def schema_files(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_every_key_frame_with_every_value_frame_decodes_equally(
-    spark: SparkSession, tmp_path: Path, shelf: Shelf, schema_files: dict[str, Any]
+    spark: SparkSession, tmp_path: Path, registry: AnyIdRegistry, schema_files: dict[str, Any]
 ) -> None:
-    lake = Lake(spark, tmp_path, shelf, **schema_files)
+    lake = Lake(spark, tmp_path, registry, **schema_files)
     starts = []
     for key_frame, key_kind in FRAMES:
         for value_frame, value_kind in FRAMES:
@@ -97,11 +97,11 @@ def test_every_key_frame_with_every_value_frame_decodes_equally(
     "frame", ["bare", *(pytest.param(frame, marks=pytest.mark.deep) for frame in ("single-object", "id8"))]
 )
 def test_configured_frame_is_not_guessed(
-    spark: SparkSession, tmp_path: Path, shelf: Shelf, schema_files: dict[str, Any], frame: wire.Frame
+    spark: SparkSession, tmp_path: Path, registry: AnyIdRegistry, schema_files: dict[str, Any], frame: wire.Frame
 ) -> None:
     kind = {"bare": None, "single-object": "crc", "id8": "contentId"}[frame]
     lake = Lake(
-        spark, tmp_path, shelf, **{side: {**files, "wire_format": frame} for side, files in schema_files.items()}
+        spark, tmp_path, registry, **{side: {**files, "wire_format": frame} for side, files in schema_files.items()}
     )
     for key, change in life(0):  # a bare envelope begins with a zero byte, and so does the key 0
         value = None if change is None else wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, change))
@@ -120,7 +120,10 @@ def test_unknown_id_in_a_header_does_not_stop_a_bare_topic(
     spark: SparkSession, tmp_path: Path, schema_files: dict[str, Any]
 ) -> None:
     lake = Lake(
-        spark, tmp_path, Shelf(), **{side: {**files, "wire_format": "bare"} for side, files in schema_files.items()}
+        spark,
+        tmp_path,
+        AnyIdRegistry(),
+        **{side: {**files, "wire_format": "bare"} for side, files in schema_files.items()},
     )
     key = wire.framed("bare", None, wire.avro(KEY_TEXT, {"id": 1}), "key")
     for headers in ([], [("__key_schema_id", b"\0\0\0\0\x09")]):

@@ -1,4 +1,4 @@
-"""The canonical text of a key: it depends on what the key is, not on how it was declared."""
+"""The canonical text of a key depends on its values, not on its declared types."""
 
 import datetime as dt
 import json
@@ -28,7 +28,7 @@ DECODED = {"int": "int", "long": "bigint", "string": "string", "boolean": "boole
 
 
 def decoded_type(kind: Any) -> str:
-    """What `from_avro` gives for a key's column."""
+    """The column that `from_avro` returns for a key."""
     if isinstance(kind, list):
         return decoded_type(kind[1])
     if isinstance(kind, dict) and kind["type"] == "record":
@@ -49,7 +49,7 @@ class Key(NamedTuple):
 
     @property
     def case(self) -> Case:
-        """What is evaluated."""
+        """The expressions under test."""
         parts = ", ".join(f"`{name}`: {decoded_type(kind)}" for name, kind in self.columns.items())
         rule = partial(canonical_key, parse(key_schema(self.columns)))
         return Case(f"struct<{parts}>", rule, [values for values, _ in self.texts])
@@ -130,7 +130,7 @@ LIMITED: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "arrays of dates": ({"type": "array", "items": ["null", DATE]}, [[0, None], [], None], [[0, 2**31 - 1]]),
     "texts": ("string", ["infinity", ""], []),
 }
-"""By what it is of, a key column's type, values that it can hold, and others."""
+"""By name: a key column's type, values that it can have, and values that it cannot."""
 BARE_NUMBER, BARE_DATE = "a bare number", "a bare date"
 
 
@@ -143,7 +143,7 @@ def texts(spark: SparkSession) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def problems(spark: SparkSession) -> dict[str, list[str | None]]:
-    """Why each of the values cannot be a key."""
+    """The problem of each value that cannot be in a key."""
     cases = {BARE_DATE: Case("int", partial(key_problem, parse(json.dumps(DATE))), [0, 2**31 - 1])}
     for name, (kind, held, lost) in LIMITED.items():
         tree = parse(key_schema({"id": ["null", kind], "name": "string"}))

@@ -1,4 +1,4 @@
-"""What changes from batch to batch is not in the code that Spark generates: no batch compiles another's plans anew."""
+"""Generated code has no values that change from batch to batch, so no batch compiles another batch's plans again."""
 
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -21,7 +21,7 @@ Plan = Callable[[SparkSession, int], DataFrame]
 
 @pytest.fixture
 def compiling(spark: SparkSession) -> Iterator[SparkSession]:
-    """The tests' session, with plans compiled as the product has them."""
+    """The tests' session, with plans compiled as in the product."""
     compiled = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
     before = {name: str(spark.conf.get(name)) for name in compiled}
     for name, value in compiled.items():
@@ -32,7 +32,7 @@ def compiling(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def generated(rows: DataFrame) -> list[str]:
-    rows.collect()  # what is behind an exchange is planned only then
+    rows.collect()  # plans after an exchange are made only when it has run
     parts = rows._jdf.queryExecution().debug().codegenToSeq()
     return [parts.apply(number)._2() for number in range(parts.size())]
 

@@ -1,4 +1,4 @@
-"""Where a record stands in the log: behind which delete a tombstone comes, and a time that never steps back."""
+"""A record's position in the log: which delete a tombstone follows, and a time that never goes back."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,21 +15,21 @@ COLUMNS = {"name": ["null", "string"]}
 
 
 def log(here: Topic) -> list[Record]:
-    """Paired and lone tombstones, and one behind a delete that does not decode."""
+    """Paired and unpaired tombstones, and one after a delete that cannot be decoded."""
     of_three = Topic(COLUMNS, registry=here.registry).change("d", 3)
     return [
         here.change("c", 1),  # 0
         here.change("d", 1),  # 1
         here.tombstone(1),  # 2: of 1
-        here.tombstone(1),  # 3: lone
+        here.tombstone(1),  # 3: unpaired
         here.change("d", 1),  # 4
         here.tombstone(2),  # 5: another key
         here.change("u", 2),  # 6
-        here.tombstone(2),  # 7: behind an update
+        here.tombstone(2),  # 7: after an update
         here.record(of_three.key, of_three.value + b"\0"),  # 8: quarantined
         here.tombstone(3),  # 9: quarantined with it
         here.change("u", 3),  # 10
-        here.tombstone(3),  # 11: lone
+        here.tombstone(3),  # 11: unpaired
     ]
 
 
@@ -52,7 +52,7 @@ def other_schema_id(here: Topic) -> list[Record]:
 
 
 def two_empty_values(here: Topic) -> list[Record]:
-    """The transform's own null value, then the connector's tombstone."""
+    """The transform's null value, followed by the connector's tombstone."""
     flat = Topic(COLUMNS, registry=here.registry, flat=True)
     return [flat.change("c", 1), flat.tombstone(1), flat.tombstone(1), flat.change("c", 1)]
 
@@ -66,12 +66,12 @@ LOGS: dict[str, Callable[[Topic], list[Record]]] = {
     "two empty values": two_empty_values,
 }
 CUTS = {"log": tuple(range(1, 12)), "broken delete": (2,), "clock": (1, 4)}
-"""Where the second and later batches of a log begin."""
+"""The indexes at which the second and later batches of a log begin."""
 Ordered = dict[tuple[str, bool], list[Row]]
 
 
 def in_order(spark: SparkSession, registry: FakeRegistry, *batches: tuple[list[Record], Row | None]) -> list[list[Row]]:
-    """The rows of each batch, which has a partition of its own, behind the last row of the batch before it."""
+    """The rows of each batch; a batch has its own partition and follows the last row of the batch before it."""
     records = [replace(record, partition=number) for number, (batch, _) in enumerate(batches) for record in batch]
     before = {
         number: LastRecord(last["log_ts"], last["offset"], last["key"], last["op"], last["status"])
@@ -86,7 +86,7 @@ def in_order(spark: SparkSession, registry: FakeRegistry, *batches: tuple[list[R
 
 @pytest.fixture(scope="module")
 def ordered(spark: SparkSession) -> Ordered:
-    """The rows of each log, whole and cut. What is behind a cut sees the last row before it as it is in the whole."""
+    """The rows of each log, uncut and cut. After a cut, the last row before it is read from the uncut log."""
     registry = FakeRegistry()
     sent = {name: sends(Topic(COLUMNS, registry=registry)) for name, sends in LOGS.items()}
     whole = dict(zip(sent, in_order(spark, registry, *((records, None) for records in sent.values())), strict=True))

@@ -1,4 +1,4 @@
-"""The two halves of a key change have one name, and nothing else has it."""
+"""The two halves of a key change have the same id, and no other change has it."""
 
 import pytest
 from pyspark.sql import SparkSession
@@ -26,9 +26,9 @@ HEADERS = {
     "no UTF-8": b"\xff\xfe\0",
     "a JSON null": b"null",
 }
-"""What is no JSON of a key."""
+"""Texts that are not JSON of a key."""
 PLACE = [39, 2752, 2, 39, 2752, 3]
-"""Of SQL Server, without the number of the change in its transaction."""
+"""SQL Server positions without the number of the change in its transaction."""
 SAME = {
     "Postgres": (DELETE, INSERT),
     "MySQL": (DELETE | {"position": [3, 17, 0]}, INSERT | {"position": [3, 17, 0]}),
@@ -38,7 +38,7 @@ SAME = {
         DELETE | {"position": [*PLACE, 1]},
         INSERT | {"position": [*PLACE, 2]},
     ),
-    "keys agree whatever the order of their columns and the spaces": (
+    "keys agree with any order of their columns and any spaces": (
         DELETE
         | UNPLACED
         | {"key": '{"a":"x \\u00e9","b":true,"n":1}', "headers": [(NEW, b'{"n": -2, "b": false, "a": null}')]},
@@ -91,7 +91,7 @@ Moves = dict[tuple[str, int], tuple[bool, str | None]]
 
 @pytest.fixture(scope="module")
 def key_changes(spark: SparkSession) -> Moves:
-    """Of each case's records whether they have the headers, and their moves."""
+    """For each case's records: whether they have the headers, and their key change."""
     cases = {**SAME, **OTHERS, **{name: (record,) for name, record in {**NAMELESS, **NO_HALVES}.items()}}
     fields = ("headers", "position", "domain", "ts_ms", "key")
     rows = [

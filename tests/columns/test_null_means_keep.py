@@ -1,4 +1,4 @@
-"""Case T6: a connector without a placeholder for a column's type sends null for what it did not send."""
+"""Case T6: a connector that has no placeholder for a column's type sends null for values that it did not send."""
 
 import json
 from functools import partial
@@ -18,14 +18,14 @@ ROWS = [(1, "x", None), (None, None, None), (2, PLACEHOLDER, None)]
 
 EXPECTED: dict[str, tuple[tuple[str, ...], list[list[str]]]] = {
     "a null is a value unless it is said to mean not sent": ((), [[], [], ["body"]]),
-    "a null means not sent in the columns named whatever their type": (
+    "a null means not sent in the listed columns of any type": (
         ("n", "numbers"),
         [["numbers"], ["n", "numbers"], ["body", "numbers"]],
     ),
     "a column where null means not sent still knows its placeholder": (("body",), [[], ["body"], ["body"]]),
     "a name that is no column of the row is passed over": (("gone",), [[], [], ["body"]]),
 }
-"""By case, the columns where null means not sent, and of each row those that were not sent."""
+"""By case: the columns where null means not sent, and for each row those that were not sent."""
 
 
 @pytest.fixture(scope="module")

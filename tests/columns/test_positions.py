@@ -1,4 +1,4 @@
-"""A change's place in its source's log: whole or unknown, alike in both shapes, compared inside one domain."""
+"""A change's position in the source's log: complete or unknown, equal in both shapes, compared within one domain."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +28,7 @@ SOURCES = {
     "sqlserver": (SQL_SERVER, [0x27, 0xAC0, 2, 0x27, 0xAB8, 0xFFFF, 1], "pagila/pagila"),
     "oracle": (ORACLE, [281474976710656, 281474976710650, 0x41, 0xA1B, 0x10, 3], "pagila/pagila"),
 }
-"""By connector, a source block, and the position and the domain in it."""
+"""By connector: a source block, and its position and domain."""
 BROKEN: dict[str, dict[str, list[Any]]] = {
     "postgresql": {"lsn": [None]},
     "mysql": {"file": [None, "", "mysql-bin", ".000001", "bin.0x1", f"bin.{10**18}"], "pos": [None], "row": [None]},
@@ -56,7 +56,7 @@ def found(spark: SparkSession) -> Callable[..., list[Row]]:
 
 @pytest.fixture(scope="module")
 def placed(found: Callable[..., list[Row]]) -> Placed:
-    """Position and domain of each of a case's records."""
+    """Position and domain of each record of a case."""
 
     def of(*case: Any) -> list[tuple[Any, str | None]]:
         rows = found(*case)
@@ -67,7 +67,7 @@ def placed(found: Callable[..., list[Row]]) -> Placed:
 
 
 def flat(registry: FakeRegistry, connector: str, sources: Iterable[Mapping[str, Any]]) -> list[Record]:
-    """A flattened change from each of these source blocks."""
+    """A flattened change for each of these source blocks."""
     here = Topic(COLUMNS, flat=True, registry=registry, connector=connector)
     return [here.change("u", 1, lsn=None, source=source) for source in sources]
 
@@ -168,7 +168,7 @@ FIELDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "an array": ({"__lsn": {"type": "array", "items": "long"}}, {"__lsn": [1]}),
     "half a place": ({"__pos": "long"}, {"__pos": 4}),
 }
-"""Fields of flattened rows, beside the key: name to Avro type, and name to value."""
+"""Fields of flattened rows other than the key: name to Avro type, and name to value."""
 
 
 @CASES.of(*FIELDS)

@@ -1,4 +1,4 @@
-"""What a real connector sent, byte by byte, against what a table must hold."""
+"""Records of real connectors, byte by byte, and the columns that a table must have."""
 
 import json
 from datetime import UTC, date, datetime
@@ -27,7 +27,7 @@ def fixture(name: str) -> dict[str, Any]:
 
 
 def records_of(source: dict[str, Any], registry: FakeRegistry, first: int) -> list[Record]:
-    """The fixture's records with offsets from `first`; the ids are its own."""
+    """The fixture's records with offsets from `first`, and its own schema ids."""
     registry.texts[source["key_schema_id"]] = source["key_schema"]
     registry.texts[source["value_schema_id"]] = source["value_schema"]
     found = []
@@ -40,7 +40,7 @@ def records_of(source: dict[str, Any], registry: FakeRegistry, first: int) -> li
 
 
 def as_text(name: str, kind: str) -> Any:
-    """A column of `row` in the form that the fixtures write it."""
+    """A column of `row` in the form of the fixtures."""
     column = F.col("row")[name]
     if kind == "timestamp":
         return F.date_format(column, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")
@@ -50,13 +50,13 @@ def as_text(name: str, kind: str) -> Any:
 
 
 def expected_row(record: dict[str, Any]) -> dict[str, Any]:
-    """The fixture's row as `as_text` gives it, without what was not sent."""
+    """The fixture's row as `as_text` returns it, without values that were not sent."""
     row = {name: value for name, value in record["row"].items() if value != UNSENT}
     return {name: value["hex"] if isinstance(value, dict) else value for name, value in row.items()}
 
 
 def expected_metadata(shape: str, record: dict[str, Any]) -> dict[str, Any]:
-    """What bronze must say of a record, read from its value as Avro has it."""
+    """The columns that bronze must store for a record, from its Avro value."""
     value = record["decoded_value"]
     if value is None:
         return dict.fromkeys(("source_ts_ms", "source_position", "snapshot", "position_domain")) | {"op": "tombstone"}
@@ -139,7 +139,7 @@ def test_recorded_logical_message_is_a_control_record(spark: SparkSession) -> No
 
 @pytest.fixture(scope="module")
 def key_changes(spark: SparkSession) -> dict[tuple[str, str], dict[str, str | None]]:
-    """By shape, and what names it, the moves of the fixture's records by their names."""
+    """By shape and by the source of its fields: the key changes of the fixture's records."""
     registry, sources = FakeRegistry(), [fixture("film-envelope"), fixture("film-flattened")]
     named_by = {"position": F.col("source_position"), "keys": F.lit(None).cast("array<bigint>")}
     others = [F.col(name) for name in ("position_domain", "source_ts_ms", "canonical_key")]

@@ -1,4 +1,4 @@
-"""Texts of schemas from Hypothesis and from the fuzz's seeds: refused in words, or taken by the JVM's parser, too."""
+"""Schema texts from Hypothesis and from the fuzz test are rejected with a reason, or accepted by the JVM's parser."""
 
 import json
 import random

@@ -5,4 +5,4 @@ from pathlib import Path
 
 TESTS = str(Path(__file__).parents[1])
 if TESTS not in sys.path:
-    sys.path.insert(0, TESTS)  # as pytest does: the builders and the reference are modules of that folder
+    sys.path.insert(0, TESTS)  # like pytest, because the builders and the reference are modules of that folder

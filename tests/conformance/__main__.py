@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0 if every log passes, 1 if not, 2 if nothing could be run."""
+    """Exit code 0 if every log passes, 1 if not, 2 if no log could run."""
     given = _parser().parse_args(arguments)
     deletes = [given.deletes] if given.deletes else list(get_args(Deletes))
     shapes = [given.shape] if given.shape else list(get_args(Shape))
@@ -70,7 +70,7 @@ def _by_lake(
     *,
     is_rebuilt: bool,
 ) -> Iterator[Result]:
-    # Here, because Spark and the product are not needed for the rest.
+    # Imported here, because other modes need neither Spark nor the product.
     from cdc_lake.spark.session import build_session
 
     from .by_lake import results_by_lake

@@ -1,4 +1,4 @@
-"""What the product makes of logs: real bronze and silver runs, with a fake broker and a fake registry."""
+"""Run logs in the product: real bronze and silver runs, with a fake broker and a fake registry."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -54,11 +54,11 @@ def results_by_lake(
     shape: Shape,
     is_rebuilt: bool = False,
 ) -> Iterator[Result]:
-    """Run the logs that can have the shape in one lake, most of them in few tables; what is wrong with each.
+    """Run the logs that can have the shape in one lake, most of them in few tables.
 
     Args:
         root: the lake's folder, empty.
-        is_rebuilt: whether silver is rebuilt at the end; it and its memory must be what they were.
+        is_rebuilt: whether silver is rebuilt at the end; its rows and side table must not change.
     """
     copies = list(copies_of([log for log in logs if shape in log.shapes], split))
     config = Config(
@@ -90,7 +90,7 @@ def _lines(
 
 
 def copies_of(logs: Sequence[Log], split: Split) -> Iterable[Copy]:
-    """The logs in every way that they are cut, and where each is put."""
+    """All copies of the logs, one for each cut, and their places in tables."""
     partitions: Counter[str] = Counter()
     for log in logs:
         for number, batches in enumerate(cuts(log, split), 1):
@@ -101,7 +101,7 @@ def copies_of(logs: Sequence[Log], split: Split) -> Iterable[Copy]:
 
 
 class Lake:
-    """A lake of all copies; a table that failed is left alone."""
+    """A lake with all copies. If a table fails, the others continue."""
 
     def __init__(self, spark: SparkSession, config: Config, copies: Sequence[Copy], shape: Shape) -> None:
         self._spark = spark
@@ -124,7 +124,7 @@ class Lake:
         self.failures: dict[str, tuple[str, str]] = {}
 
     def take_batch(self, number: int) -> None:
-        """The batch of this number of every copy: send, land, fold; then what can be decoded from now on."""
+        """Send, land and fold the batch of this number of every copy; then make the due records decodable."""
         for copy in self._copies:
             if number < len(copy.batches):
                 self._send(copy, number)
@@ -149,7 +149,7 @@ class Lake:
             self._fold(sorted(late))
 
     def rebuilt(self, root: Path, before: Mapping[str, list[dict[str, Any]]]) -> Iterator[Result]:
-        """Rebuild every table; what is another then than `before`."""
+        """Rebuild every table, and list the differences from `before`."""
         topics = [topic for topic, rows in before.items() if rows and topic not in self.failures]
         remembered = {topic: self._remembered(root, topic) for topic in topics}
         self._note(run_rebuild(self._config, topics, scheduler=self._scheduler))
@@ -165,7 +165,7 @@ class Lake:
             yield f"{topic} rebuilt", sorted(lines)
 
     def _remembered(self, root: Path, topic: str) -> set[str]:
-        """The side table's entries that silver's newest commit names."""
+        """The side table's entries at the pin of silver's newest commit."""
         (target,) = lake_of(self._config).silver(topic)
         progress = target.open(self._spark).progress()
         assert progress is not None
@@ -220,12 +220,12 @@ def _due_text(number: int) -> str:
 
 
 def silver_rows(root: Path, topic: str, layer: str = "silver") -> list[dict[str, Any]]:
-    """The rows of a topic's silver table as delta-rs or hudi-rs reads them; none if there is no table."""
+    """The rows of a topic's silver table, read by delta-rs or hudi-rs; none if there is no table."""
     return table_rows(str(root / layer / topic.replace(".", "/")))
 
 
 def table_rows(path: str, as_of: int | None = None) -> list[dict[str, Any]]:
-    """The rows of the table in a folder as delta-rs or hudi-rs reads them; none if there is no table."""
+    """The rows of the table in a folder, read by delta-rs or hudi-rs; none if there is no table."""
     if Path(path, ".hoodie").exists():
         return hudi_rows(path, as_of)
     rows: list[dict[str, Any]] = []
@@ -235,14 +235,14 @@ def table_rows(path: str, as_of: int | None = None) -> list[dict[str, Any]]:
 
 
 def hudi_rows(path: str, as_of: int | None = None) -> list[dict[str, Any]]:
-    """The rows of a Hudi table as hudi-rs reads them."""
+    """The rows of a Hudi table, read by hudi-rs."""
     options = HudiReadOptions() if as_of is None else HudiReadOptions().with_as_of_timestamp(str(as_of))
     batches = HudiTableBuilder.from_base_uri(path).build().read(options)
     return [row for batch in batches for row in batch.to_pylist()]
 
 
 def found_in(row: Mapping[str, Any], columns: Iterable[str], first_partition: int = 0) -> Found:
-    """What the kit compares of a row of silver."""
+    """The parts of a silver row that the kit compares."""
     kafka, order = row["__kafka"], row["__order"]
     position = order and order["position"]
     return Found(
@@ -256,7 +256,7 @@ def found_in(row: Mapping[str, Any], columns: Iterable[str], first_partition: in
 
 
 def rows_of(copy: Copy, rows: Iterable[Mapping[str, Any]]) -> dict[Hashable, Found]:
-    """A copy's own rows of its table, by key."""
+    """The rows of one copy in its table, by key."""
     keys = copy.log.keys
     found: dict[Hashable, Found] = {}
     for row in rows:

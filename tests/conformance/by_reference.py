@@ -1,4 +1,4 @@
-"""What the plain Python reference makes of a log."""
+"""Run logs in the plain Python reference."""
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 
@@ -10,11 +10,11 @@ from .rows import Found, Result, differences, expected_rows, hashable, source_ms
 
 OPS = ("r", "c", "u", "d", "t", "tombstone")
 REFUSED = "CDC-204"
-"""The code of the only error that the reference knows; logs that stop for another reason are not for it."""
+"""The code of the only error that the reference knows; it skips logs that stop for another reason."""
 
 
 def results_by_reference(logs: Sequence[Log], deletes: Deletes) -> Iterator[Result]:
-    """What is wrong with each log that is for the reference."""
+    """The errors of each log that the reference supports."""
     for log in logs:
         if log.stops in (None, REFUSED):
             yield f"{log.log} {deletes}", _lines(log, deletes)
@@ -29,7 +29,7 @@ def _lines(log: Log, deletes: Deletes) -> list[str]:
 
 
 def rows_by_reference(log: Log, deletes: Deletes) -> dict[Hashable, Found]:
-    """The rows that the log makes.
+    """The rows that the log produces.
 
     Raises:
         reference.Refused: the settings refuse a truncate.
@@ -38,7 +38,7 @@ def rows_by_reference(log: Log, deletes: Deletes) -> dict[Hashable, Found]:
 
 
 def events_of(log: Log) -> list[reference.Event]:
-    """The log's events as the reference takes them, in order of arrival, without those that are lost."""
+    """The log's events for the reference, in order of arrival, without lost ones."""
     null_means_keep = log.settings.get("null_means_keep", ())
     return [
         _event(log, number, offset, null_means_keep)
@@ -48,7 +48,7 @@ def events_of(log: Log) -> list[reference.Event]:
 
 
 def folded(log: Log, events: Iterable[reference.Event], deletes: Deletes) -> dict[Hashable, Found]:
-    """The rows that some events of the log make.
+    """The rows that some events of the log produce.
 
     Raises:
         reference.Refused: the settings refuse a truncate.

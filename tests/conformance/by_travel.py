@@ -1,4 +1,4 @@
-"""What the product tells of logs at the points between their events, beside the reference's fold of a part of them."""
+"""Time travel to points between the events of logs, compared with the reference's fold of the events up to there."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -24,11 +24,11 @@ _ENDS = ("last", "last_in_data_collection")
 
 
 class Told:
-    """Logs that were landed and folded, and what they were at any point.
+    """Logs that were landed and folded, with their rows at any point.
 
     Args:
         root: the lake's folder, empty.
-        is_each: each event is a batch of its own; else a log is one.
+        is_each: each event is a separate batch; otherwise each log is one batch.
     """
 
     def __init__(
@@ -67,20 +67,20 @@ class Told:
         assert not lake.failures
 
     def points(self) -> Iterator[Result]:
-        """All that there are."""
+        """All logs."""
         yield from self.commits()
         yield from self.offsets()
         yield from self.source_times()
 
     def commits(self) -> Iterator[Result]:
-        """Every commit of silver, by its version."""
+        """Every commit of silver, by version."""
         for topic, found in self._versions.items():
             for number, version in enumerate(found):
                 if version >= 0:
                     yield from self._compared(topic, version, f"commit {number}", _read_by(number))
 
     def offsets(self) -> Iterator[Result]:
-        """Every number of events of each log, as offsets."""
+        """For every number of events of each log: the offsets after them."""
         for topic in self._versions:
             copies = [copy for copy in self.copies if copy.topic == topic]
             for count in range(max(len(copy.log.events) for copy in copies) + 1):
@@ -112,9 +112,9 @@ class Told:
             yield f"{topic} {name}", [str(exc)] if is_known and any(wanted) else []
             return
         if not is_known:
-            yield f"{topic} {name}", ["it is told from before the first snapshot had ended"]
+            yield f"{topic} {name}", ["it can be read before the end of the first snapshot"]
             return
-        # What no event had brought by then is no column yet.
+        # Columns that no event had brought by then do not exist yet.
         columns = {name for copy in copies for name in copy.log.table_columns}
         found = [dict.fromkeys(columns) | row.asDict(recursive=True) for row in rows]
         for copy, expected in zip(copies, wanted, strict=True):
@@ -122,14 +122,14 @@ class Told:
 
 
 def snapshot_of(connector: Any) -> Log:
-    """A snapshot of one row, before all other logs of a shared table: from its end on every time can be told."""
+    """A snapshot of one row before all other logs of a shared table, so that every later time can be read."""
     first = Arrival(op="r", snapshot="last", ts=0, kafka_timestamp=0)
     why = "The table's first snapshot."
     return Log(log=f"snapshot-{connector}", why=why, events=[first], rows=[{"last": 1}], connector=connector)
 
 
 def _read_by(number: int) -> Callable[[Copy], list[Event]]:
-    """The events of the batches up to a number, as far as they can be decoded by then."""
+    """The decodable events of the batches up to a number."""
 
     def part(copy: Copy) -> list[Event]:
         batches = copy.batches[: number + 1]
@@ -144,7 +144,7 @@ def _read_by(number: int) -> Callable[[Copy], list[Event]]:
 
 
 def _next_offsets(copy: Copy, count: int) -> dict[int, int]:
-    """Of each of a log's partitions the offset behind the first events, in the newest generation."""
+    """By partition of a log: the offset after its first events, in the newest generation."""
     events, offsets = copy.log.events, copy.log.offsets()
     newest = max(event.generation for event in events)
     found = {copy.first_partition + event.partition: 0 for event in events}
@@ -168,7 +168,7 @@ def _before(positions: dict[int, int]) -> Callable[[Copy], list[Event]]:
 
 
 def _in_log_order(copy: Copy) -> list[tuple[Place, Event]]:
-    """A log's events that count, with their places in the topic."""
+    """A log's events that count, with their positions in the topic."""
     events = in_log_order(events_of(copy.log))
     return [(place._replace(partition=place.partition + copy.first_partition), event) for place, event in events]
 
@@ -182,7 +182,7 @@ def _happened_by(ms: int) -> Callable[[Copy], list[Event]]:
         found = []
         for place, event in in_log_order(events_of(copy.log)):
             if _told_ms(place, event) <= ms:
-                # What is left out must pair no tombstone with another event than it stands behind.
+                # Skipped events must not leave a tombstone behind another event than its own.
                 found += [replace(event, op="", status="control")] if event.op == "tombstone" else []
                 found.append(replace(event, kafka_ts=place.log_ts))
         return found
@@ -191,7 +191,7 @@ def _happened_by(ms: int) -> Callable[[Copy], list[Event]]:
 
 
 def _known_ms(events: Sequence[tuple[Place, Event]]) -> float:
-    """From when on a table can be told: the end of its first snapshot."""
+    """The earliest time that can be read: the end of the table's first snapshot."""
     in_order = sorted(
         (pair for pair in events if pair[1].key is not None or pair[1].op == "t"), key=lambda pair: pair[0]
     )

@@ -1,4 +1,4 @@
-"""How a log is cut into batches."""
+"""Ways to cut a log into batches."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,7 +12,7 @@ Split = Literal["none", "halves", "each", "all-pairs"]
 def cuts(log: Log, split: Split) -> list[list[range]]:
     """The ways to run a log, each a list of batches of event indexes.
 
-    What happens to the topic itself, and records lost before they are read, begin a batch whatever the split.
+    Events of the topic itself, and records lost before they are read, begin a batch with every split.
     """
     count = len(log.events)
     ways: dict[Split, list[list[int]]] = {
@@ -30,6 +30,6 @@ def cuts(log: Log, split: Split) -> list[list[range]]:
 
 
 def due(log: Log, batches: Sequence[range], index: int) -> int | None:
-    """The number of the batch after which a late event can be decoded; null if it can from the first."""
+    """The number of the batch after which a late event can be decoded; null if it can be decoded at once."""
     after = log.events[index].late_after
     return None if after is None else next(number for number, batch in enumerate(batches) if after <= batch.stop)

@@ -1,4 +1,4 @@
-"""The logs for other tools: records as files, and the check of what a tool made of them."""
+"""Export logs as records for other tools, and check the rows of such a tool."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ from .rows import Found, Result, differences, expected_rows, hashable
 
 
 def dump(logs: Sequence[Log], shapes: Sequence[Shape], folder: Path) -> None:
-    """Write each log's records to `<folder>/<shape>/<log>.jsonl`, one JSON object a line, and the schemas by id."""
+    """Write each log's records to `<folder>/<shape>/<log>.jsonl`, one JSON object per line, and the schemas by id."""
     for shape in shapes:
         there = folder / shape
         there.mkdir(parents=True, exist_ok=True)
@@ -46,10 +46,10 @@ def _dump(logs: Sequence[Log], shape: Shape, folder: Path) -> None:
 
 
 def check(logs: Sequence[Log], deletes: Deletes, file: Path) -> Iterator[Result]:
-    """What is wrong with the rows in a JSON file, `{log: [row, …]}`, log by log. Logs that must stop have no rows.
+    """The errors of the rows in a JSON file, `{log: [row, …]}`, log by log. Logs that must stop have no rows.
 
     Raises:
-        LogError: the file is something else.
+        LogError: the file has another format.
     """
     try:
         tables = json.loads(file.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The event logs: what a YAML file may hold, read strictly."""
+"""The event logs: the format of the YAML files, read strictly."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -18,9 +18,9 @@ COLUMNS: Mapping[str, Any] = {
     "tags": ["null", {"type": "array", "items": OPTIONAL_STRING}],
     "data": ["null", "bytes"],
 }
-"""The columns of the table that most logs share, outside its key."""
+"""The columns of the table that most logs share, without its key."""
 KEYS: Mapping[str, Any] = {"log": "string", "id": "int"}
-"""Its key; a log gives only `id`."""
+"""Its key; a log only sets `id`."""
 SETTINGS = (
     "truncates",
     "truncates_across_partitions",
@@ -31,11 +31,11 @@ SETTINGS = (
 
 
 class LogError(Exception):
-    """A file of logs is wrong: which file, which log, what."""
+    """A file of logs is invalid; names the file, the log and the problem."""
 
 
 class Model(BaseModel):
-    """Written by hand: a key that is not known is an error."""
+    """A handwritten mapping, in which an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -72,11 +72,11 @@ class Arrival(Model):
     key_schema: Literal[1, 2] = Field(default=1, description="2: another schema id in the key's bytes.")
     keys: dict[str, Any] | None = Field(default=None, description="Avro types of another key than the log's.")
     columns: dict[str, Any] | None = Field(default=None, description="Avro types other than the log's, by column.")
-    shape: Shape | None = Field(default=None, description="Its own, whatever the log runs as.")
+    shape: Shape | None = Field(default=None, description="The event's own shape, for every shape of the run.")
 
 
 class ExpectedRow(Model):
-    """A row as the log must leave it. Columns left out are null."""
+    """A row that the log must produce. Missing columns are null."""
 
     key: Any = 1
     values: dict[str, Any] = Field(default_factory=dict)
@@ -90,7 +90,7 @@ class ExpectedRow(Model):
 
 
 class Expected(Model):
-    """What the log must end as, by how the table treats deletes."""
+    """The result of the log, by the table's deletes mode."""
 
     soft: list[ExpectedRow]
     hard: list[ExpectedRow]
@@ -166,12 +166,12 @@ class Log(Model):
 
     @property
     def table_columns(self) -> Mapping[str, Any]:
-        """The table's columns outside the key, name to Avro type."""
+        """The table's columns without the key, name to Avro type."""
         return COLUMNS if self.columns is None else self.columns
 
     @cached_property
     def has_own_table(self) -> bool:
-        """Whether it would disturb the other logs, or they it."""
+        """Whether the log needs a separate table, because it would affect other logs or they would affect it."""
         return bool(
             self.settings
             or self.accept_loss
@@ -185,7 +185,7 @@ class Log(Model):
         )
 
     def expected(self, deletes: Deletes) -> Sequence[ExpectedRow]:
-        """The rows it must end as; none if the run must stop."""
+        """The expected rows; none if the run must stop."""
         if self.expect is not None:
             return self.expect.soft if deletes == "soft" else self.expect.hard
         return [row for row in self.rows or () if deletes == "soft" or not row.deleted]
@@ -205,7 +205,7 @@ def load(folder: Path = LOGS) -> list[Log]:
     """All logs of a folder, in the order of its files.
 
     Raises:
-        LogError: a file holds something else, or two logs of one name.
+        LogError: a file has another format, or two logs have the same name.
     """
     found: dict[str, Log] = {}
     for file in sorted(folder.glob("*.yml")):
@@ -231,7 +231,7 @@ def _logs_in(file: Path) -> Iterable[Log]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without tags that build objects, and with every key once."""
+    """YAML without tags that build objects, and without duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value]

@@ -1,4 +1,4 @@
-"""Where a connector's source block says that a change is in the source's log. Lists compare from the left."""
+"""A change's position in the source's log, from a connector's source block. Lists compare from the left."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ Position = tuple[int, ...] | None
 
 
 def position_of(connector: str, given: int | Mapping[str, Any] | None) -> tuple[Position, str | None]:
-    """The position and its domain: positions compare only inside one. Null is not known."""
+    """The position and its domain: positions compare only within one domain. Null means unknown."""
     if given is None:
         return None, "pagila"
     if isinstance(given, int):

@@ -1,4 +1,4 @@
-"""A log's events as the records that a connector writes of them."""
+"""A log's events as the records that a connector writes."""
 
 import json
 from collections.abc import Mapping
@@ -18,11 +18,11 @@ _CONTROL: dict[str, tuple[str, dict[str, Any]]] = {
     "notification": ("common.Notification", {"id": "1", "type": "COMPLETED"}),
     "message": ("postgresql.MessageValue", {"op": "m", "ts_ms": START_MS, "message": b"hello"}),
 }
-"""Records that are no events of rows: schema's name, content."""
+"""Records that are not events of rows: the schema's name and the content."""
 
 
 def topic_of(name: str) -> str:
-    """The topic of a table of a log's own. Avro knows no hyphens, and schemas are named after the topic."""
+    """The topic of a log with a separate table. Avro names have no hyphens, and schemas are named after the topic."""
     return f"conformance.public.{name.replace('-', '_')}"
 
 
@@ -95,7 +95,7 @@ class Writer:
         )
         sent = {name: _placeholder(self._log.table_columns[name]) for name in event.unsent}
         key = {name: value for name, value in self._key_columns(event.key).items() if name in self._in_row}
-        # Logs that share a table use the same positions: each has its own database, in which they are unique.
+        # Logs that share a table use the same positions. Each has its own database, within which positions are unique.
         source = {"db": self._copy} | (event.position if isinstance(event.position, dict) else {})
         value = table.change(
             event.op,
@@ -138,14 +138,14 @@ class Writer:
 
 
 def late_id(registry: FakeRegistry, text: str, due: str) -> int:
-    """The id of the same schema for the records that will be decodable when `due`; not known until `show`."""
+    """The id of the schema for the records that become decodable at `due`; unknown until `show`."""
     schema_id = registry.add(json.dumps({**json.loads(text), "doc": due}))
     registry.hide(schema_id)
     return schema_id
 
 
 def show(registry: FakeRegistry, due: str) -> None:
-    """Make the records decodable that are due."""
+    """Make the due records decodable."""
     for schema_id, text in registry.texts.items():
         if json.loads(text).get("doc") == due:
             registry.show(schema_id)

@@ -7,11 +7,11 @@ from .log import Arrival, Deletes, ExpectedRow, Log
 from .position import Position, position_of
 
 START_MS = 1_700_000_000_000
-"""When every log begins."""
+"""The time at which every log begins."""
 
 
 Result = tuple[str, list[str]]
-"""What was run, and the lines that say what is wrong with it; none when it is right."""
+"""The number of runs, and a list of errors; empty if all are correct."""
 
 
 class Found(NamedTuple):
@@ -33,7 +33,7 @@ class Found(NamedTuple):
 
 
 def hashable(key: Any) -> Hashable:
-    """A key as an index: the columns' values in order of their names."""
+    """A key as an index: the values in the order of the columns' names."""
     return tuple(sorted(key.items())) if isinstance(key, Mapping) else key
 
 
@@ -43,7 +43,7 @@ def source_ms(ts: int | None) -> int | None:
 
 
 def expected_rows(log: Log, deletes: Deletes) -> dict[Hashable, Found]:
-    """What was written by hand, with its event numbers looked up."""
+    """The handwritten rows, with event numbers replaced by coordinates."""
     return {hashable(row.key): _expected(log, row) for row in log.expected(deletes)}
 
 
@@ -67,10 +67,10 @@ def differences(
     *,
     only: Sequence[str] = Found._fields,
 ) -> list[str]:
-    """A few lines of at most 78 columns for each row that is not as it should be.
+    """A few lines of at most 78 columns for each row that differs.
 
     Args:
-        only: what of a row is compared.
+        only: the parts of a row to compare.
     """
     lines: list[str] = []
     for key in sorted({*expected, *found}, key=str):

@@ -1,4 +1,4 @@
-"""The kit itself: the logs read strictly, every log true of the reference, no wrong table passed."""
+"""The kit itself: logs are read strictly, the reference passes all of them, and wrong tables are reported."""
 
 import json
 from pathlib import Path

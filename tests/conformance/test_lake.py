@@ -1,6 +1,6 @@
 """A quick part of the kit: the logs that share a table, in one batch, in Delta. `make conformance` runs all of it.
 
-What shows only from batch to batch is tested in tests/rules, in every cut.
+tests/rules tests effects between batches, in every cut.
 """
 
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""At every commit, every offset and every source time a log is what the reference makes of its events up to there."""
+"""At every commit, every offset and every source time, time travel equals the reference's fold of the events up to
+there.
+"""
 
 from pathlib import Path
 from typing import get_args

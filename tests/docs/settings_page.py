@@ -1,4 +1,4 @@
-"""What a page of docs/ says of settings, and what the settings are."""
+"""Read the settings in a page of docs/, and those of the code."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ def page(name: str) -> str:
 
 
 def examples(page: str) -> list[str]:
-    """The configurations that a page shows."""
+    """The configurations in a page."""
     return re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""docs/reference/compatibility.md is what cdc_lake/spark/versions.py says, and what was counted."""
+"""docs/reference/compatibility.md matches cdc_lake/spark/versions.py and the stored test results."""
 
 from profiles.page import read_results
 

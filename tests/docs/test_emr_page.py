@@ -25,7 +25,7 @@ def shown(default: Any) -> str:
 
 
 def rows() -> Iterator[tuple[str, str]]:
-    """The settings on the page; several in a row have a default each, or the same."""
+    """The settings on the page; several keys in a row have one default each, or the same."""
     for names, defaults in re.findall(r"^\| ((?:`emr\.[a-z_.]+`(?:, )?)+) \| ([^|]*?) ?\|", PAGE, re.MULTILINE):
         found, said = re.findall(r"`([^`]+)`", names), defaults.split(", ")
         yield from zip(found, said * len(found) if len(said) == 1 else said, strict=len(said) > 1)

@@ -1,4 +1,4 @@
-"""docs/reference/evolution.md is what the code makes of each change."""
+"""docs/reference/evolution.md has the outcome that the code computes for each change."""
 
 from support.schema_changes import CHANGES, POLICIES, outcome
 

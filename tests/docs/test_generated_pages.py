@@ -1,4 +1,4 @@
-"""What docs/ says of the code is what the code says: `python -m tests.docs.pages` writes it."""
+"""The generated parts of docs/ are up to date: `python -m tests.docs.pages` writes them."""
 
 from pathlib import Path
 

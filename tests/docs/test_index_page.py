@@ -25,7 +25,7 @@ def links(page: Path) -> list[tuple[Path, str]]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """The anchors of a page's headings, as GitHub builds them."""
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(prose(page))}
 
 
@@ -48,7 +48,7 @@ def test_links_resolve(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_lines_fit_the_screen(page: Path) -> None:
-    """Rows of tables cannot be broken."""
+    """Rows of tables cannot be wrapped."""
     lines = prose(page).splitlines()
 
     assert [line for line in lines if len(line) > MAX_WIDTH and not line.startswith("|")] == []

@@ -1,4 +1,4 @@
-"""Imports go down only; docs/explanation/architecture.md draws the rooms."""
+"""Imports go down only; docs/explanation/architecture.md describes the folders."""
 
 import ast
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ ROWS = (
     ("aws", "failpoints", "points", "privacy", "partitioning"),
     ("columns", "errors"),
 )
-"""From top to bottom. A room knows the rows below its own, and none of its own row: no layer knows another."""
+"""From top to bottom. A folder imports from the rows below its own, and not from its own row."""
 WITHOUT_SPARK = ("config", "errors", "fold", "partitioning", "points")
 """Rooms that run without PySpark, so that their rules are tested without it."""
 ROW_OF = {room: number for number, row in enumerate(ROWS) for room in row}
@@ -39,7 +39,7 @@ def room_of(file: Path) -> str:
 
 
 def imported(file: Path) -> Iterator[str]:
-    """Dotted names of what a file imports, late imports and those for types only included."""
+    """Dotted names that a file imports, including late imports and imports for types only."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -65,7 +65,7 @@ def may_know(room: str, other: str) -> bool:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(CHECKOUT)))
 def test_imports_are_absolute_and_only_go_down(file: Path) -> None:
-    if file == PACKAGE / "__init__.py":  # the front door, which shows what is in any room
+    if file == PACKAGE / "__init__.py":  # the public API, which imports from all folders
         return
 
     assert room_of(file) in ROW_OF, f"{room_of(file)} has no row: draw it in docs/explanation/architecture.md and here"

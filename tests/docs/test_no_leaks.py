@@ -1,4 +1,4 @@
-"""Nothing of the place where this was written is in what is handed out, and no test looks away."""
+"""Tracked files contain no names of the development machine, and no test is skipped."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ import pytest
 CHECKOUT = Path(__file__).parents[2]
 INDEX = re.compile(r"https?://[^\s\"'`<>)]*(?:maven|pypi|pythonhosted|npmjs|crates)[^\s\"'`<>)]*", re.IGNORECASE)
 NO_INDEX = re.compile(r"https?://(?:127\.0\.0\.1|localhost|[\w.]+\.invalid|ant\.apache\.org/ivy/maven$)")
-"""Addresses of nobody, and the name of a namespace."""
+"""Example addresses, and the name of a namespace."""
 WORKPLACE = re.compile(r"(?<![\w.$}~>/-])/(?:home|root|Users|work|workspace|mnt)/[\w.]+")
 LOOKING_AWAY = {"skip", "skipif", "xfail", "importorskip"}
 
@@ -23,7 +23,7 @@ def tracked(*patterns: str) -> list[Path]:
 
 
 def lines() -> Iterator[tuple[str, str]]:
-    """Every line of text that is tracked, with its place."""
+    """Every line of tracked text, with its location."""
     for file in tracked():
         for number, line in enumerate(file.read_bytes().decode("utf-8", "ignore").splitlines(), 1):
             yield f"{file.relative_to(CHECKOUT)}:{number}", line

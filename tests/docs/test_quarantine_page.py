@@ -1,4 +1,4 @@
-"""docs/how-to/quarantine.md names flags and headers that there are, and its example is accepted."""
+"""docs/how-to/quarantine.md lists the existing flags and headers, and its example is accepted."""
 
 import inspect
 import re

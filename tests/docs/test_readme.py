@@ -1,4 +1,4 @@
-"""README.md: its commands exist, its sample output is what the demo prints today, and it stays short."""
+"""README.md: its commands exist, its sample output has the demo's current format, and it stays short."""
 
 import importlib.util
 import io
@@ -30,7 +30,7 @@ ASSIGNMENT = re.compile(r"[A-Z][A-Z0-9_]*=")
 
 
 def code() -> Iterator[str]:
-    """Lines of code in the README, continued lines joined."""
+    """Lines of code in the README, with continued lines joined."""
     text = README.read_text(encoding="utf-8") if README.is_file() else ""
     for block in BLOCK.findall(text):
         yield from block.replace("\\\n", " ").splitlines()
@@ -38,7 +38,7 @@ def code() -> Iterator[str]:
 
 
 def commands(program: str) -> list[list[str]]:
-    """The words behind `program`, for each time the README calls it."""
+    """The words after `program`, for each call in the README."""
     found = []
     for line in code():
         for part in re.split(r"&&|\|\||[;|]", line.strip().removeprefix("$ ")):
@@ -57,12 +57,12 @@ def flags(words: list[str]) -> set[str]:
 
 
 def is_open(word: str) -> bool:
-    """Whether a word only stands for what the reader is to put there."""
+    """Whether a word is only a placeholder for the reader's value."""
     return word.startswith(("…", "...", "<", "["))
 
 
 def assert_resolves(words: list[str]) -> None:
-    """See that the words behind `cdc-lake` name a command that has these flags and shows its help."""
+    """Check that the words after `cdc-lake` name a command with these flags, and that it shows its help."""
     command: Any = typer.main.get_command(app)
     known = {"--help", "--debug"}
     path = []

@@ -1,4 +1,4 @@
-"""`make docs`: the site builds without warnings, and its pages load nothing from elsewhere."""
+"""`make docs`: the site builds without warnings, and its pages load nothing from other hosts."""
 
 import os
 import re

@@ -1,7 +1,7 @@
 """Pages, messages, help texts and settings use the field's words; test names are short.
 
-A replaced word is allowed in docstrings and comments, in backquotes, and in a text without a space, such as the Unix
-user `nobody`.
+A replaced word is allowed in docstrings and comments of the package, in backquotes, and in a text without a space, such
+as the Unix user `nobody`.
 """
 
 import ast
@@ -38,7 +38,7 @@ LONGEST_NAME = 60
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_page_uses_the_words_of_the_glossary(page: Path) -> None:
-    """Generated parts have the words of help texts and descriptions, which are not the page's."""
+    """Generated parts are skipped, because they come from help texts and descriptions."""
     written = CODE.sub("", PART.sub("", page.read_text(encoding="utf-8")))
 
     assert WORDS.findall(written) == []
@@ -84,6 +84,24 @@ def test_words_are_found_in_messages(tmp_path: Path) -> None:
     module.write_text('"""Nobody."""\nraise ValueError(f"{1} is no table; mend it")\nNAME = "beside"\n')
 
     assert [word for text in messages(module) for word in IN_MESSAGES.findall(text)] == ["is no ", "mend"]
+
+
+def docstrings(module: Path) -> Iterator[str]:
+    """The docstrings of a module, without code in backquotes."""
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            yield CODE.sub("", ast.get_docstring(node) or "")
+
+
+def test_docstrings_of_tests_use_the_words_of_the_glossary() -> None:
+    found = {
+        (str(module.relative_to(CHECKOUT)), word)
+        for module in (CHECKOUT / "tests").rglob("*.py")
+        for text in docstrings(module)
+        for word in WORDS.findall(text)
+    }
+
+    assert found == set()
 
 
 def test_names_of_tests_are_short() -> None:

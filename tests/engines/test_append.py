@@ -1,4 +1,4 @@
-"""Append-only topics: a row for each event, once, whatever happens to the runs."""
+"""Append-only topics: silver has one row per event, each once, also after killed or repeated runs."""
 
 import json
 import re
@@ -87,7 +87,7 @@ class Logs:
         return f"{self.root}/{layer}/{self.topic.replace('.', '/')}"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Silver as another reader finds it, in the order of the log."""
+        """Silver in log order, read by another reader."""
         found: list[dict[str, Any]] = DeltaTable(self.path("silver")).to_pyarrow_table().to_pylist()
         return sorted(found, key=lambda row: (row["meta"]["kafka"]["partition"], row["meta"]["kafka"]["offset"]))
 
@@ -114,7 +114,7 @@ def logs(spark: SparkSession, tmp_path: Path) -> Logs:
 
 @pytest.fixture(scope="module")
 def half_folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Logs:
-    """A lake for tests that change nothing: one line is in silver, and another has landed."""
+    """A read-only lake: one line is in silver, and another has landed."""
     logs = Logs(spark, tmp_path_factory.mktemp("half folded"))
     logs.send(line(1))
     logs.take()
@@ -128,7 +128,7 @@ def test_each_line_becomes_one_row_with_its_derived_date(logs: Logs) -> None:
     logs.send(line(11), None, partition=1)
 
     done = logs.take()
-    logs.send(line(12, referer="here"), line(12, referer="here"))  # alike, and two all the same
+    logs.send(line(12, referer="here"), line(12, referer="here"))  # two equal lines are two rows
     logs.take()
 
     assert done.rows == {"events": 3, "appended": 3, "truncates": 0, "paired_tombstones": 0, "rejected": 0}
@@ -192,14 +192,14 @@ def test_records_reread_by_a_restored_bronze_are_appended_once(logs: Logs, silve
         restored = logs.fold()
         assert (restored.rows["appended"], restored.rows["already_there"]) == (0, 3)
     logs.send(line(7))
-    logs.settings["read"] = {"max_records_per_batch": 2}  # the last of several batches brings what is new
+    logs.settings["read"] = {"max_records_per_batch": 2}  # the last of several batches has the new records
     logs.land()
     done = logs.fold()
 
     assert done.error is None and done.rows["already_there"] >= 4, done
     assert logs.places() == [(0, 0), (0, 1), (0, 2), (0, 4), (0, 5), (0, 6), (0, 7), (1, 0)]
     logs.send(line(8))
-    assert "already_there" not in logs.take().rows  # and no batch is compared from then on
+    assert "already_there" not in logs.take().rows  # and later batches are not compared
 
 
 def test_replayed_records_and_former_rejects_are_appended(logs: Logs) -> None:
@@ -318,14 +318,14 @@ def test_small_batches_are_delayed_up_to_max_latency(logs: Logs, monkeypatch: py
         return logs.land(scheduler=scheduler).rows.get("read", 0)
 
     logs.send(line(1))
-    assert landed() == 1  # nothing is known of their size yet
+    assert landed() == 1  # their size is not known yet
     logs.send(line(2), line(3))
     assert landed() == 0
     logs.send(line(4), partition=1)
     assert landed() == 3
     logs.send(line(5))
     assert landed() == 0
-    assert logs.land().rows["read"] == 1  # a run that ends takes what there is
+    assert logs.land().rows["read"] == 1  # a run without --continuous reads all records
     logs.send(line(6))
     clock += 301
     assert landed() == 1

@@ -1,4 +1,4 @@
-"""A login reaches Java's Kafka client: Spark refuses a setting of it by name, which shows that it was told."""
+"""The Java client gets its login: Spark rejects a wrong setting by name, which shows that it received the setting."""
 
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ def test_login_settings_reach_bronzes_kafka_reader(spark: SparkSession) -> None:
 
 
 def test_login_settings_reach_golds_kafka_writer(spark: SparkSession) -> None:
-    nobody: Any = None
+    no_registry: Any = None
     login = BrokerLogin(java={"key.serializer": "any"})
-    sink = KafkaSink(TopicSink(topic="t"), NOWHERE, 1, nobody, Path("none"), login)
+    sink = KafkaSink(TopicSink(topic="t"), NOWHERE, 1, no_registry, Path("none"), login)
 
     with pytest.raises(IllegalArgumentException, match=r"key\.serializer"):
         sink._produce(spark.sql("SELECT binary('k') AS key, binary('v') AS value"))

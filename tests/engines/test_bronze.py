@@ -1,4 +1,4 @@
-"""Bronze from a broker that loses things, and a registry that has gaps: what is landed, what stops, what goes on."""
+"""Bronze with a broker that loses records and a registry that lacks schemas: what lands, what stops, what continues."""
 
 import dataclasses
 import json
@@ -17,8 +17,7 @@ from support.events import OPTIONAL_STRING, START_MS, Record, Topic, framed
 from support.fakes import FakeBroker
 from typer.testing import CliRunner
 
-from cdc_lake.bronze import adjacent_records as neighbours
-from cdc_lake.bronze import log_ends
+from cdc_lake.bronze import adjacent_records, log_ends
 from cdc_lake.bronze import run as bronze
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.cli.app import app
@@ -44,7 +43,7 @@ class Bronze:
         self._spark = spark
 
     def copied(self, root: Path) -> "Bronze":
-        """Another lake, the same up to now."""
+        """A second lake in the same state."""
         other = Bronze(self._spark, shutil.copytree(self.root, root))
         other.topic, other.broker = deepcopy(self.topic), deepcopy(self.broker)
         return other
@@ -127,7 +126,7 @@ def test_run_lands_new_records_in_batches_and_reports_lag(here: Bronze, monkeypa
     assert (done.lag_before, done.lag_after) == ({"0": 2, "1": 4}, {"0": 0, "1": 0})
     assert done.read_bytes == sum(len(record.key or b"") + len(record.value or b"") for record in records)
     assert coordinates(here.rows()) == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 3)]
-    assert here.progress.rows == 1  # the second batch's
+    assert here.progress.rows == 1  # of the second batch
     idle = here.land()
     assert (idle.status, idle.lag_after) == ("unchanged", {"0": 0, "1": 0})
     monkeypatch.setenv(VARIABLE, "bronze.after_plan:raise")
@@ -212,7 +211,7 @@ def test_recreated_topic_stops_and_accept_loss_continues(landed: Bronze, monkeyp
     rows = landed.rows()
     assert coordinates(rows) == [*LANDED, (1, 0, 0), (1, 1, 0)]
     assert [rows[2]["log_ts"], rows[4]["log_ts"]] == [START_MS + 500, START_MS + 500]
-    assert (rows[5]["op"], rows[5]["tombstone_of"]) == ("tombstone", None)  # the delete is another generation's
+    assert (rows[5]["op"], rows[5]["tombstone_of"]) == ("tombstone", None)  # the delete is of another generation
 
     later = landed.land(landed.change("u", 2))
 
@@ -262,11 +261,11 @@ def test_truncated_log_continues_as_a_new_generation(landed: Bronze) -> None:
     assert coordinates(landed.rows()) == [*LANDED, (1, 0, 1), (1, 1, 1)]
 
 
-@pytest.mark.parametrize("end", [5, 2])  # behind what bronze read, and before it
+@pytest.mark.parametrize("end", [5, 2])  # after the offsets that bronze read, and before them
 def test_refilled_log_stops_then_lands_its_new_records(
     landed: Bronze, monkeypatch: pytest.MonkeyPatch, end: int
 ) -> None:
-    monkeypatch.setattr(log_ends, "_NEAR_OFFSETS", 1)  # looked for step by step
+    monkeypatch.setattr(log_ends, "_NEAR_OFFSETS", 1)  # searched backwards step by step
     landed.broker.cut_off(landed.name, 0, 1)
     for offset in range(1, end):
         landed.broker.append(landed.change("u", 7, partition=0, offset=offset))
@@ -326,7 +325,7 @@ def test_compacted_record_is_not_reported_as_loss(landed: Bronze) -> None:
 
 
 def test_last_record_identity_is_optional_and_reset_by_seek(landed: Bronze) -> None:
-    """Bronze of versions that recorded none is read on."""
+    """Bronze continues from versions that did not record these."""
     landed.table.advance(landed.progress.next("of before", last={}))
     landed.broker.cut_off(landed.name, 0, 2)
     for offset in (2, 3):
@@ -360,7 +359,7 @@ def test_new_partitions_are_read_from_their_first_offset(landed: Bronze) -> None
 
 @pytest.mark.deep
 def test_tombstone_finds_its_delete_across_batches_and_replays(here: Bronze, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "_NEAR_BATCHES", 1)
+    monkeypatch.setattr(adjacent_records, "_NEAR_BATCHES", 1)
     here.topic.registry.hide(here.topic.late_id)
     here.land(here.change("c", 1, late=True), here.change("d", 1))
     here.topic.registry.show(here.topic.late_id)
@@ -392,18 +391,18 @@ def test_lost_progress_is_recovered_from_the_rows(here: Bronze, tmp_path: Path) 
 
 @pytest.fixture
 def quarantined(here: Bronze) -> Bronze:
-    """Records whose schema the registry did not have at first, now it has; and one that nothing can read."""
+    """Records whose schema the registry did not have at first and now has, and one that can never be decoded."""
     here.topic.registry.hide(here.topic.late_id)
     key = here.topic.key(3)
     done = here.land(
         here.change("c", 1),  # 0
         here.change("d", 1, late=True),  # 1
-        here.topic.tombstone(1),  # 2: behind 1
-        here.change("u", 2, late=True, offset=9),  # 9: behind a hole
-        here.topic.tombstone(2),  # 10: behind an update
-        here.corrupt(here.change("d", 3)),  # 11: for ever
-        here.topic.record(key, None),  # 12: with it
-        here.topic.tombstone(3),  # 13: lone
+        here.topic.tombstone(1),  # 2: after 1
+        here.change("u", 2, late=True, offset=9),  # 9: after a gap
+        here.topic.tombstone(2),  # 10: after an update
+        here.corrupt(here.change("d", 3)),  # 11: can never be decoded
+        here.topic.record(key, None),  # 12: quarantined with it
+        here.topic.tombstone(3),  # 13: unpaired
     )
     assert done.rows == {"read": 8, "ok": 2, "quarantined": 6, "control": 0}
     return here

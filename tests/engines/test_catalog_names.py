@@ -1,4 +1,4 @@
-"""Tables that would have the same name in the catalog: the later one fails, and no other."""
+"""If two tables have the same name in the catalog, only the later one fails."""
 
 from pathlib import Path
 

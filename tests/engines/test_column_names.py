@@ -1,4 +1,4 @@
-"""Names that no table can have as a column's: their records wait in quarantine, and the table's others go on."""
+"""Invalid column names: their records are quarantined, and the table's other records continue."""
 
 import json
 from pathlib import Path
@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from support import wire
-from support.sent import TABLE, Lake, Shelf
+from support.converters import TABLE, AnyIdRegistry, Lake
 
 from cdc_lake.config import StorageConfig
 
 NAMES = ["", "a\0", " ,;{}()\n\t=", "two words", "\ud800", "a=b", "__key", "_hoodie_file_name"]
 FORMATS = {"delta": ["a-b", "größe", "a.b", "a`b"], "hudi": ["größe"]}
-"""What each takes besides letters, digits and `_`."""
+"""Characters that each format allows in addition to letters, digits and `_`."""
 
 
 def struct(fields: dict[str, Any], name: str = "thing.Value") -> dict[str, Any]:
@@ -34,7 +34,12 @@ def test_unusable_column_names_quarantine_their_records(spark: SparkSession, tmp
         "schema": {"rename": {"Unit Price": "price", "Old Note": "note"}, "exclude": ["left out"]}
     }
     lake = Lake(
-        spark, tmp_path, Shelf(), storage=(StorageConfig(format=kind),), value={"decoded": kind == "delta"}, **settings
+        spark,
+        tmp_path,
+        AnyIdRegistry(),
+        storage=(StorageConfig(format=kind),),
+        value={"decoded": kind == "delta"},
+        **settings,
     )
     bad = [{name: "x"} for name in NAMES] + [{"inner": {"two words": "x"}}, {"note": "x", "Old Note": "y"}]
     bad += [{name: "x"} for name in FORMATS["delta"] if name not in FORMATS[kind]]

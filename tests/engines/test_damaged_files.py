@@ -1,4 +1,4 @@
-"""Files of the lake that are gone, cut short or overwritten: what a run says, and that the cure it names works."""
+"""Missing, truncated and overwritten files of the lake: the run's error, and that its cure works."""
 
 import re
 import shutil
@@ -41,7 +41,7 @@ def empty(file: Path) -> None:
 
 
 def flipped(file: Path) -> None:
-    """One byte of each column of a Parquet file, or of each line of another one."""
+    """Change one byte of each column of a Parquet file, or of each line of another file."""
     content = bytearray(file.read_bytes())
     if file.suffix == ".parquet":
         group = pq.ParquetFile(file).metadata.row_group(0)
@@ -56,12 +56,12 @@ def flipped(file: Path) -> None:
 
 
 def _forget_checksum(file: Path) -> None:
-    """As in stores that keep none."""
+    """Remove checksum files, as in stores without them."""
     file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
 
 
 class Built:
-    """Lakes that each test gets as they were built: with a deleted row, which the side table remembers."""
+    """Lakes that each test gets unchanged: with a deleted row that the side table remembers."""
 
     def __init__(self, spark: SparkSession, folder: Callable[[str], Path]) -> None:
         self._spark, self._folder = spark, folder
@@ -88,7 +88,7 @@ def built(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Buil
 
 
 def entry(number: int) -> Callable[[Lake, str], Path]:
-    """An entry of the log of a layer's Delta table."""
+    """An entry in the log of a layer's Delta table."""
     return lambda lake, layer: sorted(lake.root.glob(f"{layer}/**/_delta_log/*.json"))[number]
 
 
@@ -107,14 +107,14 @@ def failures(*reports: Report) -> list[TableReport]:
 
 
 def run_all(lake: Lake) -> list[TableReport]:
-    """The tables that failed in a run of each layer over changes of all rows, and in a rebuild if none did."""
+    """The tables that failed in a run of each layer after changes of all rows; if none did, in a rebuild."""
     lake.change(*lake.source, max(lake.source) + 1)
     found = failures(lake.run_bronze(), lake.run_silver(), lake.run_gold())
     return found or failures(run_rebuild(lake.config, ["*"], lake.spark))
 
 
 def carry_out(lake: Lake, cure: str) -> None:
-    """Do what an error says."""
+    """Follow the cure of an error."""
     folders = re.findall(rf"{lake.root}/[\w/]+", cure)
     assert folders, cure
     for folder in folders:

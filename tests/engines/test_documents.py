@@ -60,7 +60,7 @@ def with_rows(registry: FakeRegistry, flat: bool) -> list[Record]:
 
 @pytest.fixture(scope="module")
 def problems(spark: SparkSession) -> Callable[..., list[str | None]]:
-    """Why each of a case's records is quarantined."""
+    """The reason of quarantine for each of a case's records."""
     found = CASES.decided(spark)
     return lambda *case: [row["error"] and row["error"]["message"] for row in found(*case)]
 

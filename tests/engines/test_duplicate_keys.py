@@ -1,4 +1,4 @@
-"""A second row of a key in silver, written by another program: the run stops and names it; a rebuild repairs it."""
+"""A duplicate key in silver, written by another program: the run stops and names it; a rebuild repairs it."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from cdc_lake.silver.run import run_silver
 
 
 def repeat_row(spark: SparkSession, target: SilverTarget, key: int) -> None:
-    """Append a second copy of a row, as a program that knows nothing of cdc_lake would."""
+    """Append a copy of a row, like a program that does not know cdc_lake."""
     kind = target.storage.format
     rows = spark.read.format(kind).load(target.path).where(f"id = {key}")
     options: dict[str, Any] = {}

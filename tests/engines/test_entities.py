@@ -1,4 +1,4 @@
-"""State-change events of a shop's services: nested JSON, the entity's id in the body, several partitions, no log."""
+"""Entity events: nested JSON, the entity's id in the body, several partitions, no log position."""
 
 import json
 import random
@@ -74,7 +74,7 @@ class Shop:
         return rows
 
     def rows(self) -> dict[int, dict[str, Any]]:
-        """Silver as another reader finds it."""
+        """Silver, read by another reader."""
         return {row["orderId"]: row for row in self.read("silver")}
 
 
@@ -91,9 +91,9 @@ def order(number: int, second: int, status: str = "NEW", **more: Any) -> dict[st
 
 @pytest.fixture(scope="module")
 def taken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Shop, TableReport]:
-    """A shop that tests only read, and bronze's report of it."""
+    """A read-only shop, and bronze's report of it."""
     shop = Shop(spark, tmp_path_factory.mktemp("shop"))
-    shop.send(order(1, 1), key=b"whatever \xff")
+    shop.send(order(1, 1), key=b"any \xff")
     shop.send(order(2, 2), partition=1)
     shop.send(order(1, 3, "PAID", note="gift"), partition=2)
     for lacking in (
@@ -147,7 +147,7 @@ def test_newest_state_wins_in_any_arrival_order(spark: SparkSession, tmp_path: P
     newest = {one["orderId"]: one for one in sent}
     shop = Shop(spark, tmp_path, deletes={"mode": "soft"})
     shuffled = rng.sample(sent, len(sent))
-    for batch in (shuffled[:15], [*shuffled[15:], *rng.sample(sent, 8)]):  # at last some once more
+    for batch in (shuffled[:15], [*shuffled[15:], *rng.sample(sent, 8)]):  # finally, some are sent again
         for one in batch:
             shop.send(one, partition=rng.randrange(3))
         shop.take()

@@ -1,4 +1,4 @@
-"""Columns of the source that change: every cell of docs/reference/evolution.md, on each table type."""
+"""Changes of the source's columns: every cell of docs/reference/evolution.md, on each table type."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
@@ -9,8 +9,8 @@ import pytest
 from conformance.by_lake import table_rows
 from pyspark.sql import SparkSession
 from support import wire
+from support.converters import AnyIdRegistry, Lake, event
 from support.schema_changes import CHANGES, POLICIES, TABLE, Change, outcome, steps_of, tables, text_of, value_schemas
-from support.sent import Lake, Shelf, event
 
 from cdc_lake.config import TABLE_TYPES, Config, LakeConfig, TableConfig
 from cdc_lake.runs.report import TableReport
@@ -19,25 +19,25 @@ from cdc_lake.silver.run import run_silver
 TOGETHER = [change for change in CHANGES if change.is_combinable]
 
 
-class Place:
-    """A lake whose table changes, its silver held in one or several types of table."""
+class EvolvingLake:
+    """A lake whose table changes, with silver in one or several table types."""
 
     def __init__(self, spark: SparkSession, root: Path, changes: Sequence[Change], *types: str, **more: Any) -> None:
         self._spark, self._root, self._types = spark, root, types
         self._silver = tuple(TABLE_TYPES[name] for name in types)  # type: ignore[index]
         self._tables, schemas = tables(changes), value_schemas(changes)
-        shelf = Shelf()
+        registry = AnyIdRegistry()
         self._texts = [text_of(schema) for schema in schemas]
         self._key_texts = [text_of(table.key) for table in self._tables]
         for number, (key, value) in enumerate(zip(self._key_texts, self._texts, strict=True)):
-            shelf.put(f"contentId:{10 + number}", key)
-            shelf.put(f"contentId:{20 + number}", value)
+            registry.put(f"contentId:{10 + number}", key)
+            registry.put(f"contentId:{20 + number}", value)
         self._schemas = schemas
-        self.lake = Lake(spark, root, shelf, **more)
+        self.lake = Lake(spark, root, registry, **more)
         self._lsn = 0
 
     def send(self, after: bool, key: int, row: Mapping[str, Any], op: str = "c") -> None:
-        """A row written with the schema before, or after the changes."""
+        """A row written with the schema before or after the changes."""
         self._lsn += 1
         body = wire.avro(
             self._texts[after], wire.filled(self._schemas[after], event(op, {**row, "id": key}, self._lsn))
@@ -49,22 +49,22 @@ class Place:
         )
 
     def fold(self, **settings: Any) -> list[TableReport]:
-        """One run of silver, as a new process would do it."""
+        """One run of silver, as in a new process."""
         assert self.lake.land().rows.get("quarantined", 0) == 0, self.lake.problems()
         held = {"storage": self._silver, **settings}
         config = Config(lake=LakeConfig(root=str(self._root)), defaults=TableConfig(**held))
         return run_silver(config, [TABLE], self._spark).tables
 
     def rows(self) -> Iterator[dict[int, dict[str, Any]]]:
-        """Each table's rows by key, read by others."""
+        """Each table's rows by key, read by other readers."""
         for number, table in enumerate(self._silver):
             folder = f"silver_{table.kind}" if number else "silver"
             found = table_rows(str(self._root / folder / TABLE.replace(".", "/")))
             yield {row["id"]: row for row in found}
 
 
-def played(place: Place, changes: Sequence[Change]) -> dict[int, dict[str, Any]]:
-    """Send rows before the changes, fold, then both kinds mixed; what silver has to show, by key."""
+def played(place: EvolvingLake, changes: Sequence[Change]) -> dict[int, dict[str, Any]]:
+    """Send rows before the changes, fold, then both kinds mixed; the expected rows of silver, by key."""
     old = {name: value for change in changes for name, value in change.old.items()}
     new = {name: value for change in changes for name, value in change.new.items()}
     was = {name: value for change in changes for name, value in change.shown[0].items()}
@@ -73,12 +73,12 @@ def played(place: Place, changes: Sequence[Change]) -> dict[int, dict[str, Any]]
     place.send(False, 2, old)
     assert [done.error for done in place.fold()] == [None] * len(place._types)
     place.send(True, 3, new)
-    place.send(False, 4, old)  # a task that has not seen the change yet
+    place.send(False, 4, old)  # a task that still has the old schema
     place.send(True, 2, new, "u")
     return {1: was, 2: is_now, 3: is_now, 4: was}
 
 
-def check(place: Place, wanted: Mapping[int, Mapping[str, Any]]) -> None:
+def check(place: EvolvingLake, wanted: Mapping[int, Mapping[str, Any]]) -> None:
     for rows in place.rows():
         shown = {
             key: {name: str(row[name]) if isinstance(row[name], date) else row[name] for name in wanted[key]}
@@ -97,7 +97,7 @@ def check_stopped(reports: Sequence[TableReport], policy: str) -> None:
 
 @pytest.mark.hudi
 def test_all_changes_together_stop_if_frozen_and_else_apply(spark: SparkSession, tmp_path: Path) -> None:
-    place = Place(spark, tmp_path, TOGETHER, *TABLE_TYPES)
+    place = EvolvingLake(spark, tmp_path, TOGETHER, *TABLE_TYPES)
     wanted = played(place, TOGETHER)
     before = list(place.rows())
 
@@ -120,7 +120,7 @@ def test_all_changes_together_stop_if_frozen_and_else_apply(spark: SparkSession,
 
 @pytest.mark.deep
 def test_add_only_stops_the_table_and_lists_all_refused_changes(spark: SparkSession, tmp_path: Path) -> None:
-    place = Place(spark, tmp_path, TOGETHER, "delta")
+    place = EvolvingLake(spark, tmp_path, TOGETHER, "delta")
     wanted = played(place, TOGETHER)
     (before,) = place.rows()
 
@@ -138,7 +138,7 @@ def test_add_only_stops_the_table_and_lists_all_refused_changes(spark: SparkSess
 def test_each_change_has_the_documented_outcome(
     spark: SparkSession, tmp_path: Path, change: Change, table_type: str, policy: Any
 ) -> None:
-    place = Place(spark, tmp_path, [change], table_type)
+    place = EvolvingLake(spark, tmp_path, [change], table_type)
     wanted = played(place, [change])
     (before,) = place.rows()
 
@@ -160,7 +160,7 @@ def test_each_change_has_the_documented_outcome(
 def test_except_columns_rename_and_cast_are_applied(spark: SparkSession, tmp_path: Path) -> None:
     changes = [change for change in CHANGES if change.name in ("a column is renamed", "integer to text")]
     settings = {"schema": {"exclude": ["old_name"], "rename": {"new_name": "label"}, "cast": {"to_text": "string"}}}
-    place = Place(spark, tmp_path, changes, "delta")
+    place = EvolvingLake(spark, tmp_path, changes, "delta")
     place.send(False, 1, {"old_name": "x", "to_text": 7})
     place.send(True, 2, {"new_name": "y", "to_text": "z"})
 
@@ -176,7 +176,7 @@ def test_except_columns_rename_and_cast_are_applied(spark: SparkSession, tmp_pat
 
 def test_value_that_does_not_fit_its_cast_exits_30(spark: SparkSession, tmp_path: Path) -> None:
     changes = [change for change in CHANGES if change.name == "text to integer"]
-    place = Place(spark, tmp_path, changes, "delta")
+    place = EvolvingLake(spark, tmp_path, changes, "delta")
     place.send(False, 1, {"to_number": "12"})
     place.send(False, 2, {"to_number": "twelve"})
 
@@ -191,11 +191,11 @@ def test_value_that_does_not_fit_its_cast_exits_30(spark: SparkSession, tmp_path
 def test_widened_key_type_keeps_the_same_key(spark: SparkSession, tmp_path: Path) -> None:
     columns = {"name": wire.optional(wire.STRING)}
     narrow, wide = (wire.Table(TABLE, {"id": kind, **columns}, ["id"]) for kind in (wire.INT32, wire.INT64))
-    shelf = Shelf()
-    lake = Lake(spark, tmp_path, shelf)
+    registry = AnyIdRegistry()
+    lake = Lake(spark, tmp_path, registry)
     for number, table in enumerate((narrow, wide)):
-        shelf.put(f"contentId:{10 + number}", text_of(table.key))
-        shelf.put(f"contentId:{20 + number}", text_of(wire.envelope(table)))
+        registry.put(f"contentId:{10 + number}", text_of(table.key))
+        registry.put(f"contentId:{20 + number}", text_of(wire.envelope(table)))
 
     def send(number: int, table: wire.Table, key: int, name: str, lsn: int) -> None:
         schema = wire.envelope(table)

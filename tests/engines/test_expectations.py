@@ -1,4 +1,4 @@
-"""What rows are expected to be: each event is judged for itself, so that it does not matter how the log is cut."""
+"""Expectations: each event is checked by itself, so the result does not depend on how the log is cut."""
 
 import json
 from itertools import pairwise
@@ -32,7 +32,7 @@ def change(topic: Topic, lsn: int, key: int, n: int | None, body: str | None = "
 
 
 def rejected(root: Path, topic: Topic) -> dict[int, list[str]]:
-    """By offset what an event does not meet, as the side table has it."""
+    """By offset: the unmet expectations in the side table."""
     entries = DeltaTable(str(root / "side" / topic.table.replace(".", "/"))).to_pyarrow_table().to_pylist()
     return {row["__kafka"]["offset"]: json.loads(row["image"]) for row in entries if row["kind"] == "rejected"}
 
@@ -43,13 +43,13 @@ def test_rejected_event_has_no_effect_in_any_cut(
 ) -> None:
     records = [
         change(topic, 1, 1, 10, op="c"),
-        change(topic, 2, 1, -1),  # 1@1 is rejected: the row keeps what it had
+        change(topic, 2, 1, -1),  # 1@1 is rejected: the row does not change
         change(topic, 3, 2, -5, op="c"),  # so is the insert: there is no row
         change(topic, 4, 1, None),  # a null is not false
-        change(topic, 5, 1, 12, PLACEHOLDER),  # a value that was not sent meets what is said of it
+        change(topic, 5, 1, 12, PLACEHOLDER),  # a value that was not sent meets any expectation
         change(topic, 6, 3, -1, None, op="c"),  # fails both
         change(topic, 7, 2, 6),
-        topic.change("d", 1, None, lsn=8, ts_ms=START_MS + 8),  # of a delete nothing is expected
+        topic.change("d", 1, None, lsn=8, ts_ms=START_MS + 8),  # deletes are not checked
         change(topic, 9, 1, 1, "again", op="c"),
     ]
     lake = Lake(spark, tmp_path, topic, quality={"expectations": (POSITIVE, WITH_BODY)}, deletes={"mode": "hard"})
@@ -99,7 +99,7 @@ def test_refolded_key_excludes_rejected_events(spark: SparkSession, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def waiting(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Lake, Path]:
-    """A lake with a row in silver, and bronze ahead of it; runs over it fail."""
+    """A lake with a row in silver, and newer records in bronze; runs on it fail."""
     root, topic = tmp_path_factory.mktemp("waiting"), Topic(COLUMNS)
     lake = Lake(spark, root, topic)
     lake.take([change(topic, 1, 1, 10, op="c")])

@@ -1,4 +1,4 @@
-"""Files of a sink connector as a source: what is in them is in the lake as if it had come from Kafka."""
+"""Files of a sink connector as a source: the lake equals one that was read from Kafka."""
 
 import random
 import shutil
@@ -28,7 +28,7 @@ AS_JSON = {"value": {"wire_format": "json", "columns": {"id": "int", "n": "int",
 
 
 class Landing:
-    """A folder of files and the lake that they go into."""
+    """A folder of files, and the lake that reads them."""
 
     def __init__(self, spark: SparkSession, root: Path, topic: Topic, **settings: Any) -> None:
         self.spark = spark
@@ -65,7 +65,7 @@ class Landing:
         return found
 
     def rows(self) -> set[tuple[Any, ...]]:
-        """Silver without what tells of Kafka."""
+        """Silver without columns about Kafka."""
         names = ("id", "n", "text", "__op", "__deleted", "__source_ts_ms", "__source_position")
         return {tuple(str(row[name]) for name in names) for row in self.read("silver")}
 
@@ -76,7 +76,7 @@ def landing(spark: SparkSession, tmp_path: Path) -> Landing:
 
 
 def history(topic: Topic, seed: int, number: int) -> list[Record]:
-    """Random changes of twelve keys, each in a partition of its own, with the tombstones behind deletes."""
+    """Random changes of twelve keys, each in its own partition, with tombstones after deletes."""
     rng = random.Random(seed)
     records = []
     for lsn in range(number):

@@ -1,4 +1,4 @@
-"""Texts that are not UTF-8, which Spark takes and other readers of the tables do not."""
+"""Texts that are not UTF-8, which Spark accepts and other readers of the tables do not."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.dataset
 from pyspark.sql import SparkSession
 from support import wire
-from support.sent import Lake, Shelf
+from support.converters import AnyIdRegistry, Lake
 
 GARBLED, GOOD = b"caf\xe6", b"caf\xc3\xa9"
 TABLE = wire.Table(
@@ -36,10 +36,10 @@ PLACES: dict[str, Callable[[dict[str, Any]], None]] = {
 
 
 def test_text_that_is_not_utf8_quarantines_its_record(spark: SparkSession, tmp_path: Path) -> None:
-    shelf = Shelf()
+    registry = AnyIdRegistry()
     for number, text in enumerate(TEXTS.values(), 1):
-        shelf.put(f"contentId:{number}", text)
-    lake = Lake(spark, tmp_path, shelf)
+        registry.put(f"contentId:{number}", text)
+    lake = Lake(spark, tmp_path, registry)
     for text in (GARBLED, GOOD):
         for number, (place, put) in enumerate(PLACES.items()):
             key = MARK if place == "id" else f"{number} {len(text)}"
@@ -62,4 +62,4 @@ def test_text_that_is_not_utf8_quarantines_its_record(spark: SparkSession, tmp_p
     assert {(row["error"]["stage"], row["error"]["code"]) for row in rows[: len(PLACES)]} == {("decode", "not_utf8")}
     assert len(lake.fold()) == len(PLACES)
     files = [str(file) for file in (tmp_path / "silver").rglob("*.parquet") if "_delta_log" not in file.parts]
-    assert len(pyarrow.dataset.dataset(files).to_table().to_pylist()) == len(PLACES)  # which decodes each text
+    assert len(pyarrow.dataset.dataset(files).to_table().to_pylist()) == len(PLACES)  # it decodes each text

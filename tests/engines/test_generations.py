@@ -1,10 +1,10 @@
-"""One topic through all generations of Debezium and of its unwrap transform, upgrade after upgrade."""
+"""One topic through all generations of Debezium and of its unwrap transform, upgrade by upgrade."""
 
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from support import wire
-from support.sent import KEY_TEXT, TABLE, Lake, Shelf, check_life, life
+from support.converters import KEY_TEXT, TABLE, AnyIdRegistry, Lake, check_life, life
 
 GENERATIONS: tuple[wire.Version, ...] = (
     *((1, 0), (1, 4), (1, 5), (1, 6), (1, 9)),
@@ -17,15 +17,15 @@ ADDED = (
     ("op", "table", "lsn", "source.ts_ms", "source.snapshot", "source.sequence", "source.txId"),
     ("ts_ms", "op", "db", "schema", "source.ts_us", "transaction.id"),
 )
-"""What the transform is told to add: nothing at all, up to more than is needed."""
+"""The fields that the transform adds: none, and up to more than needed."""
 
 
 def test_envelopes_of_all_debezium_versions_decode_equally(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(spark, tmp_path, Shelf())
-    lake.shelf.put("contentId:1", KEY_TEXT)
+    lake = Lake(spark, tmp_path, AnyIdRegistry())
+    lake.registry.put("contentId:1", KEY_TEXT)
     for number, generation in enumerate(GENERATIONS):
         schema = wire.envelope(TABLE, generation)
-        lake.shelf.put(f"contentId:{2 + number}", wire.json_text(wire.avro_schema(schema)).decode())
+        lake.registry.put(f"contentId:{2 + number}", wire.json_text(wire.avro_schema(schema)).decode())
         for key, change in life(10 * number):
             avro = change and wire.avro_record(schema, wire.filled(schema, change))
             lake.send_numbered(key, avro, 2 + number)
@@ -37,9 +37,9 @@ def test_envelopes_of_all_debezium_versions_decode_equally(spark: SparkSession, 
 
 
 def test_flattened_rows_of_all_debezium_versions_decode_equally(spark: SparkSession, tmp_path: Path) -> None:
-    """Without `__op` a row is an update, and a delete is told by its mark or its missing value."""
-    lake = Lake(spark, tmp_path, Shelf())
-    lake.shelf.put("contentId:1", KEY_TEXT)
+    """Without `__op`, a row is an update, and a delete is recognized by its flag or its missing value."""
+    lake = Lake(spark, tmp_path, AnyIdRegistry())
+    lake.registry.put("contentId:1", KEY_TEXT)
     number = 1
     for generation in GENERATIONS:
         for added in ADDED:
@@ -48,7 +48,7 @@ def test_flattened_rows_of_all_debezium_versions_decode_equally(spark: SparkSess
             )
             whole = wire.envelope(TABLE, generation)
             schema, number = unwrap.schema(whole), number + 1
-            lake.shelf.put(f"contentId:{number}", wire.json_text(wire.avro_schema(schema)).decode())
+            lake.registry.put(f"contentId:{number}", wire.json_text(wire.avro_schema(schema)).decode())
             for key, change in life(10 * number):
                 for value in unwrap.values(whole, change and wire.filled(whole, change)):
                     avro = value and wire.avro_record(schema, wire.filled(schema, value))

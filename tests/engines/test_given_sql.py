@@ -1,4 +1,4 @@
-"""SQL of models and settings reads no environment and no file, and starts no program."""
+"""SQL of models and settings cannot read the environment or files, and cannot start programs."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Gold: what models make of silver, read by delta-rs and compared with DuckDB, and what they are refused for."""
+"""Gold: the results of models, read by delta-rs and compared with DuckDB, and the errors of invalid ones."""
 
 import random
 import shutil
@@ -36,7 +36,7 @@ META = pa.schema(
         for name, kind in SILVER_META.items()
     }
 )
-"""Only `__deleted` and `__batch` are read: the others have no value, and one of the simpler types."""
+"""Only `__deleted` and `__batch` are read: the others are null, of simpler types."""
 THING = "shop.public.thing"
 THINGS = "id int, kind string, price decimal(5,2)"
 PER_KIND = "SELECT kind, count(*) AS things, sum(price) AS worth FROM thing GROUP BY kind"
@@ -44,7 +44,7 @@ JOINED = "SELECT one.id, `order`.kind FROM thing AS one JOIN `order` ON one.id =
 
 
 class Lake:
-    """A lake whose silver is written by hand, and a folder of models."""
+    """A lake with handwritten silver, and a folder of models."""
 
     def __init__(self, spark: SparkSession, root: Path, models: Path | None = None) -> None:
         self.root = root / "lake"
@@ -57,7 +57,7 @@ class Lake:
         return f"{self.root}/silver/{topic.replace('.', '/')}"
 
     def fold(self, topic: str, columns: str, rows: Sequence[tuple[Any, ...]], deleted: Sequence[Any] = ()) -> None:
-        """Commit rows as silver's; those whose first column is in `deleted` are soft-deleted."""
+        """Commit rows to silver; those whose first column is in `deleted` are soft-deleted."""
         path = self.silver(topic)
         commit = DeltaTable(path).version() + 2 if DeltaTable.is_deltatable(path) else 1
         names = [column.split()[0] for column in columns.split(", ")]
@@ -94,13 +94,13 @@ class Lake:
         return DeltaTable(str(self.root / "gold" / name), version=version)
 
     def rows(self, name: str, version: int | None = None) -> list[tuple[Any, ...]]:
-        """Gold's rows by delta-rs, without the columns that it is partitioned by, sorted."""
+        """Gold's rows without partition columns, read by delta-rs and sorted."""
         found = self.gold(name, version)
         columns = [field.name for field in found.schema().fields if not field.name.startswith("partition_")]
         return sorted_rows([tuple(row.values()) for row in found.to_pyarrow_table(columns=columns).to_pylist()])
 
     def duckdb(self, sql: str, **sources: str) -> list[tuple[Any, ...]]:
-        """The rows of a query over silver's tables, by delta-rs and DuckDB, sorted."""
+        """The sorted rows of a query on silver's tables, by delta-rs and DuckDB."""
         with duckdb.connect() as database:
             database.execute("SET TimeZone = 'UTC'")
             for alias, topic in sources.items():
@@ -144,7 +144,7 @@ def lake_of_things(spark: SparkSession, root: Path) -> Lake:
 
 @pytest.fixture(scope="module")
 def first_run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Lake, Report]:
-    """A lake whose models were refreshed once, of which `per_kind` and `joined` were made; nothing comes to it."""
+    """A read-only lake whose models were refreshed once; `per_kind` and `joined` have tables."""
     lake = lake_of_things(spark, tmp_path_factory.mktemp("first run"))
     lake.model("per_kind", PER_KIND)
     lake.model("joined", JOINED, keys="[id]", sources=f"{{thing: {THING}, order: {THING}}}")
@@ -164,7 +164,7 @@ def made(spark: SparkSession, first_run: tuple[Lake, Report], tmp_path: Path) ->
 
 
 def of_model(first_run: tuple[Lake, Report], name: str) -> TableReport:
-    """What was reported on one model."""
+    """The report on one model."""
     return next(done for done in first_run[1].tables if done.table == name)
 
 
@@ -184,7 +184,7 @@ TOPICS = {name: f"pagila.public.{name}" for name in PAGILA}
 
 
 def pagila(seed: int) -> dict[str, list[tuple[Any, ...]]]:
-    """Rows with all that a join can trip over: none, several, and those that point to nothing."""
+    """Rows with all difficulties of a join: no match, several matches, dangling references."""
     chance = random.Random(seed)
     start = datetime(2005, 5, 24, 22, tzinfo=UTC)
     return {
@@ -249,7 +249,7 @@ EXPECTED = {
             INTERVAL 5 MINUTE)) AS opens)
         WHERE payment_date >= opens AND payment_date < opens + INTERVAL 10 MINUTE GROUP BY ALL""",
 }
-"""What the project's models are to say, asked in another way."""
+"""The expected results of the project's models, from other queries."""
 
 
 def test_bundled_models_match_duckdb(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Gold's incremental refresh: whatever changes in silver, it says what making the table anew would say."""
+"""Gold's incremental refresh gives the same result as a full one, after any change of silver."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ import pytest
 from chispa import assert_df_equality
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
-from support.silver_by_hand import Change, SilverByHand
+from support.silver_writer import Change, SilverWriter
 
 from cdc_lake.columns import SILVER_META
 from cdc_lake.config import TABLE_TYPES, Config, GoldConfig, LakeConfig, StorageConfig, TableConfig, TableType
@@ -96,11 +96,11 @@ SELECT to_date(sold_at) AS day, count(*) AS sales, map('most', max(amount)) AS b
 FROM sale LEFT JOIN store ON store.store_id = sale.store_id GROUP BY 1
 """,
 }
-"""Every kind: outer and inner joins, sliding windows, ranks, what is not there, days, a map, rejected rows."""
+"""Models of every kind: outer and inner joins, sliding windows, ranks, missing rows, days, a map, rejected rows."""
 
 
 class Lake:
-    """A lake whose silver tables change by merges of the product's own, and the models, incremental."""
+    """A lake whose silver tables change by the product's own merges, and incremental models."""
 
     def __init__(self, spark: SparkSession, root: Path, table_type: TableType, models: Sequence[str]) -> None:
         held_in = TABLE_TYPES[table_type]
@@ -120,10 +120,10 @@ class Lake:
         )
 
     def change(self, topic: str, rows: Change, *, soft: bool = False) -> None:
-        SilverByHand(self._spark, self.config, COLUMNS).change(topic, rows, soft=soft)
+        SilverWriter(self._spark, self.config, COLUMNS).change(topic, rows, soft=soft)
 
     def merge(self, topic: str, rows: DataFrame) -> None:
-        SilverByHand(self._spark, self.config, COLUMNS).merge(topic, rows)
+        SilverWriter(self._spark, self.config, COLUMNS).merge(topic, rows)
 
     def refresh(self) -> dict[str, TableReport]:
         report = run_gold(self.config, ["*"], self._spark)
@@ -131,11 +131,11 @@ class Lake:
         return {done.table: done for done in report.tables}
 
     def check(self, name: str) -> None:
-        """See that gold is what the model's query says of silver as a whole."""
+        """Check that gold equals the model's query on all of silver."""
         assert_df_equality(self._gold(name), self._expected(name), ignore_nullable=True, ignore_metadata=True)
 
     def rows(self, name: str) -> list[Row]:
-        """Gold's, in the order of their keys."""
+        """Gold's keys, in order."""
         return self._gold(name).collect()
 
     def _gold(self, name: str) -> DataFrame:
@@ -153,7 +153,7 @@ class Lake:
         return self._in_order(name, rows.where("sales > 1" if "sales > 1" in header else "true"))
 
     def _in_order(self, name: str, rows: DataFrame) -> DataFrame:
-        """In one partition: a sort over several would be a Spark job more."""
+        """In one partition: sorting several would need one more Spark job."""
         return rows.coalesce(1).sortWithinPartitions(*read_model(self.models / f"{name}.sql").header.keys)
 
 
@@ -174,7 +174,7 @@ def batch(rng: random.Random, topic: str, size: int) -> Change:
 def check(
     spark: SparkSession, root: Path, table_type: TableType, seed: int, models: Sequence[str], *, times: int
 ) -> None:
-    """Change silver at random and refresh, until each model was made again in part so often."""
+    """Change silver at random and refresh, until each model was refreshed incrementally this many times."""
     rng = random.Random(seed)
     lake = Lake(spark, root, table_type, models)
     lake.change(SALE, {n: sale(rng, n) for n in range(30)})
@@ -212,7 +212,7 @@ def test_emptied_groups_and_closed_windows_are_refreshed(spark: SparkSession, tm
     lake.refresh()
     assert {row["region"] for row in lake.rows("sliding")} == {"north", "south"}
 
-    # Only both sources together, as they were, say that the sale was north's.
+    # Only the old versions of both sources show that the sale was in the north.
     lake.change(SALE, {1: (1, 2, START, Decimal(5))})
     lake.change(STORE, {1: (1, "east")})
     assert "groups" in lake.refresh()["sliding"].rows
@@ -220,7 +220,7 @@ def test_emptied_groups_and_closed_windows_are_refreshed(spark: SparkSession, tm
     before = lake.rows("sliding")
     assert {row["region"] for row in before} == {"south"}
 
-    # No row of the windows changes: a sale much later closes them.
+    # No row of the windows changes: a much later sale closes them.
     assert not any(row["is_final"] for row in before)
     lake.change(SALE, {3: (3, 2, START + timedelta(days=2), Decimal(9))})
     assert lake.refresh()["sliding"].rows["groups"] == 4
@@ -246,7 +246,7 @@ def test_vacuumed_silver_version_forces_full_refresh(spark: SparkSession, tmp_pa
 
 @contextmanager
 def counted(spark: SparkSession) -> Iterator[dict[str, int]]:
-    """What Spark's tasks read and write meanwhile."""
+    """The bytes and rows that Spark's tasks read and write in the meantime."""
 
     def stages() -> list[Any]:
         nothing = spark.sparkContext._gateway.new_array(spark._jvm.double, 0)
@@ -255,7 +255,7 @@ def counted(spark: SparkSession) -> Iterator[dict[str, int]]:
         return [listed.apply(number) for number in range(listed.size())]
 
     found: dict[str, int] = {}
-    # By their numbers: Spark forgets the eldest stages of a long session, so that sums over all of them can fall.
+    # By stage number: Spark forgets the oldest stages of a long session, so sums over all of them can decrease.
     last = max((stage.stageId() for stage in stages()), default=-1)
     yield found
     run = [stage for stage in stages() if stage.stageId() > last]

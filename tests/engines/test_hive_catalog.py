@@ -1,4 +1,4 @@
-"""A real Hive metastore is kept in step, and a second Spark session that knows only it reads equal rows."""
+"""A real Hive metastore is updated, and a second Spark session that knows only the metastore reads equal rows."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.hudi
 
 
 class Server:
-    """A metastore in a process of its own, which a test may stop and start again."""
+    """A metastore in a separate process, which a test may stop and start again."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "logs").mkdir(parents=True)
@@ -76,7 +76,7 @@ def reader(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, server: Server, tmp_path_factory: pytest.TempPathFactory) -> CataloguedLake:
-    """A lake with two rows, which the catalog was told of by the runs."""
+    """A lake with two rows, which the runs registered in the catalog."""
     catalog = CatalogConfig(type="hive", uri=server.address, table="{table}")
     lake = CataloguedLake(spark, tmp_path_factory.mktemp("catalogued"), catalog)
     lake.send(1, n=1, kind="a")
@@ -87,12 +87,12 @@ def lake(spark: SparkSession, server: Server, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def catalog(spark: SparkSession, lake: CataloguedLake) -> HiveCatalog:
-    """The lake's; each test leaves it in step."""
+    """The lake's catalog; each test leaves it up to date."""
     return HiveCatalog(*hadoop(spark), lake.config.catalog, lake.config.catalog.uri)
 
 
 def of_the_source(rows: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Rows by key, with the source's columns that have a value, as JSON has them."""
+    """Rows by key, with the source's columns that are not null, as JSON."""
     return {
         key: {name: row[name] for name in ("id", "n", "kind", "later") if row.get(name) is not None}
         for key, row in rows.items()
@@ -104,7 +104,7 @@ def drift(lake: CataloguedLake, spark: SparkSession) -> dict[str, list[str]]:
 
 
 def by_hand(spark: SparkSession, catalog: HiveCatalog, database: str, name: str, **changed: Any) -> str:
-    """Change an entry, as somebody with a client of the metastore would; the name of its last column before."""
+    """Change an entry with a client of the metastore; the former name of its last column."""
     conf = catalog._conf
     client = spark._jvm.org.apache.hadoop.hive.metastore.HiveMetaStoreClient(conf)  # type: ignore[union-attr]
     try:
@@ -141,7 +141,7 @@ def test_metastore_only_session_reads_equal_rows(lake: CataloguedLake, reader: R
     lake.run()
 
     assert seen() == wanted()
-    # What a compaction has not yet put into files is not in read-optimised rows.
+    # Read-optimized rows do not have changes that are not compacted yet.
     assert of_the_source(reader.rows("pagila_silver_hudi_mor.thing_ro"))[1]["n"] == 1
     assert seen()["hudi_cow"][4] == {"id": 4, "n": 4, "kind": "b", "later": 40}
     assert {row["kind"]: row["things"] for row in reader.ask("SELECT * FROM gold.per_kind")} == {
@@ -212,13 +212,13 @@ def test_delta_entry_equals_sparks_own(lake: CataloguedLake, catalog: HiveCatalo
 def test_hudi_entry_equals_hudi_sync(
     spark: SparkSession, lake: CataloguedLake, catalog: HiveCatalog, kind: str
 ) -> None:
-    """Glue's entries are made of the same listings, without that sync."""
+    """Glue's entries come from the same listings, without that sync."""
     entry = next(one for one in entries(spark, lake) if one.kind == kind)
     plain = StructType([StructField(field.name, field.dataType) for field in entry.schema])
     entry = replace(entry, schema=plain, database=f"by_{kind}")
     catalog.drop(entry.database, entry.name)
 
-    catalog.put(entry)  # without comments there is nothing to add to what the sync has listed
+    catalog.put(entry)  # without comments there is nothing to add to the sync's entries
 
     found = catalog.found(entry.database)
     assert set(found) == set(entry.names)
@@ -234,7 +234,7 @@ def test_hudi_entry_equals_hudi_sync(
 
 
 def describe_reference(parameters: Mapping[str, str]) -> dict[str, Any]:
-    """What a table's parameters say, but for the clock and the time of the commit, with JSON read."""
+    """A table's parameters without times, with JSON parsed."""
     parts = sorted((name for name in parameters if ".schema.part." in name), key=lambda name: int(name.split(".")[-1]))
     kept = {name: value for name, value in parameters.items() if name.startswith(("spark.", "cdc_lake.", "EXTERNAL"))}
     text = "".join(kept.pop(name) for name in parts)
@@ -333,7 +333,7 @@ def test_metastore_outage_only_warns_and_next_run_catches_up(
     assert catalog.found("mended_bronze").keys() == {"public_thing"}
     catalog.drop("mended_bronze", "public_thing")
     lake.run("bronze")
-    assert catalog.found("mended_bronze") == {}  # nothing new, and nothing behind: nobody is asked
+    assert catalog.found("mended_bronze") == {}  # no new commits and no marks: no catalog is asked
 
 
 def test_catalog_check_exits_30_on_drift(

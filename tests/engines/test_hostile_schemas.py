@@ -1,4 +1,4 @@
-"""Schemas written to do harm, in a registry or with a JSON payload: they are refused, and other records land."""
+"""Hostile schemas, in a registry or in JSON records: they are rejected, and other records land."""
 
 import json
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 from support import wire
-from support.sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Lake, Shelf, event, row
+from support.converters import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, AnyIdRegistry, Lake, event, row
 
 from cdc_lake.decode.records import avro_schema, schema_text, spark_refusal
 
@@ -16,7 +16,7 @@ def flat(name: str = f"{TABLE.name}.Value", **columns: Any) -> dict[str, Any]:
 
 
 def doubling() -> dict[str, Any]:
-    """A small schema of an array whose items are endless when they are written out."""
+    """A small schema of an array whose items are infinitely large when written."""
     kinds = [flat("N0", a="null"), *(flat(f"N{n}", a=f"N{n - 1}", b=f"N{n - 1}") for n in range(1, 50))]
     return flat(of=kinds, many={"type": "array", "items": "N49"})
 
@@ -62,7 +62,7 @@ EMBEDDED: dict[str, tuple[Any, str]] = {
 
 
 def embedded(name: str, hostile: Any) -> dict[str, Any]:
-    """A schema of Connect's own with a hostile field."""
+    """A Connect schema with a hostile field."""
     return {
         "type": "struct",
         "name": name,
@@ -71,33 +71,33 @@ def embedded(name: str, hostile: Any) -> dict[str, Any]:
 
 
 class Landed(NamedTuple):
-    """What became of the records: of each hostile one, its error by its name; silver's keys, and its columns."""
+    """The results: by name, each hostile record's error; silver's keys and columns."""
 
     errors: dict[str, dict[str, str]]
     keys: set[int]
     columns: set[str]
-    neighbors: int
+    good: int
 
 
 @pytest.fixture(scope="module")
 def landed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Landed:
-    shelf = Shelf()
-    shelf.namespaces = ("contentId",)
-    shelf.put("contentId:1", KEY_TEXT)
-    shelf.put("contentId:2", VALUE_TEXT)
-    lake = Lake(spark, tmp_path_factory.mktemp("hostile"), shelf)
-    offsets, neighbors = {}, 0
+    registry = AnyIdRegistry()
+    registry.namespaces = ("contentId",)
+    registry.put("contentId:1", KEY_TEXT)
+    registry.put("contentId:2", VALUE_TEXT)
+    lake = Lake(spark, tmp_path_factory.mktemp("hostile"), registry)
+    offsets, good = {}, 0
 
-    def neighbor() -> None:
-        nonlocal neighbors
-        body = wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event("c", row(neighbors, "good"), neighbors)))
-        lake.send_numbered(neighbors, body, 2)
-        neighbors += 1
+    def send_good() -> None:
+        nonlocal good
+        body = wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event("c", row(good, "good"), good)))
+        lake.send_numbered(good, body, 2)
+        good += 1
 
-    neighbor()
+    send_good()
     for number, (name, (schema, _)) in enumerate(REGISTERED.items(), 10):
         text = schema if isinstance(schema, str) else json.dumps(schema)
-        shelf.put(f"contentId:{number}", text.replace('"N"', "9" * 5_000))
+        registry.put(f"contentId:{number}", text.replace('"N"', "9" * 5_000))
         for side in ("key", "value"):
             offsets[f"{side}: {name}"] = lake.offset
             if side == "key":
@@ -105,7 +105,7 @@ def landed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lan
                 lake.send(hostile_key, wire.framed("id4", "id:2", b"\x02", "value"))
             else:
                 lake.send_numbered(1, b"\x02", number)
-            neighbor()
+            send_good()
     good_key = wire.json_record(TABLE.key, {"id": 1}), []
     for name, (hostile, _) in EMBEDDED.items():
         for side, record in (("key", f"{TABLE.name}.Key"), ("value", f"{TABLE.name}.Value")):
@@ -114,12 +114,12 @@ def landed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lan
             lake.send(sent, (wire.json_record(ENVELOPE, event("c", row(1, "x"), 1)), [])) if side == "key" else (
                 lake.send(good_key, sent)
             )
-            neighbor()
+            send_good()
     assert lake.land().error is None
     rows = lake.bronze()
     errors = {name: rows[offset]["error"].asDict() for name, offset in offsets.items() if rows[offset]["error"]}
     folded = lake.fold()
-    return Landed(errors, set(folded), set(lake.table("silver").read().columns), neighbors)
+    return Landed(errors, set(folded), set(lake.table("silver").read().columns), good)
 
 
 HOSTILE = {
@@ -140,7 +140,7 @@ def test_hostile_schema_is_refused_with_a_reason(landed: Landed, name: str) -> N
 
 
 def test_records_adjacent_to_hostile_schemas_land(landed: Landed) -> None:
-    assert landed.keys == set(range(landed.neighbors))
+    assert landed.keys == set(range(landed.good))
     assert "injected" not in landed.columns
 
 

@@ -1,4 +1,4 @@
-"""A Hudi table whose commits carry progress, of both types: what is written is what another engine reads."""
+"""Hudi tables whose commits have progress, of both types: another engine reads the rows that were written."""
 
 import re
 import shutil
@@ -65,12 +65,12 @@ def held(table: Table, as_of: int | None = None) -> dict[int, tuple[Any, ...]]:
 
 
 def read_back(table: HudiTable) -> list[dict[str, Any]]:
-    """What hudi-rs reads."""
+    """The rows that hudi-rs reads."""
     return hudi_rows(table.path)
 
 
 def assert_held(table: HudiTable, expected: dict[int, tuple[Any, ...]]) -> None:
-    """A table has these rows, as Spark and hudi-rs read it."""
+    """Check a table's rows, read by Spark and hudi-rs."""
     assert held(table) == expected
     found = read_back(table)
     assert {row["id"]: (row["n"], row["text"]) for row in found} == expected
@@ -78,7 +78,7 @@ def assert_held(table: HudiTable, expected: dict[int, tuple[Any, ...]]) -> None:
 
 
 class Merged(NamedTuple):
-    """A table after two merges, to be read only; what they left in memory."""
+    """A read-only table after two merges, and their progress."""
 
     table: HudiTable
     commits: list[Commit]
@@ -108,8 +108,8 @@ def merged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, kind: 
 
 @pytest.fixture
 def copied(spark: SparkSession, tmp_path: Path, merged: Merged, kind: HudiType) -> HudiTable:
-    """A copy of the merged table, to go on with: 1, 3 and 4 are there, and 2 is deleted."""
-    path = tmp_path / "copy" / Path(merged.table.path).name  # which is its name for Hudi, too
+    """A copy of the merged table to change: it has 1, 3 and 4, and 2 is deleted."""
+    path = tmp_path / "copy" / Path(merged.table.path).name  # Hudi's name of it, too
     return HudiTable(spark, str(shutil.copytree(merged.table.path, path)), kind=kind)
 
 
@@ -182,7 +182,7 @@ def test_progress_advances_without_rows(copied: HudiTable) -> None:
 
 
 def test_similar_keys_each_have_their_own_row(spark: SparkSession, table: HudiTable) -> None:
-    """Hudi's own text of (a, b) is the same for some of these, and it refuses an empty key."""
+    """Hudi's own text of (a, b) is the same for some of these, and it rejects an empty key."""
     keys = [("", ""), ("1,b:2", "3"), ("1", "2,b:3"), ("__null__", "__empty__"), (None, "x")]
     rows = [(a, b, 0, f'{{"a":"{a}","b":"{b}"}}', [], False) for a, b in keys]
     kind = "a string, b string, n int, __key string, __keep array<string>, __delete boolean"
@@ -204,7 +204,7 @@ def test_new_columns_are_added_in_the_first_commit_with_them(spark: SparkSession
 
 
 def test_values_of_every_type_round_trip(spark: SparkSession, table: HudiTable) -> None:
-    """Written by bulk insert, and copied into another file by the upsert of another row, which are two ways."""
+    """Written by bulk insert, and copied to another file by the upsert of another row, which are two code paths."""
     made = """
         cast(1 AS smallint) AS small, cast('NaN' AS double) AS nan, cast('-Infinity' AS float) AS infinite,
         timestamp'1500-01-01 00:00:00.123456' AS early, timestamp'9999-12-31 23:59:59.999999' AS late,
@@ -222,7 +222,7 @@ def test_values_of_every_type_round_trip(spark: SparkSession, table: HudiTable) 
     table.merge(second, ["id"], step(2))
     rows = first.union(second)
 
-    # As texts: Python has no year 0001 in every zone, and NaN is not NaN.
+    # As texts: Python has no year 0001 in every zone, and NaN is not equal to NaN.
     names = [name for name in rows.columns if not name.startswith("__")]
     texts = [f"to_json(struct({name})) AS {name}" for name in names]
     assert_df_equality(
@@ -230,7 +230,7 @@ def test_values_of_every_type_round_trip(spark: SparkSession, table: HudiTable) 
     )
     types = {field.name: field.dataType.simpleString() for field in table.read().schema}
     assert types == {f.name: table.stored_type(f.dataType.simpleString()) for f in rows.schema if f.name in names}
-    if any(Path(table.path).glob("*.log.*")):  # of which hudi-rs cannot read moments inside arrays
+    if any(Path(table.path).glob("*.log.*")):  # hudi-rs cannot read timestamps in their arrays
         table.overwrite(rows.drop("times", "__keep", "__delete"), step(3))
     for found in read_back(table):
         assert (found["small"], found["last_day"], found["texts"]) == (1, date(9999, 12, 31), ["a", None])
@@ -322,7 +322,7 @@ def test_write_delays_for_its_clock_or_exits_10(
 def test_write_that_loses_a_race_exits_40(
     spark: SparkSession, copied: HudiTable, kind: HudiType, tmp_path: Path
 ) -> None:
-    """The winner rolls back what the loser has begun, while the loser's rows are being computed."""
+    """The winner rolls back the loser's commit while the loser's rows are being computed."""
     begun, released = str(tmp_path / "begun"), tmp_path / "released"
 
     def waiting(value: int) -> int:
@@ -527,13 +527,13 @@ EACH_TIME = {"hoodie.compact.inline.max.delta.commits": "1"}
 
 
 def timeline(table: HudiTable) -> Path:
-    """The folder of its instants: in version 6 `.hoodie` itself."""
+    """The folder of its instants: in version 6, `.hoodie` itself."""
     folder = Path(table.path, ".hoodie")
     return folder / "timeline" if (folder / "timeline").is_dir() else folder
 
 
 def kill_in(table: HudiTable, kind: str, *, left: float = 0.0) -> str:
-    """Make the table what a kill leaves that hits its last write while it writes a file of the timeline.
+    """Change the table to the state after a kill during its last write, in the middle of a file of the timeline.
 
     Args:
         kind: the file's name without its times.
@@ -545,7 +545,7 @@ def kill_in(table: HudiTable, kind: str, *, left: float = 0.0) -> str:
     cut = max(file for file in timeline(table).iterdir() if re.fullmatch(rf"\d+(_\d+)?\.{re.escape(kind)}", file.name))
     since = cut.stat().st_mtime_ns
     later = {file for file in Path(table.path).rglob("*") if file.is_file() and file.stat().st_mtime_ns > since}
-    if cut.suffix == ".requested":  # begun within the same tick of the file system's clock, which takes milliseconds
+    if cut.suffix == ".requested":  # created within the same tick of the file system's clock, which takes milliseconds
         later |= {file for file in [cut.with_suffix(".inflight")] if file.exists()}
     for file in later:
         if file.name != "hoodie.properties":
@@ -607,7 +607,7 @@ def test_empty_plan_of_any_action_is_removed(spark: SparkSession, copied: HudiTa
 def test_killed_overwrite_leaves_each_row_once(
     spark: SparkSession, tmp_path: Path, kind: HudiType, version: Any, left: float
 ) -> None:
-    """Without recovery Hudi takes an empty commit as one that replaced nothing."""
+    """Without recovery, Hudi treats an empty commit as one that replaced no files."""
     settings: dict[str, Any] = {"kind": kind, "table_version": version}
     table = HudiTable(spark, str(tmp_path / "table"), **settings)
     rows = spark.createDataFrame([(1, 2, None, '{"id": 1}')], "id int, n int, text string, __key string")
@@ -626,10 +626,10 @@ def test_killed_overwrite_leaves_each_row_once(
 
 
 def test_incomplete_commit_below_later_ones_is_kept(spark: SparkSession, copied: HudiTable) -> None:
-    copied.read()  # it is complete, and is not looked at again
+    copied.read()  # it is complete, and is not checked again
     _, newest = sorted(file for file in timeline(copied).iterdir() if re.fullmatch(r"\d+_\d+\.\w+", file.name))
     cut = kill_in(copied, newest.suffix[1:])
-    copied.merge(changes(spark, row(2)), ["id"], step(2))  # as a release without recovery did
+    copied.merge(changes(spark, row(2)), ["id"], step(2))  # like a release without recovery
 
     with pytest.raises(DamagedFileError, match=rf"{cut}: the file is incomplete, and later commits build on it"):
         HudiTable(spark, copied.path).recover()
@@ -638,7 +638,7 @@ def test_incomplete_commit_below_later_ones_is_kept(spark: SparkSession, copied:
 
 
 def test_killed_change_of_settings_is_undone(spark: SparkSession, copied: HudiTable, kind: HudiType) -> None:
-    """Without recovery the table counts as new, and all rows are inserted a second time."""
+    """Without recovery, the table counts as new, and all rows are inserted a second time."""
     properties = Path(copied.path, ".hoodie", "hoodie.properties")
     before = properties.read_text()
     for left in ("nothing", "an empty file"):

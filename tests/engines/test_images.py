@@ -1,4 +1,4 @@
-"""Which rows differ between two versions of a silver table: what a reader of both versions says in plain Python."""
+"""Rows that differ between two versions of a silver table, compared with a reader of both versions in plain Python."""
 
 import random
 from pathlib import Path
@@ -21,7 +21,7 @@ Rows = dict[int, tuple[Any, ...]]
 
 
 def changes(spark: SparkSession, commit: int, rows: dict[int, tuple[str, int] | None]) -> DataFrame:
-    """Rows by id; none where one goes."""
+    """Rows by id; null for a deleted row."""
     found = [
         (number, *(row or (None, None)), commit, 0, f'{{"id": {number}}}', [], row is None)
         for number, row in rows.items()

@@ -1,4 +1,4 @@
-"""Records that are no Avro: JSON with a schema, with a registry's schema, without any; CSV and text; Protobuf."""
+"""Records that are not Avro: JSON with a schema, with a registry's schema, without one; CSV and text; Protobuf."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import Row, SparkSession
 from support import wire
-from support.sent import ENVELOPE, TABLE, Lake, Shelf, check_life, event, life, row
+from support.converters import ENVELOPE, TABLE, AnyIdRegistry, Lake, check_life, event, life, row
 from support.setting_groups import patched
 
 from cdc_lake.registries.registry import RegisteredSchema
@@ -15,7 +15,7 @@ from cdc_lake.registries.registry import RegisteredSchema
 PLAIN = {"key": {"wire_format": "json"}, "value": {"wire_format": "json"}}
 FLAT = wire.Unwrap(("op", "source.ts_ms", "lsn"))
 STARTS = {0: ENVELOPE, 10: FLAT.schema(ENVELOPE)}
-"""By the first key of a life, its values' schema."""
+"""By the first key of a series of changes: its values' schema."""
 SENT = {"price": "12.50", "at": "2026-01-02T03:04:05Z", "tags": ["a", 1], "n": 5, "no": None, "yes": True}
 
 
@@ -25,8 +25,8 @@ def text(content: Any) -> tuple[bytes, wire.Headers]:
 
 @pytest.fixture(scope="module")
 def with_schemas(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
-    """Silver of a life in each shape."""
-    lake = Lake(spark, tmp_path_factory.mktemp("with schemas"), Shelf())
+    """Silver of the changes in each shape."""
+    lake = Lake(spark, tmp_path_factory.mktemp("with schemas"), AnyIdRegistry())
     for start, schema in STARTS.items():
         for key, change in life(start):
             values = FLAT.values(ENVELOPE, change) if schema is not ENVELOPE and change else [change]
@@ -48,7 +48,7 @@ NO_JSON = ('{"id":1', '{"id":1} x', '{"id":1},"x":2', '{"id":1}{"id":2}', '{"id"
 
 
 class Declared(NamedTuple):
-    """What becomes of JSON without schemas: a good and a bad row in each shape, then what is no JSON."""
+    """The results of JSON without schemas: a good and a bad row in each shape, then texts that are not JSON."""
 
     bronze: list[Row]
     problems: dict[int, str]
@@ -58,7 +58,9 @@ class Declared(NamedTuple):
 @pytest.fixture(scope="module")
 def declared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Declared:
     columns = {"id": "bigint", "price": "decimal(6,2)", "at": "timestamp"}
-    lake = Lake(spark, tmp_path_factory.mktemp("declared"), Shelf(), **patched(PLAIN, {"value": {"columns": columns}}))
+    lake = Lake(
+        spark, tmp_path_factory.mktemp("declared"), AnyIdRegistry(), **patched(PLAIN, {"value": {"columns": columns}})
+    )
     source = {"lsn": 7, "ts_ms": 9, "name": "p", "db": "p"}
     for key, price in ((1, "12.50"), (1, "much")):
         row = {"id": key, **SENT, "price": price}
@@ -100,8 +102,8 @@ def registered(kind: str, content: Any) -> RegisteredSchema:
 
 
 def test_json_schemas_of_a_registry_are_read_and_protobuf_is_not(spark: SparkSession, tmp_path: Path) -> None:
-    shelf = Shelf()
-    shelf.put(
+    registry = AnyIdRegistry()
+    registry.put(
         "contentId:1",
         registered(
             "JSON",
@@ -114,7 +116,7 @@ def test_json_schemas_of_a_registry_are_read_and_protobuf_is_not(spark: SparkSes
         ),
     )
     optional_text = {"oneOf": [{"type": "null"}, {"type": "string"}]}
-    shelf.put(
+    registry.put(
         "contentId:2",
         registered(
             "JSON",
@@ -143,8 +145,8 @@ def test_json_schemas_of_a_registry_are_read_and_protobuf_is_not(spark: SparkSes
             },
         ),
     )
-    shelf.put("contentId:3", registered("PROTOBUF", 'syntax = "proto3"; message Key { int32 id = 1; }'))
-    lake = Lake(spark, tmp_path, shelf)
+    registry.put("contentId:3", registered("PROTOBUF", 'syntax = "proto3"; message Key { int32 id = 1; }'))
+    lake = Lake(spark, tmp_path, registry)
     value = {"id": 1, "name": "a", "rate": "AfM=", "place": {"x": 1.5}, "__op": "c"}
     lake.send(
         wire.framed("id4", "id:1", wire.json_text({"id": 1}), "key"),
@@ -167,7 +169,7 @@ def test_csv_and_text_are_read_by_the_declared_columns(spark: SparkSession, tmp_
     lake = Lake(
         spark,
         tmp_path,
-        Shelf(),
+        AnyIdRegistry(),
         key={"wire_format": "string", "columns": ("id",)},
         value={"wire_format": "csv", "columns": {"id": "bigint", "name": "string", "price": "decimal(6,2)"}},
     )
@@ -201,7 +203,7 @@ def test_metadata_fields_may_have_any_prefix_and_name(
     lake = Lake(
         spark,
         tmp_path,
-        Shelf(),
+        AnyIdRegistry(),
         envelope={
             "add_fields_prefix": prefix,
             "add_fields_renamed": {ours: prefix + sent for ours, sent in renamed.items()},
@@ -218,7 +220,7 @@ def test_metadata_fields_may_have_any_prefix_and_name(
         for value in (*unwrap.values(ENVELOPE, event("u", row(key, "new"), 7)),):
             body = wire.json_record(schema, value)
             if not as_json:
-                lake.shelf.put("contentId:1", wire.json_text(wire.avro_schema(schema)).decode())
+                lake.registry.put("contentId:1", wire.json_text(wire.avro_schema(schema)).decode())
                 avro = wire.avro(wire.avro_schema(schema), wire.filled(schema, value))
                 body, _ = wire.framed("id4", "id:1", avro, "value")
             lake.send(text(wire.json_record(TABLE.key, {"id": key})), (body, []))

@@ -1,4 +1,4 @@
-"""Keys in JSON, of which each record says the columns: few records with another key do not stop their table."""
+"""JSON keys, whose columns each record defines: a few records with another key do not stop their table."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from support import wire
-from support.sent import ENVELOPE, TABLE, Lake, Shelf, event, row
+from support.converters import ENVELOPE, TABLE, AnyIdRegistry, Lake, event, row
 
 from cdc_lake.bronze.primary_key import MIN_RECORDS
 from cdc_lake.operations.quarantine import OffsetRange, Selection
@@ -26,10 +26,10 @@ OTHERS: dict[str, tuple[wire.Schema, dict[str, Any]]] = {
 
 
 class Keyed(Lake):
-    """A lake of JSON, with or without schemas beside its keys."""
+    """A lake of JSON records, with or without key schemas."""
 
     def __init__(self, spark: SparkSession, root: Path, **settings: Any) -> None:
-        super().__init__(spark, root, Shelf(), **settings)
+        super().__init__(spark, root, AnyIdRegistry(), **settings)
         self._is_plain = "key" in settings
 
     def append(
@@ -52,7 +52,7 @@ class Keyed(Lake):
 
     def replay(self, **selection: Any) -> dict[str, int]:
         (done,) = replay_quarantined(
-            self._config, [self._topic], self._spark, registry=self.shelf, selection=Selection(**selection)
+            self._config, [self._topic], self._spark, registry=self.registry, selection=Selection(**selection)
         ).tables
         return done.rows
 
@@ -76,7 +76,7 @@ def test_other_json_key_is_quarantined_until_many_have_it(
     assert all("has other columns or types than the table's (id int)" in problem for problem in problems.values())
     assert [one["name"] for one in lake.fold().values()] == ["first", "second", "third"]
 
-    # Alone in a batch, too.
+    # Also alone in a batch.
     lake.append("hostile", *OTHERS["other columns"])
     assert lake.land().rows["quarantined"] == 1
     assert len(lake.fold()) == 3
@@ -130,7 +130,7 @@ def test_replay_by_offset_lands_another_json_key(spark: SparkSession, tmp_path: 
 
 
 def test_key_of_row_with_another_type_is_quarantined(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(spark, tmp_path, Shelf(), merge={"keys": ("id",)})
+    lake = Lake(spark, tmp_path, AnyIdRegistry(), merge={"keys": ("id",)})
     other = wire.envelope(wire.Table(TABLE.name, {**TABLE.columns, "id": wire.STRING}, ["id"]))
     for number, schema in enumerate((ENVELOPE, other, ENVELOPE)):
         sent = event("c", row(number if schema is ENVELOPE else "x", "name"), number + 1)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Other columns in the primary key: the run stops and names a command, which rebuilds silver by the new key."""
+"""A changed primary key: the run stops and names a command, which rebuilds silver with the new key."""
 
 import json
 import re
@@ -30,8 +30,8 @@ from cdc_lake.silver.run import run_silver
 REGION = {"id": "int", "region": "string"}
 
 
-class Place:
-    """A lake whose table gets another primary key: `id`, then `id` and `region`. Two partitions."""
+class KeyChangeLake:
+    """A lake whose table changes its primary key from `id` to `id` and `region`. Two partitions."""
 
     def __init__(self, spark: SparkSession, root: Path, **settings: Any) -> None:
         self._spark, self.broker, self._lsn = spark, FakeBroker(), 0
@@ -42,11 +42,11 @@ class Place:
         self.position = {0: 0, 1: 0}
 
     def send(self, op: str, key: int, region: str | None = None, text: str | None = None) -> None:
-        """A change by the old key."""
+        """A change with the old key."""
         self.append(self.by_id, op, key, {"region": region, "text": text}, key % 2)
 
     def send_new(self, op: str, key: int, region: str, text: str | None = None, **more: Any) -> None:
-        """A change by the new key."""
+        """A change with the new key."""
         self.append(self.by_region, op, {"id": key, "region": region}, {"text": text}, (key + 1) % 2, **more)
 
     def append(self, topic: Topic, op: str, key: Any, after: dict[str, Any], partition: int, **more: Any) -> None:
@@ -67,13 +67,13 @@ class Place:
         return list(run_silver(self.config, [self.by_id.table], self._spark).tables)
 
     def rows(self) -> list[list[tuple[int, str, str | None, bool]]]:
-        """Of each of silver's tables, as other readers see it."""
+        """The rows of each of silver's tables, read by other readers."""
         names = ("id", "region", "text", "__deleted")
         return [sorted(tuple(row[name] for name in names) for row in table_rows(one.path)) for one in self.targets]
 
 
 def run_command(error: str, config: Config, tmp_path: Path, *flags: str) -> int:
-    """Run the command that an error names, on a terminal, and answer its question with yes."""
+    """Run the command that an error names, on a terminal, and confirm it."""
     (command,) = re.findall(r"`cdc-lake (.*?)`", error)
     settings = tmp_path / "lake.yml"
     settings.write_text(config.model_dump_json(include={"lake", "defaults"}))
@@ -88,7 +88,7 @@ def run_command(error: str, config: Config, tmp_path: Path, *flags: str) -> int:
 def test_key_change_error_names_the_command_that_rebuilds(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = Place(spark, tmp_path / "lake", storage=(TABLE_TYPES["delta"], TABLE_TYPES["hudi-mor"]))
+    place = KeyChangeLake(spark, tmp_path / "lake", storage=(TABLE_TYPES["delta"], TABLE_TYPES["hudi-mor"]))
     for key in (1, 2, 3, 4):
         place.send("c", key, "north", f"old {key}")
     assert [done.error for done in place.fold()] == [None] * 2
@@ -104,7 +104,7 @@ def test_key_change_error_names_the_command_that_rebuilds(
     before = place.rows()
     capsys.readouterr()
 
-    # Without the snapshot: of 2 and 4 nothing tells by which key they are.
+    # Without the snapshot, no event has the new key of 2 and 4.
     assert run_command(errors[0], place.config, tmp_path) == 20
     said = "bronze has no complete event with the new key for 3 silver rows, such as "
     assert f'{said}{{"id":1}}, {{"id":2}}, {{"id":4}}' in capsys.readouterr().err
@@ -122,7 +122,7 @@ def test_key_change_error_names_the_command_that_rebuilds(
     whole += [(key, "north", f"snapshot {key}", False) for key in (2, 4)]
     assert place.rows() == [whole] * 2
 
-    # Later runs know it: a change, and a rebuild.
+    # Later runs use it: a change, and a rebuild.
     place.send_new("d", 1, "south")
     assert [done.error for done in place.fold()] == [None] * 2
     whole[1] = (1, "south", "another 1", True)
@@ -132,7 +132,7 @@ def test_key_change_error_names_the_command_that_rebuilds(
     events = story(place.config, place.by_id.table, "id=1,region=north", spark).events
     assert [(one.op, one.verdict) for one in events] == [("u", "counts"), ("r", "decides")]
 
-    # As of a point before the change by the old key; not while only a part was known by the new one.
+    # A point before the change has the old key; points at which only a part has the new key are rejected.
     by_id = read(place.config, place.by_id.table, spark, as_of=Offset({0: 2, 1: 2})).collect()
     assert sorted((row["id"], row["text"]) for row in by_id) == [(key, f"old {key}") for key in (1, 2, 3, 4)]
     with pytest.raises(
@@ -143,7 +143,7 @@ def test_key_change_error_names_the_command_that_rebuilds(
 
 
 def test_key_change_before_silver_creates_table_with_new_key(spark: SparkSession, tmp_path: Path) -> None:
-    place = Place(spark, tmp_path / "lake")
+    place = KeyChangeLake(spark, tmp_path / "lake")
     place.send("c", 1, "north", "old")
     place.send_new("r", 1, "north", "by region")
     place.send("u", 1, "north", "by id again")
@@ -162,7 +162,7 @@ def test_key_change_before_silver_creates_table_with_new_key(spark: SparkSession
 
 
 def test_new_key_missing_in_silver_is_found_by_the_old_key(spark: SparkSession, tmp_path: Path) -> None:
-    place = Place(spark, tmp_path / "lake", deletes={"mode": "hard"})
+    place = KeyChangeLake(spark, tmp_path / "lake", deletes={"mode": "hard"})
     uid = Topic({"id": "int", "text": OPTIONAL_STRING}, keys={"uid": "string"}, registry=place.by_id.registry)
     for key in (1, 2):
         place.send("c", key, "north", "old")
@@ -185,7 +185,7 @@ def test_new_key_missing_in_silver_is_found_by_the_old_key(spark: SparkSession, 
     assert [done.error for done in place.fold()] == [None]
     assert [(row["uid"], row["text"]) for row in table_rows(place.targets[0].path)] == [("a", "later")]
 
-    # The column of the old key goes, by which Delta skipped files.
+    # The column of the old key, by which Delta skipped files, is dropped.
     code = Topic({"text": OPTIONAL_STRING}, keys={"code": "boolean"}, registry=place.by_id.registry)
     place.append(code, "r", {"code": True}, {"text": "by code"}, 0)
     place.land()

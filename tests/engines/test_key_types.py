@@ -1,4 +1,4 @@
-"""A primary key of each type of docs/reference/types.md, alone and with all the others, in each type of table."""
+"""A primary key of each type of docs/reference/types.md, alone and with all others, in each table type."""
 
 import json
 from itertools import chain
@@ -23,7 +23,7 @@ _ISO["ZonedTimestamp"] = f"{_ISO['IsoTimestamp']}Z"
 
 
 def sample(schema: Any, number: int) -> Any:
-    """A value of an Avro type, another one for each number."""
+    """A value of an Avro type, different for each number."""
     if isinstance(schema, list):
         return sample(schema[-1], number)
     kind, name = (schema["type"], schema.get("connect.name", "")) if isinstance(schema, dict) else (schema, "")
@@ -44,7 +44,7 @@ def sample(schema: Any, number: int) -> Any:
 
 
 def types() -> list[Any]:
-    """The Avro types, each once, without maps: they are refused (tests/unit/test_layout.py)."""
+    """The Avro types, each once, without maps, which are rejected (tests/unit/test_layout.py)."""
     arrivals = chain(chain.from_iterable(SOURCES.values()), OTHERS)
     texts = dict.fromkeys(json.dumps(one.schema) for one in arrivals if one.schema is not None)
     found = map(json.loads, texts)
@@ -52,7 +52,7 @@ def types() -> list[Any]:
 
 
 def renamed(schema: Any, number: int) -> Any:
-    """The same with a name of its own for each record, since Avro defines a name once."""
+    """The same with a separate name for each record, because Avro defines a name once."""
     if isinstance(schema, list):
         return [renamed(one, number) for one in schema]
     if not isinstance(schema, dict):
@@ -63,7 +63,7 @@ def renamed(schema: Any, number: int) -> Any:
         parts |= {"name": f"{schema['name']}{number}", "fields": fields}
     said = {**schema, **parts}
     if said.get("scale", 0) > said.get("precision", 0):
-        del said["logicalType"]  # a converter sends it all the same, but fastavro takes no such schema
+        del said["logicalType"]  # a converter sends it anyway, but fastavro rejects such a schema
     return said
 
 
@@ -73,7 +73,7 @@ ALONE = ["boolean", "bytes", {"type": "array", "items": ["null", "int"]}]
 
 
 def check_keys(spark: SparkSession, root: Path, kinds: tuple[str, ...], keys: list[dict[str, Any]]) -> None:
-    """Two rows by each key are created, then one is changed and one deleted."""
+    """Two rows of each key are created, then one is changed and one deleted."""
     silver = tuple(TABLE_TYPES[kind] for kind in kinds)
     config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(storage=silver, deletes={"mode": "hard"}))
     broker, topics = FakeBroker(), []
@@ -91,7 +91,7 @@ def check_keys(spark: SparkSession, root: Path, kinds: tuple[str, ...], keys: li
         landed = run_bronze(config, ["*"], spark, source=broker, registry=topics[0].registry)
         assert [(done.rows.get("quarantined"), done.error) for done in landed.tables] == [(0, None)] * len(keys)
         assert [done.error for done in run_silver(config, ["*"], spark).tables] == [None] * len(keys) * len(kinds)
-        # By Spark: hudi-rs does not read arrays of timestamps that two commits wrote.
+        # Read by Spark: hudi-rs cannot read arrays of timestamps that two commits wrote.
         tables = [target.open(spark) for topic in topics for target in lake_of(config).silver(topic.table)]
         return [sorted(row["text"] for row in table.read().select("text").collect()) for table in tables]
 

@@ -1,6 +1,6 @@
-"""A lake that an earlier version wrote is carried on: what its silver remembers beside its rows still counts.
+"""Lakes of earlier versions: what their side tables remember still counts.
 
-tests/lakes/story.py has what happened before; what happens next is here.
+tests/lakes/story.py has the events before the archive; the later events are here.
 """
 
 import tarfile
@@ -23,11 +23,11 @@ from cdc_lake.silver.run import run_silver
 
 LAKES = sorted((Path(__file__).parents[1] / "fixtures" / "lakes").glob("*.tar.gz"))
 LENIENT = {"name": "not_far_below", "holds": "n > -50", "on_fail": "reject"}
-"""What the rows of later days are to be; the rejected ones of the lake are that."""
+"""Expectations of later rows; the lake's rejected events do not meet them."""
 
 
 class Shown(NamedTuple):
-    """Silver's rows, `n` and `body` by key: those that live and those marked as deleted; and what any of them lack."""
+    """Silver's rows, `n` and `body` by key: live rows, deleted rows, and unavailable columns."""
 
     live: dict[int, tuple[int, str | None]]
     gone: dict[int, tuple[int, str | None]]
@@ -35,7 +35,7 @@ class Shown(NamedTuple):
 
 
 def sent_again(table: Stock) -> list[Record]:
-    """Events of keys that are gone, from before they went."""
+    """Replayed events of removed keys, from before their deletes."""
     return [
         table.change(100, "c", 1, 1),
         table.change(115, "c", 7, 7),
@@ -44,7 +44,7 @@ def sent_again(table: Stock) -> list[Record]:
 
 
 def end_of_snapshot(table: Stock) -> list[Record]:
-    """The snapshot's last row, without one of key 5; then changes, of keys that were gone, too."""
+    """The snapshot's last row, without one of key 5; then changes, also of removed keys."""
     return [
         table.change(180, "r", 9, 9, snapshot="last"),
         table.change(200, "u", 8, 80),
@@ -66,7 +66,7 @@ def delete_and_replay(table: Stock) -> list[Record]:
 
 
 def other_halves(table: Parts) -> list[Record]:
-    """What the lake lacks of its key changes, and an event of a key that is gone."""
+    """The missing halves of the lake's key changes, and an event of a removed key."""
     return [
         table.moved_here(200, 11, 11, since=1, partition=1),
         *table.moved_away(210, 2, 12, partition=0),
@@ -82,7 +82,7 @@ def first_half(table: Parts) -> list[Record]:
 
 
 def second_half(table: Parts) -> list[Record]:
-    """The other half of it, both of one more, a value that was not sent, a delete, a replay, a row to be rejected."""
+    """Its other half, both halves of one more, a value that was not sent, a delete, a replay, a rejected row."""
     return [
         table.moved_here(300, 22, 22, since=12, partition=1),
         *table.moved_away(310, 11, 21, partition=1),
@@ -96,7 +96,7 @@ def second_half(table: Parts) -> list[Record]:
 
 
 class Kept:
-    """A lake out of an archive, and the servers as they were when it was put away.
+    """A lake from an archive, and the servers' state at that time.
 
     Args:
         archive: the lake's.
@@ -153,7 +153,7 @@ def shown(root: Path, topic: str, layer: str) -> Shown:
 
 
 class Carried(NamedTuple):
-    """What two tables showed at first, and after each of three batches."""
+    """The rows of two tables before and after each of three batches."""
 
     deletes: tuple[Deletes, Deletes]
     stock: list[Shown]
@@ -169,7 +169,7 @@ def carry_on(
     with_hudi: bool = False,
     layer: str = "silver",
 ) -> Carried:
-    """Carry on the stock and the parts that have such deletes, and look at their rows in a layer."""
+    """Continue the stock and the parts with these deletes, and compare their rows in a layer."""
     kept = Kept(spark, root, archive, with_hudi=with_hudi)
     stock, parts = kept.tables.stock[deletes[0]], kept.tables.parts[deletes[1]]
     carried = Carried(deletes, [], [])
@@ -240,7 +240,7 @@ STOCK = [
         lacks={},
     ),
 ]
-"""What a stock shows with soft deletes; with hard ones nothing of what is gone."""
+"""The rows of a stock with soft deletes; with hard deletes, the same without deleted rows."""
 PARTS = [
     Shown(
         live={2: (2, "2 was 2"), 3: (3, "3 was 3"), 6: (6, "6 was 6"), 12: (12, None)},
@@ -279,7 +279,7 @@ PARTS = [
         lacks={},
     ),
 ]
-"""What the parts show with soft deletes."""
+"""The rows of the parts with soft deletes."""
 
 
 def expected(soft: Shown, deletes: Deletes) -> Shown:

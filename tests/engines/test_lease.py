@@ -1,4 +1,4 @@
-"""A table is written by one run at a time; a run that was followed finds out."""
+"""One run at a time writes a table; a run whose lease was taken over notices it."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def storage(spark: SparkSession) -> Storage:
 
 @pytest.fixture
 def elsewhere(spark: SparkSession, tmp_path: Path) -> str:
-    """A folder that is not local as far as its scheme says."""
+    """A folder whose scheme is not local."""
     spark._jsc.hadoopConfiguration().set(f"fs.viewfs.mounttable.{tmp_path.name}.link./lake", tmp_path.as_uri())
     return f"viewfs://{tmp_path.name}/lake/lease"
 
@@ -65,7 +65,7 @@ def held(until_ms: int | None = None, host: str = "elsewhere", pid: int = 1, pid
 
 
 def pid_space() -> str:
-    """Where our own PIDs count, as the system tells it."""
+    """The host, boot and PID namespace in which this process's PID is valid."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {os.readlink('/proc/self/ns/pid')}"
 
@@ -195,7 +195,7 @@ def test_lease_is_renewed_while_the_run_lasts(storage: Storage, folder: str) -> 
     with lease(storage, folder, "theirs", seconds=1) as theirs:
         time.sleep(2)
 
-        # Its name may be missing for a moment: elsewhere than in a local folder a file that is renewed is empty first.
+        # Its name may be missing for a moment: on other stores, a renewed file is empty first.
         with pytest.raises(TableLockedError, match="it is being written by"), lease(storage, folder):
             pass
         theirs.check()
@@ -235,7 +235,7 @@ def test_stale_listing_does_not_win_a_skipped_lease_number(spark: SparkSession, 
     with pytest.raises(TableLockedError, match="run theirs"), lease(LookedLongAgo(spark), tmp_path):
         pass
 
-    assert "000000000002.json" in os.listdir(tmp_path)  # it was created, and is not the newest
+    assert "000000000002.json" in os.listdir(tmp_path)  # it was created, but is not the newest
 
 
 def test_empty_lease_file_counts_from_its_modification_time(storage: Storage, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_leftover_drafts_are_removed(storage: Storage, tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Doing(Work):
-    """A fake: a layer that does what it is told to."""
+    """A fake: a layer whose work the test defines."""
 
     work: Callable[[TableReport, Leases], None]
     leases: Leases
@@ -302,7 +302,7 @@ class Doing(Work):
 def run_over(
     storage: Storage, root: Path, work: Callable[[TableReport, Leases], None], *, enabled: bool = True
 ) -> Report:
-    """A run of silver over two tables, the second's name beginning with the first's."""
+    """A run of silver on two tables, the second's name beginning with the first's."""
     config = Config(lake=LakeConfig(root=str(root), lease=LeaseConfig(enabled=enabled)))
     report = Report(layer="silver")
     leases = Leases(lake_of(config), config.lake.lease, storage, report.run_id, report.layer)

@@ -1,4 +1,4 @@
-"""Records that are too large or too many for one batch: each is quarantined, and its neighbors land."""
+"""Records that are too large or too many for one batch: each is quarantined, and adjacent records land."""
 
 import uuid
 from collections import Counter
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from support import wire
+from support.converters import ENVELOPE, KEY_TEXT, TABLE, TEXTS, VALUE_TEXT, AnyIdRegistry, Lake, event, row
 from support.events import Record
 from support.fakes import kafka
-from support.sent import ENVELOPE, KEY_TEXT, TABLE, TEXTS, VALUE_TEXT, Lake, Shelf, event, row
 
 from cdc_lake.bronze import decide, schema_resolution, usable_schemas
 from cdc_lake.config import Config, LakeConfig, TableConfig
@@ -23,8 +23,8 @@ from cdc_lake.sources.logs import Span
 LIMIT = 1000
 
 
-class Counted(Shelf):
-    """Remembers what it was asked for."""
+class Counted(AnyIdRegistry):
+    """Records the requests for ids."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,10 +41,10 @@ def of(key: int, name: str = "") -> bytes:
 
 
 def test_large_record_is_quarantined_without_its_bytes(spark: SparkSession, tmp_path: Path) -> None:
-    shelf = Shelf()
-    shelf.put("contentId:1", KEY_TEXT)
-    shelf.put("contentId:2", VALUE_TEXT)
-    lake = Lake(spark, tmp_path, shelf, read={"max_record_bytes": LIMIT})
+    registry = AnyIdRegistry()
+    registry.put("contentId:1", KEY_TEXT)
+    registry.put("contentId:2", VALUE_TEXT)
+    lake = Lake(spark, tmp_path, registry, read={"max_record_bytes": LIMIT})
     lake.send_numbered(1, of(1), 2)
     lake.send_numbered(2, of(2, "x" * LIMIT), 2)
 
@@ -58,9 +58,9 @@ def test_large_record_is_quarantined_without_its_bytes(spark: SparkSession, tmp_
     assert (bad["raw_value"], bad["raw_key"][-1], bad["op"], bad["tombstone_of"]) == (None, 4, None, None)
 
     lake.send_numbered(3, of(3), 2)
-    assert lake.land().rows["ok"] == 1  # the large record is not taken for another one
+    assert lake.land().rows["ok"] == 1  # the large record is not mistaken for another one
     config = Config(lake=LakeConfig(root=str(tmp_path)))
-    (again,) = replay_quarantined(config, [TABLE.name], spark, registry=shelf).tables
+    (again,) = replay_quarantined(config, [TABLE.name], spark, registry=registry).tables
     assert again.rows == {"replayed": 0, "still_quarantined": 1}  # and never for a delete
     assert "frame: too_large: value: " in again.warnings[0]
 
@@ -71,20 +71,20 @@ def test_ids_and_layouts_beyond_the_limits_are_quarantined(
     for module in (decide, schema_resolution, usable_schemas):
         monkeypatch.setattr(module, "MAX_IDS", 10)
         monkeypatch.setattr(module, "MAX_LAYOUTS", 3)
-    shelf, bodies = Counted(), dict[int, bytes]()
-    shelf.put("contentId:1", KEY_TEXT)
+    registry, bodies = Counted(), dict[int, bytes]()
+    registry.put("contentId:1", KEY_TEXT)
     for number in range(2, 30):
         table = replace(TABLE, columns={**TABLE.columns, f"more{number}": wire.optional(wire.INT32)})
         schema = wire.envelope(table)
         text = wire.json_text(wire.avro_schema(schema)).decode()
         bodies[number] = wire.avro(text, wire.filled(schema, event("c", row(number, ""), number)))
         if number < 7:
-            shelf.put(f"contentId:{number}", text)
-    lake = Lake(spark, tmp_path, shelf)
+            registry.put(f"contentId:{number}", text)
+    lake = Lake(spark, tmp_path, registry)
     lake.send_numbered(0, bodies[2], 2)
     assert lake.land().rows["ok"] == 1
 
-    shelf.asked.clear()
+    registry.asked.clear()
     for number, body in bodies.items():
         lake.send_numbered(number, body, number)
     for number in range(5):  # schemas in JSON
@@ -101,7 +101,7 @@ def test_ids_and_layouts_beyond_the_limits_are_quarantined(
 
     assert done.error is None, done.error
     assert done.rows["ok"] == 3, lake.problems()
-    assert len({name for _, name in shelf.asked}) <= 11
+    assert len({name for _, name in registry.asked}) <= 11
     problems = list(lake.problems().values())
     assert sum("exceeds the 3 layouts that a batch may have" in one for one in problems) == 2
     assert (
@@ -116,10 +116,10 @@ def test_known_id_counts_before_lower_unknown_ones(
 ) -> None:
     for module in (decide, schema_resolution, usable_schemas):
         monkeypatch.setattr(module, "MAX_IDS", 10)
-    shelf = Shelf()
-    shelf.put("contentId:1", KEY_TEXT)
-    shelf.put("contentId:900", VALUE_TEXT)
-    lake = Lake(spark, tmp_path, shelf)
+    registry = AnyIdRegistry()
+    registry.put("contentId:1", KEY_TEXT)
+    registry.put("contentId:900", VALUE_TEXT)
+    lake = Lake(spark, tmp_path, registry)
     lake.send_numbered(1, of(1), 900)
     assert lake.land().rows["ok"] == 1
 
@@ -136,10 +136,10 @@ def test_invented_json_layouts_leave_room_for_registered_schemas(
 ) -> None:
     for module in (decide, schema_resolution, usable_schemas):
         monkeypatch.setattr(module, "MAX_LAYOUTS", 3)
-    shelf = Shelf()
-    shelf.put("contentId:1", KEY_TEXT)
-    shelf.put("contentId:2", VALUE_TEXT)
-    lake = Lake(spark, tmp_path, shelf)
+    registry = AnyIdRegistry()
+    registry.put("contentId:1", KEY_TEXT)
+    registry.put("contentId:2", VALUE_TEXT)
+    lake = Lake(spark, tmp_path, registry)
     for number in range(5):
         table = replace(TABLE, columns={**TABLE.columns, f"more{number}": wire.optional(wire.INT32)})
         value = wire.json_record(wire.envelope(table), event("c", row(number, ""), number + 1))
@@ -180,10 +180,10 @@ def test_driver_collects_few_of_many_references(spark: SparkSession, monkeypatch
 
 
 def test_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Path) -> None:
-    shelf = Shelf()
-    shelf.put("contentId:1", KEY_TEXT)
-    shelf.put("contentId:2", VALUE_TEXT)
-    lake = Lake(spark, tmp_path, shelf, read={"max_batch_bytes": 2000})
+    registry = AnyIdRegistry()
+    registry.put("contentId:1", KEY_TEXT)
+    registry.put("contentId:2", VALUE_TEXT)
+    lake = Lake(spark, tmp_path, registry, read={"max_batch_bytes": 2000})
     for number, size in enumerate((1, 1, 1, 600, 600, 2500)):
         lake.send_numbered(number, of(number, "x" * size), 2)
     first = lake.broker.read(spark, TABLE.name, {0: Span(3, 4)}).first()
@@ -203,10 +203,10 @@ def test_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Pat
 
 
 def test_headers_count_in_batches_and_large_ones_are_not_kept(spark: SparkSession, tmp_path: Path) -> None:
-    shelf = Shelf()
-    shelf.put("contentId:1", KEY_TEXT)
-    shelf.put("contentId:2", VALUE_TEXT)
-    lake = Lake(spark, tmp_path, shelf, read={"max_batch_bytes": 2000, "max_record_bytes": LIMIT})
+    registry = AnyIdRegistry()
+    registry.put("contentId:1", KEY_TEXT)
+    registry.put("contentId:2", VALUE_TEXT)
+    lake = Lake(spark, tmp_path, registry, read={"max_batch_bytes": 2000, "max_record_bytes": LIMIT})
     key = wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": 1}), "key")
     value, _ = wire.framed("id4", "id:2", of(1), "value")
     for size in (900, 900, 900, LIMIT + 1, 0):
@@ -218,14 +218,14 @@ def test_headers_count_in_batches_and_large_ones_are_not_kept(spark: SparkSessio
     assert lake.problems()[3] == f"headers: {LIMIT + 4} bytes are more than max_record_bytes: {LIMIT}, and are not kept"
     rows = lake.bronze()
     assert rows[3]["headers"] is None and len(rows[2]["headers"]) == 2
-    assert max(Counter(one["batch"] for one in rows).values()) < 3  # keys and values alone would be one batch
+    assert max(Counter(one["batch"] for one in rows).values()) < 3  # keys and values alone would fit one batch
 
 
 def test_silver_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Path) -> None:
-    shelf = Shelf()
-    shelf.put("contentId:1", KEY_TEXT)
-    shelf.put("contentId:2", VALUE_TEXT)
-    lake = Lake(spark, tmp_path, shelf, read={"max_records_per_batch": 1})
+    registry = AnyIdRegistry()
+    registry.put("contentId:1", KEY_TEXT)
+    registry.put("contentId:2", VALUE_TEXT)
+    lake = Lake(spark, tmp_path, registry, read={"max_records_per_batch": 1})
     for number, size in enumerate((600, 600, 600, 2500, 1)):
         lake.send_numbered(number, of(number, "x" * size), 2)
     assert lake.land().batches == 5
@@ -237,10 +237,10 @@ def test_silver_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_pa
 
 
 def test_compressed_bodies_count_with_their_unpacked_size(spark: SparkSession, tmp_path: Path) -> None:
-    shelf, glue = Shelf(), {side: f"glue:{uuid.UUID(int=number)}" for number, side in enumerate(TEXTS)}
+    registry, glue = AnyIdRegistry(), {side: f"glue:{uuid.UUID(int=number)}" for number, side in enumerate(TEXTS)}
     for side, text in TEXTS.items():
-        shelf.put(glue[side], text)
-    lake = Lake(spark, tmp_path, shelf, read={"max_batch_bytes": 200_000, "max_record_bytes": 100_000})
+        registry.put(glue[side], text)
+    lake = Lake(spark, tmp_path, registry, read={"max_batch_bytes": 200_000, "max_record_bytes": 100_000})
     bodies = [of(number, "x" * 80_000) for number in range(5)]
     bodies.append(of(5, "x" * 100_001))
     garbage = wire.framed("glue-zlib", glue["value"], b"", "value")[0][:-4] + b"\xff" * 40

@@ -1,4 +1,4 @@
-"""Looking at the lake: where each table stands, and the story of one key."""
+"""`cdc-lake status` and `cdc-lake story`: the position of each table, and the events of one key."""
 
 import time
 from dataclasses import replace
@@ -23,7 +23,7 @@ COLUMNS = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
 
 
 class Down:
-    """A fake: a broker that does not answer."""
+    """A fake: a broker that does not respond."""
 
     name = "nowhere"
 
@@ -46,7 +46,7 @@ def told(spark: SparkSession, root: Path, topic: Topic, key: str) -> list[tuple[
 
 @pytest.fixture(scope="module")
 def folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A lake that tests only read: key 7 was created twice, key 8 updated five times, key 9 cannot be read."""
+    """A read-only lake: key 7 was created twice, key 8 updated five times, key 9 cannot be decoded."""
     root, topic = tmp_path_factory.mktemp("folded"), Topic(COLUMNS)
     created = [topic.change("c", 7, {"n": 1}, lsn=10, ts_ms=START_MS) for _ in range(2)]
     updated = [topic.change("u", 8, {"n": n}, lsn=10 + n, ts_ms=START_MS + n) for n in range(5)]
@@ -122,7 +122,7 @@ def test_story_verdicts_match_the_fold_rules(spark: SparkSession, tmp_path: Path
         Event((7,), "c", order(16)),
         Event((8,), TRUNCATE, order(14)),  # stale
         Event((10,), MISSING, since=(9,)),
-        Event((12,), MISSING, since=(11,)),  # it is gone already
+        Event((12,), MISSING, since=(11,)),  # it is deleted already
     ]
     records = []
     for event in happened:

@@ -1,4 +1,4 @@
-"""Maintenance: the same rows in fewer files, and a fold that goes on as if nothing had been."""
+"""Maintenance: the same rows in fewer files, and later batches are merged correctly."""
 
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def held(rows: list[dict[str, Any]]) -> dict[int, str]:
 def test_maintain_keeps_rows_compacts_logs_and_fold_continues(
     spark: SparkSession, tmp_path: Path, topic: Topic
 ) -> None:
-    """Hudi's compaction in a job of its own: `hoodie.compact.inline: false`, and `maintain`."""
+    """Hudi's compaction in a separate job: `hoodie.compact.inline: false`, and `maintain`."""
     lake = Lake(spark, tmp_path, topic)
     properties: dict[str, dict[str, str]] = {"delta": AT_ONCE, "hudi-cow": {}, "hudi-mor": NEVER}
     settings = config(
@@ -63,12 +63,12 @@ def test_maintain_keeps_rows_compacts_logs_and_fold_continues(
         assert run_silver(settings, [topic.table], spark).exit_code == 0
 
     def optimized() -> dict[int, str]:
-        """What the table with logs shows without them."""
+        """The rows of a table with logs, without its logs."""
         table = targets[-1].open(spark)
         assert isinstance(table, HudiTable)
         return {row["id"]: row["text"] for row in table.read_optimized().collect()}
 
-    spark.conf.set("spark.sql.files.maxRecordsPerFile", 2)  # in Delta several files, to be put together
+    spark.conf.set("spark.sql.files.maxRecordsPerFile", 2)  # in Delta several files, to compact
     try:
         fold(*(change(topic, number, "c", number, "first") for number in range(1, 6)))
     finally:
@@ -124,7 +124,7 @@ def test_side_vacuum_keeps_the_version_that_silver_pins(spark: SparkSession, tmp
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = '0 seconds')")
 
     assert progress.side is not None
-    assert side.vacuum(progress.side) == 0  # that ALTER is a version beyond silver's
+    assert side.vacuum(progress.side) == 0  # that ALTER is a version newer than silver's
     pinned = progress.side.model_copy(update={"version": DeltaLakeTable(spark, path).version(), "nonce": ""})
     before = side.read(pinned).collect()
     spark.sql(f"DELETE FROM delta.`{path}`").collect()

@@ -1,4 +1,4 @@
-"""Many tables of mixed shapes in one application, and one that is broken: the others are right, and it is named."""
+"""Many tables of mixed shapes in one application, and a broken one: it is named, and the others are correct."""
 
 import random
 from pathlib import Path
@@ -20,7 +20,7 @@ BROKEN = "shop.public.broken"
 
 
 class Table:
-    """A topic that goes on changing, and its rows as they should be."""
+    """A topic that keeps changing, and its expected rows."""
 
     def __init__(self, number: int, registry: FakeRegistry, broker: FakeBroker) -> None:
         self.deletes = "hard" if number % 3 == 0 else "soft"

@@ -1,4 +1,4 @@
-"""Topics whose names nest, such as `shop.orders` and `shop.orders.items`: no table's folder holds another table."""
+"""Topics whose names nest, such as `shop.orders` and `shop.orders.items`: no table's folder contains another table."""
 
 import shutil
 from collections.abc import Sequence
@@ -39,12 +39,12 @@ class Lake:
         )
 
     def copied(self, root: Path) -> "Lake":
-        """Another lake, the same up to now."""
+        """A second lake in the same state."""
         shutil.copytree(self.root, root)
-        return self.beside(root)
+        return self.second(root)
 
-    def beside(self, root: Path) -> "Lake":
-        """Another lake of the same topics, with nothing in it."""
+    def second(self, root: Path) -> "Lake":
+        """An empty lake of the same topics."""
         other = Lake(self.spark, root)
         other.registry, other.broker, other.topics = deepcopy((self.registry, self.broker, self.topics))
         return other
@@ -158,7 +158,7 @@ def test_silver_refuses_to_nest_its_tables(tmp_path: Path, apart: dict[str, Lake
 
 
 def move_inner(source: Lake, target: Lake) -> None:
-    """Move the inner topic's tables to another lake, and copy the schemas, as docs/how-to/run-jobs.md says."""
+    """Move the inner topic's tables to another lake, and copy the schemas, as docs/how-to/run-jobs.md describes."""
     for layer in ("bronze", "silver"):
         folder = target.root / layer / INNER.replace(".", "/")
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ def move_inner(source: Lake, target: Lake) -> None:
 def test_nested_lake_is_refused_until_inner_moves_out(
     spark: SparkSession, tmp_path: Path, apart: dict[str, Lake]
 ) -> None:
-    """Versions before this check left lakes with the inner topic's folders inside those of the outer topic's."""
+    """Versions before this check wrote the inner topic's folders inside those of the outer topic."""
     lake = apart[OUTER].copied(tmp_path / "lake")
     move_inner(apart[INNER].copied(tmp_path / "other"), lake)
     layers: tuple[Layer, ...] = ("bronze", "silver")
@@ -185,7 +185,7 @@ def test_nested_lake_is_refused_until_inner_moves_out(
     with pytest.raises(ConfigError, match=f"`{OUTER}`"):
         select_landed(lake_of(lake.config), Storage(spark), [INNER])
 
-    cured = lake.beside(tmp_path / "lake-of-items")
+    cured = lake.second(tmp_path / "lake-of-items")
     move_inner(lake, cured)
 
     for one, name in ((lake, OUTER), (cured, INNER)):

@@ -1,4 +1,4 @@
-"""Runs that find nothing new end without Spark, and only where the tables' logs say so plainly."""
+"""Runs without new records end without Spark, but only if cdc_lake wrote the newest commit of each table."""
 
 import shutil
 from collections.abc import Callable
@@ -61,7 +61,7 @@ class Lake:
         self._spark = spark
 
     def run(self, layer: str, config: Config | None = None, *, spark: bool = True) -> Report:
-        """One run; without a session of its own it would have to make one."""
+        """One run; without an existing session it would have to create one."""
         config, session = config or self.config, self._spark if spark else None
         if layer == "gold":
             return run_gold(config, ["*"], scheduler=TableScheduler(spark=session))
@@ -106,7 +106,7 @@ def test_run_with_nothing_new_starts_no_session(
     written = Path(lake.config.lake.root, "_runs", report.file_name)
     assert Report.model_validate_json(written.read_text()) == report
     monkeypatch.setattr(TableScheduler, "finds_nothing_new", lambda *arguments: False)
-    assert describe_reference(lake.run(layer)) == describe_reference(report)  # as the JVM tells it
+    assert describe_reference(lake.run(layer)) == describe_reference(report)  # as the JVM reports it
 
 
 def test_first_runs_of_small_tables_are_short(
@@ -194,7 +194,7 @@ def test_status_without_spark_equals_status_with_spark(
 
     found = status(config, ["*"], source=broker).tables
 
-    assert len(opened) == 1 + 1 + 4 + 1  # by table, those of the four files that may have rows that count
+    assert len(opened) == 1 + 1 + 4 + 1  # by table: those of the four files that may have rows to count
     assert [(one.commit, one.behind_records) for one in found] == [(4, 1), (3, 1), (None, 7), (3, 1)]
     assert found[0].quarantined == 1
     with monkeypatch.context() as patch:
@@ -212,7 +212,7 @@ def test_status_without_spark_equals_status_with_spark(
 
 
 def newest_file(path: Path) -> Path:
-    """Of a Delta log the newest commit, of a Hudi timeline the newest that is complete."""
+    """The newest commit of a Delta log, or the newest complete one of a Hudi timeline."""
     if (path / "_delta_log").is_dir():
         return max((path / "_delta_log").glob("*[0-9].json"))
     timeline = path / ".hoodie" / "timeline"
@@ -230,8 +230,8 @@ def emptied(path: Path) -> None:
 
 
 def of_another_version(path: Path) -> None:
-    for file in newest_file(path).parent.glob("[0-9]*"):  # the newest may be a compaction's, which says nothing of ours
-        if file.is_file():  # in Avro the length of a text must stay
+    for file in newest_file(path).parent.glob("[0-9]*"):  # the newest may be of a compaction, which has no progress
+        if file.is_file():  # in Avro the length of a text must stay the same
             said = file.read_bytes().replace(b'"run_id', b'"run__d').replace(b'\\"run_id', b'\\"run__d')
             file.write_bytes(said)
 

@@ -1,4 +1,4 @@
-"""Partitioned tables of every type: a row is where its values say, once, whatever they are called."""
+"""Partitioned tables of every type: each row is in the partition of its values, once, with any names."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -21,7 +21,7 @@ CHANGE = "id int, text string, at timestamp, __key string, __keep array<string>,
 CHANGE += "__source_ts_ms bigint"
 JANUARY, FEBRUARY = datetime(2026, 1, 15), datetime(2026, 2, 1)
 TEXTS = ["a/b", "a=b", "%41", "", "..", None, "ü 日本", "x" * 300, "American"]
-"""Values that a folder cannot be called, or that a reader of its name may take for others."""
+"""Values that cannot be a folder's name, or that a reader of the name may mistake for others."""
 
 Held = dict[int, tuple[Any, ...]]
 
@@ -129,9 +129,9 @@ ARTIST = 299
 
 
 def story(topic: Topic) -> list[Record]:
-    """One artist's life: read by a snapshot, updated three times, the third into another partition, and on to the end.
+    """All changes of one artist: read by a snapshot, updated three times, the third into another partition, and so on.
 
-    What was not sent stays, also behind the move; and of the row that went, the connector knows the key alone.
+    Values that were not sent stay, also after the move. Of the removed row, the connector only knows the key.
     """
     states = [
         ("r", "Wols", "German", "a painter"),

@@ -1,4 +1,4 @@
-"""Placeholders never reach a table, nor replace a value; docs/explanation/ordering-and-deletes.md, T1 to T3."""
+"""Placeholders never reach a table and never replace a value; docs/explanation/ordering-and-deletes.md, T1 to T3."""
 
 import base64
 import hashlib
@@ -167,7 +167,7 @@ CASES = {
 
 
 def batches_of(topic: Topic) -> list[list[Record]]:
-    """Batch by batch the changes of all cases, each case one key."""
+    """The changes of all cases, batch by batch; each case has one key."""
     longest = max(len(case.batches) for case in CASES.values())
     lsn = 0
     batches: list[list[Record]] = []
@@ -199,7 +199,7 @@ def landed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tup
 def silver_of(
     spark: SparkSession, landed: tuple[Topic, Path], name: str, *, batches: int = 3, **settings: Any
 ) -> dict[str, Row]:
-    """The row of each case, folded in a copy of the lake: batch by batch, or all in one."""
+    """The row of each case, folded in a copy of the lake: batch by batch, or all in one batch."""
     topic, root = landed
     settings |= {"read": {"max_records_per_batch": 1}} if batches > 1 else {}
     lake = Lake(spark, shutil.copytree(root, root.parent / name), topic, **settings)
@@ -237,7 +237,7 @@ def test_hard_delete_leaves_no_value_to_carry_over(spark: SparkSession, landed: 
 
 @pytest.mark.parametrize("apart", [False, pytest.param(True, marks=pytest.mark.deep)])
 def test_column_is_null_in_rows_sent_without_it(spark: SparkSession, tmp_path: Path, apart: bool) -> None:
-    """The rows without the column come in the batch of those with it, or in one of their own."""
+    """The rows without the column come in the batch of those with it, or in a separate batch."""
     old = Topic({"n": OPTIONAL_INT})
     new = Topic({"n": OPTIONAL_INT, "body": OPTIONAL_STRING}, registry=old.registry)
     first, appears, goes = (

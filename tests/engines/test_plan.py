@@ -1,4 +1,4 @@
-"""What `cdc-lake plan` says that the next runs would do, and that it writes nothing."""
+"""`cdc-lake plan` shows what the next runs would do, and writes nothing."""
 
 import hashlib
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 from support.schema_changes import CHANGES, TABLE, Change, steps_of, text_of, value_schemas
-from test_evolution import Place, played
+from test_evolution import EvolvingLake, played
 
 from cdc_lake.cli.look import _print_plan
 from cdc_lake.config import Config, LakeConfig, TableConfig
@@ -21,7 +21,7 @@ from cdc_lake.storage.hadoop import Storage
 
 
 class Announcing:
-    """A fake: the part of a registry that is asked for the newest version of a subject; without a text it is down."""
+    """A fake: the part of a registry that returns the newest version of a subject; without a text it is down."""
 
     def __init__(self, text: str | None) -> None:
         self._text = text
@@ -38,13 +38,13 @@ def changes(*names: str) -> list[Change]:
 
 
 def content(root: Path) -> dict[str, str]:
-    """Every file, and what is in it."""
+    """Every file and its content."""
     files = (path for path in root.rglob("*") if path.is_file())
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def planned(spark: SparkSession, place: Place, root: Path, among: Sequence[Change], **settings: Any) -> Plan:
-    """The plan; the lake is as it was before."""
+def planned(spark: SparkSession, place: EvolvingLake, root: Path, among: Sequence[Change], **settings: Any) -> Plan:
+    """The plan, after checking that the lake did not change."""
     before = content(root)
     config = Config(lake=LakeConfig(root=str(root)), defaults=TableConfig(**settings))
     announcing: Any = Announcing(text_of(value_schemas(among)[1]))
@@ -55,7 +55,7 @@ def planned(spark: SparkSession, place: Place, root: Path, among: Sequence[Chang
 
 def test_plan_matches_the_next_run(spark: SparkSession, tmp_path: Path) -> None:
     among = changes("a column is added", "integer to bigint", "text to integer", "a column is dropped")
-    place = Place(spark, tmp_path, among, "delta")
+    place = EvolvingLake(spark, tmp_path, among, "delta")
     place.send(False, 1, {"whole": 7, "to_number": "x", "dropped": 7})
 
     (new,) = planned(spark, place, tmp_path, among).tables
@@ -94,17 +94,17 @@ SOON = changes("integer to text", "a column is added")
 
 
 @pytest.fixture(scope="module")
-def folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Path]:
-    """A lake with one row, and its folder; nothing has become of the columns yet, and nothing comes to it."""
+def folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[EvolvingLake, Path]:
+    """A read-only lake with one row, and its folder; its columns have not changed yet."""
     root = tmp_path_factory.mktemp("folded")
-    place = Place(spark, root, SOON, "delta")
+    place = EvolvingLake(spark, root, SOON, "delta")
     place.send(False, 1, {"to_text": 7})
     assert place.fold()[0].error is None
     return place, root
 
 
 def test_registry_schema_that_policy_refuses_is_named_in_advance(
-    spark: SparkSession, folded: tuple[Place, Path]
+    spark: SparkSession, folded: tuple[EvolvingLake, Path]
 ) -> None:
     found = planned(spark, *folded, SOON, schema={"evolution": "add_only"})
 
@@ -118,7 +118,9 @@ def test_registry_schema_that_policy_refuses_is_named_in_advance(
     assert "`to_text` changed from int to string" in text
 
 
-def test_plan_reports_registry_outage_and_the_writing_run(spark: SparkSession, folded: tuple[Place, Path]) -> None:
+def test_plan_reports_registry_outage_and_the_writing_run(
+    spark: SparkSession, folded: tuple[EvolvingLake, Path]
+) -> None:
     place, root = folded
     config = Config(lake=LakeConfig(root=str(root)))
     down: Any = Announcing(None)

@@ -1,4 +1,4 @@
-"""Tables that are put back from a file backup: their numbers then mean other commits, and each reader notices."""
+"""Tables that are restored from a backup: their numbers then name other commits, and each reader notices it."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_bronze_restored_from_backup_is_compared_without_loss(lake: Lake) -> Non
         lake.take(*keys)
     put_back()
 
-    lake.change(6)  # one batch now brings what were two, and one event more
+    lake.change(6)  # one batch now has the rows of two, and one event more
     lake.land()
     lake.change(7)
     lake.land()

@@ -1,4 +1,4 @@
-"""The quarantine as a queue: what waits is listed, shown, brought back when its cause is mended, or dropped."""
+"""Quarantined records are listed, shown, replayed after the cause is fixed, or dropped."""
 
 import json
 import random
@@ -37,8 +37,8 @@ COLUMNS = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
 POSITIVE = {"name": "positive", "holds": "n > 0", "on_fail": "reject"}
 
 
-class Place:
-    """A lake with one topic, some of whose records cannot be read yet."""
+class QuarantineLake:
+    """A lake with one topic, some of whose records cannot be decoded yet."""
 
     def __init__(self, spark: SparkSession, root: Path, **settings: Any) -> None:
         self.spark, self.root = spark, root
@@ -81,7 +81,7 @@ class Place:
         return {row["id"]: (row["n"], row["body"], row["__op"], row["__unavailable"] or []) for row in rows}
 
     def waiting(self, **selection: Any) -> dict[str, str]:
-        """By place, the stage of what is in quarantine."""
+        """By coordinates: the stage of each quarantined record."""
         found = list_quarantined(
             self.config(), ["*"], self.spark, selection=Selection(**selection), each=True, limit=100
         )
@@ -97,12 +97,12 @@ def at(*texts: str, **more: Any) -> Selection:
 
 
 @pytest.fixture
-def here(spark: SparkSession, tmp_path: Path) -> Place:
-    return Place(spark, tmp_path, quality={"expectations": (POSITIVE,)}, deletes={"mode": "hard"})
+def here(spark: SparkSession, tmp_path: Path) -> QuarantineLake:
+    return QuarantineLake(spark, tmp_path, quality={"expectations": (POSITIVE,)}, deletes={"mode": "hard"})
 
 
-def test_selected_records_are_replayed_and_others_stay(here: Place) -> None:
-    """A schema breaks, the same keys are changed later without it, large values left alone; then it is mended."""
+def test_selected_records_are_replayed_and_others_stay(here: QuarantineLake) -> None:
+    """A schema is broken, later records of the same keys without large values land, then the schema is fixed."""
     topic = here.topic
     here.land(
         here.change(1, 1, 1, "one", op="c"),  # 0
@@ -110,10 +110,10 @@ def test_selected_records_are_replayed_and_others_stay(here: Place) -> None:
         here.change(3, 1, 3, "one, late", late=True),  # 2
         here.change(4, 2, 4, "two, late", late=True),  # 3
         topic.change("d", 3, None, lsn=5, ts_ms=START_MS + 5, late=True),  # 4
-        topic.tombstone(3),  # 5: waits with it
-        replace(here.change(6, 9, 6), value=b"\0\0"),  # 6: for ever
+        topic.tombstone(3),  # 5: quarantined with it
+        replace(here.change(6, 9, 6), value=b"\0\0"),  # 6: can never be decoded
         here.change(7, 3, -7, "three", op="c"),  # 7: rejected
-        here.change(8, 3, -90, "four"),  # 8: rejected for ever
+        here.change(8, 3, -90, "four"),  # 8: can never be accepted
         here.change(9, 1, 9, PLACEHOLDER),  # 9
         here.change(10, 2, 10, PLACEHOLDER),  # 10
     )
@@ -121,7 +121,7 @@ def test_selected_records_are_replayed_and_others_stay(here: Place) -> None:
     assert here.rows() == {1: (9, "one", "u", []), 2: (10, "two", "u", [])}
 
     topic.registry.show(topic.late_id)
-    done = here.replay(at("0@2", "0@5-8"))  # 5 brings 4 along
+    done = here.replay(at("0@2", "0@5-8"))  # 5 is selected with 4
     (folded,) = here.fold(quality={"expectations": ({**POSITIVE, "holds": "n > -10"},)})
 
     assert done.rows == {"replayed": 5, "still_quarantined": 1}
@@ -137,7 +137,9 @@ def test_selected_records_are_replayed_and_others_stay(here: Place) -> None:
     )
 
 
-def test_quarantine_commands_from_list_to_drop_fit_80_columns(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quarantine_commands_from_list_to_drop_fit_80_columns(
+    here: QuarantineLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = here.topic
     monkeypatch.setenv("CDC_LAKE__LAKE__ROOT", str(here.root))
     monkeypatch.setenv("CDC_LAKE__DEFAULTS__QUALITY__EXPECTATIONS", json.dumps([POSITIVE]))
@@ -147,7 +149,7 @@ def test_quarantine_commands_from_list_to_drop_fit_80_columns(here: Place, monke
         first,  # 0
         replace(cut, value=cut.value[:-3]),  # 1
         here.change(3, 1, -3, "secret too"),  # 2: rejected
-        here.change(4, 3, 4, late=True),  # 3: of a schema that nobody knows
+        here.change(4, 3, 4, late=True),  # 3: of an unknown schema
     )
     here.fold()
 
@@ -195,9 +197,11 @@ def test_quarantine_commands_from_list_to_drop_fit_80_columns(here: Place, monke
 def test_rejects_are_replayed_in_every_table_after_a_crash(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows are those that there would be had nothing been rejected; what still is not as expected stays away."""
+    """The rows equal those without any rejection; events that are still unmet stay rejected."""
     kinds = (TABLE_TYPES["delta"], TABLE_TYPES["hudi-mor"])
-    here = Place(spark, tmp_path, storage=kinds, quality={"expectations": (POSITIVE,)}, deletes={"mode": "hard"})
+    here = QuarantineLake(
+        spark, tmp_path, storage=kinds, quality={"expectations": (POSITIVE,)}, deletes={"mode": "hard"}
+    )
     here.land(
         here.change(1, 1, 1, "one", op="c"),
         here.change(2, 1, -2, "two"),  # 1: rejected
@@ -220,15 +224,15 @@ def test_rejects_are_replayed_in_every_table_after_a_crash(
     assert [(one.status, one.rows["rejected"], one.rows["refolded"]) for one in done] == [("ok", 1, 1)] * 2
     assert here.rows() == here.rows("silver_hudi_mor") == {1: (4, "two", "u", [])}
     assert here.waiting() == {"0@2": "expectation"}
-    here.land(here.change(5, 1, 5, PLACEHOLDER, partition=1, timestamp_ms=START_MS + 1))  # folded again from bronze
+    here.land(here.change(5, 1, 5, PLACEHOLDER, partition=1, timestamp_ms=START_MS + 1))  # refolded from bronze
     assert {one.rows["refolded"] for one in here.fold()} == {1}
-    # It was sent behind the fourth, which is stale now, and was not told the body.
+    # It was sent after the fourth, which is stale now, and without the body.
     assert here.rows()[1] == here.rows("silver_hudi_mor")[1] == (5, "two", "u", [])
 
 
 @pytest.mark.deep
-def test_drop_keeps_snapshot_markers_and_drops_paired_tombstones(here: Place) -> None:
-    """The end of a snapshot; a delete whose tombstone comes in the next batch, and goes where that went."""
+def test_drop_keeps_snapshot_markers_and_drops_paired_tombstones(here: QuarantineLake) -> None:
+    """The end of a snapshot; a delete whose tombstone comes in the next batch, and is replayed or dropped with it."""
     topic = here.topic
     here.land(
         here.change(1, 1, 1, op="r", snapshot="first"),
@@ -249,12 +253,12 @@ def test_drop_keeps_snapshot_markers_and_drops_paired_tombstones(here: Place) ->
 
 
 class Portions(Run):
-    """A random log, of which some records cannot be read and others are rejected, until they come back bit by bit."""
+    """A random log with undecodable and rejected records that are replayed step by step."""
 
     ODD = ({"name": "not_odd", "holds": "n % 3 <> 0", "on_fail": "reject"},)
 
     def found(self, spark: SparkSession, root: Path, table_type: TableType) -> dict[Hashable, Found]:
-        """What silver holds once all that ever can is back."""
+        """Silver's rows after all records that can be replayed were replayed."""
         rng = random.Random(len(self.log.events))
         topic, broker = Topic(LARGE_COLUMNS, flat=self.is_flat), FakeBroker()
         broker.add_partitions(topic.table, 2)
@@ -288,10 +292,10 @@ class Portions(Run):
         for selection in (some(), some(), ALL):
             replay(config, selection)
             succeed(run_silver(config if selection is ALL else rng.choice((config, strict)), [topic.table], spark))
-        replay(config, ALL)  # what was brought back to be rejected once more
+        replay(config, ALL)  # replayed records that are rejected again
         succeed(run_silver(config, [topic.table], spark))
         waiting = list_quarantined(config, ["*"], spark, each=True, limit=1000).records
-        assert {one.stage for one in waiting} <= {"lookup", "pair"}  # what never can
+        assert {one.stage for one in waiting} <= {"lookup", "pair"}  # records that can never be decoded
         return {row["id"]: found_in(row, LARGE_COLUMNS) for row in silver_rows(root, topic.table)}
 
 

@@ -1,4 +1,4 @@
-"""Silver made anew from bronze: shown beside what it is, and put in its place in one commit."""
+"""`cdc-lake rebuild`: silver from bronze, compared with the table and replaced in one commit."""
 
 import json
 import shutil
@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from support import wire
+from support.converters import TABLE, AnyIdRegistry, Lake, event, life, row
 from support.schema_changes import text_of
-from support.sent import TABLE, Lake, Shelf, event, life, row
 from support.setting_groups import patched
 from support.terminal import Terminal
 
@@ -35,27 +35,27 @@ TEXT, NUMBER = (
 TABLES = {20: TABLE, 21: TEXT, 22: NUMBER}
 
 
-class Place:
-    """A lake of one table, whose columns are of two kinds in turn."""
+class RebuildLake:
+    """A lake of one table, whose columns have two kinds in turn."""
 
     def __init__(self, spark: SparkSession, root: Path, **settings: Any) -> None:
         self._spark, self.root, self._settings = spark, root, settings
-        self.shelf = Shelf()
+        self.registry = AnyIdRegistry()
         self.texts = {number: text_of(wire.envelope(table)) for number, table in TABLES.items()}
-        self.shelf.put("contentId:10", text_of(TABLE.key))
-        self.lake = Lake(spark, root, self.shelf, **settings)
+        self.registry.put("contentId:10", text_of(TABLE.key))
+        self.lake = Lake(spark, root, self.registry, **settings)
 
-    def copied(self, root: Path) -> "Place":
-        """Another lake, the same up to now."""
-        other = Place(self._spark, shutil.copytree(self.root, root), **self._settings)
-        other.shelf.texts = dict(self.shelf.texts)
+    def copied(self, root: Path) -> "RebuildLake":
+        """A second lake in the same state."""
+        other = RebuildLake(self._spark, shutil.copytree(self.root, root), **self._settings)
+        other.registry.texts = dict(self.registry.texts)
         other.lake.broker, other.lake.offset = deepcopy(self.lake.broker), self.lake.offset
         return other
 
     def knows(self, *ids: int) -> None:
-        """Let the registry have these value schemas."""
+        """Register these value schemas."""
         for number in ids:
-            self.shelf.put(f"contentId:{number}", self.texts[number])
+            self.registry.put(f"contentId:{number}", self.texts[number])
 
     def send(self, key: int, value: Any, value_id: int = 20) -> None:
         schema = wire.envelope(TABLES[value_id])
@@ -66,7 +66,7 @@ class Place:
         return Config(lake=LakeConfig(root=str(self.root)), defaults=TableConfig(**patched(self._settings, more)))
 
     def fold(self, **more: Any) -> None:
-        """Land and fold what is new."""
+        """Land and fold the new records."""
         self.lake.land()
         (done,) = run_silver(self.config(**more), [TABLE.name], self._spark).tables
         assert done.error is None, done.error
@@ -76,12 +76,12 @@ class Place:
         return done
 
     def rows(self) -> dict[int, dict[str, Any]]:
-        """Silver as delta-rs reads it, without the commit numbers."""
+        """Silver without the commit numbers, read by delta-rs."""
         found = DeltaTable(f"{self.root}/silver/{FOLDER}").to_pyarrow_table().to_pylist()
         return {one["id"]: {name: value for name, value in one.items() if name != BATCH} for one in found}
 
     def remembered(self) -> set[Any]:
-        """The side table's entries that silver's newest commit names."""
+        """The side table's entries at the pin of silver's newest commit."""
         progress = self.lake.table("silver").progress()
         assert progress is not None
         entries = SideTable(self._spark, f"{self.root}/side/{FOLDER}").read(progress.side).drop(BATCH, "at_ms")
@@ -89,9 +89,9 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def lived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """With two lives of five keys each, folded one after the other; hard deletes."""
-    place = Place(spark, tmp_path_factory.mktemp("lived"), deletes={"mode": "hard"})
+def lived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> RebuildLake:
+    """Two lifetimes of five keys each, folded one after the other; hard deletes."""
+    place = RebuildLake(spark, tmp_path_factory.mktemp("lived"), deletes={"mode": "hard"})
     place.knows(20)
     for start in (0, 100):
         for key, value in life(start):
@@ -101,11 +101,11 @@ def lived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Plac
 
 
 @pytest.fixture
-def place(lived: Place, tmp_path: Path) -> Place:
+def place(lived: RebuildLake, tmp_path: Path) -> RebuildLake:
     return lived.copied(tmp_path / "lake")
 
 
-def test_rebuild_keeps_correct_rows_and_repairs_wrong_ones(place: Place) -> None:
+def test_rebuild_keeps_correct_rows_and_repairs_wrong_ones(place: RebuildLake) -> None:
     rows, remembered = place.rows(), place.remembered()
     assert rows and remembered
     path = f"{place.root}/silver/{FOLDER}"
@@ -123,9 +123,9 @@ def test_rebuild_keeps_correct_rows_and_repairs_wrong_ones(place: Place) -> None
     assert shown.examples == {"changed": ['{"id":2}'], "only_before": ['{"id":77}'], "only_after": ['{"id":1}']}
     assert shown.version_before == shown.version_after == DeltaTable(path).version() == versions
 
-    mended = place.rebuild()
+    rebuilt = place.rebuild()
 
-    assert (mended.status, mended.rows, mended.examples) == ("ok", shown.rows, shown.examples)
+    assert (rebuilt.status, rebuilt.rows, rebuilt.examples) == ("ok", shown.rows, shown.examples)
     assert (place.rows(), place.remembered()) == (rows, remembered)
     assert DeltaTable(path).version() == versions + 1
     assert 77 in [one["id"] for one in DeltaTable(path, version=versions).to_pyarrow_table().to_pylist()]
@@ -134,7 +134,7 @@ def test_rebuild_keeps_correct_rows_and_repairs_wrong_ones(place: Place) -> None
     assert place.rows()[2]["name"] == "later"
 
 
-def command(place: Place, *flags: str) -> int:
+def command(place: RebuildLake, *flags: str) -> int:
     """`cdc-lake rebuild`; its exit code."""
     settings = place.root.parent / "lake.yml"
     settings.write_text(place.config().model_dump_json(include={"lake", "defaults"}))
@@ -144,15 +144,15 @@ def command(place: Place, *flags: str) -> int:
     return ended.value.code
 
 
-def damaged(place: Place) -> DeltaTable:
-    """Silver, with a value that bronze does not give."""
+def damaged(place: RebuildLake) -> DeltaTable:
+    """Change silver to a value that bronze does not have."""
     silver = DeltaTable(f"{place.root}/silver/{FOLDER}")
     silver.update(predicate="id = 2", new_values={"name": "'wrong'"})
     return silver
 
 
 def test_rebuild_asks_and_writes_what_it_showed(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: RebuildLake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows, wrong = place.rows(), damaged(place)
     refused = Terminal("n")
@@ -164,7 +164,7 @@ def test_rebuild_asks_and_writes_what_it_showed(
     assert said.index("1 changed") < said.index("Replace this table? [y/N]")
     assert DeltaTable(wrong.table_uri).version() == wrong.version()
 
-    # What bronze gets while the question waits was not shown, so it is not in the rebuilt table.
+    # Records that land while the command asks were not shown, so the rebuilt table does not have them.
     place.send(101, event("u", row(101, "later"), 9_000))
     monkeypatch.setattr(sys, "stdin", Terminal("y", place.lake.land))
     assert command(place, "--json") == 0
@@ -178,7 +178,7 @@ def test_rebuild_asks_and_writes_what_it_showed(
 
 
 def test_without_terminal_rebuild_shows_and_needs_yes(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: RebuildLake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows, wrong = place.rows(), damaged(place)
     never_asked = Terminal("n")
@@ -198,7 +198,7 @@ def test_without_terminal_rebuild_shows_and_needs_yes(
 
 
 def test_silver_changed_since_shown_is_not_rebuilt(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: RebuildLake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     silver = damaged(place)
     monkeypatch.setattr(sys, "stdin", Terminal("y", lambda: damaged(place)))
@@ -217,7 +217,7 @@ def test_silver_changed_since_shown_is_not_rebuilt(
     ],
 )
 def test_rebuild_that_fails_anywhere_leaves_a_usable_table(
-    place: Place, monkeypatch: pytest.MonkeyPatch, point: str
+    place: RebuildLake, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     rows = place.rows()
     DeltaTable(f"{place.root}/silver/{FOLDER}").update(predicate="id = 2", new_values={"name": "'wrong'"})
@@ -241,7 +241,7 @@ def test_rebuild_that_fails_anywhere_leaves_a_usable_table(
 
 
 @pytest.mark.deep
-def test_rebuild_until_an_offset_continues_from_there(place: Place) -> None:
+def test_rebuild_until_an_offset_continues_from_there(place: RebuildLake) -> None:
     rows, remembered = place.rows(), place.remembered()
 
     done = place.rebuild(RebuildOptions(until=Offset({0: 8})))
@@ -253,7 +253,7 @@ def test_rebuild_until_an_offset_continues_from_there(place: Place) -> None:
     assert (place.rows(), place.remembered()) == (rows, remembered)
 
 
-def test_rebuild_without_full_history_is_refused_unless_seeded(place: Place, spark: SparkSession) -> None:
+def test_rebuild_without_full_history_is_refused_unless_seeded(place: RebuildLake, spark: SparkSession) -> None:
     rows = place.rows()
     spark.sql(f"DELETE FROM delta.`{place.root}/bronze/{FOLDER}` WHERE batch = 1").collect()
     place.send(1, event("u", row(1, "later"), 9_000))
@@ -274,13 +274,13 @@ def test_rebuild_without_full_history_is_refused_unless_seeded(place: Place, spa
 
 @pytest.mark.deep
 def test_columns_keep_their_names_in_any_order_of_first_use(spark: SparkSession, tmp_path: Path) -> None:
-    place = Place(spark, tmp_path)
+    place = RebuildLake(spark, tmp_path)
     place.knows(22)
     place.send(1, event("c", {"id": 1, "n": "text"}, 1), 21)
     place.send(2, event("c", {"id": 2, "n": 7}, 2), 22)
     place.fold()
     place.knows(21)
-    replay_quarantined(place.config(), [TABLE.name], spark, registry=place.shelf)
+    replay_quarantined(place.config(), [TABLE.name], spark, registry=place.registry)
     place.fold()
     rows = place.rows()
     assert [(one["n"], one["n__string"]) for one in (rows[1], rows[2])] == [(None, "text"), (7, None)]

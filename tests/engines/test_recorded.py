@@ -1,4 +1,4 @@
-"""What real converters sent, through bronze and silver: the same rows, whatever the converter, frame and shape."""
+"""Recordings of real converters through bronze and silver: the same rows for every converter, frame and shape."""
 
 import json
 from decimal import Decimal
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from support import wire
+from support.converters import AnyIdRegistry, Lake
 from support.recordings import RECORDED, row_of, told, value_of
-from support.sent import Lake, Shelf
 
 from cdc_lake.decode.schema_texts import inline
 from cdc_lake.registries.registry import RegisteredSchema
@@ -20,11 +20,11 @@ DECLARED = {"id": "int", "stock": "smallint", "sold": "bigint", "is_new": "boole
 """Of JSON without schemas."""
 
 
-def shelf_of(recording: dict[str, Any]) -> Shelf:
-    """The registry as it was."""
-    shelf = Shelf()
+def shelf_of(recording: dict[str, Any]) -> AnyIdRegistry:
+    """The registry of the recording."""
+    registry = AnyIdRegistry()
     if recording["converter"]["class"].startswith("io.confluent."):
-        shelf.namespaces = ("id",)
+        registry.namespaces = ("id",)
 
     def texts(reference: str) -> list[str]:
         schema = recording["schemas"][reference]
@@ -32,12 +32,12 @@ def shelf_of(recording: dict[str, Any]) -> Shelf:
 
     for reference in recording["schemas"]:
         text, *referenced = texts(reference)
-        shelf.put(reference, RegisteredSchema(inline(text, referenced)))
-    return shelf
+        registry.put(reference, RegisteredSchema(inline(text, referenced)))
+    return registry
 
 
 def expected(recording: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """The rows that the recorded story ends with: a fold as simple as it gets."""
+    """The rows after the recorded changes, from a fold that is as simple as possible."""
     rows: dict[int, dict[str, Any]] = {}
     for record, table in told(recording):
         if record["topic"] != TOPIC:
@@ -65,7 +65,7 @@ def key_of(recording: dict[str, Any], record: dict[str, Any]) -> int:
 
 
 def wire_int(body: bytes) -> int:
-    """Avro's zigzag."""
+    """Avro's zigzag encoding."""
     number = sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(body))
     return (number >> 1) ^ -(number & 1)
 
@@ -91,7 +91,7 @@ QUICK = (
     "confluent-id4-flattened",
     "json-schemas-envelope",
 )
-"""Converters of either registry, and JSON whose deletes are no null values; `make test-deep` goes through all."""
+"""Converters of each registry, and JSON whose deletes are not null values; `make test-deep` tests all."""
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,9 @@ def test_recorded_story_reaches_silver_unchanged(spark: SparkSession, tmp_path: 
 
     assert (done.error, done.rows["quarantined"], done.rows["control"]) == (None, 0, 0)
     told_as = expected(recording)
-    columns = [column for column in COLUMNS if not (is_plain and column == "price")]  # base64 there, for want of a type
+    columns = [
+        column for column in COLUMNS if not (is_plain and column == "price")
+    ]  # base64, because JSON has no type for bytes
     assert {k: {c: row[c] for c in columns} for k, row in rows.items()} == {
         k: {c: row[c] for c in columns} for k, row in told_as.items()
     }

@@ -1,4 +1,4 @@
-"""Ids that mean something else: the wrong kind of id, a registry that was rebuilt, another table's schema."""
+"""Ids with another meaning: the wrong kind of id, a registry that was rebuilt, another table's schema."""
 
 import hashlib
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from support import wire
-from support.apicurio_server import ApicurioServer, LiveShelf
-from support.sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Lake, Shelf, event, row
+from support.apicurio_server import ApicurioRegistry, ApicurioServer
+from support.converters import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, AnyIdRegistry, Lake, event, row
 
 from cdc_lake.storage.hadoop import Storage
 
@@ -25,11 +25,11 @@ RENAMED_VALUE = wire.json_text(wire.avro_schema(wire.envelope(RENAMED))).decode(
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Lake:
-    return Lake(spark, tmp_path, Shelf())
+    return Lake(spark, tmp_path, AnyIdRegistry())
 
 
 def send(lake: Lake, key: int, key_id: int, value_id: int, text: str = VALUE_TEXT, **more: Any) -> None:
-    """A created row, its schemas named by numbers."""
+    """A created row whose schemas are named by numbers."""
     change = event("c", row(key, f"row {key}") | more, key)
     schema = {VALUE_TEXT: ENVELOPE, WIDER_VALUE: wire.envelope(WIDER)}[text]
     lake.send_numbered(key, wire.avro(text, wire.filled(schema, change)), value_id, key_id=key_id)
@@ -42,8 +42,8 @@ def test_schema_names_in_headers_open_no_other_file(
     monkeypatch.setattr(Storage, "_fs", lambda self, path, fs=Storage._fs: (asked.append(path), fs(self, path))[1])
     secret = tmp_path.parent / "secret.avsc"
     secret.write_text(VALUE_TEXT)
-    lake.shelf.put("contentId:1", KEY_TEXT)
-    lake.shelf.put("contentId:2", VALUE_TEXT)
+    lake.registry.put("contentId:1", KEY_TEXT)
+    lake.registry.put("contentId:2", VALUE_TEXT)
     hostile = [
         "..",
         ".",
@@ -76,10 +76,10 @@ def test_schema_names_in_headers_open_no_other_file(
 @pytest.mark.parametrize("kind", ["contentId", "globalId"])
 def test_id_kind_is_resolved_from_samples_and_kept(lake: Lake, kind: str) -> None:
     other = {"contentId": "globalId", "globalId": "contentId"}[kind]
-    lake.shelf.put(f"{kind}:1", KEY_TEXT)
-    lake.shelf.put(f"{kind}:2", VALUE_TEXT)
-    lake.shelf.put(f"{other}:1", OTHER_KEY)  # reads an int key to its last byte all the same
-    lake.shelf.put(f"{other}:2", OTHER_VALUE)
+    lake.registry.put(f"{kind}:1", KEY_TEXT)
+    lake.registry.put(f"{kind}:2", VALUE_TEXT)
+    lake.registry.put(f"{other}:1", OTHER_KEY)  # reads an int key to its last byte anyway
+    lake.registry.put(f"{other}:2", OTHER_VALUE)
     send(lake, 1, 1, 2)
 
     assert lake.land().rows["quarantined"] == 0
@@ -87,18 +87,18 @@ def test_id_kind_is_resolved_from_samples_and_kept(lake: Lake, kind: str) -> Non
     assert progress is not None
     assert progress.kinds == {"key.id4": kind, "value.id4": kind}
 
-    lake.shelf.put(f"{kind}:3", WIDER_VALUE)
-    lake.shelf.put(f"{other}:3", OTHER_VALUE)
+    lake.registry.put(f"{kind}:3", WIDER_VALUE)
+    lake.registry.put(f"{other}:3", OTHER_VALUE)
     send(lake, 2, 1, 3, WIDER_VALUE, note="new")
     assert lake.land().rows["quarantined"] == 0
     assert [(r["id"], r["name"], r["note"]) for r in lake.fold().values()] == [(1, "row 1", None), (2, "row 2", "new")]
 
 
 def test_id_of_own_schemas_in_both_kinds_is_resolved_by_bytes(lake: Lake) -> None:
-    lake.shelf.put("contentId:1", KEY_TEXT)
-    lake.shelf.put("globalId:1", KEY_TEXT)
-    lake.shelf.put("contentId:2", WIDER_VALUE)
-    lake.shelf.put("globalId:2", VALUE_TEXT)
+    lake.registry.put("contentId:1", KEY_TEXT)
+    lake.registry.put("globalId:1", KEY_TEXT)
+    lake.registry.put("contentId:2", WIDER_VALUE)
+    lake.registry.put("globalId:2", VALUE_TEXT)
     send(lake, 1, 1, 2)
 
     assert lake.land().rows["quarantined"] == 0
@@ -107,9 +107,9 @@ def test_id_of_own_schemas_in_both_kinds_is_resolved_by_bytes(lake: Lake) -> Non
 
 
 def test_id_with_ambiguous_columns_is_quarantined(lake: Lake) -> None:
-    lake.shelf.put("contentId:1", KEY_TEXT)
-    lake.shelf.put("contentId:2", VALUE_TEXT)
-    lake.shelf.put("globalId:2", RENAMED_VALUE)
+    lake.registry.put("contentId:1", KEY_TEXT)
+    lake.registry.put("contentId:2", VALUE_TEXT)
+    lake.registry.put("globalId:2", RENAMED_VALUE)
     send(lake, 1, 1, 2)
 
     lake.land()
@@ -124,19 +124,19 @@ Changed = tuple[dict[int, str], dict[int, Any]]
 
 @pytest.fixture(scope="module")
 def changed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Changed:
-    """Why records are quarantined, and silver's rows, of a lake whose ids have come to mean something else."""
-    lake = Lake(spark, tmp_path_factory.mktemp("changed"), Shelf())
-    lake.shelf.put("contentId:1", KEY_TEXT)
+    """The reasons of quarantine, and silver's rows, of a lake whose ids changed their meaning."""
+    lake = Lake(spark, tmp_path_factory.mktemp("changed"), AnyIdRegistry())
+    lake.registry.put("contentId:1", KEY_TEXT)
     for number in (2, 3, 4):
-        lake.shelf.put(f"contentId:{number}", VALUE_TEXT)
+        lake.registry.put(f"contentId:{number}", VALUE_TEXT)
         send(lake, number, 1, number)
     assert lake.land().rows["quarantined"] == 0
-    lake.shelf.put("contentId:2", RENAMED_VALUE)
+    lake.registry.put("contentId:2", RENAMED_VALUE)
     send(lake, 5, 1, 2)  # 3
-    lake.shelf.put("contentId:3", VALUE_TEXT.replace('"type":"record"', '"doc":"x","type":"record"', 1))
+    lake.registry.put("contentId:3", VALUE_TEXT.replace('"type":"record"', '"doc":"x","type":"record"', 1))
     send(lake, 6, 1, 3)  # 4
-    lake.shelf.put("contentId:9", OTHER_KEY)
-    lake.shelf.put("globalId:9", KEY_TEXT)
+    lake.registry.put("contentId:9", OTHER_KEY)
+    lake.registry.put("globalId:9", KEY_TEXT)
     send(lake, 7, 9, 4)  # 5
     assert lake.land().error is None
     return lake.problems(), lake.fold()
@@ -168,11 +168,11 @@ def test_id_changed_only_in_docs_is_read_after_registry_rebuild(changed: Changed
 
 
 def test_topic_without_own_schema_name_adopts_its_first_names(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(spark, tmp_path, Shelf(), envelope={"record_names": ("pagila.public.thi*",)})
-    lake.shelf.put("contentId:1", KEY_TEXT.replace("public.thing", "routed.from"))
-    lake.shelf.put("contentId:2", VALUE_TEXT.replace("public.thing", "routed.from"))
-    lake.shelf.put("contentId:3", KEY_TEXT.replace("public.thing", "routed.later"))
-    lake.shelf.put("contentId:4", KEY_TEXT.replace("public.thing", "public.thief"))
+    lake = Lake(spark, tmp_path, AnyIdRegistry(), envelope={"record_names": ("pagila.public.thi*",)})
+    lake.registry.put("contentId:1", KEY_TEXT.replace("public.thing", "routed.from"))
+    lake.registry.put("contentId:2", VALUE_TEXT.replace("public.thing", "routed.from"))
+    lake.registry.put("contentId:3", KEY_TEXT.replace("public.thing", "routed.later"))
+    lake.registry.put("contentId:4", KEY_TEXT.replace("public.thing", "public.thief"))
     send(lake, 1, 1, 2)
     assert lake.land().rows["quarantined"] == 0
     progress = lake.table("bronze").progress()
@@ -187,33 +187,33 @@ def test_topic_without_own_schema_name_adopts_its_first_names(spark: SparkSessio
     assert set(lake.fold()) == {1, 3}
 
 
-@pytest.fixture(params=[Shelf, pytest.param(LiveShelf, marks=pytest.mark.deep)])
+@pytest.fixture(params=[AnyIdRegistry, pytest.param(ApicurioRegistry, marks=pytest.mark.deep)])
 def wiped(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
-    """A lake, over the fake and over an Apicurio of its own."""
-    if request.param is Shelf:
-        yield Lake(spark, tmp_path, Shelf())
+    """A lake with the fake registry, and one with a separate Apicurio."""
+    if request.param is AnyIdRegistry:
+        yield Lake(spark, tmp_path, AnyIdRegistry())
         return
     folder = tmp_path / "apicurio"
     folder.mkdir()
     with ApicurioServer(folder) as server:
-        yield Lake(spark, tmp_path / "lake", LiveShelf(server))
+        yield Lake(spark, tmp_path / "lake", ApicurioRegistry(server))
 
 
 def test_wiped_and_refilled_registry_is_detected_not_misread(wiped: Lake) -> None:
-    """Ids are used again; records of before and after are in one batch, and one id has never been looked up before."""
-    wiped.shelf.put("contentId:1", KEY_TEXT)
-    wiped.shelf.put("contentId:2", VALUE_TEXT)
+    """Ids are used again: old and new records are in one batch, and one id is looked up for the first time."""
+    wiped.registry.put("contentId:1", KEY_TEXT)
+    wiped.registry.put("contentId:2", VALUE_TEXT)
     send(wiped, 1, 1, 2)
     wiped.land()
 
     send(wiped, 2, 1, 2)
-    wiped.shelf.wipe()
-    wiped.shelf.put("contentId:1", OTHER_KEY)
-    wiped.shelf.put("contentId:2", WIDER_VALUE)
-    wiped.shelf.put("contentId:3", KEY_TEXT)
-    wiped.shelf.put("contentId:4", OTHER_VALUE)
+    wiped.registry.wipe()
+    wiped.registry.put("contentId:1", OTHER_KEY)
+    wiped.registry.put("contentId:2", WIDER_VALUE)
+    wiped.registry.put("contentId:3", KEY_TEXT)
+    wiped.registry.put("contentId:4", OTHER_VALUE)
     send(wiped, 3, 3, 2, WIDER_VALUE, note="new")
-    send(wiped, 4, 1, 4)  # an id from before that nobody looked up, and now is another table's
+    send(wiped, 4, 1, 4)  # an old id that was never looked up, and is now another table's
 
     wiped.land()
 

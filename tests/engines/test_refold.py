@@ -1,4 +1,4 @@
-"""When a key is folded again from bronze, and when it is not; docs/explanation/silver.md."""
+"""When a key is refolded from bronze, and when it is not; docs/explanation/silver.md."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,7 @@ KEYS = 24
 
 
 def change(topic: Topic, lsn: int, key: int, partition: int, *, op: str = "u", body: str = "") -> Record:
-    """The change number `lsn` of the source, in Kafka at that millisecond."""
+    """The change number `lsn` of the source, with this Kafka timestamp."""
     at = START_MS + lsn
     after = {"n": lsn, "body": body or f"body {lsn}"}
     return topic.change(op, key, after, lsn=lsn, ts_ms=at, partition=partition, timestamp_ms=at)
@@ -69,7 +69,7 @@ def test_recreated_bronze_is_compared_and_incomplete_rows_stay(
     done = lake.fold()
 
     assert {key: (row["n"], row["body"]) for key, row in lake.rows().items()} == {
-        1: (3, "one"),  # bronze has only its update, which does not tell its body
+        1: (3, "one"),  # bronze has only its update, which does not have its body
         2: (5, "two"),
         3: (6, "three"),
     }

@@ -1,4 +1,4 @@
-"""New ids that bring nothing new, and names that not every schema may have: the cases N8, N9 and N13."""
+"""New schema ids without changes of columns, and invalid names: the cases N8, N9 and N13."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from support import wire
-from support.sent import KEY_TEXT, TABLE, Lake, Shelf, event
+from support.converters import KEY_TEXT, TABLE, AnyIdRegistry, Lake, event
 
 
 def table(**columns: wire.Schema) -> wire.Table:
@@ -22,19 +22,19 @@ def send(lake: Lake, value_id: int, of: wire.Table, row: Mapping[str, Any], text
     """A created row, written with a table's schema or with another text of the same layout."""
     schema = wire.envelope(of)
     body = wire.avro(text_of(of), wire.filled(schema, event("c", dict(row), row["id"])))
-    lake.shelf.put(f"contentId:{value_id}", text or text_of(of))
+    lake.registry.put(f"contentId:{value_id}", text or text_of(of))
     lake.send_numbered(row["id"], body, value_id)
 
 
-def shelf() -> Shelf:
-    found = Shelf()
+def registry() -> AnyIdRegistry:
+    found = AnyIdRegistry()
     found.put("contentId:1", KEY_TEXT)
     return found
 
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Lake:
-    return Lake(spark, tmp_path, shelf())
+    return Lake(spark, tmp_path, registry())
 
 
 def silver(lake: Lake) -> tuple[dict[int, Any], Any]:
@@ -44,7 +44,7 @@ def silver(lake: Lake) -> tuple[dict[int, Any], Any]:
 
 
 ADJUSTED = ("Order_Date", "Order_u002dDate")
-"""Names as `field.name.adjustment.mode` avro, and avro_unicode, send them."""
+"""Names in `field.name.adjustment.mode` avro, and avro_unicode."""
 
 
 def test_new_enum_value_is_text_and_names_stay_as_sent(lake: Lake) -> None:
@@ -56,7 +56,7 @@ def test_new_enum_value_is_text_and_names_stay_as_sent(lake: Lake) -> None:
     send(lake, 2, few, {"id": 1, "mood": "ok", **dict.fromkeys(ADJUSTED, "x")})
     before, columns = silver(lake)
     send(lake, 3, more, {"id": 2, "mood": "happy"})
-    send(lake, 2, few, {"id": 3, "mood": "sad"})  # a task that has not seen the change yet
+    send(lake, 2, few, {"id": 3, "mood": "sad"})  # a task that still has the old schema
 
     rows, after = silver(lake)
 
@@ -84,7 +84,7 @@ def test_n9_column_comment_is_a_new_id_and_changes_no_table(lake: Lake) -> None:
 
 
 BAD_NAMES = ("Order-Date", "1st", "größe")
-"""As `field.name.adjustment.mode=none` sends them."""
+"""Names with `field.name.adjustment.mode=none`."""
 
 
 Misnamed = tuple[dict[int, str], dict[int, Any]]
@@ -92,10 +92,10 @@ Misnamed = tuple[dict[int, str], dict[int, Any]]
 
 @pytest.fixture(scope="module")
 def misnamed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Misnamed:
-    """By offset, why a record is quarantined, and silver's rows: of a record with each bad name, one whose names differ
-    in case only, and a good one.
+    """By offset: the reason of quarantine; and silver's rows, for a record with each bad name, one whose names differ
+    only in case, and a good one.
     """
-    lake = Lake(spark, tmp_path_factory.mktemp("misnamed"), shelf())
+    lake = Lake(spark, tmp_path_factory.mktemp("misnamed"), registry())
     of = table(Order_Date=wire.optional(wire.STRING))
     for place, name in enumerate(BAD_NAMES):
         send(lake, 10 + place, of, {"id": 1, "Order_Date": "x"}, text_of(of).replace("Order_Date", name))

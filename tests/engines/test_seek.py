@@ -1,4 +1,4 @@
-"""Where bronze begins to read a topic, and what becomes of its tables when it is told to read on from another place."""
+"""Where bronze starts to read a topic, and the effect of `seek` on its tables."""
 
 import json
 import random
@@ -30,10 +30,10 @@ from cdc_lake.tables.delta import DeltaLakeTable
 from cdc_lake.tables.progress import Gap, Progress
 
 RECORDS = 9
-"""Of each of the two partitions of a log, unless a test says otherwise."""
+"""Records in each of the two partitions of a log, unless a test sets another number."""
 
 
-class Place:
+class SeekLake:
     """A lake of one topic."""
 
     def __init__(self, spark: SparkSession, root: Path, topic: Topic, broker: FakeBroker) -> None:
@@ -80,7 +80,7 @@ class Place:
         return sorted((row["partition"], row["offset"]) for row in rows)
 
     def silver(self) -> dict[int, tuple[Any, ...]]:
-        """What silver shows. A tombstone that was read before its delete stays a delete of its own, a place later."""
+        """Silver's rows. A tombstone that was read before its delete stays a separate delete, one offset later."""
         rows = self.table("silver").read().collect()
         return {
             row["id"]: (row["name"], row["__deleted"], None if row["__deleted"] else row["__kafka"]["offset"])
@@ -89,7 +89,7 @@ class Place:
 
 
 def log(topic: Topic, seed: int, records: int = RECORDS) -> list[Record]:
-    """A random life of a few keys, each in a partition of its own, by a clock that steps back at times."""
+    """Random changes of a few keys, each in its own partition, with a clock that is sometimes set back."""
     rng, found = random.Random(seed), list[Record]()
     for number in range(2 * records):
         key, when = rng.randrange(6), START_MS + 1000 * number
@@ -102,13 +102,13 @@ def log(topic: Topic, seed: int, records: int = RECORDS) -> list[Record]:
     return found
 
 
-def places(spark: SparkSession, root: Path, records: Sequence[Record], topic: Topic) -> tuple[Place, Place]:
+def places(spark: SparkSession, root: Path, records: Sequence[Record], topic: Topic) -> tuple[SeekLake, SeekLake]:
     """Two lakes of the same log."""
     broker = FakeBroker()
     broker.add_partitions(topic.table, 2)
     for record in records:
         broker.append(record)
-    return Place(spark, root / "one", topic, broker), Place(spark, root / "other", topic, broker)
+    return SeekLake(spark, root / "one", topic, broker), SeekLake(spark, root / "other", topic, broker)
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_start_at_latest_time_or_offsets_reads_from_there(spark: SparkSession, t
         found[name] = here.places()
         assert done.error is None
         assert ["read" in one and "--to earliest" in one for one in done.warnings] == [True]
-        assert here.land(read={"start": "earliest"}).status == "unchanged"  # only its own progress counts from then on
+        assert here.land(read={"start": "earliest"}).status == "unchanged"  # from now on only its own progress counts
 
     assert found == {
         "latest": [],
@@ -170,8 +170,8 @@ def test_start_at_latest_time_or_offsets_reads_from_there(spark: SparkSession, t
 
 
 @pytest.fixture(scope="module")
-def four_records(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Place]:
-    """Two lakes of a topic with four records, of which the second has them; nothing comes to them."""
+def four_records(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[SeekLake, SeekLake]:
+    """Two read-only lakes of a topic with four records, of which the second has all."""
     topic = Topic({"name": OPTIONAL_STRING})
     records = [topic.change("c", n) for n in range(4)]
     empty, landed = places(spark, tmp_path_factory.mktemp("four records"), records, topic)
@@ -184,7 +184,7 @@ def four_records(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
     [({0: 7}, "offset 7 is outside the log"), ({5: 0}, r"\[5\]: the topic does not")],
 )
 def test_missing_start_offset_is_named_before_reading(
-    four_records: tuple[Place, Place], start: dict[int, int], said: str
+    four_records: tuple[SeekLake, SeekLake], start: dict[int, int], said: str
 ) -> None:
     here, landed = four_records
 
@@ -214,7 +214,7 @@ def test_seek_forward_records_a_gap_only_for_unread_offsets(spark: SparkSession,
     here, _ = places(spark, tmp_path, [topic.change("c", n) for n in range(6)], topic)
     here.land(read={"start": {0: 3}, "max_records_per_batch": 2})
 
-    assert here.progress.gaps == ()  # what was never to be read
+    assert here.progress.gaps == ()  # offsets that were skipped
     here.seek({0: 2})
     assert here.offset_changes("latest") == [OffsetChange(table=topic.table, partition=0, offset=2, new_offset=6)]
     here.seek("latest")
@@ -252,9 +252,9 @@ def test_seek_shows_its_effect_and_needs_confirmation(
     assert isinstance(runner.invoke(app, [*flags, "soon"]).exception, ConfigError)
 
 
-def test_seek_is_refused_on_a_truncated_or_recreated_topic(four_records: tuple[Place, Place]) -> None:
+def test_seek_is_refused_on_a_truncated_or_recreated_topic(four_records: tuple[SeekLake, SeekLake]) -> None:
     _, landed = four_records
-    here = Place(landed.spark, landed.root, landed.topic, deepcopy(landed.broker))
+    here = SeekLake(landed.spark, landed.root, landed.topic, deepcopy(landed.broker))
     here.broker.cut_off(here.topic.table, 0, 2)
 
     with pytest.raises(DataLossError, match="the topic was re-created, or lost the end of its log"):

@@ -1,4 +1,4 @@
-"""What somebody sets on silver by hand: the run stops, names it and the cure, and the cure works."""
+"""Silver tables that users change by hand: runs stop with exit 2 and name the fix."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from cdc_lake.runs.report import Failure
 from cdc_lake.silver.run import run_silver
 
 
-class Place:
+class EditedLake:
     """A lake of one table with two rows."""
 
     def __init__(self, spark: SparkSession, root: Path, **columns: Any) -> None:
@@ -32,15 +32,15 @@ class Place:
         self.lake.land([self.topic.change("u", 1, row, lsn=self._lsn, ts_ms=START_MS + self._lsn)])
 
     def refused(self) -> Failure:
-        """How a run of silver ends."""
+        """The exit of a silver run."""
         (done,) = run_silver(self.config, [self.topic.table], self.spark).tables
         assert done.error is not None
         return done.error
 
 
 @pytest.fixture(scope="module")
-def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(spark, tmp_path_factory.mktemp("by_hand"), n=OPTIONAL_INT, text=OPTIONAL_STRING)
+def edited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> EditedLake:
+    return EditedLake(spark, tmp_path_factory.mktemp("by_hand"), n=OPTIONAL_INT, text=OPTIONAL_STRING)
 
 
 @pytest.mark.parametrize(
@@ -51,54 +51,54 @@ def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Plac
     ],
 )
 def test_property_or_constraint_stops_run_until_removed(
-    place: Place, by_hand: str, said: str, row: dict[str, Any]
+    edited: EditedLake, by_hand: str, said: str, row: dict[str, Any]
 ) -> None:
-    place.sql(by_hand)
-    place.change(**row)
+    edited.sql(by_hand)
+    edited.change(**row)
 
-    error = place.refused()
+    error = edited.refused()
 
     assert (error.code, error.exit_code) == ("CDC-200", 2)
     assert f"{said} rejects the source's rows; the batch was not committed" in error.message
     assert "1234567" not in error.message
-    place.spark.sql(error.message.partition("to remove it, run ")[2]).collect()
-    place.lake.fold()
-    assert place.lake.rows()[1]["n"] == row["n"]
+    edited.spark.sql(error.message.partition("to remove it, run ")[2]).collect()
+    edited.lake.fold()
+    assert edited.lake.rows()[1]["n"] == row["n"]
 
 
-def test_column_renamed_by_hand_stops_run_until_renamed_back(place: Place) -> None:
-    place.sql("SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
-    place.sql("RENAME COLUMN text TO other")
-    place.sql("RENAME COLUMN other TO label")
-    place.change(text="later")
+def test_column_renamed_by_hand_stops_run_until_renamed_back(edited: EditedLake) -> None:
+    edited.sql("SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    edited.sql("RENAME COLUMN text TO other")
+    edited.sql("RENAME COLUMN other TO label")
+    edited.change(text="later")
 
-    error = place.refused()
+    error = edited.refused()
 
     assert (error.code, error.exit_code) == ("CDC-200", 2)
     assert "thing.text: another program renamed the column to `label` in silver; rename it back: " in error.message
-    place.spark.sql(error.message.partition("rename it back: ")[2].partition(";")[0]).collect()
-    place.lake.fold()
-    assert place.lake.rows()[1]["text"] == "later"
-    assert "label" not in place.lake.silver.read().columns
+    edited.spark.sql(error.message.partition("rename it back: ")[2].partition(";")[0]).collect()
+    edited.lake.fold()
+    assert edited.lake.rows()[1]["text"] == "later"
+    assert "label" not in edited.lake.silver.read().columns
 
 
-def test_column_removed_by_hand_stops_run_until_rebuilt(place: Place) -> None:
-    place.sql("RENAME COLUMN n TO number")
-    place.change(n=7)
-    assert "renamed the column to `number`" in place.refused().message
-    place.sql("RENAME COLUMN number TO n")
-    place.sql("DROP COLUMN n")
+def test_column_removed_by_hand_stops_run_until_rebuilt(edited: EditedLake) -> None:
+    edited.sql("RENAME COLUMN n TO number")
+    edited.change(n=7)
+    assert "renamed the column to `number`" in edited.refused().message
+    edited.sql("RENAME COLUMN number TO n")
+    edited.sql("DROP COLUMN n")
 
-    error = place.refused()
+    error = edited.refused()
 
     assert error.exit_code == 2
     assert (
         "thing.n: another program removed the column from silver; to restore it, run `cdc-lake rebuild" in error.message
     )
     assert "`cdc-lake rebuild --table pagila.public.thing`" in error.message
-    (done,) = run_rebuild(place.config, [place.topic.table], place.spark).tables
+    (done,) = run_rebuild(edited.config, [edited.topic.table], edited.spark).tables
     assert done.error is None
-    assert place.lake.rows()[1]["n"] == 7
-    place.change(n=8)
-    place.lake.fold()
-    assert place.lake.rows()[1]["n"] == 8
+    assert edited.lake.rows()[1]["n"] == 7
+    edited.change(n=8)
+    edited.lake.fold()
+    assert edited.lake.rows()[1]["n"] == 8

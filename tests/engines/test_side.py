@@ -1,4 +1,4 @@
-"""A silver table's memory: what a pin names is what counts, whatever happened to the table since."""
+"""The side table: the pinned version counts, also after the table changed."""
 
 import shutil
 from pathlib import Path
@@ -55,7 +55,7 @@ def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 @pytest.fixture
 def pins(table: SideTable, written: tuple[Path, SidePin, SidePin]) -> Pins:
-    """Those of the two commits that the table has now."""
+    """The current pins of the two commits."""
     folder, *found = written
     shutil.copytree(folder, table.path)
     first, second = found
@@ -144,10 +144,10 @@ def test_table_of_many_files_is_rewritten(
     assert len(before) > 1
     monkeypatch.setattr(side, "MAX_FILES", 1)
 
-    anew = write(table, pin, entries(spark, ("key", "c", "3")))
+    rewritten = write(table, pin, entries(spark, ("key", "c", "3")))
 
-    assert held(table, anew) == {("key", "a", "1"), ("key", "b", "2"), ("image", "m", "2"), ("key", "c", "3")}
-    after = table.read(anew).inputFiles()
+    assert held(table, rewritten) == {("key", "a", "1"), ("key", "b", "2"), ("image", "m", "2"), ("key", "c", "3")}
+    after = table.read(rewritten).inputFiles()
     assert len(after) <= 2
     assert not {*before} & {*after}
 

@@ -1,4 +1,4 @@
-"""One topic's silver in several tables: the same rows in each, each with progress and a memory of its own."""
+"""One topic with several silver tables: the same rows in each, each with its own progress and side table."""
 
 import shutil
 from dataclasses import replace
@@ -52,7 +52,7 @@ def topic() -> Topic:
 
 @pytest.fixture(scope="module")
 def folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, topic: Topic) -> Path:
-    """A lake after one batch, which each of the three tables has taken."""
+    """A lake after one batch, which all three tables have merged."""
     root = tmp_path_factory.mktemp("lake") / "folded"
     Lake(spark, root, topic).land(
         [
@@ -67,7 +67,7 @@ def folded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, topic:
 
 @pytest.fixture
 def root(tmp_path: Path, folded: Path) -> Path:
-    """A copy of it, to go on with."""
+    """A copy of it to change."""
     return Path(shutil.copytree(folded, tmp_path / "lake"))
 
 
@@ -93,7 +93,7 @@ def test_every_table_has_the_same_rows(spark: SparkSession, root: Path, topic: T
 
 
 def test_record_without_usable_key_changes_no_table(spark: SparkSession, root: Path, topic: Topic) -> None:
-    """No key at all, and one that is no Avro."""
+    """No key, and a key that is not Avro."""
     good = change(topic, 6, "u", 1, "bad")
     landed = Lake(spark, root, topic).land([topic.record(None, good.value), topic.record(b"\0\0", good.value)])
 

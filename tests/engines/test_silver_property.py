@@ -1,4 +1,4 @@
-"""Whatever the log and however it is cut into batches: silver is the reference's fold of it."""
+"""Silver equals the reference's fold, for random logs and random cuts into batches."""
 
 import json
 import random
@@ -37,7 +37,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 class Run:
-    """One log, as one table: the settings, the batches, and what can be decoded when, all by chance.
+    """One random log, as one table: the settings, the batches, and when late records can be decoded.
 
     Args:
         histories: how many groups of rows live in the table.
@@ -63,12 +63,12 @@ class Run:
             for index in batch
             if index in self.log.late
         }
-        """By late record, the batch after which it can be decoded; null: never."""
+        """By late record: the batch after which it can be decoded; null: never."""
         self.compaction = rng.choice(("1", "10"))
-        """After how many commits Hudi merges its logs: after each, or not within one run."""
+        """Commits after which Hudi compacts logs: each one, or none within a run."""
 
     def expected(self) -> dict[Hashable, Found]:
-        """What the reference makes of it."""
+        """The reference's rows."""
         settings = dict(self.settings)
         rows = fold(
             [
@@ -85,7 +85,7 @@ class Run:
         }
 
     def found(self, spark: SparkSession, root: Path, table_type: TableType) -> dict[Hashable, Found]:
-        """What the product makes of it."""
+        """The product's rows."""
         topic = Topic(COLUMNS, flat=self.is_flat)
         broker, registry = FakeBroker(), topic.registry
         broker.add_partitions(topic.table, 2)
@@ -144,7 +144,7 @@ def succeed(report: Report) -> None:
 
 
 def differences(run: Run, found: Mapping[Hashable, Found], expected: Mapping[Hashable, Found]) -> str:
-    """All that was sent of the first key that is not as it should be, and the names of the others; empty if none is."""
+    """All events of the first key that differs, and the names of the other keys; empty if none differs."""
     wrong: Sequence[Any] = sorted(key for key in {*expected, *found} if found.get(key) != expected.get(key))
     if not wrong:
         return ""
@@ -166,8 +166,8 @@ def check(spark: SparkSession, seed: int, histories: int, table_type: TableType)
     ("table_type", "seed"),
     [
         pytest.param("hudi-cow", 20261122, marks=pytest.mark.deep),
-        ("hudi-mor", 20261267),  # two batches: truncates, losses, records that come back, compactions
-        pytest.param("delta", 20261121, marks=pytest.mark.deep),  # the conformance kit is there
+        ("hudi-mor", 20261267),  # two batches: truncates, losses, replayed records, compactions
+        pytest.param("delta", 20261121, marks=pytest.mark.deep),  # the conformance kit covers these
     ],
 )
 def test_silver_matches_the_reference_for_fifty_histories(

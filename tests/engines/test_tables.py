@@ -1,4 +1,4 @@
-"""A Delta table whose commits carry progress: what others do to the table, and what a second writer can do to it."""
+"""Delta tables whose commits have progress: changes by other programs, and a second writer."""
 
 import json
 import shutil
@@ -57,7 +57,7 @@ def table(spark: SparkSession, tmp_path: Path) -> DeltaLakeTable:
 
 
 class Appended(NamedTuple):
-    """A table of three commits, of a row each, to be read only; what was to be committed."""
+    """A read-only table of three commits with a row each, and the next progress."""
 
     table: DeltaLakeTable
     commits: list[Commit]
@@ -73,7 +73,7 @@ def appended(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> A
 
 @pytest.fixture
 def copied(spark: SparkSession, tmp_path: Path, appended: Appended) -> DeltaLakeTable:
-    """A copy of it, to go on with."""
+    """A copy of it to change."""
     return DeltaLakeTable(spark, str(shutil.copytree(appended.table.path, tmp_path / "copy")), statistics=("id",))
 
 

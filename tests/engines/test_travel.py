@@ -1,4 +1,4 @@
-"""Time travel: a table at each of its points is what the plain reference makes of the log up to there."""
+"""Time travel: at each point, a table equals the plain reference's fold of the log up to there."""
 
 import os
 import shutil
@@ -81,7 +81,7 @@ def in_delta(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> t
 
 
 def life(topic: Topic) -> list[list[Record]]:
-    """What is sent before each of the states: a snapshot of three rows, and what became of them."""
+    """The records before each of the states: a snapshot of three rows, and their changes."""
 
     def sent(op: str, key: int, n: int, body: str | None, second: float, marker: str | None = None) -> Record:
         ms = round(1000 * second)
@@ -100,7 +100,7 @@ def second(number: float) -> SourceTime:
 
 
 def applied(state: Rows, changes: Iterable[Row]) -> Rows:
-    """What changes make of a state, each seen to fit it."""
+    """Apply changes to a state, and check that each one fits."""
     found, seen = dict(state), set[tuple[int, str]]()
     for row in sorted(changes, key=lambda row: str(row["_change_type"]) == "update_postimage"):
         key, kind, values = row["id"], row["_change_type"], (row["n"], row["body"])
@@ -188,7 +188,7 @@ def test_cleaned_up_version_fails_at_once_and_names_what_remains(spark: SparkSes
 
 
 def check_gone(spark: SparkSession, settings: Config, versions: list[int], times: list[datetime]) -> None:
-    """Some of the versions are."""
+    """Some of the versions were removed."""
     table = lake_of(settings).silver(TABLE)[0].open(spark)
     there = [version for version in versions if table.has(version)]
 
@@ -245,7 +245,7 @@ def test_points_between_versions_are_folded_from_bronze(
 
 @pytest.mark.deep
 def test_changes_between_points_without_versions(spark: SparkSession, tmp_path: Path) -> None:
-    """Soft deletes are deletes; what was written again as it was, maps included, is no change."""
+    """Soft deletes are deletes; rows that were rewritten without changes, maps included, are not changes."""
     topic = Topic(COLUMNS | {"extra": ["null", {"type": "map", "values": "string"}]})
     lake, settings = Lake(spark, tmp_path, topic), config(tmp_path, deletes={"mode": "soft"})
     records = [record for records in life(topic) for record in records]

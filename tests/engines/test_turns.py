@@ -1,4 +1,4 @@
-"""Many tables in one application: fair turns, failures kept apart, idle tables left alone, told to stop."""
+"""The scheduler: tables take turns, failures do not affect other tables, idle tables are skipped, and runs stop."""
 
 import os
 import threading
@@ -23,7 +23,7 @@ from cdc_lake.storage.local import LocalFiles
 
 @dataclass
 class Doing(Work):
-    """A fake: a layer whose tables have so many batches waiting, and which does what it is told in each turn."""
+    """A fake: a layer whose tables have a number of batches, and whose work the test defines."""
 
     waiting: dict[str, int | None]
     act: Callable[[SparkSession, TableReport], None] = lambda spark, done: None
@@ -43,7 +43,7 @@ class Doing(Work):
 
 @pytest.fixture
 def run(spark: SparkSession, tmp_path: Path) -> Callable[..., Report]:
-    """A run over the tables of a `Doing`."""
+    """A run on the tables of a `Doing`."""
 
     def over(doing: Doing, scheduler: TableScheduler | None = None) -> Report:
         report = Report(layer="silver")
@@ -80,7 +80,7 @@ def test_table_without_new_records_gets_no_batch_and_no_lease(run: Callable[...,
 def test_failing_tables_do_not_stop_the_others(run: Callable[..., Report]) -> None:
     def act(spark: SparkSession, done: TableReport) -> None:
         if done.table == "b":
-            raise DataLossError("b", "records are gone", "load it anew")
+            raise DataLossError("b", "records are gone", "load it again")
         if done.table == "c":
             raise KeyError("surprise")
         if done.table == "d":
@@ -147,7 +147,7 @@ def test_canceled_batch_is_not_a_failure(run: Callable[..., Report], spark: Spar
 def test_continuous_run_skips_tables_that_failed_permanently(run: Callable[..., Report], spark: SparkSession) -> None:
     def act(own: SparkSession, done: TableReport) -> None:
         if done.table == "a":
-            raise DataLossError("a", "records are gone", "load it anew")
+            raise DataLossError("a", "records are gone", "load it again")
         if done.table == "b":
             raise InfrastructureError("b", "no answer", "wait")
 
@@ -186,7 +186,7 @@ def test_batch_is_retried_until_retry_seconds_pass(
 def test_permanent_errors_and_stopped_runs_are_not_retried(run: Callable[..., Report], spark: SparkSession) -> None:
     def act(own: SparkSession, done: TableReport) -> None:
         if done.table == "a":
-            raise DataLossError("a", "records are gone", "load it anew")
+            raise DataLossError("a", "records are gone", "load it again")
         threading.Timer(0.2, scheduler.stop).start()
         raise InfrastructureError("b", "no answer", "wait")
 

@@ -1,4 +1,4 @@
-"""`decoded: true`: typed rows beside bronze's bytes; and what a run does about records that it cannot read."""
+"""`value.decoded: true`: bronze's typed rows, and what a run does about records that cannot be decoded."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from support import wire
-from support.sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Lake, Shelf, event, row
+from support.converters import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, AnyIdRegistry, Lake, event, row
 
 from cdc_lake.bronze import land
 from cdc_lake.bronze.typed_rows import SOURCE_COLUMN
@@ -21,13 +21,13 @@ WIDER = wire.Table(TABLE.name, {**TABLE.columns, "rate": wire.optional(wire.deci
 
 
 @pytest.fixture
-def shelf() -> Shelf:
-    shelf = Shelf()
-    shelf.put("contentId:1", KEY_TEXT)
-    shelf.put("contentId:2", VALUE_TEXT)
-    shelf.put("contentId:3", wire.json_text(wire.avro_schema(wire.envelope(WIDER))).decode())
-    shelf.put("contentId:4", wire.json_text(wire.avro_schema(FLAT.schema(ENVELOPE))).decode())
-    return shelf
+def registry() -> AnyIdRegistry:
+    registry = AnyIdRegistry()
+    registry.put("contentId:1", KEY_TEXT)
+    registry.put("contentId:2", VALUE_TEXT)
+    registry.put("contentId:3", wire.json_text(wire.avro_schema(wire.envelope(WIDER))).decode())
+    registry.put("contentId:4", wire.json_text(wire.avro_schema(FLAT.schema(ENVELOPE))).decode())
+    return registry
 
 
 def send(lake: Lake, schema_id: int, value: dict[str, Any], schema: wire.Schema = ENVELOPE) -> None:
@@ -35,9 +35,9 @@ def send(lake: Lake, schema_id: int, value: dict[str, Any], schema: wire.Schema 
 
 
 def test_decoded_bronze_has_variant_columns_for_changed_types(
-    spark: SparkSession, tmp_path: Path, shelf: Shelf
+    spark: SparkSession, tmp_path: Path, registry: AnyIdRegistry
 ) -> None:
-    lake = Lake(spark, tmp_path, shelf, value={"decoded": True})
+    lake = Lake(spark, tmp_path, registry, value={"decoded": True})
     send(lake, 2, event("c", row(1, "one"), 1))
     lake.land()
     send(lake, 3, event("u", row(1, "two") | {"rate": wire.unscaled(1250)}, 2), wire.envelope(WIDER))
@@ -67,13 +67,13 @@ def test_decoded_bronze_has_variant_columns_for_changed_types(
 
 
 def test_decoded_columns_do_not_affect_silver_and_are_optional(
-    spark: SparkSession, tmp_path: Path, shelf: Shelf
+    spark: SparkSession, tmp_path: Path, registry: AnyIdRegistry
 ) -> None:
-    lake = Lake(spark, tmp_path, shelf, value={"decoded": True})
+    lake = Lake(spark, tmp_path, registry, value={"decoded": True})
     send(lake, 2, event("c", row(1, "one"), 1))
     lake.land()
     assert lake.fold()[1]["name"] == "one"
-    plain = Lake(spark, tmp_path, shelf)
+    plain = Lake(spark, tmp_path, registry)
     plain.broker, plain.offset = lake.broker, lake.offset
     send(plain, 2, event("u", row(1, "two"), 2))
 
@@ -82,8 +82,8 @@ def test_decoded_columns_do_not_affect_silver_and_are_optional(
     assert [one["after"] and one["after"]["name"] for one in plain.bronze()] == ["one", None]
 
 
-def test_on_error_stop_exits_30_without_a_commit(spark: SparkSession, tmp_path: Path, shelf: Shelf) -> None:
-    lake = Lake(spark, tmp_path, shelf, quality={"on_error": "stop"})
+def test_on_error_stop_exits_30_without_a_commit(spark: SparkSession, tmp_path: Path, registry: AnyIdRegistry) -> None:
+    lake = Lake(spark, tmp_path, registry, quality={"on_error": "stop"})
     send(lake, 2, event("c", row(1, "one"), 1))
     send(lake, 9, event("c", row(1, "one"), 1))
 
@@ -96,8 +96,8 @@ def test_on_error_stop_exits_30_without_a_commit(spark: SparkSession, tmp_path: 
     assert not lake.table("bronze").exists()
 
 
-def test_max_quarantined_exits_30_after_commit(spark: SparkSession, tmp_path: Path, shelf: Shelf) -> None:
-    lake = Lake(spark, tmp_path, shelf, quality={"max_quarantined": "0"})
+def test_max_quarantined_exits_30_after_commit(spark: SparkSession, tmp_path: Path, registry: AnyIdRegistry) -> None:
+    lake = Lake(spark, tmp_path, registry, quality={"max_quarantined": "0"})
     send(lake, 2, event("c", row(1, "one"), 1))
     send(lake, 9, event("c", row(1, "one"), 1))
 
@@ -116,7 +116,7 @@ def test_max_quarantined_is_a_number_or_a_share(limit: str, fails: bool) -> None
 
 
 def test_unknown_ids_exit_10_unless_quarantine_unknown_ids(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(spark, tmp_path, Shelf())
+    lake = Lake(spark, tmp_path, AnyIdRegistry())
     send(lake, 9, event("c", row(1, "one"), 1))
 
     done = lake.land()

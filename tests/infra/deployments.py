@@ -38,7 +38,7 @@ Statement = dict[str, Any]
 
 
 def names() -> dict[str, str]:
-    """What names.tf tells the templates in policies/."""
+    """The values that names.tf passes to the templates in policies/."""
     return {
         "partition": "aws",
         "account": ACCOUNT,
@@ -73,10 +73,10 @@ def terraform_policies() -> dict[str, list[Statement]]:
 
 
 def terraform_layer(layer: str, holds: Mapping[str, bool]) -> list[Statement]:
-    """What Terraform lets a layer do, as roles.tf puts it together.
+    """A layer's statements in Terraform, as roles.tf combines them.
 
     Args:
-        holds: of each `When`, whether it is so.
+        holds: whether each `When` is true.
     """
     policies = terraform_policies()
     statements = [*policies["common"], *policies[layer]]
@@ -90,7 +90,7 @@ def terraform_files() -> dict[str, dict[str, Any]]:
 
 
 def terraform_blocks(kind: str) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """The labels and the content of all blocks of a kind, such as `resource`."""
+    """The labels and the content of all blocks of one kind, such as `resource`."""
     labels = {"resource": 2, "data": 2, "variable": 1, "output": 1, "provider": 1}[kind]
     for tree in terraform_files().values():
         for block in tree.get(kind, ()):
@@ -107,7 +107,7 @@ def terraform_defaults() -> dict[str, Any]:
 
 
 def filled(file: str, /, **values: str) -> str:
-    """A file of Terraform's with its `${…}` filled in."""
+    """A Terraform file with its `${…}` filled in."""
     return Template((TERRAFORM / file).read_text(encoding="utf-8")).substitute(values)
 
 
@@ -147,7 +147,7 @@ class Stack:
         return {name: one for name, one in self.resources.items() if resources[name]["Type"] == kind}
 
     def layer(self, layer: str) -> list[Statement]:
-        """What it lets a layer do."""
+        """A layer's statements in CloudFormation."""
         role = self.resources[f"{layer.capitalize()}Role"]
         assert role["ManagedPolicyArns"] == ["CommonPolicy"]
         common = self.resources["CommonPolicy"]["PolicyDocument"]["Statement"]
@@ -155,7 +155,7 @@ class Stack:
         return [*common, *own["PolicyDocument"]["Statement"]]
 
     def statements(self) -> Iterator[tuple[str, Statement]]:
-        """All statements there are, each with its resource's logical name."""
+        """All statements, each with its resource's logical name."""
         for name, properties in self.resources.items():
             yield from ((name, one) for one in _statements(properties))
 
@@ -222,7 +222,7 @@ class Stack:
 
 
 def stack(target: str = "serverless", *, msk: bool = True, hudi: bool = True, glue_registry: bool = True) -> Stack:
-    """The template with the same switches that `holds` of names.tf knows."""
+    """The template with the same switches as `holds` of names.tf."""
     return Stack(
         Target=target,
         MskClusterArn=MSK if msk else "",

@@ -1,15 +1,15 @@
-"""A lint of IAM statements: what is allowed or refused is named, or there is a reason why not."""
+"""A lint of IAM statements: actions, resources and principals must be named, unless there is a reason."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 _SCOPED = re.compile(r"arn:[^*:]+:[^*:]+:[^*:]*:[^*:]*:[^*/]+/[^*]+")
-"""An ARN in which a part of a path stands before the first `*`: a folder, a database's name, a topic's prefix."""
+"""An ARN with a part of a path before the first `*`: a folder, a database's name, a topic's prefix."""
 
 
 def wildcards(statement: Mapping[str, Any]) -> Iterator[str]:
-    """What of a statement's actions and resources is not named."""
+    """The actions and resources of a statement that are not named."""
     for action in _all(statement, "Action"):
         if "*" in action or "?" in action:
             yield f"action {action}"
@@ -26,7 +26,7 @@ def wildcards(statement: Mapping[str, Any]) -> Iterator[str]:
 
 
 def complaints(statements: Iterable[Mapping[str, Any]], reasons: Mapping[str, str]) -> list[str]:
-    """What is wrong with statements: `<Sid>: <what>`.
+    """The problems of statements: `<Sid>: <problem>`.
 
     Args:
         statements: of any policy.

@@ -1,4 +1,4 @@
-"""docker-compose's servers are those of the embedded stack: the same versions, settings and plugins."""
+"""The docker-compose servers have the versions, settings and plugins of the embedded stack."""
 
 import json
 import runpy
@@ -29,7 +29,7 @@ OTHER_BROKER = {
     *("controller.quorum.bootstrap.servers", "controller.listener.names", "inter.broker.listener.name"),
     *("listeners", "advertised.listeners", "listener.security.protocol.map", "log.dirs"),
 }
-"""What differs because a container has another address, and other listeners for those inside and outside."""
+"""Differences because a container has another address, and separate listeners inside and outside."""
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_postgres_settings_match_the_embedded_postgres(services: Services, site:
     assert there < embedded
     assert {one.partition("=")[0] for one in embedded - there} == {
         *("listen_addresses", "port", "unix_socket_directories"),
-        "fsync",  # which may lose what a laptop's owner would miss
+        "fsync",  # the embedded server may lose data that a laptop's user would need
     }
 
 

@@ -1,4 +1,4 @@
-"""Who may do what: least privilege, the same in both languages, and as the code needs it."""
+"""IAM policies: least privilege, the same in both languages, and sufficient for the code."""
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -26,13 +26,13 @@ from cdc_lake.runs.context import lake_of
 from cdc_lake.runs.report import Report
 
 REASONS = {
-    "OnlyOverTls": "it refuses: everybody, everything, in the bucket that it stands in",
-    "AccountDecides": "a key's policy speaks of that key only; without this statement nobody could administer it",
+    "OnlyOverTls": "it denies all access without TLS, to everyone, in its own bucket",
+    "AccountDecides": "a key's policy covers that key only; without this statement the key has no administrator",
     "EncryptAlarms": "a key's policy speaks of that key only",
     "EncryptFailures": "a key's policy speaks of that key only",
     "ReadSchemaVersions": "Glue asks for a schema's version by UUID, which has no ARN; it is read only",
 }
-"""Why a statement may have a `*` that is no prefix."""
+"""Reasons for statements with a `*` that does not end a path."""
 TOPIC = f"{PREFIX}.public.film"
 CONFIG = Config(
     lake=LakeConfig(root=f"arn:aws:s3:::{LAKE}"),
@@ -61,7 +61,7 @@ SWITCHES = ("msk", "hudi", "glue_registry")
 
 
 def languages(layer: str, **holds: bool) -> Iterator[list[Statement]]:
-    """What each language lets a layer do."""
+    """The statements of each layer in each language."""
     holds = {**dict.fromkeys(SWITCHES, False), **holds}
     yield terraform_layer(layer, holds)
     yield stack(**holds).layer(layer)
@@ -80,7 +80,7 @@ def listed(statement: Statement) -> list[str]:
 
 
 def normal(statements: list[Statement]) -> dict[str, Any]:
-    """What statements say by their Sid, whatever the order and the way of writing."""
+    """Statements by Sid, independent of order and notation."""
     return {one["Sid"]: {key: _sorted(value, key) for key, value in one.items()} for one in statements}
 
 

@@ -1,4 +1,4 @@
-"""Scheduled runs are those that `cdc-lake emr` submits, and its settings are what the stack prints."""
+"""Scheduled runs equal those that `cdc-lake emr` submits, and a stack prints valid settings."""
 
 import json
 from importlib.metadata import version
@@ -19,11 +19,11 @@ FLAGS = {
     "maintain-gold": ["--layer", "gold", "--table", "sales_*"],
 }
 LOGIN = "aws-msk-iam-auth"
-"""The jar that a run has where the brokers ask for it, and a scheduled one always."""
+"""The jar that a run has if the brokers use IAM, and a scheduled run always."""
 
 
 def printed(target: str) -> Config:
-    """The settings that a stack prints, with ids such as AWS gives."""
+    """The settings that a stack prints, with ids in AWS' format."""
     made = stack(target)
     block = yaml.safe_load(made.resolved(made.template["Outputs"]["Emr"]["Value"]))["emr"]
     if target == "ec2":
@@ -34,7 +34,7 @@ def printed(target: str) -> Config:
 
 
 def plain(request: dict[str, Any]) -> dict[str, Any]:
-    """What a request comes to: the file, its arguments, the role, and Spark's settings and files."""
+    """The parts of a request: the file, its arguments, the role, and Spark's settings and files."""
     request = {key[0].lower() + key[1:]: value for key, value in request.items()}
     if "steps" in request:
         words = request["steps"][0]["HadoopJarStep"]["Args"]

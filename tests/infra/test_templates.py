@@ -1,4 +1,4 @@
-"""The templates say what AWS takes, what cdc_lake reads, and the same in both languages."""
+"""The templates are valid for AWS, their settings are valid for cdc_lake, and both languages agree."""
 
 import json
 import re
@@ -38,7 +38,7 @@ from cdc_lake.spark.jars import read_lock
 from cdc_lake.spark.session import SPARK_DEFAULTS
 
 MOST_BYTES = 1_000_000
-"""Of a template in a bucket; it is too long to be sent with the request, which takes 51,200."""
+"""Limit for a template in a bucket. A template in a request may have 51,200 bytes."""
 VERSION = f"s3://{LAKE}-artifacts/cdc_lake/0.1.0"
 JOBS = {
     "bronze": ("bronze", ["--table", "a.*", "--table", "b.c"]),
@@ -49,12 +49,12 @@ JOBS = {
     "maintain-gold": ("maintain", ["--layer", "gold", "--table", "sales_*"]),
 }
 SIZED = {"spark.sql.shuffle.partitions", "spark.ui.enabled"}
-"""What is another on a cluster than on a laptop."""
+"""Settings that differ between a cluster and a laptop."""
 CALLS = {"serverless": ("emr-serverless", "StartJobRun"), "ec2": ("emr", "AddJobFlowSteps")}
 
 
 def scheduled(target: str) -> dict[str, dict[str, Any]]:
-    """CloudFormation's schedules by their jobs."""
+    """CloudFormation's schedules by job."""
     made = Stack(Target=target, Tables="a.*,b.c", Models="sales_*", SchedulesEnabled="true")
     schedules = made.of_type("AWS::Scheduler::Schedule").values()
     return {one["Name"].removeprefix("cdc-lake-"): one for one in schedules}
@@ -80,7 +80,7 @@ def request_of_terraform(target: str, job: str) -> str:
 
 
 def as_boto_says(tree: Any, service: str) -> Any:
-    """A universal target's names begin in upper case, whatever the service's own do."""
+    """In a universal target, names begin in upper case, although the service's own names may not."""
     if service != "emr-serverless":
         return tree
     if isinstance(tree, dict):
@@ -199,7 +199,7 @@ def test_cloudformation_buckets_are_private_and_encrypted(target: str) -> None:
 
 
 def config_texts() -> list[str]:
-    """What stands in the parameter store, by Terraform and by CloudFormation."""
+    """The settings in Parameter Store, from Terraform and from CloudFormation."""
     made = Stack(RegistryType="glue", RegistryUrl="embedded", MskClusterArn=MSK)
     terraform = filled(
         "config.yml",

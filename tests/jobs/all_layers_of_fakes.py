@@ -1,4 +1,4 @@
-"""Bronze, silver and gold in one session, over fakes of broker and registry."""
+"""Bronze, silver and gold in one session, with a fake broker and a fake registry."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""An application that was there before without Avro's limits, and one of ours: what the executors' JVM says of them."""
+"""Avro's limits in the executors' JVM: of an application that was started without them, and of one of cdc_lake's."""
 
 import json
 
@@ -12,7 +12,7 @@ MAX_RECORD_BYTES = 100_000_000
 NAMES = (*avro_limits(MAX_RECORD_BYTES), "mine")
 
 if __name__ == "__main__":
-    # More cores than a worker has: of these executors none starts.
+    # More cores than a worker has, so none of these executors starts.
     own = {"spark.executor.extraJavaOptions": "-Dmine=1", "spark.executor.cores": "2"}
     found = SparkSession.builder.config(map=own).getOrCreate()
     try:
@@ -22,5 +22,5 @@ if __name__ == "__main__":
     found.stop()
     spark = build_session("made", MAX_RECORD_BYTES)
     asked = [F.expr(f"reflect('java.lang.System', 'getProperty', '{name}')").alias(name) for name in NAMES]
-    (row,) = spark.newSession().range(1).select(*asked).collect()  # ours do not know `reflect`
+    (row,) = spark.newSession().range(1).select(*asked).collect()  # sessions of cdc_lake have no `reflect`
     print(json.dumps({"refusal": refusal, "executor": row.asDict()}))

@@ -1,4 +1,4 @@
-"""The bronze job over fakes of broker and registry: what its two drivers disagree about is the table, not Kafka."""
+"""The bronze job with a fake broker and a fake registry: its two drivers compete for the table, not for Kafka."""
 
 import sys
 from pathlib import Path
@@ -12,12 +12,12 @@ from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config
 
 MAX_ROWS = 3
-"""Of a batch of bronze; silver takes bronze's batches one by one."""
+"""Rows of a bronze batch; silver reads bronze's batches one by one."""
 UNSENT = "__debezium_unavailable_value"
 
 
 def servers() -> tuple[FakeBroker, FakeRegistry]:
-    """A topic of a few keys' stories in which every batch of `MAX_ROWS` builds on the one before."""
+    """A topic with changes of a few keys, in which every batch of `MAX_ROWS` builds on the one before."""
     topic, broker = Topic({"name": ["null", "string"], "note": ["null", "string"]}), FakeBroker()
     for record in (
         topic.change("c", 1, {"name": "one", "note": "long"}, lsn=10, ts_ms=10),

@@ -1,5 +1,5 @@
-"""Bronze and silver of hostile records, for each kind of registry and each frame that settings name; the report is one
-line of JSON: what failed, which good records were lost, which files outside the lakes were asked for.
+"""Bronze and silver of hostile records, for each kind of registry and each frame in the settings. The report is one
+line of JSON: failures, lost good records, and requested files outside the lakes.
 """
 
 import json
@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from pyspark.sql import functions as F
 from support import fuzz
+from support.converters import AnyIdRegistry
 from support.events import Record
 from support.fakes import FakeBroker
-from support.sent import Shelf
 from support.setting_groups import patched
 
 from cdc_lake.bronze.run import run_bronze
@@ -31,8 +31,8 @@ from cdc_lake.storage.hadoop import Storage
 BATCH = 1_500
 
 
-class Library(Shelf):
-    """A shelf that is asked for ids only that can be ones."""
+class Library(AnyIdRegistry):
+    """A registry that fails for texts that cannot be ids."""
 
     def schema(self, kind: str, schema_id: str) -> Any:
         assert is_id(kind, schema_id), (kind, schema_id)
@@ -40,20 +40,20 @@ class Library(Shelf):
 
 
 def library(rng: random.Random, registry: str) -> Library:
-    """The registry of a kind, hostile texts among its schemas."""
-    shelf = Library()
-    shelf.namespaces, frames = fuzz.REGISTRIES[registry]
+    """The registry of a kind, with hostile schemas."""
+    known = Library()
+    known.namespaces, frames = fuzz.REGISTRIES[registry]
     texts = list(enumerate(fuzz.TEXTS.values(), 1)) + list(enumerate(fuzz.hostile_texts(rng), 10))
     for number, text in texts:
         for kind in {kind for _, kind in frames}:
-            shelf.put(fuzz.reference(kind, number), text)
-    return shelf
+            known.put(fuzz.reference(kind, number), text)
+    return known
 
 
 def land(
-    name: str, sent: Iterable[fuzz.Sent], shelf: Library, config: Config, settings: Mapping[str, Any]
+    name: str, sent: Iterable[fuzz.Sent], known: Library, config: Config, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Land the records of one topic, in a lake of its own, and fold them; what went wrong."""
+    """Land and fold the records of one topic in a separate lake; the failures."""
     root = f"{config.lake.root}/{name}"
     table = TableConfig(**settings, read={"max_records_per_batch": BATCH, "max_record_bytes": 1_000_000})
     config = config.model_copy(update={"lake": LakeConfig(root=root), "defaults": table})
@@ -64,7 +64,7 @@ def land(
         total += 1
         if one.good_key is not None:
             good[offset] = one.good_key
-    (bronze,) = run_bronze(config, [fuzz.TABLE.name], SPARK, source=broker, registry=shelf).tables
+    (bronze,) = run_bronze(config, [fuzz.TABLE.name], SPARK, source=broker, registry=known).tables
     if bronze.error:
         return {"errors": [f"{name}: {bronze.error.message}"]}
     (silver,) = run_silver(config, [fuzz.TABLE.name], SPARK).tables
@@ -94,9 +94,9 @@ if __name__ == "__main__":
     found = {}
     share = number // (len(fuzz.REGISTRIES) + len(fuzz.DECLARED))
     for name in fuzz.REGISTRIES:
-        shelf, sent = library(rng, name), list(fuzz.records(rng, share, name))
+        known, sent = library(rng, name), list(fuzz.records(rng, share, name))
         if name in only or only == [""]:
-            found[name] = land(name, sent, shelf, config, {})
+            found[name] = land(name, sent, known, config, {})
     schemas = {}
     for side in ("key", "value"):
         file = Path(f"{side}.avsc").absolute()

@@ -1,4 +1,4 @@
-"""The bronze job over fakes of broker and registry, where kinds of poison lie among good records."""
+"""The bronze job with a fake broker and a fake registry, and poisonous records between good ones."""
 
 import json
 import sys
@@ -10,16 +10,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support import wire
+from support.converters import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, AnyIdRegistry, event, row
 from support.events import Record
 from support.fakes import FakeBroker
-from support.sent import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, Shelf, event, row
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config
 from cdc_lake.registries.registry import RegisteredSchema
 
 GOOD, EACH = 2_000, 3
-"""How many good records, and how many of each kind of poison."""
+"""Number of good records, and of poisonous records of each kind."""
 KEY, VALUE = "contentId:1", "contentId:2"
 _GLUE = "glue:00000000-0000-0000-0000-000000000001"
 _NARROW = wire.Table(TABLE.name, {"id": wire.INT32, "name": wire.optional(wire.STRING)}, ["id"])
@@ -32,7 +32,7 @@ _MAP = wire.Table(
     ["id"],
 )
 LENGTHS = (1_000_000_000, 2_000_000_000)
-"""What a claim of bytes or items says there is; Java could allocate it, a driver of a job cannot."""
+"""Claimed numbers of bytes or items: Java could allocate this many, but not the driver of a job."""
 
 Sent = tuple[bytes | None, bytes | None, wire.Headers]
 
@@ -46,7 +46,7 @@ def _nested(levels: int) -> str:
 
 
 def _doubling(levels: int) -> str:
-    """A small text of few types, each of which holds the next one twice."""
+    """A small schema of few types, each of which contains the next one twice."""
     schema: Any = {"type": "record", "name": "R0", "fields": [{"name": "a", "type": "int"}]}
     for level in range(1, levels):
         fields = [{"name": "a", "type": schema}, {"name": "b", "type": f"R{level - 1}"}]
@@ -60,12 +60,12 @@ def _fixed(size: int) -> str:
 
 
 def _length(number: int) -> bytes:
-    """A length as Avro writes it."""
+    """A length in Avro's encoding."""
     return wire.avro({"type": "long"}, number)
 
 
-def _shelf() -> Shelf:
-    shelf = Shelf()
+def _shelf() -> AnyIdRegistry:
+    registry = AnyIdRegistry()
     recursive = {"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}
     texts: dict[str, str | RegisteredSchema] = {
         KEY: KEY_TEXT,
@@ -88,12 +88,12 @@ def _shelf() -> Shelf:
         _GLUE: VALUE_TEXT,
     }
     for reference, text in texts.items():
-        shelf.put(reference, text)
-    return shelf
+        registry.put(reference, text)
+    return registry
 
 
 def _kinds() -> dict[str, tuple[Sent, str]]:
-    """Each kind of poison: a record, and words of the reason that it must be quarantined for."""
+    """Each kind of poison: a record, and words in the reason of its quarantine."""
     key = wire.framed("id4", KEY, wire.avro(KEY_TEXT, {"id": 1}), "key")[0]
     change = wire.filled(ENVELOPE, event("c", row(1, "one"), 1))
     body = wire.avro(VALUE_TEXT, change)
@@ -110,7 +110,7 @@ def _kinds() -> dict[str, tuple[Sent, str]]:
         wire.avro_schema(wire.envelope(_NARROW)),
         wire.filled(wire.envelope(_NARROW), event("c", {"id": 1, "name": "one"}, 1)),
     )
-    start = b"\0\x02\x02"  # no `before`; an `after`, whose id is 1
+    start = b"\0\x02\x02"  # no `before`; an `after` with id 1
     claims: dict[str, tuple[Sent, str]] = {}
     for number in LENGTHS:
         length = _length(number)
@@ -157,7 +157,7 @@ def _kinds() -> dict[str, tuple[Sent, str]]:
         "a key that is text": ((b"one", value, []), "key: its first byte is 0x6f"),
         "no key": ((None, value, []), "the record has no key"),
         "nothing at all": ((None, None, []), "key and value are both null"),
-        "an op nobody knows": ((key, with_op("x"), []), "op is not one of c, u, r, d, t"),
+        "an unknown op": ((key, with_op("x"), []), "op is not one of c, u, r, d, t"),
         "a number too large for its column": (
             (key, of(2, wire.avro(VALUE_TEXT, wide)), []),
             "a value does not fit its column",
@@ -185,8 +185,8 @@ def _kinds() -> dict[str, tuple[Sent, str]]:
 KINDS = _kinds()
 
 
-def servers() -> tuple[FakeBroker, Shelf]:
-    """The good records, with the poison spread among them."""
+def servers() -> tuple[FakeBroker, AnyIdRegistry]:
+    """The good records, with the poisonous ones between them."""
     broker, offset = FakeBroker(), 0
     poison = [sent for sent, _ in KINDS.values()] * EACH
     step = GOOD // len(poison)
@@ -215,7 +215,7 @@ def servers() -> tuple[FakeBroker, Shelf]:
 
 
 if __name__ == "__main__":
-    broker, shelf = servers()
-    report = run_bronze(load_config(), [TABLE.name, _OTHER.name], source=broker, registry=shelf)
+    broker, registry = servers()
+    report = run_bronze(load_config(), [TABLE.name, _OTHER.name], source=broker, registry=registry)
     print(report.model_dump_json())
     sys.exit(report.exit_code)

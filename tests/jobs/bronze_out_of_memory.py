@@ -1,4 +1,4 @@
-"""`cdc-lake run bronze` over fakes, where the second of three tables takes more memory than the JVM has."""
+"""`cdc-lake run bronze` with fakes: the second of three tables needs more memory than the JVM has."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`cdc-lake run bronze` over fakes: a table that lands with a warning, one that fails, and noise when Python ends."""
+"""`cdc-lake run bronze` with fakes: a table that lands with a warning, one that fails, and output when Python ends."""
 
 import atexit
 import sys

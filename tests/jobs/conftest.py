@@ -27,7 +27,7 @@ _UNWRAP = wire.Unwrap(["op", "source.ts_ms"])
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """Where the lake of a test is, or is going to be."""
+    """The folder of a test's lake, which may not exist yet."""
     return tmp_path / "lake"
 
 
@@ -74,7 +74,7 @@ def call(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Submit:
-    """The same jobs in this process, on the session that it has: `cdc-lake run <layer> <flags>`."""
+    """The same jobs in this process, on its session: `cdc-lake run <layer> <flags>`."""
 
     def run(layer: str, *flags: str, **variables: str) -> Ended:
         for name in [name for name in os.environ if name.startswith("CDC_LAKE")]:
@@ -92,13 +92,13 @@ def call(
 
 
 def settings(lake: Path, folder: Path) -> dict[str, str]:
-    """The environment's, of every job."""
+    """Environment variables of every job."""
     return {"CDC_LAKE__LAKE__ROOT": str(lake), "CDC_LAKE__STACK__FOLDER": str(folder / "nothing-runs-here")}
 
 
 @pytest.fixture(scope="session")
 def topic(stack: Stack) -> str:
-    """A topic of a few events, their schemas in the registry."""
+    """A topic of a few events, with their schemas in the registry."""
     kafka, registry = stack.endpoints["kafka"], stack.endpoints["registry"]
     admin = AdminClient({"bootstrap.servers": kafka})
     admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result(30)

@@ -1,4 +1,4 @@
-"""Jobs one after another in one driver: `in_turn.py <flags of all> -- <job> <its flags> -- <job> <its flags>`."""
+"""Several jobs in turn in one driver: `in_turn.py <flags of all> -- <job> <its flags> -- <job> <its flags>`."""
 
 import runpy
 import sys

@@ -1,4 +1,4 @@
-"""Bronze and silver of a lake whose disk is full, and then has space again; where this process may mount a disk."""
+"""Bronze and silver of a lake on a full disk, and again after there is space; needs permission to mount a disk."""
 
 import json
 import os
@@ -19,14 +19,14 @@ LAYERS = ("bronze", "silver")
 
 
 def leave(disk: Path, free_bytes: int) -> Path:
-    """Fill a disk up to so many bytes; the file that does it."""
+    """Fill a disk to this many bytes; the file that fills it."""
     found, filler = os.statvfs(disk), disk / "filler"
     filler.write_bytes(bytes(found.f_bavail * found.f_frsize - free_bytes))
     return filler
 
 
 def run(layer: str) -> object:
-    """Run a layer as its command does; the exit code."""
+    """Run a layer like its command; the exit code."""
     try:
         execute("run", layer, "--table", TABLE, "--json")
     except SystemExit as ended:

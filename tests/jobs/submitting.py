@@ -1,4 +1,4 @@
-"""Jobs submitted as anyone would: by spark-submit, in a process of its own."""
+"""Jobs that are submitted with spark-submit, in a separate process."""
 
 import json
 import sys
@@ -10,12 +10,12 @@ from typing import Any
 CHECKOUT = Path(__file__).parents[2]
 PROGRAMS = Path(sys.executable).parent
 RECORDS = 5
-"""Of the topic that is there to be landed."""
+"""Records of the topic to land."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -23,7 +23,7 @@ class Ended:
 
     @property
     def said(self) -> str:
-        """All it said, white space made one: tables and terminals break lines."""
+        """All output with normalized white space, because tables and terminals break lines."""
         return " ".join(f"{self.out} {self.err}".split())
 
     @property

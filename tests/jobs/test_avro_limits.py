@@ -1,4 +1,4 @@
-"""Avro's limits on executors, each of which is a JVM of its own."""
+"""Avro's limits on executors, each of which has its own JVM."""
 
 from pathlib import Path
 

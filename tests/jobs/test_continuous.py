@@ -66,7 +66,7 @@ def test_continuous_job_runs_until_sigterm(spark: SparkSession, tmp_path: Path, 
             wait_for(lambda: shown() == [1], process)
             land(2)
             wait_for(lambda: shown() == [2], process)
-            time.sleep(2)  # idle rounds
+            time.sleep(2)  # idle runs
             process.send_signal(signal.SIGTERM)
             told = time.monotonic()
             said = process.communicate(timeout=END_SECONDS)[0].decode()

@@ -1,5 +1,5 @@
-"""The jobs from a package on a cluster that loses a worker, and with the lake on S3: a few rows of what
-tests/servers/test_elsewhere.py does with the demo.
+"""The jobs from a package on a cluster that loses a worker, and with the lake on S3: a small part of
+tests/servers/test_elsewhere.py.
 """
 
 import json
@@ -51,7 +51,7 @@ def in_turn(jobs: Iterable[Sequence[str]]) -> list[str]:
 
 
 def assert_all_is_there(lake: Path, *tables: str) -> None:
-    """Tables have every record, as readers that are not Spark see them."""
+    """All tables have every record, read without Spark."""
     expected = {(number, f"name {number}") for number in range(RECORDS)}
     for table in tables:
         found = table_rows(str(lake / table))
@@ -132,7 +132,7 @@ def test_all_layers_and_sink_files_run_on_s3(
     ended = submit("-", *in_turn(jobs), job=IN_TURN, before=bucket.flags, **settings)
 
     assert ended.code == 0, ended.said
-    no_cluster = ("--master", "spark://127.0.0.1:1")  # a session could not be made
+    no_cluster = ("--master", "spark://127.0.0.1:1")  # the session could not be created
     look = ("--", str(IN_TURN.with_name("look.py")), "status", "--json")
     again = submit("-", *in_turn(jobs[:3]), *look, job=IN_TURN, before=(*bucket.flags, *no_cluster), **settings)
     assert again.code == 0, again.said

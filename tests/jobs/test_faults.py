@@ -1,7 +1,7 @@
-"""Runs that are killed, that meet, or that stop past their time: nothing is lost, doubled or numbered twice.
+"""Killed, concurrent and suspended runs: no record is lost, duplicated or numbered twice.
 
-The driver that the fault happens to is a process of its own, by spark-submit, or a run of this process: what a kill
-would leave of that is a copy of the lake from that moment. The driver that comes after it is this process.
+The faulty driver is a separate process of spark-submit, or a run in this process. A copy of the lake from the moment of
+the fault is what a kill would leave of the latter. The next driver is this process.
 """
 
 import json
@@ -82,7 +82,7 @@ def run(spark: SparkSession) -> Run:
 
 @pytest.fixture(scope="module")
 def landed(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A lake with bronze and no silver; to be copied."""
+    """A lake with bronze and without silver, to copy."""
     root = tmp_path_factory.mktemp("landed") / "lake"
     assert run("bronze", root).batches == BATCHES
     return root
@@ -90,7 +90,7 @@ def landed(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(run: Run, landed: Path) -> dict[str, Any]:
-    """What both layers hold when nothing happens to their runs."""
+    """The tables of both layers without faults."""
     root = Path(shutil.copytree(landed, landed.parent / "undisturbed"))
     assert run("silver", root).batches == BATCHES
     return {layer: content(root, layer) for layer in DRIVERS}
@@ -98,7 +98,7 @@ def undisturbed(run: Run, landed: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def lake(layer: str, landed: Path, tmp_path: Path) -> Path:
-    """The lake of a test of a layer: for silver with bronze in it, for bronze empty."""
+    """The lake of a test of a layer: with bronze for silver, empty for bronze."""
     root = tmp_path / "lake"
     if layer == "silver":
         shutil.copytree(landed, root)
@@ -106,7 +106,7 @@ def lake(layer: str, landed: Path, tmp_path: Path) -> Path:
 
 
 class Content(NamedTuple):
-    """A table's rows, what it remembers beside them, and the commit numbers of its history."""
+    """A table's rows, its side table, and the commit numbers of its history."""
 
     rows: list[str]
     memory: list[str]
@@ -114,7 +114,7 @@ class Content(NamedTuple):
 
 
 def content(root: Path, layer: str) -> Content:
-    """A table as another reader sees it."""
+    """A table, read by another reader."""
     table = DeltaTable(str(root / layer / FOLDER))
     metadata = [commit["userMetadata"] for commit in table.history() if "userMetadata" in commit]
     newest, *older = [json.loads(text)["cdc_lake"] for text in metadata]
@@ -124,13 +124,13 @@ def content(root: Path, layer: str) -> Content:
 
 
 def rows(table: DeltaTable) -> list[str]:
-    """The rows as text, without when they were written."""
+    """The rows as texts, without the times of their commits."""
     found = table.to_pyarrow_table().drop_columns({"ingest_date", "at_ms"} & set(table.schema().to_arrow().names))
     return sorted(json.dumps(row, default=str, sort_keys=True) for row in found.to_pylist())
 
 
 class Driver:
-    """A job in a process group of its own."""
+    """A job in its own process group."""
 
     def __init__(self, layer: str, root: Path, failpoint: str, **variables: str) -> None:
         self._said = root.parent / "said"
@@ -156,28 +156,28 @@ class Driver:
 
     @property
     def said(self) -> str:
-        """What it said until now."""
+        """Its output so far."""
         return self._said.read_text()
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is no more."""
+        """Whether it has ended."""
         return self._process.poll() is not None
 
     def ended(self) -> int:
-        """Its exit code, once it has ended."""
+        """Its exit code, after it has ended."""
         return self._process.wait(PATIENCE_SECONDS)
 
     def stop(self) -> None:
-        """Stop it where it is, its JVM too."""
+        """Suspend it and its JVM."""
         os.killpg(self._process.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         os.killpg(self._process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it where it is, its JVM too."""
+        """Kill it and its JVM."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(30)
 
@@ -191,7 +191,7 @@ class Driver:
 
 @contextmanager
 def stopped(layer: str, root: Path, batch: int, **variables: str) -> Iterator[Driver]:
-    """A driver that has planned a batch, and is stopped there."""
+    """A driver that is suspended after it has planned a batch."""
     with Driver(layer, root, f"{layer}.after_plan:batch={batch}:pause=5", **variables) as driver:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while f"after_plan batch {batch} now" not in driver.said:
@@ -203,7 +203,7 @@ def stopped(layer: str, root: Path, batch: int, **variables: str) -> Iterator[Dr
 
 @contextmanager
 def reaching(failpoint: str, do: Callable[[], object]) -> Iterator[None]:
-    """Have something done where a run of this process first reaches a failpoint."""
+    """Call a function when a run of this process first reaches a failpoint."""
     reached = []
     with pytest.MonkeyPatch.context() as patch:
 
@@ -218,11 +218,11 @@ def reaching(failpoint: str, do: Callable[[], object]) -> Iterator[None]:
 
 
 LEASE_SECONDS = 2
-"""The lease of a run that is killed. The next run has to wait until it expires."""
+"""The lease of a killed run. The next run has to wait until it expires."""
 
 
 def killed(run: Run, layer: str, root: Path, failpoint: str) -> Path:
-    """The lake as a driver leaves it that is killed."""
+    """The lake after a driver was killed."""
     with Driver(layer, root, f"{failpoint}:kill9") as driver:
         code = driver.ended()
     assert code == KILLED and f"kill9 at {failpoint.split(':')[0]}" in driver.said, driver.said
@@ -230,7 +230,7 @@ def killed(run: Run, layer: str, root: Path, failpoint: str) -> Path:
 
 
 def copied(run: Run, layer: str, root: Path, failpoint: str) -> Path:
-    """The lake as a run of this process would leave it if it were killed."""
+    """The lake as a killed run of this process would leave it."""
     left = root.parent / "left"
     with reaching(failpoint, lambda: shutil.copytree(root, left)):
         run(layer, root, seconds=LEASE_SECONDS)
@@ -246,7 +246,7 @@ PLACES = [
     "silver.before_report",
 ]
 SLICE = {"silver.after_side:batch=2": killed, "bronze.after_append:batch=2": copied}
-"""What the quick tests do; a batch that is not the first, with rows and memory to be gone through again."""
+"""The tables of the quick tests; the batch is not the first, and its rows and side table must be read again."""
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_killed_run_is_recovered_by_the_next(
 
 IN_A_WRITE = {"cow": "*[0-9].inflight", "mor": "*.deltacommit.inflight"}
 IN_A_COMPACTION = "*.compaction.inflight"
-"""What stands on Hudi's timeline meanwhile."""
+"""The instants on Hudi's timeline at that time."""
 OFTEN = {"hoodie.compact.inline.max.delta.commits": "1"}
 """A compaction after each commit."""
 
@@ -290,7 +290,7 @@ def driver_on(held_in: StorageConfig, root: Path, failpoint: str = "") -> Driver
 
 
 def is_under_way(timeline: Path, at: str) -> bool:
-    """Whether anything of this kind was begun and is not completed."""
+    """Whether an instant of this kind was begun and is not complete."""
     begun = {one.name.split(".")[0] for one in timeline.glob(at)}
     return bool(begun - {one.name.split("_")[0] for one in timeline.glob("*_*")})
 
@@ -304,7 +304,7 @@ def wait_until(driver: Driver, is_so: Callable[[], bool]) -> None:
 
 @contextmanager
 def copying(root: Path, left: Path, is_so: Callable[[], bool]) -> Iterator[None]:
-    """Copy a lake when something is so there, while this process's JVM stands still: what a kill would leave."""
+    """Copy a lake when a condition is true, while this process's JVM is suspended; this is what a kill would leave."""
     has_ended, jvm = threading.Event(), psutil.Process(SparkContext._gateway.proc.pid)
 
     def watch() -> None:
@@ -328,18 +328,18 @@ def copying(root: Path, left: Path, is_so: Callable[[], bool]) -> Iterator[None]
 
 
 def killed_on_hudi(run: Run, root: Path, held_in: StorageConfig, failpoint: str, is_so: Callable[[], bool]) -> Path:
-    """The lake as a driver leaves it that is killed at a failpoint, or, without one, when something is so."""
+    """The lake after a driver was killed at a failpoint, or, without one, when a condition was true."""
     with driver_on(held_in, root, failpoint and f"{failpoint}:batch=2:kill9") as driver:
         if not failpoint:
             wait_until(driver, is_so)
             driver.kill()
-            time.sleep(LEASE_SECONDS)  # a killed process that nobody has waited for still looks alive
+            time.sleep(LEASE_SECONDS)  # a killed process is visible until its parent has waited for it
         assert driver.ended() in (KILLED, -signal.SIGKILL), driver.said
     return root
 
 
 def copied_on_hudi(run: Run, root: Path, held_in: StorageConfig, failpoint: str, is_so: Callable[[], bool]) -> Path:
-    """The lake as a run of this process would leave it if it were killed when something is so."""
+    """The lake as a run of this process would leave it if it were killed when a condition was true."""
     left = root.parent / "left"
     with copying(root, left, is_so):
         run("silver", root, held_in=held_in, seconds=LEASE_SECONDS)
@@ -374,7 +374,7 @@ def test_killed_run_on_hudi_is_recovered_by_the_next(
     timeline, held_in = timeline_of(root), in_hudi(kind)
 
     def is_in_a_later_batch() -> bool:
-        """The first one is there, so it is in the second one's, or in what comes of it."""
+        """The first state exists, so it is in the second one, or in its result."""
         return bool(list(timeline.glob("*_*commit"))) and is_under_way(timeline, at)
 
     left = kill(run, root, held_in, at if at.startswith("silver.") else "", is_in_a_later_batch)
@@ -393,7 +393,7 @@ KEYS = (1, 2, 3)
 
 
 def land_updates(spark: SparkSession, root: Path, batches: int) -> None:
-    """Make a lake with bronze, each batch of which updates all rows: merge-on-read writes logs and compacts them."""
+    """Create a lake with bronze in which each batch updates all rows: merge-on-read writes logs and compacts them."""
     topic, broker = Topic({"name": ["null", "string"]}), FakeBroker()
     for number, key in product(range(batches), KEYS):
         broker.append(topic.change("u", key, {"name": str(number)}, lsn=number, ts_ms=number))
@@ -403,7 +403,7 @@ def land_updates(spark: SparkSession, root: Path, batches: int) -> None:
 
 
 def names_by_both_readers(spark: SparkSession, root: Path) -> list[dict[int, str]]:
-    """What Spark and hudi-rs read; as many rows as keys."""
+    """The rows that Spark and hudi-rs read, as many as there are keys."""
     table = HudiTable(spark, str(root / "silver" / FOLDER), kind="mor")
     read = [table.read().collect(), silver_rows(root, TABLE)]
     assert [len(rows) for rows in read] == [len(KEYS)] * 2
@@ -411,7 +411,7 @@ def names_by_both_readers(spark: SparkSession, root: Path) -> list[dict[int, str
 
 
 def empty_plans(timeline: Path) -> list[str]:
-    """The compaction plans of no bytes; quick enough to see one that is being written."""
+    """Empty compaction plans; fast enough to see one that is being written."""
     if not timeline.is_dir():
         return []
     with os.scandir(timeline) as files:
@@ -494,7 +494,7 @@ def test_reader_during_a_hudi_run_sees_only_complete_versions(
             try:
                 seen.add(state(silver_rows(root, TABLE)))
             except Exception as problem:
-                # There may be no table yet; and into a local folder Hudi writes what a commit says in place.
+                # The table may not exist yet, and in a local folder Hudi writes the content of a commit in place.
                 assert not any(seen) or "Commit metadata error" in str(problem)
         assert driver.ended() == 0, driver.said
 
@@ -577,7 +577,7 @@ def test_killed_rebuild_leaves_a_complete_table_and_reruns(
 
 
 def without_batches(rows: list[str]) -> list[dict[str, Any]]:
-    """Rows or entries without the commit that wrote them."""
+    """Rows or entries without the number of the commit that wrote them."""
     return [{name: value for name, value in json.loads(row).items() if name != BATCH} for row in rows]
 
 
@@ -602,7 +602,7 @@ Meet = Callable[..., tuple[Ended, TableReport]]
 
 @pytest.fixture(params=["one process", pytest.param("two processes", marks=pytest.mark.deep)])
 def meet(request: pytest.FixtureRequest, run: Run, monkeypatch: pytest.MonkeyPatch) -> Meet:
-    """A driver that has planned a batch, another one that comes then, and how both end."""
+    """A driver suspended after it has planned a batch, and another one that starts then; the results of both."""
 
     def two_processes(layer: str, root: Path, batch: int, then: Run, **lease: Any) -> tuple[Ended, TableReport]:
         variables = {f"CDC_LAKE__LAKE__LEASE__{name.upper()}": str(value) for name, value in lease.items()}
@@ -612,7 +612,7 @@ def meet(request: pytest.FixtureRequest, run: Run, monkeypatch: pytest.MonkeyPat
             return Ended(first.ended(), "", first.said), second
 
     def one_process(layer: str, root: Path, batch: int, then: Run, **lease: Any) -> tuple[Ended, TableReport]:
-        monkeypatch.setattr(Lease, "_renew", lambda lease: None)  # a process that stands still renews nothing
+        monkeypatch.setattr(Lease, "_renew", lambda lease: None)  # a suspended process does not renew its lease
         seconds: list[TableReport] = []
         with reaching(f"{layer}.after_plan:batch={batch}", lambda: seconds.append(then())):
             first = run(layer, root, **lease).error
@@ -658,7 +658,7 @@ APPEND = {"CDC_LAKE__DEFAULTS__MERGE__MODE": "append", "CDC_LAKE__DEFAULTS__DELE
 
 @pytest.fixture
 def appended(landed: Path, tmp_path: Path) -> Path:
-    """A lake with bronze in it, whose silver is to have a row for each event."""
+    """A lake with bronze, whose silver will have one row per event."""
     return Path(shutil.copytree(landed, tmp_path / "lake"))
 
 

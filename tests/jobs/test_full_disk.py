@@ -13,14 +13,14 @@ from submitting import CHECKOUT
 from cdc_lake.demo.jobs import SMALL_JVM
 
 IN_A_NAMESPACE = ("unshare", "--mount", "--map-root-user")
-"""Whoever runs the tests may mount a disk there. It is gone with the process."""
+"""Whether the user who runs the tests may mount a disk at that place. The mount ends with the process."""
 NO_BYTES, SOME = 0, 65_536
-"""So that a run fails at once, and in the middle of a table."""
+"""Sizes at which a run fails at once, and in the middle of a table."""
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    """Where a process may mount a disk."""
+    """Whether a process may mount a disk, and where."""
     (tmp_path / "disk").mkdir()
     return tmp_path / "disk"
 

@@ -1,4 +1,4 @@
-"""Hostile records from a seed, under a heap of fixed size: no run fails, and no good record is lost."""
+"""Hostile records from a seed, with a fixed heap: no run fails, and no good record is lost."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ TOPICS = {"apicurio", "confluent", "glue", "bare", "csv", "string", "json"}
 def test_hostile_records_are_quarantined_and_good_ones_land(submit: Submit, seed: int, records: int) -> None:
     settings = {"FUZZ_SEED": str(seed), "FUZZ_RECORDS": str(records)}
 
-    # Of a machine that does nothing else, 20,000 records take two CPU minutes.
+    # 20,000 records take two CPU minutes on an idle machine.
     ended = submit("bronze", before=("--driver-memory", "640m"), job=FUZZ, seconds=1800, **settings)
 
     assert ended.code == 0, ended.said[-4000:]

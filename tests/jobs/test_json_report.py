@@ -1,4 +1,4 @@
-"""A run's report, for programs: the last line of what is printed, and a file."""
+"""A run's report for programs: the last line of the output, and a file."""
 
 import json
 import os
@@ -17,7 +17,7 @@ JOB = Path(__file__).with_name("cli_of_fakes.py")
 
 
 def run_without_spark_submit(lake: Path, *flags: str) -> Ended:
-    """As `cdc-lake run bronze` does: Python starts the JVM. Both streams go to one place, as in a scheduler's log."""
+    """Like `cdc-lake run bronze`: Python starts the JVM. Both streams go to the same file, as in a scheduler's log."""
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("CDC_LAKE")},
         "CDC_LAKE__LAKE__ROOT": str(lake),

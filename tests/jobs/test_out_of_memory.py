@@ -1,4 +1,4 @@
-"""A driver whose JVM runs out of memory ends with CDC-101, and reports the tables that were finished."""
+"""If a driver's JVM runs out of memory, it ends with CDC-101 and reports the finished tables."""
 
 import json
 import os

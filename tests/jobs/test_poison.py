@@ -1,4 +1,4 @@
-"""Records that are made to bring a reader down, under a heap and a worker of fixed size."""
+"""Records that are built to crash a reader, with a fixed heap and worker."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The JVM of a run that takes little."""
+"""The JVM of a run with few records."""
 
 import json
 import os
@@ -42,7 +42,7 @@ from cdc_lake.cli.app import execute
 class_archive.spark_home = lambda: Path(os.environ["SPARK_HOME"])
 execute("jars", "archive")
 """
-"""As the command does it, in another folder than this environment's."""
+"""Like the command, but in another folder than this environment's."""
 
 
 def run(command: Sequence[str], folder: Path, **variables: str) -> str:
@@ -70,7 +70,7 @@ def test_short_jvm_takes_default_options_then_user_options(tmp_path: Path) -> No
 
     sizes = [option for option in said["options"] if option.startswith("-XX:ReservedCodeCacheSize=")]
     assert set(SHORT_JVM.split()) <= set(said["options"])
-    assert sizes[-1] == "-XX:ReservedCodeCacheSize=100m"  # the last one counts
+    assert sizes[-1] == "-XX:ReservedCodeCacheSize=100m"  # the last option wins
     assert said["left"] == "-XX:ReservedCodeCacheSize=100m"
 
 
@@ -88,5 +88,5 @@ def test_session_starts_from_the_class_data_archive(tmp_path: Path) -> None:
     submitted = json.loads(run([str(home / "bin" / "spark-submit"), str(job)], tmp_path, **variables))
     for said in (start_session(tmp_path, **variables), submitted):
         assert str(home / ARCHIVE_FOLDER / "classes.jsa") in said["maps"]
-        assert said["loader"] == "app"  # the only one whose classes an archive holds
+        assert said["loader"] == "app"  # the only one whose classes an archive contains
     assert not set(SHORT_JVM.split()) & set(submitted["options"])

@@ -1,4 +1,4 @@
-"""Spark 4.1 takes a table through all layers. What else is run with it: docs/reference/compatibility.md."""
+"""Spark 4.1 takes a table through all layers. docs/reference/compatibility.md lists other tests with it."""
 
 import os
 import subprocess
@@ -54,7 +54,7 @@ def test_spark41_runs_all_layers_and_delta_rs_reads_the_tables(tmp_path: Path) -
         check=False,
     )
 
-    # Without a whole Java 17 it says so here, in the words of spark-env.sh: install one, and point JAVA_HOME at it.
+    # Without a complete Java 17, this fails with the message of spark-env.sh: install one, and set JAVA_HOME to it.
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stdout.splitlines()[-1].startswith("Spark 4.1.1, Scala 2.13")
     folder = TABLE.replace(".", "/")

@@ -1,4 +1,4 @@
-"""What a job says and how it ends: called in this process, or, where that matters, submitted as anyone would.
+"""Messages and exit codes of jobs: called in this process, or submitted if the process matters.
 
 Bronze is submitted in test_json_report.py, silver in test_faults.py, and all layers in test_elsewhere_slice.py.
 """
@@ -33,7 +33,7 @@ MANIFEST = "META-INF/MANIFEST.MF"
 
 @pytest.fixture
 def closed_port() -> int:
-    """A port of this machine on which nobody listens."""
+    """A port of this machine without a server."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -219,7 +219,7 @@ def test_help_works_without_spark(layer: str, what: str) -> None:
 
 @pytest.fixture
 def own_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Spark's jars in a cache of the test's own, and the settings that make spark-submit take them from there."""
+    """Spark's jars in a separate cache, and the settings that make spark-submit use them."""
     cache = tmp_path / "jars"
     for jar in spark_jars():
         place = jar.path(cache)
@@ -264,7 +264,7 @@ def test_damaged_jar_exits_2_and_is_named(submit: Submit, own_jars: dict[str, st
 
 def test_missing_jars_exit_2_and_name_the_fix(submit: Submit, tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
-    shutil.copy(spark_home() / "conf" / "spark-env.sh", tmp_path / "conf")  # says which Java, where there is none
+    shutil.copy(spark_home() / "conf" / "spark-env.sh", tmp_path / "conf")  # names the missing Java
 
     done = submit("silver", "--table", "t", SPARK_CONF_DIR=str(tmp_path / "conf"))
 
@@ -276,7 +276,7 @@ def test_missing_jars_exit_2_and_name_the_fix(submit: Submit, tmp_path: Path) ->
 @pytest.mark.deep
 def test_wrong_java_version_exits_2_and_names_the_right_one(submit: Submit, tmp_path: Path) -> None:
     job = tmp_path / "silver.py"
-    # Java overrules a -D for this property, so the running one is made to say so.
+    # Java sets this property itself and ignores -D, so the test changes the check's value instead.
     job.write_text(
         "import runpy\n"
         "from pyspark import SparkContext\n"
@@ -314,7 +314,7 @@ def test_hudi_catalog_instead_of_delta_catalog_exits_2(submit: Submit) -> None:
 def test_broken_delta_version_exits_2_and_names_the_reason(
     submit: Submit, own_jars: dict[str, str], tmp_path: Path
 ) -> None:
-    """The right one, which says that it is the other."""
+    """The right Java, which reports another version."""
     jar = jar_of("delta-spark", own_jars)
     right = jar.rename(tmp_path / "right.jar")
     with zipfile.ZipFile(right) as read, zipfile.ZipFile(jar, "w") as written:

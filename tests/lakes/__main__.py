@@ -1,4 +1,4 @@
-"""`python -m tests.lakes`: put a lake away as this version writes it. See CONTRIBUTING.md."""
+"""`python -m tests.lakes`: write a lake of the current version to an archive. See CONTRIBUTING.md."""
 
 import argparse
 import gzip
@@ -28,7 +28,7 @@ _LAYERS: Final = ("_schemas", "bronze", "side", "side_hudi_cow", "silver", "silv
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the lake, put it into an archive, and say what it remembers."""
+    """Create the lake, write it to an archive, and print the entries of its side tables."""
     parser = argparse.ArgumentParser("python -m tests.lakes", description="Put a lake away as this version writes it.")
     parser.add_argument("name", nargs="?", default=version("cdc-lake"), help="the archive's; else the version")
     file = KEPT / f"{parser.parse_args(arguments).name}.tar.gz"
@@ -67,7 +67,7 @@ def make(spark: SparkSession, root: Path) -> None:
 
 
 def remembered(root: Path) -> Iterator[str]:
-    """What each side table holds, a line per entry."""
+    """The entries of each side table, one per line."""
     for log in sorted(root.glob("side*/**/_delta_log")):
         for entry in DeltaTable(str(log.parent)).to_pyarrow_table().to_pylist():
             said = {name: value for name, value in entry.items() if value not in (None, [])}
@@ -75,7 +75,7 @@ def remembered(root: Path) -> Iterator[str]:
 
 
 def put_away(root: Path, file: Path) -> None:
-    """Write what a later run needs of the lake into an archive that says nothing of whoever made it."""
+    """Write the files that a later run needs to an archive without information about its author."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with (
         file.open("wb") as raw,

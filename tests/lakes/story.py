@@ -1,4 +1,4 @@
-"""What has happened to the tables of a kept lake when it is put away: half of everything that silver must remember.
+"""The events of a kept lake before it is archived: half of every case that silver must remember.
 
 Every archive in tests/fixtures/lakes holds this very story, so it must stay as it is: an archive that is to hold more
 needs a story of its own.
@@ -20,10 +20,10 @@ Deletes = Literal["hard", "soft"]
 DELETES: Final[Sequence[Deletes]] = ("hard", "soft")
 COLUMNS: Final = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
 UNSENT: Final = PLACEHOLDER
-"""What stands in place of a `body` that the source did not send."""
+"""The placeholder of a `body` that the source did not send."""
 POSITIVE: Final = {"name": "positive", "holds": "n > 0", "on_fail": "reject"}
 _DAYS: Final = 36_500.0
-"""For so long a lake's memory lasts, however old the archive is."""
+"""Retention of the side tables, longer than the age of any archive."""
 
 
 class Table:
@@ -44,11 +44,11 @@ class Table:
         self.topic = Topic(COLUMNS, registry=registry, table=self.name)
 
     def batches(self) -> list[list[Record]]:
-        """The records that the lake holds, as they were landed and folded; to be asked for once, before any other."""
+        """The records of the lake, in the order of landing; read them once, before others."""
         raise NotImplementedError
 
     def change(self, lsn: int, op: str, key: int = 0, n: int | None = None, body: str = "", **more: Any) -> Record:
-        """A change at a place of the source's log; of no truncate or delete without `n` the row is told.
+        """A change at a position of the source's log. Truncates, and deletes without `n`, have no row.
 
         Args:
             body: one that names the row and `n` unless given.
@@ -74,7 +74,7 @@ class Table:
 
 
 class Stock(Table):
-    """Its rows were truncated, another was deleted, and a snapshot has begun that will lack one."""
+    """A table whose rows were truncated, a deleted row, and a snapshot that has begun and will lack one row."""
 
     kind = "stock"
     settings: Mapping[str, Any] = {"deletes": {"missing_after_snapshot": True}}
@@ -103,7 +103,7 @@ class Stock(Table):
 
 
 class Parts(Table):
-    """Keys were changed, and of each change only one half has arrived: the other partition is behind."""
+    """A table with key changes of which only one half has arrived, because the other partition is behind."""
 
     kind = "parts"
     partitions = 2
@@ -124,7 +124,7 @@ class Parts(Table):
                 self.moved_here(210, 12, 12, since=2, partition=1),
                 self.moved_here(220, 13, 13, since=6, partition=1),
                 *self.moved_away(230, 13, 14, partition=1),
-                self.change(240, "u", 3, -3, partition=0),  # rejected: the row keeps what it had
+                self.change(240, "u", 3, -3, partition=0),  # rejected: the row does not change
                 self.change(250, "d", 4, partition=1),
                 self.topic.tombstone(4, partition=1),
                 self.change(260, "c", 5, -5, partition=1),  # rejected: there is no row
@@ -133,7 +133,7 @@ class Parts(Table):
 
 
 class Tables:
-    """The lake's tables, of each kind one with hard and one with soft deletes, and the servers as they were."""
+    """The lake's tables, of each kind one with hard and one with soft deletes, and the servers' state."""
 
     def __init__(self) -> None:
         self.broker = FakeBroker()

@@ -1,4 +1,4 @@
-"""`python -m tests.mutations --by-test`: which tests of `make test` notice each broken rule.
+"""`python -m tests.mutations --by-test`: list the tests of `make test` that fail for each broken rule.
 
 A rule that a test names is tried on that test's file; one that a log of the kit names, on the files that fold logs by
 Spark, until the first of them notices.
@@ -27,7 +27,7 @@ _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0 if a test notices each, else 1."""
+    """Exit code 0 if a test fails for each broken rule, else 1."""
     parser = argparse.ArgumentParser("python -m tests.mutations", description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PATCHES)}; all when left out")
     parser.add_argument("--by-test", action="store_true", required=True, help="list the tests that notice")

@@ -1,4 +1,4 @@
-"""A copy of the project in which one rule is broken, and what is run in it."""
+"""A copy of the project in which one rule is broken, and commands to run in it."""
 
 import os
 import shlex
@@ -31,7 +31,7 @@ def broken_copy(folder: Path, name: str) -> Path:
 
 
 def caught_by(patch: Path) -> tuple[str, list[str]]:
-    """What notices it, from the patch's second line: `pytest` or `conformance`, and the arguments."""
+    """The command that must fail, from the patch's second line: `pytest` or `conformance`, and the arguments."""
     heading, command = patch.read_text(encoding="utf-8").splitlines()[1].split(": ", 1)
     assert heading == "Caught by"
     tool, *arguments = shlex.split(command)
@@ -39,7 +39,7 @@ def caught_by(patch: Path) -> tuple[str, list[str]]:
 
 
 def run(project: Path, module: str, arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    """Run a module of the copy."""
+    """Run a module in the copy."""
     environment = os.environ | {
         "PYTHONPATH": str(project),
         "SPARK_LOCAL_IP": "127.0.0.1",

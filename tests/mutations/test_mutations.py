@@ -1,6 +1,6 @@
-"""Each rule that matters, broken on purpose in a copy of the project: something named must notice.
+"""Each important rule, broken on purpose in a copy of the project: a named test must fail.
 
-A patch beside this file says in its first lines which rule it breaks and what notices it: a log of the conformance kit
+The first lines of each patch name the rule that it breaks and the check that must fail: a log of the conformance kit
 or a test. The same logs and tests pass without the patch. These are the rules that need Spark; those of the fold are
 broken in `tests/rules/test_broken_rules.py`.
 """
@@ -13,7 +13,7 @@ import pytest
 from .broken import CHECKOUT, PATCHES, broken_copy, caught_by, copy_of_the_project, run
 
 QUICK = ("placeholders-are-stored",)
-"""What is tried with every change."""
+"""The broken rules that run with every change."""
 
 
 def noticed(project: Path, name: str) -> "subprocess.CompletedProcess[str]":
@@ -43,7 +43,7 @@ def test_unbroken_copy_passes_all_named_tests(tmp_path: Path, name: str) -> None
 
 @pytest.mark.parametrize("name", PATCHES)
 def test_every_patch_applies_to_the_code(name: str) -> None:
-    """Most are tried rarely: that one does not fit any more must not wait until then."""
+    """Most patches run rarely, so check with every change that they still apply."""
     subprocess.run(["git", "apply", "--check", PATCHES[name]], cwd=CHECKOUT, check=True)
     tool, (named, *_) = caught_by(PATCHES[name])
     if tool == "pytest":

@@ -19,17 +19,17 @@ _FOLDERS = ("tests/columns", "tests/engines", "tests/conformance")
 _ENVIRONMENTS = {"3.5": CHECKOUT / ".venv", "4.1": CHECKOUT / ".cdc_lake" / "spark41"}
 _TABLE_TYPES = ("delta", "hudi-cow", "hudi-mor")
 _KIT = ("K*", "N*", "T*", "missing-*", "--deletes", "hard", "--shape", "envelope", "--split", "none")
-"""Keys, names, values that were not sent, missing rows: what differs most from engine to engine."""
+"""Logs of keys, names, values that were not sent, and missing rows, which differ most between engines."""
 
 _SUBMIT = (
     "--master local[2] --conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN "
     "pyspark-shell"
 )
-"""Of the kit, as of the tests (tests/conftest.py): compiling so many plans takes longer than running them."""
+"""For the kit and for the tests (tests/conftest.py): compiling so many plans takes longer than running them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0 if everything passed, else 1; the page is written either way."""
+    """Exit code 0 if everything passed, else 1; the page is written in both cases."""
     parser = argparse.ArgumentParser("python -m tests.profiles", description=__doc__)
     parser.add_argument("profiles", nargs="*", metavar="PROFILE", help=f"of {', '.join(PROFILES)}; all when left out")
     parser.add_argument("--only", action="append", metavar="FILE", help="a file of tests, or `kit`; all when left out")
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(name: str, only: Sequence[str] | None) -> dict[str, Count]:
-    """What passed and failed with a profile: by the name of a file of tests, and by table type of the kit."""
+    """Passed and failed counts with a profile: by test file, and by table type of the kit."""
     files = [*_FOLDERS] if only is None else [file for file in only if file != "kit"]
     found = _tests(name, files) if files else {}
     if only is None or "kit" in only:
@@ -82,7 +82,7 @@ def _kit(name: str, table_type: str) -> dict[str, Count]:
 
 
 def _in_environment(name: str, command: Sequence[str]) -> str:
-    """Run a program of the profile's environment, in which its Spark has its jars; what it printed."""
+    """Run a program of the profile's environment, in which Spark has its jars; its output."""
     folder = _ENVIRONMENTS[PROFILES[name].line]
     programs = folder / "bin"
     conf = CHECKOUT / ".cdc_lake" / "profiles" / name / "conf"

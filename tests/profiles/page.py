@@ -1,4 +1,4 @@
-"""docs/reference/compatibility.md: which versions go together, what was run with them, and what is refused."""
+"""docs/reference/compatibility.md: versions that work together, test results, and rejected versions."""
 
 import json
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ _NONE = "-"
 
 
 class Count(NamedTuple):
-    """How many tests or logs passed, and how many did not."""
+    """Number of tests or logs that passed and that failed."""
 
     passed: int
     failed: int
 
 
 Results = dict[str, dict[str, Count]]
-"""By profile, then by file of tests or `kit <table type>`."""
+"""By profile, then by test file or `kit <table type>`."""
 
 
 class Release(NamedTuple):
@@ -44,29 +44,29 @@ _RELEASES = (
         "3.3.0-amzn-2",
         "0.15.0-amzn-7",
         "emr7",
-        "Delta only, never tried: leave Hudi's jar out",
+        "Delta only, not tested: remove Hudi's jar",
     ),
     Release("emr-7.11.0", "3.5.6-amzn-0", "3.3.2-amzn-0", "1.0.2-amzn-0", "emr7", ""),
     Release("emr-7.12.0", "3.5.6-amzn-1", "3.3.2-amzn-1", "1.0.2-amzn-1", "emr7", ""),
     Release("emr-7.13.0", "3.5.6-amzn-2", "3.3.2-amzn-2", "1.0.2-amzn-2", "emr7", ""),
     Release(
-        "emr-spark-8.0.0", "4.0.2-amzn-0", "4.0.0-amzn-1", "1.1.0-amzn-0", None, "refused: Spark 4.0 was never tried"
+        "emr-spark-8.0.0", "4.0.2-amzn-0", "4.0.0-amzn-1", "1.1.0-amzn-0", None, "rejected: Spark 4.0 was not tested"
     ),
 )
 _UNSUPPORTED = (
     (
         "Hudi on `spark41`",
-        "no bundle of Hudi that works with Spark 4.1 was to be had: that of 1.2.0 fails (above), 1.2.1 was never run "
-        "here. A table that the settings hold in Hudi is refused, and tests of such tables are left out; those of the "
-        "catalogs, whose lake holds some, are among them.",
+        "no available bundle of Hudi works with Spark 4.1: that of 1.2.0 fails (see above), and 1.2.1 was not tested. "
+        "Jobs reject tables with `format: hudi`, and tests of such tables do not run with this profile. These include "
+        "the tests of the catalogs, whose lake has Hudi tables.",
     ),
-    ("Spark 4.0 and 4.2", "refused, because nothing was run with them. Delta Lake has releases for both."),
+    ("Spark 4.0 and 4.2", "rejected, because they were not tested. Delta Lake has releases for both."),
     (
-        "A Hudi table that a newer Hudi has written",
-        "Hudi 1.0.2 writes table version 8, 1.2.0 version 9. The first write of 1.2.0 makes a table of version 8 one "
-        "of version 9, which 1.0.2 does not know: a job with 1.0.2 then refuses it. Move all jobs of a lake at once.",
+        "Hudi tables that a newer Hudi wrote",
+        "Hudi 1.0.2 writes table version 8, and 1.2.0 writes version 9. The first write of 1.2.0 upgrades a table from "
+        "version 8 to 9, and jobs with 1.0.2 then reject it. Upgrade all jobs of a lake at once.",
     ),
-    ("`make demo` and the end-to-end tests", "run with `emr7` only."),
+    ("`make demo` and the end-to-end tests", "these run with `emr7` only."),
     (
         "pandas 3",
         "PySpark 3.5 does not work with it. cdc_lake depends on a pandas older than 3, with every Spark.",
@@ -75,7 +75,7 @@ _UNSUPPORTED = (
 
 
 def read_results() -> Results:
-    """What was counted last."""
+    """The results of the last run."""
     if not RESULTS.is_file():
         return {}
     read = json.loads(RESULTS.read_text(encoding="utf-8"))
@@ -83,13 +83,13 @@ def read_results() -> Results:
 
 
 def write_results(results: Results) -> None:
-    """Keep what was counted, in an order that a difference can be read in."""
+    """Store the results in a fixed order, so that diffs are readable."""
     text = json.dumps({name: results[name] for name in PROFILES if name in results}, indent=2, sort_keys=True)
     RESULTS.write_text(text + "\n", encoding="utf-8")
 
 
 def page(results: Mapping[str, Mapping[str, Count]]) -> str:
-    """The page. Nothing in it depends on when it was made."""
+    """The page. It does not depend on the time of the run."""
     return "\n".join(
         (_HEAD, *_profiles(), _EMR, *_releases(), _RAN, *_ran(results), _BROKEN, *_broken(), _TAIL, *_not())
     )
@@ -99,16 +99,16 @@ _HEAD = """# Compatibility
 
 <!-- Written by `make test-profiles`; `python -m tests.docs.pages` writes it without running tests. -->
 
-A profile is a set of versions that the suites below were run with. The Spark that is installed chooses it; where two
-profiles have the same Spark, `CDC_LAKE_PROFILE` names the one whose jars are meant. There is one code base: what is
-called otherwise in another version is in `cdc_lake/spark/versions.py`.
+A profile is a set of versions that were tested together with the suites below. The installed Spark determines the
+profile; if two profiles have the same Spark, set `CDC_LAKE_PROFILE`. The code is the same for all profiles, except for
+the names in `cdc_lake/spark/versions.py`.
 """
 _EMR = f"""
-Java is {JAVA_VERSION} everywhere. Spark 4 does not start on the small Java that `make setup` brings along, which lacks
-the module `jdk.incubator.vector`: it wants a whole one (Debian: `openjdk-{JAVA_VERSION}-jre-headless`). `make demo` and
-all that runs on Spark 3.5 do without.
+All profiles use Java {JAVA_VERSION}. Spark 4 does not start on the small Java that `make setup` installs, which lacks
+the module `jdk.incubator.vector`. It needs a complete one (Debian: `openjdk-{JAVA_VERSION}-jre-headless`). `make demo`
+and everything else on Spark 3.5 does not need it.
 
-To work with a profile that is not the installed Spark's own:
+To use another profile than the default one of the installed Spark:
 
 ```sh
 cdc-lake jars fetch --profile spark35-hudi12 --conf my-conf
@@ -117,30 +117,29 @@ export CDC_LAKE_PROFILE=spark35-hudi12 SPARK_CONF_DIR=my-conf
 
 ## On Amazon EMR
 
-There the builds of Amazon are used, and our jars of Delta Lake and Hudi stay away.
+On EMR, jobs use Amazon's builds of Delta Lake and Hudi, not the jars that cdc_lake ships.
 """
 _RAN = """
-No suite was run on EMR. These releases pair Spark 3.5.6 with Delta Lake 3.3.2, which in the open-source builds is a
-broken pair (below). Whether Amazon's builds have that fault is not known here. They are accepted all the same, because
-cdc_lake uses none of the three commands that fail: it writes Delta tables by path, which is right with the open-source
-builds, too. In code of your own try the commands first.
+No suite was run on EMR. These releases combine Spark 3.5.6 with Delta Lake 3.3.2, and the open-source builds of this
+pair are [broken](#refused-versions). It is not known whether Amazon's builds have the same fault. cdc_lake accepts
+them, because it does not use the three commands that fail: it writes Delta tables by path, which works with the
+open-source builds too. If your own code uses these commands, test them first.
 
 ## Test results
 
-Tests that passed, by file; and logs of the [conformance kit](conformance.md): those of keys, of names, of values that
-were not sent and of missing rows, with hard deletes, as envelopes, in one batch.
+The table has the number of passed tests by file, and of passed logs of the [conformance kit](conformance.md): the logs
+of keys, names, values that were not sent, and missing rows, with hard deletes, as envelopes, in one batch.
 """
 _BROKEN = """
 ## Refused versions
 
-A job looks at the versions and settings of its session before it does anything. It ends with exit code 2 (CDC-202) if
-they are one of these. What a vendor adds to a version (`-amzn-2`) is left out when it is compared. Amazon's builds of
-Delta Lake and Hudi for Spark 4.1 (EMR 8.1 and 8.2) pass with a warning: they were never tried, and it is not known
-whether they have these faults.
+Before a job does anything, it checks the versions and settings of its session, and exits with 2 (CDC-202) if they are
+listed here. Vendor suffixes (`-amzn-2`) are ignored. Amazon's builds of Delta Lake and Hudi for Spark 4.1 (EMR 8.1 and
+8.2) are accepted with a warning: they were not tested, and it is not known whether they have these faults.
 """
 _TAIL = """
-Spark itself dies of a Java that is too new, before a job could say so. In an environment of `make setup`,
-`spark-env.sh` says it first, if that Java has a file `release`.
+If Java is too new, Spark crashes before a job can report it. In an environment of `make setup`, `spark-env.sh` reports
+it first, if that Java has a file `release`.
 
 ## Unsupported
 """

@@ -1,1 +1,1 @@
-"""The recorder: one small story of changes, told to a database once for each converter, framing and shape."""
+"""The recorder: a short series of changes, made in a database once for each converter, frame and shape."""

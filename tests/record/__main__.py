@@ -1,4 +1,4 @@
-"""`python -m tests.record`: record anew what real converters send. See CONTRIBUTING.md."""
+"""`python -m tests.record`: record the bytes that real converters send. See CONTRIBUTING.md."""
 
 import argparse
 import json
@@ -33,12 +33,12 @@ _TIMEOUT_SECONDS: Final = 30.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Record what is asked for, and say what was written."""
+    """Record the selected converters, and print what was written."""
     parser = argparse.ArgumentParser("python -m tests.record", description="Record what real converters send.")
     parser.add_argument("names", nargs="*", default=["*"], help="those to record, as patterns; else all")
     names = parser.parse_args(arguments).names
     chosen = [one for one in RECORDINGS if any(fnmatchcase(one.name, name) for name in names)]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))  # past no `finally`: servers are running
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))  # without `finally`, because servers are running
     with_other = not all(one.is_embedded for one in chosen)
     with (
         tempfile.TemporaryDirectory(prefix="cdc_lake-record-") as work,
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def record(recording: Recording, shape: Shape, endpoints: Mapping[str, str], connect: str) -> dict[str, Any]:
-    """Tell the story once, and return all that arrived and the schemas of it.
+    """Make the changes once, and return all records that arrived and their schemas.
 
     Args:
         endpoints: the stack's addresses.
@@ -120,7 +120,7 @@ def _tell(source: psycopg.Connection, changes: Sequence[Change]) -> None:
 
 
 def _arrived(kafka: str, shape: Shape, changes: Sequence[Change]) -> list[tuple[str, Message]]:
-    """All records of both topics with what they are called, once as many as expected are there; table by table."""
+    """All records of both topics with their names, once the expected number has arrived; table by table."""
     found: list[tuple[str, Message]] = []
     for table in TABLES:
         names = [name for change in changes if f"public.{change.table}" == table for name in change.arriving(shape)]
@@ -166,7 +166,7 @@ def _record(recording: Recording, name: str, message: Message) -> dict[str, Any]
 
 @contextmanager
 def _database(dsn_admin: str) -> Iterator[str]:
-    """A database that goes again, and with it the slot of its connector."""
+    """A temporary database; the slot of its connector is dropped with it."""
     with psycopg.connect(dsn_admin, autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {PREFIX}".encode())
         try:
@@ -179,7 +179,7 @@ def _database(dsn_admin: str) -> Iterator[str]:
 
 
 def _forget_topics(kafka: str) -> None:
-    """Delete them, so that offsets begin at 0 again."""
+    """Delete the topics, so that offsets begin at 0 again."""
     admin, topics = AdminClient({"bootstrap.servers": kafka}), {f"{PREFIX}.{table}" for table in TABLES}
     for deleted in admin.delete_topics(list(topics)).values():
         deleted.result()

@@ -1,4 +1,4 @@
-"""What is recorded: converters, and how they are set."""
+"""The converters to record, and their settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from .story import Shape
 
 @dataclass(frozen=True)
 class Recording:
-    """A converter and how it is set.
+    """A converter and its settings.
 
     Args:
         about: the converter, and what is out of the ordinary.

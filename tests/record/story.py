@@ -1,4 +1,4 @@
-"""The tables, and the changes of them that every recording tells of."""
+"""The tables of every recording, and the changes of their rows."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ TABLES: Final = ("public.item", "public.label")
 
 @dataclass(frozen=True)
 class Change:
-    """SQL of one transaction, and what arrives because of it.
+    """SQL of one transaction, and the records that it causes.
 
     Args:
         names: what each record is called, in an envelope's stream; a flattened one has no tombstones and no truncates.
@@ -23,7 +23,7 @@ class Change:
     table: str = "item"
 
     def arriving(self, shape: Shape) -> list[str]:
-        """The names of those that arrive."""
+        """The names of the records that arrive."""
         return [name for name in self.names if shape == "envelope" or name.split()[-1] not in ("tombstone", "truncate")]
 
 

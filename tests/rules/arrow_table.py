@@ -1,4 +1,4 @@
-"""Silver as a dict, like `rules.table`, folded by `fold.arrow` and `fold.key_changes` as silver does."""
+"""Silver as a dict, like `rules.table`, folded by `fold.arrow` and `fold.key_changes` as in silver."""
 
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -44,13 +44,13 @@ STREAM = pa.schema(
     ]
 )
 _LAST = "~"
-"""A key behind all others."""
+"""A key that sorts after all others."""
 _MARKERS = ("first", "first_in_data_collection", "last", "last_in_data_collection")
 Row = dict[str, Any]
 
 
 class ArrowTable(Settled):
-    """A table that is folded batch by batch; all of its columns but `n` may be large."""
+    """A table that is folded batch by batch; all of its columns except `n` may be large."""
 
     def __init__(self, columns: Sequence[str], **settings: Any) -> None:
         super().__init__(columns, **settings)
@@ -60,7 +60,7 @@ class ArrowTable(Settled):
         self._rows: dict[str, Row] = {}
         self._memory: dict[str, Row] = {}
         self._lifetimes: dict[str, dict[str, tuple[str, key_changes.EndedLifetime, Row]]] = {}
-        """By key, those that its key changes ended, by name: the change, what it left, and the values."""
+        """By key: its lifetimes that key changes ended, by key change, with the values that each left."""
         self._happened = TableEvents()
 
     def take(self, batch: Sequence[Record]) -> None:
@@ -80,7 +80,7 @@ class ArrowTable(Settled):
         self._write(pieces, refold)
 
     def rows(self) -> dict[Hashable, tuple[Any, ...]]:
-        """By key: values, whether it is deleted, the columns that were never sent, op, place, order."""
+        """By key: values, whether it is deleted, the columns that were never sent, op, log position, order."""
         return {self._keys[key]: self._row(row) for key, row in self._rows.items()}
 
     def _row(self, row: Row) -> tuple[Any, ...]:
@@ -102,7 +102,7 @@ class ArrowTable(Settled):
     def _fold(
         self, batch: Sequence[Record], of_all: Sequence[Event], start: State, refold: Iterable[str] = ()
     ) -> list[Row]:
-        """The pieces of the batch; of the keys that are folded again, of all of the log."""
+        """The pieces of the batch; for refolded keys, of the whole log."""
         rules = Rules(
             self._large,
             self._is_hard,
@@ -123,7 +123,7 @@ class ArrowTable(Settled):
             for key, row in held.items()
             if of_all or key in keys
         ]
-        # The last run of a stream may go on, so that it is not decided by index arithmetic: none of these is the last.
+        # The last run of a stream may continue, so index arithmetic skips it: none of these is the last.
         last = event_row((0, 0, 0, 0), reference.Event("d")) | {"key": _LAST}
         pieces = folded([*(_in_stream(row) for row in stored), *events, last], rules, size=1000)
         return [piece for piece in pieces if piece["key"] != _LAST]
@@ -138,7 +138,7 @@ class ArrowTable(Settled):
         return row
 
     def _again(self, pieces: Iterable[Row]) -> set[str]:
-        """The keys to fold again."""
+        """The keys to refold."""
         known = {key_change for key_change, *_ in self._ended()}
         asked = {piece["key"] for piece in pieces if piece["is_out_of_order"]} | {
             piece["key"]
@@ -200,7 +200,7 @@ class ArrowTable(Settled):
         log_position = tuple(piece["log_position"].values())
         name = json.dumps([piece["key_change"], log_position])
         lifetimes = self._lifetimes.setdefault(piece["key"], {})
-        if name in lifetimes:  # several records hold its values
+        if name in lifetimes:  # several records have its values
             values |= lifetimes[name][2]
         markers = {column: repr(value) for column, value in values.items()}
         lifetimes[name] = (
@@ -210,7 +210,7 @@ class ArrowTable(Settled):
         )
 
     def _remember(self, key: str, row: Row) -> None:
-        """Keep what the table and its side table can hold, and nothing else."""
+        """Keep only what the table and its side table can store."""
         moved_by = row["moved_by"] if row["missing"] else None
         self._rows.pop(key, None)
         self._memory.pop(key, None)
@@ -225,7 +225,7 @@ class ArrowTable(Settled):
 
 
 def event_row(log_position: tuple[Any, ...], event: reference.Event) -> Row:
-    """An event as silver hands it over."""
+    """An event in silver's form."""
     unsent = [name for name, value in (event.values or {}).items() if value is reference.UNSENT]
     is_upsert = event.op in UPSERTS
     return {
@@ -248,7 +248,7 @@ def event_row(log_position: tuple[Any, ...], event: reference.Event) -> Row:
 
 
 def key_change_name(key_change: reference.Move) -> str:
-    """The name of a key change as `events.moves.key_change_id` makes it."""
+    """The id of a key change, as `silver.key_changes.key_change_id` computes it."""
     if key_change.position is not None:
         return json.dumps({"domain": key_change.domain, "position": key_change.position, "ts_ms": key_change.ts_ms})
     time = {} if key_change.ts_ms is None else {"ts_ms": key_change.ts_ms}
@@ -269,7 +269,7 @@ def folded(rows: Iterable[Row], rules: Rules, *, size: int) -> list[Row]:
 
 
 def _in_stream(stored: Row) -> Row:
-    """A row of silver, or a memory, as silver hands it over."""
+    """A row of silver, or a side table entry, in silver's form."""
     return {"is_streaming": False, "is_new": False, "unsent": stored.get("missing", []), **stored}
 
 

@@ -1,7 +1,7 @@
 """Silver as a dict: batches of events folded into stored states by `fold.rules.step`.
 
-Between two batches it keeps what a table and its side table keep. A key is folded again from all events if a batch has
-one at or before the last that was considered, or a key change whose name an earlier batch had, too.
+Between two batches it keeps what a table and its side table store. A key is refolded from all events if a batch has
+one at or before the last that was considered, or a key change whose id an earlier batch had too.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ Record = tuple[LogPosition, reference.Event]
 
 
 class Settled:
-    """What a table is told at its start.
+    """The settings of a table.
 
     Args:
         columns: those outside the key.
@@ -52,7 +52,7 @@ class Table(Settled):
         self._lifetimes: dict[Hashable, list[tuple[Key, Lifetime]]] = {}
         self._table_events: list[Event] = []
         self._start = State()
-        """What is known of a key that has had no event of its own."""
+        """The state of a key without events of its own."""
 
     def take(self, batch: Sequence[Record]) -> None:
         """Fold a batch, in any order, into the table."""
@@ -91,7 +91,7 @@ class Table(Settled):
             self._store(key, state, has_own=key in own or key in refold)
 
     def rows(self) -> dict[Key, tuple[Any, ...]]:
-        """By key: values, whether it is deleted, the columns that were never sent, op, place, order."""
+        """By key: values, whether it is deleted, the columns that were never sent, op, log position, order."""
         return {key: self._row(state) for key, state in self._states.items() if state.has_row}
 
     @staticmethod
@@ -100,7 +100,7 @@ class Table(Settled):
         return first is not None and state.seen_at is not None and first <= state.seen_at
 
     def _is_named_before(self, event: Event) -> bool:
-        """Whether rows may have what an earlier key change of that name left, and this may be another change."""
+        """Whether rows may have inherited from an earlier key change with that id, while this may be another change."""
         return (
             event.op == "d"
             and isinstance(event.key_change, reference.Move)
@@ -116,7 +116,7 @@ class Table(Settled):
                 self._lifetimes.setdefault(left.key_change, []).append((key, left))
 
     def _take_whole_table(self, batch: Sequence[Record]) -> tuple[list[Event], bool]:
-        """The new whole-table events, and whether all keys are folded again."""
+        """The new whole-table events, and whether all keys are refolded."""
         new = [event_of(log_position, event) for log_position, event in batch if event.op == TRUNCATE]
         ends = list(reference.snapshot_ends(self._log)) if self._removes_missing else []
         known = {(event.log_position, event.since) for event in self._table_events if event.op == MISSING}
@@ -148,7 +148,7 @@ class Table(Settled):
             self._lifetimes[key_change] = [one for one in left if one[0] not in keys]
 
     def _inherit(self, changed: dict[Key, State]) -> None:
-        """Give rows the values that a key change left to them: those that came with this batch, and those that wait."""
+        """Give rows the values that a key change left to them: rows of this batch, and waiting rows."""
         for left in self._lifetimes.values():
             left.sort(key=lambda one: one[1].log_position)
         waiting = {
@@ -165,7 +165,7 @@ class Table(Settled):
                     changed[key] = state
 
     def _values(self, name: str, key_change: Hashable, seen: tuple[Lifetime, ...]) -> list[Any]:
-        """What a key change may have left of a column: with a position the first lifetime's value, else any one's."""
+        """The values of a column that a key change may have left: with a position the first, otherwise any."""
         values: list[Any] = []
         for _, left in self._lifetimes.get(key_change, ()):
             if any(left is one for one in seen):
@@ -177,7 +177,7 @@ class Table(Settled):
         return values
 
     def _store(self, key: Key, state: State, *, has_own: bool) -> None:
-        """Keep what the table and its side table can hold, and nothing else."""
+        """Keep only what the table and its side table can store."""
         if self._empties and not state.is_live:
             state.values = {}
         if not state.has_row:
@@ -186,7 +186,7 @@ class Table(Settled):
             state.moved_by = None
         is_told = state.op == TRUNCATE and state.seen_at == self._start.seen_at
         if not state.has_row and (is_told or (not has_own and key not in self._states)):
-            self._states.pop(key, None)  # the truncate itself is remembered, once for all keys
+            self._states.pop(key, None)  # the truncate itself is stored once for all keys
         else:
             self._states[key] = state
 
@@ -201,7 +201,7 @@ class Table(Settled):
 def batches_as_seen(
     events: Mapping[int, reference.Event], cut: Iterable[Iterable[int]], due: Mapping[int, int | None]
 ) -> list[list[Record]]:
-    """The events that silver sees, batch by batch.
+    """The events that silver reads, batch by batch.
 
     Args:
         events: by number, in the order of arrival.
@@ -230,7 +230,7 @@ def batches_as_seen(
 
 
 def event_of(log_position: LogPosition, event: reference.Event) -> Event:
-    """An event of the reference as the rules take it."""
+    """An event of the reference in the rules' form."""
     is_streaming = event.op in ("c", "u", "d", TRUNCATE) and not event.is_snapshot
     sent = {name: value for name, value in (event.values or {}).items() if value is not reference.UNSENT}
     return Event(

@@ -30,7 +30,7 @@ WHOLE = 1_000_000
 
 
 def stored_rows(pieces: Iterable[Row]) -> list[Row]:
-    """What the next batch reads of what these pieces were written as."""
+    """The rows that the next batch reads after these pieces were written."""
     found = []
     for piece in pieces:
         if piece["role"] != ROW_PIECE:
@@ -46,7 +46,7 @@ def stored_rows(pieces: Iterable[Row]) -> list[Row]:
 
 
 def two_batches(seed: int) -> tuple[list[Row], list[Row], Rules]:
-    """Two batches of a random log: the first, the second upon what the first leaves, and the rules to fold them by."""
+    """Two batches of a random log: the first, the second after the first's result, and the rules to fold them by."""
     rng = random.Random(seed)
     log = random_log(rng, 12, breaks_off=rng.random() < 0.5)
     start = rng.choice((State(), State(op="t", order=Order([0], "source", 0))))
@@ -61,13 +61,13 @@ def two_batches(seed: int) -> tuple[list[Row], list[Row], Rules]:
 
 
 def depends_on_size(seed: int) -> bool:
-    """Whether the pieces are others when the stream comes in small batches."""
+    """Whether the pieces differ if the stream comes in small batches."""
     *streams, rules = two_batches(seed)
     return any(folded(rows, rules, size=size) != folded(rows, rules, size=WHOLE) for rows in streams for size in (1, 7))
 
 
 def depends_on_index_arithmetic(seed: int) -> bool:
-    """Whether the pieces are others when every event goes through `step`."""
+    """Whether the pieces differ if every event goes through `step`."""
     *streams, rules = two_batches(seed)
     by_index = [folded(rows, rules, size=WHOLE) for rows in streams]
     with pytest.MonkeyPatch.context() as patch:
@@ -78,7 +78,7 @@ def depends_on_index_arithmetic(seed: int) -> bool:
 
 
 def wrong_by_arrow(log: Log) -> list[str]:
-    """What is wrong with a log of the kit that is folded in one batch, or event by event."""
+    """The errors of a log of the kit that is folded in one batch, or event by event."""
     wrong = (wrong_in(log, deletes, kind=ArrowTable, splits=("none", "each")) for deletes in get_args(Deletes))
     return [line for lines in wrong for line in lines]
 
@@ -104,7 +104,7 @@ def test_index_arithmetic_matches_step(seed: int) -> None:
 
 
 def test_index_arithmetic_decides_at_least_a_third_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the test above would compare `step` with itself. Random logs are hostile."""
+    """Otherwise the test above would compare `step` with itself. Random logs are difficult."""
     kind = arrow_table.arrow.WholeBatch
     is_slow: list[bool] = []
     found = kind._find_slow
@@ -125,7 +125,7 @@ def test_index_arithmetic_decides_at_least_a_third_of_the_runs(monkeypatch: pyte
 
 
 def test_memory_without_log_position_keeps_the_rows_position() -> None:
-    """Versions up to 0.1.0 remembered so what a row waits for."""
+    """Versions up to 0.1.0 stored a row's missing values in this form."""
     rows, _, rules = two_batches(0)
     event = {**rows[0], "key": "k", "op": "u", "unsent": list(LARGE), "is_streaming": False}
     log_position = {**event["log_position"], "log_ts": event["log_position"]["log_ts"] - 1}

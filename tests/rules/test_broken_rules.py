@@ -1,4 +1,4 @@
-"""Each rule of the fold, broken on purpose: the kit, a random history or a test's table notices."""
+"""Each rule of the fold, broken on purpose: the kit, a random history or a test's table must fail."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,11 +16,11 @@ from rules.test_kit import LOGS, wrong_in
 from rules.test_moves import HOLDERS, RELATIVES, connected_keys, wrong_holders
 
 Edits = Sequence[tuple[str, str]]
-"""Texts and what stands in their stead."""
+"""Texts and their replacements."""
 
 
 class Broken(NamedTuple):
-    """What is replaced, and what notices: a log of the kit, or a function of a random log's seed."""
+    """The replacements, and the check that must fail: a log of the kit, or a function of a random log's seed."""
 
     by: str | Callable[[int], bool]
     edits: Edits
@@ -103,7 +103,7 @@ BROKEN_BY_INDEX: Mapping[str, Broken] = {
     ),
     "a stale event counts": Broken("truncate-sent-again", [("is_odd = self._is_stale |", "is_odd =")]),
 }
-"""In `fold.whole_batch`. What is taken for stale there is left to `step`."""
+"""In `fold.whole_batch`. Runs that look stale there are left to `step`."""
 BROKEN_IN_RUNS: Mapping[str, Broken] = {
     "the last place that was considered is not told": Broken(
         "O12-tombstone-read-late-before-a-replay",
@@ -155,7 +155,7 @@ BROKEN_IN_RUNS: Mapping[str, Broken] = {
         [("kept = [name for name, value in values.items() if value is STORED]", "kept: list[str] = []")],
     ),
 }
-"""In `fold.key_run`, around `step`."""
+"""In `fold.key_run`, in the code around `step`."""
 BROKEN_STREAMS: Mapping[str, Broken] = {
     "a run ends with its batch": Broken(
         depends_on_size,

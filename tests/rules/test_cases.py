@@ -1,4 +1,4 @@
-"""`fold.rules.step`, docs/explanation/ordering-and-deletes.md: one log per case, whole and cut in two everywhere."""
+"""`fold.rules.step`, docs/explanation/ordering-and-deletes.md: one log per case, uncut and cut in two at each event."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from cdc_lake.fold.rules import Event, Order, State, step
 
 
 class E(NamedTuple):
-    """An event of a case's log: `op`, place and time in the source, marker."""
+    """An event of a case's log: `op`, position and time in the source, marker."""
 
     op: str
     lsn: int | None = None
@@ -70,7 +70,7 @@ CASES: dict[str, tuple[Sequence[E], int]] = {
 
 
 def folded(log: Iterable[tuple[int, E]], stored: State | None, *, hard: bool) -> State:
-    """The state that the events of a batch lead to."""
+    """The state after the events of a batch."""
     state = stored or State()
     for offset, event in log:
         is_streaming = event.op in ("c", "u", "d") and event.snapshot is None
@@ -80,7 +80,7 @@ def folded(log: Iterable[tuple[int, E]], stored: State | None, *, hard: bool) ->
 
 
 def stored(state: State) -> State:
-    """What a batch finds of what the one before came to: a row in silver, or its memory of one that is gone."""
+    """The state that a batch reads after the one before: a row in silver, or the side table's entry."""
     if not state.has_row:
         return State(applied_at=state.applied_at, seen_at=state.seen_at, order=state.order)
     return State(True, state.is_live, state.op, state.applied_at, state.seen_at, state.order)

@@ -1,4 +1,4 @@
-"""`fold.rules.step` on random logs in random cuts, against the reference, which folds the whole log at once."""
+"""`fold.rules.step` on random logs in random cuts, compared with the reference, which folds the whole log at once."""
 
 import random
 from dataclasses import replace
@@ -16,7 +16,7 @@ SEEDS_OF_A_TEST = 250
 
 
 def wrong_rows(seed: int, *, kind: type[Table] | type[ArrowTable] = Table) -> dict[Any, Any]:
-    """Fold a random log in 5 to 29 batches; the keys whose rows are not the reference's, with both rows."""
+    """Fold a random log in 5 to 29 batches; the keys whose rows differ from the reference's, with both rows."""
     rng = random.Random(seed)
     truncates = rng.random() < 0.2
     losses = rng.random() < 0.3

@@ -17,7 +17,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 def batches_of(log: Log, cut: Sequence[range]) -> list[list[Record]]:
-    """The log's events as silver sees them."""
+    """The log's events in silver's form."""
     numbers = [number for number, event in enumerate(log.events) if not event.lost]
     events = dict(zip(numbers, events_of(log), strict=True))
     return batches_as_seen(events, cut, {number: due(log, cut, number) for number in numbers})
@@ -26,7 +26,7 @@ def batches_of(log: Log, cut: Sequence[range]) -> list[list[Record]]:
 def wrong_in(
     log: Log, deletes: Deletes, *, kind: type[Table] | type[ArrowTable] = Table, splits: Sequence[Split] = SPLITS
 ) -> list[str]:
-    """What is wrong with the first cut of the log that does not end as written; nothing if all do."""
+    """The errors of the first cut whose result differs; empty if all are correct."""
     expected = expected_rows(log, deletes)
     settings = dict(log.settings)
     settings["remove_missing"] = settings.pop("remove_missing_after_snapshot", False)

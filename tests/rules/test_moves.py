@@ -1,4 +1,4 @@
-"""`fold.key_changes`, as tables: which lifetime a value is taken from, and which keys hang together."""
+"""`fold.key_changes`: the lifetime from which a value is inherited, and the keys that are connected."""
 
 import json
 from collections.abc import Hashable
@@ -14,12 +14,12 @@ from rules.arrow_table import key_change_name
 
 
 def at(position: int) -> str | None:
-    """The name of a key change with a log position."""
+    """The id of a key change with a log position."""
     return key_change_name(reference.Move(7, "server/db", (position,)))
 
 
 def between(old: int, new: int) -> str | None:
-    """The name of a key change without one."""
+    """The id of a key change without one."""
     return key_change_name(reference.Move(7, old=old, new=new))
 
 
@@ -30,7 +30,7 @@ def ended(
 
 
 class Case(NamedTuple):
-    """Lifetimes that key changes ended; and by change, from which of them a row that it brought takes its body."""
+    """Lifetimes that key changes ended; and by key change, the one from which the new row inherits its body."""
 
     lifetimes: list[tuple[str | None, EndedLifetime]]
     holders: dict[str | None, str | None]
@@ -112,18 +112,18 @@ RELATIVES = {
     "f": "ef",
     "fa": "abcdef",
 }
-"""By the keys that are asked for."""
+"""Queries by key."""
 
 
 def wrong_holders(case: Case) -> dict[str | None, str | None]:
-    """By change, the lifetimes that are not those of the case."""
+    """By key change: the lifetimes that differ from those of the case."""
     lifetimes = key_changes.EndedLifetimes(case.lifetimes)
     found = {key_change: lifetimes.source_of("body", key_change) for key_change in case.holders}
     return {key_change: source_of for key_change, source_of in found.items() if source_of != case.holders[key_change]}
 
 
 def connected_keys(asked: str) -> str:
-    """The keys that hang together with these, each a letter, in order."""
+    """The keys that are connected with these, each a letter, in order."""
     rows = [*HALVES, *((key, None) for key in asked)]
     batches = [pa.RecordBatch.from_pylist([{"key": key, "key_change": key_change}]) for key, key_change in rows]
     return "".join(

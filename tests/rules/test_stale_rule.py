@@ -1,4 +1,4 @@
-"""`fold.rules.is_stale`, as a table."""
+"""Cases of `fold.rules.is_stale`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A value of every Postgres type: how to make one, how to read it back from Postgres, and what the lake has to hold.
+"""Values of every Postgres type: how to generate them, read them back from Postgres, and what the lake must store.
 
 Nothing of the product takes part: what a value becomes follows from docs/reference/types.md, and every loss that is
 applied is reported, so that a test can see that each one the page states does happen, and no other.
@@ -23,12 +23,12 @@ from support import source_types as st
 DAY = 86_400_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 GAP = date(1582, 10, 5), date(1582, 10, 15)
-"""The days that there were not when the calendar changed."""
+"""The days that do not exist because the calendar changed."""
 
 
 @dataclass
 class How:
-    """The way that a value takes.
+    """The path of a value to the lake.
 
     Attributes:
         settings: of the connector.
@@ -86,7 +86,7 @@ class Kind:
 
 
 def arrival(kind: str, settings: Mapping[str, str]) -> st.Arrival:
-    """What docs/reference/types.md says of a type under the connector's settings."""
+    """The entry of a type in docs/reference/types.md, with the connector's settings."""
     (found,) = (row for row in st.POSTGRES if kind in row.types and row.applies(settings))
     return found
 
@@ -120,7 +120,7 @@ def _float(random: Random) -> str:
 
 
 def _decimal(digits: int, scale: int) -> Callable[[Random], str]:
-    """A number of at most so many digits, so many of them behind the point."""
+    """A number of at most this many digits, with this many of them after the point."""
 
     def literal(random: Random) -> str:
         size = random.randint(1, digits)
@@ -169,7 +169,7 @@ _OF_ZONED = "(extract(epoch FROM {c}) * 1000000)::int8::text || ' ' || extract(t
 
 
 def _number(value: Decimal, how: How, *, scale: int | None, precision: int = 0) -> Any:
-    """A numeric; `scale` none when the column does not tell it."""
+    """A numeric; `scale` is none if the column does not declare it."""
     mode, finite = how.settings[st.DECIMALS], value.is_finite()
     if mode == "double":
         near = float(value)
@@ -202,7 +202,7 @@ def _day(text: str, how: How, *, in_array: bool = False) -> Any:
         return how.loses(st.OUT_OF_CALENDAR, None)
     day, _, era = text.partition(" ")
     year, month, of_month = map(int, day.split("-"))
-    is_old = in_array or how.is_snapshot  # then Java's old calendar takes part
+    is_old = in_array or how.is_snapshot  # then Java's old calendar applies
     if (era and not is_old) or year > 9999:
         return how.loses(st.OUT_OF_CALENDAR, None)
     found = date(year, month, of_month)
@@ -249,7 +249,7 @@ def _wall_clock(text: str, how: How, *, in_array: bool = False) -> Any:
 
 
 def _days_off(day: date) -> int:
-    """How much later a day of the Julian calendar is than the day of that name in ours; in the gap it goes on."""
+    """How much later a day of the Julian calendar is than the day with the same name in ours; also in the gap."""
     year = day.year - (day.month <= 2)
     return 10 if day >= GAP[0] else year // 100 - year // 400 - 2
 
@@ -288,7 +288,7 @@ _PARTS = (
 
 
 def _duration(text: str, how: How) -> Any:
-    """An interval; its seconds go through a double, and whatever that makes of the last microsecond is cut off."""
+    """An interval; its seconds are converted through a double, and the resulting last microsecond is cut off."""
     months, days, micros = map(int, text.split())
     sign = -1 if micros < 0 else 1
     minutes, of_minute = divmod(abs(micros), 60_000_000)
@@ -392,7 +392,7 @@ def _strings(values: Sequence[Any], how: How) -> Any:
 
 
 def _read_strings(values: Any) -> Any:
-    """The name of a Java object ends with a number, which is any."""
+    """The name of a Java object ends with an arbitrary number."""
     is_name = re.compile(re.escape(_INNER_ARRAY) + "@[0-9a-f]+").fullmatch
     return None if values is None else [_INNER_ARRAY if text and is_name(text) else text for text in values]
 
@@ -415,7 +415,7 @@ def _array_of(
     held: Callable[[Any, How], Any] | None = None,
     one_held: Callable[[Any, How], Any] | None = None,
 ) -> Kind:
-    """Arrays of a type: empty ones, nulls in them, all of its edges in one, and `edges`."""
+    """Arrays of a type: empty ones, with nulls, with all of its edges in one, and `edges`."""
     declared = element.declared or element.type
     each = element.select.format(c="element")
 
@@ -624,7 +624,7 @@ KINDS = (
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Equal, of one type, NaN being the same as NaN."""
+    """Equal and of one type; NaN equals NaN."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(is_same, one, other))
     if isinstance(one, float) and isinstance(other, float) and math.isnan(one):

@@ -1,4 +1,4 @@
-"""The walkthrough's artists: Postgres, Debezium, Kafka, Avro files, Hudi tables partitioned by nationality."""
+"""The artists example: Postgres, Debezium, Kafka, Avro files, Hudi tables partitioned by nationality."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ ARTISTS = [
     (6, "Danilo Aroldi", "Italian", 1925, None),
     (299, "Wols (A. O. Wolfgang Schulze)", "German", 1913, 1951),
 ]
-"""In the manner of the Museum of Modern Art's collection, whose data are in the public domain (CC0)."""
+"""Rows like those of the Museum of Modern Art's collection, whose data are in the public domain (CC0)."""
 LIFE = [
     "UPDATE artists SET name = 'Wols' WHERE id = 299",
     "UPDATE artists SET ended = 1952 WHERE id = 299",
@@ -102,7 +102,7 @@ def test_artists_landed_as_avro_files(spark: SparkSession, stack: Stack, tmp_pat
         assert b"BULK_INSERT" in first.read_bytes()
     (_, mor) = targets[1]
     assert isinstance(mor, HudiTable)
-    # What came behind the base files of its two partitions is in log files, which this view leaves out.
+    # Later changes of its two partitions are in log files, which this view omits.
     artist = [row for row in mor.read_optimized().collect() if row["id"] == 299]
     assert sorted((row["name"], row["nationality"], row["ended"]) for row in artist) == [LIVES[3], LIVES[0]]
-    assert left_out == 1  # the tombstone behind the delete
+    assert left_out == 1  # the tombstone after the delete

@@ -1,4 +1,4 @@
-"""`make bench-quick` at a small size: the contenders can run, and it is found out who has rows wrong."""
+"""`make bench-quick` at a small size: the contenders run, and wrong rows are found."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every kind of login, at a real broker: both clients come in with the right one, and a wrong one is told at once."""
+"""Every kind of login at a real broker: both clients succeed with the right one and fail at once with a wrong one."""
 
 import base64
 import json
@@ -64,7 +64,7 @@ def broker(
 
 @pytest.fixture
 def secrets(monkeypatch: pytest.MonkeyPatch, certificates: Certificates) -> dict[str, str]:
-    """The environment's, and how the settings refer to them."""
+    """Secrets in the environment, and their references in the settings."""
     texts = {
         "PASSWORD": PASSWORD,
         "SCRAM_PASSWORD": SCRAM_PASSWORD,
@@ -92,7 +92,7 @@ def settings(folder: Path, address: str, **kafka: Any) -> Path:
 
 
 def works(spark: SparkSession, file: Path) -> None:
-    """Write a record by Java's client, find it by librdkafka, and read it by Java's."""
+    """Write a record with the Java client, find it with librdkafka, and read it with the Java client."""
     kafka = load_config(file).kafka
     login, name = broker_login(kafka), f"topic_of_{kafka.auth}"
     assert not CANARY.search(repr(login))
@@ -114,7 +114,7 @@ def works(spark: SparkSession, file: Path) -> None:
 
 
 def told_by(spark: SparkSession) -> str:
-    """The newest plans that this session has shown to who watches it, and the settings it shows."""
+    """The newest plans of this session, and its settings, as listeners see them."""
     store = spark._jsparkSession.sharedState().statusStore()
     newest = store.executionsList(max(0, store.executionsCount() - 20), 20)
     plans = [newest.apply(n).physicalPlanDescription() for n in range(newest.size())]
@@ -124,7 +124,7 @@ def told_by(spark: SparkSession) -> str:
 def test_missing_read_permission_exits_2_without_a_retry(
     spark: SparkSession, broker: SecureKafka, secrets: dict[str, str], tmp_path: Path
 ) -> None:
-    """Both clients are refused: Java's while Spark reads, librdkafka while bronze compares its last record."""
+    """Both clients are rejected: Java's while Spark reads, librdkafka while bronze compares its last record."""
     name = "seen.not.read"
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.create_topics([NewTopic(name, 1)])[name].result(10)
@@ -200,7 +200,7 @@ def test_oauth_tokens_from_an_identity_provider(
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    """What the bronze job says of its settings: it ends with 2, and has written nothing."""
+    """The bronze job's error about its settings: it exits with 2, and has written nothing."""
 
     def by(file: Path) -> str:
         with pytest.raises(SystemExit) as ended:

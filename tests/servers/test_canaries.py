@@ -1,4 +1,4 @@
-"""Secrets of every kind of reference show up nowhere while bronze runs with them, and in nothing that it leaves."""
+"""Secrets of every kind of reference appear neither while bronze runs with them nor in its files."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ from support.kafka_server import PASSWORD, USER, SecureKafka, running
 from support.registry_server import Certificates, FakeServer, serving
 
 CANARY = "canary"
-"""In the secret, and in no other text."""
+"""Part of the secret, and of no other text."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, registry: FakeServer) -> It
 
 @pytest.fixture
 def references(aws: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
-    """The same secret in each of its places."""
+    """The same secret at each kind of reference."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", aws)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
     monkeypatch.setenv("LAKE_PASSWORD", PASSWORD)
@@ -116,7 +116,7 @@ def test_no_secret_shows_up_anywhere(
 
 
 def watched(process: "subprocess.Popen[bytes]") -> tuple[set[str], list[dict[str, str]]]:
-    """Command lines and environments of a process and its children, seen until it ends."""
+    """Command lines and environments of a process and its children, collected until it ends."""
     arguments, environments, known = set(), [], set()
     while process.poll() is None:
         for one in [root := psutil.Process(process.pid), *root.children(recursive=True)]:

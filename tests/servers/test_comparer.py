@@ -1,4 +1,4 @@
-"""The comparer must find every kind of difference before it may call two tables equal."""
+"""The comparer finds every kind of difference before it reports two tables as equal."""
 
 import json
 import subprocess
@@ -73,7 +73,7 @@ KEY = (7, "north")  # in the order of the primary key, which is not the order of
 
 
 def lake_row(number: int) -> Row:
-    """A row as the lake must hold it."""
+    """A row as the lake must store it."""
     return {
         "region": "north",
         "id": number,
@@ -110,7 +110,7 @@ ROWS[5] |= {"exact": Decimal("-9999.99"), "loose": "12345678901234567890.1234567
 
 
 def source_values(row: Row) -> dict[str, Any]:
-    """The same row in the terms of psycopg."""
+    """The same row with psycopg's types."""
     values = {name: value for name, value in row.items() if not name.startswith("__")}
     if row["small"] is not None:
         values |= {
@@ -126,7 +126,7 @@ def source_values(row: Row) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def dsn(stack: Any) -> Iterator[str]:
-    """A database of our own with the source table, loaded."""
+    """A separate database with the source table and its rows."""
     url = stack.endpoints["postgres"]
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute("DROP DATABASE IF EXISTS comparer_test")
@@ -157,7 +157,7 @@ def compared(dsn: str, tmp_path: Path) -> Callable[..., Comparison]:
 
 
 def only(comparison: Comparison) -> Difference:
-    """The one difference there is."""
+    """The single difference."""
     assert comparison.differences == len(comparison.samples) == 1, comparison
     return comparison.samples[0]
 
@@ -406,7 +406,7 @@ def test_values_outside_python_date_range_are_compared(dsn: str, tmp_path: Path)
 
 @pytest.fixture
 def compare_keys(dsn: str, tmp_path: Path) -> Callable[[list[Row]], Comparison]:
-    """Compares rows with NaN or a date beyond 9999 in their key, as the demo does."""
+    """Compare rows with NaN or a date beyond 9999 in their key, like the demo."""
     with psycopg.connect(dsn) as source:
         source.execute("DROP TABLE IF EXISTS proof.keys")
         source.execute("CREATE TABLE proof.keys (far float8, day date, note text, PRIMARY KEY (day, far))")
@@ -499,7 +499,7 @@ ODD = {
     "mask2": ("varbit", "B'0111'", pa.binary(), b"\x07", b"\x0f"),
     "host": ("inet", "'10.0.0.1'", pa.string(), "10.0.0.1", "10.0.0.1/32"),
 }
-"""By column: its type, the source's value, and the lake's type, right value and wrong one."""
+"""By column: its type, the source's value, and the lake's type, correct value and wrong one."""
 
 
 @pytest.fixture

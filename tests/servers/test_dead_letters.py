@@ -1,4 +1,4 @@
-"""Records in quarantine on their way to a topic of the real broker: each of them, with Connect's headers."""
+"""Quarantined records are sent to a topic of the real broker: each of them, with Connect's headers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +46,7 @@ class Source:
         return DeltaLakeTable(self._spark, f"{self._root}/bronze/{self.topic.table.replace('.', '/')}").version()
 
     def sent(self) -> list[Message]:
-        """What a consumer finds in the topic."""
+        """The records that a consumer reads from the topic."""
         consumer = Consumer({"bootstrap.servers": self.servers, "group.id": uuid4().hex, "enable.auto.commit": False})
         _, end = consumer.get_watermark_offsets(TopicPartition(self.letters, 0), 10)
         consumer.assign([TopicPartition(self.letters, 0, 0)])
@@ -83,7 +83,7 @@ def test_each_quarantined_record_is_sent_despite_crashes(
     assert source.land(5, bad=False).rows == {"read": 1, "ok": 1, "quarantined": 0, "control": 0}
     before = source.version()
     assert source.land(6, 7).rows["dead_letters"] == 2
-    assert source.version() == before + 2  # the batch, and that it was sent
+    assert source.version() == before + 2  # the batch, and the commit that it was sent
     assert offsets(source.sent()) == [3, 3, 4, 4, 6, 7]
 
     first = next(record for record in source.sent() if offsets([record]) == [3])

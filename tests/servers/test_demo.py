@@ -27,14 +27,14 @@ from cdc_lake.reconcile.catalogue import CUT_TIME, OTHER_CALENDAR, SEVERAL_DIMEN
 
 COMMAND = Path(sys.executable).with_name("cdc-lake")
 SLICE = ["pagila.public.customer", "pagila.public.payment"]
-"""Whole change events and hard deletes; flattened rows of a partitioned table, and soft deletes."""
+"""Full change events and hard deletes; flattened rows of a partitioned table, and soft deletes."""
 ONLY_THE_SLICE = [flag for topic in SLICE for flag in ("--table", topic)]
 DUMPS = Path(__file__).with_name("dumps")
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How the demo ended.
+    """The result of the demo.
 
     Attributes:
         folder: what it ran in.
@@ -66,7 +66,7 @@ def ended(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[En
 
 @pytest.fixture(scope="module")
 def result(ended: Ended) -> dict[str, Any]:
-    """What it printed as its last line."""
+    """Its last line of output."""
     assert ended.code == 0, ended.err
     found: dict[str, Any] = json.loads(ended.out.splitlines()[-1])
     return found
@@ -90,7 +90,7 @@ def test_demo_exits_0_and_last_line_is_the_result(result: dict[str, Any]) -> Non
         "peak_rss_bytes",
     }
     assert [table["topic"] for table in result["tables"]] == SLICE
-    assert result["gold"] == []  # no model reads no more than these tables
+    assert result["gold"] == []  # no model reads only these tables
     for table in result["tables"]:
         assert set(table) == {
             *("topic", "events", "bronze_rows", "quarantined", "silver_rows", "source_rows", "differences", "losses"),
@@ -140,7 +140,7 @@ def test_demo_prints_summary_on_stderr(ended: Ended) -> None:
 
 @pytest.mark.usefixtures("result")
 def test_demo_starts_and_stops_its_servers(ended: Ended) -> None:
-    """What stopped servers are: tests/servers/test_stack.py."""
+    """tests/servers/test_stack.py tests stopped servers."""
     assert ended.servers == ["delete", "start", "stop"]
 
 
@@ -150,7 +150,7 @@ def content(folder: Path) -> dict[str, bytes | None]:
 
 @pytest.fixture
 def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """What the demo says that does not run in this test's folder, and leaves it alone."""
+    """The demo's output from another folder than this test's, which it does not change."""
 
     def by(*flags: str) -> str:
         before = content(tmp_path)
@@ -192,7 +192,7 @@ def test_slice_includes_models_that_read_only_its_tables() -> None:
 
 
 def demo(folder: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
-    """The demo as somebody who has just cloned the repository runs it; it leaves no server behind."""
+    """The demo in a new clone of the repository; it leaves no server running."""
     command = [str(COMMAND), "demo", "--json", "--folder", str(folder), *flags]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)

@@ -1,4 +1,4 @@
-"""Somebody's own dump: what of it can be followed, and a workload that knows nothing but its catalogue."""
+"""A user's dump: which tables can be replicated, and a workload that only knows Postgres' catalog."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ DUMPS = [FOLDER / "harbour.sql", FOLDER / "observatory.sql"]
 
 @pytest.fixture(scope="module")
 def dsn(stack: Any) -> Iterator[str]:
-    """A database with all dumps, which nobody changes."""
+    """A database with all dumps, which tests do not change."""
     yield load_dump(stack.endpoints["postgres"], "dumps", DUMPS).dsn
     with psycopg.connect(stack.endpoints["postgres"], autocommit=True) as admin:
         admin.execute("DROP DATABASE dumps WITH (FORCE)")
@@ -117,7 +117,7 @@ Load = Callable[[Path], LoadedDump]
 
 @pytest.fixture
 def load(stack: Any) -> Iterator[Load]:
-    """Loads one dump into a database of its own."""
+    """Load one dump into a separate database."""
     url = stack.endpoints["postgres"]
     yield lambda file: load_dump(url, "dump_of_one", [file])
     with psycopg.connect(url, autocommit=True) as admin:

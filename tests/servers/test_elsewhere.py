@@ -1,6 +1,6 @@
-"""The demo, all of it, where the jobs are not at home: from a package, on a cluster that loses a worker, on S3.
+"""The complete demo from a package, on a cluster that loses a worker, and on S3.
 
-These are `make test-cluster` and `make test-s3`; tests/jobs/test_elsewhere_slice.py is what every change runs of them.
+These are `make test-cluster` and `make test-s3`; tests/jobs/test_elsewhere_slice.py runs a part with each change.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainSpark]:
 
 
 def demo(folder: Path, table_type: TableType, platform: Platform) -> int:
-    """Run it and print what it found; its exit code, which is 0 if there is no difference."""
+    """Run it and print its results; its exit code, which is 0 if there is no difference."""
     found = run_demo(folder, table_type=table_type, platform=platform, keep=False, say=print)
     print(found.to_json())
     return found.exit_code

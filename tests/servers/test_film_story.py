@@ -1,4 +1,4 @@
-"""The walkthrough's film: whole change events, then flattened ones in the same topic; two updates in one second."""
+"""The film example: full change events, then flattened ones in the same topic; two updates in one second."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def test_topic_that_switches_from_envelopes_to_flattened_rows(
         put_connector(stack.endpoints["connect"], NAME, wanted)
 
     def twice_in_a_second(film: int, first: str, second: str) -> None:
-        """Two transactions whose times in the source's clock have the same second, mostly the same milliseconds."""
+        """Two transactions whose source times have the same second, and usually the same millisecond."""
         with psycopg.connect(dsn, autocommit=True) as source:
             for title in (first, second):
                 source.execute("UPDATE film SET title = %s WHERE film_id = %s", [title, film])

@@ -58,7 +58,7 @@ def test_every_step_works_and_prints_what_the_page_shows(
 
 
 def change(stack: Stack, source: str, statements: str) -> None:
-    """Do it in the source, and wait until Kafka has it; the first statements create the table and the connector."""
+    """Change the source, and wait until Kafka has it; the first statements create the table and the connector."""
     with psycopg.connect(source, autocommit=True) as connection:
         connection.execute(statements)
     if "CREATE TABLE" in statements:
@@ -71,7 +71,7 @@ def change(stack: Stack, source: str, statements: str) -> None:
 
 
 def run(line: str) -> None:
-    """Run a command in this process; those that install are done already."""
+    """Run a command in this process; commands that install are skipped."""
     program, *arguments = shlex.split(line)
     if program != "cdc-lake":
         assert line in ("make setup", ". .venv/bin/activate")

@@ -1,4 +1,4 @@
-"""A gold table and its topic: whenever a run dies, a consumer that upserts by key ends with the table's rows."""
+"""A gold table and its topic: if a run dies at any point, a consumer that upserts by key ends with the table's rows."""
 
 import os
 import random
@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
-from support.silver_by_hand import SilverByHand
-from support.topics import Place
+from support.silver_writer import SilverWriter
+from support.topics import SinkTopic
 
 from cdc_lake.config import CHECKOUT, GoldConfig, LakeConfig, load_config
 from cdc_lake.embedded.stack import Stack
@@ -25,7 +25,7 @@ COLUMNS = {SALE: "id int, store string, amount int"}
 
 
 class Shop:
-    """A lake with one silver table, and a model that is sent to a topic of its own."""
+    """A lake with one silver table, and a model with its own topic."""
 
     def __init__(self, spark: SparkSession, stack: Stack, root: Path, refresh: str = "incremental") -> None:
         self.topic = f"gold.per_store-{uuid4().hex[:8]}"
@@ -50,8 +50,8 @@ class Shop:
                 "stack": base.stack.model_copy(update={"folder": str(stack.folder)}),
             }
         )
-        self.silver = SilverByHand(spark, self.config, COLUMNS)
-        self.place = Place(stack, self.topic, root / "schemas")
+        self.silver = SilverWriter(spark, self.config, COLUMNS)
+        self.place = SinkTopic(stack, self.topic, root / "schemas")
         self._spark = spark
 
     def refresh(self) -> TableReport:
@@ -74,7 +74,7 @@ def test_consumer_matches_the_gold_table_after_each_failpoint(
     assert shop.refresh().status == "failed"
     assert shop.place.upserted() == shop.table()
 
-    shop.silver.change(SALE, {3: None})  # sent, and gone before anybody noted it
+    shop.silver.change(SALE, {3: None})  # sent, and deleted before the sending was recorded
     monkeypatch.delenv(VARIABLE)
     assert shop.refresh().rows["sent"] == 2
     assert shop.place.upserted() == shop.table() == {("a",): {"store": "a", "amount": 15, "sales": 2}}
@@ -82,7 +82,7 @@ def test_consumer_matches_the_gold_table_after_each_failpoint(
     shop.silver.change(SALE, {1: (1, "a", 99), 3: (3, "b", 1)})
     monkeypatch.setenv(VARIABLE, "gold.after_send:raise")
     assert shop.refresh().status == "failed"
-    shop.silver.change(SALE, {1: (1, "a", 10), 3: None})  # and back: the table is as it was when last noted
+    shop.silver.change(SALE, {1: (1, "a", 10), 3: None})  # and back: the table is as it was when it was recorded last
     monkeypatch.setenv(VARIABLE, "gold.after_merge:raise")
     assert shop.refresh().status == "failed"
     monkeypatch.delenv(VARIABLE)

@@ -1,4 +1,4 @@
-"""Tables in topics, on the real broker and registry, as Confluent's own deserializer and fastavro read them."""
+"""Tables in topics on the real broker and registry, read by Confluent's own deserializer and by fastavro."""
 
 import io
 import json
@@ -15,7 +15,7 @@ from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient, ConfigResource
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from support.topics import Place
+from support.topics import SinkTopic
 
 from cdc_lake.columns import GONE
 from cdc_lake.embedded.stack import Stack
@@ -35,12 +35,12 @@ FROM VALUES 1, 2, 3 AS t(id)
 
 
 @pytest.fixture
-def place(stack: Stack, tmp_path: Path) -> Place:
-    return Place(stack, f"gold.sent-{uuid4().hex[:8]}", tmp_path)
+def place(stack: Stack, tmp_path: Path) -> SinkTopic:
+    return SinkTopic(stack, f"gold.sent-{uuid4().hex[:8]}", tmp_path)
 
 
 def things(spark: SparkSession, rows: Mapping[int, Any], gone: Sequence[int] = (), kind: str = "string") -> DataFrame:
-    """Rows of (id, kind), and keys of rows that went."""
+    """Rows of (id, kind), and keys of deleted rows."""
     literal = {id: "null" if value is None else repr(value) for id, value in rows.items()}
     content = [f"({id}, cast({value} AS {kind}), false)" for id, value in literal.items()]
     content += [f"({id}, cast(null AS {kind}), true)" for id in gone]
@@ -59,7 +59,7 @@ def read_bare(text: str, data: bytes) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["ccompat", "apicurio"])
-def test_confluent_deserializer_reads_every_type(place: Place, spark: SparkSession, kind: str) -> None:
+def test_confluent_deserializer_reads_every_type(place: SinkTopic, spark: SparkSession, kind: str) -> None:
     rows = spark.sql(EVERY_TYPE)
 
     assert place.sink(kind).send(rows.withColumn(GONE, F.lit(False)), keys=["name", "id"], batch=7, doc="things") == 3
@@ -71,11 +71,11 @@ def test_confluent_deserializer_reads_every_type(place: Place, spark: SparkSessi
 
 
 def expected(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as Python's Avro has it: times with a zone, and bytes that are not a bytearray."""
+    """A row with the types of Python's Avro: times with a zone, and bytes instead of bytearray."""
     return {**row, "bytes": bytes(row["bytes"]), "at": row["at"].replace(tzinfo=UTC)}
 
 
-def test_upserting_consumer_matches_table_after_repeated_batches(place: Place, spark: SparkSession) -> None:
+def test_upserting_consumer_matches_table_after_repeated_batches(place: SinkTopic, spark: SparkSession) -> None:
     sink = place.sink(partitions=3)
     first = {id: f"kind {id}" for id in range(20)}
     second = {3: "other", 20: "new"}
@@ -98,7 +98,7 @@ def test_upserting_consumer_matches_table_after_repeated_batches(place: Place, s
 
 
 @pytest.mark.parametrize("framing", ["id8", "headers", "bare"])
-def test_each_framing_names_the_schema(place: Place, spark: SparkSession, framing: str) -> None:
+def test_each_framing_names_the_schema(place: SinkTopic, spark: SparkSession, framing: str) -> None:
     place.sink(framing=framing).send(things(spark, {1: "a"}, gone=[2]), keys=["id"], batch=1)
 
     by_key: dict[Any, Message] = {}
@@ -124,7 +124,7 @@ def test_each_framing_names_the_schema(place: Place, spark: SparkSession, framin
         assert headers(by_key[2]) == {BATCH_HEADER: b"1", **key}
 
 
-def test_new_column_makes_a_compatible_version_and_keeps_keys(place: Place, spark: SparkSession) -> None:
+def test_new_column_makes_a_compatible_version_and_keeps_keys(place: SinkTopic, spark: SparkSession) -> None:
     sink = place.sink()
     sink.send(things(spark, {1: "a", 2: "b"}), keys=["id"], batch=1)
     old = place.text("value")
@@ -140,7 +140,7 @@ def test_new_column_makes_a_compatible_version_and_keeps_keys(place: Place, spar
 
 
 @pytest.mark.parametrize("kind", ["ccompat", "apicurio"])
-def test_incompatible_schema_is_refused_before_sending(place: Place, spark: SparkSession, kind: str) -> None:
+def test_incompatible_schema_is_refused_before_sending(place: SinkTopic, spark: SparkSession, kind: str) -> None:
     sink = place.sink(kind)
     sink.send(things(spark, {1: "a"}), keys=["id"], batch=1)
 
@@ -155,7 +155,7 @@ def test_incompatible_schema_is_refused_before_sending(place: Place, spark: Spar
     assert sink.check(spark, things(spark, {1: "a"}).drop(GONE).schema, keys=["id"])
 
 
-def test_compatibility_none_skips_registry_checks(place: Place, spark: SparkSession) -> None:
+def test_compatibility_none_skips_registry_checks(place: SinkTopic, spark: SparkSession) -> None:
     sink = place.sink(compatibility="none")
     sink.send(things(spark, {1: "a"}), keys=["id"], batch=1)
 
@@ -164,10 +164,10 @@ def test_compatibility_none_skips_registry_checks(place: Place, spark: SparkSess
     assert place.upserted() == {(1,): {"id": 1, "kind": 2}}
 
 
-def test_hand_written_schemas_must_match_the_columns(place: Place, spark: SparkSession) -> None:
+def test_hand_written_schemas_must_match_the_columns(place: SinkTopic, spark: SparkSession) -> None:
     def write(side: str, **kinds: Any) -> str:
         content = {"type": "record", "name": f"x.{side}", "fields": [{"name": n, "type": t} for n, t in kinds.items()]}
-        (place.by_hand / f"{place.topic}-{side}.avsc").write_text(json.dumps(content))
+        (place.schema_folder / f"{place.topic}-{side}.avsc").write_text(json.dumps(content))
         return json.dumps(content)
 
     sink, enum = place.sink(), {"type": "enum", "name": "Kind", "symbols": ["a", "b"]}
@@ -195,7 +195,7 @@ def test_hand_written_schemas_must_match_the_columns(place: Place, spark: SparkS
     assert place.upserted() == {(1,): {"id": 1, "kind": "a"}}
 
 
-def test_unavailable_broker_differs_from_missing_topic(place: Place, spark: SparkSession) -> None:
+def test_unavailable_broker_differs_from_missing_topic(place: SinkTopic, spark: SparkSession) -> None:
     rows = things(spark, {1: "a"})
 
     with pytest.raises(InfrastructureError, match=r"Kafka at 127\.0\.0\.1:1:") as down:

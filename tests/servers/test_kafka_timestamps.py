@@ -1,4 +1,4 @@
-"""Timestamps that a producer may write and Spark's Kafka reader cannot hold, in topics of a real broker."""
+"""Timestamps in topics of a real broker that producers may write and Spark's Kafka reader does not support."""
 
 from pathlib import Path
 from uuid import uuid4

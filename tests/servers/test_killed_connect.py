@@ -1,4 +1,4 @@
-"""Kafka Connect is killed while it streams: it sends a stretch of the log again, and silver equals the source."""
+"""Kafka Connect is killed while it streams: it sends a part of the log again, and silver equals the source."""
 
 import subprocess
 import threading
@@ -102,7 +102,7 @@ def end(worker: "subprocess.Popen[bytes]") -> None:
 
 
 def sent_again(bronze: Path) -> int:
-    """How many changes of rows are in bronze more than once."""
+    """Number of row changes that are in bronze more than once."""
     rows = DeltaTable(str(bronze)).to_pyarrow_table(columns=["key", "op", "source_position"]).to_pylist()
     streamed = [(row["key"], row["op"], *row["source_position"]) for row in rows if row["op"] in ("c", "u", "d")]
     return len(streamed) - len(set(streamed))

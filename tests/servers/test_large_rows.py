@@ -1,4 +1,4 @@
-"""Rows of megabytes through the embedded servers, and a connector that fails while it is waited for."""
+"""Rows of megabytes through the embedded servers, and a connector that fails while the test waits for it."""
 
 import os
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ WAIT_SECONDS = 120
 
 @pytest.fixture
 def dsn(stack: Stack) -> Iterator[str]:
-    """A database whose one table a connector follows."""
+    """A database whose only table a connector replicates."""
     url, connect = stack.endpoints["postgres"], stack.endpoints["connect"]
     dsn = make_conninfo(url, dbname=NAME)
     with psycopg.connect(url, autocommit=True) as admin:

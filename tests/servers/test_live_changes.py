@@ -1,4 +1,4 @@
-"""A table is altered while it is written to: silver goes on being the source, or stops and says why."""
+"""A table is altered while it is written: silver keeps following the source, or stops and names the reason."""
 
 import json
 import threading
@@ -52,7 +52,7 @@ AFTER = (
     "VALUES (7, 'y', 1::bigint << 40, 0.1, 123.456, 8, 'happy', 'own')"
 )
 HELD_IN = {"new_name": ("old_name",), "to_number": ("to_number__int", "to_number")}
-"""Where silver has values of the source's columns, the first that is not null, after a rename and a changed type."""
+"""The silver columns of each source column, after a rename and a changed type; the first that is not null counts."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Story:
                 source.execute(statement.encode())
 
     def follow(self, **settings: Any) -> TableReport:
-        """Land and fold everything that the source has done."""
+        """Land and fold all changes of the source."""
         sample.wait_until_sent(self.dsn, NAME, 60, signal_table=SIGNALS)
         landed = run_bronze(self.config(), [TOPIC], self.spark)
         assert landed.exit_code == 0, landed.model_dump_json(indent=2)
@@ -99,12 +99,12 @@ class Story:
             }
 
     def silver(self, columns: Sequence[str]) -> dict[int, dict[str, Any]]:
-        """Silver's rows as delta-rs reads them, in the columns of the source."""
+        """Silver's rows in the columns of the source, read by delta-rs."""
         rows = DeltaTable(str(self.root / "silver" / TOPIC.replace(".", "/"))).to_pyarrow_table().to_pylist()
         return {row["id"]: {name: value_of(row, name) for name in columns} for row in rows}
 
     def differing(self) -> list[tuple[int, str]]:
-        """Keys and columns of the source that silver shows otherwise; all keys that only one of them has."""
+        """Keys and columns in which silver differs from the source, and keys that only one of them has."""
         source = self.source()
         silver = self.silver(list(next(iter(source.values()))))
         alone = [(key, "id") for key in source.keys() ^ silver.keys()]
@@ -134,7 +134,7 @@ def story(stack: Stack, spark: SparkSession, tmp_path: Path) -> Iterator[Story]:
 
 
 def writing(story: Story) -> Callable[[], None]:
-    """Write without a pause, in columns that stay; ends when the answer is called."""
+    """Write continuously to columns that stay, until the returned function is called."""
     stop = threading.Event()
 
     def write() -> None:

@@ -1,8 +1,8 @@
-"""Random rows of every Postgres type, from Postgres through the real servers into silver, under every mode.
+"""Random rows of every Postgres type, from Postgres through the real servers into silver, in every mode.
 
-What silver holds must be what Postgres holds after exactly the losses that docs/reference/types.md states of the
-type under the connector's settings; and each of them must have happened. What judges the
-values (`pg_values.py`) and the columns' types (`comparer.py`) shares no code with what maps them.
+Silver must equal Postgres except for the losses that docs/reference/types.md lists for the
+type with the connector's settings, and each of these losses must occur. The code that checks the
+values (`pg_values.py`) and the columns' types (`comparer.py`) shares no code with the mapping.
 """
 
 import json
@@ -57,7 +57,7 @@ LARGE = {
     "types_microseconds": {st.DECIMALS: "double", st.TIMES: "microseconds"},
     "types_nanoseconds": {st.DECIMALS: "string", st.TIMES: "nanoseconds"},
 }
-"""Connectors by topic prefix: each decimal mode and each time mode, and what else decides how values arrive."""
+"""Connectors by topic prefix: each decimal mode and each time mode, and other settings that change values."""
 EDGES = max(len(kind.edges) for kind in KINDS)
 
 
@@ -71,16 +71,16 @@ def create(url: str, database: str) -> str:
         source.execute("CREATE EXTENSION vector")
         source.execute("CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy'); CREATE TYPE complex AS (r int, i int)")
         source.execute("CREATE DOMAIN whole AS int CHECK (value IS DISTINCT FROM 13); CREATE DOMAIN words AS text")
-        # This Postgres reads no XML, but it keeps what it is given.
+        # This Postgres cannot parse XML, but stores it.
         source.execute("CREATE CAST (bytea AS xml) WITHOUT FUNCTION")
         source.execute(f"CREATE TABLE thing (id int PRIMARY KEY, {', '.join(columns)})".encode())
-        # Else an update leaves out large arrays that it does not change, of most types without a word.
+        # Otherwise an update omits large unchanged arrays of most types without a placeholder.
         source.execute("ALTER TABLE thing REPLICA IDENTITY FULL")
     return dsn
 
 
 def insert(dsn: str, ids: Sequence[int], random: Random) -> None:
-    """Rows with these keys: all edges of every type among the first of them, then anything."""
+    """Rows with these keys: all edges of every type in the first ones, then random values."""
     with psycopg.connect(dsn) as source:
         for place, row_id in enumerate(ids):
             literals = [
@@ -95,7 +95,7 @@ def insert(dsn: str, ids: Sequence[int], random: Random) -> None:
 
 
 def update(dsn: str, ids: Sequence[int], random: Random) -> None:
-    """New values in a few columns of these rows, large ones left alone."""
+    """New values in a few columns of these rows; large values do not change."""
     with psycopg.connect(dsn) as source:
         for row_id in ids:
             changed = random.sample(KINDS, 10)
@@ -104,7 +104,7 @@ def update(dsn: str, ids: Sequence[int], random: Random) -> None:
 
 
 def source_rows(dsn: str) -> dict[int, dict[str, Any]]:
-    """What Postgres holds, by key."""
+    """The rows in Postgres, by key."""
     expressions = ", ".join(kind.select.format(c=kind.column) for kind in KINDS)
     with psycopg.connect(dsn, options="-c timezone=UTC -c extra_float_digits=1") as source:
         rows = source.execute(f"SELECT id, {expressions} FROM thing".encode())
@@ -113,7 +113,7 @@ def source_rows(dsn: str) -> dict[int, dict[str, Any]]:
 
 @dataclass
 class Story:
-    """The source and the lake that followed it through several connectors, by their topics' prefixes."""
+    """The source, and the lake that replicated it through several connectors, by their topics' prefixes."""
 
     dsn: str
     config: Config
@@ -124,7 +124,7 @@ class Story:
         return DeltaTable(f"{self.config.lake.root}/silver/{prefix}/public/thing")
 
     def schemas(self, prefix: str) -> dict[str, Any]:
-        """What the connector declared of each column last, without documentation, defaults and versions."""
+        """The newest schema of each column, without documentation, defaults and versions."""
         artifact = f"{self.endpoints['registry']}/apis/registry/v3/groups/default/artifacts/{prefix}.public.thing-value"
         answer = requests.get(f"{artifact}/versions/branch=latest/content", timeout=10)
         tree = parse(answer.text)
@@ -134,7 +134,7 @@ class Story:
 
 
 def meaning(tree: Any) -> Any:
-    """A schema without what says nothing of its values."""
+    """A schema without the parts that do not affect values."""
     if isinstance(tree, list):
         return [meaning(part) for part in tree]
     if isinstance(tree, dict):
@@ -147,7 +147,7 @@ def meaning(tree: Any) -> Any:
 def take(
     stack: Stack, spark: SparkSession, folder: Path, connectors: Mapping[str, Mapping[str, str]], rows: int
 ) -> Story:
-    """Fill the source, let the connectors take their snapshots, change the source, and follow it into silver."""
+    """Fill the source, wait for the connectors' snapshots, change the source, and replicate it into silver."""
     database = next(iter(connectors))
     dsn = create(stack.endpoints["postgres"], database)
     random = Random(7)
@@ -177,7 +177,7 @@ def take(
 
 
 def problems(story: Story, prefix: str) -> Iterator[str]:
-    """Where one connector's table is not what Postgres and docs/reference/types.md say."""
+    """The differences of one connector's table from Postgres and docs/reference/types.md."""
     settings = st.DEFAULTS | story.connectors[prefix]
     table, sent = story.table(prefix), story.schemas(prefix)
     types = {name: plain_type(kind) for name, kind in spark_types(table).items()}
@@ -220,7 +220,7 @@ def held(kind: Kind, value: Any, how: How) -> Any:
 
 
 def spark_types(table: DeltaTable) -> dict[str, str]:
-    """The types of a Delta table's columns, as Spark names them."""
+    """The types of a Delta table's columns, in Spark's names."""
     schema = StructType.fromJson(json.loads(table.schema().to_json()))
     return {column.name: column.dataType.simpleString() for column in schema}
 
@@ -231,13 +231,13 @@ def assert_right(story: Story, prefix: str) -> None:
 
 
 def columns_of_other_types(story: Story, prefix: str) -> set[str | None]:
-    """The columns of other types than the comparer expects, or missing; it does not know vectors."""
+    """The columns that are missing or have other types than the comparer expects; it does not know vectors."""
     outcome = compare(story.dsn, "public", "thing", story.table(prefix).table_uri, limit=1_000_000)
     return {sample.column for sample in outcome.samples if sample.kind == "column"}
 
 
 def assert_reconciled_like_the_comparer(story: Story, prefix: str, spark: SparkSession) -> None:
-    """See that `cdc-lake reconcile` finds what the independent comparer finds, known losses and all."""
+    """Check that `cdc-lake reconcile` and the independent comparer find the same, including known losses."""
     with psycopg.connect(story.dsn) as source:
         (table,) = (table for table in read_tables(source) if table.name == "thing")
     proof = compare(story.dsn, "public", "thing", story.table(prefix).table_uri, limit=1_000_000, explain=table.loss)
@@ -258,7 +258,7 @@ def assert_reconciled_like_the_comparer(story: Story, prefix: str, spark: SparkS
 
 
 def leave(story: Story) -> None:
-    """Free what the connectors hold of the servers, which serve other tests too."""
+    """Release the connectors' resources on the servers, which other tests use too."""
     for prefix in story.connectors:
         requests.delete(f"{story.endpoints['connect']}/connectors/{prefix}", timeout=30).raise_for_status()
     slots = "FROM pg_replication_slots WHERE slot_name = ANY(%s)"

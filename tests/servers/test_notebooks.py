@@ -1,4 +1,4 @@
-"""The notebooks: the cells of one are run here, on the servers of all tests; `make notebooks` executes all."""
+"""The notebooks: the cells of one run here, on the servers of all tests; `make notebooks` executes all."""
 
 import re
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""One story with the real servers: Postgres -> Debezium -> Kafka -> registry -> bronze -> silver, and what disturbs it.
+"""One pipeline with the real servers: Postgres, Debezium, Kafka, registry, bronze, silver, and disturbances.
 
-What judges the tables shares no code with what wrote them: psycopg reads the source, a plain consumer the topics,
+The checks share no code with the product: psycopg reads the source, a plain consumer the topics,
 delta-rs the tables. Each test leaves the lake up to date with the source.
 """
 
@@ -32,11 +32,11 @@ from cdc_lake.silver.run import run_silver
 from cdc_lake.tables.delta import DeltaLakeTable
 
 NAME = "story"
-"""Of the database, the connector and the topics' prefix."""
+"""Prefix of the database, the connector and the topics."""
 FILM, CUSTOMER = "film", "customer"
 KEYS = {FILM: "film_id", CUSTOMER: "customer_id"}
 QUIET_KEYS = (20, 30, 40)
-"""Rows that the workload never touches."""
+"""Rows that the workload never changes."""
 
 
 def topic(table: str) -> str:
@@ -48,7 +48,7 @@ TOPICS = [topic(table) for table in KEYS]
 
 @dataclass
 class Lake:
-    """A lake of the story's topics; film's values are flattened, customer's whole change events."""
+    """A lake of the source's topics; film's values are flattened, customer's are envelopes."""
 
     config: Config
     spark: SparkSession
@@ -85,7 +85,7 @@ def by_table(report: Report) -> dict[str, TableReport]:
 
 @dataclass
 class Story:
-    """The source, its topics, and the lake that follows them.
+    """The source, its topics, and the lake that replicates them.
 
     Attributes:
         stream: what the topics held before there was anything in them that no connector wrote.
@@ -105,12 +105,12 @@ class Story:
     landed: dict[str, TableReport] = field(default_factory=dict)
 
     def change(self, transactions: int) -> None:
-        """Change the source, and wait until Kafka has it."""
+        """Change the source, and wait until Kafka has the changes."""
         change(self.dsn, HardChanges, seed=next(self.seeds), transactions=transactions)
         self.settle()
 
     def run(self, *statements: str) -> None:
-        """Run SQL in the source, and wait until Kafka has what it changed."""
+        """Run SQL in the source, and wait until Kafka has its changes."""
         with psycopg.connect(self.dsn) as source:
             for statement in statements:
                 source.execute(statement.encode())
@@ -120,7 +120,7 @@ class Story:
         sample.wait_until_sent(self.dsn, NAME, 60)
 
     def records(self, table: str) -> dict[tuple[int, int], tuple[bytes | None, bytes | None]]:
-        """What Kafka holds: (partition, offset) -> (key, value)."""
+        """The records in Kafka: (partition, offset) -> (key, value)."""
         found = tap.messages(self.endpoints["kafka"], [topic(table)])
         return {(m.partition() or 0, m.offset() or 0): (m.key(), m.value()) for m in found}
 
@@ -131,7 +131,7 @@ class Story:
         assert producer.flush(30) == 0
 
     def spoil(self) -> None:
-        """Put bad records between good ones."""
+        """Send bad records between good ones."""
         registry = f"{self.endpoints['registry']}/apis/registry/v3"
         self.stream = tap.observe(self.endpoints["kafka"], registry, TOPICS)
         for table in KEYS:
@@ -155,7 +155,7 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(stack: Stack, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Story:
-    """The source after a snapshot, changes and bad records, and a lake that has followed one of its tables."""
+    """The source after a snapshot, changes and bad records, and a lake that has replicated one of its tables."""
     dsn = sample.create(stack.endpoints["postgres"], NAME)
     change(dsn, HardChanges, seed=1000, transactions=20)
 
@@ -185,7 +185,7 @@ def story(stack: Stack, spark: SparkSession, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def both(story: Story) -> Story:
-    """The same, when the lake has followed the other table, too."""
+    """The same, after the lake has replicated the other table too."""
     story.lake.tables = tuple(KEYS)
     story.landed[CUSTOMER] = story.lake.land()[CUSTOMER]
     story.lake.fold()
@@ -194,7 +194,7 @@ def both(story: Story) -> Story:
 
 @pytest.fixture(params=[FILM, pytest.param(CUSTOMER, marks=pytest.mark.deep)])
 def table(request: pytest.FixtureRequest) -> str:
-    """Each that the lake follows. Of customer, `cdc-lake demo` shows most (test_demo.py)."""
+    """Both tables of the lake. `cdc-lake demo` covers most cases of customer (test_demo.py)."""
     if request.param == CUSTOMER:
         request.getfixturevalue("both")
     return str(request.param)
@@ -204,7 +204,7 @@ Garbage = tuple[bytes | None, bytes | None, str, str]
 
 
 def garbage(key: bytes, value: bytes) -> list[Garbage]:
-    """Bad records made of a good one: key, value, and the stage and message they are to be quarantined with."""
+    """Bad records derived from a good one: key, value, and the expected stage and message of the quarantine."""
     no_frame = "which starts no known frame; if that is intended, set the table's framing"
     return [
         (
@@ -258,7 +258,7 @@ def test_stream_contains_hard_cases(story: Story) -> None:
 
 
 def forms_of_the_placeholder() -> list[str]:
-    """The texts by which a placeholder of any type would show in the `repr` of a row."""
+    """The texts that any placeholder would have in the `repr` of a row."""
     raw = tap.PLACEHOLDER.encode()
     lists = [f"[{', '.join(map(str, raw))}]"]
     return [part if isinstance(part, str) else repr(part) for part in tap._PLACEHOLDERS] + lists
@@ -332,7 +332,7 @@ def test_many_small_batches_equal_one_big_batch(both: Story) -> None:
             {row[KEYS[table]]: {k: v for k, v in row.items() if k != "__batch"} for row in lake.rows("silver", table)}
             for lake in (big, small)
         ]
-        # A row that came and went between two batches leaves a deleted row only where it was seen alive.
+        # A row that was inserted and deleted between two batches leaves a deleted row only if a batch saw it live.
         live = [{k: row for k, row in rows.items() if not row["__deleted"]} for rows in folded]
         assert live[0] == live[1]
     both.assert_silver_is_the_source(big)
@@ -341,7 +341,7 @@ def test_many_small_batches_equal_one_big_batch(both: Story) -> None:
 
 @dataclass
 class Dying:
-    """A method that dies at its n-th call, before or after it has done its work."""
+    """A method that dies at its n-th call, before or after its work."""
 
     method: Callable[..., Any]
     at_call: int
@@ -361,7 +361,7 @@ class Dying:
 
 
 class KilledError(BaseException):
-    """The process ends here; no table's failure, which the others would outlive."""
+    """The process ends here; not a failure of one table, after which other tables would continue."""
 
 
 @pytest.mark.deep
@@ -403,7 +403,7 @@ def test_killed_bronze_run_is_recovered_by_the_next(both: Story, monkeypatch: py
 
     landed = both.lake.land()
 
-    # Of the two tables the one that was further behind was first.
+    # The first of the two tables was the one that was further behind.
     assert sorted(done.status for done in landed.values()) == ["ok", "unchanged" if after else "ok"]
     for table in KEYS:
         rows = both.lake.rows("bronze", table, "partition", "offset")

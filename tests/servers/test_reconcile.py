@@ -1,4 +1,4 @@
-"""`cdc-lake reconcile`: what silver holds beside a real Postgres, each difference told and no other."""
+"""`cdc-lake reconcile`: silver compared with a real Postgres; it reports each difference, and nothing else."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,15 +64,15 @@ HELD = {
     "tags": "array<string>",
     "stamps": "array<timestamp>",
 }
-"""Silver's columns of it, as decimal.handling.mode=precise sends them; `rate` as double does."""
+"""Silver's columns of it, with decimal.handling.mode=precise; `rate` with double."""
 Row = dict[str, Any]
 AT = datetime(2024, 2, 29, 23, 59, 59, 123456, UTC)
 REGIONS = ("", " ", "B", "a", "a\x01,", "aa", "é", "\ufffd", "🎬")
-"""Whose order depends on who compares them: by case, by bytes, by UTF-16."""
+"""Texts whose order depends on the comparison: by case, by bytes, by UTF-16."""
 
 
 def row(number: int) -> Row:
-    """A row as silver must hold it."""
+    """A row as silver must store it."""
     return {
         "region": REGIONS[number % len(REGIONS)],
         "id": number,
@@ -124,7 +124,7 @@ def insert(source: psycopg.Connection[Any], given: Sequence[Row]) -> None:
 
 @pytest.fixture(scope="module")
 def dsn(stack: Stack) -> Iterator[str]:
-    """A database of our own, which the settings find by its name."""
+    """A separate database, which the settings find by its name."""
     url = stack.endpoints["postgres"]
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {PREFIX}".encode())
@@ -160,7 +160,7 @@ class Lake:
         commit: int = 1,
         **progress: Any,
     ) -> None:
-        """One commit of silver's, after which it has these rows."""
+        """One commit of silver, after which it has these rows."""
         topic = f"{PREFIX}.public.{table}"
         Path(lake_of(self.config).path("bronze", topic), "_delta_log").mkdir(parents=True, exist_ok=True)
         columns = {
@@ -190,14 +190,14 @@ class Lake:
 
 
 def found(done: TableReport) -> set[tuple[str, str, tuple[str, ...]]]:
-    """The keys that differ: how, the values, and in which columns."""
+    """The keys that differ, with the kind of difference, the values and the columns."""
     assert done.reconciled is not None, done.error
     return {(one.kind, "|".join(one.key.values()), one.columns) for one in done.reconciled.first}
 
 
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few rows are many ranges, and those that differ are split again."""
+    """A few rows are many ranges, and ranges that differ are split again."""
     monkeypatch.setattr(ranges, "ROWS_PER_RANGE", 2)
     monkeypatch.setattr(ranges, "MAX_RANGES", 8)
 
@@ -230,7 +230,7 @@ CELLS: dict[int, tuple[str, Any]] = {
 
 
 def changed(given: list[Row]) -> set[tuple[str, str, tuple[str, ...]]]:
-    """Make silver another than the source in one cell of many rows, one row missing, one extra, one repeated.
+    """Change silver: one cell of many rows, one row missing, one extra, one repeated.
 
     Returns:
         What has to be found.
@@ -268,7 +268,7 @@ def test_only_differing_rows_of_many_types_are_named(
         held = HELD | {"small_one": "int"}
     else:
         held = HELD
-        other.append(row(35))  # Hudi does not hold a key twice
+        other.append(row(35))  # Hudi has each key once
         expected.add(("repeated", f"{row(35)['region']}|35", ()))
     lake.put("thing", held, ["region", "id"], other)
 
@@ -329,7 +329,7 @@ def test_changes_in_flight_are_equal_once_silver_has_them(
     lake.put("late", held, ["id"], [{"id": 1, "note": "old", "price__int": 1}, second], beside=beside)
 
     class SilverGoesOn(TableScheduler):
-        """Silver takes one of the two changes while it is waited for."""
+        """Silver merges one of the two changes during the wait."""
 
         def wait(self, seconds: float) -> bool:
             first = {"id": 1, "note": "new", "price__int": 1}

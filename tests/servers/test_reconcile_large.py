@@ -1,4 +1,4 @@
-"""`cdc-lake reconcile` on a million rows, in a process of its own whose memory is watched."""
+"""`cdc-lake reconcile` on a million rows, in a separate process whose memory is measured."""
 
 import json
 import os
@@ -101,7 +101,7 @@ def processes(pid: int) -> list[psutil.Process]:
 
 
 def rss(process: psutil.Process) -> tuple[str, int]:
-    """What kind of process it is, and its resident memory in MiB."""
+    """The kind of a process, and its resident memory in MiB."""
     try:
         return ("java" if process.name() == "java" else "python"), process.memory_info().rss >> 20
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""A real broker whose disk is rolled back: its log then gives offsets that bronze has read to other records."""
+"""A real broker whose disk is rolled back: its log then has other records at offsets that bronze has read."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -41,7 +41,7 @@ def running(server: Kafka) -> Iterator[None]:
 
 
 def send(server: Kafka, records: Sequence[Record]) -> None:
-    """In one transaction, whose marker takes the offset behind them."""
+    """In one transaction, whose marker takes the offset after them."""
     producer = Producer({"bootstrap.servers": server.address, "transactional.id": "one", "log_level": 0})
     producer.init_transactions()
     producer.begin_transaction()

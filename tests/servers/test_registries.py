@@ -1,4 +1,4 @@
-"""The registries' clients, against Apicurio itself: version 3 of the embedded stack, and version 2."""
+"""The registries' clients with Apicurio itself: version 3 of the embedded stack, and version 2."""
 
 import hashlib
 import io
@@ -51,7 +51,7 @@ def version_3(stack: Stack) -> str:
 
 @pytest.fixture(scope="module")
 def version_2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an Apicurio 2, which is fetched for these tests only."""
+    """The URL of an Apicurio 2, which is downloaded for these tests only."""
     fetch([VERSION_2], cache_folder())
     with ApicurioServer(tmp_path_factory.mktemp("apicurio2"), [VERSION_2]) as server:
         yield server.address
@@ -59,7 +59,7 @@ def version_2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(params=["version_3", pytest.param("version_2", marks=pytest.mark.deep)])
 def address(request: pytest.FixtureRequest) -> str:
-    """Of each Apicurio in turn."""
+    """Each Apicurio in turn."""
     found: str = request.getfixturevalue(request.param)
     return found
 
@@ -69,12 +69,12 @@ def opened(kind: str, url: str) -> Registry:
 
 
 def person(address: str) -> dict[str, Any]:
-    """A schema that refers to two others, one of them by way of the other; its content id is not its global id."""
+    """A schema that refers to two others, one of them indirectly; its content id differs from its global id."""
     register(address, "town", json.dumps(TOWN))
     register(address, "address/of a person", json.dumps(ADDRESS), references={"town": "a.Town"})
     references = {"address/of a person": "b.Address", "town": "a.Town"}
     twin = register(address, "a twin", json.dumps(PERSON), references=references)
-    if twin["globalId"] + 1 == twin["contentId"]:  # by what others have registered there
+    if twin["globalId"] + 1 == twin["contentId"]:  # because of earlier registrations
         register(address, "another twin", json.dumps(PERSON), references=references)
     ids = register(address, "person", json.dumps(PERSON), references=references)
     assert ids["contentId"] != ids["globalId"]
@@ -82,7 +82,7 @@ def person(address: str) -> dict[str, Any]:
 
 
 def assert_reads(schema: RegisteredSchema | None) -> None:
-    """See that the text alone writes and reads a person."""
+    """Check that a person can be written and read with this text alone."""
     assert schema is not None
     assert schema.type == "AVRO"
     parsed = fastavro.parse_schema(json.loads(schema.text))

@@ -1,4 +1,4 @@
-"""Sales, each an event: appended, counted over sliding windows by gold, and sent to a topic in Avro."""
+"""The sales example: events that are appended, counted over sliding windows by gold, and sent to a topic in Avro."""
 
 import json
 import random
@@ -14,7 +14,7 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from pyspark.sql import SparkSession
-from support.topics import Place
+from support.topics import SinkTopic
 
 from cdc_lake.bronze.run import run_bronze
 from cdc_lake.config import load_config
@@ -36,7 +36,7 @@ GROUP BY store, window
 
 
 def expected(sales: list[dict[str, Any]]) -> dict[tuple[str, datetime], tuple[Decimal, int]]:
-    """Each sale stands in the windows that begin at most ten minutes before it."""
+    """Each sale is in the windows that begin at most ten minutes before it."""
     found: dict[tuple[str, datetime], list[Decimal]] = defaultdict(list)
     for sale in sales:
         at = datetime.fromisoformat(sale["sold_at"])
@@ -67,7 +67,7 @@ def test_sales_over_sliding_windows(spark: SparkSession, stack: Stack, tmp_path:
     (tmp_path / "gold").mkdir()
     (tmp_path / "gold" / "sales_by_window.sql").write_text(MODEL.format(sales=source, topic=topic))
     config, producer = load_config(tmp_path / "cdc-lake.yml"), Producer({"bootstrap.servers": servers})
-    place, sales = Place(stack, topic, tmp_path / "schemas"), list[dict[str, Any]]()
+    place, sales = SinkTopic(stack, topic, tmp_path / "schemas"), list[dict[str, Any]]()
 
     for _ in range(2):
         for number in range(40):

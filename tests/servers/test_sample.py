@@ -1,4 +1,4 @@
-"""The sample source must be the same every time, and hard."""
+"""The sample source is the same every time, and has difficult changes."""
 
 import threading
 from collections import Counter
@@ -39,7 +39,7 @@ QUIET = (
 
 @pytest.fixture(scope="module")
 def loaded(stack: Any) -> Iterator[str]:
-    """Its name is that of a sample database nobody changes."""
+    """The name of a sample database that tests do not change."""
     with psycopg.connect(stack.endpoints["postgres"], autocommit=True) as admin:
         admin.execute("DROP DATABASE IF EXISTS sample_test WITH (FORCE)")
         sample.create(stack.endpoints["postgres"], "sample_test")
@@ -49,7 +49,7 @@ def loaded(stack: Any) -> Iterator[str]:
 
 @pytest.fixture
 def unchanged(stack: Any, loaded: str) -> str:
-    """Its DSN, for those who only read."""
+    """Its DSN, for reads only."""
     return make_conninfo(stack.endpoints["postgres"], dbname=loaded)
 
 
@@ -73,7 +73,7 @@ def rows(dsn: str, *queries: str) -> list[Any]:
 
 
 def contents(dsn: str, *clocks: str) -> dict[str, Any]:
-    """The number of rows and a hash of every table, without the columns that a clock sets."""
+    """The number of rows and a hash of every table, without columns with clock times."""
     row = f"(to_jsonb(t) - '{{{','.join(clocks)}}}'::text[])::text"
     queries = [f"SELECT count(*), md5(string_agg({row}, '|' ORDER BY {row})) FROM {table} t" for table in ROWS]
     return dict(zip(ROWS, rows(dsn, *queries), strict=True))
@@ -146,7 +146,7 @@ def test_background_workload_runs_until_its_body_ends(databases: tuple[str, str]
 
 
 class Broken:
-    """Somebody who cannot make any change."""
+    """A user who cannot change anything."""
 
     def __init__(self, source: psycopg.Connection, random: Random) -> None:
         self.source = source

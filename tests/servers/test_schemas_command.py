@@ -1,4 +1,4 @@
-"""`cdc-lake schemas` on both kinds of registry: Apicurio's own interface, and Confluent's as Apicurio speaks it."""
+"""`cdc-lake schemas` with both kinds of registry: Apicurio's own API, and its implementation of Confluent's."""
 
 import json
 from pathlib import Path
@@ -26,10 +26,10 @@ SELECT id, kind FROM thing
 
 
 class Desk:
-    """A configuration file of its own, and the command run with it.
+    """A separate configuration file, and the command with it.
 
     Attributes:
-        topic: a name that nobody else has.
+        topic: a unique name.
     """
 
     def __init__(self, stack: Stack, kind: str, folder: Path) -> None:

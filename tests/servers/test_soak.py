@@ -1,4 +1,4 @@
-"""Bronze and silver go on for ten minutes while the shop is open: what they hold does not grow, and silver is right."""
+"""Bronze and silver run for ten minutes while the source changes: their memory does not grow, and silver is correct."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ HELD = ("memory", "files", "threads")
 
 @dataclass
 class Job:
-    """A continuous job, and what its processes held whenever it was looked at.
+    """A continuous job, and the resources of its processes at each measurement.
 
     Attributes:
         held: what is named in `HELD`, each time; memory in MiB.
@@ -40,7 +40,7 @@ class Job:
     held: list[dict[str, int]] = field(default_factory=list)
 
     def look(self) -> None:
-        """Note the least of three looks: between fork and exec a child shows its parent's memory as its own."""
+        """Record the minimum of three measurements: between fork and exec, a child has its parent's memory."""
         assert self.process.poll() is None, f"{self.layer} ended by itself"
         looks = []
         for _ in range(3):
@@ -52,13 +52,13 @@ class Job:
         me = psutil.Process(self.process.pid)
         sums = dict.fromkeys(HELD, 0)
         for one in (me, *me.children(recursive=True)):
-            with suppress(psutil.NoSuchProcess):  # shell commands come and go
+            with suppress(psutil.NoSuchProcess):  # shell commands start and end
                 seen = one.memory_info().rss >> 20, one.num_fds(), one.num_threads()
                 sums = {what: sums[what] + more for what, more in zip(HELD, seen, strict=True)}
         return sums
 
     def end(self) -> float:
-        """Tell it to; how many seconds it took."""
+        """Stop it; the seconds until it ended."""
         told = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(2 * END_SECONDS) == 0
@@ -140,6 +140,6 @@ def differences(dsn: str, lake: Path) -> dict[str, int]:
 
 
 def is_flat(values: Sequence[int]) -> bool:
-    """Does the last third stay within a tenth of what the second held? The first is the JVM's warm-up."""
+    """Whether the last third is at most a tenth above the second. The first third is the JVM's warm-up."""
     third = len(values) // 3
     return max(values[-third:]) <= 1.1 * max(values[third:-third])

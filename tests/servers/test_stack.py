@@ -1,4 +1,4 @@
-"""The embedded servers: how they start, and above all how they end."""
+"""The embedded servers: how they start and end."""
 
 import json
 import os
@@ -86,7 +86,7 @@ def test_failed_connector_reports_the_reason(stack: Stack) -> None:
 
 
 def start_elsewhere(stack: Stack, how: str = "", what_next: str = "") -> subprocess.Popen[str]:
-    """Start the servers from another process, which then does `what_next` and waits."""
+    """Start the servers from another process, which then runs `what_next` and waits."""
     program = (
         "import pathlib, sys, time\nfrom cdc_lake.embedded.stack import Stack\n"
         f"stack = Stack(pathlib.Path(sys.argv[1]))\nstack.start(detach=False{how})\n"

@@ -1,4 +1,4 @@
-"""Where bronze begins, and reads on, in a topic of a real broker."""
+"""Where bronze starts to read a topic of a real broker, and where it continues."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_start_time_becomes_an_offset_per_partition(spark: SparkSession, stack: 
     two = config(at(NOON_MS + 2 * HOUR_MS))
     (done,) = run_bronze(two, [topic], spark).tables
     assert done.error is None, done.error
-    assert places() == [(0, 2), (0, 3), (1, 2)]  # nothing of partition 2 was written as late
+    assert places() == [(0, 2), (0, 3), (1, 2)]  # partition 2 has no record as late as this
 
     back = offset_changes(two, [topic], at(NOON_MS + 1), spark)
     assert [(one.partition, one.offset, one.new_offset, one.landed) for one in back] == [

@@ -1,4 +1,4 @@
-"""A storefront's customers, orders and fulfilment, as nested JSON of its services, through a real broker to silver."""
+"""The storefront example: customers, orders and fulfilment as nested JSON, through a real broker to silver."""
 
 import json
 import random
@@ -87,10 +87,10 @@ def fulfilment(rng: random.Random) -> Iterator[dict[str, Any]]:
 
 
 def newest(sent: list[dict[str, Any]], settings: Mapping[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """What there must be: of each key the event that comes last by the sequence, unless it deletes."""
+    """The expected rows: of each key the last event by the sequence, unless it deletes."""
     last = {
         tuple(one[name] for name in settings["merge"]["keys"]): one for one in sent
-    }  # they are made in the sequence's order
+    }  # the events are created in the sequence's order
     return {key: one for key, one in last.items() if not one.get("deleted") and one.get("state") != "VOID"}
 
 
@@ -136,7 +136,7 @@ def test_newest_state_of_every_entity_wins_in_any_event_order(
 
 
 def plain(found: Any, like: Any) -> Any:
-    """A value read back, in the words of the JSON that was sent."""
+    """A value read back, in the form of the JSON that was sent."""
     if isinstance(like, dict):
         pairs = dict(found) if isinstance(found, list) else found
         return {name: plain(pairs[name], part) for name, part in like.items()}

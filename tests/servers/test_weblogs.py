@@ -1,4 +1,4 @@
-"""A web server's log as JSON lines in a topic of a real broker: appended, with the date as a partition."""
+"""The web log example: JSON lines in a topic of a real broker, appended, with the date as a partition."""
 
 import json
 from collections import Counter
@@ -21,7 +21,7 @@ from cdc_lake.silver.run import run_silver
 
 
 def request(number: int) -> dict[str, Any]:
-    """A line of the log; every seventh an error, over three days."""
+    """A line of the log; every seventh is an error, over three days."""
     day, second = 21 + number // 40, number % 60
     return {
         "session_id": f"s-{number % 5}",
@@ -58,7 +58,7 @@ def test_web_server_log_is_appended_by_date(spark: SparkSession, stack: Stack, t
         for number in part:
             producer.produce(topic, json.dumps(request(number)).encode(), partition=number % 2)
             sent[number % 2, number // 2 + (number >= 60)] = request(number)
-        if part.start == 0:  # a line of each partition that was cut off
+        if part.start == 0:  # a truncated line in each partition
             for partition in (0, 1):
                 producer.produce(topic, b'{"session_id": "s-', partition=partition)
         assert producer.flush(30) == 0

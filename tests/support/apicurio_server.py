@@ -1,4 +1,4 @@
-"""An Apicurio of a test's own, which can be wiped."""
+"""A separate Apicurio, which a test can wipe."""
 
 import json
 import shutil
@@ -20,11 +20,11 @@ from support.one_server import started
 
 
 class ApicurioServer:
-    """A server that runs while it is entered.
+    """A server that runs inside the context.
 
     Args:
         folder: an empty one.
-        jars: with the server among them; the embedded stack's when there are none.
+        jars: jars that include the server (default: the embedded stack's).
     """
 
     def __init__(self, folder: Path, jars: Sequence[Jar] = ()) -> None:
@@ -42,7 +42,7 @@ class ApicurioServer:
         self._process.wait()
 
     def wipe(self) -> None:
-        """Lose everything, as a registry does whose disk is lost: the ids begin anew."""
+        """Delete all content, like a registry whose disk is lost: ids begin again."""
         self.__exit__()
         shutil.rmtree(self._folder / "registry")
         self.__enter__()
@@ -51,7 +51,7 @@ class ApicurioServer:
 def register(
     address: str, name: str, text: str, kind: str = "AVRO", references: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Register a schema that refers to artifacts by their names in its text; what the registry says of it."""
+    """Register a schema that refers to artifacts by their names in its text; the registry's response."""
     known_as = {"AVRO": "application/json", "JSON": "application/json", "PROTOBUF": "application/x-protobuf"}
     answer = requests.post(
         f"{address}/apis/registry/v2/groups/default/artifacts",
@@ -80,8 +80,8 @@ def register(
     return ids
 
 
-class LiveShelf:
-    """What `sent.Shelf` fakes, on a real Apicurio: it gives the ids itself, from 1 on."""
+class ApicurioRegistry:
+    """Like `converters.AnyIdRegistry`, but with a real Apicurio, which assigns the ids itself, from 1 on."""
 
     def __init__(self, server: ApicurioServer) -> None:
         self._server = server
@@ -94,10 +94,10 @@ class LiveShelf:
         return self._registry.schema(kind, schema_id)
 
     def put(self, reference: str, text: str) -> str:
-        """Register a text; it must be the next one."""
+        """Register a text; it must get the next id."""
         assert f"contentId:{register(self._server.address, reference, text)['contentId']}" == reference
         return reference
 
     def wipe(self) -> None:
-        """Forget everything."""
+        """Delete all content."""
         self._server.wipe()

@@ -1,4 +1,4 @@
-"""A lake in a bucket of S3, which moto's server plays."""
+"""A lake in an S3 bucket of moto's server."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ _REGION = "eu-central-1"
 
 
 def s3a_jars() -> str:
-    """The jars of s3a://, for a class path; fetched if they are not there yet."""
+    """The jars of s3a:// for a class path; downloaded if they are missing."""
     jars = read_lock(lock_file(PROFILES[profile_name()].s3a))
     fetch(jars, cache_folder())
     return ":".join(str(jar.path(cache_folder())) for jar in jars)
@@ -40,7 +40,7 @@ class Bucket:
 
     @property
     def flags(self) -> list[str]:
-        """Of `spark-submit`: the jars, and Hadoop's settings."""
+        """Flags of `spark-submit`: the jars, and Hadoop's settings."""
         values = {
             "endpoint": self.endpoint,
             "endpoint.region": _REGION,
@@ -57,12 +57,12 @@ class Bucket:
         ]
 
     def names(self) -> list[str]:
-        """Of all objects."""
+        """The keys of all objects."""
         pages = self.client.get_paginator("list_objects_v2").paginate(Bucket="lake")
         return [found["Key"] for page in pages for found in page.get("Contents", ())]
 
     def download(self, folder: Path) -> None:
-        """Copy the lake into a folder, where readers that share no code with the jobs find it."""
+        """Copy the lake into a folder, for readers that share no code with the jobs."""
         for name in self.names():
             if not name.endswith("/"):
                 to = folder / name.removeprefix("lake/")

@@ -1,4 +1,4 @@
-"""A lake whose tables a catalog is told of: one topic, with silver in each of the three ways and a gold model."""
+"""A lake whose tables are registered in a catalog: one topic, silver in each of the three types, and a gold model."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ SILVER = {
     "hudi_mor": StorageConfig(format="hudi", type="mor", partition_by=("kind",)),
 }
 DATABASES = {kind: "pagila_silver" if kind == "delta" else f"pagila_silver_{kind}" for kind in SILVER}
-"""The catalog's, by what silver is held in."""
+"""The names in the catalog, by type of silver."""
 GOLD = "-- name: per_kind\n-- keys: [kind]\n-- sources: {thing: pagila.public.thing}\n"
 
 
@@ -55,11 +55,11 @@ class CataloguedLake:
         return self._topics[0].table
 
     def model(self, sql: str) -> None:
-        """What the gold table is made of."""
+        """The source of the gold table."""
         (self._models / "per_kind.sql").write_text(f"{GOLD}{sql}\n")
 
     def add_column(self, name: str) -> None:
-        """From now on records have it."""
+        """Add a column to later records."""
         columns = {"n": OPTIONAL_INT, "kind": COMMENTED, name: ["null", "long"]}
         self._topics.append(Topic(columns, registry=self._topics[0].registry))
 
@@ -93,5 +93,5 @@ class CataloguedLake:
 
 
 def entries(spark: SparkSession | None, lake: CataloguedLake, config: Config | None = None) -> list[Entry]:
-    """What the catalog is told of the lake's tables."""
+    """The catalog entries of the lake's tables."""
     return _CatalogComparison(config or lake.config, ["*"], (), spark).entries

@@ -1,4 +1,4 @@
-"""Rules on columns, all cases in one DataFrame: each plan of Spark's costs more than its rows."""
+"""Rules on columns, all cases in one DataFrame: planning takes longer than the rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 
 class Case(NamedTuple):
-    """A rule on one column, and what it is given.
+    """A rule on one column, and its input.
 
     Attributes:
         type: the column's.
@@ -22,7 +22,7 @@ class Case(NamedTuple):
 
 
 def evaluated(spark: SparkSession, cases: Mapping[str, Case]) -> dict[str, list[Any]]:
-    """What each case's rule makes of its values."""
+    """The results of each case's rule for its values."""
     rows = range(max(len(case.values) for case in cases.values()))
     given = [(row, *(case.values[row] if row < len(case.values) else None for case in cases.values())) for row in rows]
     columns = [f"c{number} {case.type}" for number, case in enumerate(cases.values())]

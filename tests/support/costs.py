@@ -1,4 +1,4 @@
-"""What the tests cost: CPU seconds of each file, with all processes that its tests start. A pytest plugin.
+"""The costs of tests: CPU seconds of each file, including all processes that its tests start. A pytest plugin.
 
 `costs.json` records what each file cost when somebody last looked. The most expensive files start first, those that
 need the servers in one process, so that the servers start once. A whole run fails if a folder costs more than a third
@@ -37,12 +37,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Each process measures itself; the one that reports adds up."""
+    """Each process measures itself; the reporting one adds up."""
     config.pluginmanager.register(Costs(json.loads(RECORD.read_text())), "costs of the tests")
 
 
 class Costs:
-    """What has been measured.
+    """The measured costs.
 
     Args:
         recorded: units by file.
@@ -63,7 +63,7 @@ class Costs:
         self._before = 0.0
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """The most expensive first: what starts last should be short. New files may cost anything."""
+        """Most expensive files first, because the last ones should be short. New files come before all others."""
         together: defaultdict[str, float] = defaultdict(float)
         for file in {file_of(item.nodeid) for item in items}:
             together[runs_with(file, config.rootpath)] += self.recorded.get(file, float("inf"))
@@ -76,7 +76,7 @@ class Costs:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-        """Notice where a file begins and ends."""
+        """Record where a file begins and ends."""
         if self._file != (file := file_of(item.nodeid)):
             self._file, self._before = file, cpu_seconds()
         self._is_last = nextitem is None or file_of(nextitem.nodeid) != file
@@ -84,23 +84,25 @@ class Costs:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Iterator[pytest.TestReport]:
-        """A file's last report takes its cost along."""
+        """Add a file's cost to its last report."""
         report: pytest.TestReport = yield
         if self._is_last and call.when == "teardown":
-            cost = max(cpu_seconds() - self._before, 0.0)  # what outlives its parent is lost sight of
+            cost = max(
+                cpu_seconds() - self._before, 0.0
+            )  # the cost of processes that outlive their parent is not known
             report.user_properties.append((_PROPERTY, [cost, unit_seconds()]))
             self._file = ""
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add up, where the reports come together."""
+        """Add the costs in the process where the reports arrive."""
         if found := dict(report.user_properties).get(_PROPERTY):
             cost, unit = found
             self.cpu_seconds[file_of(report.nodeid)] += cost
             self.units.append(unit)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Record what a whole run cost, if asked; else fail if a folder costs too much."""
+        """Record the costs of a whole run if requested; otherwise fail if a folder is too expensive."""
         config = session.config
         if hasattr(config, "workerinput") or not self.units or not is_whole(config):
             return
@@ -137,12 +139,12 @@ class _ByFile(LoadFileScheduling):
 
 @cache
 def runs_with(file: str, root: Path) -> str:
-    """What runs in one process: a file by itself, or all files that need the servers."""
+    """The group of tests for one process: a file, or all files that need the servers."""
     return _SERVERS if _NEEDS_SERVERS in (root / file).read_text(encoding="utf-8") else file
 
 
 def too_expensive(costs: Mapping[str, float], recorded: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-    """The folders that cost more than they may: what they cost, and what is recorded."""
+    """The folders that are too expensive: their cost and the recorded one."""
     now, before = by_folder(costs), by_folder(recorded)
     return {
         folder: (now[folder], before[folder])
@@ -152,7 +154,7 @@ def too_expensive(costs: Mapping[str, float], recorded: Mapping[str, float]) -> 
 
 
 def by_folder(costs: Mapping[str, float]) -> dict[str, float]:
-    """The same by folder."""
+    """Costs by folder."""
     found: Counter[str] = Counter()
     for file, cost in costs.items():
         found[file.rpartition("/")[0]] += cost
@@ -160,7 +162,7 @@ def by_folder(costs: Mapping[str, float]) -> dict[str, float]:
 
 
 def is_whole(config: pytest.Config) -> bool:
-    """Whether all tests run that `make test` runs."""
+    """Whether all tests of `make test` run."""
     option = config.option
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not (
         option.keyword or option.deselect or option.collectonly or option.markexpr != "not deep"

@@ -1,4 +1,4 @@
-"""The requests to EMR that tests/fixtures/emr holds. To write them anew: `python tests/support/emr_requests.py`."""
+"""The requests to EMR in tests/fixtures/emr. To write them again: `python tests/support/emr_requests.py`."""
 
 import json
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ HOSTILE = r"""it's "one, two" \ $HOME `id` ; # é"""
 
 @dataclass(frozen=True)
 class Case:
-    """What is asked for, with which settings."""
+    """The requested jobs, with their settings."""
 
     settings: str
     asked: tuple[str, ...]
@@ -65,7 +65,7 @@ CASES = {
 
 
 def rendered(case: Case, folder: Path, form: str = "json") -> str:
-    """What `cdc-lake emr render` prints."""
+    """The output of `cdc-lake emr render`."""
     file = folder / "cdc-lake.yml"
     file.write_text(case.settings, encoding="utf-8")
     found = CliRunner().invoke(app, ["emr", "render", *case.asked, "--as", form, "--config", str(file)])
@@ -74,7 +74,7 @@ def rendered(case: Case, folder: Path, form: str = "json") -> str:
 
 
 def golden(name: str) -> dict[str, Any]:
-    """A request as it is to be, with the version in use."""
+    """An expected request, with the current version."""
     text = (FOLDER / f"{name}.json").read_text(encoding="utf-8")
     request: dict[str, Any] = json.loads(text.replace("<version>", version("cdc-lake")))
     return request

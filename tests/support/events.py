@@ -1,6 +1,6 @@
-"""Builders of what a connector sends: records of tables whose columns have any Avro types, in topics of their own.
+"""Builders of a connector's records: tables with columns of any Avro type, each with its own topic.
 
-What Debezium puts around a row, and how its converters write it, is in tests/support/wire.py.
+tests/support/wire.py has Debezium's envelopes and the formats of its converters.
 """
 
 import itertools
@@ -58,7 +58,7 @@ _SOURCE_FIELDS: dict[str, wire.Fields] = {
         "wallTime": _OPTIONAL_LONG,
     },
 }
-"""What each connector's `source` block holds behind the fields that all have."""
+"""Fields of each connector's `source` block, after those that all have."""
 _FLAT = {
     connector: wire.Unwrap(("op", *own, *(f"source.{field}" for field in ("ts_ms", "snapshot", "name", "db"))))
     for connector, own in {
@@ -72,7 +72,7 @@ _FLAT = {
 
 
 def _around(connector: str, table: str) -> wire.Schema:
-    """The schema of a connector's whole change events of a table without columns.
+    """The schema of a connector's full change events of a table without columns.
 
     It has as few fields as any generation of Debezium sends, and a time that may be missing.
     """
@@ -110,7 +110,7 @@ def key_schema(columns: Mapping[str, Any], table: str = TABLE) -> str:
 
 
 def envelope_schema(columns: Mapping[str, Any], table: str = TABLE, connector: str = "postgresql") -> str:
-    """A full envelope's schema. MongoDB's rows are texts, whatever the columns."""
+    """A full envelope's schema. MongoDB's rows are texts, for any columns."""
     schema = wire.avro_schema(_around(connector, table))
     before, after = schema["fields"][:2]
     if connector == "mongodb":
@@ -121,17 +121,17 @@ def envelope_schema(columns: Mapping[str, Any], table: str = TABLE, connector: s
 
 
 def flat_schema(columns: Mapping[str, Any], table: str = TABLE, metadata: Mapping[str, Any] = FLAT_METADATA) -> str:
-    """A flattened row's schema, with the fields that the transform was told to add."""
+    """A flattened row's schema, with the fields that the transform adds."""
     return json.dumps(_record("Value", {**columns, **metadata}, table))
 
 
 def framed(schema_id: int, avro: bytes) -> bytes:
-    """Avro behind a zero byte and a schema id of four bytes; tests/support/wire.py has the other frames."""
+    """Avro after a zero byte and a schema id of four bytes; tests/support/wire.py has the other frames."""
     return wire.framed("id4", f"id:{schema_id}", avro, "value")[0]
 
 
 def control(registry: "FakeRegistry", name: str, content: Mapping[str, Any]) -> tuple[bytes, bytes]:
-    """Key and value of a record of a connector's that is no change of a table.
+    """Key and value of a connector's record that is not a change of a table.
 
     Args:
         name: of the value's schema, behind `io.debezium.connector.`.
@@ -150,7 +150,7 @@ def _flat_record(registry: "FakeRegistry", name: str, content: Mapping[str, Any]
 
 
 class FakeRegistry:
-    """A fake: a schema registry in memory, as `cdc_lake.registries.registry.Registry` asks for one."""
+    """A fake: a schema registry in memory with the interface of `cdc_lake.registries.registry.Registry`."""
 
     name = "fake"
     namespaces = ("contentId",)
@@ -174,11 +174,11 @@ class FakeRegistry:
         """See `Registry`."""
 
     def hide(self, schema_id: int) -> None:
-        """Answer as if there were no such id."""
+        """Respond as if the id did not exist."""
         self._hidden.add(schema_id)
 
     def show(self, schema_id: int) -> None:
-        """Answer for the id again."""
+        """Respond for the id again."""
         self._hidden.discard(schema_id)
 
     def _added(self, text: str) -> int:
@@ -189,7 +189,7 @@ class FakeRegistry:
 
 @dataclass(frozen=True)
 class Record:
-    """One Kafka record, in the order of the columns of Spark's Kafka source."""
+    """One Kafka record, in the column order of Spark's Kafka source."""
 
     key: bytes | None
     value: bytes | None
@@ -240,7 +240,7 @@ class Topic:
 
     @property
     def late_id(self) -> int:
-        """Another id of the value's schema, its text differing in documentation only; hide it and show it later."""
+        """Another id of the value's schema, whose text differs only in documentation; to hide and show again."""
         return self.registry.add(json.dumps({**json.loads(self.value_text), "doc": "late"}))
 
     def change(
@@ -259,7 +259,7 @@ class Topic:
         offset: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Record:
-        """A change of the row with this key; columns left out of `after` are null.
+        """A change of the row with this key; columns missing in `after` are null.
 
         Args:
             op: `t` has neither key nor row.
@@ -320,7 +320,7 @@ class Topic:
         return Record(key, value, self.table, partition, offset, timestamp, headers)
 
     def again(self, record: Record) -> Record:
-        """The same bytes once more, at the next offset of the same partition."""
+        """The same bytes again, at the next offset of the same partition."""
         return self.record(record.key, record.value, record.headers, partition=record.partition)
 
     def _key(self, key: Any) -> dict[str, Any]:

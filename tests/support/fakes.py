@@ -1,4 +1,4 @@
-"""Fakes of the servers that bronze reads from: small classes in memory, and no more than the tests need."""
+"""Fakes of the servers that bronze reads from: small classes in memory with only what the tests need."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ def kafka(spark: SparkSession, records: Iterable[Record]) -> DataFrame:
 
 @dataclass
 class _Partition:
-    """The log of one partition: where it starts, and its records."""
+    """The log of one partition: its first offset and its records."""
 
     start: int = 0
     end: int = 0
@@ -31,7 +31,7 @@ class _Partition:
 
 
 class FakeBroker:
-    """A fake: a Kafka cluster in memory, as `cdc_lake.sources.logs.TopicSource` asks for one.
+    """A fake: a Kafka cluster in memory with the interface of `cdc_lake.sources.logs.TopicSource`.
 
     Topics and partitions come with their first record. A topic's ids are the same in every FakeBroker: its name and how
     often it was created again.
@@ -44,7 +44,7 @@ class FakeBroker:
         self._recreated: dict[str, int] = {}
 
     def append(self, record: Record) -> None:
-        """Add a record at its own offset, which may leave a hole behind the one before."""
+        """Add a record at its own offset, which may leave a gap before it."""
         missing = record.partition + 1 - len(self._partitions.get(record.topic, {}))
         if missing > 0:
             self.add_partitions(record.topic, missing)
@@ -66,19 +66,19 @@ class FakeBroker:
         self.add_partitions(topic, count)
 
     def remove_before(self, topic: str, partition: int, offset: int) -> None:
-        """Remove the records before an offset, as a topic's retention does."""
+        """Delete the records before an offset, like a topic's retention."""
         log = self._partitions[topic][partition]
         log.start, log.end = offset, max(offset, log.end)
         log.records = [record for record in log.records if record.offset >= offset]
 
     def cut_off(self, topic: str, partition: int, offset: int) -> None:
-        """Lose the records from an offset on, as an unclean election of a leader does."""
+        """Lose the records from an offset on, like an unclean leader election."""
         log = self._partitions[topic][partition]
         log.start, log.end = min(offset, log.start), offset
         log.records = [record for record in log.records if record.offset < offset]
 
     def compact_away(self, topic: str, partition: int, offset: int) -> None:
-        """Remove one record, as compaction does: the log's ends stay."""
+        """Delete one record, like compaction: the log's ends do not change."""
         log = self._partitions[topic][partition]
         log.records = [record for record in log.records if record.offset != offset]
 

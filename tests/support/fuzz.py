@@ -1,4 +1,4 @@
-"""Records as somebody hostile would send them: random and mutated bytes, headers, schemas and names, from one seed."""
+"""Hostile records: random and mutated bytes, headers, schemas and names, from one seed."""
 
 import copy
 import json
@@ -40,7 +40,7 @@ REGISTRIES: dict[str, tuple[tuple[str, ...], Sequence[tuple[wire.Frame, str]]]] 
     "confluent": (("id",), [("id4", "id"), ("confluent", "guid")]),
     "glue": ((), [("glue", "glue"), ("glue-zlib", "glue")]),
 }
-"""By the kind of registry: the kinds of its bare numbers, and the frames of its converters with their kinds of id."""
+"""By kind of registry: the kinds of its bare numbers, and the frames of its converters with their kinds of id."""
 DECLARED = {
     "bare": {"key": {"wire_format": "bare"}, "value": {"wire_format": "bare"}},
     "csv": {
@@ -53,9 +53,9 @@ DECLARED = {
         "value": {"wire_format": "json", "columns": {"id": "int", "tags": "array<string>"}},
     },
 }
-"""By frame, the settings of topics whose records name no schema."""
+"""By frame: the settings of topics whose records name no schema."""
 HOSTILE_SCHEMAS = 24
-"""So many hostile texts a registry has: each that is accepted is a layout, and so an expression of the batch."""
+"""Number of hostile texts in a registry: each accepted one is a layout, and so an expression of the batch."""
 FIRST_GOOD_KEY = 1_000_000
 _NUMBERS = {"key": 1, "value": 2, "flat": 3}
 _NAMES = ("", ".", "..", "../..", "/etc/passwd", "%2e%2e", "a\0b", "a/b?c#d", "x" * 300, "\u00fc", "1", "latest", "\n")
@@ -77,7 +77,7 @@ _OTHER_KEYS: Sequence[tuple[wire.Schema, dict[str, Any]]] = (
     (wire.Table(TABLE.name, {"id": wire.INT32, "name": wire.STRING}, ["id", "name"]).key, {"id": 1, "name": "x"}),
     (wire.Table(TABLE.name, {"id": wire.STRING}, ["id"]).key, {"id": "1"}),
 )
-"""Well formed keys that are not the table's."""
+"""Well-formed keys that are not the table's."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
 
 
 def odd(rng: random.Random, tree: Any) -> Any:
-    """JSON with a few of its parts replaced, removed, doubled or moved."""
+    """JSON with a few of its parts replaced, removed, duplicated or moved."""
     tree = copy.deepcopy(tree)
     for _ in range(rng.choice((1, 1, 2, 4))):
         places = list(_places(tree))
@@ -156,7 +156,7 @@ def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def hostile_texts(rng: random.Random) -> list[str]:
-    """Texts of schemas, most of them nearly right."""
+    """Texts of schemas, most of them almost valid."""
     return [_hostile_text(rng) for _ in range(HOSTILE_SCHEMAS)]
 
 
@@ -168,7 +168,7 @@ def _hostile_text(rng: random.Random) -> str:
 
 
 def records(rng: random.Random, number: int, registry: str) -> Iterator[Sent]:
-    """Records of a topic whose schemas are in a registry; every other one is good.
+    """Records of a topic whose schemas are in a registry; every second one is good.
 
     Hostile schemas have the numbers from 10 on.
     """
@@ -210,7 +210,7 @@ def records(rng: random.Random, number: int, registry: str) -> Iterator[Sent]:
 
 
 def declared_records(rng: random.Random, number: int, frame: str) -> Iterator[Sent]:
-    """Records of a topic whose settings name a frame; every other one is good."""
+    """Records of a topic whose settings name a frame; every second one is good."""
     spoiled = [mutated(rng, part) for part in _declared(frame, 1, 1) for _ in range(HOSTILE_SCHEMAS)]
     for count in range(number):
         is_good = count % 2 == 0

@@ -1,4 +1,4 @@
-"""Random logs such as a connector writes: one table with many rows, changed at its source and sent to two partitions.
+"""Random logs of a connector: one table with many rows, changed at its source and sent to two partitions.
 
 Positions and times grow as commits do; what is sent again is a suffix of what was sent before, in that order; snapshot
 rows show rows as they are; Kafka's timestamps grow in each partition, with a little skew.
@@ -17,12 +17,12 @@ LARGE = ("body", "tags", "data")
 START_MS = 1_700_000_000_000
 KEYS_OF_A_HISTORY = 4
 Block = list[Event]
-"""Records that nothing of their key comes between."""
+"""Records that must be adjacent for their key."""
 
 
 @dataclass
 class Log:
-    """What was sent, in that order.
+    """The records in the order of sending.
 
     Attributes:
         late: indexes of records that cannot be decoded when they arrive.
@@ -45,7 +45,7 @@ def random_log(
     late: float = 0.05,
     breaks_off: bool = True,
 ) -> Log:
-    """The log of a table in which so many groups of rows live side by side.
+    """The log of a table with this number of independent groups of rows.
 
     Args:
         truncates: whether the table is truncated now and then.
@@ -106,7 +106,7 @@ class _Source:
         self._stream_out([self._event("c" if before is None else "u", key, self._sent(before, self.rows[key]))])
 
     def delete(self, first_key: int) -> None:
-        """A row is deleted: with its tombstone, without one, or with nothing but one."""
+        """A row is deleted: with a tombstone, without one, or with only a tombstone."""
         if (key := self._key(first_key, there=True)) in self.rows:
             self._commit()
             del self.rows[key]
@@ -133,7 +133,7 @@ class _Source:
             self._change_key(old, new)
 
     def change_key_and_back(self, first_key: int) -> None:
-        """A row's key is changed to another and back, perhaps again, in one transaction or in several."""
+        """A row's key is changed to another and back, maybe again, in one transaction or in several."""
         old, new = self._key(first_key, there=True), self._key(first_key)
         if old in self.rows and new not in self.rows:
             is_one, times = self._rng.random() < 0.5, self._rng.randrange(2, 5)
@@ -157,7 +157,7 @@ class _Source:
             self._stream_out(block)
 
     def snapshot_rows(self, first_key: int) -> None:
-        """An incremental snapshot reads some rows; its clock is ahead of commits still to be read."""
+        """An incremental snapshot reads some rows; its clock is ahead of commits that it has not read."""
         for key in range(first_key, first_key + KEYS_OF_A_HISTORY):
             if key in self.rows and self._rng.random() < 0.5:
                 self._log("incremental row")
@@ -165,7 +165,7 @@ class _Source:
                 self._send(Event("r", key, self.rows[key], ts_ms=ts_ms, snapshot="incremental"))
 
     def snapshot(self, first_key: int) -> None:
-        """The whole table is read again."""
+        """A snapshot reads the whole table again."""
         keys = list(self.rows)
         self._log("snapshot")
         for place, key in enumerate(keys):
@@ -173,18 +173,18 @@ class _Source:
             self._send(self._event("r", key, self.rows[key], snapshot=marker))
 
     def truncate(self, first_key: int) -> None:
-        """The whole table is emptied."""
+        """The whole table is truncated."""
         self._commit()
         self.rows = {}
         self._log("truncate")
         self._stream_out([self._event("t", None)])
 
     def lose(self, first_key: int) -> None:
-        """A row is deleted while nobody looks."""
+        """A row is deleted without an event."""
         self._log("lost", self.rows.pop(self._key(first_key), None) is not None)
 
     def send_again(self, first_key: int) -> None:
-        """The connector restarts from a place before the last change."""
+        """The connector restarts from a position before the last change."""
         if self._stream:
             again = self._stream[-self._rng.randrange(1, 30) :]
             if self._breaks_off and self._rng.random() < 0.3:
@@ -202,7 +202,7 @@ class _Source:
         self._partitions[key] = 1 - self._partitions[key]
 
     def restore(self, first_key: int) -> None:
-        """The database is restored: positions begin again lower, the clock goes on; what was sent is not sent again."""
+        """The database is restored: positions begin again lower, the time continues; old records are not sent again."""
         self._log("log reset", self._knows_position)
         self._position = self._rng.randrange(10)
         self._ts_ms += 10_000
@@ -281,7 +281,7 @@ _ACTS: dict[Callable[[_Source, int], None], float] = {
 
 
 def batches(rng: random.Random, log: Log, count: int) -> list[list[int]]:
-    """The log cut anywhere, as indexes of its events; one partition may be read further than the other."""
+    """The log cut at random, as indexes of its events; one partition may be read further than the other."""
     ends = [sorted(rng.randrange(len(log.events) + 1) for _ in range(count - 1)) for _ in range(2)]
     if rng.random() < 0.5:
         ends[1] = ends[0]
@@ -292,7 +292,7 @@ def batches(rng: random.Random, log: Log, count: int) -> list[list[int]]:
 
 
 def story(key: int, log: Log, read: Sequence[Sequence[int]]) -> str:
-    """All that a log says of a key, event by event in the order of its partitions, and in which batch it is read."""
+    """All events of a key in a log, in the order of its partitions, with the batch of each."""
     batch = {index: number for number, indexes in enumerate(read, 1) for index in indexes}
     lines = [
         f"batch {batch[index]}{' late' if index in log.late else ''}: {event}"

@@ -1,4 +1,6 @@
-"""A Kafka broker of a test's own that asks who comes: a listener for each kind of login, and one whose time is over."""
+"""A separate Kafka broker with authentication: one listener for each kind of login, and one with an expired
+certificate.
+"""
 
 import base64
 import json
@@ -21,7 +23,7 @@ from support.registry_server import Certificates, FakeServer
 
 USER = "lake"
 PASSWORD = 'canary-1 "quoted" \\ and $more'
-"""With all that has a meaning in JAAS."""
+"""A password with all special characters of JAAS."""
 SCRAM_PASSWORD = "canary-2 $more \\ and so on"
 LISTENERS = ("scram", "plain", "open", "oauth", "mutual", "expired")
 KEYS_PATH = "/keys"
@@ -43,7 +45,7 @@ class SecureKafka(Kafka):
         self._provider = provider
 
     def command(self) -> list[str]:
-        """Kafka fetches keys from nowhere unless its JVM is told where from."""
+        """Kafka downloads keys only from URLs that its JVM allows."""
         java, *rest = super().command()
         return [java, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self._provider}{KEYS_PATH}", *rest]
 
@@ -60,7 +62,7 @@ class SecureKafka(Kafka):
             "advertised.listeners": ",".join(listeners),
             map_of: ",".join([str(plain[map_of]), *(f"{name.upper()}:{kind}" for name, kind in protocols.items())]),
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS",  # the plain listener's, and the broker's own
+            "super.users": "User:ANONYMOUS",  # the plain listener, and the broker's own
             "allow.everyone.if.no.acl.found": "true",
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": self._both("server"),
@@ -96,14 +98,14 @@ class SecureKafka(Kafka):
         }
 
     def _both(self, name: str) -> Path:
-        """A certificate and its key in one file, as a keystore of PEM is."""
+        """A certificate and its key in one PEM file, as a keystore."""
         files = (getattr(self._certificates, f"{name}_{what}") for what in ("key", "cert"))
         return self.site.write(f"{name}.pem", "".join(Path(file).read_text() for file in files))
 
 
 @contextmanager
 def running(folder: Path, certificates: Certificates, provider: str) -> Iterator[SecureKafka]:
-    """The broker, in a folder of its own."""
+    """The broker, in its own folder."""
     ports = choose_ports(folder)
     for name in LISTENERS:
         (folder / name).mkdir()
@@ -119,7 +121,7 @@ def running(folder: Path, certificates: Certificates, provider: str) -> Iterator
 
 
 class Provider:
-    """A fake: an identity provider that gives whoever asks a signed token.
+    """A fake: an identity provider that gives every client a signed token.
 
     Args:
         server: answers for it.

@@ -1,4 +1,4 @@
-"""The product's way from Kafka records to bronze and silver, for tests that have neither a broker nor a registry."""
+"""From Kafka records to bronze and silver with the product, for tests without a broker and a registry."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -26,19 +26,19 @@ Sends = TypeVar("Sends", bound=Callable[..., list[Record]])
 
 
 def decided(spark: SparkSession, registry: FakeRegistry, records: Sequence[Record], **framings: Any) -> DataFrame:
-    """What bronze decides of each record; a schema of any table is taken."""
+    """Bronze's decisions about each record; schemas of any table are accepted."""
     rows, seen = scan_records(kafka(spark, records), TableConfig(**framings))
     schemas = {side: Schemas.of(*_meanings(registry, seen.references[side]), side=side) for side in SIDES}
     return with_decision(rows, schemas["key"], schemas["value"], seen.frames)
 
 
 def by_offset(rows: DataFrame) -> list[Row]:
-    """The rows in the order of their offsets, sorted here: for a sample, Spark would run the plan once more."""
+    """The rows in the order of their offsets, sorted here: for its sample, Spark would run the plan twice."""
     return sorted(rows.collect(), key=lambda row: int(row["offset"]))
 
 
 class Cases:
-    """Records of many tests, decided at once: a plan costs more than all the records.
+    """Records of many tests, decided at once, because planning takes longer than all the records.
 
     A case is a function that takes a registry, and a variant if it has several, and returns records.
     """
@@ -47,7 +47,7 @@ class Cases:
         self._all: list[tuple[Any, ...]] = []
 
     def of(self, *variants: Any) -> Callable[[Sends], Sends]:
-        """Make a function a case; without variants it takes the registry alone."""
+        """Make a function a case; without variants it gets only the registry."""
 
         def add(sends: Sends) -> Sends:
             self._all += [(sends, variant) for variant in variants] or [(sends,)]
@@ -56,7 +56,7 @@ class Cases:
         return add
 
     def decided(self, spark: SparkSession) -> Callable[..., list[Row]]:
-        """What gives the rows of a case, or of a variant of it, in the order of its records."""
+        """A function that returns the rows of a case, or of a variant of it, in the order of its records."""
         registry = FakeRegistry()
         sent = {case: case[0](registry, *case[1:]) for case in self._all}
         records = [record for records in sent.values() for record in records]
@@ -72,7 +72,7 @@ def step(commit: int, **more: Any) -> Progress:
 
 
 class Lake:
-    """A lake with one topic: land records in bronze, fold them into silver, look at silver.
+    """A lake with one topic: land records in bronze, fold them into silver, read silver.
 
     Args:
         root: its folder.

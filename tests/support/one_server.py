@@ -1,4 +1,4 @@
-"""One of the embedded servers by itself, without the stack and its keeper."""
+"""A single embedded server, without the stack and its keeper."""
 
 import subprocess
 import time
@@ -9,7 +9,7 @@ _START_SECONDS = 120
 
 
 def started(server: Server) -> "subprocess.Popen[bytes]":
-    """Start a server in its site's folder; it is ready when this returns, and the caller's to end."""
+    """Start a server in its site's folder; it is ready when this returns, and the caller must end it."""
     log = server.site.log(server.name)
     log.parent.mkdir(parents=True, exist_ok=True)
     server.prepare()

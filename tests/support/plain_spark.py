@@ -1,6 +1,6 @@
-"""Spark as somebody else has it: an environment with PySpark in it and nothing of ours, alone or as a cluster.
+"""A plain Spark: an environment with PySpark and without cdc_lake, alone or as a cluster.
 
-The jobs come from a package, as `make package` makes it, and from nowhere else.
+The jobs come only from a package of `make package`.
 """
 
 import os
@@ -30,7 +30,7 @@ _OF_THE_ENGINE = {"_delta_log", ".hoodie"}
 
 @dataclass(frozen=True)
 class PlainSpark:
-    """The environment, and the package beside it.
+    """The environment, and the package.
 
     Attributes:
         folder: of both; jobs are started in it, the package's environment unpacked there as `environment`.
@@ -75,7 +75,7 @@ class PlainSpark:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment of somebody who has this Spark, and whose PATH has nothing of ours."""
+        """The environment of a user of this Spark, whose PATH has no tools of cdc_lake."""
         theirs = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
         path = f"{self.venv / 'bin'}{os.pathsep}/usr/local/bin{os.pathsep}/usr/bin{os.pathsep}/bin"
         java = str(find_java().resolve().parents[1])
@@ -91,7 +91,7 @@ class PlainSpark:
         """The jobs of the package on this Spark."""
         jars = ",".join(str(self.package / file.path) for file in self.plan.files if file.path.startswith("jars/"))
         here = str(self.folder / "environment" / "bin" / "python")
-        # Spark unpacks archives for executors of their own; a local master's is the driver itself.
+        # Spark unpacks archives for separate executors only; a local master's executor is the driver itself.
         python = here if master.startswith("local") else "./environment/bin/python"
         return Platform(
             command=(
@@ -112,7 +112,7 @@ class PlainSpark:
 
 @dataclass
 class Cluster:
-    """Spark standalone: a master and workers of one core, each a process of this machine."""
+    """Spark standalone: a master and workers of one core, each a process on this machine."""
 
     spark: PlainSpark
     master: str
@@ -127,7 +127,7 @@ class Cluster:
         )
 
     def kill(self, number: int) -> None:
-        """End a worker and what it runs, without a word."""
+        """Kill a worker and its executors."""
         os.killpg(self.workers[number].pid, signal.SIGKILL)
         self.workers[number].wait()
 
@@ -156,7 +156,7 @@ def cluster(spark: PlainSpark) -> Iterator[Cluster]:
 
 @contextmanager
 def losing_a_worker(on: Cluster, silver: Path, *, replaced: bool) -> Iterator[list[str]]:
-    """Kill a worker as soon as the first data file of a table is there.
+    """Kill a worker as soon as the first data file of a table exists.
 
     Args:
         silver: the folder of the tables.
@@ -223,5 +223,5 @@ def _free_ports(number: int) -> Sequence[int]:
 
 
 def remove(folder: Path) -> None:
-    """What takes more than a gigabyte does not wait for pytest to forget it."""
+    """Folders of more than a gigabyte are deleted at once, not later by pytest."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""A second Spark session, in a process of its own, that knows nothing but a metastore: it reads tables by name.
+"""A second Spark session, in a separate process, that only knows a metastore: it reads tables by name.
 
     python reading_by_name.py thrift://127.0.0.1:9083
 
-Each line of its input is a query, which it answers by a line `rows: …`, a JSON array.
+Each line of its input is a query. For each, it prints a line `rows: …` with a JSON array.
 """
 
 import json
@@ -19,7 +19,7 @@ _ROWS = "rows: "
 
 
 class Reader:
-    """The process, from outside."""
+    """The process, for its caller."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
@@ -29,20 +29,20 @@ class Reader:
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(f"{query}\n")
         self._process.stdin.flush()
-        # Hudi prints what it thinks of the JVM, whoever asked.
+        # Hudi always prints its findings about the JVM.
         answer = next(line for line in self._process.stdout if line.startswith(_ROWS))
         rows: list[dict[str, Any]] = json.loads(answer.removeprefix(_ROWS))
         return rows
 
     def rows(self, table: str) -> dict[int, dict[str, Any]]:
-        """A table's rows by their column `id`, as they are now."""
+        """A table's current rows by their column `id`."""
         self.ask(f"REFRESH TABLE {table}")
         return {row["id"]: row for row in self.ask(f"SELECT * FROM {table}")}
 
 
 @contextmanager
 def reading(uri: str, folder: Path) -> Iterator[Reader]:
-    """The process, as long as it is wanted; what it has to say goes to a file in `folder`."""
+    """The process, inside the context; its output goes to a file in `folder`."""
     with (folder / "reader.log").open("w") as log:
         command = [sys.executable, __file__, uri, str(folder)]
         process = subprocess.Popen(
@@ -55,7 +55,7 @@ def reading(uri: str, folder: Path) -> Iterator[Reader]:
 
 
 def main(uri: str, folder: str) -> None:
-    """Answer queries until there are no more."""
+    """Run queries until there are no more."""
     builder = SparkSession.builder.master("local[1]").config("spark.sql.catalogImplementation", "hive")
     settings = {
         "spark.hadoop.hive.metastore.uris": uri,

@@ -1,4 +1,4 @@
-"""The recordings of real converters (tests/fixtures/recorded), and what they tell."""
+"""The recordings of real converters (tests/fixtures/recorded), and their content."""
 
 import io
 import json
@@ -69,11 +69,11 @@ ADD_FIELDS = "op db schema table lsn ts_ms source.ts_ms source.ts_us source.txId
 UNWRAP = Unwrap(ADD_FIELDS.split())
 AS_TOMBSTONES = Unwrap(ADD_FIELDS.split(), deletes="tombstone")
 OF_THE_RUN = {"__lsn", "__ts_ms", "__source_ts_ms", "__source_ts_us", "__source_txId", "__source_sequence"}
-"""Values that are others in each recording."""
+"""Values that differ between recordings."""
 
 
 def told(recording: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Table]]:
-    """The records, each with its table as it was then."""
+    """The records, each with its table at that time."""
     item = ITEM
     for record in recording["records"]:
         if record["name"] == "insert with an added column":
@@ -86,7 +86,7 @@ def are_deletes_tombstones(recording: Mapping[str, Any]) -> bool:
 
 
 def built_schema(recording: Mapping[str, Any], record: Mapping[str, Any], table: Table, side: Side) -> Schema:
-    """The schema that the builder makes for a side of a record."""
+    """The builder's schema for the key or value of a record."""
     if side == "key":
         return table.key
     whole = wire.envelope(table)
@@ -99,19 +99,19 @@ def built_schema(recording: Mapping[str, Any], record: Mapping[str, Any], table:
 
 
 def own_headers(record: Mapping[str, Any], side: Side) -> wire.Headers:
-    """The headers that are part of a side's frame."""
+    """The headers that are part of a frame."""
     starts = (f"apicurio.{side}.", f"__{side}_schema_id")
     return [(name, bytes.fromhex(value)) for name, value in record["headers"] if name.startswith(starts)]
 
 
 def resolved(recording: Mapping[str, Any], reference: str) -> Any:
-    """A recorded schema with what it refers to, ready to decode with."""
+    """A recorded schema with the schemas that it refers to, ready for decoding."""
     named: dict[str, Any] = {}
     return fastavro.parse_schema(without_logical_types(defined(recording, reference, named)), named)
 
 
 def defined(recording: Mapping[str, Any], reference: str, named: dict[str, Any]) -> Any:
-    """A recorded schema, once all that it refers to is among the named ones."""
+    """A recorded schema, after all schemas that it refers to are among the named ones."""
     schema = recording["schemas"][reference]
     for name, other in schema["references"].items():
         if name not in named:
@@ -120,7 +120,7 @@ def defined(recording: Mapping[str, Any], reference: str, named: dict[str, Any])
 
 
 def without_logical_types(schema: Any) -> Any:
-    """Bytes stay bytes."""
+    """Bytes are not converted."""
     if isinstance(schema, list):
         return [without_logical_types(part) for part in schema]
     if not isinstance(schema, dict):
@@ -129,7 +129,7 @@ def without_logical_types(schema: Any) -> Any:
 
 
 def decoded(recording: Mapping[str, Any], record: Mapping[str, Any], side: Side) -> Any:
-    """What a converter's bytes say; fastavro reads them by the recorded schema, to the last byte."""
+    """The decoded bytes of a converter; fastavro reads them with the recorded schema, to the last byte."""
     data, headers = bytes.fromhex(record[side]), own_headers(record, side)
     body = io.BytesIO(wire.opened(data, headers, side).body)
     value = fastavro.schemaless_reader(body, resolved(recording, record[f"{side}_schema"]), None)
@@ -138,7 +138,7 @@ def decoded(recording: Mapping[str, Any], record: Mapping[str, Any], side: Side)
 
 
 def value_of(recording: Mapping[str, Any], record: Mapping[str, Any], table: Table) -> Any:
-    """A record's value, whatever it is written in."""
+    """A record's value, in any format."""
     if record["value"] is None:
         return None
     if recording["format"] == "avro":

@@ -1,7 +1,7 @@
-"""What silver must hold, in plain Python, from the rules of docs/explanation/ordering-and-deletes.md alone.
+"""The expected rows of silver, in plain Python, from the rules of docs/explanation/ordering-and-deletes.md alone.
 
-A log goes in, rows come out. It shares nothing with `cdc_lake`, looks at the whole log at once and knows no
-batches: however its log is cut, a table must end like this.
+It computes rows from a log. It shares nothing with `cdc_lake`, reads the whole log at once and has no
+batches: a table must equal its result for every way to cut the log.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -19,11 +19,11 @@ UNSENT = _Unsent()
 
 
 class Refused(Exception):
-    """The settings do not let this log be folded."""
+    """The settings reject this log."""
 
 
 class Order(NamedTuple):
-    """When an event happened at its source; nulls are not known."""
+    """When an event happened at its source; null means unknown."""
 
     position: tuple[int, ...] | None
     domain: str | None
@@ -31,7 +31,7 @@ class Order(NamedTuple):
 
 
 class Move(NamedTuple):
-    """What the two halves of a key change have in common.
+    """The identity of a key change, which both halves have.
 
     Two changes never share a position. Without one a row that goes there and back and there again in one transaction
     makes two that share all else.
@@ -45,7 +45,9 @@ class Move(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A record's place in the log, most significant first. `log_ts` is the partition's highest Kafka time so far."""
+    """A record's position in the log, most significant first. `log_ts` is the partition's highest Kafka timestamp so
+    far.
+    """
 
     log_ts: int
     generation: int
@@ -58,15 +60,15 @@ _NOWHERE = Place(0, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Event:
-    """One record as it stands in its partition.
+    """One record in its partition.
 
     Attributes:
         op: r c u d t or tombstone; anything else is not folded.
         key: the row's key; null for truncates.
         values: the columns outside the key; none for deletes.
         kafka_ts: Kafka's timestamp, ms.
-        moved_to: of a delete, the key that the row has from now on.
-        moved_from: of an insert, the key that the row had before.
+        moved_to: of a delete, the row's new key.
+        moved_from: of an insert, the row's former key.
         status: ok; `quarantined` while it cannot be decoded; `control` if it is no event of a row.
         key_bytes: the key as it was sent; the key itself when left out.
     """
@@ -94,12 +96,12 @@ class Event:
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether it says how the row is, not what happened to it."""
+        """Whether it has the current row, not a change of it."""
         return self.op == "r" or (self.op in ("c", "u") and self.snapshot not in (None, "false"))
 
     @property
     def move(self) -> Move | None:
-        """The key change that it is half of. SQL Server counts the halves in its position's last number."""
+        """The key change that it is half of. SQL Server numbers the halves in its position's last number."""
         if self.moved_to is None and self.moved_from is None:
             return None
         if self.position is not None:
@@ -109,7 +111,7 @@ class Event:
 
 
 class Row(NamedTuple):
-    """A row of silver: its columns outside the key, and what stands beside them."""
+    """A row of silver: its columns without the key, and silver's own columns."""
 
     values: dict[str, Any]
     deleted: bool
@@ -121,7 +123,7 @@ class Row(NamedTuple):
 
 @dataclass(eq=False)
 class Life:
-    """What was sent of a row between two deletes of its key.
+    """The values that were sent of a row between two deletes of its key.
 
     Attributes:
         moved_at: where the half of a key change stands that closed it.
@@ -134,7 +136,7 @@ class Life:
 
 @dataclass
 class Story:
-    """One key, as of its last accepted event; known once that was one of its own."""
+    """One key, after its last accepted event; known once it had an event."""
 
     life: Life | None = None
     is_live: bool = False
@@ -155,7 +157,7 @@ _TABLE_KEYS = {
 
 
 def table_settings(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The settings of a table, by group, that ask of silver what these arguments and log settings ask of `fold`."""
+    """The settings of a table, by group, that correspond to the arguments and log settings of `fold`."""
     found: dict[str, dict[str, Any]] = {}
     for name, value in arguments.items():
         group, key = _TABLE_KEYS[name]
@@ -211,7 +213,9 @@ def fold(
 
 
 def in_log_order(log: Iterable[Event]) -> list[tuple[Place, Event]]:
-    """The events that count, with their places: no control records, nothing in quarantine, no tombstones of deletes."""
+    """The events that count, with their log positions: no control records, quarantined records, or paired
+    tombstones.
+    """
     events = []
     last: dict[int, tuple[Event, int]] = {}
     for event in sorted(log, key=lambda event: (event.generation, event.offset)):
@@ -225,7 +229,7 @@ def in_log_order(log: Iterable[Event]) -> list[tuple[Place, Event]]:
 
 
 def settles(before: Event, tombstone: Event) -> bool:
-    """Whether a tombstone says nothing beside the record before it, or waits in quarantine with that."""
+    """Whether a tombstone adds nothing to the record before it, or is quarantined with that record."""
     of_same_key = (before.key_bytes or before.key) == (tombstone.key_bytes or tombstone.key)
     is_delete = before.op == "d" or before.status == "quarantined"
     return is_delete and of_same_key and before.generation == tombstone.generation
@@ -244,7 +248,7 @@ def snapshot_ends(events: Iterable[tuple[Place, Event]]) -> Iterator[tuple[Place
 
 
 def is_stale(event: Event, order: Order | None) -> bool:
-    """Whether a streaming event was sent again: position and time agree, as far as known, that it is not newer."""
+    """Whether a streaming event was replayed: position and time, as far as known, are not newer."""
     if order is None or event.is_snapshot or event.op in ("tombstone", "missing"):
         return False
     lead_ms = None if event.ts_ms is None or order.ts_ms is None else event.ts_ms - order.ts_ms
@@ -254,7 +258,7 @@ def is_stale(event: Event, order: Order | None) -> bool:
 
 
 def accept(story: Story, event: Event, place: Place, *, is_hard: bool, moved: dict[Move, list[Life]]) -> None:
-    """The event becomes what its key's story ends with; a delete closes the life, an upsert goes on with one."""
+    """Apply the event to its key; a delete ends the lifetime, an upsert begins or continues one."""
     story.op, story.place = event.op, place
     if event.op == "tombstone":
         story.order = None
@@ -277,7 +281,7 @@ def accept(story: Story, event: Event, place: Place, *, is_hard: bool, moved: di
 
 
 def row_of(story: Story, columns: Sequence[str], moved: Mapping[Move, list[Life]], soft_delete_values: str) -> Row:
-    """The row that a key's story makes."""
+    """The row after all events of a key."""
     values = dict.fromkeys(columns)
     unavailable: list[str] = []
     if story.life is not None and (story.is_live or soft_delete_values == "last"):
@@ -288,13 +292,13 @@ def row_of(story: Story, columns: Sequence[str], moved: Mapping[Move, list[Life]
 
 
 def value_in(life: Life, name: str, moved: Mapping[Move, list[Life]]) -> Any:
-    """The last value sent in this life, or in one under another key that it goes on with; none if that is not clear."""
+    """The last value sent in this lifetime, or in the lifetime that it inherits from; none if that is ambiguous."""
     values = values_in(life, name, moved)
     return values[0] if len(values) == 1 else UNSENT
 
 
 def values_in(life: Life, name: str, moved: Mapping[Move, list[Life]], seen: tuple[Life, ...] = ()) -> list[Any]:
-    """What that value may be.
+    """The candidates for that value.
 
     A stretch of the log that is sent again may close a second life by the same key change. What it tells then is older
     than what the first life ended with, or less. Without a position it may have been another change of the same keys.

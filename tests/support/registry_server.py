@@ -1,4 +1,4 @@
-"""A schema registry, its proxy and its token endpoint, as far as a client can tell them from real ones."""
+"""A schema registry, its proxy and its token endpoint, with the behavior that clients observe."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ Answer = tuple[int, object]
 
 
 class FakeServer(ThreadingHTTPServer):
-    """A fake: answers by path, (status, body), one after the other, the last for ever; 404 otherwise.
+    """A fake: responses by path, (status, body), in order, the last one repeated; 404 otherwise.
 
     Attributes:
         asked: how often, by path.
@@ -63,7 +63,7 @@ class FakeServer(ThreadingHTTPServer):
         self.answers[path] = list(answers)
 
     def revoke(self) -> None:
-        """Take no token that was given before."""
+        """Reject all tokens that were issued before."""
         self._tokens.clear()
 
     def lets_in(self, authorization: str | None) -> bool:
@@ -82,7 +82,7 @@ class FakeServer(ThreadingHTTPServer):
         return 200, {"access_token": token, "token_type": "Bearer", "expires_in": self.token_seconds}
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up, or fails the handshake, is no error of the tests."""
+        """A client that disconnects, or fails the handshake, does not fail the test."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -130,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(server: FakeServer) -> Iterator[FakeServer]:
-    """The server, answering."""
+    """The running server."""
     with server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -147,7 +147,7 @@ def a_record(name: str, kind: object) -> dict[str, object]:
 
 
 class Certificates:
-    """An authority of our own, with a certificate for 127.0.0.1 and one for a client, as files in a folder.
+    """A certificate authority, with a certificate for 127.0.0.1 and one for a client, as files in a folder.
 
     Each has another one that expired a while ago.
     """
@@ -163,7 +163,7 @@ class Certificates:
         self.old_client_cert, self.old_client_key = self._pair("old-client", is_old=True)
 
     def context(self, *, asks_for_certificate: bool = False) -> ssl.SSLContext:
-        """The server's side."""
+        """The server's TLS context."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.server_cert, self.server_key)
         context.load_verify_locations(self.ca)

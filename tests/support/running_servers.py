@@ -1,4 +1,4 @@
-"""Servers that run for all tests, for programs that start and stop servers of their own."""
+"""Servers that run for all tests, for programs that start and stop their own servers."""
 
 from typing import ClassVar
 
@@ -6,7 +6,7 @@ from cdc_lake.embedded.stack import Stack
 
 
 def running(stack: Stack) -> type[Stack]:
-    """A class to put in the place of `Stack`: what starts becomes `stack`, which goes on whatever is asked of it.
+    """A class to replace `Stack`: started servers become `stack`, which keeps running when it is stopped.
 
     Its `calls` are the names of the methods that were called, in order.
     """

@@ -1,4 +1,4 @@
-"""The changes of a source table's columns, and docs/reference/evolution.md, which says what becomes of each.
+"""Changes of a source table's columns, and docs/reference/evolution.md with the outcome of each.
 
 The outcomes on the page are computed by the code; tests/engines/test_evolution.py compares real tables with them.
 """
@@ -26,14 +26,14 @@ _INT = wire.optional(wire.INT32)
 
 @dataclass(frozen=True)
 class Change:
-    """A change of some columns, which no other change has.
+    """A change of columns that no other change uses.
 
     Attributes:
-        name: what it is, as the page says it.
+        name: its description on the page.
         before, after: the columns.
-        old, new: what a row holds that is sent before it, and after it.
-        shown: what silver then shows of both.
-        more: what else of the schema is another: the version of Debezium, columns of the primary key.
+        old, new: values of a row sent before the change, and of one sent after it.
+        shown: silver's values of both rows.
+        more: other changes of the schema: the version of Debezium, columns of the primary key.
     """
 
     name: str
@@ -46,20 +46,22 @@ class Change:
 
     @property
     def is_combinable(self) -> bool:
-        """Whether it can come together with others."""
+        """Whether it can be combined with other changes."""
         return not self.more
 
 
 def _column(name: str, column: str, before: wire.Schema, after: wire.Schema, old: Any, new: Any, **more: Any) -> Change:
-    """A change of one column, which silver's column of that name takes."""
+    """A change of one column that keeps its column in silver."""
     shown = more.pop("shown", (old, new))
     was, is_now = ({column: value} for value in shown)
     return Change(name, {column: before}, {column: after}, {column: old}, {column: new}, (was, is_now), more)
 
 
-def _beside(name: str, column: str, before: wire.Schema, after: wire.Schema, old: Any, new: Any, beside: str) -> Change:
-    """A change of one column's type, whose new values stand beside the old ones."""
-    shown = {column: old, beside: None}, {column: None, beside: new}
+def _variant(
+    name: str, column: str, before: wire.Schema, after: wire.Schema, old: Any, new: Any, variant: str
+) -> Change:
+    """A change of one column's type whose new values go to a variant column."""
+    shown = {column: old, variant: None}, {column: None, variant: new}
     return Change(name, {column: before}, {column: after}, {column: old}, {column: new}, shown)
 
 
@@ -111,18 +113,18 @@ CHANGES: Sequence[Change] = (
         _unscaled(499),
         shown=(Decimal("123.456"), Decimal("4.990")),
     ),
-    _beside("text to integer", "to_number", _TEXT, _INT, "x", 7, "to_number__int"),
-    _beside("integer to text", "to_text", _INT, _TEXT, 7, "x", "to_text__string"),
-    _column("NOT NULL is taken off", "loosened", wire.STRING, _TEXT, "x", None),
+    _variant("text to integer", "to_number", _TEXT, _INT, "x", 7, "to_number__int"),
+    _variant("integer to text", "to_text", _INT, _TEXT, 7, "x", "to_text__string"),
+    _column("NOT NULL is dropped", "loosened", wire.STRING, _TEXT, "x", None),
     _column("NOT NULL is set", "tightened", _TEXT, wire.STRING, None, "x"),
-    _column("a default is given", "defaulted", _TEXT, wire.defaulted(_TEXT, "x"), None, "y"),
+    _column("a default is set", "defaulted", _TEXT, wire.defaulted(_TEXT, "x"), None, "y"),
     _column(
-        "an enum has another value", "mood", wire.enum("sad", "ok"), wire.enum("sad", "ok", "happy"), "ok", "happy"
+        "an enum gets another value", "mood", wire.enum("sad", "ok"), wire.enum("sad", "ok", "happy"), "ok", "happy"
     ),
     _column("a comment is set", "commented", _TEXT, {**_TEXT, "doc": "what it is called"}, "x", "y"),
     _column("Debezium is upgraded", "plain", _TEXT, _TEXT, "x", "y", debezium=(2, 5)),
     Change(
-        "another column whose name differs in case only",
+        "a column whose name differs only in case",
         {"Twin": _TEXT},
         {"twin": _TEXT},
         {"Twin": "x"},
@@ -145,7 +147,7 @@ CHANGES: Sequence[Change] = (
 
 
 def tables(changes: Sequence[Change]) -> tuple[wire.Table, wire.Table]:
-    """The source's table before and after changes that come together."""
+    """The source's table before and after combined changes."""
     before = {name: kind for change in changes for name, kind in change.before.items()}
     after = {name: kind for change in changes for name, kind in change.after.items()}
     keys = next((change.more["keys"] for change in changes if "keys" in change.more), ("id",))
@@ -165,10 +167,10 @@ def text_of(schema: wire.Schema) -> str:
 
 
 def steps_of(changes: Sequence[Change]) -> Sequence[SchemaStep]:
-    """What changes of the columns mean for silver, as the code says.
+    """The steps of silver's columns that the code computes for the changes.
 
     Raises:
-        UnsupportedError: the primary key is another.
+        UnsupportedError: the primary key changed.
     """
     was, is_now = ([WriterSchema(text_of(schema))] for schema in value_schemas(changes))
     key_was, key_is_now = ([WriterSchema(text_of(table.key))] for table in tables(changes))
@@ -179,7 +181,7 @@ def steps_of(changes: Sequence[Change]) -> Sequence[SchemaStep]:
 
 
 def outcome(change: Change, policy: Evolution) -> str:
-    """What becomes of a change: a cell of the page."""
+    """The outcome of a change: a cell of the page."""
     try:
         steps = steps_of([change])
         check_steps(TABLE, steps, policy)
@@ -190,66 +192,67 @@ def outcome(change: Change, policy: Evolution) -> str:
 
 _HEAD = """# Schema evolution
 
-Bronze holds bytes and never changes its shape. What silver does is the table's `schema.evolution`:
+Bronze stores bytes, so its columns never change. For silver, set `schema.evolution` of the table:
 
-| setting | meaning |
+| setting | result |
 |---|---|
-| `evolve` (default) | columns are added; types become wider; values of a type that does not fit get a variant column |
+| `evolve` (default) | columns are added; types become wider; values of an incompatible type go to a variant column |
 | `add_only` | columns are added; a change of a type stops the table's run with exit code 2 |
-| `freeze` | any of this stops it |
+| `freeze` | any of these changes stops the table's run |
 
-A run that stops has written nothing, names each change it was not allowed, and leaves the other tables alone. Old and
-new records may be mixed in a batch, as they are while a connector catches up: each is decoded with its own schema.
+A table that stops does not commit the batch, and its error names each rejected change; other tables continue. Old and
+new records may be mixed in a batch while a connector catches up, because each record is decoded with its own schema.
 
 | change at the source | `evolve` | `add_only` | `freeze` |
 |---|---|---|---|
 """
 
 _TAIL = """
-This table is computed by the code, and real tables in Delta and in both types of Hudi are held to each of its cells
-(`tests/engines/test_evolution.py`; `python -m tests.docs.pages` writes this page).
+The code computes this table, and `tests/engines/test_evolution.py` checks each cell with real tables in Delta and in
+both types of Hudi. `python -m tests.docs.pages` writes this page.
 
-- **Wider** are int to bigint, float to double, and decimals with more digits before or behind the point (38 at most).
-  The rows are then rewritten unchanged, in a commit of their own, so that every reader of the table's format reads it.
-  `cdc-lake plan` says beforehand how many bytes that is. A primary key may become wider, too.
-- **Variant columns** hold values of any other type. If `price` changes from text to integer, silver has `price` and
-  `price__int`. A row has its value in one of them, null in the other: `coalesce(price__int, try_cast(price AS int))`
-  reads both. Silver's commits store which column belongs to which, so a rebuild gives the same names. To have
-  one column instead, name its type: `schema.cast: {price: string}`.
-- **Dropped** columns stay. Rows written from then on have null there; the report names them once.
-- **Renamed** columns are a dropped and a new one: nothing in the events links them.
-  `schema.rename: {new_name: old_name}` goes on with the old column.
-- **A default** of a new column is not in the rows that were there before: the source changes them without an event.
-  Silver has null, `cdc-lake reconcile` finds them, and an incremental snapshot of the table brings them.
-- **Another primary key** needs a new snapshot and a rebuild by the new key
+- **Wider types** are int to bigint, float to double, and decimals with more digits before or after the point (up to
+  38). Then the rows are rewritten without changes, in a separate commit, so that all readers of the table's format can
+  read them. `cdc-lake plan` shows the number of bytes before. A primary key may become wider too.
+- **Variant columns** have values of an incompatible type. If `price` changes from text to integer, silver has `price`
+  and `price__int`. Each row has its value in one of them and null in the other. To read both, use
+  `coalesce(price__int, try_cast(price AS int))`. Silver's commits store which column belongs to which, so a rebuild
+  gives the same names. To have one column instead, set its type: `schema.cast: {price: string}`.
+- **Dropped columns** stay in silver. Later rows have null there; the report names such columns once.
+- **Renamed columns** are a dropped and a new column, because nothing in the events connects them. To continue with the
+  old column, set `schema.rename: {new_name: old_name}`.
+- **Defaults of new columns.** The source sets them in existing rows without events, so silver has null.
+  `cdc-lake reconcile` finds these rows, and an incremental snapshot of the table sends their values.
+- **Another primary key** needs a new snapshot and a rebuild with the new key
   ([rebuild](../how-to/rebuild.md#after-a-change-of-the-primary-key)).
-- **Changed by hand.** If another program renames or removes a column of silver in Delta, the next run stops with exit
-  code 2 and says how to undo that. So it does if a constraint or `delta.appendOnly`, set by hand, refuses its rows.
-- **Names** that no table can have (the empty one; with spaces, control characters or `,;{}()=`; those of cdc_lake's own
-  columns and of Hudi's) are found when bronze lands a record. A table with silver in Hudi also needs names of letters,
-  digits and `_`. Such records are quarantined, and the table's other records go on. Set `schema.rename` or
-  `schema.exclude`, then [replay them](../how-to/quarantine.md). In Avro such names cannot occur: Debezium writes
-  `_` with `field.name.adjustment.mode=avro`. They come as JSON.
-- **Enums** are texts; a value that the schema does not list is taken like the others.
+- **Changes by other programs.** If another program renames or removes a column of silver in Delta, the next run stops
+  with exit code 2 and names the fix. The same happens if a constraint or `delta.appendOnly` that someone set rejects
+  the run's rows.
+- **Invalid names** are the empty name, names with spaces, control characters or `,;{}()=`, and those of cdc_lake's own
+  columns and of Hudi's. A silver table in Hudi also needs names of letters, digits and `_`. Bronze quarantines records
+  with such names, and other records of the table continue. Set `schema.rename` or `schema.exclude`, then
+  [replay the records](../how-to/quarantine.md). Avro records cannot have such names, because Debezium replaces
+  characters by `_` with `field.name.adjustment.mode=avro`. JSON records can.
+- **Enums** are texts. Values that the schema does not list are accepted.
 
 ## Choosing columns
 
-| setting | meaning |
+| setting | result |
 |---|---|
-| `schema.exclude: [secret]` | the source's column is not in silver; bronze has it |
-| `schema.rename: {full_name: name}` | silver's column is called `name`; several may become one, not two of one schema |
-| `schema.cast: {code: string}` | silver's column, by its name there, always has this type |
+| `schema.exclude: [secret]` | silver does not have the source's column; bronze does |
+| `schema.rename: {full_name: name}` | silver's column is `name`; source columns of different schemas may share it |
+| `schema.cast: {code: string}` | the silver column with this name always has this type |
 
-A value that does not go into the type that `schema.cast` names stops the run (exit 30) and says how many there are. Its
-batch is not committed; earlier batches stay. What is already in silver stays as it is: run `cdc-lake rebuild` to apply
+If values do not fit the type in `schema.cast`, the table's run stops (exit 30), and the error counts them. The batch is
+not committed; earlier batches stay. Rows that are already in silver do not change: run `cdc-lake rebuild` to apply
 these settings to all rows.
 
 ## Nulls that arrive as defaults
 
-Where a column may be null and has a default, a null arrives as the default: the converter does it, and nothing behind
-it can tell. Silver's report names such columns when their schema is new. With Confluent's converter set
-`value.converter.ignore.default.for.nullables=true`; Apicurio's has no such setting: take the default off the column,
-or set NOT NULL.
+If a column is nullable and has a default, the converter replaces nulls by the default, and cdc_lake cannot recognize
+this. Silver's report names such columns when their schema is new. With Confluent's converter, set
+`value.converter.ignore.default.for.nullables=true`. Apicurio's converter has no such setting: remove the column's
+default, or set NOT NULL.
 """
 
 

@@ -1,4 +1,4 @@
-"""Files as a sink connector writes them of a topic's records: their values alone, in files named after offsets."""
+"""Files of a sink connector: the values of a topic's records, in files named by offsets."""
 
 import gzip
 import io
@@ -29,13 +29,13 @@ def write_files(
     folder: str = "partition={}",
     name: str = "{}+{}+{:010d}.{}",
 ) -> list[Path]:
-    """Write records with `flush` offsets a file; tombstones are left out, and so is who wrote what with which schema.
+    """Write records with `flush` offsets per file; tombstones and the schemas' authors are not written.
 
     Args:
         root: the folder of the topics' folders.
         records: framed with an id of four bytes.
         ending: avro, json, json.gz or parquet.
-        folder, name: as the connector is told to call them.
+        folder, name: the connector's settings for them.
     """
     by_file: dict[tuple[str, int, int], list[Record]] = {}
     for record in records:
@@ -60,7 +60,7 @@ def container(path: Path, values: Sequence[Mapping[str, Any]], schema: str) -> N
 
 
 def _decoded(values: Sequence[bytes], registry: FakeRegistry) -> tuple[str, list[Any]]:
-    """The schema of values, which is one, and what they hold."""
+    """The single schema of values, and the decoded values."""
     (schema,) = {registry.texts[int.from_bytes(value[1:_FRAME_BYTES], "big")] for value in values}
     parsed = fastavro.parse_schema(json.loads(schema))
     return schema, [fastavro.schemaless_reader(io.BytesIO(value[_FRAME_BYTES:]), parsed, None) for value in values]
@@ -102,7 +102,7 @@ class FakeSink:
         self._next: dict[tuple[str, int], int] = {}
 
     def write(self, topic: str) -> int:
-        """Write what has come since; how many tombstones were left out."""
+        """Write the new records; the number of skipped tombstones."""
         left_out = 0
         for partition in self._consumer.list_topics(topic, 10).topics[topic].partitions:
             here = TopicPartition(topic, partition)
@@ -123,7 +123,7 @@ class FakeSink:
         return left_out
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the connection to the broker."""
         self._consumer.close()
 
     def _file(self, topic: str, partition: int, rows: Sequence[tuple[int, bytes]]) -> None:

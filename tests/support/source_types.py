@@ -14,29 +14,29 @@ from cdc_lake.decode.types import OUT_OF_CALENDAR
 from support.events import connect, decimal
 
 NOT_FINITE = "NaN and infinities arrive as null"
-NOT_FINITE_IN_ARRAY = "an array with NaN or an infinity in it arrives as null"
+NOT_FINITE_IN_ARRAY = "an array with NaN or an infinity arrives as null"
 NOT_FINITE_AS_TEXT = "NaN and infinities arrive as the texts NAN, POSITIVE_INFINITY and NEGATIVE_INFINITY"
-ZEROS = "zeros at the end of the fraction are stripped: 10.500 is 10.5"
-NEGATIVE_SCALE = "a negative scale arrives as 2048 more: as many zeros follow the point, the number is right"
+ZEROS = "trailing zeros of the fraction are removed: 10.500 is 10.5"
+NEGATIVE_SCALE = "a negative scale arrives increased by 2048: the number is right, with that many zeros after the point"
 DOUBLE = "rounded to the nearest double"
-BITS = "how many bits there were: leading zeros are stripped to whole bytes"
+BITS = "the number of bits: leading zeros are removed to whole bytes"
 ERA_IN_SNAPSHOT = "in a snapshot a date before Christ arrives as the same day after Christ"
 ERA_IN_ARRAY = "a date before Christ arrives as the same day after Christ"
 GAP_IN_SNAPSHOT = "in a snapshot the days from 1582-10-05 to 1582-10-14 arrive as ten days later"
 GAP_IN_ARRAY = "the days from 1582-10-05 to 1582-10-14 arrive as ten days later"
-JULIAN = "before 1582-10-15 it is taken for a time of the Julian calendar: up to 10 days off"
+JULIAN = "times before 1582-10-15 are read as Julian dates: up to 10 days off"
 SECONDS = "digits beyond seconds are cut off"
 MILLISECONDS = "digits beyond milliseconds are cut off"
 MIDNIGHT = "24:00:00 arrives as 00:00:00"
-ZONE = "the time zone: the time arrives as that of UTC"
+ZONE = "the time zone: the time arrives in UTC"
 NANO_RANGE = "before 1677-09-21 and after 2262-04-11 arrives as null"
-SPLIT_SECOND = "the microsecond may be one less: seconds go through a double"
-SPELLED_BY_JAVA = "numbers are spelled as Java does: 1 as 1.0"
+SPLIT_SECOND = "the microsecond may be one less: seconds are converted through a double"
+SPELLED_BY_JAVA = "numbers arrive in Java's notation: 1 as 1.0"
 MONTHS = "a month counts as 30.4375 days"
-NAME_IN_STREAM = "arrives as null but in snapshots"
-NULL_IN_ARRAY = "an array with a null in it arrives as null"
-DIMENSIONS = "of an array of several dimensions only nulls arrive, as many as the outermost has elements"
-DIMENSIONS_OF_TEXT = "of an array of several dimensions only names of Java objects arrive"
+NAME_IN_STREAM = "arrives as null, except in snapshots"
+NULL_IN_ARRAY = "an array with a null arrives as null"
+DIMENSIONS = "an array of several dimensions arrives as nulls, one for each element of the outermost dimension"
+DIMENSIONS_OF_TEXT = "an array of several dimensions arrives as names of Java objects"
 ALWAYS_NULL = "always arrives as null"
 NOT_SENT = "the column is not sent"
 NULL_AS_DEFAULT = "null arrives as the column's default"
@@ -54,12 +54,12 @@ DEFAULTS = {
     HSTORES: "json",
     UNSIGNED: "long",
 }
-"""The connector's settings that decide how values arrive."""
+"""The connector's settings that determine how values arrive."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """How values of some types arrive under some settings.
+    """How values of some types arrive with some settings.
 
     Attributes:
         types: as the source declares them.
@@ -78,7 +78,7 @@ class Arrival:
     is_live: bool = True
 
     def applies(self, settings: Mapping[str, str]) -> bool:
-        """Whether values arrive so under the connector's settings."""
+        """Whether values arrive in this form with the connector's settings."""
         return all(settings.get(name, DEFAULTS[name]) in values for name, values in self.settings.items())
 
 
@@ -108,7 +108,7 @@ def enum(name: str, allowed: str) -> dict[str, Any]:
 
 
 def any_precision(scale: int) -> dict[str, Any]:
-    """A decimal of a column that does not tell its precision."""
+    """A decimal of a column without a declared precision."""
     return {**decimal(64, scale), "connect.parameters": {"scale": str(scale)}}
 
 
@@ -300,7 +300,7 @@ def _at(*parts: int) -> dt.datetime:
 
 
 def same(*values: Any) -> tuple[tuple[Any, Any], ...]:
-    """Examples that are held as they are sent."""
+    """Examples that are stored as they are sent."""
     return tuple((value, value) for value in values)
 
 
@@ -443,7 +443,7 @@ SOURCES = {
     "MongoDB": MONGODB,
 }
 
-# What no connector above sends, but a setting or another connector may.
+# Types that no connector above sends, but that a setting or another connector may send.
 OTHERS = (
     Arrival(("a duration in nanoseconds",), time("long", "NanoDuration"), examples=((-1_001, -2), (1_999, 1))),
     Arrival(

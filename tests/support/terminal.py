@@ -1,15 +1,15 @@
-"""A terminal on which somebody answers a command's question."""
+"""A terminal on which a test answers a command's question."""
 
 import io
 from collections.abc import Callable
 
 
 class Terminal(io.StringIO):
-    """Put it in the place of `sys.stdin`.
+    """Replace `sys.stdin` by it.
 
     Args:
-        answer: what is typed.
-        meanwhile: done before that, while the question waits.
+        answer: the typed text.
+        meanwhile: called before that, while the command waits.
     """
 
     def __init__(self, answer: str, meanwhile: Callable[[], object] | None = None) -> None:

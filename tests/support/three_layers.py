@@ -31,7 +31,7 @@ class Lake:
 
     Args:
         root: has the lake, and copies of it.
-        silver: what its silver is held in.
+        silver: formats and types of its silver tables.
         settings: more of `TableConfig`'s.
     """
 
@@ -49,7 +49,7 @@ class Lake:
         self._lsn = 0
 
     def change(self, *keys: int) -> None:
-        """Let the source set `n` of each key, and Kafka have it."""
+        """Set `n` of each key in the source, and send the changes to Kafka."""
         for key in keys:
             self._lsn += 1
             op = "u" if key in self.source else "c"
@@ -57,7 +57,7 @@ class Lake:
             self.broker.append(self.topic.change(op, key, {"n": self._lsn}, lsn=self._lsn))
 
     def delete(self, *keys: int) -> None:
-        """Let the source delete keys."""
+        """Delete keys in the source."""
         for key in keys:
             self._lsn += 1
             del self.source[key]
@@ -93,7 +93,7 @@ class Lake:
         self.refresh()
 
     def check(self) -> None:
-        """See that silver and gold are as the source is."""
+        """Check that silver and gold equal the source."""
         for target in self.targets:
             rows = target.open(self.spark).read().select("id", "n").collect()
             assert sorted(map(tuple, rows)) == sorted(self.source.items()), target.name
@@ -103,7 +103,7 @@ class Lake:
         assert sorted(map(tuple, found)) == [(half, len(those), sum(those)) for half, those in halves]
 
     def back_up(self, *layers: str) -> Callable[[], None]:
-        """Copy the folders of layers; what is returned puts the copies back."""
+        """Copy the folders of layers; returns a function that restores the copies."""
         kept = self.root.parent / f"backup {'-'.join(layers)} {self._lsn}"
         for layer in layers:
             shutil.copytree(self.root / layer, kept / layer)

@@ -1,4 +1,4 @@
-"""A topic of a test's own on the real servers, and what a consumer finds in it."""
+"""A separate topic on the real servers, and the records that a consumer reads from it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,24 +19,24 @@ from cdc_lake.sinks.kafka import KafkaSink
 
 
 @dataclass(frozen=True)
-class Place:
-    """The servers, and a topic of a test's own.
+class SinkTopic:
+    """The servers, and a separate topic.
 
     Attributes:
-        by_hand: the folder of schemas.
+        schema_folder: the folder of schemas.
     """
 
     stack: Stack
     topic: str
-    by_hand: Path
+    schema_folder: Path
 
     def sink(self, kind: str = "apicurio", **more: Any) -> KafkaSink:
-        """A sink with a kind of registry, settings of the topic, and maybe other servers."""
+        """A sink with a kind of registry, settings of the topic, and optionally other servers."""
         path = "/apis/ccompat/v7" if kind == "ccompat" else ""
         url = more.pop("url", f"{self.stack.endpoints['registry']}{path}")
         kafka = more.pop("kafka", self.stack.endpoints["kafka"])
         subjects = open_subjects(RegistryConfig(type=kind, url=url, attempts=1), StackConfig())
-        return KafkaSink(TopicSink(topic=self.topic, **more), kafka, 3, subjects, self.by_hand)
+        return KafkaSink(TopicSink(topic=self.topic, **more), kafka, 3, subjects, self.schema_folder)
 
     def records(self) -> list[Message]:
         """All records of the topic, by partition and offset."""
@@ -66,7 +66,7 @@ class Place:
         return lambda data: read(data, SerializationContext(self.topic, field))
 
     def upserted(self, reader: str | None = None) -> dict[Any, Any]:
-        """What a consumer has that puts each value under its key and takes out those of tombstones."""
+        """The state of a consumer that upserts each value by its key and deletes on tombstones."""
         key, value = self.deserializer("key"), self.deserializer("value", reader)
         table: dict[Any, Any] = {}
         for record in self.records():
@@ -78,7 +78,7 @@ class Place:
         return table
 
     def text(self, side: str, version: str = "latest") -> str:
-        """A schema as Confluent's interface has it."""
+        """A schema in Confluent's API."""
         url = f"{self.stack.endpoints['registry']}/apis/ccompat/v7/subjects/{self.topic}-{side}/versions/{version}"
         text: str = requests.get(url, timeout=10).json()["schema"]
         return text

@@ -14,9 +14,9 @@ A record's bytes name their schema by a *frame*:
 
 A *reference* to a schema is a text, `<kind>:<id>`: `contentId`, `globalId` and `id` (Confluent's) with a number,
 `contentHash`, `artifact` with `group/artifact/version` (each percent-encoded), `guid` and `glue` with a UUID, `crc`
-with the fingerprint in hex as it stands in the frame.
+with the fingerprint in hex, as in the frame.
 
-test_wire.py holds all this to what real converters sent (tests/fixtures/recorded).
+test_wire.py compares all of this with the records of real converters (tests/fixtures/recorded).
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""What several tests share."""
+"""Fixtures of the unit tests."""
 
 import builtins
 import sys
@@ -19,13 +19,13 @@ def server() -> Iterator[FakeServer]:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registry that lags behind is asked again at once."""
+    """Make retries after a registry's replication lag immediate."""
     monkeypatch.setattr(lookups, "_LAG_WAITS_SECONDS", (0.01, 0.01))
 
 
 @pytest.fixture
 def without_boto3(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment that lacks the extra `aws`."""
+    """An environment without the extra `aws`."""
     real = builtins.__import__
 
     def absent(name: str, *args: Any, **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Settings and secrets that AWS keeps, by moto."""
+"""Settings and secrets in AWS, with moto."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ CANARY = "canary-41bd"
 
 @pytest.fixture(autouse=True)
 def surroundings(aws_of_nobody: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A working directory, and credentials of nobody at an AWS of the process's own."""
+    """A working directory, and invalid credentials for an AWS inside this process."""
     monkeypatch.delenv("CDC_LAKE_CONFIG", raising=False)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
     monkeypatch.chdir(tmp_path)
@@ -165,7 +165,7 @@ def test_aws_error_codes_map_to_error_classes(code: str, wanted: type[CdcLakeErr
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_refusal_by_status_alone_is_not_retried(status: int) -> None:
-    """The code of an answer without a body, as to HEAD, is the status."""
+    """The code of a response without a body, as to HEAD, is the status."""
     answer = {"Error": {"Code": str(status), "Message": ""}, "ResponseMetadata": {"HTTPStatusCode": status}}
 
     with pytest.raises(ConfigError, match="AWS rejects the credentials"), translated("here"):

@@ -1,4 +1,4 @@
-"""Logins at Kafka's brokers: what both clients are told, to the letter, and the token that is signed for Amazon MSK."""
+"""Logins at Kafka brokers: the exact settings of both clients, and the token that is signed for Amazon MSK."""
 
 import base64
 import builtins
@@ -25,7 +25,7 @@ CANARY = "canary-c77a"
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Credentials of nobody, and none of whoever runs the tests."""
+    """Invalid AWS credentials instead of those of the user who runs the tests."""
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):

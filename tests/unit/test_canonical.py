@@ -1,4 +1,4 @@
-"""Texts that were joined are told again, whatever is in them, and the loss rules get values from them."""
+"""Joined texts can be split again, with any content, and the loss rules get the values."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -156,7 +156,12 @@ def test_missing_key_before_christ_may_be_another_key() -> None:
     table = Table("public", "thing", (column("date", "day"), column("int4", "id"), column("text", "my_name")))
     fields = [StructField("day", DateType()), StructField("id", IntegerType()), StructField("my_name", StringType())]
     shared, _ = shared_columns(table, StructType(fields), ["day", "id"], lambda name: [name])
-    days = ["-735599", "-141427", "-141429", "0"]  # 44 BC, the first day of our calendar, one before that is not, 1970
+    days = [
+        "-735599",
+        "-141427",
+        "-141429",
+        "0",
+    ]  # 44 BC, the first day of the current calendar, one before it that does not exist, 1970
     keys = [f"+{day}\x01,+1\x01," for day in days]
     found = Differences(shared, kept=9)
 

@@ -1,4 +1,4 @@
-"""What tables are called in a catalog, how they are listed there, and what is said of entries that say otherwise."""
+"""Names of tables in a catalog, their entries, and messages about entries that differ."""
 
 import json
 from dataclasses import replace

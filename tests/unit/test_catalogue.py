@@ -1,4 +1,4 @@
-"""What cannot reach Kafka is told from what somebody is to blame for, by the catalogue alone."""
+"""Known losses before Kafka are distinguished from real differences by Postgres' catalog alone."""
 
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -27,7 +27,7 @@ A_DATE_ARRAY = {"type": "date", "is_array": True}
 
 
 def loss(source: object, lake: object, found: Kind = "cell", **traits: Any) -> str | None:
-    """The loss that explains a difference in a column of these traits."""
+    """The loss that explains a difference in a column with these properties."""
     table = Table("public", "thing", (replace(PLAIN, **traits),))
     return table.loss(Difference(found, (1,), "a column", source, lake))
 

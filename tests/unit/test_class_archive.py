@@ -16,12 +16,12 @@ from cdc_lake.spark.java import find_java
 
 SUBMIT = ("org.apache.spark.deploy.SparkSubmit", "jobs/bronze.py", "--table", "shop.public.*")
 SHOW = '. "$SPARK_CONF_DIR/spark-env.sh"; printf "%s\\n" "$SPARK_CONF_DIR" "$SPARK_SUBMIT_OPTS" "$@"'
-"""As `spark-class` does it, which then starts Spark with these variables and arguments."""
+"""Like `spark-class`, which then starts Spark with these variables and arguments."""
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """PySpark's folder as `cdc-lake jars fetch` and `cdc-lake jars archive` leave it."""
+    """PySpark's folder after `cdc-lake jars fetch` and `cdc-lake jars archive`."""
     home = tmp_path / "my spark"
     for module in (class_archive, conf_module):
         monkeypatch.setattr(module, "spark_home", lambda: home)
@@ -36,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def spark_class(home: Path, *arguments: str, **variables: str) -> list[str]:
-    """The folder of settings, Java's first options, and the arguments that Spark is started with."""
+    """The folder of settings, Java's first options, and Spark's arguments."""
     environment = {"PATH": "/usr/bin:/bin", "SPARK_HOME": str(home), "SPARK_CONF_DIR": f"{home}/conf", **variables}
     java = find_java().resolve().parents[1]
     done = subprocess.run(
@@ -67,7 +67,7 @@ def test_submission_takes_the_archive(home: Path) -> None:
     assert options.startswith("-Xlog:disable ")
     assert f"'-Dlog4j2.configurationFile={home}/conf/log4j2.properties'" in options
     used = f"'-XX:SharedArchiveFile={folder}/java.jsa:{folder}/classes.jsa'"
-    assert options.endswith(f"{used} -Xss4m -Da='b c'")  # the user's are the last, so they count
+    assert options.endswith(f"{used} -Xss4m -Da='b c'")  # the user's options come last, so they win
     assert passed == [SUBMIT[0], "--properties-file", f"{folder}/spark.properties", *SUBMIT[1:]]
 
 

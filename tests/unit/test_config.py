@@ -1,4 +1,4 @@
-"""What a run is told: from flags' file, from the environment, by default; and what a wrong setting's error says."""
+"""Settings from the file, the environment and defaults, and the errors of wrong ones."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ from cdc_lake.errors import ConfigError
 
 @pytest.fixture(autouse=True)
 def no_settings_of_the_developer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither a variable nor a conf/ folder of whoever runs the tests counts."""
+    """Ignore the variables and the conf/ folder of the user who runs the tests."""
     for name in ("CDC_LAKE_CONFIG", "CDC_LAKE__KAFKA__BOOTSTRAP_SERVERS", "CDC_LAKE__REGISTRY__ATTEMPTS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)

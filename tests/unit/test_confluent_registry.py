@@ -1,4 +1,4 @@
-"""Confluent's registry, as a small server on loopback that answers as Confluent's own does."""
+"""The client of Confluent's registry, with a small server on loopback that responds like Confluent's."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ def client(server: FakeServer, attempts: int = 2, **more: Any) -> ConfluentRegis
 
 
 def registered(schema: object, *references: tuple[str, int], **more: object) -> dict[str, object]:
-    """What Confluent's server says of a schema."""
+    """The response of Confluent's server for a schema."""
     named = [{"name": f"x.{subject}", "subject": subject, "version": version} for subject, version in references]
     text = schema if isinstance(schema, str) else json.dumps(schema)
     return {"schema": text, **({"references": named} if named else {}), **more}

@@ -1,4 +1,4 @@
-"""What the tests cost, as tests/support/costs.py measures it, in a small suite of its own."""
+"""The costs of tests, as tests/support/costs.py measures them, in a small separate suite."""
 
 import json
 import re
@@ -19,7 +19,7 @@ def test_costs_something():
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    """A project with a file of tests in each of two folders, and a record of what they cost."""
+    """A project with a test file in each of two folders, and recorded costs."""
     (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = tests\naddopts = -m 'not deep'\nmarkers = deep\n")
     strict = Path(costs.__file__).read_text().replace("4 / 3, 10_000", "4 / 3, 0")
     (tmp_path / "costs.py").write_text(strict)

@@ -1,4 +1,4 @@
-"""How the demo reads what its jobs report."""
+"""How the demo reads the reports of its jobs."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What the demo prints of statements that a dump could not run."""
+"""The demo's messages about statements of a dump that failed."""
 
 import io
 

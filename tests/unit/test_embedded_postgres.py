@@ -1,4 +1,4 @@
-"""The embedded Postgres keeps its files and its password to whoever started it."""
+"""Only the user who started the embedded Postgres can read its files and its password."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def site(tmp_path: Path) -> Site:
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that others can write, where Postgres has to be."""
+    """A folder that others can write, where Postgres must be."""
     folder = tmp_path / "shared"
     folder.mkdir(mode=0o1777)
     monkeypatch.setattr(postgres, "_SHARED_TEMP", folder)
@@ -50,7 +50,7 @@ def test_home_is_kept_between_starts(site: Site, shared: Path) -> None:
 def test_foreign_symlink_is_not_followed(site: Site, shared: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.mkdir()
-    (shared / "removed").symlink_to(victim)  # after a cleaner had removed the home of this name
+    (shared / "removed").symlink_to(victim)  # after a cleaner removed the folder of this name
     (site.folder / "postgres").symlink_to(shared / "removed")
 
     Postgres(site)._make_home()

@@ -1,4 +1,4 @@
-"""Requests to EMR: as they are to be, as botocore and moto take them, and as a shell hands them to AWS' own tool."""
+"""Requests to EMR: compared with the expected ones, accepted by botocore and moto, and parsed by the AWS CLI."""
 
 import json
 import re
@@ -33,7 +33,7 @@ BOOTSTRAP = Path(__file__).parents[2] / "cdc_lake" / "emr" / "bootstrap.sh"
 
 @pytest.fixture(autouse=True)
 def surroundings(aws_of_nobody: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Credentials of nobody, none of whoever runs the tests, and a terminal of 80 columns."""
+    """Invalid AWS credentials, and a terminal of 80 columns."""
     monkeypatch.delenv("CDC_LAKE_CONFIG", raising=False)
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -68,7 +68,7 @@ def operation(name: str) -> tuple[str, str]:
 
 
 def in_shell(line: str) -> list[str]:
-    """The words that a shell makes of a line that begins with `aws`."""
+    """The words of a line that begins with `aws`, split by a shell."""
     script = f'aws() {{ printf "%s\\0" "$@"; }}\n{line}'
     done = subprocess.run(["bash", "-euc", script], check=True, capture_output=True, env={"HOME": "/nobody"})
     assert not done.stderr
@@ -76,7 +76,7 @@ def in_shell(line: str) -> list[str]:
 
 
 def flags_of(line: str) -> dict[str, Any]:
-    """A printed line's flags, read by a shell; JSON is read, too."""
+    """A printed line's flags, read by a shell, with JSON parsed."""
     _, _, *words = in_shell(line)
     found: dict[str, Any] = {}
     for word in words:
@@ -88,7 +88,7 @@ def flags_of(line: str) -> dict[str, Any]:
 
 
 def steps_request(line: str) -> dict[str, Any]:
-    """What AWS' tool makes of a line of `aws emr add-steps`."""
+    """The AWS CLI's request for a line of `aws emr add-steps`."""
     flags = flags_of(line)
     (step,) = flags["--steps"]
     assert step["Type"] == "CUSTOM_JAR"

@@ -1,4 +1,4 @@
-"""The tree of errors is the one that errors.py draws, and each has the exit code it says."""
+"""The classes of errors match the tree in errors.py, and each has the exit code in it."""
 
 import inspect
 import re
@@ -12,7 +12,7 @@ LEAVES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if iss
 
 
 def drawn_tree() -> dict[str, str]:
-    """Class name -> name of its base, read off the picture."""
+    """Class name -> name of its base, read from the tree."""
     parents: dict[str, str] = {}
     open_at: dict[int, str] = {}
     for line in errors.__doc__.splitlines():

@@ -1,4 +1,4 @@
-"""A full disk, too few files and too few threads are told as such, with what the system says of them."""
+"""Errors of full disks, too few files and too few threads are recognized, with the system's numbers."""
 
 import os
 import resource
@@ -22,7 +22,7 @@ SAYINGS = {
     'java.io.IOException: Cannot run program "python": error=11, Resource temporarily unavailable': "`ulimit -u 65536`",
     "can't start new thread": "`ulimit -u 65536`",
 }
-"""What was said in each case, by Java or Python, and what helps."""
+"""The messages of Java or Python in each case, and the cure."""
 
 
 @pytest.mark.parametrize("said", SAYINGS)
@@ -55,7 +55,7 @@ def test_full_disk_names_the_file_system_and_its_free_bytes(tmp_path: Path) -> N
 
 @pytest.fixture
 def few_files() -> Iterator[None]:
-    """A process that may open no more files than it has."""
+    """A process that may not open more files than it has."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
     yield

@@ -1,4 +1,4 @@
-"""The slow reader's words for a record that does not decode."""
+"""The reasons for records that do not decode."""
 
 import json
 
@@ -62,4 +62,4 @@ def test_fields_are_read_up_to_the_first_undecodable_one() -> None:
     assert fields_read(schema, data) == (read, None)
     assert fields_read(schema, data[:-1]) == ({name: read[name] for name in list(read)[:4]}, "ts")
     assert fields_read(schema, data[:7]) == ({"op": "c", "after.id": 1}, "after.name")
-    assert fields_read(schema, b"\x02c\x01") == ({"op": "c"}, "after")  # a branch of a number below nothing
+    assert fields_read(schema, b"\x02c\x01") == ({"op": "c"}, "after")  # a branch with a negative number

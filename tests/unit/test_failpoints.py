@@ -1,4 +1,4 @@
-"""Failpoints do nothing unless they are set, and then what they say, where they say it, and loudly."""
+"""Failpoints do nothing unless they are set; then they act at their point, and runs report them."""
 
 import ast
 import signal

@@ -1,4 +1,4 @@
-"""Keys of version 0.1, where settings were flat, still work in files, variables, Parameter Store and Python."""
+"""Keys of version 0.1, where settings had no groups, still work in files, variables, Parameter Store and Python."""
 
 import json
 import re
@@ -83,9 +83,9 @@ OF_ALL: dict[str, tuple[str, Any]] = {
         }.items()
     },
 }
-"""Every key of 0.1 that has another name or place today, with that, and a value that is not the default."""
+"""Every key of 0.1 with another name today, with that name and a value that is not the default."""
 WRITTEN_OTHERWISE = {"defaults.soft_delete_values": False}
-"""Values that the new key has in place of the old one's."""
+"""Values of the new key that replace those of the old one."""
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ def no_file_of_the_developer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:
-    """The mapping of a dotted key, with what must be set with it."""
+    """The mapping of a dotted key, with other required settings."""
     for step in reversed(key.split(".")):
         value = {step: value}
     settings: dict[str, Any] = {"emr": {**EMR, **value["emr"]}} if key.startswith("emr.") else value
@@ -103,7 +103,7 @@ def nested(key: str, value: Any) -> dict[str, Any]:
 
 
 def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Both; the other's texts win."""
+    """Both mappings merged; the other's texts win."""
     both = {
         key: merged(one[key], value)
         for key, value in other.items()
@@ -113,7 +113,7 @@ def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def loaded(folder: Path, *settings: dict[str, Any]) -> Config:
-    """The configuration of a file that holds all of them."""
+    """The configuration of a file with all of them."""
     file = folder / "cdc-lake.yml"
     file.write_text("".join(yaml.safe_dump(one) for one in settings), encoding="utf-8")
     return load_config(file)
@@ -231,7 +231,7 @@ def test_errors_in_python_name_the_key_that_was_written() -> None:
 
 
 def models(root: type[Model]) -> set[type[Model]]:
-    """A model and all that its settings hold."""
+    """A model and all settings in it."""
     found, kinds = {root}, [field.annotation for field in root.model_fields.values()]
     while kinds:
         kind = kinds.pop()

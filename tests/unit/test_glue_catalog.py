@@ -1,4 +1,4 @@
-"""Entries in AWS Glue, by moto's server: exactly what Athena and Spark on EMR look for."""
+"""Entries in AWS Glue, with moto's server, as Athena and Spark on EMR expect them."""
 
 from dataclasses import replace
 from typing import Any

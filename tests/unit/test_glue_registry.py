@@ -1,4 +1,4 @@
-"""AWS Glue's registry, against moto's and against a small server on loopback."""
+"""The client of AWS Glue's registry, with moto's server and a small server on loopback."""
 
 import uuid
 from typing import Any

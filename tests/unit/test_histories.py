@@ -1,4 +1,4 @@
-"""The random logs are not vacuous, and such as a connector writes."""
+"""The random logs contain all cases, and look like a connector's."""
 
 import random
 from collections import Counter, defaultdict
@@ -76,7 +76,7 @@ def test_batches_have_every_event_once_in_partition_order() -> None:
 
 
 def test_fold_of_complete_log_equals_the_source_table() -> None:
-    """But for rows of which nothing was sent, and values that were not."""
+    """Except for rows without any record, and values that were not sent."""
     wrong = []
     compared = 0
     for seed, log in zip(SEEDS, logs(breaks_off=False), strict=True):

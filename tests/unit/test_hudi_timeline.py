@@ -1,4 +1,4 @@
-"""Which files of a Hudi timeline count as incomplete, and which of them can go."""
+"""Which files of a Hudi timeline count as incomplete, and which of them can be removed."""
 
 import io
 

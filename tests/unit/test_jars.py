@@ -1,4 +1,4 @@
-"""The lock files, the cache, and what is said when something is wrong with them. A folder plays the repository."""
+"""The lock files, the jar cache, and their errors. A folder serves as the Maven repository."""
 
 import hashlib
 import os
@@ -191,7 +191,7 @@ SPARK_ENV = '. "$0/spark-env.sh"; printf %s "${JAVA_HOME:-}"'
 
 
 def java_home(conf: Path, path: Path | str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Sources spark-env.sh as spark-submit does, and prints the JAVA_HOME there is then."""
+    """Source spark-env.sh like spark-submit, and print the resulting JAVA_HOME."""
     environment = {"PATH": f"{path}{os.pathsep}{os.environ['PATH']}", **variables}
     return subprocess.run(["bash", "-c", SPARK_ENV, str(conf)], env=environment, capture_output=True, text=True)
 
@@ -237,7 +237,7 @@ def test_spark_env_refuses_a_java_without_the_required_module(spark_folder: Path
     assert "this Spark requires Java 17 with the module jdk.incubator.vector; set JAVA_HOME to a" in refused.stderr
     assert java_home(spark_folder, "", JAVA_HOME=str(whole)).stdout == str(whole)
     assert java_home(spark_folder, whole / "bin").stdout == ""
-    assert java_home(spark_folder, small / "bin").returncode == 2  # ours would not do either
+    assert java_home(spark_folder, small / "bin").returncode == 2  # the embedded Java would fail too
     assert str(bundled_java_home()) not in (spark_folder / "spark-env.sh").read_text()
 
 

@@ -1,4 +1,4 @@
-"""`--json-file` and `--profile`: where a run writes what it did, and what is refused before the run begins."""
+"""`--json-file` and `--profile`: the files that a run writes, and errors before the run begins."""
 
 import json
 from datetime import UTC, datetime

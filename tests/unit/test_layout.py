@@ -1,4 +1,4 @@
-"""Silver's columns follow the source's: which type holds which, what a step is called, what a policy allows."""
+"""Silver's columns follow the source's: compatible types, names of steps, and what a policy allows."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ KINDS = ("smallint", "int", "bigint", "float", "double", "string", "date", "deci
 
 
 def follow(*batches: list[dict[str, str]], **more: Any) -> LayoutChange:
-    """The last of several batches of value schemas, each folded upon the one before."""
+    """The result of the last of several batches of value schemas, each applied to the one before."""
     found = None
     for schemas in batches:
         found = evolve_layout(

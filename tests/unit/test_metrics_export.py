@@ -1,4 +1,4 @@
-"""The numbers of a run, as Prometheus' own parser and a StatsD server read them."""
+"""The metrics of a run, read by Prometheus' own parser and a StatsD server."""
 
 import socket
 import sys
@@ -29,7 +29,7 @@ def report() -> Report:
         seconds={"write": 1.5, "dead letters": 0.25},
     )
     rental = TableReport(table=RENTAL, lag_before={"0": 7}, lag_after={"0": 7})
-    rental.fail(CdcLakeError(RENTAL, "broke", "mend it"))
+    rental.fail(CdcLakeError(RENTAL, "broke", "repair it"))
     return Report(layer="bronze", tables=[film, rental], ended_at=datetime(2026, 11, 23, tzinfo=UTC))
 
 

@@ -1,4 +1,4 @@
-"""What a gold model's file says of it, and what is said of one that is wrong."""
+"""The headers of gold models' files, and the errors of invalid ones."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What records and schemas hold reaches a terminal and the log without commanding them."""
+"""Text from records and schemas reaches a terminal and the log without control characters."""
 
 import ast
 import io

@@ -1,4 +1,4 @@
-"""A package takes the jobs and the configuration, and no secret from their folders."""
+"""A package contains the jobs and the configuration, and no secrets from their folders."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What `partition_by` may say."""
+"""Valid and invalid values of `partition_by`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Points of a table's life: which times and offsets are taken, and what the others are told."""
+"""Points of time travel: valid times and offsets, and the errors of others."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any

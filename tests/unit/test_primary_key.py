@@ -1,4 +1,4 @@
-"""Which key a topic has where each record says its own."""
+"""Which key a topic has if each record defines its own."""
 
 from collections.abc import Collection, Mapping
 from typing import Any

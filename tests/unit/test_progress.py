@@ -1,4 +1,4 @@
-"""Progress travels in a commit's metadata and comes back the same; what others wrote there is not ours."""
+"""Progress in a commit's metadata is read back unchanged; metadata of other programs is ignored."""
 
 import json
 

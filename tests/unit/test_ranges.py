@@ -1,4 +1,4 @@
-"""Ranges of keys are split where two tables differ, until they are small, and no difference gets out of sight."""
+"""Ranges of keys are split where two tables differ, until they are small, and no difference is lost."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from cdc_lake.reconcile.canonical import Key
 from cdc_lake.reconcile.ranges import Range, RangeBuckets, RangeComparison, Summary, differing_ranges
 
 Rows = Mapping[Any, int]
-"""By key a row's checksum."""
+"""A row's checksum, by key."""
 
 
 def bucket(buckets: RangeBuckets, key: Key) -> int:
@@ -25,7 +25,7 @@ def total(rows: Rows, keys: Sequence[Key]) -> Summary:
 
 
 class Tables:
-    """Two tables in plain Python, which count how often they are gone through."""
+    """Two tables in plain Python, which count how often they are read."""
 
     def __init__(self, source: Rows, silver: Rows) -> None:
         self.source, self.silver = source, silver
@@ -76,7 +76,7 @@ def test_every_differing_key_is_in_exactly_one_range(kind: Any, data: st.DataObj
     found = tables.compared()
 
     ranges_of = Counter(key for key in differing for one in found.differing if is_in(one, key))
-    hidden = differing - ranges_of.keys()  # those whose checksums make up for each other, which md5's do not
+    hidden = differing - ranges_of.keys()  # rows whose checksums cancel out, which MD5 sums do not
     assert sum(source.get(key, 0) for key in hidden) == sum(silver.get(key, 0) for key in hidden)
     assert set(ranges_of.values()) <= {1}
     assert (found.source_rows, found.silver_rows) == (len(source), len(silver))

@@ -1,4 +1,4 @@
-"""The reference itself, by hand: each rule on the smallest log that shows it."""
+"""The reference itself: each rule with the smallest log that shows it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ COLUMNS = ("n", "body")
 
 
 def log(*events: Event, **more: Any) -> list[Event]:
-    """The events in one partition, one Kafka millisecond after the other."""
+    """The events in one partition, one Kafka millisecond apart."""
     return [replace(event, offset=place, kafka_ts=place, **more) for place, event in enumerate(events)]
 
 
@@ -119,7 +119,7 @@ def test_unsent_value_is_the_last_sent_since_the_last_delete() -> None:
 
 
 def moved(old: int, new: int, position: int) -> list[Event]:
-    """A key change that leaves the text out."""
+    """A key change that does not send the text."""
     return [
         replace(change("d", position, old), moved_to=new),
         tombstone(old),

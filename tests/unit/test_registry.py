@@ -1,4 +1,4 @@
-"""Apicurio's client, against a small server on loopback that answers as it is told."""
+"""Apicurio's client, with a small server on loopback whose responses the test sets."""
 
 import pytest
 from support.registry_server import FakeServer, a_record, serving

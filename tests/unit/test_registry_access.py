@@ -1,4 +1,4 @@
-"""How the settings have registries reached: credentials, certificates, proxies, and what never leaves this process."""
+"""Access to registries by the settings: credentials, certificates, proxies, and what never leaves the process."""
 
 import base64
 import time
@@ -33,7 +33,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The secrets that the settings name, and nothing else that could say how to reach a server."""
+    """The secrets of the settings, and no other variable that could change how to reach a server."""
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -416,7 +416,7 @@ def test_proxy_password_is_in_no_error_or_log(
 
 
 def causes(error: BaseException | None) -> list[str]:
-    """What an error says, and all that led to it."""
+    """An error's message, and those of all its causes."""
     said = []
     while error is not None:
         said += [str(error), repr(error)]
@@ -425,7 +425,7 @@ def causes(error: BaseException | None) -> list[str]:
 
 
 class FilesInMemory:
-    """A fake: as much of a storage as the lake's schema files need."""
+    """A fake: the part of a storage that the lake's schema files need."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Objects that one of several creates, by moto's server; and what a lake on S3 does not do without."""
+"""Objects that only one of several writers creates, with moto's server, and requirements of a lake on S3."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ PLACE = "s3a://lake/_leases/silver/shop/film/000000000001.json"
 
 
 class Conf:
-    """Hadoop's configuration, as far as it is asked."""
+    """The requested part of Hadoop's configuration."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
@@ -32,7 +32,7 @@ def conf(endpoint: str, **others: str) -> Conf:
 
 @pytest.fixture
 def store(aws: str) -> str:
-    """The address of an S3 with a bucket."""
+    """The URL of an S3 server with a bucket."""
     at = {"LocationConstraint": "eu-central-1"}
     client(aws).create_bucket(Bucket="lake", CreateBucketConfiguration=at)
     return aws

@@ -1,4 +1,4 @@
-"""What records name as their schema becomes a path in the lake only if such a name can be one."""
+"""A schema name in a record becomes a path in the lake only if it is a valid name."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ KINDS = ("id", "guid", "contentId", "globalId", "contentHash", "artifact", "glue
 
 
 class Files(LocalFiles):
-    """Notes what is asked for."""
+    """Records the requests."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -30,7 +30,7 @@ class Files(LocalFiles):
 
 
 class Everything:
-    """A fake: a registry that has a schema for whatever it is asked."""
+    """A fake: a registry with a schema for every id."""
 
     name, namespaces = "everything", ("id",)
 

@@ -1,4 +1,4 @@
-"""Schemas: what is refused, what is cut away, what two of them have in common."""
+"""Schemas: which are rejected, which parts are removed, and what two of them have in common."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The limits of Avro that a session is built with, and the Java options of a submission."""
+"""Avro's limits of a session, and the Java options of a submission."""
 
 import pytest
 

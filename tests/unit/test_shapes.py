@@ -1,4 +1,4 @@
-"""What a schema says of its records before any of them is read."""
+"""The shape of records, determined from their schema alone."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Which runs take so little that they get a JVM of their own."""
+"""Which runs are so short that they get a JVM with fewer compilers."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A source database that cannot be read is named, and its address never shown."""
+"""A source database that cannot be read is named, and its URL is never printed."""
 
 import sys
 from pathlib import Path

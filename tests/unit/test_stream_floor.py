@@ -1,4 +1,4 @@
-"""The demo may not call an easy stream a proof."""
+"""The demo fails if its stream has too few difficult changes."""
 
 import pytest
 

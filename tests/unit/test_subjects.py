@@ -1,4 +1,4 @@
-"""Registering schemas at servers that answer as Confluent's does, and what of Glue is not supported."""
+"""Registering schemas at servers that respond like Confluent's, and what Glue does not support."""
 
 import json
 from typing import Any

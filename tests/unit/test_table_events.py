@@ -1,4 +1,4 @@
-"""What happens to all keys at once, gone through in log order."""
+"""Whole-table events, applied in log order."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def truncate(offset: int, lsn: int) -> Truncate:
 
 
 def start(applied_at: int, lsn: int, *, seen_at: int) -> State:
-    """What is known of a key without an event of its own: a truncate that counts, and the last event of all keys."""
+    """The state of a key without its own events: a truncate that counts, and the last whole-table event."""
     one = truncate(applied_at, lsn)
     return State(op=TRUNCATE, applied_at=one.log_position, seen_at=at(seen_at), order=one.order)
 

@@ -1,4 +1,4 @@
-"""Schemas that follow from columns: what may not change with a query, and what Avro has no name or type for."""
+"""Schemas that are derived from columns: parts that must not change with a query, and invalid names and types."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which versions go together, given as values. A running JVM's are looked at in tests/jobs."""
+"""Which versions work together, as values. tests/jobs checks those of a running JVM."""
 
 import re
 import tomllib
@@ -207,7 +207,7 @@ def test_pyspark_35_extra_installs_distutils_for_python_312() -> None:
 
 
 def pins(lock: str) -> set[tuple[str, str]]:
-    """Names and versions in a file of requirements."""
+    """Names and versions in a requirements file."""
     text = (CHECKOUT / "requirements" / f"{lock}.txt").read_text()
     return set(re.findall(r"^([\w.-]+)==([^ ;]+)", text, re.MULTILINE))
 

@@ -1,4 +1,4 @@
-"""The builder of records, held to what real converters sent: tests/fixtures/recorded, one story for each of them."""
+"""The builder of records, compared with real converters' records: tests/fixtures/recorded, one recording for each."""
 
 import json
 import uuid
@@ -104,7 +104,7 @@ def test_schema_with_references_equals_the_builders_inline_one(shape: str) -> No
 
 
 def defined_text(recording: Mapping[str, Any], reference: str, named: dict[str, Any]) -> Any:
-    """A recorded schema as it is, once all that it refers to is in `named` by full name."""
+    """A recorded schema, after all schemas that it refers to are in `named` by full name."""
     schema = recording["schemas"][reference]
     for name, other in schema["references"].items():
         named[name] = defined_text(recording, other, named)
@@ -112,7 +112,7 @@ def defined_text(recording: Mapping[str, Any], reference: str, named: dict[str, 
 
 
 def spelled_out(schema: Any, namespace: str, named: Mapping[str, Any]) -> Any:
-    """A schema with full names, and in place of each name what it stands for."""
+    """A schema with full names, and with each name replaced by its definition."""
     known = dict(named)
 
     def of(part: Any, space: str) -> Any:
@@ -167,7 +167,7 @@ def test_unwrapped_events_equal_the_recorded_flattened_records(name: str, transf
     for record, table in told(whole):
         schema, event = wire.envelope(table), value_of(whole, record, table)
         if event is not None and event["source"]["snapshot"] == "false":
-            event["source"]["snapshot"] = None  # the converter filled the default in, behind the transform
+            event["source"]["snapshot"] = None  # the converter set the default, after the transform
         made += [(record["name"], value) for value in transform.values(schema, event)]
 
     recorded = [(record["name"], value_of(flattened, record, table)) for record, table in told(flattened)]

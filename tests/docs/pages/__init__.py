@@ -1,6 +1,6 @@
 """Pages, and parts of pages, that are written from the code: `python -m tests.docs.pages` writes them all.
 
-A page of its own is a function without arguments. A part is inside a hand-written page, between two comments:
+A whole page is a function without arguments. A part is inside a hand-written page, between two comments:
 `<!-- generated: name -->` and `<!-- end -->`.
 """
 
@@ -49,7 +49,7 @@ WITH_PARTS = tuple(page for page in sorted(DOCS.rglob("*.md")) if PART.search(pa
 
 
 def current(page: Path) -> str:
-    """The text that a page has if it is written from today's code."""
+    """The text of a page, generated from the current code."""
     if page in WHOLE:
         return WHOLE[page]()
     return PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]()}\n{part[3]}", page.read_text(encoding="utf-8"))

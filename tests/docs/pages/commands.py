@@ -20,7 +20,7 @@ def _leaves(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _values(parameter: Any) -> str:
-    """What a flag takes."""
+    """The values that a flag takes."""
     if parameter.is_flag:
         return ""
     kind = parameter.type_descriptor.annotation

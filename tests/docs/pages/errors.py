@@ -8,7 +8,7 @@ from .markdown import table, text
 
 
 def classes(error: type[CdcLakeError] = CdcLakeError) -> Iterator[type[CdcLakeError]]:
-    """An error and those derived from it, of the module `cdc_lake.errors`."""
+    """An error of the module `cdc_lake.errors` and those derived from it."""
     if error.__module__ == CdcLakeError.__module__:
         yield error
         for derived in error.__subclasses__():
@@ -16,7 +16,7 @@ def classes(error: type[CdcLakeError] = CdcLakeError) -> Iterator[type[CdcLakeEr
 
 
 def error_codes() -> str:
-    """Every code, how the run ends, and whether to repeat it."""
+    """Every code with its exit code and whether to retry."""
     rows = [
         (
             error.code,

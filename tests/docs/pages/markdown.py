@@ -1,4 +1,4 @@
-"""Markdown that the generated parts of docs/reference/ are made of."""
+"""Helpers for Markdown in the generated parts of docs/reference/."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ def code(words: object) -> str:
 
 
 def text(words: str) -> str:
-    """Words of the code: outside code spans `<` is escaped, and names of pages become links."""
+    """A text from the code: outside code spans `<` is escaped, and names of pages become links."""
     parts = re.split(r"(`[^`]*`)", words)
     parts[::2] = [
         re.sub(r"docs/((?:[a-z-]+/)?([a-z-]+)\.md)", r"[\2](../\1)", part.replace("<", "&lt;")) for part in parts[::2]

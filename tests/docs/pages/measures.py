@@ -1,4 +1,4 @@
-"""The table of metrics, from the help texts and from a report that has each of them."""
+"""The table of metrics, from their help texts and a report that has each of them."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/explanation/: SVG that is readable in light and dark, without fonts of its own."""
+"""The pictures of docs/explanation/: SVG for light and dark mode, without embedded fonts."""
 
 from collections.abc import Sequence
 from html import escape
@@ -137,7 +137,7 @@ def log_order() -> str:
 
 
 def stale_events() -> str:
-    """A connector that sends a part of the log again."""
+    """A connector that replays a part of the log."""
     return draw(
         "A stale event does not count",
         (

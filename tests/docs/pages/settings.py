@@ -16,7 +16,7 @@ _WORDS = {bool: "`true`, `false`", int: "number", float: "number", str: "text"}
 
 
 class Setting(NamedTuple):
-    """A key and what there is to know of it."""
+    """A key with its type, default and meaning."""
 
     key: str
     values: str
@@ -28,7 +28,7 @@ class Group(NamedTuple):
     """Keys of one model.
 
     Attributes:
-        depth: how many groups it is inside.
+        depth: number of enclosing groups.
     """
 
     key: str
@@ -38,7 +38,7 @@ class Group(NamedTuple):
 
 
 def _inside(kind: Any) -> Iterator[Any]:
-    """A type, and those that it is made of."""
+    """A type and the types inside it."""
     yield kind
     for inner in get_args(kind):
         yield from _inside(inner)
@@ -89,7 +89,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def groups(model: type[BaseModel] = Config, key: str = "", depth: int = 0) -> Iterator[Group]:
-    """A model's own keys, then those of the models in it; models of a few keys belong to the one around them."""
+    """A model's own keys, followed by those of the models in it; small models are listed with the enclosing one."""
     own: list[Setting] = []
     below: list[Group] = []
     for name, field in model.model_fields.items():
