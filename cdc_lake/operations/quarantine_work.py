@@ -32,7 +32,7 @@ def run_on_bronze(
         UnknownTableError: a name or glob matches no bronze table.
         InstallationError: Spark cannot start with the installed packages.
     """
-    with scheduler.open(Run.begin(config, report), is_command=True) as run:
+    with scheduler.open(Run.begin(config, report)) as run:
         topics = select_landed(run.lake, run.storage, tables)
         scheduler.each_table(report, topics, work(run), leases=run.leases)
     return report

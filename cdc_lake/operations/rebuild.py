@@ -87,7 +87,7 @@ def run_rebuild(
     """
     run, options = Run.begin(config, Report(layer="rebuild")), options or RebuildOptions()
     scheduler = scheduler or TableScheduler(spark=spark)
-    with scheduler.open(run, layer="silver", is_command=True) as opened:
+    with scheduler.open(run, layer="silver") as opened:
         lake = opened.lake
         targets = {target.name: target for topic in lake.names(opened.storage) for target in lake.silver(topic)}
         names = select(tables, list(targets), f"table in {lake.folder('silver')}", "see `silver` in the settings")

@@ -102,7 +102,7 @@ def seek(config: Config, changes: Sequence[OffsetChange], *, scheduler: TableSch
         changes: the result of `offset_changes`, or a part of it.
         scheduler: runs the work.
     """
-    with scheduler.open(Run.begin(config, Report(layer="bronze")), is_command=True) as run:
+    with scheduler.open(Run.begin(config, Report(layer="bronze"))) as run:
         tables = list(dict.fromkeys(change.table for change in changes))
         scheduler.each_table(run.report, tables, _Seek(run, changes), leases=run.leases)
     return run.report

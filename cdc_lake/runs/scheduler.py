@@ -155,13 +155,12 @@ class TableScheduler:
         return True
 
     @contextmanager
-    def open(self, run: Run, *, layer: str | None = None, is_command: bool = False) -> Iterator[OpenRun]:
+    def open(self, run: Run, *, layer: str | None = None) -> Iterator[OpenRun]:
         """Open the lake for a run that may write, and write the report after the block; no report if the block raises.
 
         Args:
             run: the run.
             layer: the layer of its tables (default: that of the report).
-            is_command: an operator started it: it always leaves a report, and removes no expired ones.
 
         Raises:
             ConfigError, InfrastructureError, InstallationError: see `open_storage`.
@@ -169,10 +168,7 @@ class TableScheduler:
         storage, layer = self.open_storage(run), layer or run.report.layer
         leases = Leases(run.lake, run.config.lake.lease, storage, run.id, layer)
         yield OpenRun(run.config, run.lake, run.report, layer, self._sessions[0], storage, leases)
-        if is_command:
-            end_report(run, storage)
-        else:
-            self.end(run, storage)
+        self.end(run, storage)
 
     def open_storage(self, run: Run) -> Storage:
         """The lake's files, for a run that writes. The first call checks access.
