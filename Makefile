@@ -43,10 +43,10 @@ test: setup setup-spark41 ## Run all tests in three processes (33 to 36 minutes)
 	pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test-cluster: setup ## Run the demo from a package and on a cluster (an hour)
-	pytest -m deep -s -v tests/servers/test_elsewhere.py -k 'package or cluster'
+	pytest -m deep -s -v tests/servers/test_packages.py -k 'package or cluster'
 
 test-s3: setup ## Run the demo with its lake on S3, by moto (30 minutes)
-	pytest -m deep -s -v tests/servers/test_elsewhere.py -k s3
+	pytest -m deep -s -v tests/servers/test_packages.py -k s3
 
 test-deep: setup ## Run the tests that are too slow for every change (hours)
 	pytest -m deep

@@ -1,6 +1,6 @@
 """Messages and exit codes of jobs: called in this process, or submitted if the process matters.
 
-Bronze is submitted in test_json_report.py, silver in test_faults.py, and all layers in test_elsewhere_slice.py.
+Bronze is submitted in test_json_report.py, silver in test_faults.py, and all layers in test_package_slice.py.
 """
 
 import json

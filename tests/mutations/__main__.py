@@ -17,9 +17,9 @@ _OF_THE_KIT = tuple(
     f"tests/{name}.py"
     for name in (
         "engines/test_refold",
-        "columns/test_moves",
-        "engines/test_side",
-        "engines/test_looks",
+        "columns/test_key_change_ids",
+        "engines/test_side_table",
+        "engines/test_status",
         "conformance/test_lake",
     )
 )

@@ -1,6 +1,6 @@
 """The complete demo from a package, on a cluster that loses a worker, and on S3.
 
-These are `make test-cluster` and `make test-s3`; tests/jobs/test_elsewhere_slice.py runs a part with each change.
+These are `make test-cluster` and `make test-s3`; tests/jobs/test_package_slice.py runs a part with each change.
 """
 
 from collections.abc import Iterator

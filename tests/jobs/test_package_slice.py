@@ -1,5 +1,5 @@
 """The jobs from a package on a cluster that loses a worker, and with the lake on S3: a small part of
-tests/servers/test_elsewhere.py.
+tests/servers/test_packages.py.
 """
 
 import json
