@@ -62,8 +62,9 @@ def test_schema_names_in_headers_open_no_other_file(
     for number, header in enumerate(headers):
         send(lake, 100 + number, 1, 2)
         body = wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event("c", row(number, "x"), number + 1)))
-        version = ("apicurio.value.version", b"1")
-        lake.send(wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": number}), "key"), (body, [header, version]))
+        # Apicurio's headers would count before ours.
+        version = [("apicurio.value.version", b"1")] if header[0].startswith("apicurio") else []
+        lake.send(wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": number}), "key"), (body, [header, *version]))
 
     done = lake.land()
 
