@@ -35,7 +35,7 @@ from typing import ClassVar
 
 
 class CdcLakeError(Exception):
-    """Base of all errors of cdc_lake.
+    """An error without a code of its own, mostly a bug. Run again with `--debug` and report it.
 
     Args:
         where: the table, file, setting or server concerned.
@@ -55,7 +55,9 @@ class CdcLakeError(Exception):
 
 
 class DriverDiedError(CdcLakeError):
-    """The driver's JVM ended or ran out of memory. The running batches were not committed."""
+    """The driver's JVM ended or ran out of memory. The running batches were not committed. Give the driver more memory,
+    or lower `read.max_batch_bytes`.
+    """
 
     code = "CDC-101"
 
@@ -70,7 +72,7 @@ class ConfigError(CdcLakeError):
 
 
 class UnknownTableError(ConfigError):
-    """The requested table does not exist."""
+    """No topic, table or model has the requested name, or it was not landed yet."""
 
     code = "CDC-201"
 
@@ -149,7 +151,9 @@ class DataLossError(CdcLakeError):
 
 
 class NoProgressError(DataLossError):
-    """None of the table's retained commits has its progress."""
+    """None of the table's commits has what each run stores in it: how far it has read. Restore a version that has it,
+    or rebuild the table.
+    """
 
     code = "CDC-401"
 
@@ -218,7 +222,9 @@ class TableLockedError(CdcLakeError):
 
 
 class IncompleteWriteError(TableLockedError):
-    """A file of the table is incomplete: a run is writing it, or was killed while it wrote."""
+    """A file of the table is incomplete: a run is writing it, or was killed while it wrote. Run the job that writes the
+    table.
+    """
 
     code = "CDC-601"
 

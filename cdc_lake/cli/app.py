@@ -29,6 +29,7 @@ from cdc_lake.storage.exhaustion import exhaustion_error
 app = typer.Typer(
     help="Load Debezium change events from Kafka into Delta Lake or Hudi tables.",
     no_args_is_help=True,
+    rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
 )

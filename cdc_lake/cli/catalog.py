@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cdc_lake.runs.catalog_sync import CatalogReport
 
 app = typer.Typer(
-    help="Manage the tables' entries in a Hive metastore or AWS Glue (catalog.type).", no_args_is_help=True
+    help="Manage the tables' entries in a Hive metastore or AWS Glue.", no_args_is_help=True, rich_markup_mode=None
 )
 
 

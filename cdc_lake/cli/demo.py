@@ -34,7 +34,7 @@ def demo(
         str | None, typer.Option("--folder", help="Run in this folder (default: the parent of stack.folder).")
     ] = None,
 ) -> None:
-    """Run the whole pipeline on local servers and compare every row with Postgres."""
+    """Run the whole pipeline locally. Compares every row with Postgres."""
     from cdc_lake.demo.run import run_demo  # imported here: it needs the `demo` extra
 
     place = Path(folder).resolve() if folder else Path(load_config().stack.folder).parent

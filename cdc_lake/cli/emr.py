@@ -15,7 +15,9 @@ from cdc_lake.cli.output import Output, answer, say
 from cdc_lake.config import load_config
 from cdc_lake.errors import ConfigError
 
-app = typer.Typer(help="Run the jobs on Amazon EMR, on EC2 or Serverless (setting: emr).", no_args_is_help=True)
+app = typer.Typer(
+    help="Run the jobs on Amazon EMR, on EC2 or Serverless (setting: emr).", no_args_is_help=True, rich_markup_mode=None
+)
 
 _PASS_ON = {"ignore_unknown_options": True}
 _CLUSTER = "cluster"
@@ -70,7 +72,7 @@ def render(
 
 @app.command(context_settings=_PASS_ON)
 def submit(what: What, flags: Flags = None, cluster_id: ClusterId = None, config: ConfigFile = None) -> None:
-    """Submit a job or create a cluster; print the id of the step, job run or cluster."""
+    """Submit a job or create a cluster. Prints its id."""
     arguments = _check_flags(what, flags or [])
     settings = load_config(config)
     from cdc_lake.emr import open_target
@@ -93,7 +95,7 @@ def status(
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Show the state of steps or job runs; exit with 1 if a named one failed."""
+    """Show the state of steps or job runs. Exits with 1 if one failed."""
     settings = load_config(config)
     from cdc_lake.emr import open_target
     from cdc_lake.emr.model import emr_settings

@@ -50,7 +50,7 @@ OptionalTables = Annotated[
 ]
 Models = Annotated[list[str], typer.Option("--model", help="Select gold models by name or glob; repeatable.")]
 ConfigFile = Annotated[
-    str | None, typer.Option("--config", help="Read this configuration file (default: $CDC_LAKE_CONFIG).")
+    str | None, typer.Option("--config", help="Read this file (default: $CDC_LAKE_CONFIG, conf/cdc-lake.yml).")
 ]
 Parallel = Annotated[
     int | None,

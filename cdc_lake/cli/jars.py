@@ -15,7 +15,9 @@ from cdc_lake.spark.fetch import fetch, relock
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, Jar, cache_folder, lock_file, read_lock, verify
 from cdc_lake.spark.versions import PROFILES, profile_name
 
-app = typer.Typer(help="Fetch and check the jars of Spark and of the embedded servers.", no_args_is_help=True)
+app = typer.Typer(
+    help="Fetch and check the jars of Spark and of the embedded servers.", no_args_is_help=True, rich_markup_mode=None
+)
 
 Profile = Annotated[
     str | None,
@@ -34,7 +36,7 @@ def fetch_command(
         Path | None, typer.Option(help="Write spark-defaults.conf to this folder (default: PySpark's own).")
     ] = None,
 ) -> None:
-    """Fetch missing or damaged jars, and add Spark's jars to spark-defaults.conf."""
+    """Fetch missing or damaged jars. Adds Spark's to spark-defaults.conf."""
     cache = cache_folder()
     for name, jars in _selected_profiles(profile):
         if name in PROFILES and (s3a or reads_s3a(conf)):
@@ -50,7 +52,7 @@ def fetch_command(
 
 @app.command("archive")
 def archive_command() -> None:
-    """Archive the classes that runs load, to start them faster; repeat after updates."""
+    """Archive the classes that runs load. Repeat it after updates."""
     from cdc_lake.cli.training import train
     from cdc_lake.spark.class_archive import recorded  # imported here: it imports pyspark
 
@@ -83,7 +85,7 @@ def list_command(profile: Profile = None) -> None:
 
 @app.command("lock")
 def lock_command(profile: Annotated[str, typer.Argument(help="Use conf/jars/<PROFILE>.lock.")]) -> None:
-    """Fetch the jars of a lock file and write their hashes into it (for maintainers)."""
+    """Fetch a lock file's jars and write their hashes (for maintainers)."""
     relock(lock_file(profile))
     say(f"{profile}: {len(read_lock(lock_file(profile)))} hashes written; check the diff before you commit it")
 

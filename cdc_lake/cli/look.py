@@ -37,7 +37,7 @@ def status(
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Show each table's position, lag, quarantine, last run and last reconciliation."""
+    """Show each table's position, lag, quarantine and last runs."""
     settings = load_config(config)
     from cdc_lake.operations.status import status as read_status
 
@@ -53,7 +53,7 @@ def plan(
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Preview the next runs without writing; exit with 2 if a change would be refused."""
+    """Preview the next runs. Exits with 2 if a change would be refused."""
     settings = load_config(config)
     from cdc_lake.operations.plan import plan as preview
 
@@ -71,7 +71,7 @@ def story(
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Show every event of one key: its changes, and why it won, lost or was rejected."""
+    """Show every event of one key, and why it won or lost."""
     settings = load_config(config)
     from cdc_lake.operations.story import story as read_story
 

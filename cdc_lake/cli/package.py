@@ -32,7 +32,7 @@ def package(
         typer.Option(metavar="URL", help="Print the commands that upload it, for example to s3://bucket/prefix."),
     ] = None,
 ) -> None:
-    """Package jobs, Python packages and jars for a cluster, with a plan of their use."""
+    """Package jobs, Python packages and jars for a cluster."""
     name = profile or profile_name()
     folder = into.resolve() / name
     plan = build(folder, name, arch=arch.value, s3a=s3a, progress=lambda text: say(f"{name}: {text}"))

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from cdc_lake.runs.scheduler import TableScheduler
 
 app = typer.Typer(
-    help="List, show, replay or drop records that failed to decode or were rejected.",
+    help="List, show, replay or drop quarantined records.",
     no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 Reasons = Annotated[
@@ -93,7 +94,7 @@ def show(
     *,
     selection: "Selection",
 ) -> None:
-    """Show a record's bytes, the schemas that were tried, and where each one failed."""
+    """Show a record's bytes, and where each schema failed to decode."""
     settings = load_config(config)
     from cdc_lake.operations.quarantine_show import show_quarantined
 
@@ -117,7 +118,7 @@ def replay(
     *,
     selection: "Selection",
 ) -> None:
-    """Replay records after you fixed the cause; then run silver to merge them."""
+    """Replay records after you fixed the cause. Then run silver."""
 
     def work(settings: Config, scheduler: "TableScheduler") -> Report:
         from cdc_lake.operations.replay import replay_quarantined

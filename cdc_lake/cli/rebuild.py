@@ -19,9 +19,11 @@ from cdc_lake.runs.report import Report
 def rebuild(
     table: Annotated[
         list[str],
-        typer.Option("--table", help="Select tables by name or glob, such as <topic> or <topic>@<kind>; repeatable."),
+        typer.Option("--table", help="Select tables by name or glob, such as shop.public.orders; repeatable."),
     ],
-    until: Annotated[str | None, typer.Option("--until", help="Use events up to this source time.")] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="Use events up to this source time, for example 2026-11-23T12:00:00Z.")
+    ] = None,
     until_offset: Annotated[
         str | None, typer.Option("--until-offset", help="Use events before these offsets, for example 0:1200,1:1180.")
     ] = None,
@@ -42,7 +44,7 @@ def rebuild(
     as_json: Json = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Rebuild silver from bronze; show the differences and ask before writing."""
+    """Rebuild silver from bronze. Shows the differences, and asks."""
     _check_combination(until, until_offset, key_from, seed_from_silver, accept_loss, dry_run and yes)
     key = tuple(key_from.split(",")) if key_from else ()
     point = SourceTime(until) if until else Offset(parse_offsets(until_offset)) if until_offset else None

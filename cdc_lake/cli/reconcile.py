@@ -28,7 +28,7 @@ def reconcile(
     as_json: Json = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Compare silver with the source database; exit with 30 if they differ."""
+    """Compare silver with the source database. Exits with 30 if they differ."""
     configure_logging()
     settings, options = load_config(config), RunOptions(parallel, as_json=as_json, json_file=json_file)
     try:

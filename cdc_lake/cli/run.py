@@ -39,7 +39,7 @@ from cdc_lake.runs.report import Report
 if TYPE_CHECKING:
     from cdc_lake.runs.scheduler import TableScheduler
 
-app = typer.Typer(help="Update the tables of a layer, or maintain them.", no_args_is_help=True)
+app = typer.Typer(help="Update the tables of a layer, or maintain them.", no_args_is_help=True, rich_markup_mode=None)
 
 _GRACE_SECONDS = 20.0
 """After SIGTERM or Ctrl-C, running batches have this long to commit; then they are cancelled."""
@@ -107,7 +107,7 @@ def gold(
     *,
     options: RunOptions,
 ) -> None:
-    """Refresh gold tables whose silver sources, SQL model or CSV files changed."""
+    """Refresh gold tables if their silver, model or CSV files changed."""
 
     def layer(settings: Config, scheduler: "TableScheduler") -> Report:
         from cdc_lake.gold.run import run_gold
@@ -130,7 +130,7 @@ def maintain(
     as_json: Json = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Compact small files and logs; delete files of versions past their retention."""
+    """Compact small files and logs. Deletes files of expired versions."""
 
     def work(settings: Config, scheduler: "TableScheduler") -> Report:
         from cdc_lake.operations.maintain import run_maintain

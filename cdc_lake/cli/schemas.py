@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from cdc_lake.registries.subjects import Level, Subjects, Version
 
 app = typer.Typer(
-    help="Compare and register gold topics' schemas; restore the lake's copies.",
+    help="Compare, register and restore schemas.",
     no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 SubjectNames = Annotated[
@@ -27,13 +28,13 @@ SubjectNames = Annotated[
 ]
 Levels = Annotated[
     str | None,
-    typer.Option("--level", help="Also set the subjects' compatibility level: backward, full, none, …"),
+    typer.Option("--level", help="Also set the subjects' compatibility level, for example backward."),
 ]
 
 
 @app.command("list")
 def list_command(config: ConfigFile = None, as_json: Json = False) -> None:
-    """List the registry's subjects with latest version, id and compatibility level."""
+    """List the registry's subjects with version, id and compatibility."""
     subjects = _subjects(load_config(config))
     rows = []
     for subject in subjects.subjects():
@@ -95,7 +96,7 @@ def diff(subject: SubjectNames = None, config: ConfigFile = None, as_json: Json 
 
 @app.command()
 def check(subject: SubjectNames = None, config: ConfigFile = None, as_json: Json = False) -> None:
-    """Check that gold topics' schemas are compatible; exit with 2 if one is not."""
+    """Check that gold topics' schemas are compatible. Exits with 2 if not."""
     from cdc_lake.registries.subjects import check_compatible
 
     settings = load_config(config)
@@ -134,7 +135,7 @@ def register(
 
 @app.command()
 def restore(config: ConfigFile = None) -> None:
-    """Restore the lake's missing or damaged schema files; exit with 20 if one is lost."""
+    """Restore the lake's damaged schema files. Exits with 20 if one is lost."""
     from cdc_lake.lake.schema_files import SchemaFiles
     from cdc_lake.registries import open_registry
     from cdc_lake.spark.session import lake_files

@@ -33,7 +33,7 @@ def seek(
     config: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
-    """Change the next offsets that bronze reads; show what is skipped or reread first."""
+    """Change the offsets that bronze reads next. Shows the effect, and asks."""
     position = _position(to)
     configure_logging()
     settings = load_config(config)

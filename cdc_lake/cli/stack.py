@@ -12,7 +12,9 @@ from cdc_lake.config import load_config
 if TYPE_CHECKING:
     from cdc_lake.embedded.stack import ServerStatus, Stack
 
-app = typer.Typer(help="Run Postgres, Kafka, Apicurio Registry and Debezium on this machine.", no_args_is_help=True)
+app = typer.Typer(
+    help="Run Postgres, Kafka, a registry and Debezium on this machine.", no_args_is_help=True, rich_markup_mode=None
+)
 
 Folder = Annotated[Path | None, typer.Option(help="Store data and logs here (default: stack.folder).")]
 

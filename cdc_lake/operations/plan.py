@@ -106,6 +106,7 @@ def plan(
 
     Raises:
         UnknownTableError: a name or glob matches no topic and no bronze table.
+        InfrastructureError: Kafka does not respond, and there is no bronze table to show.
     """
     source = source or open_source(config, lambda: session)
     session = spark = spark or build_session("cdc_lake plan", config.max_record_bytes)
@@ -114,11 +115,13 @@ def plan(
     found, logs = Plan(), dict[str, TopicLog]()
     try:
         known = source.topics()
-        topics = select(tables, sorted({*there, *known}), "topic or bronze table", "see --table")
+        topics = select(tables, sorted({*there, *known}), "topic or bronze table", "name a topic of Kafka")
         logs = source.logs([topic for topic in topics if topic in known])
     except InfrastructureError as error:
         found.broker_error = str(error)
-        topics = select(tables, there, "bronze table", "see --table")
+        if not there:
+            raise  # nothing to show
+        topics = select(tables, there, "bronze table", "name one of them, or run again when Kafka responds")
     newest = dict[str, Version | None]()
     try:
         subjects = subjects or open_subjects(config.registry, config.stack)

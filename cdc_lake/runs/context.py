@@ -91,8 +91,10 @@ def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) 
         matching = [name for name in there if fnmatchcase(name, pattern)]
         if not matching:
             near = difflib.get_close_matches(pattern, there, n=3, cutoff=0.5) or there[:3]
-            similar = f"; similar names: {', '.join(near)}" if near else "; there is none"
-            raise UnknownTableError(pattern, f"there is no such {what}{similar}", todo)
+            problem = (
+                f"there is no such {what}; similar names: {', '.join(near)}" if near else f"there is no {what} yet"
+            )
+            raise UnknownTableError(pattern, problem, todo)
         found.update(dict.fromkeys(matching))
     return list(found)
 

@@ -89,7 +89,7 @@ class TableReport(Timed, BaseModel):
         source_version: rebuild: the version of bronze that silver was compared with.
         lag_before, lag_after: bronze: offsets by partition that the topic had beyond the progress; only offsets that
             existed when the run started.
-        read_bytes: bronze: bytes of keys and values.
+        read_bytes: bronze: bytes of keys and values, without values above `read.max_record_bytes`.
         rows: counts by name; they add up (`check_totals`).
         examples: keys by the name of a count, at most ten each.
         unmet: by expectation, how many rows or events did not meet it, zeros included.

@@ -20,6 +20,14 @@ from cdc_lake.runs.context import Leases, lake_of
 from cdc_lake.storage.hadoop import Storage
 
 
+class BrokenBroker:
+    """A fake: a broker that does not respond."""
+
+    def topics(self) -> list[str]:
+        """See `TopicSource`."""
+        raise InfrastructureError("Kafka", "it does not respond", "run again")
+
+
 class Announcing:
     """A fake: the part of a registry that returns the newest version of a subject; without a text it is down."""
 
@@ -135,3 +143,21 @@ def test_plan_reports_registry_outage_and_the_writing_run(
     bronze, silver = (table.held_by or "" for table in found.tables)
     assert (bronze, silver.partition(" (")[0]) == ("", "run 20260101T000000-other")
     assert [table.held_by for table in free.tables] == [None, None]
+
+
+def test_plan_of_an_empty_lake_reports_that_kafka_is_down(spark: SparkSession, tmp_path: Path) -> None:
+    down: Any = BrokenBroker()
+
+    with pytest.raises(InfrastructureError, match="Kafka: it does not respond"):
+        plan(Config(lake=LakeConfig(root=str(tmp_path))), ["*"], spark, source=down)
+
+
+def test_plan_without_kafka_shows_the_tables_of_the_lake(
+    spark: SparkSession, folded: tuple[EvolvingLake, Path]
+) -> None:
+    down: Any = BrokenBroker()
+
+    found = plan(Config(lake=LakeConfig(root=str(folded[1]))), ["*"], spark, source=down, subjects=Announcing(None))
+
+    assert found.broker_error == "Kafka: it does not respond; run again"
+    assert [table.table for table in found.tables] == [TABLE, TABLE]

@@ -1,10 +1,11 @@
-"""Help texts are one line of at most 80 characters, and every flag has one."""
+"""Help texts are one line of at most 80 characters, every flag has one, and terminals of 80 columns show all of it."""
 
 from collections.abc import Iterator
 
 import click
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from cdc_lake.cli.app import app
 
@@ -27,3 +28,17 @@ def test_help_is_one_short_line(path: str) -> None:
 
     assert {name: text for name, text in texts.items() if not text} == {}
     assert {name: text for name, text in texts.items() if len(str(text)) > MAX_CHARACTERS or "\n" in str(text)} == {}
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_help_is_complete_at_80_columns(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("COLUMNS", "TERMINAL_WIDTH"):
+        monkeypatch.setenv(variable, "80")
+
+    shown = CliRunner().invoke(app, [*path.split()[1:], "--help"]).output
+
+    lines = [line for line in shown.splitlines() if not line.startswith("Usage:")]
+    assert [line for line in lines if len(line) > MAX_CHARACTERS or line.endswith(("...", "…"))] == []
+    flags = {flag for one in COMMANDS[path].params for flag in getattr(one, "opts", []) if flag.startswith("--")}
+    assert {flag for flag in flags if flag not in shown} == set()
+    assert "<bool>" not in shown
