@@ -368,6 +368,15 @@ def test_overwrite_creates_the_table_with_its_properties(spark: SparkSession, ta
     assert held(table) == {1: (10, None)}
 
 
+def test_delta_rs_finds_rows_of_an_overwrite_by_a_boolean(spark: SparkSession, tmp_path: Path) -> None:
+    table = DeltaLakeTable[BronzeProgress](spark, str(tmp_path / "table"))
+    table.overwrite(spark.createDataFrame([(1, True), (2, False)], "id int, is_live boolean"), bronze(1))
+
+    found = DeltaTable(table.path).to_pyarrow_table(filters=[("is_live", "=", True)])
+
+    assert found["id"].to_pylist() == [1]
+
+
 def test_second_overwrite_with_the_same_commit_number_is_locked(spark: SparkSession, table: DeltaLakeTable) -> None:
     table.overwrite(rows(spark, 1), bronze(1))
 
