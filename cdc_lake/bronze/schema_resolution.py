@@ -1,13 +1,9 @@
 """Resolves the schemas of a batch, and stores them in the lake."""
 
-import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from fastavro.schema import fingerprint as avro_fingerprint
-from fastavro.schema import to_parsing_canonical_form
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -15,26 +11,22 @@ from cdc_lake.bronze.decide import with_decision
 from cdc_lake.bronze.frames import with_frames, with_references, with_unpacked_bytes
 from cdc_lake.bronze.primary_key import primary_key
 from cdc_lake.bronze.references import Names, Resolution, resolve
+from cdc_lake.bronze.schema_source import SchemaSource
 from cdc_lake.bronze.typed_rows import TypedRow
 from cdc_lake.bronze.usable_schemas import MAX_IDS, MAX_LAYOUTS, Schemas
 from cdc_lake.config import TableConfig
 from cdc_lake.decode import json as json_format
 from cdc_lake.decode.column_mapping import ColumnMapping
 from cdc_lake.decode.envelope import is_of_signal_table, row_fields, shape_of
-from cdc_lake.decode.framing import CSV, DECLARED, GLUE_ZLIB, JSON, NUMBERED, STRING, Side, body
+from cdc_lake.decode.framing import DECLARED, GLUE_ZLIB, JSON, NUMBERED, Side
 from cdc_lake.decode.identity import Identity, identity
 from cdc_lake.decode.key import key_fields, key_tree_from_row
-from cdc_lake.decode.records import WriterSchema, avro_schema, schema_text
 from cdc_lake.decode.types import stored_types
-from cdc_lake.errors import ConfigError
 from cdc_lake.lake.lake import BronzeTable
 from cdc_lake.lake.schema_files import SchemaFiles
-from cdc_lake.registries.registry import is_id
 from cdc_lake.tables.progress import BronzeProgress
 
 SIDES: tuple[Side, ...] = ("key", "value")
-_SAMPLES_BYTES = 64 << 20
-"""Total size of the bodies that the driver reads, two per schema id."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +183,7 @@ def resolve_schemas(
     kinds, owners = dict(before.kinds), dict(before.owners)
     schemas: dict[Side, Schemas] = {}
     for side in SIDES:
-        source = _SchemaSource(records, summary.frames, files, settings, side)
+        source = SchemaSource(records, summary.frames, files, settings, side)
         references = _limited(records, summary.references[side], files, side)
         known_kinds = {frame: kind for of, kind in kinds.items() for s, _, frame in [of.partition(".")] if s == side}
         found = resolve(
@@ -321,98 +313,3 @@ def typed_row(table: BronzeTable, settings: TableConfig, resolved: ResolvedSchem
     for schema in (one for several in resolved.values.known.values() for one in several if one.shape != "control"):
         found = found.with_columns(row_fields(schema.tree))
     return found if found.fields else None
-
-
-class _SchemaSource:
-    """Finds the schemas of one side's references."""
-
-    def __init__(
-        self, records: DataFrame, frames: Collection[str], files: SchemaFiles, settings: TableConfig, side: Side
-    ) -> None:
-        self._records = records
-        self._frames = frames
-        self._files = files
-        self._settings = settings
-        self._side = side
-        self.asked: list[tuple[str, str]] = []
-
-    def look_up(self, kind: str, schema_id: str) -> Sequence[WriterSchema]:
-        """See `references.LookUp`."""
-        match kind:
-            case "declared":
-                return self._keep(self._declared())
-            case "crc":
-                return self._keep(one for one in self._declared() if _crc(one) == schema_id)
-            case "file":
-                return [self._of_table(self._files.by_fingerprint(schema_id))]
-            case json_format.PLAIN_REFERENCE:
-                return self._keep([self._plain(schema_id)])
-            case json_format.CONNECT_REFERENCE:
-                found = self._files.embedded(schema_id) or self._embedded(schema_id)
-                return (self._of_table(found),)
-        if is_id(kind, schema_id):
-            self.asked.append((kind, schema_id))
-        return [self._of_table(one) for one in self._files.look_up(kind, schema_id)]
-
-    def samples(self, references: Collection[str]) -> Mapping[str, Sequence[bytes]]:
-        """See `references.Samples`; the first and the last body of each reference that are not too large."""
-        reference = F.col(f"{self._side}_reference")
-        found = (
-            self._records.where(reference.isin(*references))
-            .select(
-                reference.alias("reference"),
-                "offset",
-                body(F.col(self._side), F.col(f"{self._side}_framing"), self._frames).alias("body"),
-            )
-            .where(F.length("body") <= _SAMPLES_BYTES // (2 * len(references)))
-            .groupBy("reference")
-            .agg(F.min_by("body", "offset").alias("first"), F.max_by("body", "offset").alias("last"))
-            .collect()
-        )
-        return {row["reference"]: [bytes(row["first"]), bytes(row["last"])] for row in found}
-
-    def _keep(self, schemas: Iterable[WriterSchema]) -> Sequence[WriterSchema]:
-        return tuple(self._of_table(self._files.keep(schema)) for schema in schemas)
-
-    def _of_table(self, schema: WriterSchema) -> WriterSchema:
-        return schema.of_table(self._settings) if self._side == "value" else schema
-
-    def _declared(self) -> list[WriterSchema]:
-        wire = self._settings.wire(self._side)
-        if wire.wire_format in (CSV, STRING):
-            return [WriterSchema(schema_text(wire.wire_format, columns=self._columns()))]
-        return [avro_schema(_read(file)) for file in wire.schemas]
-
-    def _columns(self) -> dict[str, str]:
-        columns, keys = self._settings.value.columns, self._settings.key.columns
-        if self._side == "value":
-            return columns
-        return {name: columns.get(name, "string") for name in keys or ("key",)}
-
-    def _plain(self, schema_id: str) -> WriterSchema:
-        shape, _, names = schema_id.partition(":")
-        listed = json.loads(names)
-        declared = {name: kind for name, kind in self._settings.value.columns.items() if name in listed}
-        return WriterSchema(schema_text("json", shape=shape, names=listed, columns=declared))
-
-    def _embedded(self, name: str) -> WriterSchema:
-        """The schema that records with this reference embed next to their payload."""
-        is_of = F.col(f"{self._side}_reference") == f"{json_format.CONNECT_REFERENCE}:{name}"
-        text = body(F.col(self._side), F.col(f"{self._side}_framing"), self._frames).cast("string")
-        row = self._records.where(is_of).select(json_format.embedded_schema(text).alias("schema")).head()
-        assert row is not None, "a reference comes from a record"
-        schema = WriterSchema(schema_text("connect", schema=row["schema"]))
-        return self._files.keep_embedded(name, schema)
-
-
-def _read(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(
-            file, f"cannot read the schema file ({type(exc).__name__})", "check `key.schemas` and `value.schemas`"
-        ) from exc
-
-
-def _crc(schema: WriterSchema) -> str:
-    return str(avro_fingerprint(to_parsing_canonical_form(json.loads(schema.text)), "CRC-64-AVRO"))

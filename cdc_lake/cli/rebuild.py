@@ -17,12 +17,9 @@ from cdc_lake.runs.report import Report
 
 
 def rebuild(
-    table: Annotated[
-        list[str],
-        typer.Option("--table", help="Select tables by name or glob, such as shop.public.orders; repeatable."),
-    ],
+    table: Annotated[list[str], typer.Option("--table", help="Select tables by name or glob; repeatable.")],
     until: Annotated[
-        str | None, typer.Option("--until", help="Use events up to this source time, for example 2026-11-23T12:00:00Z.")
+        str | None, typer.Option("--until", help="Use events up to this time (2026-11-23T12:00:00Z).")
     ] = None,
     until_offset: Annotated[
         str | None, typer.Option("--until-offset", help="Use events before these offsets, for example 0:1200,1:1180.")
