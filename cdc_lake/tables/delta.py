@@ -251,7 +251,8 @@ class DeltaLakeTable(Generic[P]):
             delta_properties.restrict_statistics(self._spark, self.path, stored, with_statistics(rows.schema))
         # An overwrite without `partitionBy` removes the partitioning.
         writer = self._partitioned(rows.write.mode("overwrite").option("overwriteSchema", "true"))
-        return self._save(writer, progress, statistics=first_with_statistics(rows.schema))
+        statistics = first_with_statistics(rows.drop(*self._partition_by).schema)
+        return self._save(writer, progress, statistics=statistics)
 
     def _partitioned(self, writer: DataFrameWriter) -> DataFrameWriter:
         return writer.partitionBy(*self._partition_by) if self._partition_by else writer

@@ -369,8 +369,9 @@ def test_overwrite_creates_the_table_with_its_properties(spark: SparkSession, ta
 
 
 def test_delta_rs_finds_rows_of_an_overwrite_by_a_boolean(spark: SparkSession, tmp_path: Path) -> None:
-    table = DeltaLakeTable[BronzeProgress](spark, str(tmp_path / "table"))
-    table.overwrite(spark.createDataFrame([(1, True), (2, False)], "id int, is_live boolean"), bronze(1))
+    table = DeltaLakeTable[BronzeProgress](spark, str(tmp_path / "table"), partition_by=("kind",))
+    rows = spark.createDataFrame([(1, "a", True), (2, "a", False)], "id int, kind string, is_live boolean")
+    table.overwrite(rows, bronze(1))
 
     found = DeltaTable(table.path).to_pyarrow_table(filters=[("is_live", "=", True)])
 
