@@ -19,7 +19,7 @@ from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables import delta_maintenance, delta_properties
 from cdc_lake.tables.contract import Commit, P, Version, read_back
 from cdc_lake.tables.delta_commits import DeltaCommits
-from cdc_lake.tables.delta_properties import STATISTICS, first_with_statistics, with_statistics
+from cdc_lake.tables.delta_properties import STATISTICS, with_statistics
 from cdc_lake.tables.delta_write import USER_METADATA, committing
 from cdc_lake.tables.joins import equal_in
 from cdc_lake.tables.kept import kept_or_sent
@@ -251,8 +251,7 @@ class DeltaLakeTable(Generic[P]):
             delta_properties.restrict_statistics(self._spark, self.path, stored, with_statistics(rows.schema))
         # An overwrite without `partitionBy` removes the partitioning.
         writer = self._partitioned(rows.write.mode("overwrite").option("overwriteSchema", "true"))
-        statistics = first_with_statistics(rows.drop(*self._partition_by).schema)
-        return self._save(writer, progress, statistics=statistics)
+        return self._save(writer, progress)
 
     def _partitioned(self, writer: DataFrameWriter) -> DataFrameWriter:
         return writer.partitionBy(*self._partition_by) if self._partition_by else writer

@@ -21,8 +21,6 @@ checkpoint every 20 commits, a run every 10 s writes one every 200 s, and a read
 """
 STATISTICS = "delta.dataSkippingStatsColumns"
 """The property with the columns for data skipping."""
-_MOST_STATISTICS = 32
-"""Delta's own default for the number of columns with statistics."""
 _WITHOUT_STATISTICS = ("array<", "map<", "struct<", "binary", "boolean")
 _QUOTED = re.compile(r"`((?:[^`]|``)+)`")
 
@@ -31,14 +29,6 @@ def with_statistics(schema: StructType) -> list[str]:
     """The columns of types for which Delta supports statistics."""
     kinds = {field.name: type_text(field.dataType) for field in schema}
     return [name for name, kind in kinds.items() if not kind.startswith(_WITHOUT_STATISTICS)]
-
-
-def first_with_statistics(schema: StructType) -> list[str]:
-    """The first columns of such types, as many as Delta would choose.
-
-    Delta would also choose booleans, for which it counts only nulls; delta-rs then finds no rows by them.
-    """
-    return with_statistics(schema)[:_MOST_STATISTICS]
 
 
 def of_new_table(own: Mapping[str, str], statistics: Iterable[str]) -> dict[str, str]:

@@ -368,16 +368,6 @@ def test_overwrite_creates_the_table_with_its_properties(spark: SparkSession, ta
     assert held(table) == {1: (10, None)}
 
 
-def test_delta_rs_finds_rows_of_an_overwrite_by_a_boolean(spark: SparkSession, tmp_path: Path) -> None:
-    table = DeltaLakeTable[BronzeProgress](spark, str(tmp_path / "table"), partition_by=("kind",))
-    rows = spark.createDataFrame([(1, "a", True), (2, "a", False)], "id int, kind string, is_live boolean")
-    table.overwrite(rows, bronze(1))
-
-    found = DeltaTable(table.path).to_pyarrow_table(filters=[("is_live", "=", True)])
-
-    assert found["id"].to_pylist() == [1]
-
-
 def test_second_overwrite_with_the_same_commit_number_is_locked(spark: SparkSession, table: DeltaLakeTable) -> None:
     table.overwrite(rows(spark, 1), bronze(1))
 
