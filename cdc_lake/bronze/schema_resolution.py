@@ -98,11 +98,7 @@ def _persist(records: DataFrame) -> tuple[DataFrame, ScanSummary]:
 
 
 def _summarize(records: DataFrame) -> ScanSummary:
-    sets = {f"{side}_framing": F.collect_set(f"{side}_framing") for side in SIDES}
-    for side in SIDES:
-        for name, is_counted, most in _limits(F.col(f"{side}_reference")):
-            lowest = F.sort_array(F.collect_set(F.when(is_counted, F.col(f"{side}_reference"))))
-            sets[f"{side}_{name}"] = F.slice(lowest, 1, most + 1)
+    sets = {f"{side}_{what}": F.collect_set(f"{side}_{what}") for side in SIDES for what in ("reference", "framing")}
     found = (
         records.groupBy("partition")
         .agg(
@@ -116,6 +112,7 @@ def _summarize(records: DataFrame) -> ScanSummary:
             ),
             *(column.alias(name) for name, column in sets.items()),
         )
+        .withColumns({f"{side}_reference": _lowest(F.col(f"{side}_reference")) for side in SIDES})
         .collect()
     )
     return ScanSummary(
@@ -123,20 +120,22 @@ def _summarize(records: DataFrame) -> ScanSummary:
         bytes=sum(row["bytes"] for row in found),
         header_bytes=sum(row["header_bytes"] for row in found),
         unpacked_bytes=sum(row["unpacked_bytes"] for row in found),
-        references={
-            side: {one for row in found for name in ("layouts", "ids") for one in row[f"{side}_{name}"]}
-            for side in SIDES
-        },
+        references={side: {one for row in found for one in row[f"{side}_reference"]} for side in SIDES},
         frames={one for row in found for side in SIDES for one in row[f"{side}_framing"]},
         first_is_tombstone={row["partition"] for row in found if row["first_is_tombstone"]},
         last={row["partition"]: Identity.model_validate(row["last"].asDict()) for row in found if row["last"]},
     )
 
 
-def _limits(reference: Column) -> tuple[tuple[str, Column, int], ...]:
-    """For each limit of a batch: a name, whether it counts a reference, and the largest number."""
-    is_layout = F.substring_index(reference, ":", 1).isin(*json_format.REFERENCES)
-    return ("layouts", is_layout, MAX_LAYOUTS), ("ids", ~is_layout, MAX_IDS)
+def _lowest(references: Column) -> Column:
+    """Of distinct references the lowest: for each limit of a batch, one more than it allows."""
+    layouts, ids = F.filter(references, _is_layout), F.filter(references, lambda one: ~_is_layout(one))
+    limited = ((layouts, MAX_LAYOUTS), (ids, MAX_IDS))
+    return F.concat(*(F.slice(F.sort_array(several), 1, most + 1) for several, most in limited))
+
+
+def _is_layout(reference: Column) -> Column:
+    return F.substring_index(reference, ":", 1).isin(*json_format.REFERENCES)
 
 
 @dataclass(frozen=True)
@@ -273,7 +272,8 @@ def _limited(records: DataFrame, references: Collection[str], files: SchemaFiles
     column = F.col(f"{side}_reference")
     layouts = {one for one in references if one.partition(":")[0] in json_format.REFERENCES}
     found = set[str]()
-    for several, (_, is_counted, most) in zip((layouts, set(references) - layouts), _limits(column), strict=True):
+    limits = ((layouts, _is_layout(column), MAX_LAYOUTS), (set(references) - layouts, ~_is_layout(column), MAX_IDS))
+    for several, is_counted, most in limits:
         if len(several) > most:
             is_known = is_counted & _id_of(column).isin(*files.known_ids())
             known = records.where(is_known).select(column.alias("one")).distinct().orderBy("one").limit(most).collect()
