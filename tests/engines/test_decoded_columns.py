@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from support import wire
-from support.converters import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, AnyIdRegistry, Lake, event, row
+from support.converters import ENVELOPE, TABLE, AnyIdRegistry, Lake, event, numbered_registry, row
 
 from cdc_lake.bronze import land
 from cdc_lake.bronze.typed_rows import SOURCE_COLUMN
@@ -22,9 +22,7 @@ WIDER = wire.Table(TABLE.name, {**TABLE.columns, "rate": wire.optional(wire.deci
 
 @pytest.fixture
 def registry() -> AnyIdRegistry:
-    registry = AnyIdRegistry()
-    registry.put("contentId:1", KEY_TEXT)
-    registry.put("contentId:2", VALUE_TEXT)
+    registry = numbered_registry()
     registry.put("contentId:3", wire.json_text(wire.avro_schema(wire.envelope(WIDER))).decode())
     registry.put("contentId:4", wire.json_text(wire.avro_schema(FLAT.schema(ENVELOPE))).decode())
     return registry

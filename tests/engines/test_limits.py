@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from support import wire
-from support.converters import ENVELOPE, KEY_TEXT, TABLE, TEXTS, VALUE_TEXT, AnyIdRegistry, Lake, event, row
+from support.converters import (
+    ENVELOPE,
+    KEY_TEXT,
+    TABLE,
+    TEXTS,
+    VALUE_TEXT,
+    AnyIdRegistry,
+    Lake,
+    event,
+    numbered_registry,
+    row,
+)
 from support.events import Record
 from support.fakes import kafka
 
@@ -41,9 +52,7 @@ def of(key: int, name: str = "") -> bytes:
 
 
 def test_large_record_is_quarantined_without_its_bytes(spark: SparkSession, tmp_path: Path) -> None:
-    registry = AnyIdRegistry()
-    registry.put("contentId:1", KEY_TEXT)
-    registry.put("contentId:2", VALUE_TEXT)
+    registry = numbered_registry()
     lake = Lake(spark, tmp_path, registry, read={"max_record_bytes": LIMIT})
     lake.send_numbered(1, of(1), 2)
     lake.send_numbered(2, of(2, "x" * LIMIT), 2)
@@ -136,9 +145,7 @@ def test_invented_json_layouts_leave_room_for_registered_schemas(
 ) -> None:
     for module in (decide, schema_resolution, usable_schemas):
         monkeypatch.setattr(module, "MAX_LAYOUTS", 3)
-    registry = AnyIdRegistry()
-    registry.put("contentId:1", KEY_TEXT)
-    registry.put("contentId:2", VALUE_TEXT)
+    registry = numbered_registry()
     lake = Lake(spark, tmp_path, registry)
     for number in range(5):
         table = replace(TABLE, columns={**TABLE.columns, f"more{number}": wire.optional(wire.INT32)})
@@ -180,9 +187,7 @@ def test_driver_collects_few_of_many_references(spark: SparkSession, monkeypatch
 
 
 def test_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Path) -> None:
-    registry = AnyIdRegistry()
-    registry.put("contentId:1", KEY_TEXT)
-    registry.put("contentId:2", VALUE_TEXT)
+    registry = numbered_registry()
     lake = Lake(spark, tmp_path, registry, read={"max_batch_bytes": 2000})
     for number, size in enumerate((1, 1, 1, 600, 600, 2500)):
         lake.send_numbered(number, of(number, "x" * size), 2)
@@ -203,9 +208,7 @@ def test_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Pat
 
 
 def test_headers_count_in_batches_and_large_ones_are_not_kept(spark: SparkSession, tmp_path: Path) -> None:
-    registry = AnyIdRegistry()
-    registry.put("contentId:1", KEY_TEXT)
-    registry.put("contentId:2", VALUE_TEXT)
+    registry = numbered_registry()
     lake = Lake(spark, tmp_path, registry, read={"max_batch_bytes": 2000, "max_record_bytes": LIMIT})
     key = wire.framed("id4", "id:1", wire.avro(KEY_TEXT, {"id": 1}), "key")
     value, _ = wire.framed("id4", "id:2", of(1), "value")
@@ -222,9 +225,7 @@ def test_headers_count_in_batches_and_large_ones_are_not_kept(spark: SparkSessio
 
 
 def test_silver_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Path) -> None:
-    registry = AnyIdRegistry()
-    registry.put("contentId:1", KEY_TEXT)
-    registry.put("contentId:2", VALUE_TEXT)
+    registry = numbered_registry()
     lake = Lake(spark, tmp_path, registry, read={"max_records_per_batch": 1})
     for number, size in enumerate((600, 600, 600, 2500, 1)):
         lake.send_numbered(number, of(number, "x" * size), 2)

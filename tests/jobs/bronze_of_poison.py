@@ -64,7 +64,7 @@ def _length(number: int) -> bytes:
     return wire.avro({"type": "long"}, number)
 
 
-def _shelf() -> AnyIdRegistry:
+def _registry() -> AnyIdRegistry:
     registry = AnyIdRegistry()
     recursive = {"type": "record", "name": "R", "fields": [{"name": "next", "type": ["null", "R"]}]}
     texts: dict[str, str | RegisteredSchema] = {
@@ -211,7 +211,7 @@ def servers() -> tuple[FakeBroker, AnyIdRegistry]:
     other = wire.framed("id4", "id:4", wire.avro_record(wire.envelope(_OTHER), healthy), "value")[0]
     other_key = wire.framed("id4", "id:5", wire.avro_record(_OTHER.key, {"other_id": 1}), "key")[0]
     broker.append(Record(other_key, other, _OTHER.name, 0, 0, at, []))
-    return broker, _shelf()
+    return broker, _registry()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support import wire
-from support.converters import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, AnyIdRegistry, event, row
+from support.converters import ENVELOPE, KEY_TEXT, TABLE, VALUE_TEXT, event, numbered_registry, row
 from support.events import Record
 from support.fakes import FakeBroker
 
@@ -65,9 +65,7 @@ class LargeBroker(FakeBroker):
 
 
 if __name__ == "__main__":
-    config, broker, registry = load_config(), LargeBroker(), AnyIdRegistry()
-    registry.put("contentId:1", KEY_TEXT)
-    registry.put("contentId:2", VALUE_TEXT)
+    config, broker, registry = load_config(), LargeBroker(), numbered_registry()
     spark = build_session("large records", config.max_record_bytes)
     reports = (
         run_bronze(config, [TABLE.name], spark, source=broker, registry=registry),

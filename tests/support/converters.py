@@ -59,6 +59,14 @@ class AnyIdRegistry:
         return reference
 
 
+def numbered_registry() -> AnyIdRegistry:
+    """A registry with the key's schema as id 1, and the value's as id 2."""
+    registry = AnyIdRegistry()
+    registry.put("contentId:1", KEY_TEXT)
+    registry.put("contentId:2", VALUE_TEXT)
+    return registry
+
+
 def event(op: str, row: dict[str, Any] | None, lsn: int) -> dict[str, Any]:
     source = {**wire.postgres_values(TABLE.name), "ts_ms": 1_700_000_000_000 + lsn, "lsn": lsn, "txId": lsn}
     before, after = (row, None) if op == "d" else (None, row)

@@ -97,8 +97,8 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[s
 
 
 def _mapping_rows() -> Iterator[Sequence[str]]:
-    for (kind, name), held in RULES.items():
-        yield f"`{kind}`", f"`{name}`" if name else "", f"`{held.type}`", "; ".join(held.losses)
+    for (kind, name), mapping in RULES.items():
+        yield f"`{kind}`", f"`{name}`" if name else "", f"`{mapping.type}`", "; ".join(mapping.losses)
     decimals = "`org.apache.kafka.connect.data.Decimal`"
     yield "`int` of `connect.type` int8, int16", "", f"`{_held({'type': 'int', 'connect.type': 'int16'})}`", ""
     yield "`bytes`, up to 38 digits", decimals, f"`{_held(decimal(4, 2))}`, for example", ""
