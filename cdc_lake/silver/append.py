@@ -17,11 +17,8 @@ from cdc_lake.silver.reader import BatchSchemas
 from cdc_lake.silver.table_run import SilverRun
 from cdc_lake.spark.literals import of_batch
 from cdc_lake.spark.user_sql import refuse_query
-from cdc_lake.tables.delta_properties import with_statistics
 from cdc_lake.tables.partitions import check_partitions
 from cdc_lake.tables.progress import BronzeProgress, SidePin
-
-_MOST_STATISTICS = 32
 
 
 def check_has_keys(settings: TableConfig, topic: str, todo: str) -> None:
@@ -89,11 +86,6 @@ def ahead(run: SilverRun, landed: BronzeProgress) -> dict[int, int]:
         for partition, (silver_generation, offset) in found
         if (silver_generation, offset) >= (generation, landed.position.get(partition, 0))
     }
-
-
-def statistics(rows: DataFrame) -> list[str]:
-    """The columns by which readers of a table of such rows can skip files."""
-    return with_statistics(rows.schema)[:_MOST_STATISTICS]
 
 
 def remember(batch: Batch, commit: int) -> SidePin | None:

@@ -6,7 +6,7 @@ from cdc_lake import failpoints
 from cdc_lake.columns import quoted
 from cdc_lake.fold.table_events import TableEvents
 from cdc_lake.runs.report import check_totals
-from cdc_lake.silver.append import ahead, appended, may_repeat, remember, statistics
+from cdc_lake.silver.append import ahead, appended, may_repeat, remember
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.evolution import check_steps
 from cdc_lake.silver.merge import fold_events
@@ -14,6 +14,7 @@ from cdc_lake.silver.next_batch import BronzeState
 from cdc_lake.silver.reader import BatchSchemas
 from cdc_lake.silver.table_run import SilverRun
 from cdc_lake.tables.delta import DeltaLakeTable
+from cdc_lake.tables.delta_properties import first_with_statistics
 from cdc_lake.tables.progress import SilverProgress
 
 
@@ -111,7 +112,7 @@ def _append(batch: Batch, schemas: BatchSchemas, next_progress: SilverProgress) 
         failpoints.reach("silver.after_side", batch=commit)
         run.check_lease()
         assert isinstance(run.silver, DeltaLakeTable), "`TableConfig.check` allows Delta only"
-        made = run.silver.append(rows, next_progress, adds_columns=True, statistics=statistics(rows))
+        made = run.silver.append(rows, next_progress, adds_columns=True, statistics=first_with_statistics(rows.schema))
         failpoints.reach("silver.after_merge", batch=commit)
     expected = counts.total - sum(parts.values())
     number = run.silver.rows_added(made.version)

@@ -19,7 +19,7 @@ from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables import delta_maintenance, delta_properties
 from cdc_lake.tables.contract import Commit, P, Version, read_back
 from cdc_lake.tables.delta_commits import DeltaCommits
-from cdc_lake.tables.delta_properties import STATISTICS, with_statistics
+from cdc_lake.tables.delta_properties import STATISTICS, first_with_statistics, with_statistics
 from cdc_lake.tables.delta_write import USER_METADATA, committing
 from cdc_lake.tables.joins import equal_in
 from cdc_lake.tables.kept import kept_or_sent
@@ -246,12 +246,19 @@ class DeltaLakeTable(Generic[P]):
     def overwrite(self, rows: DataFrame, progress: P) -> Commit[P]:
         """See `Table`."""
         rows = with_partitions(rows.drop(KEY), self._partitions)
+        unpartitioned = rows.drop(*self._partition_by).schema
         if self.exists():
-            stored = self._commits.properties([STATISTICS])
-            delta_properties.restrict_statistics(self._spark, self.path, stored, with_statistics(rows.schema))
+            self._restrict_statistics(with_statistics(unpartitioned))
         # An overwrite without `partitionBy` removes the partitioning.
         writer = self._partitioned(rows.write.mode("overwrite").option("overwriteSchema", "true"))
-        return self._save(writer, progress)
+        return self._save(writer, progress, statistics=first_with_statistics(unpartitioned))
+
+    def _restrict_statistics(self, columns: Sequence[str]) -> None:
+        def default() -> list[str]:
+            return first_with_statistics(self.read().drop(*self.partitioned_by() or ()).schema)
+
+        stored = self._commits.properties([STATISTICS])
+        delta_properties.restrict_statistics(self._spark, self.path, stored, columns, default)
 
     def _partitioned(self, writer: DataFrameWriter) -> DataFrameWriter:
         return writer.partitionBy(*self._partition_by) if self._partition_by else writer

@@ -1,7 +1,7 @@
 """The properties of Delta tables: cdc_lake's defaults, those of the settings, and the columns for data skipping."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -21,6 +21,8 @@ checkpoint every 20 commits, a run every 10 s writes one every 200 s, and a read
 """
 STATISTICS = "delta.dataSkippingStatsColumns"
 """The property with the columns for data skipping."""
+_MOST_STATISTICS = 32
+"""Delta's own default for the number of columns with statistics."""
 _WITHOUT_STATISTICS = ("array<", "map<", "struct<", "binary", "boolean")
 _QUOTED = re.compile(r"`((?:[^`]|``)+)`")
 
@@ -29,6 +31,14 @@ def with_statistics(schema: StructType) -> list[str]:
     """The columns of types for which Delta supports statistics."""
     kinds = {field.name: type_text(field.dataType) for field in schema}
     return [name for name, kind in kinds.items() if not kind.startswith(_WITHOUT_STATISTICS)]
+
+
+def first_with_statistics(schema: StructType) -> list[str]:
+    """The first columns of such types, as many as Delta would choose.
+
+    Delta would also choose booleans, for which it counts only nulls; delta-rs then finds no rows by them.
+    """
+    return with_statistics(schema)[:_MOST_STATISTICS]
 
 
 def of_new_table(own: Mapping[str, str], statistics: Iterable[str]) -> dict[str, str]:
@@ -55,19 +65,28 @@ def update(spark: SparkSession, path: str, stored: Mapping[str, str], wanted: Ma
         _alter(spark, path, f"SET TBLPROPERTIES ({listed})")
 
 
-def restrict_statistics(spark: SparkSession, path: str, stored: Mapping[str, str], columns: Collection[str]) -> None:
+def restrict_statistics(
+    spark: SparkSession,
+    path: str,
+    stored: Mapping[str, str],
+    columns: Collection[str],
+    default: Callable[[], list[str]],
+) -> None:
     """Remove all but these columns from data skipping, in a commit of its own if there are others.
 
     Args:
         stored: the table's properties.
         columns: the columns that the table will have and Delta supports.
+        default: columns to choose from if the table has no such property.
     """
     names = [name.replace("``", "`") for name in _QUOTED.findall(stored.get(STATISTICS, ""))]
-    if others := set(names).difference(columns):
-        kept = ",".join(quoted(name) for name in names if name not in others).replace("'", "\\'")
-        change = f"('{STATISTICS}' = '{kept}')" if kept else f"('{STATISTICS}')"
+    kept = [name for name in names or default() if name in columns]
+    if kept != names:
+        listed = ",".join(map(quoted, kept)).replace("'", "\\'")
+        change = f"('{STATISTICS}' = '{listed}')" if kept else f"('{STATISTICS}')"
         _alter(spark, path, f"{'SET' if kept else 'UNSET'} TBLPROPERTIES {change}")
 
 
 def _alter(spark: SparkSession, path: str, change: str) -> None:
-    spark.sql(f"ALTER TABLE delta.{quoted(path)} {change}").collect()
+    # A new session, because that of a gold model cannot name tables by path.
+    spark.newSession().sql(f"ALTER TABLE delta.{quoted(path)} {change}").collect()

@@ -368,6 +368,40 @@ def test_overwrite_creates_the_table_with_its_properties(spark: SparkSession, ta
     assert held(table) == {1: (10, None)}
 
 
+BY_BOOLEAN = [("is_live", "=", True)]
+
+
+def live_and_not(spark: SparkSession, **more: str) -> DataFrame:
+    columns = "".join(f", '{value}' {name}" for name, value in more.items())
+    return spark.sql(f"SELECT id, kind, id = 1 is_live{columns} FROM VALUES (1, 'a'), (2, 'a') AS (id, kind)")
+
+
+def test_delta_rs_finds_rows_of_an_overwrite_by_a_boolean(spark: SparkSession, tmp_path: Path) -> None:
+    table = DeltaLakeTable[BronzeProgress](spark, str(tmp_path / "table"), partition_by=("kind",))
+    table.overwrite(live_and_not(spark), bronze(1))
+
+    found = DeltaTable(table.path).to_pyarrow_table(filters=BY_BOOLEAN)
+
+    assert found["id"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize("partition_by", [(), ("kind",), ("shade",)])
+def test_overwrite_of_an_earlier_table_ends_statistics_of_booleans(
+    spark: SparkSession, tmp_path: Path, partition_by: tuple[str, ...]
+) -> None:
+    path = str(tmp_path / "table")
+    live_and_not(spark).write.format("delta").partitionBy("kind").save(path)
+    session = spark.newSession()
+    session.conf.set("spark.sql.runSQLOnFiles", "false")  # as in the session of a gold model
+    table = DeltaLakeTable[BronzeProgress](session, path, partition_by=partition_by)
+    table.overwrite(live_and_not(session, shade="red"), bronze(1))
+
+    found = DeltaTable(path).to_pyarrow_table(filters=BY_BOOLEAN)
+
+    assert found["id"].to_pylist() == [1]
+    assert session.conf.get("spark.sql.runSQLOnFiles") == "false"
+
+
 def test_second_overwrite_with_the_same_commit_number_is_locked(spark: SparkSession, table: DeltaLakeTable) -> None:
     table.overwrite(rows(spark, 1), bronze(1))
 
