@@ -143,5 +143,5 @@ def test_locked_table_is_skipped_and_unknown_table_is_named(spark: SparkSession,
     report = run_maintain(config(tmp_path, StorageConfig()), ["*"], spark, layer="bronze")
 
     assert (report.exit_code, lake.bronze.version()) == (40, before)
-    with pytest.raises(UnknownTableError, match=r"there is no such table in .*gold"):
+    with pytest.raises(UnknownTableError, match=r"there is no table in .*gold yet; run the gold job"):
         run_maintain(config(tmp_path, StorageConfig()), ["revenue"], spark, layer="gold")

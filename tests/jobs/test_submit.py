@@ -126,8 +126,8 @@ def test_silver_without_bronze_exits_2_and_names_the_bronze_job(call: Submit) ->
     done = call("silver", "--table", "submitted.public.thing")
 
     assert done.code == 2
-    assert "error CDC-201 submitted.public.thing: there is no such table" in done.said
-    assert "run the bronze job first" in done.said
+    assert "error CDC-201 submitted.public.thing: there is no table in" in done.said
+    assert "bronze yet; run the bronze job first" in done.said
     assert "Traceback" not in done.said
 
 
