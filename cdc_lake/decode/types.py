@@ -7,9 +7,9 @@ Sources: Debezium's type mappings; docs/explanation/bronze.md "Types".
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from operator import or_
 
 from pyspark.sql import Column
@@ -110,31 +110,33 @@ def is_garbled(tree: Tree, column: Column) -> Column | None:
 
     Spark accepts any bytes as Avro text; other readers of the tables do not.
     """
+    texts = list(_texts(tree, column))
+    # One check of the joined texts is faster; the separator keeps two invalid ones from forming a valid character.
+    joined = F.concat_ws(",", *texts)
+    return joined.cast("binary") != F.encode(joined, "UTF-8") if texts else None
+
+
+def _texts(tree: Tree, column: Column) -> Iterator[Column]:
+    """The texts in a value: string or array<string>."""
     tree = non_null(tree)
     match tree["type"]:
         case "string":
-            found = [column.cast("binary") != F.encode(column, "UTF-8")]
+            yield column
         case "array":
-            found = [] if _has_no_text(tree["items"]) else [F.exists(column, partial(_garbled, tree["items"]))]
+            yield from _texts_of_items(tree["items"], column)
         case "map":
-            found = [F.exists(F.map_keys(column), partial(_garbled, {"type": "string"}))]
-            if not _has_no_text(tree["values"]):
-                found.append(F.exists(F.map_values(column), partial(_garbled, tree["values"])))
+            yield F.map_keys(column)
+            yield from _texts_of_items(tree["values"], F.map_values(column))
         case "record":
-            parts = (is_garbled(part, column[name]) for name, part in fields(tree).items())
-            found = [part for part in parts if part is not None]
-        case _:
-            found = []
-    return reduce(or_, (F.coalesce(one, F.lit(False)) for one in found)) if found else None
+            for name, part in fields(tree).items():
+                yield from _texts(part, column[name])
 
 
-def _garbled(tree: Tree, column: Column) -> Column:
-    found = is_garbled(tree, column)
-    return F.lit(False) if found is None else found
-
-
-def _has_no_text(tree: Tree) -> bool:
-    return is_garbled(tree, F.lit(None)) is None
+def _texts_of_items(tree: Tree, items: Column) -> Iterator[Column]:
+    if non_null(tree)["type"] == "string":
+        yield items
+    elif any(True for _ in _texts(tree, F.lit(None))):
+        yield F.transform(items, lambda item: F.concat_ws(",", *_texts(tree, item)))
 
 
 def plain_type(kind: str) -> str:

@@ -10,6 +10,8 @@ from support import wire
 from support.converters import AnyIdRegistry, Lake
 
 GARBLED, GOOD = b"caf\xe6", b"caf\xc3\xa9"
+HALVES = {b"Q1": b"Q\xc3", b"2Q": b"\xa9Q"}
+"""Marks in texts, and halves of a character."""
 TABLE = wire.Table(
     "pagila.public.thing",
     {
@@ -17,9 +19,11 @@ TABLE = wire.Table(
         "name": wire.optional(wire.STRING),
         "tags": wire.optional(wire.array(wire.STRING)),
         "more": wire.optional({"type": "map", "keys": {"type": "string"}, "values": wire.STRING}),
+        "lists": wire.optional(wire.array(wire.array(wire.STRING))),
     },
     ["id"],
 )
+OTHERS = ("name", "tags", "more", "lists")
 ENVELOPE = wire.envelope(TABLE)
 TEXTS = {
     name: wire.json_text(wire.avro_schema(one)).decode() for name, one in (("key", TABLE.key), ("value", ENVELOPE))
@@ -31,6 +35,8 @@ PLACES: dict[str, Callable[[dict[str, Any]], None]] = {
     "tags": lambda event: event["after"].update(tags=["a", MARK]),
     "a map's key": lambda event: event["after"].update(more={MARK: "a"}),
     "a map's value": lambda event: event["after"].update(more={"a": MARK}),
+    "a list in a list": lambda event: event["after"].update(lists=[[], ["a", MARK]]),
+    "two halves of a character": lambda event: event["after"].update(tags=["Q1", "2Q"]),
     "the database": lambda event: event["source"].update(db=MARK),
 }
 
@@ -44,11 +50,14 @@ def test_text_that_is_not_utf8_quarantines_its_record(spark: SparkSession, tmp_p
         for number, (place, put) in enumerate(PLACES.items()):
             key = MARK if place == "id" else f"{number} {len(text)}"
             source = {**wire.postgres_values(TABLE.name), "ts_ms": 1_700_000_000_000, "lsn": number + 1, "txId": 1}
-            event = wire.whole_event("c", None, {"id": key, "name": None, "tags": None, "more": None}, source, 1)
+            event = wire.whole_event("c", None, {"id": key, **dict.fromkeys(OTHERS)}, source, 1)
             put(event)
             sides = {"key": wire.avro(TEXTS["key"], {"id": key})}
             sides["value"] = wire.avro(TEXTS["value"], wire.filled(ENVELOPE, event))
             marked = {side: body.replace(MARK.encode(), (text + b"xx")[:5]) for side, body in sides.items()}
+            if text == GARBLED:
+                for mark, half in HALVES.items():
+                    marked["value"] = marked["value"].replace(mark, half)
             framed = (
                 wire.framed("id4", f"id:{number}", marked[side], side)  # type: ignore[arg-type]
                 for number, side in enumerate(sides, 1)

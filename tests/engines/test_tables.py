@@ -386,7 +386,7 @@ def test_delta_rs_finds_rows_of_an_overwrite_by_a_boolean(spark: SparkSession, t
 
 
 @pytest.mark.parametrize("partition_by", [(), ("kind",), ("shade",)])
-def test_overwrite_of_an_earlier_table_ends_statistics_of_booleans(
+def test_overwrite_removes_statistics_of_booleans(
     spark: SparkSession, tmp_path: Path, partition_by: tuple[str, ...]
 ) -> None:
     path = str(tmp_path / "table")
