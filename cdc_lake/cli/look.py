@@ -129,6 +129,8 @@ def _print_plan(found: "Plan", console: Console) -> None:
     for name, error in (("bronze", found.broker_error), ("latest schemas", found.registry_error)):
         if error:
             console.print(Text(f"{name}: unknown: {error}", style="yellow"))
+    for warning in found.warnings:
+        console.print(Text(warning, style="yellow"))
 
 
 def _print_step(step: "PlannedStep", console: Console) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 from pydantic import BaseModel
 from pyspark.sql import SparkSession
@@ -16,7 +17,7 @@ from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, Unsu
 from cdc_lake.lake.lake import Lake, SilverTarget, check_holds_no_tables
 from cdc_lake.registries import open_subjects
 from cdc_lake.registries.subjects import VALUE_SUFFIX, Subjects, Version
-from cdc_lake.runs.context import Leases, lake_of, select
+from cdc_lake.runs.context import Leases, lake_of, select, similar_names
 from cdc_lake.runs.servers import open_source
 from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.events import sent_columns
@@ -75,11 +76,14 @@ class Plan(BaseModel):
     Attributes:
         broker_error: why Kafka's offsets are unknown.
         registry_error: why the latest schemas are unknown.
+        warnings: names and globs of the settings' `tables` that match no topic and no bronze table; empty if Kafka does
+            not respond.
     """
 
     tables: list[TablePlan] = []
     broker_error: str | None = None
     registry_error: str | None = None
+    warnings: list[str] = []
 
     @property
     def refused(self) -> list[str]:
@@ -115,8 +119,10 @@ def plan(
     found, logs = Plan(), dict[str, TopicLog]()
     try:
         known = source.topics()
-        topics = select(tables, sorted({*there, *known}), "topic or bronze table", "name a topic of Kafka")
+        every = sorted({*there, *known})
+        topics = select(tables, every, "topic or bronze table", "name a topic of Kafka")
         logs = source.logs([topic for topic in topics if topic in known])
+        found.warnings = _unmatched_settings(config, every)
     except InfrastructureError as error:
         found.broker_error = str(error)
         if not there:
@@ -138,6 +144,17 @@ def plan(
         holder = leases[table.layer].holder(table.table)
         table.held_by = str(holder) if holder else None
     return found
+
+
+def _unmatched_settings(config: Config, topics: Sequence[str]) -> list[str]:
+    """A warning for each entry of `tables` that matches none of the topics, for example because of a typo."""
+    warnings = []
+    for pattern in config.tables:
+        if not any(fnmatchcase(topic, pattern) for topic in topics):
+            near = similar_names(pattern, topics)
+            hint = f"; similar names: {', '.join(near)}" if near else ""
+            warnings.append(f"tables: {pattern} matches no topic{hint}")
+    return warnings
 
 
 @dataclass(frozen=True)

@@ -90,13 +90,18 @@ def select(patterns: Sequence[str], there: Sequence[str], what: str, todo: str) 
     for pattern in patterns:
         matching = [name for name in there if fnmatchcase(name, pattern)]
         if not matching:
-            near = difflib.get_close_matches(pattern, there, n=3, cutoff=0.5) or there[:3]
+            near = similar_names(pattern, there) or there[:3]
             problem = (
                 f"there is no such {what}; similar names: {', '.join(near)}" if near else f"there is no {what} yet"
             )
             raise UnknownTableError(pattern, problem, todo)
         found.update(dict.fromkeys(matching))
     return list(found)
+
+
+def similar_names(pattern: str, there: Sequence[str]) -> list[str]:
+    """At most three names that are similar to one that matches nothing, the most similar one first."""
+    return difflib.get_close_matches(pattern, there, n=3, cutoff=0.5)
 
 
 def select_landed(lake: Lake, storage: Files, patterns: Sequence[str], layer: str = "bronze") -> list[str]:

@@ -1,19 +1,130 @@
-"""The report of a run, which the terminal, `--json`, `cdc-lake status` and the tests read."""
+"""The report of a run, which the terminal, `--json`, `cdc-lake status` and the tests read.
+
+docs/reference/report.md is generated from this file. A field is described as `name (layers; unit): meaning`; without
+layers, or with `all`, every run has it.
+"""
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
 from cdc_lake.errors import CdcLakeError, worst_exit_code
 
 
+class Described(NamedTuple):
+    """What a name in `rows` or `seconds` means, and the layers that have it."""
+
+    layers: str
+    meaning: str
+
+
+COUNTS: Mapping[str, Described] = {
+    "read": Described(
+        "bronze", "Records that were read: the sum of `ok`, `quarantined`, `control`, `dropped` and `already_there`."
+    ),
+    "ok": Described("bronze", "Records that were decoded. Silver merges them."),
+    "quarantined": Described("bronze", "Records that were quarantined (docs/how-to/quarantine.md)."),
+    "control": Described("bronze", "Records that describe no row, such as heartbeats and transaction markers."),
+    "dropped": Described(
+        "bronze",
+        "Records that were marked as dropped: by `quality.on_error: log`, with a dropped delete, or by `cdc-lake "
+        "quarantine drop`.",
+    ),
+    "already_there": Described(
+        "bronze, silver",
+        "Records that were read again and not written, because the table has them. Silver: only with `merge.mode: "
+        "append`.",
+    ),
+    "left_out": Described("bronze", "Offsets that are in no file (docs/how-to/files.md)."),
+    "dead_letters": Described("bronze", "Quarantined records that were sent to `quality.dead_letter_topic`."),
+    "replayed": Described("bronze", "Records that `cdc-lake quarantine replay` replayed."),
+    "still_quarantined": Described("bronze", "Records that `cdc-lake quarantine replay` could not replay."),
+    "still_dropped": Described("bronze", "Records that `cdc-lake quarantine replay --dropped` could not replay."),
+    "stay": Described("bronze", "Records that `cdc-lake quarantine drop` could not drop; the warnings say why."),
+    "events": Described(
+        "silver",
+        "Events that were read from bronze: the sum of `applied`, `superseded`, `paired_tombstones`, `truncates` and "
+        "`rejected`. With `merge.mode: append`: of `appended`, `paired_tombstones`, `truncates`, `rejected` and "
+        "`already_there`.",
+    ),
+    "applied": Described("silver", "Events that decided the row of their key: at most one per key and batch."),
+    "superseded": Described("silver", "Events that are older than another event of their key."),
+    "stale": Described("silver", "Events that are older than the row was before the batch; part of `superseded`."),
+    "paired_tombstones": Described("silver", "Tombstones that follow their delete."),
+    "truncates": Described("silver", "TRUNCATE events."),
+    "rejected": Described("silver", "Events that do not meet an expectation with `on_fail: reject`."),
+    "refolded": Described("silver", "Keys that were merged again from all of bronze (docs/explanation/silver.md)."),
+    "appended": Described("silver", "Rows that were appended (`merge.mode: append`)."),
+    "groups": Described("gold", "Groups that were refreshed (`refresh: incremental`)."),
+    "written": Described("gold", "Rows that are new or changed. A full refresh writes all rows."),
+    "removed": Described("gold", "Rows that were removed by an incremental refresh."),
+    "sent": Described("gold", "Records that were sent to the model's topic."),
+    "files_written": Described("maintain", "Files that compaction wrote."),
+    "bytes_removed": Described("maintain", "Bytes of the files that were deleted."),
+    "same": Described("rebuild", "Rows that the rebuild does not change."),
+    "changed": Described("rebuild, reconcile", "Rows that the rebuild changes, or that differ from the source's row."),
+    "only_before": Described("rebuild", "Rows that the rebuild removes."),
+    "only_after": Described("rebuild", "Rows that the rebuild adds."),
+    "untold": Described(
+        "rebuild", "With `--key-from`: rows of silver for which bronze has no complete event with the new key."
+    ),
+    "source": Described("reconcile", "Rows of the source table."),
+    "silver": Described("reconcile", "Rows of the silver table that are not deleted."),
+    "ranges": Described("reconcile", "Ranges of keys whose checksums were compared."),
+    "ranges_differing": Described("reconcile", "Ranges of keys whose rows were compared, because they differ."),
+    "missing": Described("reconcile", "Keys that only the source has."),
+    "extra": Described("reconcile", "Keys that only silver has."),
+    "repeated": Described("reconcile", "Keys that silver has more than once."),
+}
+"""Every name in `TableReport.rows`."""
+
+PHASES: Mapping[str, Described] = {
+    "look": Described("all", "Finding out whether there is new data."),
+    "open": Described("all", "Opening the tables, taking the lease, and all time that is in no other phase."),
+    "read": Described("bronze, silver", "Reading records from Kafka or files, or rows from bronze."),
+    "schemas": Described("bronze", "Resolving the schemas of records."),
+    "decode": Described("bronze", "Decoding records."),
+    "dead letters": Described("bronze", "Sending quarantined records to `quality.dead_letter_topic`."),
+    "plan": Described("silver, gold", "Choosing what to merge or refresh, and how."),
+    "fold": Described("silver, rebuild", "Merging the events of each key."),
+    "widen": Described("silver", "Changing columns to wider types."),
+    "check": Described("gold", "Computing the rows, and checking their keys and expectations."),
+    "write": Described("bronze, silver, gold, rebuild", "Writing rows and committing them."),
+    "send": Described("gold", "Sending rows to the model's topic."),
+    "maintain": Described("maintain", "Compacting files, and deleting expired ones."),
+    "side": Described("maintain", "Deleting expired files of the side table."),
+    "compare": Described("rebuild", "Comparing the rebuilt table with the stored one."),
+    "ranges": Described("reconcile", "Comparing checksums of ranges of keys."),
+    "rows": Described("reconcile", "Comparing rows."),
+    "again": Described("reconcile", "Rechecking keys that differ (`--wait`)."),
+    "catalog": Described("bronze, silver, gold, rebuild", "Updating the table's entry in the catalog."),
+}
+"""Every name in `TableReport.seconds`."""
+
+RUN_PHASES: Mapping[str, Described] = {
+    "start": Described("all", "From the start of the process to that of its first run; on Linux only."),
+    "session": Described("all", "Starting Spark; 0 if it is running already."),
+    "tables": Described("all", "Processing the tables, in parallel."),
+    "catalog": Described("bronze, silver, gold, rebuild", "Updating entries of the catalog."),
+    "list": Described("all", "Listing topics, offsets and newest commits, and all time that is in no other phase."),
+}
+"""Every name in `Report.seconds`."""
+
+
 class Failure(BaseModel):
-    """The error that ended the work on a table."""
+    """The error that ended the work on a table.
+
+    Attributes:
+        code: The error's code (docs/reference/errors.md).
+        message: Where the error is, what is wrong, and what to do.
+        exit_code: The exit code for this error. The run's exit code is that of its worst table.
+        retryable: Whether the same run may succeed later without a change.
+    """
 
     code: str
     message: str
@@ -30,9 +141,9 @@ class DifferentRow(BaseModel):
     """A key whose row in silver differs from the source.
 
     Attributes:
-        kind: missing, extra or repeated in silver; changed.
-        key: the values by column, as text.
-        columns: the columns that differ in a changed row.
+        kind: How it differs, as in `rows`.
+        key: The key's values as text, by column.
+        columns: The columns that differ in a changed row.
     """
 
     kind: Literal["missing", "extra", "changed", "repeated"]
@@ -44,11 +155,11 @@ class ReconcileResult(BaseModel):
     """The result of a comparison of silver with the source, besides its counts.
 
     Attributes:
-        source_lsn, silver_lsn: Postgres' log position when the source was read, and the position of silver's latest
-            change of this table.
-        columns: by name, why a column was not compared.
-        losses: by class, how many values were lost before Kafka, or never sent.
-        first: the first keys that differ.
+        source_lsn: Postgres' log position when the source was read.
+        silver_lsn: The log position of silver's latest change of this table; null if no row has one.
+        columns: Why a column was not compared, by column.
+        losses (all; values): How many values were lost before Kafka or never sent, by kind of loss.
+        first: The first keys that differ, at most as many as `--keys`.
     """
 
     source_lsn: str
@@ -80,23 +191,33 @@ class TableReport(Timed, BaseModel):
     """What a run did to one table.
 
     Attributes:
-        table: topic name; gold: the model's.
-        status: ok, unchanged (nothing new, nothing committed), failed; waiting or working while the run is active,
-            and waiting if it was stopped before.
-        consumed_from: progress before: bronze `{partition: offset}`, silver `{bronze table id: batch}`,
-            gold `{silver table id: commit}`.
-        consumed_to: progress after, likewise.
-        source_version: rebuild: the version of bronze that silver was compared with.
-        lag_before, lag_after: bronze: offsets by partition that the topic had beyond the progress; only offsets that
-            existed when the run started.
-        read_bytes: bronze: bytes of keys and values, without values above `read.max_record_bytes`.
-        rows: counts by name; they add up (`check_totals`).
-        examples: keys by the name of a count, at most ten each.
-        unmet: by expectation, how many rows or events did not meet it, zeros included.
-        seconds: by phase; `look` is the search for new data, `open` includes tables, the lease and all time without a
-            phase.
-        warnings: problems that did not stop the run.
-        reconciled: the result of a comparison with the source.
+        table: The topic, or the gold model. If a topic has several silver tables, all but the first are
+            `<topic>@<format>`, for example `@hudi_mor`.
+        status: `ok`: done. `unchanged`: nothing was new, and nothing was committed. `failed`: see `error`; batches that
+            were committed before stay. `waiting`: the run was stopped before it processed the table. `working`: only
+            while the run is active.
+        consumed_from (bronze, silver, gold): The progress before the run. Bronze: the next offset, by partition.
+            Silver: the last merged batch, by bronze table ID. Gold: the last commit that was read, by silver table ID.
+        consumed_to (bronze, silver, gold): The progress after the run, in the same form.
+        version_before: The version of the table before the run: Delta's version, or Hudi's instant. Null if there was
+            no table, or if the run did not open it because nothing was new. Reconcile: the version that was compared.
+        version_after: The version after the run, in the same form.
+        source_version (rebuild): The version of bronze from which silver was rebuilt, or would be.
+        batches (bronze, silver, gold, rebuild; batches): How many batches were committed. Gold, `cdc-lake rebuild`,
+            `seek` and `quarantine` commit at most one.
+        lag_before (bronze; offsets): How many offsets the topic had after `consumed_from`, by partition. Only offsets
+            that existed when the run began.
+        lag_after (bronze; offsets): How many of them the run did not read, by partition.
+        read_bytes (bronze; bytes): The size of the keys and values that were read, without those above
+            `read.max_record_bytes`.
+        rows (all; depends on the name): What the run counted, by name.
+        examples (rebuild): The first keys that a count in `rows` includes, by its name; at most ten each.
+        unmet (silver, gold, rebuild; events or rows): How many events or rows did not meet an expectation, by its name,
+            zeros included.
+        seconds (all; seconds): The time that the table took, by phase.
+        warnings: Problems that did not stop the run.
+        reconciled (reconcile): The result of the comparison with the source; null if it could not be compared.
+        error: The error that ended the work on the table; null if there was none.
     """
 
     table: str
@@ -119,7 +240,8 @@ class TableReport(Timed, BaseModel):
     error: Failure | None = None
 
     def count(self, **rows: int) -> None:
-        """Add to the counts."""
+        """Add to the counts, whose names are those of `COUNTS`."""
+        assert rows.keys() <= COUNTS.keys(), f"describe it in COUNTS: {rows.keys() - COUNTS.keys()}"
         for name, number in rows.items():
             self.rows[name] = self.rows.get(name, 0) + number
 
@@ -138,11 +260,16 @@ class Report(Timed, BaseModel):
     """What a run did.
 
     Attributes:
-        seconds: by phase: `start` of the process, Spark's `session`, `tables`, `catalog`, and `list` for topics,
-            offsets, latest commits and all time without a phase. Writing the report is not included.
-        because: the user and the reason, if the command needs one.
-        is_news: whether it is written and printed; false if a continuous run has nothing new to report.
-        unwritten: why its file could not be written.
+        run_id: The id of the run, which its commits have, too.
+        layer: The layer, or the command. `cdc-lake seek`, `quarantine replay` and `quarantine drop` are runs of bronze.
+        started_at: When the run began, in UTC.
+        ended_at: When the run ended, in UTC.
+        because (bronze): The user and the reason that `cdc-lake quarantine drop` was given; otherwise null.
+        seconds (all; seconds): The time that the run took, by phase. Writing the report is not included.
+        tables: A report for each table. Continuous runs leave out tables that failed before with an error that cannot
+            be retried.
+        is_news: Whether it is written and printed; false if a continuous run has nothing new to report.
+        unwritten: Why its file could not be written.
     """
 
     run_id: str = Field(default_factory=lambda: uuid.uuid4().hex)

@@ -145,6 +145,30 @@ def test_plan_reports_registry_outage_and_the_writing_run(
     assert [table.held_by for table in free.tables] == [None, None]
 
 
+def test_plan_names_settings_of_tables_that_match_no_topic(
+    spark: SparkSession, folded: tuple[EvolvingLake, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, root = folded
+    typo, glob = TABLE.replace("public", "pubic"), "warehouse.*"
+    tables = dict.fromkeys((TABLE, f"{TABLE[:-2]}*", typo, glob), TableConfig())
+    config = Config(lake=LakeConfig(root=str(root)), tables=tables)
+    options: Any = {"spark": spark, "subjects": Announcing(None)}
+    down: Any = BrokenBroker()
+
+    found = plan(config, [TABLE], source=place.lake.broker, **options)
+
+    wanted = [f"tables: {typo} matches no topic; similar names: {TABLE}", f"tables: {glob} matches no topic"]
+    assert Plan.model_validate_json(found.model_dump_json()).warnings == wanted
+    console = Console(width=120, record=True, highlight=False)
+    _print_plan(found, console)
+    assert [line for line in console.export_text().splitlines() if line.startswith("tables: ")] == wanted
+    assert found.refused == []
+    assert plan(config, [TABLE], source=down, **options).warnings == []
+    with monkeypatch.context() as patched:
+        patched.setattr(place.lake.broker, "topics", list)
+        assert plan(config, [TABLE], source=place.lake.broker, **options).warnings == wanted
+
+
 def test_plan_of_an_empty_lake_reports_that_kafka_is_down(spark: SparkSession, tmp_path: Path) -> None:
     down: Any = BrokenBroker()
 

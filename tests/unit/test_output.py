@@ -70,7 +70,8 @@ def test_status_plan_and_story_print_any_text_safely() -> None:
     )
 
     _print_status(Status(tables=[stands], broker_error=HOSTILE), console)
-    _print_plan(Plan(tables=[TablePlan(table="t", layer="silver", what=HOSTILE, why=[HOSTILE, FORGED])]), console)
+    planned = TablePlan(table="t", layer="silver", what=HOSTILE, why=[HOSTILE, FORGED])
+    _print_plan(Plan(tables=[planned], warnings=[HOSTILE, FORGED]), console)
     _print_story(Story(table="t", key=f"{HOSTILE}{FORGED}", events=[event], left_out=0), console)
 
     assert not set(COMMANDS) & set(out.getvalue())

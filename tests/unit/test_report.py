@@ -32,6 +32,14 @@ def test_counts_add_up_over_batches() -> None:
     assert done.rows == {"read": 7, "ok": 6, "control": 1}
 
 
+def test_count_that_is_not_described_is_refused() -> None:
+    done = TableReport(table="t")
+
+    with pytest.raises(AssertionError, match=r"describe it in COUNTS: .*unknown"):
+        done.count(read=1, unknown=1)
+    assert done.rows == {}
+
+
 def test_phase_time_adds_up_even_when_the_phase_fails() -> None:
     done = TableReport(table="t")
 

@@ -23,6 +23,7 @@ from .commands import commands  # noqa: E402
 from .errors import error_codes  # noqa: E402
 from .measures import metrics  # noqa: E402
 from .pictures import deletes, log_order, placeholders, stale_events  # noqa: E402
+from .report import report_fields  # noqa: E402
 from .settings import settings  # noqa: E402
 
 WHOLE: Mapping[Path, Callable[[], str]] = {
@@ -40,6 +41,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "commands": commands,
     "errors": error_codes,
     "metrics": metrics,
+    "report": report_fields,
     "settings": settings,
     "side columns": side_columns,
     "silver columns": silver_columns,
