@@ -113,7 +113,8 @@ def _print_plan(found: "Plan", console: Console) -> None:
         for name, end in one.consumed_to.items():
             start = one.consumed_from.get(name, 0)
             if start != end:
-                console.print(f"  {'bronze batch' if name == 'bronze' else f'partition {name}'} {start} to {end}")
+                offsets = f"partition {name}: offsets {start} to {end - 1}"
+                console.print(f"  bronze batches {start + 1} to {end}" if name == "bronze" else f"  {offsets}")
         for reason in one.why:
             console.print(f"  {reason}")
         for step in one.steps:

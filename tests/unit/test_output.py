@@ -79,6 +79,16 @@ def test_status_plan_and_story_print_any_text_safely() -> None:
     assert out.getvalue().count("[/x]") >= 6
 
 
+def test_plan_lists_the_offsets_and_batches_it_would_read() -> None:
+    out = io.StringIO()
+    ranges = {"1": 7, "0": 5, "bronze": 4}
+    planned = TablePlan(table="t", layer="silver", what="merges", consumed_from={"1": 7, "0": 3}, consumed_to=ranges)
+
+    _print_plan(Plan(tables=[planned]), Output(file=out, width=200))
+
+    assert out.getvalue().splitlines()[1:] == ["  partition 0: offsets 3 to 4", "  bronze batches 1 to 4"]
+
+
 def test_warnings_and_errors_cannot_forge_lines(capsys: pytest.CaptureFixture[str]) -> None:
     failure = Failure(code="CDC-100", message=FORGED + HOSTILE, exit_code=1, retryable=False)
     done = TableReport(table="t", status="failed", warnings=[FORGED + HOSTILE], error=failure)
