@@ -27,6 +27,7 @@ from cdc_lake.silver.fold_result import FoldResult
 from cdc_lake.silver.merge import fold_events, is_start
 from cdc_lake.silver.reader import BatchSchemas
 from cdc_lake.silver.table_run import SilverRun, read_only_run
+from cdc_lake.tables.images import as_columns_of
 from cdc_lake.tables.kept import with_kept
 from cdc_lake.tables.progress import KeyFrom, SilverProgress
 
@@ -332,8 +333,6 @@ def _check_history(run: SilverRun, schemas: BatchSchemas, there: DataFrame) -> N
 def _with_changes(run: SilverRun, schemas: BatchSchemas, changes: DataFrame) -> DataFrame:
     """Silver's rows with `changes` applied, and `__key`."""
     stored = schemas.with_key(run.silver.read())
-    others = {field.name: field.dataType for field in changes.schema if field.name not in (KEEP, DELETE)}
-    there = set(stored.columns)
-    values = ((F.col(quoted(n)) if n in there else F.lit(None)).cast(kind).alias(n) for n, kind in others.items())
-    untouched = stored.join(changes.select(KEY), KEY, "left_anti").select(*values)
+    others = stored.join(changes.select(KEY), KEY, "left_anti")
+    untouched = as_columns_of(changes.drop(KEEP, DELETE).schema, others)
     return untouched.unionByName(with_kept(changes.where(~F.col(DELETE)), stored).drop(KEEP, DELETE))

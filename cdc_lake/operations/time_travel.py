@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StructField, StructType
 
-from cdc_lake.columns import BATCH, DELETE, DELETED, KAFKA_TYPE, KEEP, KEY, SILVER_META, quoted
+from cdc_lake.columns import BATCH, DELETE, DELETED, KAFKA_TYPE, KEEP, KEY, SILVER_META
 from cdc_lake.config import Config, TableConfig
 from cdc_lake.config.gold_models import model_names
 from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_end
@@ -32,6 +32,7 @@ from cdc_lake.silver.merge import fold_events
 from cdc_lake.silver.table_run import has_former_key, is_before, read_only_run
 from cdc_lake.storage.hadoop import Storage
 from cdc_lake.tables.contract import Table
+from cdc_lake.tables.images import as_columns_of
 from cdc_lake.tables.progress import BronzeProgress, GoldProgress, KeyFrom
 
 Layer = Literal["bronze", "silver", "gold"]
@@ -308,12 +309,7 @@ def _differences(before: _State, after: _State) -> DataFrame:
 
 def as_struct(rows: DataFrame, columns: StructType, name: str) -> DataFrame:
     """Each row as one struct of these columns; columns that the row lacks are null."""
-    there = set(rows.columns)
-    values = (
-        (F.col(quoted(field.name)) if field.name in there else F.lit(None)).cast(field.dataType).alias(field.name)
-        for field in columns
-    )
-    return rows.select(F.struct(*values).alias(name))
+    return as_columns_of(columns, rows).select(F.struct("*").alias(name))
 
 
 def same(fields: StructType, one: str, other: str) -> Column:
