@@ -89,7 +89,7 @@ def run_rebuild(
     scheduler = scheduler or TableScheduler(spark=spark)
     with scheduler.open(run, layer="silver") as opened:
         lake = opened.lake
-        targets = {target.name: target for topic in lake.names(opened.storage) for target in lake.silver(topic)}
+        targets = lake.silver_tables(lake.names(opened.storage))
         names = select(tables, list(targets), f"table in {lake.folder('silver')}", "see `silver` in the settings")
         if options.shown is not None:
             names = [name for name in names if name in options.shown]

@@ -54,8 +54,7 @@ def run_reconcile(
     run = Run.begin(config, Report(layer="reconcile"))
     scheduler = scheduler or TableScheduler(spark=spark)
     with scheduler.open(run, layer="silver") as opened:
-        topics = select_landed(run.lake, opened.storage, tables)
-        targets = {target.name: target for topic in topics for target in run.lake.silver(topic)}
+        targets = run.lake.silver_tables(select_landed(run.lake, opened.storage, tables))
         work = _Reconcile(run, targets, scheduler, wait_seconds, keys)
         scheduler.each_table(run.report, list(targets), work, leases=None)
     return run.report

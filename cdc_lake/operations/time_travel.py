@@ -107,7 +107,7 @@ class _Silver:
     def of(cls, config: Config, name: str, spark: SparkSession) -> "_Silver":
         topic = name.partition("@")[0]
         lake = lake_of(config)
-        targets = {target.name: target for target in lake.silver(topic)}
+        targets = lake.silver_tables([topic])
         if name not in targets:
             what = f"its silver tables in the settings are {', '.join(targets)}"
             raise UnknownTableError(name, what, "name one of these tables")

@@ -53,7 +53,7 @@ def run_silver(
     topics = select_landed(run.lake, files, tables)
     for topic in topics:
         config.table(topic).check(topic)
-    targets = {target.name: target for topic in topics for target in run.lake.silver(topic)}
+    targets = run.lake.silver_tables(topics)
     for name, target in targets.items():
         check_has_lease(config.lake.lease, name, target.storage)
     if scheduler.finds_nothing_new(run, files, list(targets), partial(_new_without_spark, run.lake, files, targets)):
