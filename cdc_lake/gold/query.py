@@ -57,7 +57,7 @@ class Source:
 
     def rows_before(self, version: int) -> DataFrame:
         """The rows that a model saw at a version, in the current columns."""
-        now = self.silver.read(as_of=self.version)
+        now = self.silver.read(as_of=self.version).schema
         return live_rows(as_columns_of(now, self.silver.read(as_of=version)))
 
 

@@ -1,7 +1,7 @@
 """The lake: every table, and the path of everything in it."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -118,6 +118,10 @@ class Lake:
             name = f"{topic}@{one.kind}" if number else topic
             found.append(SilverTarget(name, topic, one, self.path("silver", name), self.path("side", name)))
         return found
+
+    def silver_tables(self, topics: Iterable[str]) -> dict[str, SilverTarget]:
+        """The tables of several topics, by name; see `silver`."""
+        return {target.name: target for topic in topics for target in self.silver(topic)}
 
     def gold(self, spark: SparkSession, model: str, stored_in: StorageConfig) -> Table[GoldProgress]:
         """A model's table, which may not exist yet."""

@@ -59,11 +59,10 @@ class _MaintainedTable:
 def _maintained_tables(run: OpenRun, layer: Layer, tables: Sequence[str]) -> Mapping[str, _MaintainedTable]:
     lake = run.lake
     if layer == "silver":
-        topics = select_landed(lake, run.storage, tables)
-        targets = [target for topic in topics for target in lake.silver(topic)]
-        for target in targets:
-            check_has_lease(run.config.lake.lease, target.name, target.storage)
-        return {target.name: _MaintainedTable(target.open, target.path, target.side) for target in targets}
+        targets = lake.silver_tables(select_landed(lake, run.storage, tables))
+        for name, target in targets.items():
+            check_has_lease(run.config.lake.lease, name, target.storage)
+        return {name: _MaintainedTable(target.open, target.path, target.side) for name, target in targets.items()}
     return {
         name: _MaintainedTable(
             partial(_open_gold, run, name) if layer == "gold" else partial(lake.bronze, topic=name),

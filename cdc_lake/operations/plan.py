@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lake.bronze.offsets import unread
-from cdc_lake.columns import BRONZE
 from cdc_lake.config import Config, TableConfig
 from cdc_lake.decode.records import avro_schema
 from cdc_lake.decode.schemas import SchemaError
@@ -26,7 +25,6 @@ from cdc_lake.silver.table_run import SilverRun, check_columns, read_only_run
 from cdc_lake.sources.logs import TopicLog, TopicSource, count_offsets, offsets_of
 from cdc_lake.spark.session import build_session, is_little
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.tables.contract import progress_of
 
 
 class PlannedStep(BaseModel):
@@ -212,18 +210,9 @@ class _TopicPlanner:
 
     def silver(self, target: SilverTarget) -> TablePlan:
         """What the silver job would merge."""
-        bronze = self.lake.bronze(self.spark, self.topic)
-        landed, settings = progress_of(bronze), self.settings
-        run = read_only_run(
-            self.lake,
-            target,
-            self.spark,
-            bronze=bronze.read(as_of=bronze.version()).select(*BRONZE),
-            partitions=len(landed.position),
-            settings=settings,
-        )
-        progress = run.silver.progress()
-        run = run.with_current_key(landed, progress.key_from if progress else None)
+        bronze, settings = self.lake.bronze(self.spark, self.topic), self.settings
+        run, progress = read_only_run(self.lake, target, self.spark, bronze=bronze, settings=settings)
+        run, landed = run.with_current_key(progress.key_from if progress else None), run.landed
         known = bronze.reached_by(progress, landed)
         is_compared, reached = progress is not None and known is None, known or 0
         found = TablePlan(

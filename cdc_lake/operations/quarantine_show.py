@@ -171,8 +171,9 @@ def _typed_rows(
     """By log position, the rows of events, as silver's expectations see them."""
     if rows.isEmpty():
         return {}
-    target, rows = lake.silver(topic)[0], rows.select(*BRONZE)
-    reading = BronzeReader(read_only_run(lake, target, spark, bronze=rows, partitions=1, settings=settings))
+    bronze, rows = lake.bronze(spark, topic), rows.select(*BRONZE)
+    run, _ = read_only_run(lake, lake.silver(topic)[0], spark, bronze=bronze, settings=settings)
+    reading = BronzeReader(run)
     schemas = reading.schemas_in(rows)
     assert schemas is not None, "rejected events have a key"
     sent = reading.events(rows, schemas, has_key_changes=True).select(KAFKA, "row", "unavailable").collect()

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc_lake import failpoints
-from cdc_lake.columns import BATCH, BRONZE, DELETE, DELETED, KEEP, KEY, UNAVAILABLE, quoted
+from cdc_lake.columns import BATCH, DELETE, DELETED, KEEP, KEY, UNAVAILABLE, quoted
 from cdc_lake.config import Config
 from cdc_lake.errors import DataLossError, TableLockedError, UnsupportedError
 from cdc_lake.lake.lake import BronzeTable, SilverTarget
@@ -27,9 +27,9 @@ from cdc_lake.silver.fold_result import FoldResult
 from cdc_lake.silver.merge import fold_events, is_start
 from cdc_lake.silver.reader import BatchSchemas
 from cdc_lake.silver.table_run import SilverRun, read_only_run
-from cdc_lake.tables.contract import progress_of
+from cdc_lake.tables.images import as_columns_of
 from cdc_lake.tables.kept import with_kept
-from cdc_lake.tables.progress import BronzeProgress, KeyFrom, SilverProgress
+from cdc_lake.tables.progress import KeyFrom, SilverProgress
 
 _PLACE = ["topic", "generation", "partition", "offset"]
 _EXAMPLES = 10
@@ -89,7 +89,7 @@ def run_rebuild(
     scheduler = scheduler or TableScheduler(spark=spark)
     with scheduler.open(run, layer="silver") as opened:
         lake = opened.lake
-        targets = {target.name: target for topic in lake.names(opened.storage) for target in lake.silver(topic)}
+        targets = lake.silver_tables(lake.names(opened.storage))
         names = select(tables, list(targets), f"table in {lake.folder('silver')}", "see `silver` in the settings")
         if options.shown is not None:
             names = [name for name in names if name in options.shown]
@@ -116,31 +116,22 @@ class _Rebuild(Work):
         shown = (self.options.shown or {}).get(done.table)
         bronze = lake.bronze(spark, target.topic)
         version = bronze.version() if shown is None or shown.source_version is None else shown.source_version
-        progress, silver = progress_of(bronze, version), target.open(spark)
-        leases.recover(silver, done)
-        before = silver.progress()
+        leases.recover(target.open(spark), done)
         todo = "move its folder and its side table's folder away, then run the silver job, which creates it from bronze"
         check_has_keys(settings, target.topic, todo)
+        run, before = read_only_run(lake, target, spark, bronze=bronze, settings=settings, version=version)
         if before is None and not self.options.key:
             done.warn("the silver table does not exist yet; run the silver job to create it")
             return False
-        done.version_before = silver.version() if before else None
+        done.version_before = run.silver.version() if before else None
         if shown and shown.version_before != done.version_before:
             raise TableLockedError(
                 done.table,
                 "silver has changed since the differences were shown; nothing was written",
                 "stop the runs that write the table, then run the command again",
             )
-        looked = read_only_run(
-            lake,
-            target,
-            spark,
-            bronze=bronze.read(as_of=version).select(*BRONZE),
-            partitions=len(progress.position),
-            settings=settings,
-        )
         run = replace(
-            looked,
+            run,
             run_id=self.run.id,
             done=done,
             is_comparison=self.options.is_seeded,
@@ -149,14 +140,12 @@ class _Rebuild(Work):
         with done.phase("fold"):
             key_from = before.key_from if before else None
             if self.options.key:
-                key_from = find_key_change(run, progress, self.options.key)
-            rebuilt = _RebuiltTable.of(
-                run.with_current_key(progress, key_from), progress, before, key_from, self.options
-            )
+                key_from = find_key_change(run, self.options.key)
+            rebuilt = _RebuiltTable.of(run.with_current_key(key_from), before, key_from, self.options)
         try:
             with done.phase("compare"):
                 if self.options.key and before is not None:
-                    rebuilt.check_complete(former_deletes(run, progress, before, key_from, bronze.id()), self.options)
+                    rebuilt.check_complete(former_deletes(run, before, key_from, bronze.id()), self.options)
                 rebuilt.compare()
             done.source_version = version
             failpoints.reach("rebuild.after_compare")
@@ -166,7 +155,7 @@ class _Rebuild(Work):
                 done.status, done.batches = "ok", 1
         finally:
             rebuilt.rows.unpersist()
-        done.version_after = silver.version() if silver.exists() else None
+        done.version_after = run.silver.version() if run.silver.exists() else None
         return False
 
 
@@ -193,7 +182,6 @@ class _RebuiltTable:
     def of(
         cls,
         run: SilverRun,
-        landed: BronzeProgress,
         before: SilverProgress | None,
         key_from: KeyFrom | None,
         options: RebuildOptions,
@@ -204,7 +192,7 @@ class _RebuiltTable:
             DataLossError: bronze lacks the complete history of some rows, and the options do not keep them.
             UnsupportedError: bronze has no row event.
         """
-        there = run.bronze.where(F.col("status") == "ok")
+        there, landed = run.bronze.where(F.col("status") == "ok"), run.landed
         rows = rows_until(there, options.until, landed, run.done.table)
         last = landed.commit if options.until is None else _last_whole_batch(there, rows, landed.commit)
         batch = Batch(run, 1, landed.commit, before if options.is_seeded else None, rows)
@@ -345,8 +333,6 @@ def _check_history(run: SilverRun, schemas: BatchSchemas, there: DataFrame) -> N
 def _with_changes(run: SilverRun, schemas: BatchSchemas, changes: DataFrame) -> DataFrame:
     """Silver's rows with `changes` applied, and `__key`."""
     stored = schemas.with_key(run.silver.read())
-    others = {field.name: field.dataType for field in changes.schema if field.name not in (KEEP, DELETE)}
-    there = set(stored.columns)
-    values = ((F.col(quoted(n)) if n in there else F.lit(None)).cast(kind).alias(n) for n, kind in others.items())
-    untouched = stored.join(changes.select(KEY), KEY, "left_anti").select(*values)
+    others = stored.join(changes.select(KEY), KEY, "left_anti")
+    untouched = as_columns_of(changes.drop(KEEP, DELETE).schema, others)
     return untouched.unionByName(with_kept(changes.where(~F.col(DELETE)), stored).drop(KEEP, DELETE))

@@ -13,10 +13,10 @@ from cdc_lake.fold.rules import DELETES
 from cdc_lake.silver.events import log_position, sent_columns
 from cdc_lake.silver.reader import BronzeReader
 from cdc_lake.silver.table_run import SilverRun, has_former_key
-from cdc_lake.tables.progress import BronzeProgress, KeyFrom, SilverProgress
+from cdc_lake.tables.progress import KeyFrom, SilverProgress
 
 
-def find_key_change(run: SilverRun, landed: BronzeProgress, key: Sequence[str]) -> KeyFrom:
+def find_key_change(run: SilverRun, key: Sequence[str]) -> KeyFrom:
     """Where the events with bronze's newest primary key begin: after the last event with another key.
 
     Raises:
@@ -33,7 +33,7 @@ def find_key_change(run: SilverRun, landed: BronzeProgress, key: Sequence[str]) 
             "name these columns",
         )
     others = [name for name, one in keys.items() if same_key(one, newest) is None]
-    topics = list(landed.offsets)
+    landed, topics = run.landed, list(run.landed.offsets)
     if not others:
         return KeyFrom(topic_id=topics[0], start={}, whole=landed.position)
     last = max(came[name] for name in others)
@@ -47,14 +47,12 @@ def find_key_change(run: SilverRun, landed: BronzeProgress, key: Sequence[str]) 
     return KeyFrom(topic_id=topic_id, start={**landed.offsets[topic_id], **starts}, whole=landed.position)
 
 
-def former_deletes(
-    run: SilverRun, landed: BronzeProgress, before: SilverProgress, key_from: KeyFrom | None, source: str
-) -> DataFrame:
+def former_deletes(run: SilverRun, before: SilverProgress, key_from: KeyFrom | None, source: str) -> DataFrame:
     """The silver keys whose last unmerged event before the key change is a delete."""
     side, keys = _keys(run, run.bronze)
     of_silver = [name for name, one in keys.items() if set(one) == set(before.keys)]
-    former = run.with_current_key(landed, before.key_from).bronze.where(
-        has_former_key(landed, key_from)
+    former = run.with_current_key(before.key_from).bronze.where(
+        has_former_key(run.landed, key_from)
         & (F.col("status") == "ok")
         & (F.col("batch") > before.sources.get(source, 0))
         & F.col("tombstone_of").isNull()

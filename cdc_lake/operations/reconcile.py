@@ -15,13 +15,12 @@ from cdc_lake.reconcile.catalogue import QUARANTINED_KEY, Table, read_tables
 from cdc_lake.reconcile.columns import Shared, shared_columns
 from cdc_lake.reconcile.ranges import RangeBuckets, differing_ranges
 from cdc_lake.reconcile.rows import Differences
-from cdc_lake.runs.context import Run, end_report, select_landed
+from cdc_lake.runs.context import Run, select_landed
 from cdc_lake.runs.report import DifferentRow, ReconcileResult, Report, TableReport, check_totals
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Work
 from cdc_lake.silver.append import check_has_keys
 from cdc_lake.silver.table_run import column_mapping, layout_of
-from cdc_lake.storage.hadoop import Storage
 
 _MAX_RECHECKED_KEYS = 1_000
 """At most this many keys are rechecked: their rows are in memory."""
@@ -49,16 +48,15 @@ def run_reconcile(
 
     Raises:
         UnknownTableError: a name or glob matches no bronze table.
+        ConfigError: files cannot be written, read or deleted in the lake.
         InstallationError: Spark cannot start with the installed packages.
     """
     run = Run.begin(config, Report(layer="reconcile"))
     scheduler = scheduler or TableScheduler(spark=spark)
-    storage = Storage(scheduler.spark(config, "reconcile"))
-    topics = select_landed(run.lake, storage, tables)
-    targets = {target.name: target for topic in topics for target in run.lake.silver(topic)}
-    work = _Reconcile(run, targets, scheduler, wait_seconds, keys)
-    scheduler.each_table(run.report, list(targets), work, leases=None)
-    end_report(run, storage)
+    with scheduler.open(run, layer="silver") as opened:
+        targets = run.lake.silver_tables(select_landed(run.lake, opened.storage, tables))
+        work = _Reconcile(run, targets, scheduler, wait_seconds, keys)
+        scheduler.each_table(run.report, list(targets), work, leases=None)
     return run.report
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from cdc_lake.columns import BRONZE, KAFKA
+from cdc_lake.columns import KAFKA
 from cdc_lake.config import Config, TableConfig
 from cdc_lake.decode.envelope import is_snapshot_edge
 from cdc_lake.errors import ConfigError
@@ -26,7 +26,6 @@ from cdc_lake.silver.reader import BronzeReader
 from cdc_lake.silver.table_run import SilverRun, read_only_run
 from cdc_lake.spark.session import build_session, is_little, lake_files, planned_for
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.tables.contract import progress_of
 
 Verdict = Literal["decides", "counts", "lost", "paired", "rejected", "quarantined", "dropped", "not folded yet"]
 _MAX_EVENTS = 10_000
@@ -99,14 +98,11 @@ def story(config: Config, table: str, key: str, spark: SparkSession | None = Non
 
 def _story(lake: Lake, topic: str, settings: TableConfig, key: str, spark: SparkSession) -> Story:
     bronze = lake.bronze(spark, topic)
-    rows = bronze.read(as_of=bronze.version()).select(*BRONZE)
     check_has_keys(settings, topic, "look for the row in silver")
-    landed, target = progress_of(bronze), lake.silver(topic)[0]
-    run = read_only_run(lake, target, spark, bronze=rows, partitions=1, settings=settings)
-    progress = run.silver.progress()
-    run = run.with_current_key(landed, progress.key_from if progress else None)
+    run, progress = read_only_run(lake, lake.silver(topic)[0], spark, bronze=bronze, settings=settings)
+    run = run.with_current_key(progress.key_from if progress else None)
     text = _find_key(topic, run.bronze, key)
-    reached = bronze.reached_by(progress, landed) or 0
+    reached = bronze.reached_by(progress, run.landed) or 0
     events, left_out = _story_events(run, text, reached)
     return Story(table=topic, key=text, events=events, left_out=left_out)
 

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StructField, StructType
 
-from cdc_lake.columns import BATCH, BRONZE, DELETE, DELETED, KAFKA_TYPE, KEEP, KEY, SILVER_META, quoted
+from cdc_lake.columns import BATCH, DELETE, DELETED, KAFKA_TYPE, KEEP, KEY, SILVER_META
 from cdc_lake.config import Config, TableConfig
 from cdc_lake.config.gold_models import model_names
 from cdc_lake.decode.envelope import TRUNCATE, is_snapshot_end
@@ -31,7 +31,8 @@ from cdc_lake.silver.events import log_position
 from cdc_lake.silver.merge import fold_events
 from cdc_lake.silver.table_run import has_former_key, is_before, read_only_run
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.tables.contract import Table, progress_of
+from cdc_lake.tables.contract import Table
+from cdc_lake.tables.images import as_columns_of
 from cdc_lake.tables.progress import BronzeProgress, GoldProgress, KeyFrom
 
 Layer = Literal["bronze", "silver", "gold"]
@@ -106,7 +107,7 @@ class _Silver:
     def of(cls, config: Config, name: str, spark: SparkSession) -> "_Silver":
         topic = name.partition("@")[0]
         lake = lake_of(config)
-        targets = {target.name: target for target in lake.silver(topic)}
+        targets = lake.silver_tables([topic])
         if name not in targets:
             what = f"its silver tables in the settings are {', '.join(targets)}"
             raise UnknownTableError(name, what, "name one of these tables")
@@ -142,17 +143,9 @@ class _Silver:
         """The table, folded from bronze's events up to a point."""
         check_has_keys(self.settings, self.target.topic, "name a version or a commit time")
         topic, bronze = self.target.topic, _bronze(self.lake, self.target.topic, self.spark)
-        landed = progress_of(bronze)
-        run = read_only_run(
-            self.lake,
-            self.target,
-            self.spark,
-            bronze=bronze.read(as_of=bronze.version()).select(*BRONZE).where(F.col("status") == "ok"),
-            partitions=len(landed.position),
-            settings=self.settings,
-        )
-        progress = run.silver.progress()
-        rows = _of_one_key(run.bronze, point, landed, progress.key_from if progress else None, topic)
+        run, progress = read_only_run(self.lake, self.target, self.spark, bronze=bronze, settings=self.settings)
+        landed, rows = run.landed, run.bronze.where(F.col("status") == "ok")
+        rows = _of_one_key(rows, point, landed, progress.key_from if progress else None, topic)
         rows = rows_until(rows, point, landed, topic)
         run = replace(run, bronze=rows)
         batch = Batch(run, 1, landed.commit, None, rows)
@@ -316,12 +309,7 @@ def _differences(before: _State, after: _State) -> DataFrame:
 
 def as_struct(rows: DataFrame, columns: StructType, name: str) -> DataFrame:
     """Each row as one struct of these columns; columns that the row lacks are null."""
-    there = set(rows.columns)
-    values = (
-        (F.col(quoted(field.name)) if field.name in there else F.lit(None)).cast(field.dataType).alias(field.name)
-        for field in columns
-    )
-    return rows.select(F.struct(*values).alias(name))
+    return as_columns_of(columns, rows).select(F.struct("*").alias(name))
 
 
 def same(fields: StructType, one: str, other: str) -> Column:

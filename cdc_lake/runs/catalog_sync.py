@@ -192,7 +192,7 @@ class _LakeTable:
 def _lake_table(lake: Lake, models: str, layer: str, name: str) -> _LakeTable:
     """A table by its layer and its name in reports. `models` is the folder of the models."""
     if layer == "silver":
-        target = next(one for one in lake.silver(name.partition("@")[0]) if one.name == name)
+        target = lake.silver_tables([name.partition("@")[0]])[name]
         return _LakeTable(layer, name, target.path, target.storage, target.open)
     path = lake.path(layer, name)
     if layer == "gold":
@@ -372,7 +372,7 @@ def _table_names(lake: Lake, models: str, storage: Files, layer: str) -> list[st
     topics = lake.names(storage)
     if layer == "bronze":
         return topics
-    return [target.name for topic in topics for target in lake.silver(topic)]
+    return list(lake.silver_tables(topics))
 
 
 def _entry_report(entry: Entry, name: str, found: list[str]) -> EntryReport:

@@ -19,7 +19,6 @@ from cdc_lake.config.gold_models import read_model
 from cdc_lake.errors import CdcLakeError, ConfigError, InfrastructureError, UnknownTableError
 from cdc_lake.lake.lake import Lake, is_table_name
 from cdc_lake.lake.lease import Holder, Lease
-from cdc_lake.runs.metrics import export
 from cdc_lake.runs.report import Failure, Report, TableReport, time_in_name
 from cdc_lake.storage.exhaustion import exhaustion_error
 from cdc_lake.storage.files import Files, is_draft
@@ -234,17 +233,9 @@ class Leases:
         return self._lake.lease(self._storage, self._layer, table, self._run_id, self._settings.seconds)
 
 
-def end_report(run: Run, files: Files) -> None:
-    """Close the report, export its metrics, and write it to `<root>/_runs` if it has news.
-
-    A report that cannot be written is logged instead.
-    """
-    report = run.report
-    report.end()
-    export(run.config.run.metrics, report)
-    if not report.is_news:
-        return
-    folder = run.lake.reports
+def write_report(run: Run, files: Files) -> None:
+    """Write the report to `<root>/_runs`. A report that cannot be written is logged instead."""
+    report, folder = run.report, run.lake.reports
     path = f"{folder}/{report.file_name}"
     try:
         files.write_once(path, report.model_dump_json(indent=2))

@@ -31,9 +31,9 @@ from cdc_lake.errors import (
 )
 from cdc_lake.lake.lake import Lake
 from cdc_lake.runs.catalog_sync import is_catalog_current
-from cdc_lake.runs.context import PARALLEL_READS, Leases, OpenRun, Run, end_report, remove_expired_reports
+from cdc_lake.runs.context import PARALLEL_READS, Leases, OpenRun, Run, remove_expired_reports, write_report
 from cdc_lake.runs.errors import translate_error
-from cdc_lake.runs.metrics import check_exporters
+from cdc_lake.runs.metrics import check_exporters, export
 from cdc_lake.runs.process import seconds_before
 from cdc_lake.runs.report import Failure, Report, TableReport
 from cdc_lake.runs.work import NewData, Work
@@ -191,7 +191,9 @@ class TableScheduler:
         return storage
 
     def end(self, run: Run, files: Files) -> None:
-        """End a run. A continuous run leaves a report only if it did something, or if other tables fail than before.
+        """End a run: export its metrics, write its report, and remove expired ones.
+
+        A continuous run leaves a report only if it did something, or if other tables fail than before.
 
         Args:
             run: the run.
@@ -204,7 +206,10 @@ class TableScheduler:
         failing = {table: failure.code for table, failure in self.skipped.items()} | report.failing
         report.is_news = not (self.is_continuous and report.is_idle and failing == self._failing)
         self._failing = failing
-        end_report(run, files)
+        report.end()
+        export(run.config.run.metrics, report)
+        if report.is_news:
+            write_report(run, files)
         if isinstance(files, Storage) and not is_dead and time.monotonic() >= self._expires_at:
             remove_expired_reports(run, files)
             self._expires_at = time.monotonic() + _EXPIRY_SECONDS

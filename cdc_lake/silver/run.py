@@ -53,7 +53,7 @@ def run_silver(
     topics = select_landed(run.lake, files, tables)
     for topic in topics:
         config.table(topic).check(topic)
-    targets = {target.name: target for topic in topics for target in run.lake.silver(topic)}
+    targets = run.lake.silver_tables(topics)
     for name, target in targets.items():
         check_has_lease(config.lake.lease, name, target.storage)
     if scheduler.finds_nothing_new(run, files, list(targets), partial(_new_without_spark, run.lake, files, targets)):
@@ -143,7 +143,7 @@ class _SilverWork(Work):
             spark=spark,
             schemas=self.schemas,
             bronze=bronze.read(as_of=bronze.version()).select(*BRONZE),
-            partitions=len(landed.position),
+            landed=landed,
             silver=silver,
             storage=target.storage,
             side=target.open_side(spark),
@@ -154,7 +154,7 @@ class _SilverWork(Work):
             check_lease=lambda: leases.check(done.table),
         )
         check_columns(run)
-        run = run.with_current_key(landed, progress.key_from if progress else None)
+        run = run.with_current_key(progress.key_from if progress else None)
         max_bytes = batch_bytes(spark, run.settings.read.max_batch_bytes, self.parallel)
         return _fold_next(run, progress, BronzeState(bronze, bronze.id(), landed), reached or 0, max_bytes)
 

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cdc_lake.columns import (
+    BRONZE,
     META,
     SILVER_META,
     quoted,
@@ -19,13 +20,13 @@ from cdc_lake.columns import (
 from cdc_lake.config import StorageConfig, TableConfig
 from cdc_lake.decode.column_mapping import ColumnMapping
 from cdc_lake.errors import ConfigError
-from cdc_lake.lake.lake import Lake, SilverTarget
+from cdc_lake.lake.lake import BronzeTable, Lake, SilverTarget
 from cdc_lake.lake.schema_files import SchemaFiles
 from cdc_lake.lake.side import SideTable
 from cdc_lake.runs.report import TableReport
 from cdc_lake.silver.evolution import Layout
 from cdc_lake.storage.hadoop import Storage
-from cdc_lake.tables.contract import Table
+from cdc_lake.tables.contract import Table, progress_of
 from cdc_lake.tables.progress import BronzeProgress, KeyFrom, SilverProgress
 
 
@@ -35,7 +36,7 @@ class SilverRun:
 
     Attributes:
         bronze: all rows, pinned to one version.
-        partitions: number of partitions of the topic.
+        landed: bronze's progress at that version.
         silver: the table to merge into.
         storage: its format, type and partitions.
         side: its side table.
@@ -47,7 +48,7 @@ class SilverRun:
     spark: SparkSession
     schemas: SchemaFiles
     bronze: DataFrame
-    partitions: int
+    landed: BronzeProgress
     silver: Table[SilverProgress]
     storage: StorageConfig
     side: SideTable
@@ -63,9 +64,14 @@ class SilverRun:
         """Which silver column takes each source column."""
         return column_mapping(self.settings, self.silver)
 
-    def with_current_key(self, landed: BronzeProgress, key_from: KeyFrom | None) -> "SilverRun":
+    @property
+    def partitions(self) -> int:
+        """Number of partitions of the topic."""
+        return len(self.landed.position)
+
+    def with_current_key(self, key_from: KeyFrom | None) -> "SilverRun":
         """The same run on the bronze rows with the current primary key; see `has_former_key`."""
-        return replace(self, bronze=self.bronze.where(~has_former_key(landed, key_from)))
+        return replace(self, bronze=self.bronze.where(~has_former_key(self.landed, key_from)))
 
     @property
     def truncates(self) -> Literal["soft", "hard"]:
@@ -79,23 +85,28 @@ def read_only_run(
     target: SilverTarget,
     spark: SparkSession,
     *,
-    bronze: DataFrame,
-    partitions: int,
+    bronze: BronzeTable,
     settings: TableConfig,
-) -> SilverRun:
-    """A run that writes nothing, for commands that show how bronze's rows fold.
+    version: int | None = None,
+) -> tuple[SilverRun, SilverProgress | None]:
+    """A run that writes nothing, for commands that show how bronze's rows fold, and silver's progress.
 
     Args:
         target: the silver table.
-        bronze, partitions, settings: see `SilverRun`.
+        bronze: the table to read.
+        settings: the topic's.
+        version: of bronze (default: the newest).
+
+    Raises:
+        UnknownTableError: bronze has no commit.
     """
-    silver = target.open(spark)
+    landed, silver = progress_of(bronze, version), target.open(spark)
     progress = silver.progress()
-    return SilverRun(
+    run = SilverRun(
         spark=spark,
         schemas=lake.schema_files(Storage(spark)),
-        bronze=bronze,
-        partitions=partitions,
+        bronze=bronze.read(as_of=bronze.version() if version is None else version).select(*BRONZE),
+        landed=landed,
         silver=silver,
         storage=target.storage,
         side=target.open_side(spark),
@@ -106,6 +117,7 @@ def read_only_run(
         check_lease=lambda: None,
         known=layout_of(silver.read().schema, progress, added=added_columns(settings)) if progress else None,
     )
+    return run, progress
 
 
 def check_columns(run: SilverRun) -> None:

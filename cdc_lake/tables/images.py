@@ -5,6 +5,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from cdc_lake.columns import BATCH, quoted
 from cdc_lake.tables.contract import Table
@@ -30,7 +31,7 @@ def images(silver: Table[Any], keys: Sequence[str], since: int, until: int) -> D
         ExpiredError: the table no longer retains one of the versions.
     """
     before, after = silver.differing(since, until)
-    before = as_columns_of(after, before)
+    before = as_columns_of(after.schema, before)
     # Commit numbers are never reused, so rows with the same number and key are equal.
     same = equal_in((*keys, BATCH), "b", "a")
     was, is_now = (rows.select(F.struct("*").alias("row"), *map(quoted, (*keys, BATCH))) for rows in (before, after))
@@ -40,12 +41,12 @@ def images(silver: Table[Any], keys: Sequence[str], since: int, until: int) -> D
     return alone.select(F.coalesce("b.row", "a.row").alias("row"), image).select("row.*", IMAGE)
 
 
-def as_columns_of(wanted: DataFrame, rows: DataFrame) -> DataFrame:
-    """Rows of an older version with the columns of a newer one; missing columns are null."""
+def as_columns_of(wanted: StructType, rows: DataFrame) -> DataFrame:
+    """Rows with the columns of another table or version; columns that they lack are null."""
     there = set(rows.columns)
     return rows.select(
         *(
             (F.col(quoted(field.name)) if field.name in there else F.lit(None)).cast(field.dataType).alias(field.name)
-            for field in wanted.schema
+            for field in wanted
         )
     )

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from cdc_lake.config import Config, LakeConfig, RunConfig
 from cdc_lake.errors import DataLossError, InfrastructureError, TableLockedError
-from cdc_lake.runs.context import Leases, Run, end_report, lake_of
+from cdc_lake.runs.context import Leases, Run, lake_of
 from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import Work
@@ -238,7 +238,7 @@ def test_report_on_a_full_disk_is_logged_and_keeps_the_exit_code(
     if error:
         report.tables[0].fail(error)
 
-    end_report(Run.begin(Config(lake=LakeConfig(root=str(tmp_path))), report), LocalFiles())
+    TableScheduler().end(Run.begin(Config(lake=LakeConfig(root=str(tmp_path))), report), LocalFiles())
 
     assert report.exit_code == exit_code
     assert report.unwritten and f"{report.file_name}: No space left on device: " in report.unwritten.message
@@ -287,7 +287,7 @@ def test_expired_reports_are_removed_once_a_day(spark: SparkSession, tmp_path: P
     config, storage = Config(lake=LakeConfig(root=str(tmp_path)), run=RunConfig(report_days=2)), Storage(spark)
     ages = {days: Report(layer="silver", started_at=datetime.now(UTC) - timedelta(days=days)) for days in (3, 1)}
     for report in ages.values():
-        end_report(Run.begin(config, report), storage)
+        TableScheduler().end(Run.begin(config, report), LocalFiles())
 
     drafts = {age: tmp_path / "_runs" / f"{ages[1].file_name}.{age}.tmp" for age in ("01d", "0ff")}
     for draft in drafts.values():
@@ -299,7 +299,7 @@ def test_expired_reports_are_removed_once_a_day(spark: SparkSession, tmp_path: P
 
     kept = {file.name for file in (tmp_path / "_runs").iterdir()}
     assert kept == {ages[1].file_name, newest.file_name, drafts["0ff"].name}  # which another run may be writing
-    end_report(Run.begin(config, ages[3]), storage)
+    TableScheduler().end(Run.begin(config, ages[3]), LocalFiles())
     scheduler.end(Run.begin(config, newest), storage)
     assert (tmp_path / "_runs" / ages[3].file_name).exists()
 

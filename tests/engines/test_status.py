@@ -15,9 +15,10 @@ from cdc_lake.fold.rules import MISSING, TOMBSTONE, TRUNCATE, WHOLE_TABLE_OPS, E
 from cdc_lake.operations import story as story_module
 from cdc_lake.operations.status import TableStatus, status
 from cdc_lake.operations.story import story
-from cdc_lake.runs.context import Run, end_report
+from cdc_lake.runs.context import Run
 from cdc_lake.runs.report import Report, TableReport
-from cdc_lake.storage.hadoop import Storage
+from cdc_lake.runs.scheduler import TableScheduler
+from cdc_lake.storage.local import LocalFiles
 
 COLUMNS = {"n": OPTIONAL_INT, "body": OPTIONAL_STRING}
 
@@ -211,7 +212,7 @@ def test_status_reports_the_lag_of_each_layer(spark: SparkSession, tmp_path: Pat
 
     lake.fold()
     compared = Report(layer="reconcile", tables=[TableReport(table=topic.table, status="ok")])
-    end_report(Run.begin(config(tmp_path), compared), Storage(spark))
+    TableScheduler().end(Run.begin(config(tmp_path), compared), LocalFiles())
     caught_up = status(config(tmp_path), ["*"], spark, source=lake.broker).tables[1]
     assert (caught_up.behind_records, caught_up.behind_seconds) == (0, 0.0)
     assert caught_up.last_reconcile and caught_up.last_reconcile.run_id == compared.run_id

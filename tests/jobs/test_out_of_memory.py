@@ -1,4 +1,4 @@
-"""Drivers with little memory: batches are bounded in bytes, and a JVM without memory ends with CDC-101."""
+"""Drivers with little memory: batches are bounded in bytes; a JVM that runs out of memory or dies ends with CDC-101."""
 
 import json
 import os
@@ -18,33 +18,59 @@ from support.events import TABLE
 from cdc_lake.demo.jobs import SMALL_JVM
 
 
-def test_dead_jvm_exits_1_and_finished_tables_are_reported(tmp_path: Path) -> None:
+def run_driver(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A driver with little memory, in its own process, and a lake in `<folder>/lake`."""
     kept = {name: one for name, one in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "CDC_LAKE"))}
-
-    done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("bronze_out_of_memory.py")],
+    return subprocess.run(
+        [sys.executable, Path(__file__).with_name(program)],
         env={
             **kept,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYTHONPATH": str(CHECKOUT),
-            "CDC_LAKE__LAKE__ROOT": str(tmp_path / "lake"),
+            "CDC_LAKE__LAKE__ROOT": str(folder / "lake"),
             "PYSPARK_SUBMIT_ARGS": f"--master local[2] --driver-memory 640m "
             f"--conf 'spark.driver.extraJavaOptions={SMALL_JVM}' pyspark-shell",
         },
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
 
+
+def dead_jvm_error(done: subprocess.CompletedProcess[str]) -> str:
+    """The error that a driver printed when its JVM had exited."""
     assert done.returncode == 1, done.stderr
-    said = next(line for line in done.stderr.splitlines() if line.startswith("error CDC-101"))
-    assert f"{LARGE}: the driver's JVM has exited" in said
-    assert "the driver's heap is 6" in said and "spark.driver.memory" in said
-    (file,) = (tmp_path / "lake" / "_runs").glob("*.json")
-    tables = {table["table"]: table["status"] for table in json.loads(file.read_text())["tables"]}
-    assert tables == {TABLE: "ok", LARGE: "failed", LAST: "waiting"}
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error CDC-")]
+    assert len(errors) == 1, errors
+    assert errors[0].startswith("error CDC-101")
+    assert "the driver's heap is 6" in errors[0] and "spark.driver.memory" in errors[0]
+    return errors[0]
+
+
+def reported_tables(folder: Path) -> dict[str, str]:
+    """The status of each table in the only report of a lake."""
+    (file,) = (folder / "lake" / "_runs").glob("*.json")
+    return {table["table"]: table["status"] for table in json.loads(file.read_text())["tables"]}
+
+
+def test_dead_jvm_exits_1_and_finished_tables_are_reported(tmp_path: Path) -> None:
+    done = run_driver("bronze_out_of_memory.py", tmp_path)
+
+    assert f"{LARGE}: the driver's JVM has exited" in dead_jvm_error(done)
+    assert reported_tables(tmp_path) == {TABLE: "ok", LARGE: "failed", LAST: "waiting"}
+
+
+def test_reconcile_with_a_dead_jvm_writes_its_report(tmp_path: Path) -> None:
+    tables = ["shop.public.item", "shop.public.order"]
+    for table in tables:
+        (tmp_path / "lake" / "bronze" / table.replace(".", "/") / "_delta_log").mkdir(parents=True)
+
+    done = run_driver("reconcile_without_jvm.py", tmp_path)
+
+    assert f"{tables[0]}: the driver's JVM has exited" in dead_jvm_error(done)
+    assert reported_tables(tmp_path) == {tables[0]: "failed", tables[1]: "waiting"}
 
 
 @pytest.mark.deep

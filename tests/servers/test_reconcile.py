@@ -25,7 +25,7 @@ from cdc_lake.reconcile import catalogue, ranges
 from cdc_lake.reconcile.postgres import open_snapshot
 from cdc_lake.reconcile.rows import NEVER_THERE
 from cdc_lake.runs.context import lake_of
-from cdc_lake.runs.report import TableReport
+from cdc_lake.runs.report import Report, TableReport
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.tables.progress import SilverProgress
 
@@ -387,6 +387,20 @@ def test_command_prints_differences_and_exits_30(stack: Stack, spark: SparkSessi
     assert f"known loss, 1 value: {catalogue.NULL_AS_DEFAULT}" in shown
     (line,) = said("--json", "--keys", "0").splitlines()
     assert json.loads(line)["tables"][0]["reconciled"]["first"] == []
+
+
+def test_reconcile_removes_expired_reports(stack: Stack, spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path, stack)
+    (tmp_path / "lake" / "bronze" / PREFIX / "public" / "unmerged" / "_delta_log").mkdir(parents=True)
+    expired = tmp_path / "lake" / "_runs" / Report(layer="reconcile", started_at=AT).file_name
+    expired.parent.mkdir()
+    expired.touch()
+
+    done = lake.reconciled("unmerged")
+
+    assert done.error is not None and "the silver table does not exist yet" in done.error.message
+    (report,) = expired.parent.glob("*.json")
+    assert report != expired
 
 
 def test_reconcile_calls_no_function_and_writes_nothing(dsn: str) -> None:
