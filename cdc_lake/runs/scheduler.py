@@ -40,6 +40,7 @@ from cdc_lake.runs.work import NewData, Work
 from cdc_lake.spark.session import (
     LOCAL_DIR,
     build_session,
+    ends_within,
     heap_bytes,
     is_alive,
     is_little,
@@ -59,6 +60,8 @@ _EXPIRY_SECONDS = 24 * 3600
 """Time between removals of expired reports; each process that starts Spark also removes them once."""
 _FEW_TABLES = 8
 """With more tables, a JVM that compiles less is slower in total."""
+_SECONDS_TO_EXIT = 5
+"""Spark reports that it ran out of memory before it ends the JVM."""
 _OUT_OF_MEMORY_SIGN = re.compile(r"OutOfMemoryError(?!: unable to create)(: [A-Za-z ]+)?|SparkContext was shut down")
 
 
@@ -325,7 +328,8 @@ class TableScheduler:
 
         If it has exited, the remaining tables wait for the next run.
         """
-        sign, has_ended = _OUT_OF_MEMORY_SIGN.search(str(error)), not is_alive(spark)
+        sign = _OUT_OF_MEMORY_SIGN.search(str(error))
+        has_ended = ends_within(_SECONDS_TO_EXIT if sign else 0, spark)
         if has_ended:
             self.stop()
         elif not sign:

@@ -6,6 +6,7 @@ jars fetch` writes it to the local spark-defaults.conf. On a cluster, the cluste
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final, cast
@@ -316,6 +317,16 @@ def is_alive(spark: SparkSession) -> bool:
         cast(Any, spark.sparkContext._jvm).java.lang.System.nanoTime()
     except (Py4JNetworkError, OSError):
         return False
+    return True
+
+
+def ends_within(seconds: float, spark: SparkSession) -> bool:
+    """Whether the session's JVM has ended, or ends in this time."""
+    deadline = time.monotonic() + seconds
+    while is_alive(spark):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.2)
     return True
 
 
