@@ -22,7 +22,7 @@ from .columns import bronze_columns, side_columns, silver_columns  # noqa: E402
 from .commands import commands  # noqa: E402
 from .errors import error_codes  # noqa: E402
 from .measures import metrics  # noqa: E402
-from .pictures import deletes, log_order, placeholders, stale_events  # noqa: E402
+from .pictures import deletes, layers, log_order, placeholders, stale_events  # noqa: E402
 from .report import report_fields  # noqa: E402
 from .settings import settings  # noqa: E402
 
@@ -31,6 +31,7 @@ WHOLE: Mapping[Path, Callable[[], str]] = {
     schema_changes.PAGE: schema_changes.page,
     compatibility.PAGE: lambda: compatibility.page(compatibility.read_results()),
     PICTURES / "deletes.svg": deletes,
+    PICTURES / "layers.svg": layers,
     PICTURES / "log-order.svg": log_order,
     PICTURES / "placeholders.svg": placeholders,
     PICTURES / "stale-events.svg": stale_events,

@@ -8,7 +8,6 @@ _STYLE = """
   text { font: 13px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1f2430; }
   .lane { font-weight: 600; }
   .small { font-size: 11.5px; }
-  .dim { fill: #6b7280; }
   .panel { fill: #ffffff; }
   .event { fill: #e8eefc; stroke: #3f51b5; }
   .stale { fill: #f3f4f6; stroke: #9ca3af; stroke-dasharray: 4 3; }
@@ -19,7 +18,6 @@ _STYLE = """
   .head { fill: #9ca3af; }
   @media (prefers-color-scheme: dark) {
     text { fill: #e5e7eb; }
-    .dim { fill: #9ca3af; }
     .panel { fill: #1e2129; }
     .event { fill: #27335f; stroke: #8c9eff; }
     .stale { fill: #2a2d36; stroke: #6b7280; }
@@ -30,7 +28,7 @@ _STYLE = """
     .head { fill: #6b7280; }
   }
 """
-_LEFT, _STEP, _WIDTH, _LINE = 128, 148, 132, 17
+_LEFT, _STEP, _WIDTH, _LINE = 112, 126, 118, 17
 
 
 class Box(NamedTuple):
@@ -62,13 +60,21 @@ def _box(x: float, y: float, height: float, box: Box) -> str:
     return "".join(parts)
 
 
-def draw(title: str, lanes: Sequence[Lane], footer: Sequence[str] = ()) -> str:
+def _svg(title: str, width: float, height: float, parts: Sequence[str]) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+        'role="img">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style>"
+        f'<rect width="100%" height="100%" rx="8" class="panel"/>\n' + "\n".join(parts) + "\n</svg>\n"
+    )
+
+
+def draw(title: str, lanes: Sequence[Lane]) -> str:
     """A picture: lanes below each other, steps from left to right.
 
     Args:
         title: for readers who do not see it.
         lanes: from top to bottom.
-        footer: lines below them.
     """
     steps = max(len(lane.boxes) for lane in lanes)
     width = _LEFT + steps * _STEP + 8
@@ -90,16 +96,7 @@ def draw(title: str, lanes: Sequence[Lane], footer: Sequence[str] = ()) -> str:
                 parts.append(f'<path d="M{middle:g} {y - 16:g}V{y - 6:g}" class="line"/>')
                 parts.append(f'<path d="M{middle - 4:g} {y - 7:g}h8l-4 6z" class="head"/>')
         y += height + 20
-    for line in footer:
-        parts.append(_text(14, y + 2, line, "small dim", "start"))
-        y += _LINE
-    height = y + 2
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
-        'role="img">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style>"
-        f'<rect width="100%" height="100%" rx="8" class="panel"/>\n' + "\n".join(parts) + "\n</svg>\n"
-    )
+    return _svg(title, width, y, parts)
 
 
 def _event(*lines: str, kind: str = "event") -> Box:
@@ -128,11 +125,6 @@ def log_order() -> str:
             Lane("partition 1", (None, record("b", "time 15, offset 3"), None, record("d", "time 20, offset 4"), None)),
             Lane("log order", tuple(Box("row", (name,)) for name in ("a", "b", "c", "d", "e")), arrows=True),
         ),
-        (
-            "Log order is (log time, topic, generation, partition, offset). Within a partition it is the offset.",
-            "The log time is the highest Kafka timestamp so far in the partition. "
-            "c and d have the same time: the lower partition is first.",
-        ),
     )
 
 
@@ -144,10 +136,9 @@ def stale_events() -> str:
             Lane(
                 "events of|one key",
                 (
-                    _event("c", "LSN 10"),
-                    _event("u", "LSN 20"),
+                    _event("c", "LSN 20"),
                     _event("u", "LSN 30"),
-                    _event("u", "LSN 20", kind="stale"),
+                    _event("c", "LSN 20", kind="stale"),
                     _event("u", "LSN 30", kind="stale"),
                     _event("u", "LSN 40"),
                 ),
@@ -155,7 +146,6 @@ def stale_events() -> str:
             Lane(
                 "verdict",
                 (
-                    Box("note", ("counts",)),
                     Box("note", ("counts",)),
                     Box("note", ("counts",)),
                     Box("note", ("stale",)),
@@ -168,17 +158,12 @@ def stale_events() -> str:
                 (
                     Box("row", ("price 1",)),
                     Box("row", ("price 2",)),
+                    Box("row", ("price 2",)),
+                    Box("row", ("price 2",)),
                     Box("row", ("price 3",)),
-                    Box("row", ("price 3",)),
-                    Box("row", ("price 3",)),
-                    Box("row", ("price 4",)),
                 ),
                 arrows=True,
             ),
-        ),
-        (
-            "The connector restarts after LSN 30 and sends LSN 20 and 30 again. "
-            "Neither is newer than the last streaming event that counted.",
         ),
     )
 
@@ -209,11 +194,6 @@ def placeholders() -> str:
                 ),
                 arrows=True,
             ),
-        ),
-        (
-            "Postgres does not log a large value that an update leaves unchanged (TOAST). "
-            "The connector sends a placeholder.",
-            "Silver keeps the value. It never takes a value from before a delete: that was another row.",
         ),
     )
 
@@ -252,9 +232,31 @@ def deletes() -> str:
                 ),
             ),
         ),
-        (
-            "A delete ends the row's lifetime. A replayed insert is stale and does not bring the row back.",
-            "A new insert begins a new lifetime, which inherits nothing. "
-            "Hard deletes are remembered for delete_memory_days (30).",
-        ),
     )
+
+
+def layers() -> str:
+    """The way of a change from the source's table to gold, and the comparison with the source."""
+    gap, edge, top, height = 38, 6, 32, 50
+    stations = (
+        Box("stale", ("Postgres", "source tables")),
+        Box("event", ("Kafka", "change events")),
+        Box("row", ("bronze", "every record")),
+        Box("row", ("silver", "one row per key")),
+        Box("row", ("gold", "SQL models")),
+    )
+    starts = [edge + number * (_WIDTH + gap) for number in range(len(stations))]
+    middle, bottom, below = top + height / 2, top + height, top + height + 20
+    parts = [_box(x, top, height, box) for x, box in zip(starts, stations, strict=True)]
+    for x, program in zip(starts[1:], ("Debezium", "jobs/bronze.py", "jobs/silver.py", "jobs/gold.py"), strict=True):
+        parts += [
+            _text(x - gap / 2, top - 12, program, "small"),
+            f'<path d="M{x - gap + 4:g} {middle:g}H{x - 9:g}" class="line"/>',
+            f'<path d="M{x - 10:g} {middle - 4:g}v8l6 -4z" class="head"/>',
+        ]
+    source, silver = starts[0] + _WIDTH / 2, starts[3] + _WIDTH / 2
+    parts += [
+        f'<path d="M{source:g} {bottom + 4:g}V{below:g}H{silver:g}V{bottom + 4:g}" class="line" stroke-dasharray="4 3"/>',
+        _text((source + silver) / 2, below + 17, "cdc-lake reconcile compares every row", "small"),
+    ]
+    return _svg("From the source to gold", starts[-1] + _WIDTH + edge, below + 30, parts)
