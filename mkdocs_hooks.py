@@ -3,8 +3,8 @@
 import re
 
 _CELL = re.compile(r"<td\b.*?</td>", re.DOTALL)
-_LONG_WORD = re.compile(r"(?<![^\s>])[^\s<>]{16,}(?=[\s<])")
-_SEPARATOR = re.compile(r"(?<=\w)[/._=,:]+(?=\w)")
+_LONG_WORD = re.compile(r"(?<![^\s>])[^\s<>]{20,}(?=[\s<])")
+_SEPARATOR = re.compile(r"(?<=\w)[/._=,:]+(?=\w{3})")
 
 
 def on_post_page(output: str, **_: object) -> str:

@@ -4,6 +4,7 @@ Pictures are written to docs/pictures/<name>.svg, and the executed notebooks to 
 """
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -14,6 +15,23 @@ from nbclient.exceptions import CellExecutionError
 HERE = Path(__file__).parent
 PICTURES = HERE.parent / "docs" / "pictures"
 _MARK, _SVG = "picture:", "image/svg+xml"
+_FONT = "Arial, Liberation Sans, Helvetica, sans-serif"
+_SIZE = re.compile(r'width="(\d+)" height="(\d+)" viewBox="0 0 \1 \2"><rect width="\1" height="\2"')
+_MARGIN = 24
+
+
+def for_any_font(svg: str) -> str:
+    """A chart of Altair, changed so that browsers do not cut off its texts.
+
+    Altair measures texts in a font like Arial, and `sans-serif` may be a wider one.
+    """
+
+    def widened(size: re.Match[str]) -> str:
+        width, height = int(size[1]) + 2 * _MARGIN, size[2]
+        box = f'viewBox="-{_MARGIN} 0 {width} {height}"'
+        return f'width="{width}" height="{height}" {box}><rect x="-{_MARGIN}" width="{width}" height="{height}"'
+
+    return _SIZE.sub(widened, svg).replace('font-family="sans-serif"', f'font-family="{_FONT}"')
 
 
 def execute(file: Path, pictures: Path, into: Path | None = None) -> list[Path]:
@@ -46,7 +64,7 @@ def execute(file: Path, pictures: Path, into: Path | None = None) -> list[Path]:
     written = []
     for name, svg in found.items():
         written.append(pictures / f"{name}.svg")
-        written[-1].write_text(f"{svg.strip()}\n", encoding="utf-8")
+        written[-1].write_text(f"{for_any_font(svg.strip())}\n", encoding="utf-8")
     return written
 
 

@@ -19,7 +19,7 @@ def error_codes() -> str:
     """Every code with its exit code and whether to retry."""
     rows = [
         (
-            error.code,
+            f"`{error.code}`",
             error.__name__,
             str(error.exit_code),
             "yes" if error.retryable else "no",

@@ -255,8 +255,9 @@ def layers() -> str:
             f'<path d="M{x - 10:g} {middle - 4:g}v8l6 -4z" class="head"/>',
         ]
     source, silver = starts[0] + _WIDTH / 2, starts[3] + _WIDTH / 2
+    way = f"M{source:g} {bottom + 4:g}V{below:g}H{silver:g}V{bottom + 4:g}"
     parts += [
-        f'<path d="M{source:g} {bottom + 4:g}V{below:g}H{silver:g}V{bottom + 4:g}" class="line" stroke-dasharray="4 3"/>',
+        f'<path d="{way}" class="line" stroke-dasharray="4 3"/>',
         _text((source + silver) / 2, below + 17, "cdc-lake reconcile compares every row", "small"),
     ]
     return _svg("From the source to gold", starts[-1] + _WIDTH + edge, below + 30, parts)
