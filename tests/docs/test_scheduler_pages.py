@@ -27,7 +27,7 @@ def test_airflow_retries_these_codes() -> None:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
 
-    assert constants == {"RETRYABLE": tuple(RETRYABLE)}
+    assert constants["RETRYABLE"] == tuple(RETRYABLE)
 
 
 def test_airflow_2_replaces_every_airflow_import() -> None:

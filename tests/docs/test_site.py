@@ -69,3 +69,13 @@ def test_search_finds_words_without_a_server(site: Path) -> None:
 
     assert "unpaired tombstone" in index.lower()
     assert all("assets/iframe-worker.js" in page.read_text(encoding="utf-8") for page in site.rglob("index.html"))
+
+
+def test_long_names_in_tables_break_after_separators(site: Path) -> None:
+    types = (site / "reference" / "types.html").read_text(encoding="utf-8")
+    architecture = (site / "explanation" / "architecture.html").read_text(encoding="utf-8")
+
+    assert "<code>io.<wbr>debezium.<wbr>data.<wbr>VariableScaleDecimal</code>" in types
+    assert "<code>bronze/<wbr>schema_<wbr>resolution.py</code>" in architecture
+    assert "<code>fold/rules.py</code>" in architecture
+    assert re.findall(r'(?:href|id)="[^"]*<wbr>', types + architecture) == []
