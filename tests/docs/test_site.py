@@ -79,3 +79,19 @@ def test_long_names_in_tables_break_after_separators(site: Path) -> None:
     assert "<code>bronze/<wbr>schema_<wbr>resolution.py</code>" in architecture
     assert "<code>fold/rules.py</code>" in architecture
     assert re.findall(r'(?:href|id)="[^"]*<wbr>', types + architecture) == []
+
+
+def test_links_lead_to_headings_that_the_site_has(site: Path) -> None:
+    """MkDocs and GitHub may build different anchors from the same heading."""
+    pages = {page: page.read_text(encoding="utf-8") for page in site.rglob("*.html") if page.name != "404.html"}
+    anchors = {page: set(re.findall(r'\bid="?([^"\s>]+)', text)) for page, text in pages.items()}
+    broken = [
+        f"{page.relative_to(site)}: {link}"
+        for page, text in pages.items()
+        for link in re.findall(r'<a\b[^>]*?href="?([^"\s>]*#[^"\s>]+)', text)
+        if not re.match("[a-z]+:", link)
+        for file, _, anchor in (link.partition("#"),)
+        if anchor not in anchors[(page.parent / file).resolve() if file else page]
+    ]
+
+    assert broken == []

@@ -118,7 +118,7 @@ def settings() -> str:
     for group in groups():
         if not group.key:
             continue
-        shown = group.key.replace("tables.<name>", "tables.<topic or glob>")
+        shown = group.key.removeprefix("tables.<name>.").removesuffix(".<name>")
         parts.append(f"{'#' * min(group.depth + 1, 4)} `{shown}`\n\n{group.meaning}\n")
         rows = [
             (code(one.key.removeprefix("tables.<name>.")), one.values, one.default, text(one.meaning))
