@@ -170,7 +170,9 @@ def test_damaged_file_is_named_and_the_advised_fix_works(
     file = which(lake, layer)
     damage(file)
 
-    (failed, *_) = run_all(lake)
+    found = run_all(lake)
+    assert found, "no run failed"
+    failed = found[0]
 
     error = failed.error
     assert error is not None and (error.code, error.exit_code) == ("CDC-403", 20), error
