@@ -57,7 +57,7 @@ def demo(
 def print_result(result: "DemoResult", console: Console) -> None:
     """Print the demo's tables, counts and verdict."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(f"topic, behind\n{result.source}.", overflow="fold")
+    table.add_column(f"topic after\n{result.source}.", overflow="fold")
     counts = ("events", "bronze\nrows", "quaran-\ntined", "silver\nrows", "source\nrows", "differ-\nences")
     for heading in (*counts, "sec-\nonds"):
         table.add_column(heading, justify="right")
@@ -76,7 +76,7 @@ def print_result(result: "DemoResult", console: Console) -> None:
     if len(result.skipped) > _SKIPPED_SHOWN:
         console.print(f"Skipped: {len(result.skipped) - _SKIPPED_SHOWN} other errors; `--json` has all of them.")
     for kind, number in result.losses.items():
-        console.print(f"Known loss: {number} {kind}.")
+        console.print(f"Known loss: {kind} ({number}).")
     counted = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in result.stream.items())
     console.print(f"{result.transactions} transactions; the stream had {counted}.")
     spent = ", ".join(f"{name} {seconds}" for name, seconds in result.parts.items())

@@ -129,7 +129,7 @@ def test_readme_is_short() -> None:
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial/demo.md"])
 def test_sample_output_is_what_demo_prints(page: str) -> None:
     (sample,) = re.findall(
-        r"^```\n(topic, behind.*?)^```", (CHECKOUT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+        r"^```\n(topic after.*?)^```", (CHECKOUT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
     result = DemoResult(
         source="pagila",
