@@ -116,23 +116,30 @@ def test_selected_records_are_replayed_and_others_stay(here: QuarantineLake) -> 
         here.change(8, 3, -90, "four"),  # 8: can never be accepted
         here.change(9, 1, 9, PLACEHOLDER),  # 9
         here.change(10, 2, 10, PLACEHOLDER),  # 10
+        here.change(11, 4, -11, "four", op="c"),  # 11: rejected
+        here.change(12, 4, 12, PLACEHOLDER),  # 12
     )
     here.fold()
-    assert here.rows() == {1: (9, "one", "u", []), 2: (10, "two", "u", [])}
+    assert here.rows() == {1: (9, "one", "u", []), 2: (10, "two", "u", []), 4: (12, None, "u", ["body"])}
 
     topic.registry.show(topic.late_id)
-    done = here.replay(at("0@2", "0@5-8"))  # 5 is selected with 4
-    (folded,) = here.fold(quality={"expectations": ({**POSITIVE, "holds": "n > -10"},)})
+    done = here.replay(at("0@2", "0@5-8", "0@11"))  # 5 is selected with 4
+    (folded,) = here.fold(quality={"expectations": ({**POSITIVE, "holds": "n > -20"},)})
 
-    assert done.rows == {"replayed": 5, "still_quarantined": 1}
+    assert done.rows == {"replayed": 6, "still_quarantined": 1}
     (why,) = done.warnings
     assert why.startswith(
         "1 records stay quarantined, such as 0@6: frame: unreadable_frame: value: 2 bytes are too few"
     )
-    assert folded.rows.items() >= {"rejected": 1, "refolded": 1}.items()
-    assert here.rows() == {1: (9, "one, late", "u", []), 2: (10, "two", "u", []), 3: (-7, "three", "c", [])}
+    assert folded.rows.items() >= {"rejected": 1, "refolded": 2}.items()
+    assert here.rows() == {
+        1: (9, "one, late", "u", []),
+        2: (10, "two", "u", []),
+        3: (-7, "three", "c", []),
+        4: (12, "four", "u", []),
+    }
     assert here.waiting() == {"0@3": "lookup", "0@6": "frame", "0@8": "expectation"}
-    assert here.statuses() == {n: ("ok", n in (2, 4, 5, 7, 8)) for n in range(11)} | dict.fromkeys(
+    assert here.statuses() == {n: ("ok", n in (2, 4, 5, 7, 8, 11)) for n in range(13)} | dict.fromkeys(
         (3, 6), ("quarantined", False)
     )
 
