@@ -1,5 +1,6 @@
 """Missing, truncated and overwritten files of the lake: the run's error, and that its cure works."""
 
+import io
 import re
 import shutil
 from collections.abc import Callable
@@ -41,18 +42,36 @@ def empty(file: Path) -> None:
 
 
 def flipped(file: Path) -> None:
-    """Change one byte of each column of a Parquet file, or of each line of another file."""
+    """Change a value of each column of integers in a Parquet file, or a byte of each line of another file.
+
+    Readers that do not verify checksums read such Parquet files, with other values.
+    """
     content = bytearray(file.read_bytes())
     if file.suffix == ".parquet":
         group = pq.ParquetFile(file).metadata.row_group(0)
-        columns = [group.column(number) for number in range(group.num_columns)]
-        ends = [(one.dictionary_page_offset or one.data_page_offset) + one.total_compressed_size for one in columns]
+        for number in range(group.num_columns):
+            if group.column(number).physical_type == "INT64":
+                _change_a_value(content, group.column(number))
     else:
-        ends = [number for number, byte in enumerate(content) if byte == ord("\n")]
-    for end in ends:
-        content[end - 1] ^= 0xFF
+        for end in [number for number, byte in enumerate(content) if byte == ord("\n")]:
+            content[end - 1] ^= 0xFF
     file.write_bytes(content)
     _forget_checksum(file)
+
+
+def _change_a_value(content: bytearray, column: pq.ColumnChunkMetaData) -> None:
+    """Flip a bit of a column that changes a value, if there is one."""
+    (name, *_) = column.path_in_schema.split(".")
+    before = pq.read_table(io.BytesIO(content), columns=[name])
+    start = column.dictionary_page_offset or column.data_page_offset
+    for place in reversed(range(column.data_page_offset, start + column.total_compressed_size)):
+        content[place] ^= 1
+        try:
+            if pq.read_table(io.BytesIO(content), columns=[name]) != before:
+                return
+        except (OSError, ValueError):
+            pass  # it cannot be read
+        content[place] ^= 1
 
 
 def _forget_checksum(file: Path) -> None:
