@@ -80,7 +80,7 @@ def restrict_statistics(
         default: columns to choose from if the table has no such property.
     """
     names = [name.replace("``", "`") for name in _QUOTED.findall(stored.get(STATISTICS, ""))]
-    kept = [name for name in names or default() if name in columns]
+    kept = [name for name in (names if STATISTICS in stored else default()) if name in columns]
     if kept != names:
         listed = ",".join(map(quoted, kept)).replace("'", "\\'")
         change = f"('{STATISTICS}' = '{listed}')" if kept else f"('{STATISTICS}')"

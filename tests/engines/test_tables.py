@@ -402,6 +402,15 @@ def test_overwrite_removes_statistics_of_booleans(
     assert session.conf.get("spark.sql.runSQLOnFiles") == "false"
 
 
+def test_overwrite_keeps_statistics_that_a_user_chose(spark: SparkSession, tmp_path: Path) -> None:
+    path, chosen = str(tmp_path / "table"), {"delta.dataSkippingStatsColumns": "id"}
+    live_and_not(spark).write.format("delta").options(**chosen).save(path)
+
+    DeltaLakeTable[BronzeProgress](spark, path).overwrite(live_and_not(spark, shade="red"), bronze(1))
+
+    assert DeltaTable(path).metadata().configuration.items() >= chosen.items()
+
+
 def test_second_overwrite_with_the_same_commit_number_is_locked(spark: SparkSession, table: DeltaLakeTable) -> None:
     table.overwrite(rows(spark, 1), bronze(1))
 
