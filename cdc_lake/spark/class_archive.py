@@ -29,19 +29,13 @@ _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 _BASE, _CLASSES = "java.jsa", "classes.jsa"
 """The archives of Java's own classes, which not every Java includes, and of Spark's and cdc_lake's."""
 _CHECKSUM = "cat {base} {classes} 2>/dev/null | cksum"
-_SPARK_ENV = r"""# Written by `cdc-lake jars archive`, for submissions that set neither jars nor master.
-case "$* ${{MASTER:+--master}}" in
-  *--master* | *--deploy-mode* | *--jars* | *--packages* | *--properties-file* | *--driver-class-path*) ;;
-  *spark.master* | *spark.jars* | *spark.driver.extraClassPath* | *spark.submit.deployMode*) ;;
-  org.apache.spark.deploy.SparkSubmit\ *)
-    if cmp -s {defaults} "$SPARK_CONF_DIR/spark-defaults.conf" &&
-      [ "$(cd "$SPARK_CONF_DIR" && echo *)" = '{conf_files}' ] && [ "$({checksum})" = '{sum}' ]; then
-      SPARK_CONF_DIR={empty}
-      SPARK_SUBMIT_OPTS={options}"${{SPARK_SUBMIT_OPTS:+ $SPARK_SUBMIT_OPTS}}"
-      set -- "$1" --properties-file {properties} "${{@:2}}"
-    fi
-    ;;
-esac
+_SPARK_ENV = r"""# Written by `cdc-lake jars archive`, and sourced by spark-env.sh for local submissions.
+if cmp -s {defaults} "$SPARK_CONF_DIR/spark-defaults.conf" &&
+  [ "$(cd "$SPARK_CONF_DIR" && echo *)" = '{conf_files}' ] && [ "$({checksum})" = '{sum}' ]; then
+  SPARK_CONF_DIR={empty}
+  SPARK_SUBMIT_OPTS={options}"${{SPARK_SUBMIT_OPTS:+ $SPARK_SUBMIT_OPTS}}"
+  set -- "$1" --properties-file {properties} "${{@:2}}"
+fi
 """
 
 

@@ -119,10 +119,25 @@ if [ -f "$release" ] && ! {{ grep -q '^JAVA_VERSION="{JAVA_VERSION}[".]' "$relea
   exit 2
 fi
 unset java release
-# Use the class archive, if there is one (`cdc-lake jars archive`).
-if [ "$SPARK_CONF_DIR" = "${{SPARK_HOME:-}}/conf" ] && [ -f "$SPARK_HOME/{ARCHIVE_FOLDER}/spark-env.sh" ]; then
-  . "$SPARK_HOME/{ARCHIVE_FOLDER}/spark-env.sh"
-fi
+# Without a cluster, Spark needs no copies of the jars (124 MB per start), and can use the archive of their classes
+# (`cdc-lake jars archive`).
+arguments="$* ${{MASTER:+--master}}"
+case "${{arguments/--master local[[]/}}" in
+  *--master* | *--deploy-mode* | *--jars* | *--packages* | *--properties-file* | *--driver-class-path*) ;;
+  *spark.master* | *spark.jars* | *spark.driver.extraClassPath* | *spark.submit.deployMode*) ;;
+  org.apache.spark.deploy.SparkSubmit\\ *)
+    defaults="$SPARK_CONF_DIR/spark-defaults.conf"
+    if [ "$SPARK_CONF_DIR" = "${{SPARK_HOME:-}}/conf" ] && [ -f "$SPARK_HOME/{ARCHIVE_FOLDER}/spark-env.sh" ]; then
+      . "$SPARK_HOME/{ARCHIVE_FOLDER}/spark-env.sh"
+    fi
+    jars=$(sed -n 's/^spark[.]jars //p' "$defaults")
+    if [ "$2" != --properties-file ] && [ -n "$jars" ] &&
+      ! grep -qE '^spark[.](master|submit[.]deployMode|driver[.]extraClassPath)' "$defaults"; then
+      set -- "$1" --conf spark.jars= --driver-class-path "${{jars//,/:}}" "${{@:2}}"
+    fi
+    ;;
+esac
+unset arguments defaults jars
 """
 
 

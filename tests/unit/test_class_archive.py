@@ -1,4 +1,4 @@
-"""Which submissions use the class archive, without starting a JVM."""
+"""Which submissions use the jars where they are and the class archive, without starting a JVM."""
 
 import os
 import shlex
@@ -25,7 +25,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "my spark"
     for module in (class_archive, conf_module):
         monkeypatch.setattr(module, "spark_home", lambda: home)
-    write_spark_defaults([Jar(("spark",), "a", "b", "1", "jar", "", "")], tmp_path, {"spark.ui.enabled": "false"})
+    jars = [Jar(("spark",), "a", "b", version, "jar", "", "") for version in "12"]
+    write_spark_defaults(jars, tmp_path, {"spark.ui.enabled": "false"})
     folder = home / ARCHIVE_FOLDER
     (folder / "empty").mkdir(parents=True)
     (folder / "java.jsa").write_text("base")
@@ -51,11 +52,22 @@ def spark_class(home: Path, *arguments: str, **variables: str) -> list[str]:
 
 
 def is_taken(home: Path, *arguments: str, **variables: str) -> bool:
+    """Whether the archive is; if not, the submission has its settings."""
     conf, options, *passed = spark_class(home, *arguments, **variables)
     if options == variables.get("SPARK_SUBMIT_OPTS", ""):
         assert conf == variables.get("SPARK_CONF_DIR", f"{home}/conf")
-        assert passed == list(arguments)
+        assert passed[-len(arguments) + 1 :] == list(arguments[1:])
         return False
+    return True
+
+
+def reads_jars_in_place(home: Path, *arguments: str, **variables: str) -> bool:
+    """Whether the jars are on the class path; if not, the arguments are unchanged."""
+    _conf, _options, *passed = spark_class(home, *arguments, **variables)
+    if passed == list(arguments):
+        return False
+    jars = f"{home.parent}/a/b-1.jar:{home.parent}/a/b-2.jar"
+    assert passed == [arguments[0], "--conf", "spark.jars=", "--driver-class-path", jars, *arguments[1:]]
     return True
 
 
@@ -86,21 +98,47 @@ def test_submission_takes_the_archive(home: Path) -> None:
         ("-c", "spark.driver.extraClassPath=/mine.jar"),
     ],
 )
-def test_submission_with_other_jars_or_master_takes_no_archive(home: Path, flags: tuple[str, ...]) -> None:
+def test_submission_with_other_jars_or_master_is_unchanged(home: Path, flags: tuple[str, ...]) -> None:
     assert is_taken(home, SUBMIT[0], "--conf", "spark.driver.memory=2g", *SUBMIT[1:])
     assert not is_taken(home, SUBMIT[0], *flags, *SUBMIT[1:])
 
+    shutil.rmtree(home / ARCHIVE_FOLDER)
+    assert not reads_jars_in_place(home, SUBMIT[0], *flags, *SUBMIT[1:])
 
-def test_other_programs_of_spark_take_no_archive(home: Path) -> None:
-    assert not is_taken(home, "org.apache.spark.deploy.worker.Worker", "spark://host:7077")
+
+def test_local_submissions_read_the_jars_in_place(home: Path) -> None:
+    local = (SUBMIT[0], "--master", "local[2]", *SUBMIT[1:])
+    assert is_taken(home, *local)
+
+    shutil.rmtree(home / ARCHIVE_FOLDER)
+    assert reads_jars_in_place(home, *local)
+    assert reads_jars_in_place(home, *SUBMIT)
+    assert not reads_jars_in_place(home, SUBMIT[0], "--master", "local-cluster[1,1,1024]", *SUBMIT[1:])
 
 
-def test_variable_of_a_master_or_of_settings_takes_no_archive(home: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["spark.master yarn", "spark.driver.extraClassPath /mine.jar"])
+def test_defaults_with_a_master_or_class_path_are_kept(home: Path, setting: str) -> None:
+    with (home / "conf" / "spark-defaults.conf").open("a") as defaults:
+        defaults.write(f"{setting}\n")
+
+    assert not reads_jars_in_place(home, *SUBMIT)
+
+
+def test_other_programs_of_spark_are_unchanged(home: Path) -> None:
+    worker = ("org.apache.spark.deploy.worker.Worker", "spark://host:7077")
+
+    assert not is_taken(home, *worker)
+    assert not reads_jars_in_place(home, *worker)
+
+
+def test_variable_of_a_master_or_of_settings_is_kept(home: Path, tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-env.sh").write_text((home / "conf" / "spark-env.sh").read_text())
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.ui.enabled false\n")
 
     assert not is_taken(home, *SUBMIT, MASTER="spark://host:7077")
-    assert not is_taken(home, *SUBMIT, SPARK_CONF_DIR=str(tmp_path / "conf"))
+    assert not reads_jars_in_place(home, *SUBMIT, MASTER="spark://host:7077")
+    assert not reads_jars_in_place(home, *SUBMIT, SPARK_CONF_DIR=str(tmp_path / "conf"))
 
 
 @pytest.mark.parametrize(
