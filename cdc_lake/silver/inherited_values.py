@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from cdc_lake.columns import DELETE, IMAGE_ENTRY, KAFKA, KAFKA_TYPE, UNAVAILABLE, quoted
 from cdc_lake.fold import key_changes
 from cdc_lake.silver.rows import INHERITED_COLUMNS, INHERITED_VALUES, collect_large_values
+from cdc_lake.spark.arrow_stage import map_in_arrow
 
 _JSON = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 _COLUMNS = ("id", "key", "key_change", "log_position", "moved_by", "large_values")
@@ -98,7 +99,7 @@ def inherit(lifetimes: DataFrame, moved_rows: DataFrame, large: Sequence[str]) -
             F.array().cast("array<bigint>").alias("hashes"),
         )
     )
-    found = narrow.repartition(1).mapInArrow(key_changes.inherit, key_changes.INHERITED)
+    found = map_in_arrow(narrow.repartition(1), key_changes.inherit, key_changes.INHERITED)
     joined = found.join(lifetimes.select("id", "large_values"), "id")
     values = (F.first(F.when(F.col("column") == n, F.col("large_values")[n]), ignorenulls=True).alias(n) for n in large)
     return joined.groupBy("key").agg(
@@ -139,9 +140,5 @@ def connected_keys(halves: DataFrame, keys: DataFrame) -> DataFrame:
     Columns in: of halves `key`, `key_change`; of keys `key`. Columns out: `key`.
     """
     asked = keys.select("key", F.lit(None).cast("string").alias("key_change"))
-    return (
-        halves.select("key", "key_change")
-        .unionByName(asked)
-        .repartition(1)
-        .mapInArrow(key_changes.connected_keys, "key string")
-    )
+    related = halves.select("key", "key_change").unionByName(asked).repartition(1)
+    return map_in_arrow(related, key_changes.connected_keys, "key string")

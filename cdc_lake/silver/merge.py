@@ -35,6 +35,7 @@ from cdc_lake.silver.batch import Batch
 from cdc_lake.silver.fold_result import FoldResult, Totals, rows_with_keys, string_array
 from cdc_lake.silver.key_changes import has_key_change_headers, key_change_id
 from cdc_lake.silver.reader import BatchSchemas, schemas_and_frames
+from cdc_lake.spark.arrow_stage import map_in_arrow
 from cdc_lake.spark.literals import of_batch
 
 _ARROW_ROWS, _ARROW_BYTES = 10_000, 64 << 20
@@ -111,12 +112,8 @@ def _fold_rows(
         history = _with_stored(batch, schemas, history, refold)
     schema = StructType([*from_arrow_schema(PIECES), history.schema["pk"]])
     with _arrow_batches(run.spark, largest):
-        pieces = (
-            history.repartition("key")
-            .sortWithinPartitions("key", "rank", "log_position")
-            .mapInArrow(partial(arrow.fold, rules=rules), schema)
-            .localCheckpoint(eager=False)
-        )
+        runs = history.repartition("key").sortWithinPartitions("key", "rank", "log_position")
+        pieces = map_in_arrow(runs, partial(arrow.fold, rules=rules), schema).localCheckpoint(eager=False)
         totals = Totals.of(pieces)
     found = FoldResult(batch, schemas, pieces, totals, table_events, refold)
     found.check_one_row_per_key()

@@ -1,4 +1,4 @@
-"""Find the Java for Spark, the embedded servers and the download of jars."""
+"""Find the Java for Spark, the embedded servers and the download of jars, and start Spark's JVM."""
 
 import os
 import re
@@ -6,8 +6,10 @@ import shutil
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from cdc_lake.errors import InstallationError
+from cdc_lake.storage.exhaustion import TEMPORARY, exhaustion_error, scarcity_error
 
 JAVA_VERSION = 17
 _INSTALL_JAVA = (
@@ -56,6 +58,28 @@ def java_version(java: Path) -> int | None:
         return None
     match = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(match.group(1)) if match else None
+
+
+def start_jvm() -> Any:
+    """This process's JVM, which is started if necessary.
+
+    Raises:
+        InfrastructureError: the disk is full, or a limit of files or threads is too low.
+        InstallationError: it does not start.
+    """
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
+
+    try:
+        SparkContext._ensure_initialized()
+    except (PySparkRuntimeError, OSError) as exc:
+        if error := exhaustion_error("Spark", exc, TEMPORARY) or scarcity_error(
+            "Spark's Java, which does not start", TEMPORARY
+        ):
+            raise error from exc
+        todo = f"see its output above, and set JAVA_HOME to a complete Java {JAVA_VERSION}"
+        raise InstallationError("Spark", "its Java does not start", todo) from exc
+    return SparkContext._jvm
 
 
 def _require_version(java: Path) -> Path:

@@ -21,19 +21,21 @@ from cdc_lake.decode.framing import MAX_INFLATED_BYTES
 from cdc_lake.errors import InstallationError
 from cdc_lake.spark.class_archive import short_jvm
 from cdc_lake.spark.conf import without_hudi
+from cdc_lake.spark.java import start_jvm
 from cdc_lake.spark.versions import (
     CATALOG,
     DELTA_CATALOG,
     DELTA_EXTENSION,
     EXTENSIONS,
+    FILE_MANAGER,
     HUDI_EXTENSION,
     KRYO,
     SERIALIZER,
     check,
     check_jars,
+    file_manager,
     jvm_names,
     running,
-    start_jvm,
 )
 from cdc_lake.storage.exhaustion import TEMPORARY, exhaustion_error
 from cdc_lake.storage.files import Files
@@ -167,6 +169,7 @@ def build_session(app_name: str, max_record_bytes: int = _MAX_RECORD_BYTES, *, i
     ours = {key: value for key, value in defaults.items() if key in REQUIRED or key not in submitted}
     check(found, submitted | ours)
     check_jars(submitted)
+    ours[FILE_MANAGER] = submitted.get(FILE_MANAGER, file_manager(found.spark))
     limits = avro_limits(max_record_bytes)
     _limit_avro_here(limits)
     ours[EXECUTOR_OPTIONS] = with_avro_limits(submitted.get(EXECUTOR_OPTIONS, defaults[EXECUTOR_OPTIONS]), limits)

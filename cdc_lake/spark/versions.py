@@ -18,11 +18,10 @@ from urllib.parse import urlsplit
 
 from cdc_lake.errors import InstallationError
 from cdc_lake.spark.jars import cache_folder, lock_file, read_lock, require
-from cdc_lake.spark.java import JAVA_VERSION
-from cdc_lake.storage.exhaustion import TEMPORARY, exhaustion_error, scarcity_error
+from cdc_lake.spark.java import JAVA_VERSION, start_jvm
 
 if TYPE_CHECKING:  # the commands that fetch jars do without Spark
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 logger = logging.getLogger(__name__)
 EXTENSIONS = "spark.sql.extensions"
@@ -31,6 +30,7 @@ SERIALIZER = "spark.serializer"
 HUDI_EXTENSION = "org.apache.spark.sql.hudi.HoodieSparkSessionExtension"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 KRYO = "org.apache.spark.serializer.KryoSerializer"
 _NEEDED_CLASSES = {
     "Delta Lake": DELTA_EXTENSION,
@@ -41,6 +41,11 @@ _SESSION_CLASSES = {
     "3.5": "org.apache.spark.sql.SparkSession",
     # Only this class has each thread's active session.
     "4.1": "org.apache.spark.sql.classic.SparkSession",
+}
+_STREAMING = "org.apache.spark.sql.execution.streaming"
+_FILE_MANAGERS = {
+    "3.5": f"{_STREAMING}.FileSystemBasedCheckpointFileManager",
+    "4.1": f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager",
 }
 _FUNCTIONS = ("col", "lit", "when", "coalesce", "struct", "concat", "not", "length")
 _JVM_NAMES = {
@@ -321,6 +326,26 @@ def session_class(spark: "SparkSession") -> Any:
     return getattr(spark._jvm, _SESSION_CLASSES[_line(spark.version)])
 
 
+def file_manager(spark: str) -> str:
+    """The value of FILE_MANAGER that renames Delta's checksum files without starting eight programs for each.
+
+    Args:
+        spark: Spark's version.
+    """
+    return _FILE_MANAGERS[_line(spark)]
+
+
+def map_in_arrow(rows: "DataFrame", call: "Column") -> Any:
+    """The JVM's DataFrame of a function's results over Arrow batches of rows.
+
+    Args:
+        call: the function, with all columns.
+    """
+    if _line(rows.sparkSession.version) == "3.5":
+        return rows._jdf.pythonMapInArrow(call._jc.expr(), False)
+    return rows._jdf.mapInArrow(call._jc, False, None)
+
+
 def jvm_names(spark: str) -> Iterable[tuple[str, ...]]:
     """Names that cdc_lake and PySpark look up in the JVM hundreds of times per batch, by their parts.
 
@@ -370,25 +395,3 @@ def _class(name: str) -> Any:
         return start_jvm().java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
     except Py4JJavaError:
         return None
-
-
-def start_jvm() -> Any:
-    """This process's JVM, which is started if necessary.
-
-    Raises:
-        InfrastructureError: the disk is full, or a limit of files or threads is too low.
-        InstallationError: it does not start.
-    """
-    from pyspark import SparkContext
-    from pyspark.errors import PySparkRuntimeError
-
-    try:
-        SparkContext._ensure_initialized()
-    except (PySparkRuntimeError, OSError) as exc:
-        if error := exhaustion_error("Spark", exc, TEMPORARY) or scarcity_error(
-            "Spark's Java, which does not start", TEMPORARY
-        ):
-            raise error from exc
-        todo = f"see its output above, and set JAVA_HOME to a complete Java {JAVA_VERSION}"
-        raise InstallationError("Spark", "its Java does not start", todo) from exc
-    return SparkContext._jvm

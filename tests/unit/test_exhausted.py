@@ -94,7 +94,7 @@ import resource
 from cdc_lake.cli.app import execute
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 from cdc_lake import cli
-from cdc_lake.spark.versions import start_jvm
+from cdc_lake.spark.java import start_jvm
 cli.app.app = lambda *_, **__: start_jvm()
 execute()
 """

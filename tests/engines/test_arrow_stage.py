@@ -1,0 +1,36 @@
+"""Python functions over Arrow batches: without pandas, which other functions of the session still have."""
+
+import sys
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from cdc_lake.spark.arrow_stage import map_in_arrow
+
+
+def test_function_runs_without_pandas(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    def modules(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow
+
+        for batch in batches:
+            pyarrow.array([1])  # which imports pandas if it can
+            names = ",".join(name for name in ("numpy", "pandas") if name in sys.modules)
+            columns = [pyarrow.array([names] * batch.num_rows), batch.column("id")]
+            yield pyarrow.RecordBatch.from_arrays(columns, ["modules", "id"])
+
+    rows = spark.range(3)
+    monkeypatch.setitem(sys.modules, "pandas", None)  # the driver's import of it would fail
+    found = map_in_arrow(rows, modules, "modules string, id long")
+
+    assert {(row["modules"], row["id"]) for row in found.collect()} == {("numpy", number) for number in range(3)}
+
+
+def test_users_function_has_pandas_afterwards(spark: SparkSession) -> None:
+    rows = spark.range(3).repartition(1)
+    assert map_in_arrow(rows, iter, "id long").count() == 3
+
+    doubled = rows.mapInPandas(lambda frames: (frame * 2 for frame in frames), "id long")
+
+    assert sorted(row["id"] for row in doubled.collect()) == [0, 2, 4]
