@@ -20,6 +20,8 @@ from cdc_lake.errors import ConfigError, InstallationError
 
 LOCKS = CHECKOUT / "conf" / "jars"
 EMBEDDED_PROFILE = "embedded"
+EXTRACTION_FILTER = getattr(tarfile, "data_filter", lambda member, path: member)
+"""For archives whose hash was checked, because early releases of Python 3.11, such as Debian 12's, have no filters."""
 """Lock file of the embedded servers; the others are Spark's."""
 
 
@@ -131,8 +133,7 @@ def unpack(jar: Jar, cache: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix=".unpack-", dir=cache) as work:
         content = Path(work) / "content"
         with tarfile.open(archive) as tar:
-            # The archive's hash was checked. Early releases of Python 3.11 have no filters.
-            tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
+            tar.extraction_filter = EXTRACTION_FILTER  # the archive's hash was checked
             tar.extractall(content)
         try:
             content.rename(folder)

@@ -20,6 +20,7 @@ from cdc_lake.operations.replay import replay_quarantined
 from cdc_lake.runs.report import Report
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.silver.run import run_silver
+from cdc_lake.spark.jars import EXTRACTION_FILTER
 
 LAKES = sorted((Path(__file__).parents[1] / "fixtures" / "lakes").glob("*.tar.gz"))
 LENIENT = {"name": "not_far_below", "holds": "n > -50", "on_fail": "reject"}
@@ -105,7 +106,8 @@ class Kept:
 
     def __init__(self, spark: SparkSession, root: Path, archive: Path, *, with_hudi: bool = False) -> None:
         with tarfile.open(archive) as packed:
-            packed.extractall(root, filter="data")
+            packed.extraction_filter = EXTRACTION_FILTER
+            packed.extractall(root)
         self.tables = Tables()
         self._root, self._with_hudi = root, with_hudi
         self._scheduler = TableScheduler(2, spark)

@@ -69,7 +69,7 @@ _UNSUPPORTED = (
     ("`make demo` and the end-to-end tests", "these run with `emr7` only."),
     (
         "pandas 3",
-        "PySpark 3.5 does not work with it. cdc_lake depends on a pandas older than 3, with every Spark.",
+        "PySpark 3.5 does not work with it. cdc_lake does not use pandas; this is about your own functions.",
     ),
 )
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from cdc_lake.config import CHECKOUT
 from cdc_lake.demo.jobs import SMALL_JVM, Platform
 from cdc_lake.packaging import ENVIRONMENT, Plan, build
+from cdc_lake.spark.jars import EXTRACTION_FILTER
 from cdc_lake.spark.java import find_java
 
 UV = str(Path(sys.executable).with_name("uv"))
@@ -53,7 +54,8 @@ class PlainSpark:
             check=True,
         )
         with tarfile.open(made.package / ENVIRONMENT) as archive:
-            archive.extractall(folder / "environment", filter="data")
+            archive.extraction_filter = EXTRACTION_FILTER
+            archive.extractall(folder / "environment")
         return made
 
     @property
