@@ -20,9 +20,9 @@ from cdc_lake.errors import ConfigError, InstallationError
 
 LOCKS = CHECKOUT / "conf" / "jars"
 EMBEDDED_PROFILE = "embedded"
+"""Lock file of the embedded servers; the others are Spark's."""
 EXTRACTION_FILTER = getattr(tarfile, "data_filter", lambda member, path: member)
 """For archives whose hash was checked, because early releases of Python 3.11, such as Debian 12's, have no filters."""
-"""Lock file of the embedded servers; the others are Spark's."""
 
 
 @dataclass(frozen=True)
