@@ -1,16 +1,19 @@
 """`make bench-short`: measure runs with few or no new records, for docs/explanation/performance.md.
 
 Each command is a process of its own, as a scheduler starts it, with a warm disk cache. The commands take turns; the
-result is the median of each.
+result is the median of each. Runs for one changed row are measured again with an archive of classes, which is removed
+at the end.
 """
 
 import ctypes
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -22,10 +25,13 @@ from rich.table import Table
 from benchmarks.log import Log, small
 from benchmarks.quick import Cost, servers
 from cdc_lake.config import CHECKOUT
+from cdc_lake.spark.conf import ARCHIVE_FOLDER, spark_home
+from cdc_lake.spark.java import SHORT_JVM
 
-TABLES, ROWS, ROUNDS = 20, 1_000, 5
+TABLES, ROWS, ROUNDS = 40, 1_000, 5
 CHANGED = small(0)
-RUN, SUBMIT = "cdc-lake run", "spark-submit"
+RUN, SUBMIT, SHORT_SUBMIT = "cdc-lake run", "spark-submit", "spark-submit, short runs"
+"""How runs are started; the last one with the options that `cdc-lake run` sets."""
 _SET_CHILD_SUBREAPER = 36
 """Option of prctl(2): processes whose parent has ended, such as PySpark's JVM, become children of this one."""
 
@@ -62,19 +68,34 @@ def measure(folder: Path, addresses: Mapping[str, str]) -> dict[str, list[Cost]]
     }
     for layer in ("bronze", "silver"):
         cost(_command(RUN, layer, "*"), environment)
-    costs: dict[str, list[Cost]] = {}
-    for _ in range(ROUNDS):
-        for launcher in (RUN, SUBMIT):
+    costs: dict[str, list[Cost]] = defaultdict(list)
+
+    def change_one_row(launchers: Sequence[str], suffix: str = "") -> None:
+        for launcher in launchers:
             log.steady(CHANGED, 1)
             for layer in ("bronze", "silver"):
-                found = cost(_command(launcher, layer, CHANGED), environment)
-                costs.setdefault(f"one changed row: {launcher}, {layer}", []).append(found)
+                found = cost(_command(launcher, layer, CHANGED), environment | _variables(launcher))
+                costs[f"one changed row: {launcher}, {layer}{suffix}"].append(found)
+
+    archive = spark_home() / ARCHIVE_FOLDER
+    shutil.rmtree(archive, ignore_errors=True)
+    for _ in range(ROUNDS):
+        change_one_row((RUN, SUBMIT, SHORT_SUBMIT))
+        for launcher in (RUN, SUBMIT):
             for layer in ("bronze", "silver"):
                 found = cost(_command(launcher, layer, "*"), environment)
-                costs.setdefault(f"{TABLES} tables, nothing new: {launcher}, {layer}", []).append(found)
+                costs[f"{TABLES} tables, nothing new: {launcher}, {layer}"].append(found)
         found = cost(["cdc-lake", "status", "--table", "*"], environment)
-        costs.setdefault(f"{TABLES} tables: cdc-lake status", []).append(found)
+        costs[f"{TABLES} tables: cdc-lake status"].append(found)
+    cost(["cdc-lake", "jars", "archive"], environment)
+    for _ in range(ROUNDS):
+        change_one_row((RUN, SHORT_SUBMIT), ", archive")
+    shutil.rmtree(archive)
     return costs
+
+
+def _variables(launcher: str) -> dict[str, str]:
+    return {"SPARK_SUBMIT_OPTS": SHORT_JVM} if launcher == SHORT_SUBMIT else {}
 
 
 def _command(launcher: str, layer: str, table: str) -> list[str]:
