@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from cdc_lake.config import Config, LakeConfig
+from cdc_lake.config import CHECKOUT, Config, LakeConfig
 from cdc_lake.runs import scheduler as turns
 from cdc_lake.runs.context import Run
 from cdc_lake.runs.report import Report
 from cdc_lake.runs.scheduler import TableScheduler
 from cdc_lake.runs.work import NewData
+from cdc_lake.spark.java import SHORT_JVM
 from cdc_lake.storage.local import LocalFiles
 
 LITTLE, MUCH, OF_A_LARGE_TABLE = NewData(20_000, 64 << 20), NewData(20_001), NewData(1, (64 << 20) + 1)
@@ -50,3 +51,9 @@ def test_failed_check_without_spark_leaves_the_error_to_spark(tmp_path: Path) ->
     run = Run.begin(Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver"))
 
     assert not TableScheduler().finds_nothing_new(run, LocalFiles(), ["one"], look)
+
+
+def test_page_recommends_the_same_options_for_spark_submit() -> None:
+    page = (CHECKOUT / "docs" / "how-to" / "run-jobs.md").read_text(encoding="utf-8")
+
+    assert f'SPARK_SUBMIT_OPTS="{SHORT_JVM}"' in page
