@@ -41,7 +41,7 @@ package: setup ## Build a package for clusters in dist/
 setup-spark41: setup $(SPARK41_STAMP) ## Create the Spark 4.1 environment for `make test`
 	@$(SPARK41)/bin/cdc-lake jars fetch --quiet --profile spark41
 
-test: setup setup-spark41 ## Run all tests in three processes (33 to 36 minutes)
+test: setup setup-spark41 ## Run all tests in three processes (about 30 minutes)
 	pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test-cluster: setup ## Run the demo from a package and on a cluster (an hour)
