@@ -69,7 +69,7 @@ bench-landing: setup ## Compare bronze with a minimal landing job (7 minutes)
 bench-tables: setup ## Compare silver in Delta with silver in Hudi
 	python -m benchmarks.tables
 
-bench-short: setup ## Measure runs with few or no new records (17 minutes)
+bench-short: setup ## Measure runs with few or no new records (13 minutes)
 	python -m benchmarks.short
 
 bench-quick: setup ## Compare cdc_lake with a textbook pipeline (12 minutes)

@@ -95,7 +95,9 @@ def without_hudi(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _spark_env(java_module: str | None) -> str:
-    """A script that selects Java, and rejects versions with which Spark fails before a job can report it."""
+    """A script that selects Java, rejects versions with which Spark fails before a job can report it, and lets local
+    submissions read the jars in place.
+    """
     home = bundled_java_home()
     text = "# Written by `cdc-lake jars fetch`.\n"
     if home is not None and _has_module(home, java_module):
@@ -130,7 +132,7 @@ case "${{arguments/--master local[[]/}}" in
     if [ "$SPARK_CONF_DIR" = "${{SPARK_HOME:-}}/conf" ] && [ -f "$SPARK_HOME/{ARCHIVE_FOLDER}/spark-env.sh" ]; then
       . "$SPARK_HOME/{ARCHIVE_FOLDER}/spark-env.sh"
     fi
-    jars=$(sed -n 's/^spark[.]jars //p' "$defaults")
+    jars=$(sed -n 's/^spark[.]jars //p' "$defaults" 2>/dev/null)
     if [ "$2" != --properties-file ] && [ -n "$jars" ] &&
       ! grep -qE '^spark[.](master|submit[.]deployMode|driver[.]extraClassPath)' "$defaults"; then
       set -- "$1" --conf spark.jars= --driver-class-path "${{jars//,/:}}" "${{@:2}}"

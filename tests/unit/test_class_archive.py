@@ -1,9 +1,10 @@
-"""Which submissions use the jars where they are and the class archive, without starting a JVM."""
+"""Which submissions read the jars in place and use the class archive, without starting a JVM."""
 
 import os
 import shlex
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -52,11 +53,11 @@ def spark_class(home: Path, *arguments: str, **variables: str) -> list[str]:
 
 
 def is_taken(home: Path, *arguments: str, **variables: str) -> bool:
-    """Whether the archive is; if not, the submission has its settings."""
+    """Whether the archive is taken; if not, settings and options are unchanged."""
     conf, options, *passed = spark_class(home, *arguments, **variables)
     if options == variables.get("SPARK_SUBMIT_OPTS", ""):
         assert conf == variables.get("SPARK_CONF_DIR", f"{home}/conf")
-        assert passed[-len(arguments) + 1 :] == list(arguments[1:])
+        assert passed in (list(arguments), with_jars_in_place(home, arguments))
         return False
     return True
 
@@ -66,9 +67,13 @@ def reads_jars_in_place(home: Path, *arguments: str, **variables: str) -> bool:
     _conf, _options, *passed = spark_class(home, *arguments, **variables)
     if passed == list(arguments):
         return False
-    jars = f"{home.parent}/a/b-1.jar:{home.parent}/a/b-2.jar"
-    assert passed == [arguments[0], "--conf", "spark.jars=", "--driver-class-path", jars, *arguments[1:]]
+    assert passed == with_jars_in_place(home, arguments)
     return True
+
+
+def with_jars_in_place(home: Path, arguments: Sequence[str]) -> list[str]:
+    jars = f"{home.parent}/a/b-1.jar:{home.parent}/a/b-2.jar"
+    return [arguments[0], "--conf", "spark.jars=", "--driver-class-path", jars, *arguments[1:]]
 
 
 def test_submission_takes_the_archive(home: Path) -> None:
@@ -134,7 +139,6 @@ def test_other_programs_of_spark_are_unchanged(home: Path) -> None:
 def test_variable_of_a_master_or_of_settings_is_kept(home: Path, tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-env.sh").write_text((home / "conf" / "spark-env.sh").read_text())
-    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.ui.enabled false\n")
 
     assert not is_taken(home, *SUBMIT, MASTER="spark://host:7077")
     assert not reads_jars_in_place(home, *SUBMIT, MASTER="spark://host:7077")
