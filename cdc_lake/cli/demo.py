@@ -1,31 +1,39 @@
 """`cdc-lake demo`: run the pipeline on real servers and compare every row with Postgres."""
 
 import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from cdc_lake.cli.output import Output, answer, say
 from cdc_lake.config import TableType, load_config
 
 if TYPE_CHECKING:
-    from cdc_lake.demo.result import DemoResult
+    from cdc_lake.demo.result import DemoResult, Step
 
 _SKIPPED_SHOWN = 20
 
 
 def demo(
+    full: Annotated[
+        bool, typer.Option("--full", help="Replicate 14 tables instead of 5, and change them while the jobs run.")
+    ] = False,
     sql: Annotated[
         list[Path] | None,
         typer.Option("--sql", exists=True, help="Load this dump, in any format, instead of the sample; repeatable."),
     ] = None,
     tables: Annotated[
         list[str] | None,
-        typer.Option("--table", help="Replicate only tables whose topics match this name or glob; repeatable."),
+        typer.Option("--table", help="Replicate only these tables of the full demo: a topic or glob; repeatable."),
     ] = None,
     table_type: Annotated[TableType, typer.Option(help="Store silver in this table type.")] = "delta",
     keep: Annotated[bool, typer.Option("--keep", help="Leave the servers running, and print their addresses.")] = False,
@@ -38,20 +46,34 @@ def demo(
     from cdc_lake.demo.run import run_demo  # imported here: it needs the `demo` extra
 
     place = Path(folder).resolve() if folder else Path(load_config().stack.folder).parent
+    console = Output(stderr=as_json)
     result = run_demo(
         place,
+        is_full=full,
         dumps=sql or (),
         tables=tables or (),
         table_type=table_type,
         keep=keep,
-        say=lambda text: say(text, error=True),
+        show=partial(_shown, console),
     )
-    print_result(result, Output(stderr=as_json))
+    print_result(result, console)
     if keep:
         _print_addresses(place, result, table_type)
+    elif result.example:
+        _print_next(place, result, table_type, error=as_json)
     if as_json:
         answer(result.to_json())
     raise typer.Exit(result.exit_code)
+
+
+@contextmanager
+def _shown(console: Console, step: "Step") -> Iterator[None]:
+    """Show a step with a progress bar on a terminal, and one line with its outcome at its end."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        progress.add_task(f"{step.name:9} {step.text}", total=None)
+        yield
+    console.print(f"{step.name:9} {step.text:<60} {step.seconds:5.1f} s", soft_wrap=True)
 
 
 def print_result(result: "DemoResult", console: Console) -> None:
@@ -69,6 +91,8 @@ def print_result(result: "DemoResult", console: Console) -> None:
         of_gold = (made.rows, made.source_rows, made.differences)
         table.add_row(made.model, "", "", "", *map(str, of_gold), str(made.seconds))
     console.print(table)
+    for sample in result.samples:
+        console.print(sample)
     for left_out, reason in result.left_out.items():
         console.print(f"Not replicated: {left_out}, {reason}.")
     for error, number in list(result.skipped.items())[:_SKIPPED_SHOWN]:
@@ -79,9 +103,7 @@ def print_result(result: "DemoResult", console: Console) -> None:
         console.print(f"Known loss: {kind} ({number}).")
     counted = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in result.stream.items())
     console.print(f"{result.transactions} transactions; the stream had {counted}.")
-    spent = ", ".join(f"{name} {seconds}" for name, seconds in result.parts.items())
-    memory = result.peak_rss_bytes / (1 << 30)
-    console.print(f"{result.seconds:.0f} s, {memory:.1f} GiB at most. Seconds: {spent}.")
+    console.print(f"{result.seconds:.0f} s, {result.peak_rss_bytes / (1 << 30):.1f} GiB at most.")
     if result.too_few:
         few = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in result.too_few.items())
         console.print(f"FAILED: the workload made too few difficult changes: {few}.")
@@ -90,7 +112,6 @@ def print_result(result: "DemoResult", console: Console) -> None:
 
 
 def _print_addresses(place: Path, result: "DemoResult", table_type: TableType) -> None:
-    from cdc_lake.demo.jobs import storage_variable
     from cdc_lake.embedded.postgres import program
     from cdc_lake.embedded.stack import Stack
 
@@ -101,15 +122,7 @@ def _print_addresses(place: Path, result: "DemoResult", table_type: TableType) -
     for name, address in {**addresses, "postgres": database, "lake": str(place / "lake")}.items():
         say(f"  {name:9} {address}", error=True)
     topic = max(result.tables, key=lambda table: table.source_rows).topic
-    config = load_config()
-    elsewhere = {
-        "STACK__FOLDER": (config.stack.folder, stack.folder),
-        "LAKE__ROOT": (config.lake.root, place / "lake"),
-        "DEFAULTS__STORAGE": (storage_variable("delta"), storage_variable(table_type)),
-    }
-    exports = "".join(
-        f"  export CDC_LAKE__{k}={shlex.quote(str(b))}\n" for k, (a, b) in elsewhere.items() if a != str(b)
-    )
+    exports = "".join(f"  {line}\n" for line in _exports(place, table_type))
     answer(
         f"\nChange some rows, then land and merge the changes:\n  . .venv/bin/activate\n{exports}"
         f"  {program('psql')} \\\n    {database}\n"
@@ -118,3 +131,37 @@ def _print_addresses(place: Path, result: "DemoResult", table_type: TableType) -
         "  cdc-lake stack down",
         error=True,
     )
+
+
+def _print_next(place: Path, result: "DemoResult", table_type: TableType, *, error: bool) -> None:
+    """Print commands that work on the lake, to paste: each line begins in the first column."""
+    python = _short(Path(sys.executable))
+    command, gold = python.with_name("cdc-lake"), _short(place / "lake" / "gold" / "films_by_rating")
+    lines = (
+        "\nTry next, with the lake that the demo left:",
+        *_exports(place, table_type),
+        f"{command} status",
+        f"{command} story {result.source}.public.film {result.example}",
+        f'{python} -c "import duckdb, deltalake',
+        f"films = deltalake.DeltaTable('{gold}').to_pyarrow_dataset()",
+        "print(duckdb.sql('SELECT rating, count(*) FROM films GROUP BY 1'))\"",
+    )
+    answer("\n".join(lines), error=error)
+
+
+def _short(path: Path) -> Path:
+    """A path relative to the working directory, if it is in there."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _exports(place: Path, table_type: TableType) -> list[str]:
+    """Commands that set what differs from the settings: the folders of the demo, and silver's table type."""
+    from cdc_lake.demo.jobs import storage_variable
+
+    config = load_config()
+    elsewhere = {
+        "STACK__FOLDER": (config.stack.folder, place / "stack"),
+        "LAKE__ROOT": (config.lake.root, place / "lake"),
+        "DEFAULTS__STORAGE": (storage_variable("delta"), storage_variable(table_type)),
+    }
+    return [f"export CDC_LAKE__{k}={shlex.quote(str(b))}" for k, (a, b) in elsewhere.items() if a != str(b)]

@@ -200,6 +200,7 @@ def _run_continuously(run: Callable[[], Report], scheduler: "TableScheduler", op
             if report.is_news:
                 _write_profile(scheduler, options)
                 show_report(report, options)
+        scheduler.check_jvm()
         if scheduler.wait(max(options.interval_seconds - (time.monotonic() - started), 0)):
             return worst_exit_code([*last, *(failure.exit_code for failure in scheduler.skipped.values())])
 

@@ -5,8 +5,7 @@ consumer.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 
 import psycopg
@@ -25,7 +24,6 @@ def prove(
     lake: Path,
     seconds: Mapping[str, float],
     result: DemoResult,
-    say: Callable[[str], None],
 ) -> None:
     """Compare all tables and models, and add the outcome to the result.
 
@@ -35,7 +33,6 @@ def prove(
         lake: local folder of the lake.
         seconds: topic or model that jobs have processed -> time that they spent on it.
         result: receives the results, differences and counts.
-        say: called with the first differences of each table.
     """
     landed = {topic: table for topic, table in source.topics.items() if topic in seconds}
     stream = observe(addresses["kafka"], f"{addresses['registry']}/apis/registry/v3", list(landed))
@@ -45,14 +42,13 @@ def prove(
             continue
         silver = str(_folder(lake, "silver", topic))
         compared = compare(source.dsn, table.schema, table.name, silver, lake_name=in_the_lake, explain=table.loss)
-        for difference in compared.samples:
-            say(f"{topic}: {difference}")
+        result.samples += [f"{topic}: {difference}" for difference in compared.samples]
         result.tables.append(_table_result(topic, _folder(lake, "bronze", topic), stream, compared, seconds[topic]))
     for model, query in source.gold.items():
         result.gold.append(gold_result(source.dsn, model, query, lake, seconds[model]))
     result.differences = sum(table.differences for table in result.tables)
     result.differences += sum(model.differences for model in result.gold)
-    result.stream = {key: value for key, value in asdict(stream).items() if key != "records"}
+    result.stream = stream.totals
     result.too_few = too_few(result.stream, source.floor)
 
 
@@ -84,14 +80,15 @@ def _table_result(topic: str, bronze: Path, stream: StreamStats, compared: Compa
     landed = DeltaTable(str(bronze)).to_pyarrow_table(columns=["partition", "offset", "status"])
     records = set(zip(landed["partition"].to_pylist(), landed["offset"].to_pylist(), strict=True))
     lost_or_doubled = abs(stream.records[topic] - len(records)) + landed.num_rows - len(records)
+    quarantined = landed["status"].to_pylist().count("quarantined")
     return TableResult(
         topic=topic,
         events=stream.records[topic],
         bronze_rows=landed.num_rows,
-        quarantined=landed["status"].to_pylist().count("quarantined"),
+        quarantined=quarantined,
         silver_rows=compared.lake_rows,
         source_rows=compared.source_rows,
-        differences=compared.differences + lost_or_doubled,
+        differences=compared.differences + lost_or_doubled + abs(quarantined - stream.broken.get(topic, 0)),
         losses=dict(compared.known),
         seconds=round(seconds, 1),
     )

@@ -1,11 +1,30 @@
-"""The demo's result: counts and differences per table and model, and the time that each part took."""
+"""The demo's steps and its result: counts and differences per table and model, and the time that each step took."""
 
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
+
+
+@dataclass
+class Step:
+    """A step of the demo.
+
+    Attributes:
+        name: of the step.
+        text: what it does; at its end, what it did.
+        seconds: how long it took, once it has ended.
+    """
+
+    name: str
+    text: str
+    seconds: float = 0.0
+
+
+Show = Callable[[Step], AbstractContextManager[object]]
+"""Shows a step while the context is open, and its outcome afterwards."""
 
 
 @dataclass(frozen=True)
@@ -14,7 +33,8 @@ class TableResult:
 
     Attributes:
         events: records in the topic.
-        differences: differing rows or cells of silver, and records that bronze lacks or has twice.
+        differences: differing rows or cells of silver, records that bronze lacks or has twice, and those that it
+            quarantined although they decode, or did not quarantine although they do not.
         losses: known kind of loss before Kafka -> number of cells that differ because of it. They are no differences.
         seconds: time that the bronze and silver jobs spent on the table.
     """
@@ -57,10 +77,12 @@ class DemoResult:
         left_out: table that was not replicated -> the reason.
         skipped: error of a statement of the dump that failed -> how often it occurred.
         differences: of all tables and models.
+        samples: the first differences of each table, one text each.
         transactions: transactions that the workload committed.
+        example: the key of a film with several updates, one of which arrived twice; only of the small sample.
         stream: counts of difficult events by the names of `StreamStats`.
         too_few: the counts below their minimum; with any, the demo fails.
-        parts: name of a part -> its seconds, in the order in which they ran.
+        parts: name of a step -> its seconds, in the order in which they ran.
         seconds: time of the whole demo.
         peak_rss_bytes: peak memory of the demo, its servers and jobs.
     """
@@ -71,7 +93,9 @@ class DemoResult:
     tables: list[TableResult] = field(default_factory=list)
     gold: list[GoldResult] = field(default_factory=list)
     differences: int = 0
+    samples: list[str] = field(default_factory=list)
     transactions: int = 0
+    example: str = ""
     stream: dict[str, int] = field(default_factory=dict)
     too_few: dict[str, int] = field(default_factory=dict)
     parts: dict[str, float] = field(default_factory=dict)
@@ -96,8 +120,10 @@ class DemoResult:
         return json.dumps(asdict(self))
 
     @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Record how long the body takes."""
-        started = time.monotonic()
-        yield
-        self.parts[name] = round(time.monotonic() - started, 1)
+    def step(self, show: Show, name: str, text: str, *, part: str | None = None) -> Iterator[Step]:
+        """Show a step, and record how long the body takes, under `part` if the name is not unique."""
+        step, started = Step(name, text), time.monotonic()
+        with show(step):
+            yield step
+            step.seconds = round(time.monotonic() - started, 1)
+        self.parts[part or name] = step.seconds

@@ -1,26 +1,40 @@
 """The demo: run Postgres -> Debezium -> Kafka -> bronze -> silver -> gold, and compare the result with Postgres.
 
-The source (source.py) changes while the jobs (jobs.py) run. Afterwards proof.py compares every row.
+By default it replicates a small shop in two rounds, with jobs that run continuously: first the snapshot, then the
+changes (`_run_rounds`). The full demo submits each job twice, the first time while the source changes (`_run_full`).
+Afterwards proof.py compares every row.
 """
 
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import psutil
+import psycopg
+from confluent_kafka import Producer
 
 from cdc_lake.config import TableType
 from cdc_lake.demo import sample
 from cdc_lake.demo.jobs import Jobs, Platform, this_machine
 from cdc_lake.demo.proof import prove
-from cdc_lake.demo.result import DemoResult
-from cdc_lake.demo.source import Source, check_sample_globs, dump_source, sample_source, with_tables
-from cdc_lake.demo.workload import changing
+from cdc_lake.demo.result import DemoResult, Show, Step
+from cdc_lake.demo.source import (
+    Source,
+    check_sample_globs,
+    dump_source,
+    sample_source,
+    small_source,
+    topics_of,
+    with_tables,
+)
+from cdc_lake.demo.tap import end_offsets, superseded_update
+from cdc_lake.demo.workload import change, changing
 from cdc_lake.embedded.connectors import check_connector, postgres_connector_config, put_connector
 from cdc_lake.embedded.stack import Stack, rss_bytes
 from cdc_lake.errors import ConfigError
@@ -32,29 +46,72 @@ _MARKER = "made-by-cdc-lake-demo"
 _SENT_SECONDS = 120.0
 _MEMORY_INTERVAL_SECONDS = 0.5
 
-Say = Callable[[str], None]
+
+@dataclass(frozen=True)
+class _Demo:
+    """A demo whose servers run.
+
+    Attributes:
+        source: the database.
+        stack: the servers.
+        jobs: submits the jobs.
+        result: gets the outcome.
+        show: shows a step.
+    """
+
+    source: Source
+    stack: Stack
+    jobs: Jobs
+    result: DemoResult
+    show: Show
+
+    @contextmanager
+    def step(self, name: str, text: str, *, part: str | None = None) -> Iterator[Step]:
+        """See `DemoResult.step`."""
+        with self.result.step(self.show, name, text, part=part) as step:
+            yield step
+
+    def start_connector(self) -> None:
+        """Create the connector, which begins with a snapshot, and wait until it runs."""
+        with self.step("connector", "Debezium connects to Postgres"):
+            config = postgres_connector_config(
+                self.stack.endpoints,
+                database=self.source.name,
+                topic_prefix=self.source.name,
+                tables=[table.place for table in self.source.tables],
+                envelope_tables=self.source.envelope_tables,
+                signal_table=self.source.signal_table,
+            )
+            put_connector(self.stack.endpoints["connect"], self.source.name, config)
+
+    def wait_until_sent(self, *, signal_table: str | None = None) -> None:
+        """Wait until Kafka has all changes made so far; see `sample.wait_until_sent`."""
+        check = partial(check_connector, self.stack.endpoints["connect"], self.source.name)
+        sample.wait_until_sent(self.source.dsn, self.source.name, _SENT_SECONDS, signal_table=signal_table, check=check)
 
 
 def run_demo(
     folder: Path,
     *,
+    is_full: bool = False,
     dumps: Sequence[Path] = (),
     tables: Sequence[str] = (),
     table_type: TableType = "delta",
     platform: Platform | None = None,
     keep: bool,
-    say: Say,
+    show: Show,
 ) -> DemoResult:
     """Run the demo in `folder`, which it empties first.
 
     Args:
         folder: for the servers and the lake.
+        is_full: replicate the whole sample, and change it while the jobs run. Dumps and `tables` imply it.
         dumps: files of `pg_dump`, in any of its formats, to load instead of the sample.
         tables: globs of the topics to replicate; default: all.
         table_type: silver's table type.
         platform: the Spark that runs the jobs; default: this machine's.
         keep: leave the servers running.
-        say: called with each step.
+        show: shows each step.
 
     Raises:
         ConfigError: the folder has other files, a dump cannot be loaded, or a table does not exist.
@@ -63,6 +120,7 @@ def run_demo(
         CdcLakeError: a job failed.
     """
     started = time.monotonic()
+    is_full = is_full or bool(dumps or tables)
     if not dumps:  # a dump's tables are not known before it is loaded
         check_sample_globs(tables)
     for profile in (profile_name(), EMBEDDED_PROFILE):
@@ -71,23 +129,24 @@ def run_demo(
     _empty(folder, stack, lake)
     result = DemoResult()
     with _peak_memory(result):
-        say("starting Postgres, Kafka, Apicurio Registry and Kafka Connect with Debezium")
-        with result.part("start"):
+        with result.step(show, "start", "Postgres, Kafka, Connect with Debezium, Apicurio Registry"):
             stack.start(detach=False)
         try:
-            say(f"loading {', '.join(path.name for path in dumps) or 'the sample'}")
-            postgres = stack.endpoints["postgres"]
-            with result.part("load"):
-                source = dump_source(postgres, dumps) if dumps else sample_source(postgres)
-                source = with_tables(source, tables) if tables else source
+            with result.step(show, "load", ", ".join(path.name for path in dumps) or "a DVD rental shop") as step:
+                postgres = stack.endpoints["postgres"]
+                if not is_full:
+                    source = small_source(postgres)
+                else:
+                    source = dump_source(postgres, dumps) if dumps else sample_source(postgres)
+                    source = with_tables(source, tables) if tables else source
+                step.text += f": {len(source.tables)} tables with {_rows(source):,} rows"
             result.source, result.left_out, result.skipped = source.name, dict(source.left_out), dict(source.skipped)
             platform = platform or this_machine()
             jobs = Jobs(platform, stack, platform.lake or str(lake), table_type)
-            _run_jobs(source, jobs, stack, result, say)
-            say("comparing the tables with Postgres and Kafka")
-            with result.part("compare"):
+            (_run_full if is_full else _run_rounds)(_Demo(source, stack, jobs, result, show))
+            with result.step(show, "compare", "each row of silver and gold with Postgres"):
                 platform.download(lake)
-                prove(source, stack.endpoints, lake, jobs.seconds, result, say)
+                prove(source, stack.endpoints, lake, jobs.seconds, result)
             if keep:
                 stack.detach()
         finally:
@@ -97,44 +156,89 @@ def run_demo(
     return result
 
 
-def _run_jobs(source: Source, jobs: Jobs, stack: Stack, result: DemoResult, say: Say) -> None:
-    """Run the jobs while the source changes, and again when it no longer does."""
-    connector = postgres_connector_config(
-        stack.endpoints,
-        database=source.name,
-        topic_prefix=source.name,
-        tables=[table.place for table in source.tables],
-        envelope_tables=source.envelope_tables,
-        signal_table=source.signal_table,
-    )
-    connect = stack.endpoints["connect"]
-    put_connector(connect, source.name, connector)
-    wait = partial(
-        sample.wait_until_sent,
-        source.dsn,
-        source.name,
-        _SENT_SECONDS,
-        check=partial(check_connector, connect, source.name),
-    )
+def _run_rounds(demo: _Demo) -> None:
+    """Run the jobs continuously: the snapshot is the first round, the workload's changes are the second."""
+    source, jobs, topics = demo.source, demo.jobs, list(demo.source.topics)
+    demo.start_connector()
+    with demo.step("snapshot", "Debezium sends each row to Kafka"):
+        demo.wait_until_sent()
+    with (
+        jobs.continuous("bronze", *_flags("--table", topics)) as bronze,
+        jobs.continuous("silver", *_flags("--table", topics)) as silver,
+        jobs.continuous("gold", *_flags("--model", source.gold)) as gold,
+    ):
+
+        def run_layers(part: str) -> None:
+            with demo.step("bronze", "store each record", part=part.format("bronze")) as step:
+                rows = bronze.wait(end_offsets(demo.stack.endpoints["kafka"], topics))
+                step.text = f"{rows['read']:,} records stored, {rows['quarantined']} of them quarantined"
+            with demo.step("silver", "merge the events by primary key", part=part.format("silver")) as step:
+                rows = silver.wait(bronze.batches)
+                step.text = f"{rows['events']:,} events merged by primary key, {rows['stale']} of them stale"
+            with demo.step("gold", "refresh the SQL models", part=part.format("gold")) as step:
+                commits = {model: sum(silver.batches[topic] for topic in topics_of(model)) for model in source.gold}
+                rows = gold.wait(commits)
+                step.text = f"{rows['written']:,} rows of {len(source.gold)} SQL models written"
+
+        run_layers("{}")
+        with demo.step("changes", f"{source.transactions} transactions") as step:
+            demo.result.transactions = change(
+                source.dsn, source.changes_to, seed=_SEED, transactions=source.transactions
+            ).total()
+            demo.wait_until_sent()
+            demo.result.example = _send_again(demo)
+            step.text += "; then an old record again, and a broken one"
+        run_layers("{} again")
+
+
+def _send_again(demo: _Demo) -> str:
+    """Send an update of a film again, as a restarted connector does, and then half of its value.
+
+    Returns:
+        The film's key.
+    """
+    topic, addresses = f"{demo.source.name}.public.film", demo.stack.endpoints
+    old, film = superseded_update(addresses["kafka"], f"{addresses['registry']}/apis/registry/v3", topic)
+    value = old.value() or b""
+    producer = Producer({"bootstrap.servers": addresses["kafka"]})
+    for sent in (value, value[: len(value) // 2]):
+        producer.produce(topic, key=old.key(), value=sent, headers=old.headers())
+    producer.flush()
+    return str(film["film_id"])
+
+
+def _rows(source: Source) -> int:
+    with psycopg.connect(source.dsn) as database:
+        counts = " + ".join(f"(SELECT count(*) FROM {table.qualified})" for table in source.tables)
+        ((rows,),) = database.execute(f"SELECT {counts}".encode()).fetchall()
+    return int(rows)
+
+
+def _flags(flag: str, names: Iterable[str]) -> list[str]:
+    return [part for name in names for part in (flag, name)]
+
+
+def _run_full(demo: _Demo) -> None:
+    """Submit the jobs while the source changes, and again when it no longer does."""
+    source, result = demo.source, demo.result
+    demo.start_connector()
     with changing(source.dsn, source.changes_to, seed=_SEED, at_least=source.transactions) as done:
-        with result.part("snapshot"):
-            wait()
-        _run_layers(source, jobs, result, say, "{}", "while the tables change")
+        with demo.step("snapshot", "Debezium sends each row to Kafka"):
+            demo.wait_until_sent()
+        _submit_layers(demo, "{}", "while the tables change")
     result.transactions = done.total()
-    with result.part("rest"):
-        wait(signal_table=source.signal_table)
-    _run_layers(source, jobs, result, say, "{} again", f"after {result.transactions} transactions")
+    with demo.step("rest", "Debezium sends the last changes"):
+        demo.wait_until_sent(signal_table=source.signal_table)
+    _submit_layers(demo, "{} again", f"after {result.transactions:,} transactions")
 
 
-def _run_layers(source: Source, jobs: Jobs, result: DemoResult, say: Say, part: str, when: str) -> None:
-    """Run the job of each layer once; `part` makes the part's name in the result from the layer's."""
-    models = [flag for model in source.gold for flag in ("--model", model)]
-    tables = ["--table", source.pattern]
-    for layer, flags in (("bronze", tables), ("silver", tables), ("gold", models)):
+def _submit_layers(demo: _Demo, part: str, when: str) -> None:
+    """Run the job of each layer once; `part` makes the step's name in the result from the layer's."""
+    tables = ["--table", demo.source.pattern]
+    for layer, flags in (("bronze", tables), ("silver", tables), ("gold", _flags("--model", demo.source.gold))):
         if flags:
-            say(f"the {layer} job, {when}")
-            with result.part(part.format(layer)):
-                jobs.submit(layer, *flags)
+            with demo.step(layer, f"spark-submit jobs/{layer}.py, {when}", part=part.format(layer)):
+                demo.jobs.submit(layer, *flags)
 
 
 def _empty(folder: Path, stack: Stack, lake: Path) -> None:

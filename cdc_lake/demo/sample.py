@@ -53,12 +53,13 @@ GOLD: Final = {
 """Queries of the source for the expected content of the models in conf/gold."""
 
 
-def create(dsn_admin: str, database: str = "pagila") -> str:
+def create(dsn_admin: str, database: str = "pagila", *, one_in: int = 1) -> str:
     """Create and load the sample database, unless it exists.
 
     Args:
         dsn_admin: libpq DSN or URL of any database of the server, with a user who may create databases.
         database: name of the database to create.
+        one_in: load one in this many rows of the large tables.
 
     Returns:
         The DSN of the sample database.
@@ -70,6 +71,7 @@ def create(dsn_admin: str, database: str = "pagila") -> str:
     dsn = make_conninfo(dsn_admin, dbname=database)
     with psycopg.connect(dsn) as source:
         if source.execute("SELECT to_regclass('public.debezium_signal')").fetchone() == (None,):
+            source.execute("SELECT set_config('demo.one_in', %s, false)", [str(one_in)])
             source.execute(Path(__file__).with_suffix(".sql").read_bytes())
             logger.info("database %s: created", database)
     return dsn

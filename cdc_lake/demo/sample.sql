@@ -161,6 +161,10 @@ $$ SELECT ('x' || left(md5(of_column || n), 7))::bit(28)::int % sides $$;
 CREATE FUNCTION pg_temp.wide(n bigint, words int) RETURNS text LANGUAGE sql IMMUTABLE AS
 $$ SELECT string_agg(md5(n || '/' || i), ' ' ORDER BY i) FROM generate_series(1, words) AS i $$;
 
+-- `rows` is the number of rows of a large table: all of them, or one in `demo.one_in`.
+CREATE FUNCTION pg_temp.rows(of_all int) RETURNS int LANGUAGE sql STABLE AS
+$$ SELECT of_all / coalesce(nullif(current_setting('demo.one_in', true), '')::int, 1) $$;
+
 -- `moment` is another one for each row and column, some time before the rentals.
 CREATE FUNCTION pg_temp.moment(n bigint, of_column text) RETURNS timestamptz LANGUAGE sql IMMUTABLE AS
 $$ SELECT timestamptz '1990-01-01 00:00:00+00' + pg_temp.dice(n, of_column, 11000) * interval '1 day'
@@ -256,7 +260,7 @@ SELECT
          WHEN n % 4 > 0 THEN decode(md5(n::text) || '00ff', 'hex') END,
     CASE WHEN n % 6 > 0 THEN md5('film' || n)::uuid END,
     pg_temp.moment(n, 'updated')
-FROM generate_series(9, 1000) AS n;
+FROM generate_series(9, pg_temp.rows(1000)) AS n;
 
 INSERT INTO customer (store_id, first_name, last_name, email, activebool, create_date, notes, profile, address_id,
                       last_update, active)
@@ -273,26 +277,26 @@ SELECT
     n + 2,
     pg_temp.moment(n, 'updated'),
     CASE WHEN n % 10 > 0 THEN pg_temp.dice(n, 'active', 3) - 1 END
-FROM generate_series(1, 600) AS n;
+FROM generate_series(1, pg_temp.rows(600)) AS n;
 
 INSERT INTO film_actor (actor_id, film_id, last_update)
 SELECT actor_id, film_id, pg_temp.moment(film_id * 1000 + actor_id, 'film_actor')
 FROM (SELECT DISTINCT 1 + pg_temp.dice(film_id * 10 + place, 'cast', 200) AS actor_id, film_id
-      FROM generate_series(1, 1000) AS film_id, generate_series(1, 9) AS place
+      FROM generate_series(1, pg_temp.rows(1000)) AS film_id, generate_series(1, 9) AS place
       WHERE place <= 2 + pg_temp.dice(film_id, 'cast size', 8)) AS parts;
 INSERT INTO film_category (film_id, category_id, last_update)
 SELECT n, 1 + pg_temp.dice(n, 'film category', 16), pg_temp.moment(n, 'film_category')
-FROM generate_series(1, 1000) AS n;
+FROM generate_series(1, pg_temp.rows(1000)) AS n;
 INSERT INTO inventory (film_id, store_id, last_update)
-SELECT 1 + pg_temp.dice(n, 'stock', 1000), 1 + n % 2, pg_temp.moment(n, 'inventory')
-FROM generate_series(1, 4500) AS n;
+SELECT 1 + pg_temp.dice(n, 'stock', pg_temp.rows(1000)), 1 + n % 2, pg_temp.moment(n, 'inventory')
+FROM generate_series(1, pg_temp.rows(4500)) AS n;
 INSERT INTO rental (rental_date, inventory_id, customer_id, return_date, last_update)
-SELECT at, 1 + pg_temp.dice(n, 'rented item', 4500), 1 + pg_temp.dice(n, 'rented by', 600),
+SELECT at, 1 + pg_temp.dice(n, 'rented item', pg_temp.rows(4500)), 1 + pg_temp.dice(n, 'rented by', pg_temp.rows(600)),
     CASE WHEN n % 100 > 0 AND n <= 15800 THEN at + (1 + pg_temp.dice(n, 'kept', 200)) * interval '61 minutes' END,
     at + interval '1 microsecond' * pg_temp.dice(n, 'rental micros', 1000000)
 FROM (SELECT n, timestamptz '2022-02-01 00:00:00+00' + n * interval '16 minutes'
                     + pg_temp.dice(n, 'when', 900) * interval '1 second' AS at
-      FROM generate_series(1, 16000) AS n) AS rentals
+      FROM generate_series(1, pg_temp.rows(16000)) AS n) AS rentals
 ORDER BY n;
 INSERT INTO payment (customer_id, rental_id, amount, payment_date)
 SELECT customer_id, rental_id, pg_temp.dice(rental_id, 'amount', 12) + 0.99,

@@ -1,4 +1,4 @@
-"""The database that the demo replicates: the sample or a dump, its selected tables, and the workload on them."""
+"""The database that the demo replicates: the sample, whole or small, or a dump; and the workload on it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +23,19 @@ SAMPLE: Final = "pagila"
 """The sample's database, connector and topic prefix."""
 FLOOR: Final = {"updates": 1000, "deletes": 50, "ties": 50, "key_changes": 20, "placeholders": 20}
 """Minimum counts of difficult events in the sample's stream. A proof with an easy stream would prove little."""
+SMALL_TABLES: Final = ("film", "customer", "inventory", "rental", "payment")
+SMALL_FLOOR: Final = {
+    "updates": 50,
+    "deletes": 20,
+    "ties": 10,
+    "key_changes": 2,
+    "placeholders": 10,
+    "replayed": 1,
+    "broken": 1,
+}
+_SMALL_GOLD: Final = ("films_by_rating", "rentals_per_store_day")
+_SMALL_ONE_IN: Final = 20
+_SMALL_TRANSACTIONS: Final = 90
 _DUMP_TRANSACTIONS: Final = 500
 """Minimum number of transactions of the workload on a dump."""
 _ERRORS_NAMED = 5
@@ -66,13 +79,14 @@ class Source:
         return {table.topic(self.name): table for table in self.tables}
 
 
-def sample_source(dsn_admin: str) -> Source:
+def sample_source(dsn_admin: str, *, one_in: int = 1) -> Source:
     """Create and load the sample database.
 
     Args:
         dsn_admin: DSN of any database of the server, with a user who may create databases.
+        one_in: see `sample.create`.
     """
-    dsn = sample.create(dsn_admin, SAMPLE)
+    dsn = sample.create(dsn_admin, SAMPLE, one_in=one_in)
     with psycopg.connect(dsn) as source:
         tables = {table.name: table for table in read_tables(source)}
     return Source(
@@ -88,6 +102,22 @@ def sample_source(dsn_admin: str) -> Source:
         transactions=ENOUGH,
         floor=FLOOR,
         gold=sample.GOLD,
+    )
+
+
+def small_source(dsn_admin: str) -> Source:
+    """Create and load the sample database with fewer rows, of which five tables are replicated.
+
+    Args:
+        dsn_admin: DSN of any database of the server, with a user who may create databases.
+    """
+    source = sample_source(dsn_admin, one_in=_SMALL_ONE_IN)
+    return replace(
+        with_tables(source, [f"{SAMPLE}.public.{table}" for table in SMALL_TABLES]),
+        signal_table=None,
+        transactions=_SMALL_TRANSACTIONS,
+        floor=SMALL_FLOOR,
+        gold={model: sample.GOLD[model] for model in _SMALL_GOLD},
     )
 
 
@@ -157,11 +187,12 @@ def with_tables(source: Source, globs: Sequence[str]) -> Source:
 
 def models_reading_only(topics: Collection[str], gold: Mapping[str, str]) -> dict[str, str]:
     """The models of `gold` that read no topics other than these."""
-    return {
-        model: query
-        for model, query in gold.items()
-        if set(topics) >= set(read_model(CHECKOUT / "conf" / "gold" / f"{model}.sql").header.topics.values())
-    }
+    return {model: query for model, query in gold.items() if set(topics) >= topics_of(model)}
+
+
+def topics_of(model: str) -> set[str]:
+    """The topics that a model of the sample reads."""
+    return set(read_model(CHECKOUT / "conf" / "gold" / f"{model}.sql").header.topics.values())
 
 
 def _matching(globs: Sequence[str], topics: Sequence[str]) -> list[str]:

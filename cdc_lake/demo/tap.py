@@ -8,7 +8,7 @@ import json
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import fastavro
@@ -43,6 +43,8 @@ class StreamStats:
         ties: streaming events with the same source time as their key's previous streaming event.
         key_changes: deletes with a header that has the new key.
         placeholders: updates with at least one placeholder.
+        replayed: values that the topic has had before, byte for byte.
+        broken: records by topic whose value does not decode; they count nowhere else.
     """
 
     records: Mapping[str, int]
@@ -51,6 +53,14 @@ class StreamStats:
     ties: int
     key_changes: int
     placeholders: int
+    replayed: int
+    broken: Mapping[str, int]
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Each count over all topics, without the number of records."""
+        counts = {key: value for key, value in asdict(self).items() if key != "records"}
+        return {**counts, "broken": sum(self.broken.values())}
 
 
 @dataclass(frozen=True)
@@ -76,11 +86,21 @@ def observe(bootstrap: str, registry_url: str, topics: Sequence[str]) -> StreamS
     registry = _Registry(registry_url)
     records = Counter(dict.fromkeys(topics, 0))
     counts: Counter[str] = Counter()
+    broken: Counter[str] = Counter()
     last_ts_ms: dict[tuple[str, bytes], int] = {}
+    values: set[tuple[str, bytes]] = set()
     for message in messages(bootstrap, topics):
         topic, key, value = message.topic() or "", message.key() or b"", message.value()
         records[topic] += 1
-        event = _event(registry.decode(value)) if value is not None else None
+        if value is None:
+            continue
+        try:
+            event = _event(registry.decode(value))
+        except (EOFError, ValueError):
+            broken[topic] += 1
+            continue
+        counts["replayed"] += (topic, value) in values
+        values.add((topic, value))
         if event is None or event.op not in ("c", "u", "d"):
             continue
         counts["updates"] += event.op == "u"
@@ -89,8 +109,40 @@ def observe(bootstrap: str, registry_url: str, topics: Sequence[str]) -> StreamS
         counts["key_changes"] += event.op == "d" and NEW_KEY in dict(message.headers() or [])
         counts["placeholders"] += event.op == "u" and any(value in _PLACEHOLDERS for value in event.row.values())
         last_ts_ms[topic, key] = event.source_ts_ms
-    names = ("updates", "deletes", "ties", "key_changes", "placeholders")
-    return StreamStats(dict(records), **{name: counts[name] for name in names})
+    names = ("updates", "deletes", "ties", "key_changes", "placeholders", "replayed")
+    return StreamStats(dict(records), **{name: counts[name] for name in names}, broken=dict(broken))
+
+
+def superseded_update(bootstrap: str, registry_url: str, topic: str) -> tuple[Message, Mapping[str, object]]:
+    """The first update of the row with the most updates among those that exist: its record and its columns.
+
+    Raises:
+        ValueError: no row has two updates.
+    """
+    registry = _Registry(registry_url)
+    updates: dict[bytes, list[tuple[Message, Mapping[str, object]]]] = {}
+    for message in messages(bootstrap, [topic]):
+        key, value = message.key() or b"", message.value()
+        event = _event(registry.decode(value)) if value is not None else None
+        if event is not None and event.op == "u":
+            updates.setdefault(key, []).append((message, event.row))
+        elif event is None or event.op == "d":
+            updates.pop(key, None)
+    most = max(updates.values(), key=len, default=[])
+    if len(most) < 2:
+        raise ValueError(f"{topic}: no row has two updates")
+    return most[0]
+
+
+def end_offsets(bootstrap: str, topics: Sequence[str]) -> dict[str, int]:
+    """The sum of the end offsets of a topic's partitions, by topic: how many records it has had."""
+    consumer = _consumer(bootstrap)
+    try:
+        return {
+            topic: sum(consumer.get_watermark_offsets(at)[1] for at in _partitions(consumer, topic)) for topic in topics
+        }
+    finally:
+        consumer.close()
 
 
 def messages(bootstrap: str, topics: Sequence[str]) -> Iterator[Message]:

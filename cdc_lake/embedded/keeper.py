@@ -4,7 +4,6 @@ The servers are its children and end with it, however it ends. It ends on SIGTER
 because the process that started it has ended. A byte on standard input detaches it from that process.
 """
 
-import ctypes
 import os
 import select
 import signal
@@ -12,7 +11,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from cdc_lake.embedded.kafka import Kafka
 from cdc_lake.embedded.metastore import Metastore
 from cdc_lake.embedded.ports import choose_ports
 from cdc_lake.embedded.postgres import Postgres
-from cdc_lake.embedded.server import Server, Site, tail
+from cdc_lake.embedded.server import Server, Site, end_with_this_process, tail
 from cdc_lake.embedded.state import Failure, ServerRecord, ServerState, StackRecord, take_lock, write_json
 from cdc_lake.errors import CdcLakeError, InfrastructureError
 from cdc_lake.spark.jars import EMBEDDED_PROFILE, cache_folder, lock_file, read_lock
@@ -37,8 +36,6 @@ _POLL_SECONDS = 0.1
 _STOP_CONNECT_SECONDS = 5.0
 _STOP_SECONDS = 7.0
 _LAST_SECONDS = 2.0
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 
 
 @dataclass
@@ -128,7 +125,7 @@ class Keeper:
                     stdout=out,
                     stderr=out,
                     cwd="/",
-                    preexec_fn=_end_with_this_process(server.last_signal),
+                    preexec_fn=end_with_this_process(server.last_signal),
                     **server.account,
                 )
         except (OSError, subprocess.SubprocessError) as exc:
@@ -224,17 +221,6 @@ def main(folder: Path, *more: str) -> int:
             )
             StackRecord(os.getpid(), [], failure).write(folder)
     return 1 if failure else 0
-
-
-def _end_with_this_process(number: signal.Signals) -> Callable[[], None]:
-    keeper = os.getpid()
-
-    def bind() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, int(number))
-        if os.getppid() != keeper:  # it ended before the line above
-            os._exit(1)
-
-    return bind
 
 
 def _await_end(group: Iterable[_ManagedServer], seconds: float) -> None:

@@ -1,9 +1,11 @@
 """The common base of the embedded servers."""
 
+import ctypes
+import os
 import signal
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypedDict
@@ -14,6 +16,8 @@ from cdc_lake.spark.jars import Jar, unpack
 
 HOST = "127.0.0.1"
 _TAIL_LINES = 20
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,18 @@ class Server(ABC):
     @abstractmethod
     def is_ready(self) -> bool:
         """Whether it serves clients. Called a few times per second; it takes at most about a second."""
+
+
+def end_with_this_process(number: signal.Signals) -> Callable[[], None]:
+    """A `preexec_fn` that makes the child get this signal when this process ends, however it ends."""
+    parent = os.getpid()
+
+    def bind() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, int(number))
+        if os.getppid() != parent:  # it ended before the line above
+            os._exit(1)
+
+    return bind
 
 
 def answers(url: str) -> bool:

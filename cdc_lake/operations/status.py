@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdc_lake.bronze.offsets import unread
-from cdc_lake.config import Config
-from cdc_lake.errors import CdcLakeError, DamagedFileError, IncompleteWriteError, InfrastructureError
+from cdc_lake.config import EMBEDDED, Config
+from cdc_lake.errors import CdcLakeError, ConfigError, DamagedFileError, IncompleteWriteError, InfrastructureError
 from cdc_lake.lake.lake import Lake, SilverTarget
 from cdc_lake.lake.readers import BronzeState, FilesReader, Reader, SparkReader, without_spark
 from cdc_lake.runs.context import PARALLEL_READS, lake_of, needs_hadoop, select_landed
@@ -108,13 +108,17 @@ def status(
     if needs_hadoop(lake, files):
         files = Storage(session())
     topics = select_landed(lake, files, tables)
-    source = source or open_source(config, session)
     found, logs = Status(), dict[str, TopicLog]()
     try:
+        source = source or open_source(config, session)
         there = set(source.topics())
         logs = source.logs([topic for topic in topics if topic in there])
     except InfrastructureError as error:
         found.broker_error = str(error)
+    except ConfigError as error:
+        if config.kafka.bootstrap_servers != EMBEDDED:
+            raise
+        found.broker_error = str(error)  # the embedded servers are stopped
     runs = _last_runs(files, lake.reports)
     with ThreadPoolExecutor(PARALLEL_READS) as pool:
         plain = FilesReader(lake, files)
@@ -125,7 +129,7 @@ def status(
         except _UNREADABLE as error:
             found.tables.append(_unreadable_status(lake, "bronze", topic, error))
             continue
-        if topic in logs:
+        if source is not None and topic in logs:
             _add_lag(of_topic.tables[0], of_topic.consumed, logs[topic], source)
         found.tables += of_topic.tables
     for one in found.tables:

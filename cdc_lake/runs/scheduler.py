@@ -237,6 +237,15 @@ class TableScheduler:
     def _pause(self, seconds: float) -> None:
         self._stopping.wait(seconds)
 
+    def check_jvm(self) -> None:
+        """Check that the session's JVM runs, because runs without new data do not need it. After `stop` it may end.
+
+        Raises:
+            DriverDiedError: it has exited.
+        """
+        if self.session is not None and not self._stopping.is_set() and not is_alive(self.session):
+            raise DriverDiedError("Spark", "the driver's JVM has exited", "run again")
+
     def stop(self) -> None:
         """Stop after the running batches."""
         self._stopping.set()

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from support.events import OPTIONAL_INT, OPTIONAL_STRING, PLACEHOLDER, START_MS, Topic
 from support.lake import Lake
 
-from cdc_lake.config import Config, LakeConfig, TableConfig
+from cdc_lake.config import Config, KafkaConfig, LakeConfig, TableConfig
 from cdc_lake.errors import ConfigError, InfrastructureError
 from cdc_lake.fold.rules import MISSING, TOMBSTONE, TRUNCATE, WHOLE_TABLE_OPS, Event, Order, State, step
 from cdc_lake.operations import story as story_module
@@ -222,8 +222,12 @@ def test_status_without_kafka_reports_table_state(spark: SparkSession, tmp_path:
     Lake(spark, tmp_path, topic).land([topic.change("c", 7, {"n": 1}, lsn=10, ts_ms=START_MS, offset=0)])
 
     found = status(config(tmp_path), ["*"], spark, source=Down())  # type: ignore[arg-type]
+    kafka = KafkaConfig(bootstrap_servers="embedded")
+    stopped = status(Config(lake=LakeConfig(root=str(tmp_path)), kafka=kafka), ["*"], spark)
 
     assert found.broker_error and "does not answer" in found.broker_error
+    assert stopped.broker_error and "no embedded servers have been started" in stopped.broker_error
+    assert stopped.tables[0] == found.tables[0]
     bronze, silver = found.tables
     assert (bronze.commit, bronze.behind_records) == (1, None)
     assert silver == TableStatus(

@@ -1,19 +1,24 @@
-"""`cdc-lake demo`: once with a few tables, on the servers of all tests; the deep tests run all of it as a command."""
+"""`cdc-lake demo` and a slice of the full one, on the servers of all tests; deep tests run all of the full one."""
 
 import io
 import json
+import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections import Counter
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 import requests
+from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 from support.running_servers import running
 
@@ -21,14 +26,13 @@ from cdc_lake.cli.app import execute
 from cdc_lake.config import TableType
 from cdc_lake.demo import sample
 from cdc_lake.demo.shop import ENOUGH
-from cdc_lake.demo.source import FLOOR, SAMPLE, models_reading_only
+from cdc_lake.demo.source import FLOOR, SAMPLE, SMALL_FLOOR, SMALL_TABLES, models_reading_only
 from cdc_lake.embedded.stack import Stack
 from cdc_lake.reconcile.catalogue import CUT_TIME, OTHER_CALENDAR, SEVERAL_DIMENSIONS
 
 COMMAND = Path(sys.executable).with_name("cdc-lake")
 SLICE = ["pagila.public.customer", "pagila.public.payment"]
 """Full change events and hard deletes; flattened rows of a partitioned table, and soft deletes."""
-ONLY_THE_SLICE = [flag for topic in SLICE for flag in ("--table", topic)]
 DUMPS = Path(__file__).with_name("dumps")
 
 
@@ -38,89 +42,90 @@ class Ended:
 
     Attributes:
         folder: what it ran in.
-        code: its exit code.
+        result: its last line of output.
         out, err: what it printed.
         servers: what it asked of its servers, in order.
     """
 
     folder: Path
-    code: int
+    result: dict[str, Any]
     out: str
     err: str
     servers: list[str]
 
 
-@pytest.fixture(scope="module")
-def ended(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
-    """The demo, once, with a few of its tables."""
-    folder, out, err = tmp_path_factory.mktemp("demo") / "made by the demo", io.StringIO(), io.StringIO()
-    servers = running(stack)
+def run_on(stack: Stack, folder: Path, *flags: str) -> Ended:
+    """The demo on servers that run already, which then forget it."""
+    out, err, servers = io.StringIO(), io.StringIO(), running(stack)
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr("cdc_lake.demo.run.Stack", servers)
         with pytest.raises(SystemExit) as exited:
-            execute("demo", "--json", "--folder", str(folder), *ONLY_THE_SLICE)
-    assert isinstance(exited.value.code, int)
-    yield Ended(folder, exited.value.code, out.getvalue(), err.getvalue(), servers.calls)
-    requests.delete(f"{stack.endpoints['connect']}/connectors/{SAMPLE}", timeout=30).raise_for_status()
+            execute("demo", "--json", "--folder", str(folder), *flags)
+    forget(stack)
+    assert exited.value.code == 0, err.getvalue()
+    return Ended(folder, json.loads(out.getvalue().splitlines()[-1]), out.getvalue(), err.getvalue(), servers.calls)
+
+
+def forget(stack: Stack) -> None:
+    """Remove the demo's connector, slot, database and topics."""
+    addresses = stack.endpoints
+    requests.delete(f"{addresses['connect']}/connectors/{SAMPLE}", timeout=30).raise_for_status()
+    with psycopg.connect(addresses["postgres"], autocommit=True) as admin:
+        admin.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", [SAMPLE]
+        )
+        while admin.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s AND active", [SAMPLE]).fetchone():
+            time.sleep(0.1)
+        admin.execute("SELECT pg_drop_replication_slot(%s)", [SAMPLE])
+        admin.execute(f"DROP DATABASE {SAMPLE} WITH (FORCE)".encode())
+    kafka = AdminClient({"bootstrap.servers": addresses["kafka"]})
+    topics = [topic for topic in kafka.list_topics(timeout=30).topics if topic.startswith(f"{SAMPLE}.")]
+    for deleted in kafka.delete_topics(topics).values():
+        deleted.result(30)
 
 
 @pytest.fixture(scope="module")
-def result(ended: Ended) -> dict[str, Any]:
-    """Its last line of output."""
-    assert ended.code == 0, ended.err
-    found: dict[str, Any] = json.loads(ended.out.splitlines()[-1])
-    return found
+def ended(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """The demo, once."""
+    return run_on(stack, tmp_path_factory.mktemp("demo") / "made by the demo")
 
 
-def test_demo_exits_0_and_last_line_is_the_result(result: dict[str, Any]) -> None:
+def test_demo_exits_0_and_last_line_is_the_result(ended: Ended) -> None:
+    result = ended.result
     assert set(result) == {
-        *(
-            "source",
-            "left_out",
-            "skipped",
-            "tables",
-            "gold",
-            "differences",
-            "transactions",
-            "stream",
-            "too_few",
-            "parts",
-            "seconds",
-        ),
-        "peak_rss_bytes",
+        *("source", "left_out", "skipped", "tables", "gold", "differences", "samples", "transactions", "example"),
+        *("stream", "too_few", "parts", "seconds", "peak_rss_bytes"),
     }
-    assert [table["topic"] for table in result["tables"]] == SLICE
-    assert result["gold"] == []  # no model reads only these tables
+    assert [table["topic"] for table in result["tables"]] == [f"pagila.public.{table}" for table in SMALL_TABLES]
+    assert [made["model"] for made in result["gold"]] == ["films_by_rating", "rentals_per_store_day"]
     for table in result["tables"]:
         assert set(table) == {
             *("topic", "events", "bronze_rows", "quarantined", "silver_rows", "source_rows", "differences", "losses"),
             "seconds",
         }
-    assert set(result["stream"]) == {"updates", "deletes", "ties", "key_changes", "placeholders"}
+    assert set(result["stream"]) == set(SMALL_FLOOR)
 
 
-def test_demo_finds_no_difference(result: dict[str, Any]) -> None:
-    assert result["differences"] == 0
-    for table in result["tables"]:
-        assert (table["differences"], table["quarantined"], table["losses"]) == (0, 0, {})
+def test_demo_finds_no_difference(ended: Ended) -> None:
+    assert (ended.result["differences"], ended.result["samples"], ended.result["too_few"]) == (0, [], {})
+    for table in ended.result["tables"]:
+        assert (table["differences"], table["losses"]) == (0, {})
+        assert table["quarantined"] == (table["topic"] == "pagila.public.film")
         assert table["events"] == table["bronze_rows"] >= table["source_rows"] == table["silver_rows"] > 0
+    assert all(made["rows"] == made["source_rows"] > 0 for made in ended.result["gold"])
 
 
-def test_demo_reports_its_phases_and_resources(result: dict[str, Any]) -> None:
-    assert result["too_few"] == {}
-    assert result["transactions"] >= ENOUGH
-    assert list(result["parts"]) == [
-        *("start", "load", "snapshot", "bronze", "silver", "rest", "bronze again", "silver again", "compare")
+def test_demo_runs_each_layer_in_two_rounds(ended: Ended) -> None:
+    assert list(ended.result["parts"]) == [
+        *("start", "load", "connector", "snapshot", "bronze", "silver", "gold"),
+        *("changes", "bronze again", "silver again", "gold again", "compare"),
     ]
-    assert 0 < sum(result["parts"].values()) <= result["seconds"] + 1
-    assert 1 << 29 < result["peak_rss_bytes"] < 8 << 30
+    assert 0 < sum(ended.result["parts"].values()) <= ended.result["seconds"] + 1
+    assert 1 << 29 < ended.result["peak_rss_bytes"] < 8 << 30
+    reports = [json.loads(file.read_text()) for file in (ended.folder / "lake" / "_runs").glob("*.json")]
+    assert Counter(report["layer"] for report in reports) == {"bronze": 2, "silver": 2, "gold": 2}
 
 
-def test_demo_stream_contains_hard_cases(result: dict[str, Any]) -> None:
-    assert min(result["stream"].values()) >= 10, result["stream"]
-
-
-@pytest.mark.usefixtures("result")
 def test_soft_delete_keeps_the_row_and_hard_delete_removes_it(ended: Ended) -> None:
     silver = ended.folder / "lake" / "silver" / "pagila" / "public"
     customers, payments = (DeltaTable(silver / name).to_pyarrow_table().to_pylist() for name in ("customer", "payment"))
@@ -132,16 +137,46 @@ def test_soft_delete_keeps_the_row_and_hard_delete_removes_it(ended: Ended) -> N
     assert not any(row["__deleted"] for row in customers)
 
 
-def test_demo_prints_summary_on_stderr(ended: Ended) -> None:
-    assert "Silver equals Postgres" in ended.err
-    assert len(ended.out.splitlines()) == 1
-    assert max(map(len, ended.err.splitlines())) <= 80
+def test_demo_prints_steps_summary_and_next_commands(ended: Ended) -> None:
+    assert len(ended.out.splitlines()) == 1  # all else is on stderr with --json
+    steps, _, rest = ended.err.partition("topic after")
+    assert [line.split()[0] for line in steps.splitlines()] == [part.split()[0] for part in ended.result["parts"]]
+    assert "Silver and gold equal Postgres." in rest
+    shown, _, commands = ended.err.partition("Try next")
+    assert max(map(len, shown.splitlines())) <= 80
+    assert [word for word in ("status", "story", "duckdb") if word in commands] == ["status", "story", "duckdb"]
 
 
-@pytest.mark.usefixtures("result")
+def test_printed_commands_work_when_pasted(ended: Ended) -> None:
+    _, _, commands = ended.err.partition("that the demo left:\n")
+
+    done = subprocess.run(["bash", "-ec", commands], capture_output=True, text=True, timeout=300, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "Bronze lag is unknown" in done.stdout  # the servers are stopped
+    assert re.search(r"u +0@\d+ +lost: stale", done.stdout), done.stdout
+    assert "quarantined: value: the bytes end in the middle of the record" in done.stdout
+    assert "NC-17" in done.stdout
+
+
 def test_demo_starts_and_stops_its_servers(ended: Ended) -> None:
     """tests/servers/test_stack.py tests stopped servers."""
     assert ended.servers == ["delete", "start", "stop"]
+
+
+def test_slice_of_the_full_demo_finds_no_difference(stack: Stack, tmp_path: Path) -> None:
+    result = run_on(stack, tmp_path, *(flag for topic in SLICE for flag in ("--table", topic))).result
+
+    assert [table["topic"] for table in result["tables"]] == SLICE
+    assert result["gold"] == []  # no model reads only these tables
+    assert (result["differences"], result["too_few"]) == (0, {})
+    assert result["transactions"] >= ENOUGH
+    assert list(result["parts"]) == [
+        *("start", "load", "connector", "snapshot", "bronze", "silver"),
+        *("rest", "bronze again", "silver again", "compare"),
+    ]
+    hard = {name: number for name, number in result["stream"].items() if name in FLOOR}
+    assert min(hard.values()) >= 10, hard
 
 
 def content(folder: Path) -> dict[str, bytes | None]:
@@ -216,7 +251,7 @@ def listens(address: str) -> bool:
 @pytest.mark.deep
 @pytest.mark.parametrize("table_type", get_args(TableType))
 def test_full_demo_finds_no_difference_in_a_hard_stream(tmp_path: Path, table_type: TableType) -> None:
-    ended = demo(tmp_path, "--table-type", table_type)
+    ended = demo(tmp_path, "--full", "--table-type", table_type)
 
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
@@ -225,7 +260,7 @@ def test_full_demo_finds_no_difference_in_a_hard_stream(tmp_path: Path, table_ty
     assert [made["model"] for made in found["gold"]] == list(sample.GOLD)
     assert all(made["rows"] == made["source_rows"] > 0 for made in found["gold"]), found["gold"]
     assert list(found["parts"]) == [
-        *("start", "load", "snapshot", "bronze", "silver", "gold"),
+        *("start", "load", "connector", "snapshot", "bronze", "silver", "gold"),
         *("rest", "bronze again", "silver again", "gold again", "compare"),
     ]
     assert "Silver and gold equal Postgres" in ended.stderr

@@ -1,10 +1,11 @@
-"""Which runs are so short that they get a JVM with fewer compilers."""
+"""Which runs are so short that they get a JVM with fewer compilers, and continuous runs whose JVM has exited."""
 
 from pathlib import Path
 
 import pytest
 
 from cdc_lake.config import CHECKOUT, Config, LakeConfig
+from cdc_lake.errors import DriverDiedError
 from cdc_lake.runs import scheduler as turns
 from cdc_lake.runs.context import Run
 from cdc_lake.runs.report import Report
@@ -51,6 +52,19 @@ def test_failed_check_without_spark_leaves_the_error_to_spark(tmp_path: Path) ->
     run = Run.begin(Config(lake=LakeConfig(root=str(tmp_path))), Report(layer="silver"))
 
     assert not TableScheduler().finds_nothing_new(run, LocalFiles(), ["one"], look)
+
+
+def test_continuous_run_ends_once_its_jvm_has_exited(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduler = TableScheduler(spark=object(), is_continuous=True)  # type: ignore[arg-type]
+    monkeypatch.setattr(turns, "is_alive", lambda spark: True)
+    scheduler.check_jvm()
+    monkeypatch.setattr(turns, "is_alive", lambda spark: False)
+
+    with pytest.raises(DriverDiedError, match="the driver's JVM has exited"):
+        scheduler.check_jvm()
+
+    scheduler.stop()
+    scheduler.check_jvm()  # the JVM may end first
 
 
 def test_page_recommends_the_same_options_for_spark_submit() -> None:
