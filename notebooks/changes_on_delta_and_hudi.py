@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Changes in Delta and in Hudi
 #
-# Query the changes of one table that silver stores twice, in Delta and in Hudi merge-on-read. Run `make demo` first.
+# Query the changes of one table that silver stores twice, in Delta and in Hudi merge-on-read. Run `make demo-full` first.
 
 # %%
 from time import perf_counter

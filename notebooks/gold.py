@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Gold and its freshness
 #
-# Read the demo's gold models, and measure how long a change takes from Postgres to each layer. Run `make demo` first.
+# Read the demo's gold models, and measure how long a change takes from Postgres to each layer. Run `make demo-full` first.
 
 # %%
 import json

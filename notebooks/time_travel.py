@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Time travel
 #
-# Follow one film from its first event to now. Run `make demo` first. The notebook only needs the demo's lake in `.cdc_lake/lake`.
+# Follow one film from its first event to now. Run `make demo-full` first. The notebook only needs the demo's lake in `.cdc_lake/lake`.
 
 # %%
 import json
