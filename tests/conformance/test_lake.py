@@ -1,4 +1,4 @@
-"""A quick part of the kit: the logs that share a table, in one batch, in Delta. `make conformance` runs all of it.
+"""A quick part of the kit: the logs that share a table, in one batch. `make conformance` runs all of it.
 
 tests/rules tests effects between batches, in every cut.
 """
@@ -19,9 +19,9 @@ from .log import Deletes, Shape, load
 @pytest.mark.parametrize(
     ("table_type", "deletes", "shape"),
     [
-        ("delta", "hard", "flat"),
+        pytest.param("delta", "hard", "flat", marks=pytest.mark.core),
+        pytest.param("hudi-cow", "soft", "flat", marks=pytest.mark.core),
         pytest.param("delta", "soft", "envelope", marks=pytest.mark.deep),
-        pytest.param("hudi-cow", "soft", "flat", marks=pytest.mark.deep),
         pytest.param("hudi-mor", "hard", "envelope", marks=pytest.mark.deep),
     ],
 )

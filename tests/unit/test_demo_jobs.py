@@ -4,9 +4,13 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from cdc_lake.config import CHECKOUT
 from cdc_lake.demo.jobs import Jobs, Platform
 from cdc_lake.embedded.stack import Stack
+
+pytestmark = pytest.mark.core
 
 SUBMIT = """
 import json, sys
