@@ -51,6 +51,7 @@ def of(key: int, name: str = "") -> bytes:
     return wire.avro(VALUE_TEXT, wire.filled(ENVELOPE, event("c", row(key, name), key)))
 
 
+@pytest.mark.core
 def test_large_record_is_quarantined_without_its_bytes(spark: SparkSession, tmp_path: Path) -> None:
     registry = numbered_registry()
     lake = Lake(spark, tmp_path, registry, read={"max_record_bytes": LIMIT})
@@ -74,6 +75,7 @@ def test_large_record_is_quarantined_without_its_bytes(spark: SparkSession, tmp_
     assert "frame: too_large: value: " in again.warnings[0]
 
 
+@pytest.mark.core
 def test_ids_and_layouts_beyond_the_limits_are_quarantined(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +188,7 @@ def test_driver_collects_few_of_many_references(spark: SparkSession, monkeypatch
     assert references["id4"] <= 2 * (usable_schemas.MAX_IDS + 1) + 2  # scanned twice, as the second frame showed
 
 
+@pytest.mark.core
 def test_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Path) -> None:
     registry = numbered_registry()
     lake = Lake(spark, tmp_path, registry, read={"max_batch_bytes": 2000})
@@ -207,6 +210,7 @@ def test_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Pat
     assert 2 < len(sizes) < 8
 
 
+@pytest.mark.core
 def test_headers_count_in_batches_and_large_ones_are_not_kept(spark: SparkSession, tmp_path: Path) -> None:
     registry = numbered_registry()
     lake = Lake(spark, tmp_path, registry, read={"max_batch_bytes": 2000, "max_record_bytes": LIMIT})

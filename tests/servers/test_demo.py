@@ -99,6 +99,7 @@ def test_demo_exits_0_and_last_line_is_the_result(result: dict[str, Any]) -> Non
     assert set(result["stream"]) == {"updates", "deletes", "ties", "key_changes", "placeholders"}
 
 
+@pytest.mark.core
 def test_demo_finds_no_difference(result: dict[str, Any]) -> None:
     assert result["differences"] == 0
     for table in result["tables"]:

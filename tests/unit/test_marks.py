@@ -18,10 +18,8 @@ def unmarked(source: str) -> Iterator[str]:
     body = ast.parse(source).body
     if any(isinstance(node, ast.Assign) and MARK in ast.unparse(node) for node in body):
         return
-    for node in body:
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            if not any(MARK in ast.unparse(decorator) for decorator in node.decorator_list):
-                yield node.name
+    tests = [node for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+    yield from (test.name for test in tests if not any(MARK in ast.unparse(one) for one in test.decorator_list))
 
 
 @pytest.mark.parametrize("folder", CORE_FOLDERS)
