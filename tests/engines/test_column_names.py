@@ -29,11 +29,7 @@ def record(key: int, **columns: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param("delta", marks=pytest.mark.core),
-        pytest.param("hudi", marks=pytest.mark.hudi),
-    ],
+    "kind", [pytest.param("delta", marks=pytest.mark.core), pytest.param("hudi", marks=pytest.mark.hudi)]
 )
 def test_unusable_column_names_quarantine_their_records(spark: SparkSession, tmp_path: Path, kind: Any) -> None:
     settings: dict[str, Any] = {
