@@ -188,7 +188,6 @@ def test_driver_collects_few_of_many_references(spark: SparkSession, monkeypatch
     assert references["id4"] <= 2 * (usable_schemas.MAX_IDS + 1) + 2  # scanned twice, as the second frame showed
 
 
-@pytest.mark.core
 def test_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Path) -> None:
     registry = numbered_registry()
     lake = Lake(spark, tmp_path, registry, read={"max_batch_bytes": 2000})

@@ -174,7 +174,7 @@ def test_newest_commits_equal_those_spark_reads(spark: SparkSession, lake: Lake)
     assert found == (bronze.progress(), bronze.id(), bronze.version(), bronze.size())
 
 
-@pytest.mark.parametrize("by", [pytest.param("local files", marks=pytest.mark.core), "Hadoop's files"])
+@pytest.mark.parametrize("by", ["local files", "Hadoop's files"])
 def test_status_without_spark_equals_status_with_spark(
     spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_spark: None, by: str
 ) -> None:
