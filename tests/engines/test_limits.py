@@ -209,7 +209,6 @@ def test_batches_hold_at_most_max_batch_bytes(spark: SparkSession, tmp_path: Pat
     assert 2 < len(sizes) < 8
 
 
-@pytest.mark.core
 def test_headers_count_in_batches_and_large_ones_are_not_kept(spark: SparkSession, tmp_path: Path) -> None:
     registry = numbered_registry()
     lake = Lake(spark, tmp_path, registry, read={"max_batch_bytes": 2000, "max_record_bytes": LIMIT})
